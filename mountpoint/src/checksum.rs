@@ -1,0 +1,138 @@
+//! CRC32C and CRC64NVME over bytes as they pass: computed once, combined for whole objects, spelled for headers.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use crc_fast::CrcAlgorithm;
+
+/// Which checksum travels with an upload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ChecksumAlgorithm {
+    /// 32 bits, Castagnoli. Parts carry their own; the whole is a checksum of checksums ("composite").
+    #[default]
+    Crc32c,
+    /// 64 bits, NVME. Parts combine to the checksum of the whole object ("full object").
+    Crc64Nvme,
+}
+
+impl ChecksumAlgorithm {
+    fn params(self) -> CrcAlgorithm {
+        match self {
+            Self::Crc32c => CrcAlgorithm::Crc32Iscsi,
+            Self::Crc64Nvme => CrcAlgorithm::Crc64Nvme,
+        }
+    }
+
+    /// Header that carries the value, in lower case.
+    pub fn header(self) -> &'static str {
+        match self {
+            Self::Crc32c => "x-amz-checksum-crc32c",
+            Self::Crc64Nvme => "x-amz-checksum-crc64nvme",
+        }
+    }
+
+    /// The algorithm's name as S3 spells it in requests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Crc32c => "CRC32C",
+            Self::Crc64Nvme => "CRC64NVME",
+        }
+    }
+}
+
+/// A finished checksum. CRC32C uses the low 32 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Checksum {
+    /// How it was computed.
+    pub algorithm: ChecksumAlgorithm,
+    /// The value.
+    pub value: u64,
+}
+
+impl Checksum {
+    /// Of these bytes.
+    pub fn of(algorithm: ChecksumAlgorithm, bytes: &[u8]) -> Self {
+        Self { algorithm, value: crc_fast::checksum(algorithm.params(), bytes) }
+    }
+
+    /// Base64 of the big-endian value: how S3 writes it in headers and XML.
+    pub fn to_base64(self) -> String {
+        match self.algorithm {
+            ChecksumAlgorithm::Crc32c => STANDARD.encode((self.value as u32).to_be_bytes()),
+            ChecksumAlgorithm::Crc64Nvme => STANDARD.encode(self.value.to_be_bytes()),
+        }
+    }
+
+    /// The composite of parts' CRC32C as S3 returns it for a multipart object: the checksum over the parts'
+    /// big-endian values, and the number of parts behind a dash.
+    pub fn composite(parts: &[Self]) -> String {
+        let mut joined = Vec::with_capacity(parts.len() * 8);
+        let algorithm = parts.first().map_or(ChecksumAlgorithm::Crc32c, |p| p.algorithm);
+        for part in parts {
+            match part.algorithm {
+                ChecksumAlgorithm::Crc32c => joined.extend_from_slice(&(part.value as u32).to_be_bytes()),
+                ChecksumAlgorithm::Crc64Nvme => joined.extend_from_slice(&part.value.to_be_bytes()),
+            }
+        }
+        format!("{}-{}", Self::of(algorithm, &joined).to_base64(), parts.len())
+    }
+
+    /// The checksum of `self`'s bytes followed by `next`'s, which were `next_len` bytes long.
+    pub fn combine(self, next: Self, next_len: u64) -> Self {
+        let value = crc_fast::checksum_combine(self.algorithm.params(), self.value, next.value, next_len);
+        Self { algorithm: self.algorithm, value }
+    }
+}
+
+/// A checksum being computed.
+#[derive(Clone, Debug)]
+pub struct Hasher {
+    algorithm: ChecksumAlgorithm,
+    digest: crc_fast::Digest,
+}
+
+impl Hasher {
+    /// Over nothing yet.
+    pub fn new(algorithm: ChecksumAlgorithm) -> Self {
+        Self { algorithm, digest: crc_fast::Digest::new(algorithm.params()) }
+    }
+
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+    }
+
+    /// Of all bytes taken so far.
+    pub fn finish(&self) -> Checksum {
+        Checksum { algorithm: self.algorithm, value: self.digest.finalize() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_values_of_the_catalogue() {
+        assert_eq!(Checksum::of(ChecksumAlgorithm::Crc32c, b"123456789").value, 0xe306_9283);
+        assert_eq!(Checksum::of(ChecksumAlgorithm::Crc64Nvme, b"123456789").value, 0xae8b_1486_0a79_9888);
+    }
+
+    #[test]
+    fn combining_two_halves_is_the_checksum_of_the_whole() {
+        let data: Vec<u8> = (0..100_000u32).map(|i| (i * 31) as u8).collect();
+        for algorithm in [ChecksumAlgorithm::Crc32c, ChecksumAlgorithm::Crc64Nvme] {
+            let (a, b) = data.split_at(12_345);
+            let joined = Checksum::of(algorithm, a).combine(Checksum::of(algorithm, b), b.len() as u64);
+            assert_eq!(joined, Checksum::of(algorithm, &data));
+            let mut hasher = Hasher::new(algorithm);
+            data.chunks(777).for_each(|c| hasher.update(c));
+            assert_eq!(hasher.finish(), joined);
+        }
+    }
+
+    #[test]
+    fn base64_is_big_endian() {
+        let c = Checksum { algorithm: ChecksumAlgorithm::Crc32c, value: 1 };
+        assert_eq!(c.to_base64(), "AAAAAQ==");
+    }
+}

@@ -1,0 +1,104 @@
+//! Time, as a value that is handed down: tests turn it by hand, product code never asks the machine directly.
+
+use std::future::Future;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::sync::{Arc, Mutex};
+
+/// Where a room reads the time and waits. Cheap to clone; clones of a manual clock turn together.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    Machine,
+    Manual(Arc<Manual>),
+}
+
+#[derive(Debug)]
+struct Manual {
+    start: Instant,
+    start_wall: SystemTime,
+    elapsed: Mutex<Duration>,
+    turned: tokio::sync::Notify,
+}
+
+impl Clock {
+    /// The machine's clocks.
+    pub fn machine() -> Self {
+        Self(Source::Machine)
+    }
+
+    /// A clock that stands still until [`Clock::advance`] turns it.
+    pub fn manual() -> Self {
+        Self(Source::Manual(Arc::new(Manual {
+            start: Instant::now(),
+            start_wall: SystemTime::now(),
+            elapsed: Mutex::new(Duration::ZERO),
+            turned: tokio::sync::Notify::new(),
+        })))
+    }
+
+    /// Monotonic time: for TTLs, timeouts and rates. A jump of the wall clock does not move it.
+    pub fn now(&self) -> Instant {
+        match &self.0 {
+            Source::Machine => Instant::now(),
+            Source::Manual(m) => m.start + *m.elapsed.lock(),
+        }
+    }
+
+    /// Wall time: for what a user sees and what is signed.
+    pub fn wall(&self) -> SystemTime {
+        match &self.0 {
+            Source::Machine => SystemTime::now(),
+            Source::Manual(m) => m.start_wall + *m.elapsed.lock(),
+        }
+    }
+
+    /// Turns a manual clock forward and wakes what sleeps on it.
+    ///
+    /// # Panics
+    /// On the machine's clock, which nobody turns.
+    pub fn advance(&self, by: Duration) {
+        let Source::Manual(m) = &self.0 else { panic!("only a manual clock can be turned") };
+        *m.elapsed.lock() += by;
+        m.turned.notify_waiters();
+    }
+
+    /// Returns once `duration` has passed on this clock.
+    pub fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let clock = self.clone();
+        async move {
+            match &clock.0 {
+                Source::Machine => tokio::time::sleep(duration).await,
+                Source::Manual(m) => {
+                    let until = clock.now() + duration;
+                    loop {
+                        let turned = m.turned.notified();
+                        if clock.now() >= until {
+                            return;
+                        }
+                        turned.await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sleeper_wakes_when_the_clock_is_turned_past_it() {
+        let clock = Clock::manual();
+        let sleeper = tokio::spawn(clock.sleep(Duration::from_secs(5)));
+        tokio::task::yield_now().await;
+        clock.advance(Duration::from_secs(4));
+        tokio::task::yield_now().await;
+        assert!(!sleeper.is_finished());
+        clock.advance(Duration::from_secs(1));
+        sleeper.await.unwrap();
+    }
+}

@@ -1,0 +1,162 @@
+//! What went wrong on the wire, sorted by what to do next.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::object::ObjectKey;
+
+/// What the caller does next. One table turns these into errno: `fs/error.rs`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// No such object (or upload).
+    NotFound,
+    /// No such bucket.
+    NoSuchBucket,
+    /// The store knows us, or does not, and says no (403; after one refresh of the credentials).
+    Denied,
+    /// No credentials could be had.
+    NoCredentials,
+    /// The object is another version than the one that was asked for (412, or an answer with another ETag or size).
+    Changed,
+    /// An object is there already and `only_if_absent` was asked.
+    Exists,
+    /// The object is in an archive tier and must be restored first.
+    Archived,
+    /// The bucket lives elsewhere; the region, if the store said which.
+    WrongRegion(Option<String>),
+    /// The store asked to slow down, and did so until the retries were used up.
+    Throttled,
+    /// No answer in time.
+    Timeout,
+    /// No connection, or it broke: DNS, TCP, TLS.
+    Network,
+    /// 5xx until the retries were used up.
+    ServerError,
+    /// The bytes that were stored or received are not the bytes that were sent.
+    Corrupt,
+    /// The answer makes no sense: broken XML, missing headers, a range nobody asked for.
+    BadAnswer,
+    /// It may or may not have happened.
+    Unknown,
+    /// The store does not know the operation or the option (501, NotImplemented).
+    Unsupported,
+    /// The store understood and refused: our request, or what the user configured, is wrong (other 4xx).
+    InvalidRequest,
+    /// Too large for the store.
+    TooLarge,
+}
+
+/// An error of the S3 room: kind, what was tried on what, and what the store said.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    operation: &'static str,
+    key: Option<ObjectKey>,
+    status: Option<u16>,
+    code: Option<String>,
+    message: Option<String>,
+    request_id: Option<String>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// Of an operation, by its S3 name (`GetObject`).
+    pub fn new(kind: ErrorKind, operation: &'static str) -> Self {
+        Self {
+            kind,
+            operation,
+            key: None,
+            status: None,
+            code: None,
+            message: None,
+            request_id: None,
+            source: None,
+        }
+    }
+
+    /// On which key.
+    pub fn key(mut self, key: &ObjectKey) -> Self {
+        self.key = Some(key.clone());
+        self
+    }
+
+    /// The HTTP status.
+    pub fn status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// The S3 error code and message of the answer's body.
+    pub fn answer(mut self, code: Option<String>, message: Option<String>) -> Self {
+        self.code = code;
+        self.message = message;
+        self
+    }
+
+    /// In our words, when the store said nothing.
+    pub fn message(mut self, message: impl Into<String>) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+
+    /// The store's name for the request: what its support asks for first.
+    pub fn request_id(mut self, id: Option<String>) -> Self {
+        self.request_id = id;
+        self
+    }
+
+    /// What lies below.
+    pub fn source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What to do next.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// The S3 error code, if the store sent one.
+    pub fn code(&self) -> Option<&str> {
+        self.code.as_deref()
+    }
+
+    /// The HTTP status, if there was an answer.
+    pub fn http_status(&self) -> Option<u16> {
+        self.status
+    }
+}
+
+/// One line: `GetObject "a/b": 503 SlowDown: Please reduce your request rate (request id 42)`.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.operation)?;
+        if let Some(key) = &self.key {
+            write!(f, " \"{key}\"")?;
+        }
+        f.write_str(":")?;
+        match (self.status, &self.code) {
+            (Some(status), Some(code)) => write!(f, " {status} {}", code.escape_debug())?,
+            (Some(status), None) => write!(f, " HTTP {status}")?,
+            (None, _) => write!(f, " {:?}", self.kind)?,
+        }
+        if let Some(message) = &self.message {
+            write!(f, ": {}", message.escape_debug())?;
+        }
+        let mut below: Option<&dyn StdError> = self.source.as_ref().map(|s| &**s as &dyn StdError);
+        while let Some(error) = below {
+            write!(f, ": {error}")?;
+            below = error.source();
+        }
+        if let Some(id) = &self.request_id {
+            write!(f, " (request id {})", id.escape_debug())?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|s| &**s as _)
+    }
+}

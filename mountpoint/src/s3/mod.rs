@@ -1,0 +1,203 @@
+//! The wire: what the engine asks of a bucket, and the client that asks it.
+//!
+//! Enters: one of the plain requests below. Leaves: a plain answer, every field checked, or an [`Error`] whose kind says
+//! what to do next. Retries, signatures, connections and the store's habits stay in this room. It never
+//! looks at a path, a handle or a cache.
+
+mod error;
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+pub use error::{Error, ErrorKind};
+
+use crate::buffer::Fill;
+use crate::checksum::Checksum;
+use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
+
+/// The answer of this room.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A boxed future: one allocation per request to the store, never per read.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A bucket, seen through the operations a file system needs.
+///
+/// Every implementation passes the exam in `testing::exam`. Each call retries what is worth retrying, within its own
+/// deadline; an error that comes out is final for this call.
+pub trait ObjectClient: Debug + Send + Sync + 'static {
+    /// What is known about one object. `NotFound` when it is not there.
+    fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>>;
+
+    /// One page of a listing, in the store's order.
+    fn list_objects<'a>(&'a self, request: &'a ListObjects) -> BoxFuture<'a, Result<ListPage>>;
+
+    /// Receives a range of one object version into `into`, which has room for exactly that range from where it stands.
+    ///
+    /// On success `into` is full. The ETag, the Content-Range and the length of every answer are checked: bytes
+    /// of another version never reach `into` (`Changed` is the error). A body that breaks off or stalls is
+    /// asked for again from the first missing byte. On an error `into` holds the verified bytes that came.
+    fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>>;
+
+    /// Stores an object in one request. The store is sent the checksum and refuses other bytes.
+    fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>>;
+
+    /// Starts a multipart upload.
+    fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>>;
+
+    /// Sends one part; the store is sent its checksum and refuses other bytes.
+    fn upload_part<'a>(&'a self, request: &'a UploadPart) -> BoxFuture<'a, Result<UploadedPart>>;
+
+    /// Makes the object of its parts. An error after which the object may be there all the same has kind `Unknown`;
+    /// the client has then already looked (HEAD) and could not tell.
+    fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>>;
+
+    /// Gives an upload up and frees its parts. One that is gone already is a success.
+    fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>>;
+
+    /// Uploads that were started under this prefix and neither completed nor aborted.
+    fn list_multipart_uploads<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<PendingUpload>>>;
+
+    /// Removes an object. One that is gone already is a success.
+    fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>>;
+}
+
+/// A listing to ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListObjects {
+    /// Only keys that begin so.
+    pub prefix: String,
+    /// Roll keys up at the next `/` behind the prefix into `common_prefixes`.
+    pub delimited: bool,
+    /// At most this many entries (1 to 1000).
+    pub max_keys: u16,
+    /// Only keys after this one (first page only).
+    pub start_after: Option<String>,
+    /// Where the page before ended.
+    pub continuation_token: Option<String>,
+}
+
+/// One page of a listing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListPage {
+    /// Objects, in the store's order.
+    pub objects: Vec<ListedObject>,
+    /// Prefixes that keys were rolled up to, each with its `/`.
+    pub common_prefixes: Vec<String>,
+    /// How to ask for the next page; `None` on the last one.
+    pub next_token: Option<String>,
+}
+
+/// One object of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedObject {
+    /// Its key, decoded.
+    pub key: ObjectKey,
+    /// What the listing says of it.
+    pub meta: ObjectMeta,
+}
+
+/// A range of one object version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GetObject {
+    /// Which version: sent as If-Match and compared with the answer's ETag.
+    pub id: ObjectId,
+    /// Which bytes; not empty, within the object.
+    pub range: Range<u64>,
+    /// The object's whole size, compared with the answer's.
+    pub object_size: u64,
+}
+
+/// What a new object is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewObject {
+    /// Where it goes.
+    pub key: ObjectKey,
+    /// MIME type; `None` for `binary/octet-stream`.
+    pub content_type: Option<String>,
+    /// Only if no object is there (If-None-Match: *); `Exists` otherwise. Not sent when false.
+    pub only_if_absent: bool,
+    /// The checksum its parts will carry; `None` when switched off.
+    pub checksum: Option<crate::checksum::ChecksumAlgorithm>,
+}
+
+/// An object in one request.
+#[derive(Clone, Debug)]
+pub struct PutObject {
+    /// Where it goes and what it is.
+    pub object: NewObject,
+    /// Its bytes, in pieces.
+    pub body: Vec<Bytes>,
+    /// Of all its bytes.
+    pub checksum: Option<Checksum>,
+}
+
+/// Names an upload in progress.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct UploadId {
+    /// Where the object will be.
+    pub key: ObjectKey,
+    /// The store's name for the upload.
+    pub id: String,
+}
+
+/// An upload found in the bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingUpload {
+    /// Which.
+    pub upload: UploadId,
+    /// When it was started, by the store's clock.
+    pub initiated: SystemTime,
+}
+
+/// One part to send.
+#[derive(Clone, Debug)]
+pub struct UploadPart {
+    /// Of which upload.
+    pub upload: UploadId,
+    /// 1 to 10,000.
+    pub part_number: u32,
+    /// Its bytes, in pieces.
+    pub body: Vec<Bytes>,
+    /// Of all its bytes.
+    pub checksum: Option<Checksum>,
+}
+
+/// One part that was stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadedPart {
+    /// 1 to 10,000.
+    pub part_number: u32,
+    /// Version mark of the part.
+    pub etag: ETag,
+    /// Bytes.
+    pub size: u64,
+    /// What was sent with it.
+    pub checksum: Option<Checksum>,
+}
+
+/// The parts that make an object, in order.
+#[derive(Clone, Debug)]
+pub struct CompleteUpload {
+    /// Which upload.
+    pub upload: UploadId,
+    /// All its parts, by ascending number.
+    pub parts: Vec<UploadedPart>,
+    /// Only if no object is there; see [`NewObject::only_if_absent`].
+    pub only_if_absent: bool,
+}
+
+/// An object that was stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Its new version mark.
+    pub etag: ETag,
+    /// The checksum the store answered with, as it spelled it, if it did: for one PUT that of the bytes, for a
+    /// multipart object possibly a composite (`value-N`).
+    pub checksum: Option<String>,
+}
