@@ -1,0 +1,130 @@
+//! Lists in the docs against lists in the code: metrics, dependencies, and dependencies that nobody uses.
+
+use crate::law::{Law, PAGE, rows};
+use crate::rust::Source;
+use crate::{Finding, Tree};
+
+const METRICS: &str = "mountpoint/src/metrics.rs";
+const METRICS_PAGE: &str = "docs/metrics.md";
+
+/// Every rule of this file.
+pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
+    let mut findings = metrics(tree);
+    findings.extend(reasons(tree, law));
+    findings.extend(unused(tree));
+    findings
+}
+
+/// Every metric stands in the page, and the page names no other.
+fn metrics(tree: &Tree) -> Vec<Finding> {
+    let code = Source::read(tree.text(METRICS).unwrap_or_default(), &[]).mapped_strings;
+    let page = tree.text(METRICS_PAGE).unwrap_or_default();
+    let listed: Vec<String> = rows(page, "Counters").into_iter().flat_map(|[keys, _]| keys).collect();
+    let missing = code.iter().filter(|m| !listed.contains(m));
+    let extra = listed.iter().filter(|m| !code.contains(m));
+    missing
+        .map(|m| {
+            Finding::new(METRICS_PAGE, 0, format!("metric `{m}` of {METRICS} has no row below Counters"))
+        })
+        .chain(extra.map(|m| Finding::new(METRICS_PAGE, 0, format!("`{m}` is no metric of {METRICS}"))))
+        .collect()
+}
+
+/// Every library of the workspace has its reason, and no reason outlives its library.
+fn reasons(tree: &Tree, law: &Law) -> Vec<Finding> {
+    let entries = keys(tree.text("Cargo.toml").unwrap_or_default(), &["workspace.dependencies"]);
+    let member = |name: &str| tree.text(&format!("{name}/Cargo.toml")).is_some();
+    let libraries: Vec<&String> = entries.iter().filter(|e| !member(e)).collect();
+    let missing = libraries.iter().filter(|e| !law.dependencies.contains(e));
+    let extra = law.dependencies.iter().filter(|d| !libraries.contains(d));
+    missing
+        .map(|e| {
+            Finding::new(PAGE, 0, format!("dependency `{e}` has no row below Dependencies: why is it here?"))
+        })
+        .chain(extra.map(|d| Finding::new(PAGE, 0, format!("`{d}` is no dependency of the workspace"))))
+        .collect()
+}
+
+/// A dependency that no source of its member names.
+fn unused(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let manifests = tree.files().filter(|(p, _)| p.ends_with("/Cargo.toml"));
+    for (path, manifest) in manifests {
+        let folder = path.trim_end_matches("Cargo.toml");
+        let itself = folder.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        let sources: Vec<Source> = tree
+            .sources()
+            .filter(|(p, _)| p.starts_with(folder))
+            .map(|(_, t)| Source::read(t, &[]))
+            .collect();
+        let tables = ["dependencies", "dev-dependencies", "build-dependencies"];
+        // A member that depends on itself does so to switch its test doubles on.
+        for name in keys(manifest, &tables).iter().filter(|n| *n != itself) {
+            let ident = name.replace('-', "_");
+            if !sources.iter().any(|s| s.mentions(&ident)) {
+                findings.push(Finding::new(
+                    path,
+                    0,
+                    format!("dependency `{name}` is named by no source here"),
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// The keys of these tables of a manifest.
+fn keys(manifest: &str, tables: &[&str]) -> Vec<String> {
+    let mut inside = false;
+    let mut keys = Vec::new();
+    for line in manifest.lines() {
+        if let Some(table) = line.strip_prefix('[') {
+            inside = tables.contains(&table.trim_end().trim_end_matches(']'));
+        } else if inside && line.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            keys.extend(line.split(['=', '.', ' ']).next().map(str::to_owned));
+        }
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(files: &[(&str, &str)], dependencies: &[&str]) -> Vec<String> {
+        let law =
+            Law { dependencies: dependencies.iter().map(|s| (*s).to_owned()).collect(), ..Law::default() };
+        check(&Tree::of(files), &law).iter().map(Finding::to_string).collect()
+    }
+
+    #[test]
+    fn a_metric_without_a_row_and_a_row_without_a_metric_are_found() {
+        let code = "counters! { /// Bytes.\n bytes => \"s3.bytes\", }";
+        let page = "## Counters\n| name | meaning |\n| `s3.bytes` | Bytes. |\n";
+        assert!(messages(&[(METRICS, code), (METRICS_PAGE, page)], &[]).is_empty());
+        assert_eq!(messages(&[(METRICS, code), (METRICS_PAGE, "## Counters\n")], &[]).len(), 1);
+        assert_eq!(messages(&[(METRICS, ""), (METRICS_PAGE, page)], &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_dependency_without_a_reason_and_a_reason_without_a_dependency_are_found() {
+        let manifest =
+            "[workspace.dependencies]\nbytes = \"1\"\nours = { path = \"ours\" }\n\n[profile.dev]\nx = 1\n";
+        let files = [("Cargo.toml", manifest), ("ours/Cargo.toml", "")];
+        assert!(messages(&files, &["bytes"]).is_empty());
+        assert_eq!(messages(&files, &[]).len(), 1);
+        assert_eq!(messages(&files, &["bytes", "gone"]).len(), 1);
+    }
+
+    #[test]
+    fn a_dependency_that_no_source_names_is_found() {
+        let manifest = "[package]\nname = \"m\"\n[dependencies]\naws-config.workspace = true\n\
+                        [dev-dependencies]\ntempfile = \"3\"\n";
+        let files = |source| {
+            [("m/Cargo.toml", manifest), ("m/src/lib.rs", source), ("n/src/lib.rs", "use tempfile;")]
+        };
+        assert!(messages(&files("use aws_config::Region; fn f() { tempfile::tempdir() }"), &[]).is_empty());
+        let found = messages(&files("use aws_config::Region; // tempfile"), &[]);
+        assert_eq!(found, ["m/Cargo.toml: dependency `tempfile` is named by no source here"]);
+    }
+}
