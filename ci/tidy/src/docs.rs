@@ -1,4 +1,4 @@
-//! Lists in the docs against lists in the code: metrics, dependencies, and dependencies that nobody uses.
+//! Lists in the docs against lists in the code: metrics, flags, dependencies, and dependencies that nobody uses.
 
 use crate::law::{Law, PAGE, rows};
 use crate::rust::Source;
@@ -6,10 +6,13 @@ use crate::{Finding, Tree};
 
 const METRICS: &str = "mountpoint/src/metrics.rs";
 const METRICS_PAGE: &str = "docs/metrics.md";
+const FLAGS: &str = "mountpoint/src/cli.rs";
+const FLAGS_PAGE: &str = "docs/configuration.md";
 
 /// Every rule of this file.
 pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     let mut findings = metrics(tree);
+    findings.extend(flags(tree));
     findings.extend(reasons(tree, law));
     findings.extend(unused(tree));
     findings
@@ -28,6 +31,41 @@ fn metrics(tree: &Tree) -> Vec<Finding> {
         })
         .chain(extra.map(|m| Finding::new(METRICS_PAGE, 0, format!("`{m}` is no metric of {METRICS}"))))
         .collect()
+}
+
+/// Every flag stands in the page, and the page names no other.
+fn flags(tree: &Tree) -> Vec<Finding> {
+    let code = long_flags(tree.text(FLAGS).unwrap_or_default());
+    let words =
+        rows(tree.text(FLAGS_PAGE).unwrap_or_default(), "Flags").into_iter().flat_map(|[keys, _]| keys);
+    let listed: Vec<String> = words
+        .filter_map(|w| w.split(' ').next().filter(|f| f.starts_with("--")).map(str::to_owned))
+        .collect();
+    let from_clap = ["--version", "--help"];
+    let missing = code.iter().filter(|f| !listed.contains(f));
+    let extra = listed.iter().filter(|f| !code.contains(f) && !from_clap.contains(&f.as_str()));
+    missing
+        .map(|f| Finding::new(FLAGS_PAGE, 0, format!("flag `{f}` of {FLAGS} has no row below Flags")))
+        .chain(extra.map(|f| Finding::new(FLAGS_PAGE, 0, format!("`{f}` is no flag of {FLAGS}"))))
+        .collect()
+}
+
+/// The fields that clap is told to take as `--long-flags`.
+fn long_flags(cli: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_flag = false;
+    for line in cli.lines().map(str::trim) {
+        if let Some(attribute) = line.strip_prefix("#[arg(") {
+            is_flag = attribute.split([',', ' ', ')']).any(|word| word == "long");
+        } else if let Some((field, _)) = line.split_once(": ")
+            && line.starts_with("pub")
+            && std::mem::take(&mut is_flag)
+        {
+            let name = field.rsplit(' ').next().unwrap_or_default();
+            found.push(format!("--{}", name.replace('_', "-")));
+        }
+    }
+    found
 }
 
 /// Every library of the workspace has its reason, and no reason outlives its library.
@@ -104,6 +142,16 @@ mod tests {
         assert!(messages(&[(METRICS, code), (METRICS_PAGE, page)], &[]).is_empty());
         assert_eq!(messages(&[(METRICS, code), (METRICS_PAGE, "## Counters\n")], &[]).len(), 1);
         assert_eq!(messages(&[(METRICS, ""), (METRICS_PAGE, page)], &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_flag_without_a_row_and_a_row_without_a_flag_are_found() {
+        let code = "#[arg(short, long, value_name = \"N\")]\npub(crate) part_size: u64,\n#[command(flatten)]\n\
+                    pub mount: Mount,\n#[arg(value_name = \"BUCKET\")]\npub bucket: String,\n";
+        let page = "## Flags\n| `--part-size BYTES` | 8 |\n| `--help` (`-h`) | |\n";
+        assert!(messages(&[(FLAGS, code), (FLAGS_PAGE, page)], &[]).is_empty());
+        assert_eq!(messages(&[(FLAGS, code)], &[]).len(), 1);
+        assert_eq!(messages(&[(FLAGS_PAGE, page)], &[]).len(), 1);
     }
 
     #[test]

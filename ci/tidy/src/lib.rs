@@ -9,6 +9,7 @@ pub mod arrows;
 pub mod docs;
 pub mod form;
 pub mod law;
+mod lex;
 pub mod rust;
 pub mod supply;
 pub mod tree;
