@@ -1,4 +1,4 @@
-//! Lists in the docs against lists in the code: metrics, flags, dependencies, and dependencies that nobody uses.
+//! Lists in the docs against lists in the code: metrics, flags, claims and their tests, dependencies.
 
 use crate::law::{Law, PAGE, rows};
 use crate::rust::Source;
@@ -6,6 +6,7 @@ use crate::{Finding, Tree};
 
 const METRICS: &str = "mountpoint/src/metrics.rs";
 const METRICS_PAGE: &str = "docs/metrics.md";
+const CLAIMS_PAGE: &str = "docs/semantics.md";
 const FLAGS: &str = "mountpoint/src/cli.rs";
 const FLAGS_PAGE: &str = "docs/configuration.md";
 
@@ -13,6 +14,7 @@ const FLAGS_PAGE: &str = "docs/configuration.md";
 pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     let mut findings = metrics(tree);
     findings.extend(flags(tree));
+    findings.extend(claims(tree));
     findings.extend(reasons(tree, law));
     findings.extend(unused(tree));
     findings
@@ -66,6 +68,38 @@ fn long_flags(cli: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// Every claim about semantics names a test in its last cell, and that test exists.
+fn claims(tree: &Tree) -> Vec<Finding> {
+    let page = tree.text(CLAIMS_PAGE).unwrap_or_default();
+    let mut inside = false;
+    let mut findings = Vec::new();
+    for (i, line) in page.lines().enumerate() {
+        let cells = line.strip_prefix('|').and_then(|l| l.trim_end().strip_suffix('|'));
+        let Some(last) = cells.and_then(|c| c.rsplit('|').next()).map(str::trim) else {
+            inside = false;
+            continue;
+        };
+        if last == "shown by" {
+            inside = true;
+            continue;
+        }
+        if !inside || last.trim_matches('-').is_empty() && last.contains('-') {
+            continue;
+        }
+        let tests: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
+        if tests.is_empty() {
+            findings.push(Finding::new(CLAIMS_PAGE, i + 1, "a claim that no test shows"));
+        }
+        let exists = |name: &str| {
+            let function = format!("fn {name}(");
+            tree.sources().any(|(_, text)| text.contains(&function))
+        };
+        let gone = tests.iter().filter(|t| !exists(t));
+        findings.extend(gone.map(|t| Finding::new(CLAIMS_PAGE, i + 1, format!("there is no test `{t}`"))));
+    }
+    findings
 }
 
 /// Every library of the workspace has its reason, and no reason outlives its library.
@@ -152,6 +186,16 @@ mod tests {
         assert!(messages(&[(FLAGS, code), (FLAGS_PAGE, page)], &[]).is_empty());
         assert_eq!(messages(&[(FLAGS, code)], &[]).len(), 1);
         assert_eq!(messages(&[(FLAGS_PAGE, page)], &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_claim_without_a_test_and_a_test_that_is_gone_are_found() {
+        let code = "#[test]\nfn closing_twice_is_once() {}";
+        let page = |cell| format!("| claim | shown by |\n|---|---|\n| `close` is idempotent | {cell} |\n");
+        let found = |cell| messages(&[("m/src/lib.rs", code), (CLAIMS_PAGE, &page(cell))], &[]);
+        assert!(found("`closing_twice_is_once`").is_empty());
+        assert_eq!(found(""), ["docs/semantics.md:3: a claim that no test shows"]);
+        assert_eq!(found("`closing_twice`"), ["docs/semantics.md:3: there is no test `closing_twice`"]);
     }
 
     #[test]
