@@ -15,5 +15,6 @@ pub mod checksum;
 pub mod clock;
 pub mod metrics;
 pub mod object;
+pub mod prefetch;
 pub mod s3;
 pub mod sync;
