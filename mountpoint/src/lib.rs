@@ -17,3 +17,5 @@ pub mod metrics;
 pub mod object;
 pub mod s3;
 pub mod sync;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
