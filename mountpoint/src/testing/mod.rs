@@ -6,6 +6,7 @@
 
 #![allow(clippy::result_large_err, reason = "a test double moves few errors")]
 
+pub mod exam;
 mod fault;
 mod memory;
 mod store;
