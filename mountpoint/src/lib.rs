@@ -18,3 +18,5 @@ pub mod object;
 pub mod prefetch;
 pub mod s3;
 pub mod sync;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
