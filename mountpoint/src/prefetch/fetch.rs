@@ -75,7 +75,7 @@ pub(super) async fn run(object: Arc<Object>, fetch: Fetch) {
         Err(Error::new(ErrorKind::Timeout, "GetObject").key(&object.id.key).message(message))
     });
     let error = outcome.err().map(|e| {
-        tracing::warn!(target: "mount_s3::prefetch", "reading failed: {e}");
+        tracing::warn!("reading failed: {e}");
         Arc::new(e)
     });
     object.ended(no, error.as_ref());

@@ -15,6 +15,9 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+#[cfg(test)]
+mod tests;
+
 pub use reader::Reader;
 pub use window::{Plan, Window, WindowConfig};
 
