@@ -17,3 +17,4 @@ pub mod metrics;
 pub mod object;
 pub mod s3;
 pub mod sync;
+pub mod upload;
