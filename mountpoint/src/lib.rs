@@ -17,4 +17,6 @@ pub mod metrics;
 pub mod object;
 pub mod s3;
 pub mod sync;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod upload;

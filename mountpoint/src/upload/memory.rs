@@ -80,6 +80,12 @@ impl Memory {
         self.count(|m| &m.held, bytes as u64, HELD_MAX)
     }
 
+    /// As [`Memory::hold`], past the limit if need be.
+    pub(super) fn hold_anyway(self: &Arc<Self>, bytes: usize) -> Counted {
+        self.held.fetch_add(bytes as u64, SeqCst);
+        Counted { memory: Arc::clone(self), count: |m| &m.held, n: bytes as u64 }
+    }
+
     /// Says that memory is on its way out, until the guard is dropped.
     pub(super) fn sending(self: &Arc<Self>) -> Counted {
         self.sending.fetch_add(1, SeqCst);

@@ -11,6 +11,7 @@ mod multipart;
 mod part;
 mod size;
 mod spill;
+#[expect(clippy::module_inception, reason = "the room is named for its one noun")]
 mod upload;
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use tracing::{debug, error, warn};
 
 use super::memory::Counted;
 use super::part::{Sealed, SealedBody};
-use super::size::charges;
 use super::{Error, Shared};
 use crate::buffer::Block;
 use crate::checksum::{Checksum, ChecksumAlgorithm};

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use super::Error;
 use super::memory::{Counted, Memory};
 use super::size::{charges, first_block};
 use super::spill::SpillFile;
-use super::Error;
 use crate::buffer::{BLOCK, Block, BlockMut, Reservation, charge};
 use crate::checksum::{Checksum, ChecksumAlgorithm, Hasher};
 use crate::sync::Arc;
@@ -32,7 +32,7 @@ enum Store {
 #[derive(Debug)]
 enum Rest {
     /// Nothing: it holds nothing, or one first block under this leave.
-    First(Option<Counted>),
+    First { _leave: Option<Counted> },
     /// All of it, up to its full size.
     Whole(Reservation),
 }
@@ -64,7 +64,7 @@ pub(super) enum SealedBody {
 impl Part {
     /// Empty; holds no memory.
     pub(super) fn new(number: u32, size_max: u64, algorithm: ChecksumAlgorithm) -> Self {
-        let store = Store::Memory { full: Vec::new(), open: None, rest: Rest::First(None) };
+        let store = Store::Memory { full: Vec::new(), open: None, rest: Rest::First { _leave: None } };
         Self { number, size_max, filled: 0, hasher: Hasher::new(algorithm), store }
     }
 
@@ -125,7 +125,9 @@ impl Part {
     /// # Errors
     /// `NoMemory` when the kernel has none.
     pub(super) fn want(&mut self, incoming: usize, memory: &Arc<Memory>) -> Result<Option<Want>, Error> {
-        let Store::Memory { open, rest: rest @ Rest::First(_), .. } = &mut self.store else { return Ok(None) };
+        let Store::Memory { open, rest: rest @ Rest::First { .. }, .. } = &mut self.store else {
+            return Ok(None);
+        };
         if open.as_mut().is_some_and(|b| !b.spare().is_empty()) {
             return Ok(None);
         }
@@ -222,6 +224,6 @@ fn grow(
         larger.put(smaller.bytes()); // copy: a small file that outgrew its block, at most 1/3 of 1 MiB in all
     }
     *open = Some(larger);
-    *rest = Rest::First(Some(leave));
+    *rest = Rest::First { _leave: Some(leave) };
     Ok(())
 }

@@ -34,15 +34,10 @@ impl SpillFile {
             // Not every file system has O_TMPFILE, and they refuse it in different words.
             Err(_) => {
                 static NUMBER: AtomicU64 = AtomicU64::new(0);
-                let name =
-                    format!(".mount-s3-spill-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+                let name = format!(".mount-s3-spill-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
                 let path = dir.join(name);
-                let file = openat(
-                    CWD,
-                    &path,
-                    flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW,
-                    mode,
-                )?;
+                let file =
+                    openat(CWD, &path, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode)?;
                 rustix::fs::unlink(&path)?;
                 file
             }

@@ -122,8 +122,14 @@ impl Upload {
                 return done(Ok(()));
             }
             Ok(need) => {
-                let leave = self.shared.memory.hold(rest.len());
-                match leave.filter(|_| state.held.len() < HELD_WRITES_MAX) {
+                let memory = &self.shared.memory;
+                let leave = match state.held.len() {
+                    // Only the spiller has the turn and holds no write, and it takes one upload at a time.
+                    0 if need.is_none() => Some(memory.hold_anyway(rest.len())),
+                    0..HELD_WRITES_MAX => memory.hold(rest.len()),
+                    _ => None,
+                };
+                match leave {
                     Some(leave) => Ok((need, leave)),
                     None => Err(Error::NoMemory),
                 }
@@ -164,7 +170,7 @@ impl Upload {
         if first {
             // A task of its own: a caller that is interrupted must not leave the object half made.
             let this = Arc::clone(self);
-            self.shared.runtime.spawn(async move { Box::pin(this.run_finish()).await });
+            self.shared.runtime.spawn(Box::pin(this.run_finish()));
         }
         match outcome.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),
