@@ -25,7 +25,8 @@ pub enum Error {
     /// The spill file could not be written or read.
     #[error("spill file: {0}; look at the disk of the cache directory or --spill-dir")]
     Spill(#[source] Arc<io::Error>),
-    /// What the store has, or what came back from the spill file, are not the bytes that were written.
+    /// What the store says it has, or what came back from the spill file, are not the bytes that were written. (A store that
+    /// refuses damaged bytes is `Remote` with kind `Corrupt`.)
     #[error("the stored bytes differ from the written ones: the object is not to be trusted")]
     Corrupt,
     /// The store or the way to it.
@@ -41,10 +42,7 @@ pub enum Error {
 
 impl From<s3::Error> for Error {
     fn from(error: s3::Error) -> Self {
-        match error.kind() {
-            s3::ErrorKind::Corrupt => Self::Corrupt,
-            _ => Self::Remote(Arc::new(error)),
-        }
+        Self::Remote(Arc::new(error))
     }
 }
 

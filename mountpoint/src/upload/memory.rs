@@ -18,7 +18,7 @@ use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Bytes of writes that may lie on the heap, their replies held, until memory comes free. They stand outside the budget
 /// (inside the 64 MiB that peak RSS may pass it by). Past it, writes go straight to the spill file; without one they fail.
-const HELD_MAX: u64 = 32 << 20;
+pub(super) const HELD_MAX: u64 = 32 << 20;
 
 #[derive(Debug)]
 pub(super) struct Memory {
@@ -78,6 +78,15 @@ impl Memory {
     /// Leave to hold a copy of a write on the heap.
     pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Counted> {
         self.count(|m| &m.held, bytes as u64, HELD_MAX)
+    }
+
+    /// What to say when [`Memory::hold`] gave no leave.
+    pub(super) fn too_many_held(&self) -> Error {
+        warn!(
+            held = self.held.load(SeqCst),
+            "too many writes wait for memory at once: raise --memory-target, or name a --spill-dir"
+        );
+        Error::NoMemory
     }
 
     /// As [`Memory::hold`], past the limit if need be.

@@ -6,6 +6,8 @@
 //! or for memory. This room knows no inode, no handle and no errno.
 
 mod error;
+mod filling;
+mod finish;
 mod memory;
 mod multipart;
 mod part;

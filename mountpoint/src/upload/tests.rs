@@ -1,9 +1,9 @@
-//! Whole files against the bucket in memory: boundaries, faults, order, and progress when memory is short.
-
-use std::time::Duration;
+//! Whole files against the bucket in memory: boundaries, faults, order.
 
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+
+mod liar;
+mod shortage;
 
 use super::*;
 use crate::buffer::Use;
@@ -30,11 +30,20 @@ impl Bench {
     }
 
     fn with(config: Config, clock: Clock) -> Self {
+        Self::through(config, clock, |client| client.arc())
+    }
+
+    /// With something between the uploader and the bucket.
+    fn through(
+        config: Config,
+        clock: Clock,
+        way: impl FnOnce(&MemoryClient) -> Arc<dyn ObjectClient>,
+    ) -> Self {
         let client = MemoryClient::with(Settings { part_size_min: 0, ..Settings::default() });
         let pool = Pool::new(&crate::buffer::Config { target: 128 << 20, network: 16 << 20 });
         let metrics = Arc::new(Metrics::default());
         let uploader = Uploader::new(
-            client.arc(),
+            way(&client),
             pool.clone(),
             config,
             clock.clone(),
@@ -66,9 +75,13 @@ fn data(len: usize, seed: usize) -> Vec<u8> {
 
 /// A write whose reply is awaited, as an application's is.
 async fn write(upload: &Arc<Upload>, offset: usize, data: &[u8]) -> Result<(), Error> {
+    start(upload, offset, data).await.expect("a write is always answered")
+}
+
+fn start(upload: &Arc<Upload>, offset: usize, data: &[u8]) -> oneshot::Receiver<Result<(), Error>> {
     let (send, receive) = oneshot::channel();
     upload.write(offset as u64, data, Box::new(move |result| _ = send.send(result)));
-    receive.await.expect("a write is always answered")
+    receive
 }
 
 async fn write_all(upload: &Arc<Upload>, data: &[u8], piece: usize) -> Result<(), Error> {
@@ -130,6 +143,9 @@ async fn a_write_out_of_order_gives_the_upload_up_for_good() {
     let bench = Bench::new(small_parts());
     let upload = bench.create("a");
     write_all(&upload, &data(3 * PART, 0), PART).await.unwrap();
+    while bench.client.calls(Op::UploadPart) == 0 {
+        tokio::task::yield_now().await;
+    }
     for offset in [0, 3 * PART + 1, 3 * PART] {
         let error = write(&upload, offset, b"x").await.unwrap_err();
         assert!(matches!(error, Error::OutOfOrder { expected } if expected == 3 * PART as u64), "{error}");
@@ -325,7 +341,7 @@ async fn more_than_5_tib_is_refused() {
     let bench = Bench::new(small_parts());
     let upload = bench.create("a");
     write(&upload, 0, &[1; 100]).await.unwrap();
-    upload.pretend_size(size::OBJECT_MAX - 5);
+    upload.pretend(size::OBJECT_MAX - 5, 0);
     write(&upload, size::OBJECT_MAX as usize - 5, &[1; 5]).await.unwrap();
     let error = write(&upload, size::OBJECT_MAX as usize, &[1]).await.unwrap_err();
     assert!(matches!(error, Error::TooLarge));
@@ -333,141 +349,16 @@ async fn more_than_5_tib_is_refused() {
     bench.assert_clean();
 }
 
-/// Goal: progress at the smallest budget with many at once. 32 writers of 8 MiB parts want twice the pool.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_writers_at_once_finish_at_128_mib() {
-    let bench = Arc::new(Bench::new(Config { part_size: 8 * MIB as u64, ..Config::default() }));
-    let mut writers = JoinSet::new();
-    for i in 0..32 {
-        let bench = Arc::clone(&bench);
-        writers.spawn(async move {
-            let data = data(17 * MIB + i, i);
-            let upload = bench.create(&format!("{i:02}"));
-            store(&upload, &data, MIB).await.unwrap();
-            assert!(bench.client.object(format!("{i:02}")).unwrap() == data, "file {i}");
-            assert!(bench.client.remove(format!("{i:02}")));
-        });
-    }
-    while let Some(result) = writers.join_next().await {
-        result.unwrap();
-    }
-    bench.assert_clean();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_thread_writes_round_robin_to_64_files_at_128_mib() {
-    let dir = tempfile::tempdir().unwrap();
-    let bench = Bench::new(Config {
-        part_size: 8 * MIB as u64,
-        spill_dir: Some(dir.path().to_owned()),
-        ..Config::default()
-    });
-    let uploads: Vec<_> = (0..64).map(|i| bench.create(&format!("{i:02}"))).collect();
-    let piece = data(MIB, 0);
-    for at in 0..10 {
-        for upload in &uploads {
-            write(upload, at * MIB, &piece).await.unwrap();
-        }
-    }
-    let expected = piece.repeat(10);
-    for (i, upload) in uploads.iter().enumerate() {
-        assert_eq!(upload.finish().await.unwrap().size, expected.len() as u64);
-        assert!(bench.client.object(format!("{i:02}")).unwrap() == expected, "file {i}");
-        bench.client.remove(format!("{i:02}"));
-    }
-    assert!(bench.metrics.uploads_spilled.get() > 0, "64 parts of 8 MiB don't fit");
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    bench.assert_clean();
-}
-
 #[tokio::test]
-async fn a_thousand_small_files_are_open_at_once_without_waiting() {
-    let bench = Bench::new(Config { part_size: 8 * MIB as u64, ..Config::default() });
-    let uploads: Vec<_> = (0..1000).map(|i| bench.create(&format!("{i:04}"))).collect();
-    for upload in &uploads {
-        write(upload, 0, &[7; 4096]).await.unwrap();
-    }
-    assert_eq!(bench.pool.used(Use::Write), 1000 * 4096);
-    for upload in &uploads {
-        upload.finish().await.unwrap();
-    }
-    assert_eq!(bench.client.keys().len(), 1000);
-    bench.assert_clean();
-}
-
-#[tokio::test]
-async fn without_a_directory_to_spill_to_the_write_waits_and_then_says_no_memory() {
-    let clock = Clock::manual();
-    let bench = Bench::with(Config { part_size: 8 * MIB as u64, ..Config::default() }, clock);
-    let other = bench.pool.try_reserve(Use::Write, 80 << 20).unwrap();
+async fn more_than_10000_parts_are_refused_and_exactly_as_many_are_not() {
+    let bench = Bench::new(small_parts());
     let upload = bench.create("a");
-    let writer = tokio::spawn({
-        let upload = Arc::clone(&upload);
-        async move { store(&upload, &data(9 * MIB, 0), MIB).await }
-    });
-    while bench.pool.waiting(Use::Write) == 0 {
-        tokio::task::yield_now().await;
-    }
-    bench.clock.advance(Duration::from_secs(59));
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
-    assert!(!writer.is_finished());
-    bench.clock.advance(Duration::from_secs(1));
-    assert!(matches!(writer.await.unwrap(), Err(Error::NoMemory)));
-    assert!(matches!(upload.finish().await, Err(Error::NoMemory)));
-    drop(other);
-    bench.assert_clean();
-}
-
-#[tokio::test]
-async fn abort_answers_a_write_that_waits_for_memory() {
-    let bench = Bench::new(Config { part_size: 8 * MIB as u64, ..Config::default() });
-    let other = bench.pool.try_reserve(Use::Write, 84 << 20).unwrap();
-    let upload = bench.create("a");
-    let writer = tokio::spawn({
-        let upload = Arc::clone(&upload);
-        async move { write(&upload, 0, &[1; MIB]).await }
-    });
-    while bench.pool.waiting(Use::Write) == 0 {
-        tokio::task::yield_now().await;
-    }
+    upload.pretend(0, size::PARTS_MAX - 1);
+    let last = bench.uploader.0.part_size(size::PARTS_MAX) as usize;
+    write_all(&upload, &vec![1; last], MIB).await.unwrap();
+    let error = write(&upload, last, &[1]).await.unwrap_err();
+    assert!(matches!(error, Error::TooLarge), "{error}");
+    assert!(matches!(upload.finish().await, Err(Error::TooLarge)));
     upload.abort().await;
-    assert!(matches!(writer.await.unwrap(), Err(Error::Aborted)));
-    while bench.pool.waiting(Use::Write) > 0 {
-        tokio::task::yield_now().await;
-    }
-    drop(other);
     bench.assert_clean();
-}
-
-#[tokio::test]
-async fn a_spilled_part_is_sent_whole_and_a_changed_one_is_corrupt() {
-    for (len, put) in [(PART / 2, Op::PutObject), (3 * PART, Op::CompleteMultipartUpload)] {
-        let dir = tempfile::tempdir().unwrap();
-        let bench = Bench::new(Config { spill_dir: Some(dir.path().to_owned()), ..small_parts() });
-        let data = data(len, 3);
-        let upload = bench.create("a");
-        for (i, chunk) in data.chunks(5000).enumerate() {
-            write(&upload, i * 5000, chunk).await.unwrap();
-            Arc::clone(&upload).spill().await.unwrap();
-        }
-        upload.finish().await.unwrap();
-        assert_eq!(bench.client.object("a").unwrap(), data);
-        assert_eq!(bench.client.calls(put), 1);
-        assert_eq!(bench.metrics.uploads_spilled.get(), len.div_ceil(PART) as u64);
-        bench.assert_clean();
-    }
-}
-
-#[tokio::test]
-async fn a_disk_that_refuses_leaves_the_part_in_memory() {
-    let dir = tempfile::tempdir().unwrap();
-    let bench = Bench::new(Config { spill_dir: Some(dir.path().join("gone")), ..small_parts() });
-    let upload = bench.create("a");
-    write(&upload, 0, b"hello").await.unwrap();
-    assert!(Arc::clone(&upload).spill().await.is_err());
-    write(&upload, 5, b" world").await.unwrap();
-    upload.finish().await.unwrap();
-    assert_eq!(bench.client.object("a").unwrap(), "hello world");
 }

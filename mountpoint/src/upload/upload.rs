@@ -7,13 +7,13 @@ use std::time::Instant;
 use tokio::sync::{Notify, watch};
 
 use super::memory::Counted;
-use super::multipart::{Multipart, agrees, pieces};
-use super::part::{Part, Want};
-use super::size::{OBJECT_MAX, PARTS_MAX};
+use super::multipart::Multipart;
+use super::part::Part;
+use super::size::OBJECT_MAX;
 use super::{Error, Shared};
 use crate::checksum::Checksum;
 use crate::object::ObjectMeta;
-use crate::s3::{NewObject, PutObject, Stored};
+use crate::s3::NewObject;
 use crate::sync::{Arc, Mutex};
 
 /// Told once what became of a write.
@@ -25,47 +25,40 @@ const HELD_WRITES_MAX: usize = 64;
 
 /// An object being written. Dropped without [`Upload::finish`], it is aborted in the background.
 pub struct Upload {
-    shared: Arc<Shared>,
-    object: NewObject,
-    state: Mutex<State>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) object: NewObject,
+    pub(super) state: Mutex<State>,
     /// Rung when the turn is free again, and when the upload has failed.
-    turn: Notify,
-    outcome: watch::Sender<Option<Outcome>>,
+    pub(super) turn: Notify,
+    pub(super) outcome: watch::Sender<Option<Outcome>>,
 }
 
-type Outcome = Result<ObjectMeta, Error>;
+pub(super) type Outcome = Result<ObjectMeta, Error>;
 
-struct State {
+pub(super) struct State {
     /// Bytes accepted, held ones included.
-    size: u64,
+    pub(super) size: u64,
     /// Number of the last part that was sealed, and the checksum up to its end.
-    sealed: u32,
-    whole: Option<Checksum>,
-    part: Option<Part>,
-    multipart: Option<Arc<Multipart>>,
+    pub(super) sealed: u32,
+    pub(super) whole: Option<Checksum>,
+    pub(super) part: Option<Part>,
+    pub(super) multipart: Option<Arc<Multipart>>,
     /// Writes in order whose replies are held.
-    held: VecDeque<Held>,
+    pub(super) held: VecDeque<Held>,
     /// Somebody has the turn: the pump, the spiller or `finish`. Until it is free, writes are held.
-    busy: bool,
-    finishing: bool,
+    pub(super) busy: bool,
+    pub(super) finishing: bool,
     /// The request that makes the object visible is on its way: too late to fail or to abort.
-    committing: bool,
-    error: Option<Error>,
-    touched: Instant,
+    pub(super) committing: bool,
+    pub(super) error: Option<Error>,
+    pub(super) touched: Instant,
 }
 
-struct Held {
-    data: Vec<u8>,
-    taken: usize,
-    done: WriteDone,
-    _leave: Counted,
-}
-
-/// What the next byte waits for.
-enum Need {
-    /// A part in flight to be stored.
-    Slot(Arc<Multipart>),
-    Memory(Want),
+pub(super) struct Held {
+    pub(super) data: Vec<u8>,
+    pub(super) taken: usize,
+    pub(super) done: WriteDone,
+    pub(super) _leave: Counted,
 }
 
 impl Upload {
@@ -121,19 +114,8 @@ impl Upload {
                 drop(state);
                 return done(Ok(()));
             }
-            Ok(need) => {
-                let memory = &self.shared.memory;
-                let leave = match state.held.len() {
-                    // Only the spiller has the turn and holds no write, and it takes one upload at a time.
-                    0 if need.is_none() => Some(memory.hold_anyway(rest.len())),
-                    0..HELD_WRITES_MAX => memory.hold(rest.len()),
-                    _ => None,
-                };
-                match leave {
-                    Some(leave) => Ok((need, leave)),
-                    None => Err(Error::NoMemory),
-                }
-            }
+            Ok(None) => self.leave_to_queue(state.held.len(), rest.len()).map(|leave| (None, leave)),
+            Ok(Some((need, leave))) => Ok((Some(need), leave)),
             Err(error) => Err(error),
         };
         match held {
@@ -151,6 +133,17 @@ impl Upload {
                 self.fail(error.clone());
                 done(Err(error));
             }
+        }
+    }
+
+    /// Leave to hold a write behind `held` others, whose turn somebody else has.
+    fn leave_to_queue(&self, held: usize, bytes: usize) -> Result<Counted, Error> {
+        let memory = &self.shared.memory;
+        match held {
+            // The spiller has the turn, and it takes one upload at a time: at most one write gets here.
+            0 => Ok(memory.hold_anyway(bytes)),
+            1..HELD_WRITES_MAX => memory.hold(bytes).ok_or_else(|| memory.too_many_held()),
+            _ => Err(memory.too_many_held()),
         }
     }
 
@@ -189,301 +182,8 @@ impl Upload {
         }
     }
 
-    /// Since when nothing was added, if there is memory here that spilling would free.
-    pub(super) fn idle_since(&self) -> Option<Instant> {
-        let state = self.state.lock();
-        let holds = !state.busy && state.part.as_ref().is_some_and(Part::in_memory);
-        holds.then_some(state.touched)
-    }
-
-    /// Moves the part being filled to disk; one that is only reserved is given back.
-    ///
-    /// # Errors
-    /// The disk's; then the part is where it was.
-    pub(super) async fn spill(self: Arc<Self>) -> std::io::Result<()> {
-        let Some(dir) = self.shared.config.spill_dir.clone() else { return Ok(()) };
-        let taken = {
-            let mut state = self.state.lock();
-            let taken = if state.busy { None } else { state.part.take_if(|part| part.in_memory()) };
-            state.busy |= taken.is_some();
-            taken
-        };
-        let Some(mut part) = taken else { return Ok(()) };
-        if part.is_empty() {
-            drop(part);
-            self.pump(None).await;
-            return Ok(());
-        }
-        let spilled = self.shared.runtime.spawn_blocking(move || {
-            let result = part.spill(&dir);
-            (part, result)
-        });
-        let result = match spilled.await {
-            Ok((part, result)) => {
-                self.state.lock().part = Some(part);
-                result
-            }
-            Err(panicked) => {
-                let error = std::io::Error::other(panicked);
-                self.fail(Error::from(std::io::Error::other("the spill task died")));
-                Err(error)
-            }
-        };
-        if result.is_ok() {
-            self.shared.metrics.uploads_spilled.inc();
-        }
-        // Writes that came meanwhile.
-        Box::pin(self.pump(None)).await;
-        result
-    }
-
-    /// Puts held writes where they belong as memory comes, and frees the turn when none is left. The caller has the turn.
-    async fn pump(self: Arc<Self>, mut need: Option<Need>) {
-        loop {
-            let granted = match need.take() {
-                Some(need) => self.obtain(need).await,
-                None => Ok(None),
-            };
-            let mut ready = Vec::new();
-            let step = {
-                let mut state = self.state.lock();
-                self.drain(&mut state, granted, &mut ready)
-            };
-            ready.into_iter().for_each(|done| done(Ok(())));
-            match step {
-                Ok(Some(next)) => need = Some(next),
-                Ok(None) => break,
-                Err(error) => {
-                    self.state.lock().busy = false;
-                    self.fail(error);
-                    break;
-                }
-            }
-        }
-        self.turn.notify_waiters();
-        self.shared.memory.kick();
-    }
-
-    fn drain(
-        self: &Arc<Self>,
-        state: &mut State,
-        granted: Result<Option<(Want, crate::buffer::Reservation)>, Error>,
-        ready: &mut Vec<WriteDone>,
-    ) -> Result<Option<Need>, Error> {
-        if state.error.is_some() {
-            state.part = None;
-            state.busy = false;
-            return Ok(None);
-        }
-        if let (Some((want, reservation)), Some(part)) = (granted?, &mut state.part) {
-            part.grant(want, reservation)?;
-        }
-        while let Some(mut held) = state.held.pop_front() {
-            let mut rest = &held.data[held.taken..];
-            let need = self.absorb(state, &mut rest);
-            held.taken = held.data.len() - rest.len();
-            match need {
-                Ok(None) => ready.push(held.done),
-                other => {
-                    state.held.push_front(held);
-                    return other;
-                }
-            }
-        }
-        state.touched = self.shared.clock.now();
-        state.busy = false;
-        Ok(None)
-    }
-
-    async fn obtain(&self, need: Need) -> Result<Option<(Want, crate::buffer::Reservation)>, Error> {
-        let mut outcome = self.outcome.subscribe();
-        let granted = async {
-            match need {
-                Need::Slot(multipart) => {
-                    multipart.fewer_than(self.shared.config.parts_in_flight_max).await;
-                    Ok(None)
-                }
-                Need::Memory(want) => {
-                    let reservation = self.shared.memory.wait(want.bytes).await?;
-                    Ok(Some((want, reservation)))
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            _ = outcome.wait_for(Option::is_some) => Err(Error::Aborted),
-            granted = granted => granted,
-        }
-    }
-
-    /// As [`Upload::absorb`]; when too many writes lie on the heap already, what has no memory goes to disk right away.
-    fn absorb_or_spill(self: &Arc<Self>, state: &mut State, data: &mut &[u8]) -> Result<Option<Need>, Error> {
-        loop {
-            let need = self.absorb(state, data)?;
-            let (Some(Need::Memory(_)), Some(dir), Some(part)) =
-                (&need, &self.shared.config.spill_dir, &mut state.part)
-            else {
-                return Ok(need);
-            };
-            if self.shared.memory.hold(data.len()).is_some() {
-                return Ok(need);
-            }
-            // At most a first block is there yet.
-            part.spill(dir)?;
-            self.shared.metrics.uploads_spilled.inc();
-        }
-    }
-
-    /// Takes bytes into parts, sending each that is full; stops where something must be waited for. `None`: all are
-    /// taken, and there is room for more (or it is better to ask when more comes).
-    fn absorb(self: &Arc<Self>, state: &mut State, data: &mut &[u8]) -> Result<Option<Need>, Error> {
-        loop {
-            // Part 1 stays until more follows: a file of one part is one PutObject.
-            if let Some(full) = state.part.take_if(|p| p.is_full() && (p.number() > 1 || !data.is_empty())) {
-                self.submit(state, full);
-            }
-            let number = state.sealed + 1;
-            if data.is_empty() && (state.part.is_some() || number == 1 || number > PARTS_MAX) {
-                return Ok(None);
-            }
-            if state.part.is_none() {
-                if number > PARTS_MAX {
-                    return Err(Error::TooLarge);
-                }
-                if let Some(multipart) = &state.multipart
-                    && multipart.in_flight() >= self.shared.config.parts_in_flight_max
-                {
-                    return Ok(Some(Need::Slot(Arc::clone(multipart))));
-                }
-                let size = self.shared.part_size(number);
-                state.part = Some(Part::new(number, size, self.shared.algorithm()));
-            }
-            let Some(part) = &mut state.part else { continue };
-            if let Some(want) = part.want(data.len(), &self.shared.memory)? {
-                return Ok(Some(Need::Memory(want)));
-            }
-            let taken = part.put(data)?;
-            *data = &data[taken..];
-        }
-    }
-
-    /// Sends a part that takes no more bytes; the first one opens the multipart upload.
-    fn submit(self: &Arc<Self>, state: &mut State, part: Part) {
-        let part = part.seal();
-        state.sealed = part.number;
-        state.whole = Some(match state.whole {
-            Some(before) => before.combine(part.checksum, part.len),
-            None => part.checksum,
-        });
-        let multipart = state
-            .multipart
-            .get_or_insert_with(|| Multipart::new(Arc::clone(&self.shared), self.object.clone()));
-        let upload = Arc::downgrade(self);
-        multipart.submit(part, move |error| {
-            if let Some(upload) = upload.upgrade() {
-                upload.fail(error);
-            }
-        });
-    }
-
-    async fn run_finish(self: Arc<Self>) {
-        if !self.take_turn().await {
-            return;
-        }
-        let (part, multipart, size) = {
-            let mut state = self.state.lock();
-            let part = state.part.take();
-            match (part, state.multipart.is_some()) {
-                (Some(part), true) if !part.is_empty() => {
-                    self.submit(&mut state, part);
-                    (None, state.multipart.clone(), state.size)
-                }
-                (part, _) => (part, state.multipart.clone(), state.size),
-            }
-        };
-        let made = match multipart {
-            Some(multipart) => self.complete(&multipart, size).await,
-            None => self.put(part).await,
-        };
-        match made {
-            Ok(stored) => {
-                let meta = ObjectMeta {
-                    size,
-                    etag: stored.etag,
-                    last_modified: self.shared.clock.wall(),
-                    readable: true,
-                };
-                self.outcome.send_if_modified(|outcome| outcome.replace(Ok(meta)).is_none());
-            }
-            Err(error) => {
-                self.state.lock().committing = false;
-                self.fail(error);
-            }
-        }
-    }
-
-    /// Waits for the turn; false when the upload has failed meanwhile.
-    async fn take_turn(&self) -> bool {
-        loop {
-            let turn = self.turn.notified();
-            {
-                let mut state = self.state.lock();
-                if state.error.is_some() {
-                    return false;
-                }
-                if !state.busy {
-                    state.busy = true;
-                    return true;
-                }
-            }
-            turn.await;
-        }
-    }
-
-    async fn complete(&self, multipart: &Arc<Multipart>, size: u64) -> Result<Stored, Error> {
-        multipart.fewer_than(1).await;
-        let whole = self.commit()?.unwrap_or_else(|| Checksum::of(self.shared.algorithm(), &[]));
-        multipart.complete(size, whole).await
-    }
-
-    async fn put(&self, part: Option<Part>) -> Result<Stored, Error> {
-        let empty = || Part::new(1, 0, self.shared.algorithm());
-        let part = part.unwrap_or_else(empty).seal();
-        let mut outcome = self.outcome.subscribe();
-        let (blocks, _sending) = tokio::select! {
-            biased;
-            _ = outcome.wait_for(Option::is_some) => return Err(Error::Aborted),
-            loaded = self.shared.load(part.body, part.len, part.checksum) => loaded?,
-        };
-        self.commit()?;
-        let algorithm = self.object.checksum;
-        let checksum = algorithm.map(|_| part.checksum);
-        let request = PutObject { object: self.object.clone(), body: pieces(blocks), checksum };
-        let answer = self.shared.client.put_object(&request).await;
-        drop(request);
-        let answer = answer?;
-        if !agrees(answer.checksum.as_deref(), algorithm, part.checksum, &[part.checksum]) {
-            let key = &self.object.key;
-            tracing::error!(%key, answer = answer.checksum, "the store's checksum of the object is not ours");
-            return Err(Error::Corrupt);
-        }
-        Ok(answer)
-    }
-
-    /// From here on the object may become visible: nothing but the store's answer decides. Gives the whole checksum.
-    fn commit(&self) -> Result<Option<Checksum>, Error> {
-        let mut state = self.state.lock();
-        match &state.error {
-            Some(error) => Err(error.clone()),
-            None => {
-                state.committing = true;
-                Ok(state.whole)
-            }
-        }
-    }
-
     /// Gives the upload up with its first error: memory returns, held writes are answered, the store is told. Once.
-    fn fail(&self, error: Error) {
+    pub(super) fn fail(&self, error: Error) {
         let (part, held, multipart) = {
             let mut state = self.state.lock();
             if state.error.is_some() || state.committing {
@@ -510,9 +210,10 @@ impl Upload {
 
 #[cfg(test)]
 impl Upload {
-    /// Pretends that so much was written: nobody writes 5 TiB in a test.
-    pub(super) fn pretend_size(&self, size: u64) {
-        self.state.lock().size = size;
+    /// Pretends that so many bytes and parts were written: nobody writes 5 TiB in a test.
+    pub(super) fn pretend(&self, size: u64, sealed: u32) {
+        let mut state = self.state.lock();
+        (state.size, state.sealed) = (size, sealed);
     }
 }
 
