@@ -20,3 +20,4 @@ pub mod s3;
 pub mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod upload;
