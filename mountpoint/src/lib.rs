@@ -15,5 +15,9 @@ pub mod checksum;
 pub mod clock;
 pub mod metrics;
 pub mod object;
+pub mod prefetch;
 pub mod s3;
 pub mod sync;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod upload;
