@@ -13,6 +13,7 @@ pub mod buffer;
 pub mod cache;
 pub mod checksum;
 pub mod clock;
+pub mod inode;
 pub mod metrics;
 pub mod object;
 pub mod prefetch;
