@@ -219,7 +219,8 @@ impl BlockIo for Disk {
 /// The names in a folder, without `.` and `..`. All at once: entries are removed while they are walked.
 fn entries(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     let mut names = Vec::new();
-    for entry in Dir::read_from(folder)? {
+    // Opened anew: a folder held by O_PATH can't be listed itself.
+    for entry in Dir::new(openat(folder, c".", OFlags::RDONLY | FOLDER, Mode::empty())?)? {
         let entry = entry?;
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
             names.push(entry.file_name().to_owned());
