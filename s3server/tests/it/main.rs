@@ -1,0 +1,4 @@
+//! The server as clients meet it: real sockets, real signatures.
+
+mod client;
+mod objects;
