@@ -91,6 +91,7 @@ pub(crate) struct Request<'a> {
     body: Bytes,
     secret: String,
     signed_payload: bool,
+    tampered: bool,
 }
 
 impl Lab {
@@ -137,6 +138,7 @@ impl Lab {
             body: Bytes::new(),
             secret: "testsecret".into(),
             signed_payload: false,
+            tampered: false,
         }
     }
 
@@ -211,6 +213,12 @@ impl Request<'_> {
         self
     }
 
+    /// The bytes that travel are not those that were signed.
+    pub(crate) fn tampered(mut self) -> Self {
+        self.tampered = true;
+        self
+    }
+
     pub(crate) fn send(self) -> Answer {
         self.try_send().unwrap()
     }
@@ -245,7 +253,7 @@ impl Request<'_> {
             .build()
             .unwrap()
             .into();
-        let streamed = self.headers.iter().find(|(name, _)| name == "x-amz-trailer").is_some();
+        let streamed = self.headers.iter().any(|(name, _)| name == "x-amz-trailer");
         let body = match (self.signed_payload, streamed) {
             (true, _) => SignableBody::Bytes(&self.body),
             (false, true) => SignableBody::StreamingUnsignedPayloadTrailer,
@@ -259,7 +267,8 @@ impl Request<'_> {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let mut request = request.body(Full::new(self.body)).unwrap();
+        let sent = if self.tampered { self.body.iter().map(|byte| !byte).collect() } else { self.body };
+        let mut request = request.body(Full::new(sent)).unwrap();
         instructions.apply_to_request_http1x(&mut request);
         request
     }
