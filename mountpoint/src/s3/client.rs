@@ -95,8 +95,7 @@ impl S3Client {
         let endpoint = Endpoint::new(&config, region)?;
         let pool = Pool::new(&config, clock, metrics)?;
         let http = SharedHttpClient::new(Http::new(&config, &pool, &endpoint.authority, clock, metrics));
-        let credentials =
-            config.sign_requests.then(|| Source::new(http.clone(), region, config.profile.as_deref(), clock));
+        let credentials = config.sign_requests.then(|| Source::new(http.clone(), region, &config, clock));
         let skew = Arc::new(Skew::default());
         let cold = Cold {
             client: sdk_client(&endpoint, region, http, credentials.as_ref(), &skew, clock),

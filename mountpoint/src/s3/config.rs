@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aws_credential_types::Credentials;
+
 /// How to reach the bucket and how hard to try. Each field says what doubling (or setting) it does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -21,6 +23,8 @@ pub struct Config {
     pub sign_requests: bool,
     /// Take credentials from this profile and nowhere else.
     pub profile: Option<String>,
+    /// Sign with these and ask nobody, whatever `profile` says. Their Debug form leaves the secret out.
+    pub credentials: Option<Credentials>,
     /// Trust the certificates of this PEM file instead of the system's.
     pub ca_bundle: Option<PathBuf>,
     /// Agree to pay for the requests and the traffic.
@@ -97,6 +101,7 @@ impl Default for Config {
             force_path_style: false,
             sign_requests: true,
             profile: None,
+            credentials: None,
             ca_bundle: None,
             requester_pays: false,
             expected_bucket_owner: None,
