@@ -16,7 +16,10 @@ use std::process::{Command, Output};
 /// Whether a test that needs this may run. Says so aloud when not, and fails where skipping is no option.
 pub fn need(what: &str, there: bool) -> bool {
     if !there {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "{what} is missing, and in CI nothing is skipped");
+        assert!(
+            std::env::var("CI").as_deref() != Ok("true"),
+            "{what} is missing, and in CI nothing is skipped"
+        );
         eprintln!("SKIPPED: {what} is missing");
     }
     there

@@ -60,7 +60,10 @@ pub fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mount-s3"));
     let endpoint = setup.endpoint.clone().unwrap_or_else(|| store.endpoint());
     command.arg(&setup.bucket).arg(dir).args(["--endpoint-url", &endpoint, "--force-path-style"]);
-    command.args(["--region", "us-east-1"]).args(setup.foreground.then_some("--foreground")).args(&setup.options);
+    command
+        .args(["--region", "us-east-1"])
+        .args(setup.foreground.then_some("--foreground"))
+        .args(&setup.options);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
     command.env("HOME", store.home()).env("RUST_BACKTRACE", "1").env("AWS_EC2_METADATA_DISABLED", "true");
     command.env("AWS_ACCESS_KEY_ID", Store::ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", Store::SECRET_KEY);
@@ -110,7 +113,8 @@ impl TestMount {
     }
 
     fn start(store: Arc<Store>, folder: tempfile::TempDir, dir: PathBuf, setup: &Setup) -> Self {
-        let log = File::options().create(true).append(true).open(folder.path().join("log")).expect("a log file");
+        let log =
+            File::options().create(true).append(true).open(folder.path().join("log")).expect("a log file");
         let mut command = command(&store, &dir, setup);
         command.stdout(log.try_clone().expect("a second handle of the log")).stderr(log);
         let child = command.spawn().expect("start mount-s3");
@@ -156,7 +160,8 @@ impl TestMount {
 
     /// What the engine printed so far.
     pub fn log(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap_or_default())
+            .into_owned()
     }
 
     /// The most memory it ever held, in bytes.

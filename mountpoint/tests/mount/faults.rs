@@ -102,7 +102,9 @@ fn a_store_that_ignores_if_match_never_mixes_versions() {
 
 #[test]
 fn a_store_that_ignores_ranges_gives_right_bytes_or_an_error() {
-    if let Some(Err(error)) = read_under(Fault::on("GetObject", Effect::IgnoreRange), &[("AWS_MAX_ATTEMPTS", "2")]) {
+    if let Some(Err(error)) =
+        read_under(Fault::on("GetObject", Effect::IgnoreRange), &[("AWS_MAX_ATTEMPTS", "2")])
+    {
         assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "{error}");
     }
 }
@@ -140,7 +142,9 @@ fn write_under(faults: &[Fault], len: usize) -> Option<(bool, Option<Vec<u8>>)> 
         store.faults().add(fault.clone());
     }
     let mut dd = Command::new("dd");
-    dd.arg(format!("if={}", source.display())).arg(format!("of={}", mount.path("file").display())).arg("bs=1M");
+    dd.arg(format!("if={}", source.display()))
+        .arg(format!("of={}", mount.path("file").display()))
+        .arg("bs=1M");
     let written = dd.output().unwrap().status.success();
     assert!(store.faults().fired() > 0, "the fault never struck: {}", mount.log());
     store.faults().clear();

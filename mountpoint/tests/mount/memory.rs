@@ -67,7 +67,8 @@ fn one_thread_writes_round_robin_to_64_files_with_a_spill_folder() {
     let spill = tempfile::tempdir().unwrap();
     let options = ["--memory-target", "128", "--spill-dir", spill.path().to_str().unwrap()];
     let Some(mount) = TestMount::with(&Setup::new(&options).limit(Duration::from_secs(600))) else { return };
-    let mut files: Vec<File> = (0..64).map(|i| File::create_new(mount.path(&format!("f{i}"))).unwrap()).collect();
+    let mut files: Vec<File> =
+        (0..64).map(|i| File::create_new(mount.path(&format!("f{i}"))).unwrap()).collect();
     for piece in 0..PIECES {
         for (i, file) in files.iter_mut().enumerate() {
             file.write_all(&Pattern(i as u64).bytes((piece * PIECE) as u64, PIECE)).unwrap();

@@ -78,7 +78,11 @@ fn a_hostile_key_appears_as_itself_or_not_at_all() {
     assert!(fs::metadata(mount.path("twin")).unwrap().is_dir(), "a directory shadows the file beside it");
     // Names come from outside too.
     for name in ["missing", "a/missing", "back\\missing"] {
-        assert_eq!(fs::metadata(mount.path(name)).unwrap_err().kind(), std::io::ErrorKind::NotFound, "{name}");
+        assert_eq!(
+            fs::metadata(mount.path(name)).unwrap_err().kind(),
+            std::io::ErrorKind::NotFound,
+            "{name}"
+        );
     }
     assert!(!mount.dir().parent().unwrap().join("escaped").exists());
 }
@@ -86,7 +90,8 @@ fn a_hostile_key_appears_as_itself_or_not_at_all() {
 #[test]
 fn keys_of_odd_characters_are_written_as_they_are_named() {
     let Some(mount) = TestMount::new(&[]) else { return };
-    let names = hostile_keys().into_iter().filter(|key| is_path(key) && !key.contains('/') && key.len() <= 255);
+    let names =
+        hostile_keys().into_iter().filter(|key| is_path(key) && !key.contains('/') && key.len() <= 255);
     let names: Vec<_> = names.filter(|name| name != "twin").collect();
     for name in &names {
         fs::write(mount.path(name), name).unwrap_or_else(|error| panic!("{name:?}: {error}"));

@@ -110,14 +110,17 @@ fn a_directory_is_local_until_a_file_below_it_is_stored() {
 fn what_s3_has_no_word_for_is_refused_and_changes_nothing() {
     let store = Store::new();
     store.plant("file", b"1");
-    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-delete", "--allow-overwrite"])) else { return };
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-delete", "--allow-overwrite"])) else {
+        return;
+    };
     let path = mount.path("file");
     assert_errno(symlink("file", mount.path("link")), Errno::PERM);
     assert_errno(fs::hard_link(&path, mount.path("link")), Errno::PERM);
     assert_errno(fs::rename(&path, mount.path("moved")), Errno::NOSYS);
     assert_errno(fs::set_permissions(&path, fs::Permissions::from_mode(0o600)), Errno::PERM);
     let sync = rustix::fs::OFlags::SYNC.bits() as i32;
-    let sync = File::options().write(true).create(true).truncate(false).custom_flags(sync).open(mount.path("sync"));
+    let sync =
+        File::options().write(true).create(true).truncate(false).custom_flags(sync).open(mount.path("sync"));
     assert_errno(sync, Errno::INVAL);
     assert_eq!(store.keys(), ["file"]);
     assert_eq!(store.get("file").unwrap(), b"1");
@@ -138,10 +141,14 @@ fn a_read_only_mount_writes_nothing() {
 fn attributes_come_from_the_options_and_the_object() {
     let store = Store::new();
     store.plant("dir/file", b"12345");
-    let options = ["--uid", "1234", "--gid", "2345", "--file-mode", "0640", "--dir-mode", "0750", "--allow-other"];
+    let options =
+        ["--uid", "1234", "--gid", "2345", "--file-mode", "0640", "--dir-mode", "0750", "--allow-other"];
     let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
     let file = fs::metadata(mount.path("dir/file")).unwrap();
-    assert_eq!((file.len(), file.mode(), file.uid(), file.gid(), file.nlink()), (5, 0o100_640, 1234, 2345, 1));
+    assert_eq!(
+        (file.len(), file.mode(), file.uid(), file.gid(), file.nlink()),
+        (5, 0o100_640, 1234, 2345, 1)
+    );
     let dir = fs::metadata(mount.path("dir")).unwrap();
     assert_eq!((dir.mode(), dir.uid(), dir.gid()), (0o040_750, 1234, 2345));
     let age = file.modified().unwrap().elapsed().unwrap_or_default();
@@ -160,8 +167,10 @@ fn a_prefix_is_the_whole_world() {
     for (bucket, options) in [("bucket", &["--prefix", "in/"][..]), ("s3://bucket/in/", &[])] {
         let setup = Setup { bucket: bucket.to_owned(), ..Setup::new(options) };
         let Some(mount) = TestMount::of(&store, &setup) else { return };
-        let mut names: Vec<_> =
-            fs::read_dir(mount.dir()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = fs::read_dir(mount.dir())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         assert_eq!(names, ["deep", "side"]);
         assert_eq!(fs::read(mount.path("deep/er")).unwrap(), b"in/deep/er");

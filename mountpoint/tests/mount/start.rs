@@ -102,7 +102,8 @@ fn wrong_usage_ends_with_2() {
 
 #[test]
 fn a_signal_unmounts() {
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP] {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
+    {
         let Some(mut mount) = TestMount::new(&[]) else { return };
         fs::write(mount.path("file"), b"1").unwrap();
         let ended = mount.end_by(signal);

@@ -96,7 +96,10 @@ fn dd_and_cp_copy_files_of_many_parts() {
         let (there, back) = (mount.path(block), mount.scratch(&format!("back-{block}")));
         let dd = |from: &Path, to: &Path| {
             let mut dd = Command::new("dd");
-            run(dd.arg(format!("if={}", from.display())).arg(format!("of={}", to.display())).arg(format!("bs={block}")));
+            run(dd
+                .arg(format!("if={}", from.display()))
+                .arg(format!("of={}", to.display()))
+                .arg(format!("bs={block}")));
         };
         dd(&local, &there);
         dd(&there, &back);
