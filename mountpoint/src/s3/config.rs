@@ -23,7 +23,7 @@ pub struct Config {
     pub sign_requests: bool,
     /// Take credentials from this profile and nowhere else.
     pub profile: Option<String>,
-    /// Sign with these and ask nobody, whatever `profile` says. Their Debug form leaves the secret out.
+    /// Sign with these, and ask nobody.
     pub credentials: Option<Credentials>,
     /// Trust the certificates of this PEM file instead of the system's.
     pub ca_bundle: Option<PathBuf>,

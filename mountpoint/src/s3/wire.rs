@@ -353,9 +353,14 @@ pub(super) struct Collected {
 impl Collected {
     /// The answer makes no sense.
     pub(super) fn bad(&self, message: impl Into<String>) -> Failure {
+        self.wrong(ErrorKind::BadAnswer, message)
+    }
+
+    /// The answer is a success by its status, and none by what it says.
+    pub(super) fn wrong(&self, kind: ErrorKind, message: impl Into<String>) -> Failure {
         let error = self
             .context
-            .error(ErrorKind::BadAnswer)
+            .error(kind)
             .status(self.status.as_u16())
             .message(message)
             .request_id(answer::request_id(&self.headers));
