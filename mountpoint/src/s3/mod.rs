@@ -47,6 +47,18 @@ use crate::buffer::Fill;
 use crate::checksum::Checksum;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 
+/// What fuzz targets reach.
+#[cfg(feature = "testing")]
+pub mod fuzzing {
+    /// Reads a page of a listing that answers `request`.
+    ///
+    /// # Errors
+    /// What is wrong with the document.
+    pub fn list_page(document: &[u8], request: &super::ListObjects) -> Result<super::ListPage, String> {
+        super::xml::list_page(document, request)
+    }
+}
+
 /// The answer of this room.
 pub type Result<T> = std::result::Result<T, Error>;
 
