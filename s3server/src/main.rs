@@ -1,2 +1,111 @@
-//! Under way.
-fn main() {}
+//! `s3server ROOT`: a folder as S3 buckets until SIGTERM or SIGINT.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+use s3server::{Config, FaultPlan, Server};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Buffers of a megabyte come and go with every upload; glibc's malloc gives them back to the kernel each time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Serves a folder as S3 buckets.
+///
+/// Each folder in ROOT is a bucket, each file in it an object. Signatures are verified; the secret key comes from a
+/// file or the environment, never from the command line.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// The folder; made when missing
+    root: PathBuf,
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+    /// Make this bucket when missing (may be given several times)
+    #[arg(long = "bucket", value_name = "NAME")]
+    buckets: Vec<String>,
+    /// The access key that may sign
+    #[arg(long, default_value = "test", value_name = "KEY")]
+    access_key: String,
+    /// File with the secret key; else S3SERVER_SECRET_KEY, else `testsecret` (loopback only)
+    #[arg(long, value_name = "FILE")]
+    secret_key_file: Option<PathBuf>,
+    /// Faults to inject, as JSON (see the README)
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
+    /// Domain whose subdomains are buckets
+    #[arg(long, value_name = "DOMAIN")]
+    domain: Option<String>,
+    /// Write the port here once it listens
+    #[arg(long, value_name = "FILE")]
+    port_file: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("S3SERVER_LOG")
+        // s3s logs each answer that is an error as one of its own.
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,s3s=off"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match serve(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "s3server: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: Args) -> anyhow::Result<()> {
+    // Before the server starts: a signal during the start ends it in order, too.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't wait for signals")?;
+    let mut config = Config::new(args.root);
+    config.listen = args.listen;
+    config.buckets = args.buckets;
+    config.access_key = args.access_key;
+    config.domain = args.domain;
+    match secret(args.secret_key_file.as_deref())? {
+        Some(secret) => config.secret_key = secret,
+        None => anyhow::ensure!(
+            args.listen.ip().is_loopback(),
+            "{} is not loopback: set a secret key (--secret-key-file or S3SERVER_SECRET_KEY)",
+            args.listen
+        ),
+    }
+    if let Some(path) = &args.faults {
+        let text = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+        config.faults = FaultPlan::from_json(&text).with_context(|| format!("in {}", path.display()))?;
+    }
+    let server = Server::start(config)?;
+    if let Some(path) = &args.port_file {
+        write_whole(path, &format!("{}\n", server.address().port()))
+            .with_context(|| format!("can't write {}", path.display()))?;
+    }
+    let _ = writeln!(std::io::stderr(), "s3server: listening on {}", server.endpoint());
+    signals.forever().next();
+    server.stop();
+    Ok(())
+}
+
+fn secret(file: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let Some(path) = file else {
+        return Ok(std::env::var("S3SERVER_SECRET_KEY").ok().filter(|secret| !secret.is_empty()));
+    };
+    let text = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+    let secret = text.trim();
+    anyhow::ensure!(!secret.is_empty(), "{} is empty", path.display());
+    Ok(Some(secret.to_owned()))
+}
+
+/// Who waits for the file finds it whole.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    fs::write(&temporary, text)?;
+    fs::rename(temporary, path)
+}

@@ -13,7 +13,8 @@ const FRAME: usize = 256 << 10;
 /// The bytes of one request.
 #[derive(Debug, Default)]
 pub(super) struct Body {
-    pieces: std::vec::IntoIter<Bytes>,
+    pieces: Vec<Bytes>,
+    next: usize,
     current: Bytes,
     left: u64,
 }
@@ -22,7 +23,7 @@ impl Body {
     /// Shares the memory of `pieces`.
     pub(super) fn new(pieces: &[Bytes]) -> Self {
         let left = pieces.iter().map(|p| p.len() as u64).sum();
-        Self { pieces: pieces.to_vec().into_iter(), current: Bytes::new(), left }
+        Self { pieces: pieces.to_vec(), next: 0, current: Bytes::new(), left }
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -39,10 +40,10 @@ impl HttpBody for Body {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         while !self.current.has_remaining() {
-            match self.pieces.next() {
-                Some(next) => self.current = next,
-                None => return Poll::Ready(None),
-            }
+            let next = self.next;
+            let Some(piece) = self.pieces.get_mut(next) else { return Poll::Ready(None) };
+            self.current = std::mem::take(piece);
+            self.next += 1;
         }
         let n = self.current.len().min(FRAME);
         let frame = self.current.split_to(n);

@@ -58,11 +58,12 @@ impl S3Client {
     /// `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
     /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 25 s), `InvalidRequest` (the configuration).
     pub async fn connect(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
+        let pool = Pool::new(&config, &clock, &metrics)?;
         let mut region = match &config.region {
             Some(region) => region.clone(),
-            None => find_region(&config, &clock, &metrics).await?,
+            None => find_region(&config, &pool).await?,
         };
-        let mut client = Self::new(config.clone(), &region, &clock, &metrics)?;
+        let mut client = Self::new(config.clone(), &region, &pool)?;
         for switched in [false, true] {
             let refused = match client.prove().await {
                 Ok(()) => break,
@@ -80,7 +81,7 @@ impl S3Client {
             }
             tracing::info!("the bucket is in region {right}, switching from {region}");
             region = right;
-            client = Self::new(config.clone(), &region, &clock, &metrics)?;
+            client = Self::new(config.clone(), &region, &pool)?;
         }
         Ok(Arc::new(client))
     }
@@ -91,12 +92,11 @@ impl S3Client {
     }
 
     /// Without a request.
-    fn new(config: Config, region: &str, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Self> {
+    fn new(config: Config, region: &str, pool: &Arc<Pool>) -> Result<Self> {
         let endpoint = Endpoint::new(&config, region)?;
-        let pool = Pool::new(&config, clock, metrics)?;
-        let http = SharedHttpClient::new(Http::new(&config, &pool, &endpoint.authority, clock, metrics));
-        let credentials =
-            config.sign_requests.then(|| Source::new(http.clone(), region, config.profile.as_deref(), clock));
+        let (clock, metrics) = (&pool.clock, &pool.metrics);
+        let http = SharedHttpClient::new(Http::new(&config, pool, &endpoint.authority));
+        let credentials = config.sign_requests.then(|| Source::new(http.clone(), region, &config, clock));
         let skew = Arc::new(Skew::default());
         let cold = Cold {
             client: sdk_client(&endpoint, region, http, credentials.as_ref(), &skew, clock),
@@ -113,7 +113,7 @@ impl S3Client {
             metrics: Arc::clone(metrics),
             config,
             endpoint,
-            pool,
+            pool: Arc::clone(pool),
             credentials,
             common,
             host,
@@ -131,10 +131,9 @@ impl S3Client {
 }
 
 /// What the environment, the profile or the instance say; the instance is asked only on AWS.
-async fn find_region(config: &Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<String> {
+async fn find_region(config: &Config, pool: &Arc<Pool>) -> Result<String> {
     let endpoint = Endpoint::new(config, REGION)?;
-    let pool = Pool::new(config, clock, metrics)?;
-    let http = Http::new(config, &pool, &endpoint.authority, clock, metrics);
+    let http = Http::new(config, pool, &endpoint.authority);
     let provider = ProviderConfig::default().with_http_client(http);
     let mut profile = ProfileFileRegionProvider::builder().configure(&provider);
     if let Some(name) = &config.profile {
@@ -147,12 +146,12 @@ async fn find_region(config: &Config, clock: &Clock, metrics: &Arc<Metrics>) -> 
     }
     let found = tokio::select! {
         found = chain.region() => found,
-        () = clock.sleep(REGION_MAX) => None,
+        () = pool.clock.sleep(REGION_MAX) => None,
     };
     Ok(found.map_or_else(|| REGION.to_owned(), |r| r.to_string()))
 }
 
-/// The SDK, with everything that we do ourselves turned off: retries, timeouts, caching of credentials.
+/// The SDK, with everything that we do ourselves turned off: retries, timeouts, clock skew, caching of credentials.
 fn sdk_client(
     endpoint: &Endpoint,
     region: &str,
@@ -169,6 +168,7 @@ fn sdk_client(
         .http_client(http)
         .time_source(StoreTime { clock: clock.clone(), skew: Arc::clone(skew) })
         .retry_config(RetryConfig::disabled())
+        .disable_clock_skew_correction(true)
         .identity_cache(IdentityCache::no_cache())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)

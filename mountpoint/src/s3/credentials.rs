@@ -11,7 +11,7 @@ use aws_credential_types::provider::{ProvideCredentials, future};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_types::region::Region;
 
-use super::{Error, ErrorKind, Result};
+use super::{Config, Error, ErrorKind, Result};
 use crate::clock::Clock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
@@ -33,6 +33,7 @@ pub(super) struct Source {
     http: SharedHttpClient,
     region: String,
     profile: Option<String>,
+    given: Option<Credentials>,
     clock: Clock,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
@@ -68,16 +69,12 @@ fn age(expiry: Option<SystemTime>, wall: SystemTime, held_for: Duration) -> Age 
 
 impl Source {
     /// Asks nobody yet. `http` carries the requests of the chain, `region` is where roles are assumed.
-    pub(super) fn new(
-        http: SharedHttpClient,
-        region: &str,
-        profile: Option<&str>,
-        clock: &Clock,
-    ) -> Arc<Self> {
+    pub(super) fn new(http: SharedHttpClient, region: &str, config: &Config, clock: &Clock) -> Arc<Self> {
         Arc::new(Self {
             http,
             region: region.to_owned(),
-            profile: profile.map(str::to_owned),
+            profile: config.profile.clone(),
+            given: config.credentials.clone(),
             clock: clock.clone(),
             held: Mutex::new(None),
             rests_until: Mutex::new(None),
@@ -181,6 +178,9 @@ impl Source {
 
     /// A chain is made for each question: it keeps what it once read from files.
     async fn ask(&self) -> std::result::Result<Credentials, CredentialsError> {
+        if let Some(given) = &self.given {
+            return Ok(given.clone());
+        }
         let region = Region::new(self.region.clone());
         let config =
             ProviderConfig::default().with_http_client(self.http.clone()).with_region(Some(region.clone()));

@@ -38,6 +38,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
+pub use aws_credential_types::Credentials;
 pub use client::S3Client;
 pub use config::{Config, Timeouts};
 pub use error::{Error, ErrorKind};

@@ -33,8 +33,8 @@ const TRIES: u32 = 2;
 pub(super) struct Pool {
     limits: Limits,
     tls: Tls,
-    clock: Clock,
-    metrics: Arc<Metrics>,
+    pub(super) clock: Clock,
+    pub(super) metrics: Arc<Metrics>,
     hosts: Mutex<HashMap<Authority, Arc<Host>>>,
 }
 
@@ -147,8 +147,14 @@ impl Pool {
             return Err(NoConnection::Dns(io::Error::other("the pool is closed")));
         };
         let idle = if fresh {
-            // Its old connections are suspect too, and it must not push the count over the limit.
-            self.close_idle(host);
+            // An idle one makes room, so that the count stays within the limit.
+            let oldest = {
+                let mut idle = host.idle.lock();
+                (!idle.is_empty()).then(|| idle.remove(0))
+            };
+            if let Some(oldest) = oldest {
+                host.addresses.lock().closed(oldest.address);
+            }
             None
         } else {
             self.take_idle(host)
@@ -175,12 +181,6 @@ impl Pool {
             }
             host.addresses.lock().closed(connection.address);
         }
-    }
-
-    fn close_idle(&self, host: &Host) {
-        let closed = std::mem::take(&mut *host.idle.lock());
-        let mut addresses = host.addresses.lock();
-        closed.iter().for_each(|c| addresses.closed(c.address));
     }
 
     async fn open(&self, host: &Host) -> std::result::Result<Connection, NoConnection> {

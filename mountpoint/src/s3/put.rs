@@ -61,7 +61,8 @@ pub(super) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<Upl
     encode_query(&mut target, &request.upload.id);
     let mut tries = Tries::new(wire, OPERATION, Some(key), size);
     loop {
-        match send(wire, &tries, &target, &headers, &request.body).await {
+        let sent = send(wire, &tries, &target, &headers, &request.body).await;
+        match sent.and_then(|answer| same_checksum(answer, request.checksum)) {
             Ok(answer) => {
                 tries.succeeded();
                 return Ok(UploadedPart {
@@ -99,6 +100,18 @@ async fn send(
         .await?;
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
+    }
+    Ok(answer)
+}
+
+/// A part's checksum, where the store answers with one, is the one that was sent.
+fn same_checksum(answer: Collected, sent: Option<Checksum>) -> std::result::Result<Collected, Failure> {
+    if let Some(sent) = sent
+        && let Some(theirs) = answer::text(&answer.headers, sent.algorithm.header())
+        && theirs != sent.to_base64()
+    {
+        let why = format!("the store has checksum {theirs}, we sent {}", sent.to_base64());
+        return Err(answer.wrong(ErrorKind::Corrupt, why));
     }
     Ok(answer)
 }

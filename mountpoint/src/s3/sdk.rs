@@ -21,8 +21,6 @@ use super::pool::Pool;
 use super::watch::{Expired, Watch};
 use super::wire::Failure;
 use super::{Config, Error, ErrorKind, answer, xml};
-use crate::clock::Clock;
-use crate::metrics::Metrics;
 use crate::object::ObjectKey;
 use crate::sync::Arc;
 
@@ -35,25 +33,11 @@ pub(super) struct Http {
     pool: Arc<Pool>,
     bucket: Authority,
     quiet_max: Duration,
-    clock: Clock,
-    metrics: Arc<Metrics>,
 }
 
 impl Http {
-    pub(super) fn new(
-        config: &Config,
-        pool: &Arc<Pool>,
-        bucket: &Authority,
-        clock: &Clock,
-        metrics: &Arc<Metrics>,
-    ) -> Self {
-        Self {
-            pool: Arc::clone(pool),
-            bucket: bucket.clone(),
-            quiet_max: config.timeouts.first_byte,
-            clock: clock.clone(),
-            metrics: Arc::clone(metrics),
-        }
+    pub(super) fn new(config: &Config, pool: &Arc<Pool>, bucket: &Authority) -> Self {
+        Self { pool: Arc::clone(pool), bucket: bucket.clone(), quiet_max: config.timeouts.first_byte }
     }
 }
 
@@ -111,15 +95,15 @@ impl Connector {
         } else {
             self.http.pool.side_host(&authority)
         };
-        let deadline = self.http.clock.now() + EXCHANGE_MAX;
+        let deadline = self.http.pool.clock.now() + EXCHANGE_MAX;
         let mut fresh = false;
         loop {
             let mut lease = self.lease(&host, fresh).await?;
-            let mut watch = Watch::new(&self.http.clock, &lease.moved, self.quiet_max, deadline);
+            let mut watch = Watch::new(&self.http.pool.clock, &lease.moved, self.quiet_max, deadline);
             let received = lease.moved.received();
             if is_bucket {
-                self.http.metrics.s3_requests.inc();
-                self.http.metrics.s3_bytes_sent.add(body.len() as u64);
+                self.http.pool.metrics.s3_requests.inc();
+                self.http.pool.metrics.s3_bytes_sent.add(body.len() as u64);
             }
             let request = http::Request::from_parts(head.clone(), Body::new(std::slice::from_ref(&body)));
             let broken = match lease.send(request, &mut watch).await {
@@ -160,7 +144,7 @@ impl Connector {
             None => lease.await,
             Some(limit) => tokio::select! {
                 leased = lease => leased,
-                () = self.http.clock.sleep(limit) => {
+                () = self.http.pool.clock.sleep(limit) => {
                     return Err(ConnectorError::timeout("no connection in time".into()).never_connected());
                 }
             },

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -14,8 +14,8 @@ use super::stream::Tcp;
 use super::{Error, ErrorKind, Result};
 
 /// Makes TLS streams; sessions are resumed across connections.
-#[derive(Clone)]
-pub(super) struct Tls(TlsConnector);
+#[derive(Clone, Default)]
+pub(super) struct Tls(Arc<OnceLock<TlsConnector>>);
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -24,51 +24,57 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the roots. A CA bundle that can't be read is an error; a system without roots is one only once
-    /// something has to be verified.
+    /// Reads the CA bundle now, so that what is wrong with it is known at start. The system's roots are read when they
+    /// are first needed: a mount over HTTP does not pay for them.
     pub(super) fn new(ca_bundle: Option<&Path>) -> Result<Self> {
-        let mut roots = RootCertStore::empty();
-        match ca_bundle {
-            Some(path) => {
-                let wrong = |what: String| {
-                    Error::new(ErrorKind::InvalidRequest, "TLS")
-                        .message(format!("the CA bundle {} {what}", path.display()))
-                };
-                for certificate in
-                    CertificateDer::pem_file_iter(path).map_err(|e| wrong(format!("can't be read: {e}")))?
-                {
-                    let certificate = certificate.map_err(|e| wrong(format!("is no PEM file: {e}")))?;
-                    roots.add(certificate).map_err(|e| wrong(format!("holds a broken certificate: {e}")))?;
-                }
-                if roots.is_empty() {
-                    return Err(wrong("holds no certificate".into()));
-                }
-            }
-            None => {
-                let system = rustls_native_certs::load_native_certs();
-                let (_, broken) = roots.add_parsable_certificates(system.certs);
-                tracing::debug!(
-                    roots = roots.len(),
-                    broken,
-                    errors = system.errors.len(),
-                    "system's TLS roots"
-                );
-            }
+        let tls = Self::default();
+        if let Some(path) = ca_bundle {
+            let _ = tls.0.set(connector(bundle(path)?));
         }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|e| Error::new(ErrorKind::Network, "TLS").source(e))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self(TlsConnector::from(Arc::new(config))))
+        Ok(tls)
     }
 
     /// The handshake with `host`, whose certificate must say so.
     pub(super) async fn connect(&self, host: &str, tcp: Tcp) -> io::Result<TlsStream<Tcp>> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        self.0.connect(name, tcp).await
+        self.0.get_or_init(|| connector(system())).connect(name, tcp).await
     }
+}
+
+fn bundle(path: &Path) -> Result<RootCertStore> {
+    let wrong = |what: String| {
+        Error::new(ErrorKind::InvalidRequest, "TLS")
+            .message(format!("the CA bundle {} {what}", path.display()))
+    };
+    let mut roots = RootCertStore::empty();
+    let file = CertificateDer::pem_file_iter(path).map_err(|e| wrong(format!("can't be read: {e}")))?;
+    for certificate in file {
+        let certificate = certificate.map_err(|e| wrong(format!("is no PEM file: {e}")))?;
+        roots.add(certificate).map_err(|e| wrong(format!("holds a broken certificate: {e}")))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong("holds no certificate".into()));
+    }
+    Ok(roots)
+}
+
+/// A system without roots verifies nothing: each handshake then says so.
+fn system() -> RootCertStore {
+    let system = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (_, broken) = roots.add_parsable_certificates(system.certs);
+    tracing::debug!(roots = roots.len(), broken, errors = system.errors.len(), "the system's TLS roots");
+    roots
+}
+
+fn connector(roots: RootCertStore) -> TlsConnector {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the cipher suites of TLS 1.2 and 1.3")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    TlsConnector::from(Arc::new(config))
 }

@@ -122,7 +122,8 @@ impl Wire {
             let mut lease = self.lease(&draft, fresh).await.map_err(|e| context.failure(e, false))?;
             let timeouts = &self.config.timeouts;
             let mut watch = Watch::new(&self.clock, &lease.moved, timeouts.first_byte, draft.deadline);
-            let received = lease.moved.received();
+            let (received, sent) = (lease.moved.received(), lease.moved.sent());
+            let body_len = request.body().len();
             self.metrics.s3_requests.inc();
             match lease.send(request, &mut watch).await {
                 Ok(response) => {
@@ -148,7 +149,10 @@ impl Wire {
                     }
                     lease.blame();
                     tracing::debug!(operation = draft.operation, attempt = draft.attempt, error = %broken, "no answer");
-                    return Err(context.broken(broken));
+                    let mut failure = context.broken(broken);
+                    // A store that did not get the whole body can't have stored it.
+                    failure.ambiguous = lease.moved.sent() - sent >= body_len;
+                    return Err(failure);
                 }
             }
         }
@@ -353,9 +357,14 @@ pub(super) struct Collected {
 impl Collected {
     /// The answer makes no sense.
     pub(super) fn bad(&self, message: impl Into<String>) -> Failure {
+        self.wrong(ErrorKind::BadAnswer, message)
+    }
+
+    /// The answer is a success by its status, and none by what it says.
+    pub(super) fn wrong(&self, kind: ErrorKind, message: impl Into<String>) -> Failure {
         let error = self
             .context
-            .error(ErrorKind::BadAnswer)
+            .error(kind)
             .status(self.status.as_u16())
             .message(message)
             .request_id(answer::request_id(&self.headers));

@@ -3,6 +3,8 @@
 //! Limits: depth, entries, and the caller's limit on bytes. No document type, no entity but XML's own five; text that is not
 //! UTF-8 is refused, never guessed at.
 
+use std::time::SystemTime;
+
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
@@ -16,16 +18,68 @@ const DEPTH_MAX: usize = 16;
 /// More than any store puts on a page (1000), for those that ignore `max-keys`.
 const ENTRIES_MAX: usize = 10_000;
 
+/// Names that mean something to us; all others are one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Name {
+    Listing,
+    IsTruncated,
+    NextToken,
+    EncodingType,
+    CommonPrefixes,
+    Prefix,
+    Contents,
+    Key,
+    Size,
+    ETag,
+    LastModified,
+    StorageClass,
+    RestoreStatus,
+    IsRestoreInProgress,
+    Error,
+    ErrorResponse,
+    Code,
+    Message,
+    Region,
+    RequestId,
+    Other,
+}
+
+impl Name {
+    fn of(name: &str) -> Self {
+        match name {
+            "ListBucketResult" => Self::Listing,
+            "IsTruncated" => Self::IsTruncated,
+            "NextContinuationToken" => Self::NextToken,
+            "EncodingType" => Self::EncodingType,
+            "CommonPrefixes" => Self::CommonPrefixes,
+            "Prefix" => Self::Prefix,
+            "Contents" => Self::Contents,
+            "Key" => Self::Key,
+            "Size" => Self::Size,
+            "ETag" => Self::ETag,
+            "LastModified" => Self::LastModified,
+            "StorageClass" => Self::StorageClass,
+            "RestoreStatus" => Self::RestoreStatus,
+            "IsRestoreInProgress" => Self::IsRestoreInProgress,
+            "Error" => Self::Error,
+            "ErrorResponse" => Self::ErrorResponse,
+            "Code" => Self::Code,
+            "Message" => Self::Message,
+            "Region" => Self::Region,
+            "RequestId" => Self::RequestId,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// Walks a document and calls `leaf` at the end of each element with the path of its names and its own text.
-fn walk(
-    document: &[u8],
-    mut leaf: impl FnMut(&[String], String) -> Result<(), String>,
-) -> Result<(), String> {
+fn walk(document: &[u8], mut leaf: impl FnMut(&[Name], &str) -> Result<(), String>) -> Result<(), String> {
     let text = std::str::from_utf8(document).map_err(|e| format!("the XML is not UTF-8: {e}"))?;
     let mut reader = Reader::from_str(text);
     reader.config_mut().expand_empty_elements = true;
-    let mut path: Vec<String> = Vec::with_capacity(DEPTH_MAX);
-    let mut texts: Vec<String> = Vec::with_capacity(DEPTH_MAX);
+    let mut path: Vec<Name> = Vec::with_capacity(DEPTH_MAX);
+    // One text per level, kept when its element ends: a page of a thousand keys allocates none of them twice.
+    let mut texts: [String; DEPTH_MAX] = Default::default();
     let mut seen_root = false;
     loop {
         match reader.read_event().map_err(|e| format!("broken XML: {e}"))? {
@@ -34,29 +88,30 @@ fn walk(
                     return Err("the XML is nested too deeply or has two roots".into());
                 }
                 seen_root = true;
-                path.push(start.local_name().as_ref().to_owned());
-                texts.push(String::new());
+                texts[path.len()].clear();
+                path.push(Name::of(start.local_name().into_inner()));
             }
             Event::End(_) => {
-                let own = texts.pop().ok_or("broken XML: an end without a start")?;
-                leaf(&path, own)?;
+                let level = path.len().checked_sub(1).ok_or("broken XML: an end without a start")?;
+                leaf(&path, &texts[level])?;
                 path.pop();
             }
             Event::Text(piece) => {
-                if let Some(own) = texts.last_mut() {
-                    own.push_str(&piece.xml10_content());
+                if let Some(level) = path.len().checked_sub(1) {
+                    texts[level].push_str(&piece.xml10_content());
                 }
             }
             Event::CData(piece) => {
-                if let Some(own) = texts.last_mut() {
-                    own.push_str(&piece.xml10_content());
+                if let Some(level) = path.len().checked_sub(1) {
+                    texts[level].push_str(&piece.xml10_content());
                 }
             }
             Event::GeneralRef(reference) => {
-                let own = texts.last_mut().ok_or("broken XML: a reference outside of an element")?;
+                let level =
+                    path.len().checked_sub(1).ok_or("broken XML: a reference outside of an element")?;
                 match reference.resolve_char_ref().map_err(|e| format!("broken XML: {e}"))? {
-                    Some(character) => own.push(character),
-                    None => own.push_str(match &*reference.xml10_content() {
+                    Some(character) => texts[level].push(character),
+                    None => texts[level].push_str(match &*reference.xml10_content() {
                         "lt" => "<",
                         "gt" => ">",
                         "amp" => "&",
@@ -88,18 +143,15 @@ pub(super) fn error_body(document: &[u8]) -> ErrorBody {
     const TEXT_MAX: usize = 1024;
     let mut found = ErrorBody::default();
     let _ = walk(document, |path, text| {
-        let root = path.first().map(String::as_str);
-        let field = match (root, path.len()) {
-            (Some("Error"), 2) => &path[1],
-            (Some("ErrorResponse"), 3) => &path[2],
-            _ => return Ok(()),
+        let ([Name::Error, field] | [Name::ErrorResponse, Name::Error, field]) = path else {
+            return Ok(());
         };
-        let text = text.chars().take(TEXT_MAX).collect::<String>();
-        match field.as_str() {
-            "Code" => found.code = Some(text),
-            "Message" => found.message = Some(text),
-            "Region" => found.region = Some(text),
-            "RequestId" => found.request_id = Some(text),
+        let text = || Some(text.chars().take(TEXT_MAX).collect::<String>());
+        match field {
+            Name::Code => found.code = text(),
+            Name::Message => found.message = text(),
+            Name::Region => found.region = text(),
+            Name::RequestId => found.request_id = text(),
             _ => {}
         }
         Ok(())
@@ -111,67 +163,58 @@ pub(super) fn error_body(document: &[u8]) -> ErrorBody {
 struct Entry {
     key: Option<String>,
     size: Option<u64>,
-    etag: Option<String>,
-    last_modified: Option<String>,
-    storage_class: Option<String>,
-    restoring: Option<String>,
+    etag: Option<ETag>,
+    last_modified: Option<SystemTime>,
+    archived: bool,
+    restored: bool,
 }
 
 /// Reads a page of a listing that answers `request`; the error says what is wrong with it.
 pub(super) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPage, String> {
+    use Name::{CommonPrefixes, Contents, Listing, RestoreStatus};
     let mut entries: Vec<Entry> = Vec::new();
     let mut prefixes: Vec<String> = Vec::new();
     let mut entry = Entry::default();
-    let (mut truncated, mut token, mut encoded, mut is_listing) = (None, None, false, false);
+    let (mut truncated, mut token, mut encoded) = (false, None, false);
     walk(document, |path, text| {
-        if path[0] != "ListBucketResult" {
-            return Err(format!("the answer is a document {:?}, not a listing", path[0]));
-        }
-        is_listing = true;
-        let mut names = [""; 4];
-        for (slot, name) in names.iter_mut().zip(&path[1..]) {
-            *slot = name;
-        }
-        match names {
-            ["IsTruncated", "", ..] => truncated = Some(text.trim() == "true"),
-            ["NextContinuationToken", "", ..] => token = Some(text),
-            ["EncodingType", "", ..] => encoded = text.trim() == "url",
-            ["CommonPrefixes", "Prefix", "", _] => prefixes.push(text),
-            ["Contents", "", ..] => entries.push(std::mem::take(&mut entry)),
-            ["Contents", "Key", "", _] => entry.key = Some(text),
-            ["Contents", "Size", "", _] => {
+        match path {
+            [Listing, Name::IsTruncated] => truncated = text.trim() == "true",
+            [Listing, Name::NextToken] if !text.is_empty() => token = Some(text.to_owned()),
+            [Listing, Name::EncodingType] => encoded = text.trim() == "url",
+            [Listing, CommonPrefixes, Name::Prefix] => prefixes.push(text.to_owned()),
+            [Listing, Contents] => entries.push(std::mem::take(&mut entry)),
+            [Listing, Contents, Name::Key] => entry.key = Some(text.to_owned()),
+            [Listing, Contents, Name::Size] => {
                 entry.size = Some(text.trim().parse().map_err(|_| format!("{text:?} is no size"))?);
             }
-            ["Contents", "ETag", "", _] => entry.etag = Some(text),
-            ["Contents", "LastModified", "", _] => entry.last_modified = Some(text),
-            ["Contents", "StorageClass", "", _] => entry.storage_class = Some(text),
-            ["Contents", "RestoreStatus", "IsRestoreInProgress", ""] => entry.restoring = Some(text),
-            _ => {}
+            [Listing, Contents, Name::ETag] if !text.is_empty() => entry.etag = Some(ETag::new(text)),
+            [Listing, Contents, Name::LastModified] => entry.last_modified = xml_date(text),
+            [Listing, Contents, Name::StorageClass] => entry.archived = !is_readable(Some(text.trim()), None),
+            [Listing, Contents, RestoreStatus, Name::IsRestoreInProgress] => {
+                entry.restored = text.trim() == "false";
+            }
+            [Listing, ..] => {}
+            _ => return Err("the answer is no listing".into()),
         }
         if entries.len() + prefixes.len() > ENTRIES_MAX {
             return Err(format!("the page has more than {ENTRIES_MAX} entries"));
         }
         Ok(())
     })?;
-    if !is_listing {
-        return Err("the answer is no listing".into());
-    }
-    let next_token = match (truncated, token.filter(|t| !t.is_empty())) {
-        (Some(true), Some(token)) if request.continuation_token.as_deref() == Some(&token) => {
+    let next_token = match token {
+        _ if !truncated => None,
+        None => return Err("the page is truncated, but has no continuation token".into()),
+        Some(token) if request.continuation_token.as_ref() == Some(&token) => {
             return Err("the store repeats a continuation token: the listing would never end".into());
         }
-        (Some(true), Some(token)) => Some(token),
-        (Some(true), None) => {
-            return Err("the page is truncated, but has no continuation token".into());
-        }
-        (Some(false) | None, _) => None,
+        Some(token) => Some(token),
     };
     let name = |text: String| -> Result<String, String> {
-        let name = if encoded { url_decode(&text)? } else { text };
-        match name.strip_prefix(&request.prefix) {
-            Some(_) => Ok(name),
-            None => Err(format!("{name:?} does not begin with the prefix that was asked for")),
+        let name = if encoded { url_decode(text)? } else { text };
+        if !name.starts_with(&request.prefix) {
+            return Err(format!("{name:?} does not begin with the prefix that was asked for"));
         }
+        Ok(name)
     };
     let objects = entries.into_iter().map(|e| object(e, name)).collect::<Result<_, _>>()?;
     let common_prefixes = prefixes.into_iter().map(name).collect::<Result<_, _>>()?;
@@ -181,17 +224,20 @@ pub(super) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPa
 fn object(entry: Entry, name: impl Fn(String) -> Result<String, String>) -> Result<ListedObject, String> {
     let key = name(entry.key.ok_or("an entry has no key")?)?;
     let missing = |what: &str| format!("{key:?} has no {what}");
-    let size = entry.size.ok_or_else(|| missing("size"))?;
-    let etag = entry.etag.filter(|e| !e.is_empty()).ok_or_else(|| missing("ETag"))?;
-    let last_modified = entry.last_modified.as_deref().and_then(xml_date).ok_or_else(|| missing("date"))?;
-    let restore = entry.restoring.filter(|r| r.trim() == "false").map(|_| "ongoing-request=\"false\"");
-    let readable = is_readable(entry.storage_class.as_deref().map(str::trim), restore);
-    let meta = ObjectMeta { size, etag: ETag::new(etag), last_modified, readable };
+    let meta = ObjectMeta {
+        size: entry.size.ok_or_else(|| missing("size"))?,
+        etag: entry.etag.ok_or_else(|| missing("ETag"))?,
+        last_modified: entry.last_modified.ok_or_else(|| missing("date"))?,
+        readable: !entry.archived || entry.restored,
+    };
     Ok(ListedObject { key: ObjectKey::new(key), meta })
 }
 
 /// `%41+b` is `A b`: how `encoding-type=url` spells names.
-fn url_decode(text: &str) -> Result<String, String> {
+fn url_decode(text: String) -> Result<String, String> {
+    if !text.contains(['%', '+']) {
+        return Ok(text);
+    }
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

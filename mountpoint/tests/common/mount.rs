@@ -1,0 +1,258 @@
+//! One engine process and its mount.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::{BUCKET, Store, need};
+
+/// The engine has this long to mount, and to end once it is unmounted.
+const START_AND_END: Duration = Duration::from_secs(60);
+
+/// What a mount is to be.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Further options of the command line.
+    pub options: Vec<String>,
+    /// Further variables of its environment.
+    pub env: Vec<(&'static str, String)>,
+    /// A test that takes longer hangs: the engine is killed, so that whatever waits for it fails.
+    pub limit: Duration,
+    /// The bucket argument.
+    pub bucket: String,
+    /// Another endpoint than the store's.
+    pub endpoint: Option<String>,
+    /// Whether it stays in the foreground.
+    pub foreground: bool,
+}
+
+impl Setup {
+    /// With these options.
+    pub fn new(options: &[&str]) -> Self {
+        Self {
+            options: options.iter().map(|&o| o.to_owned()).collect(),
+            env: Vec::new(),
+            limit: Duration::from_secs(300),
+            bucket: BUCKET.to_owned(),
+            endpoint: None,
+            foreground: true,
+        }
+    }
+
+    /// With a variable of the environment.
+    pub fn env(mut self, name: &'static str, value: &str) -> Self {
+        self.env.push((name, value.to_owned()));
+        self
+    }
+
+    /// With more time.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+}
+
+/// `mount-s3 BUCKET DIR` on this store, with an environment of its own: no proxies, no certificates, no home.
+pub fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mount-s3"));
+    let endpoint = setup.endpoint.clone().unwrap_or_else(|| store.endpoint());
+    command.arg(&setup.bucket).arg(dir).args(["--endpoint-url", &endpoint, "--force-path-style"]);
+    command
+        .args(["--region", "us-east-1"])
+        .args(setup.foreground.then_some("--foreground"))
+        .args(&setup.options);
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("HOME", store.home()).env("RUST_BACKTRACE", "1").env("AWS_EC2_METADATA_DISABLED", "true");
+    command.env("AWS_ACCESS_KEY_ID", Store::ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", Store::SECRET_KEY);
+    command.envs(setup.env.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
+    command
+}
+
+/// A mounted bucket. Dropped, it unmounts, and fails the test if the engine did not end as it should.
+#[derive(Debug)]
+pub struct TestMount {
+    store: Arc<Store>,
+    folder: tempfile::TempDir,
+    dir: PathBuf,
+    child: Child,
+    ended: Option<ExitStatus>,
+    killed: bool,
+    // Dropped with the mount, which ends the watchdog.
+    _watchdog: mpsc::Sender<()>,
+}
+
+impl TestMount {
+    /// A new bucket, mounted with these options; `None` where there is no FUSE.
+    pub fn new(options: &[&str]) -> Option<Self> {
+        Self::with(&Setup::new(options))
+    }
+
+    /// A new bucket, mounted so; `None` where there is no FUSE.
+    pub fn with(setup: &Setup) -> Option<Self> {
+        Self::of(&Store::new(), setup)
+    }
+
+    /// A mount of this bucket; `None` where there is no FUSE.
+    pub fn of(store: &Arc<Store>, setup: &Setup) -> Option<Self> {
+        let fuse = File::options().read(true).write(true).open("/dev/fuse");
+        if !need("/dev/fuse", fuse.is_ok()) {
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let dir = folder.path().join("mnt");
+        std::fs::create_dir(&dir).expect("a directory to mount on");
+        Some(Self::start(Arc::clone(store), folder, dir, setup))
+    }
+
+    /// Another mount of the same bucket.
+    pub fn second_mount(&self, options: &[&str]) -> Self {
+        Self::of(&self.store, &Setup::new(options)).expect("FUSE was there a moment ago")
+    }
+
+    fn start(store: Arc<Store>, folder: tempfile::TempDir, dir: PathBuf, setup: &Setup) -> Self {
+        let log =
+            File::options().create(true).append(true).open(folder.path().join("log")).expect("a log file");
+        let mut command = command(&store, &dir, setup);
+        command.stdout(log.try_clone().expect("a second handle of the log")).stderr(log);
+        let child = command.spawn().expect("start mount-s3");
+        let pid = rustix::process::Pid::from_child(&child);
+        let (alive, ended) = mpsc::channel();
+        let limit = setup.limit;
+        std::thread::spawn(move || {
+            if ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("the test takes longer than {limit:?}: killing the engine");
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        });
+        let mut mount = Self { store, folder, dir, child, ended: None, killed: false, _watchdog: alive };
+        mount.wait_until("it is mounted", |mount| {
+            let ended = mount.child.try_wait().expect("the state of mount-s3");
+            assert!(ended.is_none(), "mount-s3 ended before it mounted: {ended:?}");
+            is_mounted(&mount.dir)
+        });
+        mount
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The bucket.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// A folder beside the mount, on the local disk, gone with it.
+    pub fn scratch(&self, name: &str) -> PathBuf {
+        let path = self.folder.path().join("scratch").join(name);
+        std::fs::create_dir_all(path.parent().expect("it has one")).expect("a scratch folder");
+        path
+    }
+
+    /// What the engine printed so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap_or_default())
+            .into_owned()
+    }
+
+    /// The most memory it ever held, in bytes.
+    pub fn peak_rss(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
+        kib << 10
+    }
+
+    /// Ends the engine without a word of warning.
+    pub fn kill_9(&mut self) {
+        self.killed = true;
+        self.child.kill().expect("kill the engine");
+        self.ended = Some(self.child.wait().expect("wait for the engine"));
+    }
+
+    /// After [`TestMount::kill_9`]: clears the dead mount away and mounts on the same directory again.
+    pub fn remount(mut self, setup: &Setup) -> Self {
+        assert!(self.killed, "only the dead are raised");
+        super::run(Command::new("umount").arg("-l").arg(&self.dir));
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a temporary folder"));
+        Self::start(Arc::clone(&self.store), folder, self.dir.clone(), setup)
+    }
+
+    /// Sends the engine a signal and waits for its end; how it ended.
+    pub fn end_by(&mut self, signal: rustix::process::Signal) -> ExitStatus {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("send a signal");
+        self.wait_for_end()
+    }
+
+    /// Unmounts and waits for the engine's end; how it ended.
+    fn unmount(&mut self) -> ExitStatus {
+        let ways: [(&str, &[&str]); 4] =
+            [("umount", &[]), ("fusermount3", &["-u"]), ("umount", &["-l"]), ("fusermount3", &["-uz"])];
+        for (tool, options) in ways {
+            if !is_mounted(&self.dir) {
+                break;
+            }
+            let _ = Command::new(tool).args(options).arg(&self.dir).stderr(Stdio::null()).status();
+        }
+        self.wait_for_end()
+    }
+
+    fn wait_for_end(&mut self) -> ExitStatus {
+        if let Some(ended) = self.ended {
+            return ended;
+        }
+        let until = Instant::now() + START_AND_END;
+        let ended = loop {
+            match self.child.try_wait().expect("the state of mount-s3") {
+                Some(ended) => break ended,
+                None if Instant::now() > until => {
+                    eprintln!("mount-s3 did not end after its mount was gone: killing it");
+                    let _ = self.child.kill();
+                    break self.child.wait().expect("wait for mount-s3");
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        self.ended = Some(ended);
+        ended
+    }
+
+    fn wait_until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let until = Instant::now() + START_AND_END;
+        while !done(self) {
+            assert!(Instant::now() < until, "waited {START_AND_END:?} until {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for TestMount {
+    fn drop(&mut self) {
+        let ended = self.unmount();
+        let log = self.log();
+        if std::thread::panicking() {
+            eprintln!("--- mount-s3, {ended}:\n{log}---");
+            return;
+        }
+        assert!(self.killed || ended.success(), "mount-s3 ended with {ended}:\n{log}");
+        assert!(!log.contains("panicked at"), "mount-s3 panicked:\n{log}");
+        assert!(!log.contains(Store::SECRET_KEY), "a secret is in the log");
+    }
+}
+
+/// Whether something is mounted there.
+pub fn is_mounted(dir: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+    let dir = dir.to_str().expect("a plain path");
+    mounts.lines().any(|line| line.split(' ').nth(4) == Some(dir))
+}

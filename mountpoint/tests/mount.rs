@@ -1,0 +1,19 @@
+//! Real mounts of a real S3 server: the binary as users run it, the kernel between, tools as users run them.
+//!
+//! One module per promise. A machine without FUSE skips aloud; `MOUNT_S3_LARGE=1` adds what takes gigabytes.
+
+mod common;
+
+/// The modules lie in `mount/`.
+mod mount {
+    mod crash;
+    mod faults;
+    mod memory;
+    mod names;
+    mod reading;
+    mod semantics;
+    mod shared;
+    mod start;
+    mod tools;
+    mod writing;
+}

@@ -1,0 +1,183 @@
+//! What may be done and what may not, and the errno that says so.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+
+use rustix::io::Errno;
+
+use crate::common::{Setup, Store, TestMount};
+
+#[track_caller]
+fn assert_errno<T>(result: io::Result<T>, errno: Errno) {
+    let Err(error) = result else { panic!("this should have failed with {errno:?}") };
+    assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()), "{error}");
+}
+
+#[test]
+fn without_allow_delete_nothing_is_deleted() {
+    let store = Store::new();
+    store.plant("file", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    assert_errno(fs::remove_file(mount.path("file")), Errno::PERM);
+    assert_eq!(store.get("file").unwrap(), b"1");
+}
+
+#[test]
+fn with_allow_delete_a_file_is_deleted() {
+    let store = Store::new();
+    store.plant("a/file", b"1");
+    store.plant("a/other", b"2");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-delete"])) else { return };
+    fs::remove_file(mount.path("a/file")).unwrap();
+    assert_eq!(store.get("a/file"), None);
+    assert_errno(fs::metadata(mount.path("a/file")), Errno::NOENT);
+    assert_errno(fs::remove_file(mount.path("a/missing")), Errno::NOENT);
+    let names: Vec<_> = fs::read_dir(mount.path("a")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["other"]);
+}
+
+#[test]
+fn without_allow_overwrite_an_object_is_never_opened_for_writing() {
+    let store = Store::new();
+    store.plant("file", b"old");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let path = mount.path("file");
+    assert_errno(File::create(&path), Errno::PERM);
+    assert_errno(File::options().write(true).open(&path), Errno::PERM);
+    assert_errno(File::options().append(true).open(&path), Errno::PERM);
+    assert_errno(File::create_new(&path), Errno::EXIST);
+    assert_eq!(store.get("file").unwrap(), b"old");
+}
+
+#[test]
+fn with_allow_overwrite_a_truncating_open_replaces_the_object_at_close() {
+    let store = Store::new();
+    store.plant("file", b"old");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-overwrite"])) else { return };
+    let path = mount.path("file");
+    assert_errno(File::options().write(true).open(&path), Errno::PERM);
+    let mut file = File::create(&path).unwrap();
+    file.write_all(b"new and longer").unwrap();
+    assert_eq!(store.get("file").unwrap(), b"old", "the old object is there until the close");
+    drop(file);
+    assert_eq!(store.get("file").unwrap(), b"new and longer");
+    assert_eq!(fs::read(&path).unwrap(), b"new and longer");
+    File::create(&path).unwrap();
+    assert_eq!(store.get("file").unwrap(), b"", "truncated and closed");
+}
+
+#[test]
+fn a_file_has_one_writer_and_no_reader_beside_it() {
+    let store = Store::new();
+    store.plant("read", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-overwrite"])) else { return };
+    let writer = File::create_new(mount.path("new")).unwrap();
+    assert_errno(File::create(mount.path("new")), Errno::PERM);
+    assert_errno(File::open(mount.path("new")), Errno::PERM);
+    drop(writer);
+    let reader = File::open(mount.path("read")).unwrap();
+    assert_errno(File::create(mount.path("read")), Errno::PERM);
+    drop(reader);
+}
+
+#[test]
+fn a_handle_reads_or_writes_and_never_both() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let file = File::options().read(true).write(true).create_new(true).open(mount.path("file")).unwrap();
+    file.write_all_at(b"written", 0).unwrap();
+    assert_errno(file.read_at(&mut [0; 4], 0), Errno::BADF);
+    drop(file);
+    assert_eq!(mount.store().get("file").unwrap(), b"written");
+}
+
+#[test]
+fn a_directory_is_local_until_a_file_below_it_is_stored() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    fs::create_dir(mount.path("empty")).unwrap();
+    fs::create_dir_all(mount.path("full/of")).unwrap();
+    assert_errno(fs::create_dir(mount.path("empty")), Errno::EXIST);
+    assert_eq!(mount.store().keys(), Vec::<String>::new());
+    assert!(fs::metadata(mount.path("empty")).unwrap().is_dir());
+    fs::write(mount.path("full/of/file"), b"1").unwrap();
+    assert_eq!(mount.store().keys(), ["full/of/file"]);
+    assert_errno(fs::remove_dir(mount.path("full")), Errno::PERM);
+    fs::remove_dir(mount.path("empty")).unwrap();
+    assert_errno(fs::metadata(mount.path("empty")), Errno::NOENT);
+}
+
+#[test]
+fn what_s3_has_no_word_for_is_refused_and_changes_nothing() {
+    let store = Store::new();
+    store.plant("file", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-delete", "--allow-overwrite"])) else {
+        return;
+    };
+    let path = mount.path("file");
+    assert_errno(symlink("file", mount.path("link")), Errno::PERM);
+    assert_errno(fs::hard_link(&path, mount.path("link")), Errno::PERM);
+    assert_errno(fs::rename(&path, mount.path("moved")), Errno::NOSYS);
+    assert_errno(fs::set_permissions(&path, fs::Permissions::from_mode(0o600)), Errno::PERM);
+    let sync = rustix::fs::OFlags::SYNC.bits() as i32;
+    let sync =
+        File::options().write(true).create(true).truncate(false).custom_flags(sync).open(mount.path("sync"));
+    assert_errno(sync, Errno::INVAL);
+    assert_eq!(store.keys(), ["file"]);
+    assert_eq!(store.get("file").unwrap(), b"1");
+}
+
+#[test]
+fn a_read_only_mount_writes_nothing() {
+    let store = Store::new();
+    store.plant("file", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--read-only"])) else { return };
+    assert_errno(File::create_new(mount.path("new")), Errno::ROFS);
+    assert_errno(fs::create_dir(mount.path("dir")), Errno::ROFS);
+    assert_errno(fs::remove_file(mount.path("file")), Errno::ROFS);
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"1");
+}
+
+#[test]
+fn attributes_come_from_the_options_and_the_object() {
+    let store = Store::new();
+    store.plant("dir/file", b"12345");
+    let options =
+        ["--uid", "1234", "--gid", "2345", "--file-mode", "0640", "--dir-mode", "0750", "--allow-other"];
+    let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
+    let file = fs::metadata(mount.path("dir/file")).unwrap();
+    assert_eq!(
+        (file.len(), file.mode(), file.uid(), file.gid(), file.nlink()),
+        (5, 0o100_640, 1234, 2345, 1)
+    );
+    let dir = fs::metadata(mount.path("dir")).unwrap();
+    assert_eq!((dir.mode(), dir.uid(), dir.gid()), (0o040_750, 1234, 2345));
+    let age = file.modified().unwrap().elapsed().unwrap_or_default();
+    assert!(age.as_secs() < 3600, "the time is the object's: {age:?}");
+    let space = rustix::fs::statvfs(mount.dir()).unwrap();
+    assert_eq!(space.f_namemax, 255);
+    assert!(space.f_bavail > 0);
+}
+
+#[test]
+fn a_prefix_is_the_whole_world() {
+    let store = Store::new();
+    for key in ["outside", "in/side", "in/deep/er", "inner"] {
+        store.plant(key, key.as_bytes());
+    }
+    for (bucket, options) in [("bucket", &["--prefix", "in/"][..]), ("s3://bucket/in/", &[])] {
+        let setup = Setup { bucket: bucket.to_owned(), ..Setup::new(options) };
+        let Some(mount) = TestMount::of(&store, &setup) else { return };
+        let mut names: Vec<_> = fs::read_dir(mount.dir())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["deep", "side"]);
+        assert_eq!(fs::read(mount.path("deep/er")).unwrap(), b"in/deep/er");
+        let fresh = format!("fresh{}", options.len());
+        fs::write(mount.path(&fresh), b"1").unwrap();
+        assert!(store.get(&format!("in/{fresh}")).is_some());
+        drop(mount);
+        store.remove(&format!("in/{fresh}"));
+    }
+}

@@ -1,0 +1,89 @@
+//! Two mounts of one bucket: no word between them but what the bucket says.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use crate::common::{Pattern, TestMount};
+
+/// Polls until it is so; what one mount did shows on the other within its TTL, far below this limit.
+fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !so() {
+        assert!(Instant::now() < until, "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_file_closed_on_one_mount_is_read_on_the_other_at_once() {
+    let Some(one) = TestMount::new(&[]) else { return };
+    let two = one.second_mount(&[]);
+    for i in 0..50_usize {
+        let (name, len) = (format!("file{i}"), 1000 * i);
+        assert!(fs::metadata(two.path(&name)).is_err(), "asked for before it was there");
+        let mut file = File::create_new(one.path(&name)).unwrap();
+        Pattern(i as u64).write_to(&mut file, len as u64, 4096).unwrap();
+        drop(file);
+        let read = fs::read(two.path(&name)).unwrap();
+        assert!(read.len() == len && Pattern(i as u64).is(0, &read), "{name}");
+        let listed = fs::read_dir(two.dir()).unwrap().any(|e| e.unwrap().file_name() == name.as_str());
+        assert!(listed, "{name} is not listed");
+    }
+}
+
+#[test]
+fn an_overwritten_file_reads_old_or_new_and_soon_new() {
+    let Some(one) = TestMount::new(&["--allow-overwrite"]) else { return };
+    let two = one.second_mount(&[]);
+    let len = 3_000_000;
+    for round in 0..5_u64 {
+        let mut file = File::create(one.path("file")).unwrap();
+        Pattern(round).write_to(&mut file, len, 100_000).unwrap();
+        drop(file);
+        eventually("the other mount reads the new version", || match fs::read(two.path("file")) {
+            Ok(bytes) if bytes.len() as u64 == len && Pattern(round).is(0, &bytes) => true,
+            Ok(bytes) => {
+                let old = round.checked_sub(1).is_some_and(|old| Pattern(old).is(0, &bytes));
+                assert!(old, "neither the old version nor the new one: {} bytes", bytes.len());
+                false
+            }
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::STALE.raw_os_error()), "{error}");
+                false
+            }
+        });
+    }
+}
+
+#[test]
+fn a_file_deleted_on_one_mount_is_gone_on_the_other() {
+    let Some(one) = TestMount::new(&["--allow-delete"]) else { return };
+    let two = one.second_mount(&[]);
+    fs::write(one.path("file"), b"1").unwrap();
+    fs::write(one.path("stays"), b"1").unwrap();
+    assert_eq!(fs::read(two.path("file")).unwrap(), b"1");
+    fs::remove_file(one.path("file")).unwrap();
+    eventually("the file is gone", || fs::metadata(two.path("file")).is_err());
+    let names: Vec<_> = fs::read_dir(two.dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["stays"]);
+}
+
+#[test]
+fn two_mounts_that_write_one_name_leave_one_whole_object() {
+    let Some(one) = TestMount::new(&["--allow-overwrite"]) else { return };
+    let two = one.second_mount(&["--allow-overwrite"]);
+    let len = 12_000_000;
+    std::thread::scope(|scope| {
+        for (seed, mount) in [(1, &one), (2, &two)] {
+            scope.spawn(move || {
+                let mut file = File::create(mount.path("file")).unwrap();
+                Pattern(seed).write_to(&mut file, len, 100_000).unwrap();
+                file.flush().unwrap();
+            });
+        }
+    });
+    let stored = one.store().get("file").expect("one of them");
+    assert_eq!(stored.len() as u64, len);
+    assert!(Pattern(1).is(0, &stored) || Pattern(2).is(0, &stored), "the object is a mixture");
+}

@@ -1,0 +1,147 @@
+//! Starting and ending: one clear line and exit code 1, or a mount that goes when it is told to.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{Setup, Store, TestMount, command, is_mounted, need};
+
+/// No start may take longer, whatever is wrong; a dead endpoint is said to be dead within 5 s on an idle machine.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn run_to_end(command: &mut Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + LIMIT;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            child.kill().unwrap();
+            panic!("{command:?} did not end: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// Exit code 1, and one line on stderr that contains these words.
+#[track_caller]
+fn fails_with(dir: &Path, command: &mut Command, words: &[&str]) {
+    let output = run_to_end(command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let lines: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    assert_eq!(lines.len(), 1, "one clear line, not: {said}");
+    for word in words {
+        assert!(lines[0].to_lowercase().contains(&word.to_lowercase()), "{word:?} is not in: {said}");
+    }
+    assert!(!said.contains(Store::SECRET_KEY));
+    assert!(!is_mounted(dir), "it is mounted all the same");
+}
+
+#[test]
+fn without_credentials_it_says_so() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    let mut command = command(&store, dir.path(), &Setup::new(&[]));
+    command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+    fails_with(dir.path(), &mut command, &["credentials"]);
+}
+
+#[test]
+fn a_bucket_that_is_not_there_is_named() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    let setup = Setup { bucket: "no-such-bucket".to_owned(), ..Setup::new(&[]) };
+    fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &["no-such-bucket"]);
+}
+
+#[test]
+fn wrong_keys_are_said_to_be_refused() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    for (name, value) in [("AWS_SECRET_ACCESS_KEY", "wrong"), ("AWS_ACCESS_KEY_ID", "WRONG")] {
+        let setup = Setup::new(&[]).env(name, value);
+        fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &["403"]);
+    }
+}
+
+#[test]
+fn a_dead_endpoint_is_named() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let dead = format!("127.0.0.1:{port}");
+    let setup = Setup { endpoint: Some(format!("http://{dead}")), ..Setup::new(&[]) };
+    fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &[&dead]);
+}
+
+#[test]
+fn a_directory_that_is_missing_or_a_file_is_named() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    let missing = dir.path().join("missing");
+    fails_with(&missing, &mut command(&store, &missing, &Setup::new(&[])), &[missing.to_str().unwrap()]);
+    let file = dir.path().join("file");
+    fs::write(&file, b"").unwrap();
+    fails_with(&file, &mut command(&store, &file, &Setup::new(&[])), &[file.to_str().unwrap()]);
+}
+
+#[test]
+fn a_mounted_directory_is_not_mounted_over() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let output = run_to_end(&mut command(mount.store(), mount.dir(), &Setup::new(&[])));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains(mount.dir().to_str().unwrap()));
+    fs::write(mount.path("file"), b"the first mount is well").unwrap();
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    for options in [&["--no-such-option"][..], &["--file-mode", "9"], &["--prefix", "no-slash"]] {
+        let output = run_to_end(&mut command(&store, dir.path(), &Setup::new(options)));
+        assert_eq!(output.status.code(), Some(2), "{options:?}");
+    }
+}
+
+#[test]
+fn a_signal_unmounts() {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
+    {
+        let Some(mut mount) = TestMount::new(&[]) else { return };
+        fs::write(mount.path("file"), b"1").unwrap();
+        let ended = mount.end_by(signal);
+        assert!(ended.success(), "{signal:?}: {ended}");
+        assert!(!is_mounted(mount.dir()));
+        assert_eq!(mount.store().get("file").unwrap(), b"1");
+    }
+}
+
+#[test]
+fn in_the_background_it_returns_once_mounted() {
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+    if !need("/dev/fuse", fuse.is_ok()) {
+        return;
+    }
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    store.plant("file", b"1");
+    let mut command = command(&store, dir.path(), &Setup { foreground: false, ..Setup::new(&[]) });
+    // Not to a pipe: a daemon that kept it open would keep us reading.
+    let ended = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+    let mounted = is_mounted(dir.path());
+    let read = fs::read(dir.path().join("file"));
+    let _ = Command::new("umount").arg("-l").arg(dir.path()).status();
+    assert!(ended.success(), "{ended}");
+    assert!(mounted, "it returned before it had mounted");
+    assert_eq!(read.unwrap(), b"1");
+    let until = Instant::now() + LIMIT;
+    while runs_with(dir.path()) {
+        assert!(Instant::now() < until, "the daemon outlives its mount");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether some process has this directory in its command line.
+fn runs_with(dir: &Path) -> bool {
+    let dir = dir.to_str().unwrap();
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes
+        .filter_map(|process| fs::read(process.path().join("cmdline")).ok())
+        .any(|line| line.split(|b| *b == 0).any(|argument| argument == dir.as_bytes()))
+}

@@ -1,0 +1,112 @@
+//! The tools people use on folders, on a mount: a tree of 20,000 small files, copies, archives, synchronisation.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{Pattern, Setup, Store, TestMount, need_tool, run};
+
+const MANY: Duration = Duration::from_secs(900);
+
+/// A tree of `files` small files, 100 to a folder, two levels deep.
+fn tree(at: &Path, files: usize) {
+    for i in 0..files {
+        let folder = at.join(format!("d{}/s{}", i / 1000, i / 100 % 10));
+        if i % 100 == 0 {
+            fs::create_dir_all(&folder).unwrap();
+        }
+        fs::write(folder.join(format!("file {i}.txt")), Pattern(i as u64).bytes(0, 100 + i % 3000)).unwrap();
+    }
+}
+
+fn diff(one: &Path, two: &Path) {
+    run(Command::new("diff").arg("-r").arg(one).arg(two));
+}
+
+#[test]
+fn a_tree_of_20_000_files_is_read_by_diff_cp_and_tar() {
+    let store = Store::new();
+    tree(&store.bucket_folder().join("tree"), 20_000);
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[]).limit(MANY)) else { return };
+    diff(&store.bucket_folder().join("tree"), &mount.path("tree"));
+    let copy = mount.scratch("copy");
+    run(Command::new("cp").arg("-r").arg(mount.path("tree")).arg(&copy));
+    diff(&store.bucket_folder().join("tree"), &copy);
+    let archive = mount.scratch("archive.tar");
+    run(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(mount.path("tree")).arg("."));
+    let unpacked = mount.scratch("unpacked");
+    fs::create_dir(&unpacked).unwrap();
+    run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&unpacked));
+    diff(&copy, &unpacked);
+}
+
+#[test]
+fn a_tree_is_written_by_cp() {
+    let Some(mount) = TestMount::with(&Setup::new(&[]).limit(MANY)) else { return };
+    let local = mount.scratch("local");
+    tree(&local, 20_000);
+    run(Command::new("cp").arg("-r").arg(&local).arg(mount.path("tree")));
+    diff(&local, &mount.store().bucket_folder().join("tree"));
+    assert_eq!(mount.store().keys().len(), 20_000);
+}
+
+#[test]
+fn a_tree_is_written_by_tar() {
+    let Some(mount) = TestMount::with(&Setup::new(&[]).limit(MANY)) else { return };
+    let (local, archive) = (mount.scratch("local"), mount.scratch("archive.tar"));
+    tree(&local, 2_000);
+    run(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&local).arg("."));
+    fs::create_dir(mount.path("tree")).unwrap();
+    // Owners, modes and times are not kept in a bucket: say so, and tar does not ask for them after the fact.
+    let mut unpack = Command::new("tar");
+    unpack.args(["--no-same-owner", "--no-same-permissions", "--touch", "--no-overwrite-dir"]);
+    run(unpack.arg("-xf").arg(&archive).arg("-C").arg(mount.path("tree")));
+    diff(&local, &mount.store().bucket_folder().join("tree"));
+}
+
+#[test]
+fn a_tree_is_synchronised_by_rsync_in_place() {
+    if !need_tool("rsync") {
+        return;
+    }
+    let Some(mount) = TestMount::with(&Setup::new(&["--allow-overwrite"]).limit(MANY)) else { return };
+    let local = mount.scratch("local");
+    tree(&local, 2_000);
+    let sync = || {
+        let mut rsync = Command::new("rsync");
+        rsync.args(["--recursive", "--inplace", "--whole-file", "--size-only", "--itemize-changes"]);
+        let output = run(rsync.arg(format!("{}/", local.display())).arg(mount.path("tree")));
+        String::from_utf8_lossy(&output.stdout).lines().filter(|l| l.starts_with(">f")).count()
+    };
+    assert_eq!(sync(), 2_000);
+    diff(&local, &mount.store().bucket_folder().join("tree"));
+    assert_eq!(sync(), 0, "nothing changed");
+    fs::write(local.join("d0/s0/file 0.txt"), b"changed").unwrap();
+    assert_eq!(sync(), 1);
+    diff(&local, &mount.store().bucket_folder().join("tree"));
+}
+
+#[test]
+fn dd_and_cp_copy_files_of_many_parts() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let local = mount.scratch("local");
+    fs::write(&local, Pattern(1).bytes(0, 50_000_001)).unwrap();
+    for block in ["4k", "64k", "1M"] {
+        let (there, back) = (mount.path(block), mount.scratch(&format!("back-{block}")));
+        let dd = |from: &Path, to: &Path| {
+            let mut dd = Command::new("dd");
+            run(dd
+                .arg(format!("if={}", from.display()))
+                .arg(format!("of={}", to.display()))
+                .arg(format!("bs={block}")));
+        };
+        dd(&local, &there);
+        dd(&there, &back);
+        run(Command::new("cmp").arg(&local).arg(&back));
+        fs::remove_file(&back).unwrap();
+    }
+    // cp takes copy_file_range where it can: within the mount, both ends are ours.
+    run(Command::new("cp").arg(mount.path("1M")).arg(mount.path("copy")));
+    run(Command::new("cmp").arg(&local).arg(mount.path("copy")));
+}

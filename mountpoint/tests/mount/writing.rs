@@ -1,0 +1,124 @@
+//! What is written and closed is in the bucket, whole; what is not closed is not there at all.
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::common::{Pattern, Setup, TestMount, hash_file, need};
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn files_of_every_size_around_the_edges_arrive_whole() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let edges = [0, 4096, MIB, 5 * MIB, 8 * MIB, 16 * MIB];
+    for len in edges.into_iter().flat_map(|e| [e.saturating_sub(1), e, e + 1]) {
+        for piece in [13_001, MIB] {
+            let name = format!("{len}-{piece}");
+            let mut file = File::create_new(mount.path(&name)).unwrap();
+            Pattern(len as u64).write_to(&mut file, len as u64, piece).unwrap();
+            file.sync_all().unwrap();
+            drop(file);
+            assert_eq!(fs::metadata(mount.path(&name)).unwrap().len(), len as u64);
+            let stored = mount.store().get(&name).expect("it is in the bucket");
+            assert!(stored.len() == len && Pattern(len as u64).is(0, &stored), "{name}: {}", stored.len());
+        }
+    }
+    assert_eq!(mount.store().pending_uploads(), 0);
+}
+
+#[test]
+fn nothing_is_visible_before_close_and_all_of_it_after() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    for (name, len) in [("small", MIB), ("large", 20 * MIB)] {
+        let mut file = File::create_new(mount.path(name)).unwrap();
+        Pattern(7).write_to(&mut file, len as u64, 100_000).unwrap();
+        assert_eq!(mount.store().get(name), None, "{name} is in the bucket before it is closed");
+        drop(file);
+        let stored = mount.store().get(name).expect("closed is stored");
+        assert!(stored.len() == len && Pattern(7).is(0, &stored));
+    }
+}
+
+#[test]
+fn fsync_stores_the_object_and_ends_the_writing() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let mut file = File::create_new(mount.path("file")).unwrap();
+    file.write_all(b"so far").unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(mount.store().get("file").unwrap(), b"so far");
+    file.write_all(b"more").expect_err("an object can't grow");
+    drop(file);
+    assert_eq!(mount.store().get("file").unwrap(), b"so far");
+}
+
+#[test]
+fn an_out_of_order_write_is_einval_and_nothing_is_stored() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    for target in [0, 3_000_000] {
+        let mut file = File::create_new(mount.path("file")).unwrap();
+        file.write_all(&[1; 1_000_000]).unwrap();
+        file.seek(SeekFrom::Start(target)).unwrap();
+        let error = file.write_all(b"elsewhere").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::INVAL.raw_os_error()), "{error}");
+        drop(file);
+        assert_eq!(mount.store().get("file"), None);
+        assert_eq!(mount.store().pending_uploads(), 0);
+    }
+}
+
+#[test]
+fn a_file_given_up_in_the_middle_of_its_parts_leaves_no_upload_behind() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let mut file = File::create_new(mount.path("file")).unwrap();
+    Pattern(8).write_to(&mut file, 20 * MIB as u64, MIB).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.write_all(b"elsewhere").unwrap_err();
+    drop(file);
+    // The abort may run behind the close; it is sure to be done when the engine ends.
+    let store = std::sync::Arc::clone(mount.store());
+    drop(mount);
+    assert_eq!(store.pending_uploads(), 0);
+    assert_eq!(store.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn many_files_are_written_at_once() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    std::thread::scope(|scope| {
+        for thread in 0..8_u64 {
+            let mount = &mount;
+            scope.spawn(move || {
+                for i in 0..25_u64 {
+                    let mut file = File::create_new(mount.path(&format!("{thread}-{i}"))).unwrap();
+                    Pattern(thread * 100 + i).write_to(&mut file, 100_000 + i, 4096).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(mount.store().keys().len(), 200);
+    for (thread, i) in (0..8).flat_map(|thread| (0..25).map(move |i| (thread, i))) {
+        let stored = mount.store().get(&format!("{thread}-{i}")).unwrap();
+        assert!(stored.len() == 100_000 + i && Pattern((thread * 100 + i) as u64).is(0, &stored));
+    }
+}
+
+/// 6 GiB through the mount and back: parts, their growing sizes, offsets beyond 32 bits, and no memory that grows with them.
+#[test]
+fn six_gibibytes_come_back_with_the_same_checksum() {
+    const LEN: u64 = (6 << 30) + 12_345;
+    if !need("MOUNT_S3_LARGE=1", std::env::var("MOUNT_S3_LARGE").as_deref() == Ok("1")) {
+        return;
+    }
+    let setup = Setup::new(&["--memory-target", "512"]).limit(Duration::from_secs(1200));
+    let Some(mount) = TestMount::with(&setup) else { return };
+    let mut file = File::create_new(mount.path("large")).unwrap();
+    let written = Pattern(9).write_to(&mut file, LEN, MIB).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let read = hash_file(&mount.path("large"), MIB).unwrap();
+    assert_eq!(read, (LEN, written));
+    assert!(mount.peak_rss() <= (512 + 64) << 20, "peak RSS {} MiB", mount.peak_rss() >> 20);
+}

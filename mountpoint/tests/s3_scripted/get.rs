@@ -1,0 +1,135 @@
+//! Bodies that break, lie or stall.
+
+use mountpoint::s3::{ErrorKind, ListObjects, ObjectClient as _};
+
+use super::server::{Step, Then};
+use super::{bench, fill, get_request, pattern};
+
+const LEN: usize = 200_000;
+
+/// A sound answer to `bytes=from-` of an object of `LEN` bytes.
+fn part(from: usize) -> Step {
+    let range = format!("bytes {from}-{}/{LEN}", LEN - 1);
+    Step::answer(206, &[("etag", "\"v1\""), ("content-range", &range)], &pattern(LEN)[from..])
+}
+
+async fn breaks_off(first: Step, received: usize) {
+    let bench = bench(vec![first, part(received)]).await;
+    let (mut into, bytes) = fill(LEN);
+    bench.client.get_object(&get_request(0..LEN as u64, LEN as u64), &mut into).await.unwrap();
+    assert_eq!(bytes.bytes(), pattern(LEN));
+    let asked = bench.asked();
+    assert_eq!(asked.len(), 2);
+    assert_eq!(asked[0].header("range"), Some(&*format!("bytes=0-{}", LEN - 1)));
+    assert_eq!(asked[1].header("range"), Some(&*format!("bytes={received}-{}", LEN - 1)));
+    assert!(asked.iter().all(|r| r.header("if-match") == Some("\"v1\"")));
+    assert_eq!(bench.metrics.s3_bytes_received.get(), LEN as u64);
+    assert_eq!(bench.metrics.s3_errors.get(), 0);
+}
+
+#[tokio::test]
+async fn a_truncated_body_goes_on_from_the_first_missing_byte() {
+    breaks_off(part(0).cut(70_000).then(Then::Close), 130_000).await;
+}
+
+#[tokio::test]
+async fn a_reset_body_goes_on_from_the_first_missing_byte() {
+    breaks_off(part(0).cut(LEN - 5).then(Then::Reset), 5).await;
+}
+
+#[tokio::test]
+async fn a_stalled_body_goes_on_from_the_first_missing_byte() {
+    breaks_off(part(0).cut(1).then(Then::Stall(5_000)), LEN - 1).await;
+}
+
+#[tokio::test]
+async fn answers_that_are_not_what_was_asked_for_leave_no_byte() {
+    let v1 = ("etag", "\"v1\"");
+    let body = pattern(10);
+    let cases = [
+        (
+            Step::answer(206, &[("etag", "\"v2\""), ("content-range", "bytes 10-19/100")], &body),
+            ErrorKind::Changed,
+        ),
+        (Step::answer(206, &[v1, ("content-range", "bytes 10-19/101")], &body), ErrorKind::Changed),
+        (Step::answer(206, &[v1, ("content-range", "bytes 0-9/100")], &body), ErrorKind::BadAnswer),
+        (Step::answer(206, &[("content-range", "bytes 10-19/100")], &body), ErrorKind::BadAnswer),
+        (Step::answer(200, &[v1], &pattern(100)), ErrorKind::BadAnswer),
+        (Step::error(412, "PreconditionFailed"), ErrorKind::Changed),
+        (Step::error(416, "InvalidRange"), ErrorKind::Changed),
+        (Step::error(404, "NoSuchKey"), ErrorKind::NotFound),
+        (Step::error(403, "InvalidObjectState"), ErrorKind::Archived),
+        (Step::error(403, "AccessDenied"), ErrorKind::Denied),
+        (Step::answer(307, &[("location", "http://127.0.0.1:1/")], b""), ErrorKind::WrongRegion(None)),
+    ];
+    let (steps, kinds): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
+    let bench = bench(steps).await;
+    for kind in kinds {
+        let (mut into, bytes) = fill(10);
+        let error = bench.client.get_object(&get_request(10..20, 100), &mut into).await.unwrap_err();
+        assert_eq!(*error.kind(), kind, "{error}");
+        assert_eq!((into.filled(), bytes.bytes().len()), (0, 0), "{error}");
+    }
+    assert_eq!(bench.server.left(), 0, "none of these is tried twice");
+}
+
+#[tokio::test]
+async fn a_200_serves_when_the_whole_object_was_asked_for() {
+    let bench = bench(vec![Step::answer(200, &[("etag", "\"v1\"")], &pattern(LEN))]).await;
+    let (mut into, bytes) = fill(LEN);
+    bench.client.get_object(&get_request(0..LEN as u64, LEN as u64), &mut into).await.unwrap();
+    assert_eq!(bytes.bytes(), pattern(LEN));
+}
+
+#[tokio::test]
+async fn a_connection_serves_on_unless_more_came_than_was_announced() {
+    let extra = {
+        let mut step = part(0);
+        step.say.extend_from_slice(b"and more");
+        step
+    };
+    let bench = bench(vec![part(0), extra, part(0)]).await;
+    for _ in 0..3 {
+        let (mut into, bytes) = fill(LEN);
+        bench.client.get_object(&get_request(0..LEN as u64, LEN as u64), &mut into).await.unwrap();
+        assert_eq!(bytes.bytes(), pattern(LEN));
+    }
+    let connections: Vec<_> = bench.asked().iter().map(|r| r.connection).collect();
+    assert_eq!(connections, [0, 0, 1]);
+    assert_eq!(bench.metrics.s3_retries.get(), 0);
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_the_store_closed_costs_no_try() {
+    let bench = bench(vec![part(0), Step::silence(Then::Close), part(0)]).await;
+    for _ in 0..2 {
+        let (mut into, _) = fill(LEN);
+        bench.client.get_object(&get_request(0..LEN as u64, LEN as u64), &mut into).await.unwrap();
+    }
+    assert_eq!(bench.server.left(), 0);
+    assert_eq!(bench.metrics.s3_retries.get(), 0);
+}
+
+#[tokio::test]
+async fn a_store_that_is_busy_is_asked_again_and_in_the_end_it_is_an_error() {
+    let busy = || Step::error(503, "SlowDown");
+    let bench = bench(vec![busy(), part(0), busy(), busy(), busy(), busy()]).await;
+    let (mut into, _) = fill(LEN);
+    bench.client.get_object(&get_request(0..LEN as u64, LEN as u64), &mut into).await.unwrap();
+    let (mut into, _) = fill(LEN);
+    let error =
+        bench.client.get_object(&get_request(0..LEN as u64, LEN as u64), &mut into).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Throttled);
+    assert_eq!(bench.server.left(), 0, "four tries, as configured");
+    assert_eq!((bench.metrics.s3_retries.get(), bench.metrics.s3_errors.get()), (4, 1));
+}
+
+#[tokio::test]
+async fn a_listing_that_never_ends_ends_with_an_error() {
+    let page = b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken></ListBucketResult>";
+    let bench = bench(vec![Step::answer(200, &[], page), Step::answer(200, &[], page)]).await;
+    let mut request = ListObjects { max_keys: 1000, ..ListObjects::default() };
+    request.continuation_token = bench.client.list_objects(&request).await.unwrap().next_token;
+    let error = bench.client.list_objects(&request).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::BadAnswer, "{error}");
+}

@@ -1,0 +1,88 @@
+//! The client against a server that says exactly what a script tells it, byte by byte: what real networks and stores do
+//! wrong. Each test gives the script, makes the calls and looks at what was asked.
+
+mod connect;
+mod get;
+mod server;
+mod upload;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use mountpoint::buffer::{Fill, Pool, Use};
+use mountpoint::clock::Clock;
+use mountpoint::metrics::Metrics;
+use mountpoint::object::{ETag, ObjectId, ObjectKey};
+use mountpoint::s3::{Config, Credentials, GetObject, S3Client, Timeouts};
+
+use server::{EMPTY_LISTING, Scripted, Step};
+
+/// A client whose patience is measured in tenths of a second.
+struct Bench {
+    client: Arc<S3Client>,
+    server: Scripted,
+    metrics: Arc<Metrics>,
+}
+
+fn config(server: &Scripted) -> Config {
+    Config {
+        bucket: "bucket".into(),
+        region: Some("us-east-1".into()),
+        endpoint_url: Some(server.url()),
+        credentials: Some(Credentials::new("AKID", "SECRET", None, None, "test")),
+        attempts_max: 4,
+        timeouts: Timeouts {
+            first_byte: Duration::from_millis(400),
+            stall: Duration::from_millis(200),
+            ..Timeouts::default()
+        },
+        ..Config::default()
+    }
+}
+
+/// A connected client; `script` is what the server does after the proof of the bucket.
+async fn bench(script: Vec<Step>) -> Bench {
+    let server = Scripted::start([vec![Step::answer(200, &[], EMPTY_LISTING)], script].concat());
+    let metrics = Arc::new(Metrics::default());
+    let client = S3Client::connect(config(&server), Clock::machine(), Arc::clone(&metrics)).await.unwrap();
+    Bench { client, server, metrics }
+}
+
+impl Bench {
+    /// Requests after the proof of the bucket.
+    fn asked(&self) -> Vec<server::Request> {
+        self.server.requests().split_off(1)
+    }
+}
+
+/// Where a body went.
+#[derive(Clone, Default)]
+struct Received(Arc<Mutex<Vec<u8>>>);
+
+impl Received {
+    fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+fn fill(len: usize) -> (Fill, Received) {
+    let pool = Pool::new(&mountpoint::buffer::Config { target: 128 << 20, network: 0 });
+    let received = Received::default();
+    let into = received.clone();
+    let block = pool.try_take(Use::Demand, len).unwrap();
+    (Fill::new([block], move |b| into.0.lock().unwrap().extend_from_slice(&b)), received)
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 % 251) as u8).collect()
+}
+
+fn get_request(range: std::ops::Range<u64>, object_size: u64) -> GetObject {
+    let id = ObjectId { key: ObjectKey::new("k"), etag: ETag::new("\"v1\"") };
+    GetObject { id, range, object_size }
+}
+
+fn http_date(at: SystemTime) -> String {
+    let seconds = at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
+    aws_smithy_types::DateTime::from_secs(seconds).fmt(aws_smithy_types::date_time::Format::HttpDate).unwrap()
+}

@@ -1,0 +1,170 @@
+//! A TCP server that answers the n-th request with the n-th step of its script, whatever connection it comes on.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+pub(crate) const EMPTY_LISTING: &[u8] =
+    b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+
+/// What to do with one request.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// Written as it is.
+    pub(crate) say: Vec<u8>,
+    pub(crate) then: Then,
+}
+
+/// What follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Then {
+    KeepAlive,
+    Close,
+    Reset,
+    /// Say nothing more for so many milliseconds, then close.
+    Stall(u64),
+}
+
+/// One request as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// Number of its connection, in order of acceptance.
+    pub(crate) connection: usize,
+    pub(crate) line: String,
+    headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+    }
+}
+
+impl Step {
+    /// A sound answer.
+    pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Self {
+        let mut say = format!("HTTP/1.1 {status} X\r\n");
+        if !headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-length")) {
+            say += &format!("content-length: {}\r\n", body.len());
+        }
+        for (name, value) in headers {
+            say += &format!("{name}: {value}\r\n");
+        }
+        Self { say: [say.as_bytes(), b"\r\n", body].concat(), then: Then::KeepAlive }
+    }
+
+    /// An error document.
+    pub(crate) fn error(status: u16, code: &str) -> Self {
+        let body = format!("<Error><Code>{code}</Code><Message>m</Message></Error>");
+        Self::answer(status, &[], body.as_bytes())
+    }
+
+    /// Nothing at all.
+    pub(crate) fn silence(then: Then) -> Self {
+        Self { say: Vec::new(), then }
+    }
+
+    pub(crate) fn then(self, then: Then) -> Self {
+        Self { then, ..self }
+    }
+
+    /// Without its last bytes.
+    pub(crate) fn cut(mut self, bytes: usize) -> Self {
+        self.say.truncate(self.say.len() - bytes);
+        self
+    }
+}
+
+#[derive(Default)]
+struct State {
+    script: std::collections::VecDeque<Step>,
+    requests: Vec<Request>,
+}
+
+/// Runs until the test ends.
+pub(crate) struct Scripted {
+    port: u16,
+    state: Arc<Mutex<State>>,
+}
+
+impl Scripted {
+    pub(crate) fn start(script: Vec<Step>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::new(Mutex::new(State { script: script.into(), requests: Vec::new() }));
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for (number, stream) in listener.incoming().enumerate() {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || serve(number, stream.unwrap(), &shared));
+            }
+        });
+        Self { port, state }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.state.lock().unwrap().requests.clone()
+    }
+
+    /// Steps that nobody asked for.
+    pub(crate) fn left(&self) -> usize {
+        self.state.lock().unwrap().script.len()
+    }
+}
+
+fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>) {
+    while let Some(request) = read_request(connection, &mut stream) {
+        let step = {
+            let mut state = state.lock().unwrap();
+            state.requests.push(request);
+            state.script.pop_front()
+        };
+        // An exhausted script is the test's mistake: say so in the client's error.
+        let step = step.unwrap_or_else(|| Step::error(400, "ScriptExhausted"));
+        if stream.write_all(&step.say).is_err() {
+            return;
+        }
+        match step.then {
+            Then::KeepAlive => {}
+            Then::Close => return,
+            Then::Reset => {
+                // With zero linger, close sends RST; give what was said time to arrive.
+                thread::sleep(Duration::from_millis(50));
+                let linger = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
+                linger.unwrap();
+                return;
+            }
+            Then::Stall(ms) => {
+                thread::sleep(Duration::from_millis(ms));
+                return;
+            }
+        }
+    }
+}
+
+fn read_request(connection: usize, stream: &mut TcpStream) -> Option<Request> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return None,
+        }
+    }
+    let head = String::from_utf8(head).unwrap();
+    let mut lines = head.trim_end().split("\r\n");
+    let line = lines.next()?.to_owned();
+    let headers: Vec<(String, String)> =
+        lines.map(|l| l.split_once(": ").unwrap()).map(|(n, v)| (n.to_lowercase(), v.to_owned())).collect();
+    let length = headers.iter().find(|(n, _)| n == "content-length").map_or(0, |(_, v)| v.parse().unwrap());
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    Some(Request { connection, line, headers, body })
+}

@@ -1,0 +1,247 @@
+//! Bytes out: what is sent, and what an answer that was lost means.
+
+use bytes::Bytes;
+use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
+use mountpoint::object::{ETag, ObjectKey};
+use mountpoint::s3::{
+    CompleteUpload, ErrorKind, NewObject, ObjectClient as _, PutObject, UploadId, UploadPart, UploadedPart,
+};
+
+use super::server::{Request, Step, Then};
+use super::{bench, pattern};
+
+const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
+
+fn new_object(only_if_absent: bool) -> NewObject {
+    NewObject {
+        key: ObjectKey::new("dir/k ü"),
+        content_type: None,
+        only_if_absent,
+        checksum: Some(ChecksumAlgorithm::Crc32c),
+    }
+}
+
+fn put(only_if_absent: bool) -> (PutObject, Vec<u8>) {
+    let data = pattern(3_000_000);
+    let body = vec![Bytes::copy_from_slice(&data[..1_000_000]), Bytes::copy_from_slice(&data[1_000_000..])];
+    let checksum = Some(Checksum::of(ChecksumAlgorithm::Crc32c, &data));
+    (PutObject { object: new_object(only_if_absent), body, checksum }, data)
+}
+
+fn upload() -> UploadId {
+    UploadId { key: ObjectKey::new("k"), id: "u/1".into() }
+}
+
+fn parts() -> Vec<UploadedPart> {
+    [b"aa", b"bb"]
+        .iter()
+        .zip(1..)
+        .map(|(bytes, part_number)| UploadedPart {
+            part_number,
+            etag: ETag::new("\"p\""),
+            size: 2,
+            checksum: Some(Checksum::of(ChecksumAlgorithm::Crc32c, *bytes)),
+        })
+        .collect()
+}
+
+fn composite() -> String {
+    let sums: Vec<_> = parts().iter().filter_map(|p| p.checksum).collect();
+    Checksum::composite(&sums)
+}
+
+fn complete(only_if_absent: bool) -> CompleteUpload {
+    CompleteUpload { upload: upload(), parts: parts(), only_if_absent }
+}
+
+fn completed() -> Step {
+    Step::answer(
+        200,
+        &[],
+        b"<CompleteMultipartUploadResult><ETag>&quot;x-2&quot;</ETag></CompleteMultipartUploadResult>",
+    )
+}
+
+/// A HEAD's answer about an object of 4 bytes in two parts.
+fn head(checksum: Option<&str>) -> Step {
+    let mut headers = vec![DATE, ("etag", "\"x-2\""), ("content-length", "4")];
+    headers.extend(checksum.map(|c| ("x-amz-checksum-crc32c", c)));
+    Step::answer(200, &headers, b"")
+}
+
+#[tokio::test]
+async fn a_put_is_one_plain_body_with_its_checksum_signed() {
+    let (request, data) = put(true);
+    let sum = request.checksum.unwrap().to_base64();
+    let bench = bench(vec![
+        Step::answer(200, &[("etag", "\"e\""), ("x-amz-checksum-crc32c", &sum)], b""),
+        Step::answer(200, &[("etag", "\"p\"")], b""),
+    ])
+    .await;
+    let stored = bench.client.put_object(&request).await.unwrap();
+    assert_eq!((stored.etag.as_str(), stored.checksum.as_deref()), ("\"e\"", Some(&*sum)));
+    let part = UploadPart {
+        upload: upload(),
+        part_number: 7,
+        body: request.body.clone(),
+        checksum: request.checksum,
+    };
+    let part = bench.client.upload_part(&part).await.unwrap();
+    assert_eq!((part.part_number, part.size, part.etag.as_str()), (7, 3_000_000, "\"p\""));
+    let asked = bench.asked();
+    assert_eq!(asked[0].line, "PUT /bucket/dir/k%20%C3%BC HTTP/1.1");
+    assert_eq!(asked[1].line, "PUT /bucket/k?partNumber=7&uploadId=u%2F1 HTTP/1.1");
+    for request in &asked {
+        assert_eq!(request.body, data);
+        assert_eq!(request.header("x-amz-content-sha256"), Some("UNSIGNED-PAYLOAD"));
+        assert_eq!(request.header("x-amz-checksum-crc32c"), Some(&*sum));
+        assert_eq!(request.header("x-amz-sdk-checksum-algorithm"), Some("CRC32C"));
+        assert_eq!(request.header("transfer-encoding"), None);
+        assert_eq!(request.header("content-encoding"), None);
+        assert!(request.header("authorization").unwrap().contains(";x-amz-checksum-crc32c;"));
+    }
+    assert_eq!(asked[0].header("if-none-match"), Some("*"));
+    assert_eq!(asked[0].header("content-type"), Some("binary/octet-stream"));
+    assert_eq!(bench.metrics.s3_bytes_sent.get(), 6_000_000);
+}
+
+#[tokio::test]
+async fn empty_requests_announce_a_length_only_where_one_belongs() {
+    let created = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
+    let bench = bench(vec![
+        Step::answer(200, &[("etag", "e"), DATE, ("content-length", "5")], b""),
+        Step::answer(204, &[], b""),
+        Step::answer(200, &[], created),
+        Step::answer(200, &[("etag", "e")], b""),
+    ])
+    .await;
+    let key = ObjectKey::new("k");
+    assert_eq!(bench.client.head_object(&key).await.unwrap().size, 5);
+    bench.client.delete_object(&key).await.unwrap();
+    assert_eq!(bench.client.create_multipart_upload(&new_object(false)).await.unwrap().id, "u");
+    let empty = PutObject { object: new_object(false), body: vec![], checksum: None };
+    bench.client.put_object(&empty).await.unwrap();
+    let lengths: Vec<_> =
+        bench.asked().iter().map(|r| (method(r), r.header("content-length").map(str::to_owned))).collect();
+    let zero = || Some("0".to_owned());
+    assert_eq!(
+        lengths,
+        [("HEAD".into(), None), ("DELETE".into(), None), ("POST".into(), zero()), ("PUT".into(), zero())]
+    );
+    assert!(bench.server.requests()[0].header("content-length").is_none(), "the listing's GET");
+}
+
+fn method(request: &Request) -> String {
+    request.line.split(' ').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn an_object_that_is_there_already_is_told_apart_from_our_own() {
+    let (request, _) = put(true);
+    let sum = request.checksum.unwrap().to_base64();
+    let there = |sum: &str| {
+        let headers =
+            [DATE, ("etag", "\"e\""), ("content-length", "3000000"), ("x-amz-checksum-crc32c", sum)];
+        Step::answer(200, &headers, b"")
+    };
+    let bench = bench(vec![
+        // Somebody else's, plainly.
+        Step::error(412, "PreconditionFailed"),
+        // The answer to our own was lost.
+        Step::silence(Then::Stall(3_000)),
+        Step::error(412, "PreconditionFailed"),
+        there(&sum),
+        // Lost too, but the object is another.
+        Step::error(500, "InternalError"),
+        Step::error(412, "PreconditionFailed"),
+        there("AAAAAA=="),
+    ])
+    .await;
+    let error = bench.client.put_object(&request).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Exists);
+    assert_eq!(bench.client.put_object(&request).await.unwrap().etag.as_str(), "\"e\"");
+    assert_eq!(*bench.client.put_object(&request).await.unwrap_err().kind(), ErrorKind::Exists);
+    assert_eq!(bench.server.left(), 0);
+}
+
+#[tokio::test]
+async fn a_200_that_carries_an_error_is_no_success() {
+    let error = b"\n  \n<Error><Code>InternalError</Code><Message>m</Message></Error>";
+    let bench = bench(vec![Step::answer(200, &[], error), completed()]).await;
+    let stored = bench.client.complete_multipart_upload(&complete(false)).await.unwrap();
+    assert_eq!(stored.etag.as_str(), "\"x-2\"");
+    let asked = bench.asked();
+    assert_eq!(asked.len(), 2);
+    let body = String::from_utf8(asked[0].body.clone()).unwrap();
+    assert!(body.contains("<ChecksumCRC32C>"), "{body}");
+}
+
+#[tokio::test]
+async fn a_completion_whose_answer_was_lost_is_looked_up() {
+    let sum = composite();
+    let lost = || Step::silence(Then::Close);
+    let gone = || Step::error(404, "NoSuchUpload");
+    let bench = bench(vec![
+        // It happened, and the store forgot the upload.
+        Step::error(500, "InternalError"),
+        gone(),
+        head(Some(&sum)),
+        // It happened, and only_if_absent finds our own object.
+        Step::error(500, "InternalError"),
+        Step::error(412, "PreconditionFailed"),
+        head(Some(&sum)),
+        // Another object of the same size and parts is there.
+        gone(),
+        head(Some("AAAAAA==-2")),
+        // An object is there that says nothing of its bytes.
+        gone(),
+        head(None),
+        // No try is answered, and then it turns out to be there.
+        lost(),
+        lost(),
+        lost(),
+        lost(),
+        lost(),
+        head(Some(&sum)),
+    ])
+    .await;
+    let kind = |r: mountpoint::s3::Result<_>| match r {
+        Ok(_) => None,
+        Err(e) => Some(e.kind().clone()),
+    };
+    assert_eq!(kind(bench.client.complete_multipart_upload(&complete(false)).await), None);
+    assert_eq!(kind(bench.client.complete_multipart_upload(&complete(true)).await), None);
+    for _ in 0..2 {
+        let unclear = bench.client.complete_multipart_upload(&complete(false)).await;
+        assert_eq!(kind(unclear), Some(ErrorKind::Unknown));
+    }
+    assert_eq!(kind(bench.client.complete_multipart_upload(&complete(false)).await), None);
+    assert_eq!(bench.server.left(), 0);
+}
+
+#[tokio::test]
+async fn giving_up_what_is_gone_already_is_a_success() {
+    let bench = bench(vec![Step::error(404, "NoSuchUpload"), Step::error(404, "NoSuchKey")]).await;
+    bench.client.abort_multipart_upload(&upload()).await.unwrap();
+    bench.client.delete_object(&ObjectKey::new("k")).await.unwrap();
+}
+
+#[tokio::test]
+async fn uploads_in_progress_are_found_page_by_page() {
+    let page = |truncated: bool, key: &str| {
+        let body = format!(
+            "<ListMultipartUploadsResult><IsTruncated>{truncated}</IsTruncated>\
+             <NextKeyMarker>{key}</NextKeyMarker><NextUploadIdMarker>u</NextUploadIdMarker>\
+             <Upload><Key>{key}</Key><UploadId>u</UploadId><Initiated>2015-10-21T07:28:00.000Z</Initiated></Upload>\
+             </ListMultipartUploadsResult>"
+        );
+        Step::answer(200, &[], body.as_bytes())
+    };
+    let bench =
+        bench(vec![page(true, "p/a"), page(false, "p/b"), page(true, "p/a"), page(true, "p/a")]).await;
+    let found = bench.client.list_multipart_uploads("p/").await.unwrap();
+    let keys: Vec<_> = found.iter().map(|u| u.upload.key.as_str()).collect();
+    assert_eq!(keys, ["p/a", "p/b"]);
+    let endless = bench.client.list_multipart_uploads("p/").await.unwrap_err();
+    assert_eq!(*endless.kind(), ErrorKind::BadAnswer);
+}

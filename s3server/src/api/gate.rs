@@ -1,0 +1,182 @@
+//! The door: counts requests, lets faults strike, and refuses what the server would otherwise misread.
+
+use http::{HeaderMap, StatusCode};
+use s3s::access::{S3Access, S3AccessContext};
+use s3s::{S3Error, S3ErrorCode, S3Result};
+
+use super::error::{named, unknown};
+use crate::fault::{Effect, FaultPlan};
+use crate::requests::RequestLog;
+use crate::wire::Exchange;
+
+/// Asked by s3s once the signature is checked and the operation known.
+pub(crate) struct Gate {
+    faults: FaultPlan,
+    log: RequestLog,
+}
+
+impl Gate {
+    pub(crate) fn new(faults: FaultPlan, log: RequestLog) -> Self {
+        Self { faults, log }
+    }
+}
+
+#[async_trait::async_trait]
+impl S3Access for Gate {
+    async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
+        if cx.credentials().is_none() {
+            return Err(S3Error::with_message(S3ErrorCode::AccessDenied, "The request is not signed."));
+        }
+        let operation = cx.s3_op().name().to_owned();
+        let operation = operation.as_str();
+        self.log.asked(operation);
+        let effects = self.faults.strike(operation, cx.s3_path().get_object_key());
+        if let Some(exchange) = cx.extensions_mut().get::<Exchange>() {
+            exchange.strike(effects.clone());
+            if effects.contains(&Effect::Reset { after_bytes: None }) {
+                exchange.hang_up();
+                return Err(S3Error::new(S3ErrorCode::InternalError));
+            }
+        }
+        for effect in effects {
+            match effect {
+                Effect::Error { status, code } => return Err(ordered(status, &code)),
+                Effect::OkWithError { code } => return Err(ordered(200, &code)),
+                _ => {}
+            }
+        }
+        check_query(operation, cx.uri().query().unwrap_or(""))?;
+        check_headers(cx.headers())
+    }
+}
+
+/// An error that a fault asked for.
+fn ordered(status: u16, code: &str) -> S3Error {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    named(status, code, "A fault asked for this error.")
+}
+
+/// What S3 or a client may add to any request: the operation's name, and signatures in the URL.
+const ALWAYS: &[&str] = &["x-id", "awsaccesskeyid", "signature", "expires"];
+
+/// Query parameters that each operation understands. Any other one asks for an operation that is not known here and
+/// that s3s would take for a plain one (`?renameObject`, `?append`).
+fn understood(operation: &str) -> &'static [&'static str] {
+    match operation {
+        "GetObject" | "HeadObject" => &[
+            "partNumber",
+            "versionId",
+            "response-cache-control",
+            "response-content-disposition",
+            "response-content-encoding",
+            "response-content-language",
+            "response-content-type",
+            "response-expires",
+        ],
+        "DeleteObject" => &["versionId"],
+        "DeleteObjects" => &["delete"],
+        "ListObjectsV2" => &[
+            "list-type",
+            "prefix",
+            "delimiter",
+            "max-keys",
+            "start-after",
+            "continuation-token",
+            "encoding-type",
+            "fetch-owner",
+        ],
+        "ListObjects" => &["prefix", "delimiter", "marker", "max-keys", "encoding-type"],
+        "ListMultipartUploads" => &[
+            "uploads",
+            "prefix",
+            "delimiter",
+            "key-marker",
+            "upload-id-marker",
+            "max-uploads",
+            "encoding-type",
+        ],
+        "CreateMultipartUpload" => &["uploads"],
+        "UploadPart" | "UploadPartCopy" => &["partNumber", "uploadId"],
+        "CompleteMultipartUpload" | "AbortMultipartUpload" => &["uploadId"],
+        "ListParts" => &["uploadId", "max-parts", "part-number-marker"],
+        "GetBucketLocation" => &["location"],
+        "ListBuckets" => &["max-buckets", "prefix", "continuation-token", "bucket-region"],
+        _ => &[],
+    }
+}
+
+fn check_query(operation: &str, query: &str) -> S3Result<()> {
+    for parameter in query.split('&').filter(|p| !p.is_empty()) {
+        let name = parameter.split('=').next().unwrap_or(parameter);
+        let lower = name.to_ascii_lowercase();
+        let known = understood(operation).contains(&name)
+            || ALWAYS.contains(&lower.as_str())
+            || lower.starts_with("x-amz-");
+        if !known {
+            return Err(unknown(format_args!("the query parameter `{name}` of {operation}")));
+        }
+        if name == "versionId" && !matches!(parameter, "versionId=" | "versionId=null") {
+            return Err(unknown("object versions"));
+        }
+    }
+    Ok(())
+}
+
+/// Headers that ask for what this server would silently leave out.
+const REFUSED: &[&str] = &[
+    "x-amz-write-offset-bytes",
+    "x-amz-rename-source",
+    "x-amz-server-side-encryption",
+    "x-amz-server-side-encryption-customer-algorithm",
+    "x-amz-copy-source-server-side-encryption-customer-algorithm",
+    "x-amz-tagging",
+    "x-amz-object-lock-mode",
+    "x-amz-object-lock-legal-hold",
+    "x-amz-website-redirect-location",
+];
+
+fn check_headers(headers: &HeaderMap) -> S3Result<()> {
+    REFUSED
+        .iter()
+        .find(|&&name| headers.contains_key(name))
+        .map_or(Ok(()), |name| Err(unknown(format_args!("the header `{name}`"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_of_operations_that_are_not_known_are_refused() {
+        for (operation, query) in [
+            ("PutObject", "renameObject"),
+            ("PutObject", "append&position=3"),
+            ("GetObject", "versionId=abc"),
+            ("ListObjects", "list-type=3"),
+            ("CreateBucket", "object-lock-enabled=1"),
+        ] {
+            let error = check_query(operation, query).unwrap_err();
+            assert_eq!(error.code(), &S3ErrorCode::NotImplemented, "{operation}?{query}");
+        }
+    }
+
+    #[test]
+    fn parameters_that_are_understood_pass() {
+        for (operation, query) in [
+            ("PutObject", "x-id=PutObject"),
+            ("GetObject", "partNumber=1&response-content-type=a&versionId=null"),
+            ("GetObject", "X-Amz-Algorithm=x&X-Amz-Signature=y"),
+            ("ListObjectsV2", "list-type=2&prefix=&delimiter=%2F&encoding-type=url"),
+            ("PutObject", ""),
+        ] {
+            assert!(check_query(operation, query).is_ok(), "{operation}?{query}");
+        }
+    }
+
+    #[test]
+    fn headers_that_would_be_left_out_are_refused() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-amz-write-offset-bytes", "5".parse().unwrap());
+        assert_eq!(check_headers(&headers).unwrap_err().code(), &S3ErrorCode::NotImplemented);
+    }
+}

@@ -1,0 +1,146 @@
+//! The operations of S3 over the folder.
+//!
+//! Enters: requests that s3s has parsed and whose signature it has checked. Leaves: answers for s3s to write. File
+//! system calls that may take long run on blocking threads; looking up and opening a file do not.
+
+mod buckets;
+mod delete;
+mod error;
+mod gate;
+mod list;
+mod multipart;
+mod object;
+mod read;
+mod receive;
+mod write;
+
+use std::sync::Arc;
+
+use s3s::dto::*;
+use s3s::{S3, S3Request, S3Response, S3Result};
+
+pub(crate) use self::gate::Gate;
+use self::read::Pool;
+use crate::store::{self, Store};
+
+/// The folder as s3s sees it.
+pub(crate) struct Folder {
+    store: Arc<Store>,
+    pool: Arc<Pool>,
+}
+
+impl Folder {
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        Self { store, pool: Arc::default() }
+    }
+
+    /// Runs what may wait for the disk on a thread that may.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> store::Result<T> + Send + 'static,
+    ) -> S3Result<T> {
+        let store = self.store.clone();
+        let done = tokio::task::spawn_blocking(move || work(&store)).await;
+        done.map_err(error::internal)?.map_err(error::to_s3)
+    }
+}
+
+type Answer<T> = S3Result<S3Response<T>>;
+
+#[async_trait::async_trait]
+impl S3 for Folder {
+    async fn list_buckets(&self, req: S3Request<ListBucketsInput>) -> Answer<ListBucketsOutput> {
+        self.list_buckets_(req.input)
+    }
+
+    async fn create_bucket(&self, req: S3Request<CreateBucketInput>) -> Answer<CreateBucketOutput> {
+        self.create_bucket_(req.input).await
+    }
+
+    async fn delete_bucket(&self, req: S3Request<DeleteBucketInput>) -> Answer<DeleteBucketOutput> {
+        self.delete_bucket_(req.input).await
+    }
+
+    async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> Answer<HeadBucketOutput> {
+        self.head_bucket_(&req.input)
+    }
+
+    async fn get_bucket_location(
+        &self,
+        req: S3Request<GetBucketLocationInput>,
+    ) -> Answer<GetBucketLocationOutput> {
+        self.get_bucket_location_(&req.input)
+    }
+
+    async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> Answer<ListObjectsV2Output> {
+        self.list_objects_v2_(req.input).await
+    }
+
+    async fn list_objects(&self, req: S3Request<ListObjectsInput>) -> Answer<ListObjectsOutput> {
+        self.list_objects_(req.input).await
+    }
+
+    async fn head_object(&self, req: S3Request<HeadObjectInput>) -> Answer<HeadObjectOutput> {
+        self.head_object_(req.input)
+    }
+
+    async fn get_object(&self, req: S3Request<GetObjectInput>) -> Answer<GetObjectOutput> {
+        self.get_object_(req)
+    }
+
+    async fn put_object(&self, req: S3Request<PutObjectInput>) -> Answer<PutObjectOutput> {
+        self.put_object_(req).await
+    }
+
+    async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
+        self.copy_object_(req).await
+    }
+
+    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> Answer<DeleteObjectOutput> {
+        self.delete_object_(req.input).await
+    }
+
+    async fn delete_objects(&self, req: S3Request<DeleteObjectsInput>) -> Answer<DeleteObjectsOutput> {
+        self.delete_objects_(req.input).await
+    }
+
+    async fn create_multipart_upload(
+        &self,
+        req: S3Request<CreateMultipartUploadInput>,
+    ) -> Answer<CreateMultipartUploadOutput> {
+        self.create_multipart_upload_(req).await
+    }
+
+    async fn upload_part(&self, req: S3Request<UploadPartInput>) -> Answer<UploadPartOutput> {
+        self.upload_part_(req).await
+    }
+
+    async fn upload_part_copy(&self, req: S3Request<UploadPartCopyInput>) -> Answer<UploadPartCopyOutput> {
+        self.upload_part_copy_(req.input).await
+    }
+
+    async fn complete_multipart_upload(
+        &self,
+        req: S3Request<CompleteMultipartUploadInput>,
+    ) -> Answer<CompleteMultipartUploadOutput> {
+        self.complete_multipart_upload_(req.input).await
+    }
+
+    async fn abort_multipart_upload(
+        &self,
+        req: S3Request<AbortMultipartUploadInput>,
+    ) -> Answer<AbortMultipartUploadOutput> {
+        self.abort_multipart_upload_(req.input).await
+    }
+
+    async fn list_parts(&self, req: S3Request<ListPartsInput>) -> Answer<ListPartsOutput> {
+        self.list_parts_(req.input)
+    }
+
+    async fn list_multipart_uploads(
+        &self,
+        req: S3Request<ListMultipartUploadsInput>,
+    ) -> Answer<ListMultipartUploadsOutput> {
+        self.list_multipart_uploads_(req.input)
+    }
+}

@@ -1,0 +1,240 @@
+//! Receiving a body: into a temporary file, its checksums computed in the same pass and compared.
+
+use std::os::unix::fs::FileExt as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use http::{HeaderMap, StatusCode};
+use s3s::dto::StreamingBlob;
+use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders};
+use tokio::task::JoinHandle;
+
+use super::error::{internal, invalid, named, to_s3};
+use super::{Folder, error};
+use crate::store::Staged;
+use crate::sums::{Algorithm, Hasher, Sum, hex};
+
+/// Bytes collected before a thread hashes and writes them. Two such batches per upload are in memory at most.
+const BATCH: usize = 1 << 20;
+
+/// What a request says about the body it brings.
+#[derive(Debug)]
+pub(super) struct Announced {
+    algorithm: Option<Algorithm>,
+    value: Option<String>,
+    /// The value follows the body.
+    in_trailer: bool,
+    md5: Option<[u8; 16]>,
+    length: Option<u64>,
+    trailers: Option<TrailingHeaders>,
+}
+
+impl Announced {
+    /// From the headers of a PutObject or an UploadPart, after s3s has set Content-Length to that of the bytes.
+    pub(super) fn of(headers: &HeaderMap, trailers: Option<TrailingHeaders>) -> S3Result<Self> {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let mut named = Algorithm::ALL.into_iter().filter(|a| headers.contains_key(a.header()));
+        let in_header = named.next();
+        if named.next().is_some() {
+            return Err(invalid("Expecting a single x-amz-checksum- header."));
+        }
+        let in_trailer = text("x-amz-trailer")
+            .into_iter()
+            .flat_map(|names| names.split(','))
+            .find_map(|name| Algorithm::of_header(name.trim()));
+        let declared = match text("x-amz-sdk-checksum-algorithm") {
+            None => None,
+            Some(name) => Some(
+                Algorithm::of_name(name)
+                    .ok_or_else(|| invalid("The algorithm of x-amz-sdk-checksum-algorithm is not known."))?,
+            ),
+        };
+        let value = in_header.and_then(|a| text(a.header())).map(str::to_owned);
+        if let (Some(algorithm), Some(value)) = (in_header, &value)
+            && !(Sum { algorithm, value: value.clone() }).is_well_formed()
+        {
+            return Err(invalid(format!("The value of {} is not one.", algorithm.header())));
+        }
+        let md5 = text("content-md5").map(|value| {
+            let bytes = STANDARD.decode(value).ok().and_then(|bytes| bytes.try_into().ok());
+            bytes.ok_or_else(|| S3Error::new(S3ErrorCode::InvalidDigest))
+        });
+        Ok(Self {
+            algorithm: in_header.or(in_trailer).or(declared),
+            value,
+            in_trailer: in_header.is_none() && in_trailer.is_some(),
+            md5: md5.transpose()?,
+            length: text("content-length").and_then(|value| value.parse().ok()),
+            trailers,
+        })
+    }
+
+    /// The algorithm the client chose, if it chose one.
+    pub(super) fn algorithm(&self) -> Option<Algorithm> {
+        self.algorithm
+    }
+}
+
+/// A body in a temporary file.
+pub(super) struct Received {
+    pub(super) staged: Staged,
+    pub(super) sum: Sum,
+    /// Of the bytes, when the client sent Content-MD5 (and it was right).
+    pub(super) md5: Option<String>,
+}
+
+struct Sink {
+    staged: Staged,
+    hasher: Hasher,
+    at: u64,
+}
+
+/// A sink, at hand or on a thread that hashes and writes a batch.
+enum Writing {
+    Idle(Sink),
+    Busy(JoinHandle<std::io::Result<Sink>>),
+}
+
+impl Writing {
+    fn start(mut sink: Sink, batch: Vec<Bytes>) -> Self {
+        Self::Busy(tokio::task::spawn_blocking(move || {
+            let file = sink.staged.file();
+            for piece in &batch {
+                sink.hasher.update(piece);
+                file.write_all_at(piece, sink.at)?;
+                sink.at += piece.len() as u64;
+            }
+            Ok(sink)
+        }))
+    }
+
+    async fn finished(self) -> S3Result<Sink> {
+        match self {
+            Self::Idle(sink) => Ok(sink),
+            Self::Busy(handle) => handle.await.map_err(internal)?.map_err(disk),
+        }
+    }
+}
+
+impl Folder {
+    /// Receives a body; `algorithm` is used when the client chose none.
+    pub(super) async fn receive(
+        &self,
+        body: Option<StreamingBlob>,
+        announced: Announced,
+        algorithm: Algorithm,
+    ) -> S3Result<Received> {
+        let staged = self.store.stage().map_err(to_s3)?;
+        let hasher = Hasher::new(announced.algorithm.unwrap_or(algorithm), announced.md5.is_some());
+        let mut sink = Writing::Idle(Sink { staged, hasher, at: 0 });
+        let mut batch: Vec<Bytes> = Vec::new();
+        let mut collected = 0;
+        if let Some(mut body) = body {
+            while let Some(piece) = body.next().await {
+                let piece = piece.map_err(broken)?;
+                collected += piece.len();
+                batch.push(piece);
+                if collected >= BATCH {
+                    // The next batch is collected while this one is written.
+                    sink = Writing::start(sink.finished().await?, std::mem::take(&mut batch));
+                    collected = 0;
+                }
+            }
+        }
+        let mut sink = sink.finished().await?;
+        if !batch.is_empty() {
+            sink = Writing::start(sink, batch).finished().await?;
+        }
+        check(sink, &announced)
+    }
+}
+
+fn check(sink: Sink, announced: &Announced) -> S3Result<Received> {
+    let Sink { staged, hasher, at: size } = sink;
+    if announced.length.is_some_and(|length| length != size) {
+        return Err(S3Error::new(S3ErrorCode::IncompleteBody));
+    }
+    let (sum, md5) = hasher.finish();
+    if md5 != announced.md5 {
+        return Err(S3Error::with_message(
+            S3ErrorCode::BadDigest,
+            "The Content-MD5 you specified did not match what we received.",
+        ));
+    }
+    let wanted = match &announced.value {
+        Some(value) => Some(value.clone()),
+        None if announced.in_trailer => {
+            let header = sum.algorithm.header();
+            let trailers = announced.trailers.as_ref().and_then(TrailingHeaders::take);
+            let value = trailers.as_ref().and_then(|t| t.get(header)).and_then(|v| v.to_str().ok());
+            let missing = || {
+                let message = format!("The trailer {header} was announced and did not come.");
+                named(StatusCode::BAD_REQUEST, "MalformedTrailerError", message)
+            };
+            Some(value.ok_or_else(missing)?.to_owned())
+        }
+        None => None,
+    };
+    if wanted.is_some_and(|wanted| wanted != sum.value) {
+        let name = sum.algorithm.name();
+        return Err(S3Error::with_message(
+            S3ErrorCode::BadDigest,
+            format!("The {name} you specified did not match the calculated checksum."),
+        ));
+    }
+    Ok(Received { staged, sum, md5: md5.map(|md5| hex(&md5)) })
+}
+
+fn disk(source: std::io::Error) -> S3Error {
+    error::to_s3(crate::store::Error::Io { what: "write the received bytes", source })
+}
+
+/// A body that ended early or was not what its signature said. s3s keeps the types of these errors to itself, so that
+/// their text has to tell them apart.
+fn broken(error: StdError) -> S3Error {
+    let text = error.to_string();
+    let code = if text.contains("Sha256Mismatch") {
+        "XAmzContentSHA256Mismatch"
+    } else if text.contains("SignatureMismatch") {
+        "SignatureDoesNotMatch"
+    } else {
+        "IncompleteBody"
+    };
+    let status =
+        if code == "SignatureDoesNotMatch" { StatusCode::FORBIDDEN } else { StatusCode::BAD_REQUEST };
+    named(status, code, format!("The body can't be taken: {text}."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn the_checksum_may_stand_in_a_header_or_be_announced_as_a_trailer() {
+        let in_header = Announced::of(&headers(&[("x-amz-checksum-crc32c", "AAAAAQ==")]), None).unwrap();
+        assert_eq!(in_header.algorithm(), Some(Algorithm::Crc32c));
+        assert!(!in_header.in_trailer);
+        let trailer = headers(&[("x-amz-trailer", "x-amz-checksum-crc64nvme")]);
+        let in_trailer = Announced::of(&trailer, None).unwrap();
+        assert_eq!(in_trailer.algorithm(), Some(Algorithm::Crc64Nvme));
+        assert!(in_trailer.in_trailer);
+    }
+
+    #[test]
+    fn values_that_can_not_be_right_are_refused() {
+        for pairs in [
+            &[("x-amz-checksum-crc32c", "short")][..],
+            &[("x-amz-checksum-crc32c", "AAAAAQ=="), ("x-amz-checksum-crc32", "AAAAAQ==")],
+            &[("content-md5", "AAAAAQ==")],
+            &[("x-amz-sdk-checksum-algorithm", "CRC7")],
+        ] {
+            assert!(Announced::of(&headers(pairs), None).is_err(), "{pairs:?}");
+        }
+    }
+}

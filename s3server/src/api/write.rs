@@ -1,0 +1,151 @@
+//! PutObject and CopyObject.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use s3s::dto::*;
+use s3s::{S3Request, S3Response, S3Result};
+
+use super::error::{invalid, to_s3, unknown};
+use super::object::{ReadConditions, check_key, checksum, condition, etag, meta_of};
+use super::receive::Announced;
+use super::{Answer, Folder};
+use crate::store::meta::Meta;
+use crate::store::{self, Entry, append};
+use crate::sums::{Algorithm, Hasher, Sum};
+
+/// The checksum S3 gives an object when the client chose none.
+const DEFAULT: Algorithm = Algorithm::Crc64Nvme;
+/// Bytes hashed at once when a copy needs a checksum its source does not have.
+const HASH_PIECE: usize = 1 << 20;
+
+impl Folder {
+    pub(super) async fn put_object_(&self, req: S3Request<PutObjectInput>) -> Answer<PutObjectOutput> {
+        let S3Request { input, headers, trailing_headers, .. } = req;
+        check_key(&input.key)?;
+        let if_ = condition(input.if_match, input.if_none_match)?;
+        let meta = meta_of(&headers, input.metadata, input.storage_class.map(|c| c.as_str().to_owned()))?;
+        let announced = Announced::of(&headers, trailing_headers)?;
+        let bucket = self.store.bucket(&input.bucket).map_err(to_s3)?;
+        let received = self.receive(input.body, announced, DEFAULT).await?;
+
+        // A client that sends Content-MD5 has paid for an MD5 and may compare it with the ETag.
+        let etag_ = received.md5.unwrap_or_else(|| self.store.new_etag());
+        let sums = checksum(Some(&received.sum));
+        let meta = Meta { etag: etag_.clone(), sum: Some(received.sum), ..meta };
+        self.blocking(move |_| bucket.commit(&input.key, received.staged, meta, &if_)).await?;
+        Ok(S3Response::new(PutObjectOutput {
+            e_tag: Some(etag(&etag_)),
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
+            checksum_type: sums.checksum_type,
+            ..PutObjectOutput::default()
+        }))
+    }
+
+    pub(super) async fn copy_object_(&self, req: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
+        let S3Request { input, headers, .. } = req;
+        check_key(&input.key)?;
+        let (file, source) = self.copy_source(
+            &input.copy_source,
+            &ReadConditions {
+                if_match: input.copy_source_if_match,
+                if_none_match: input.copy_source_if_none_match,
+                if_modified_since: input.copy_source_if_modified_since,
+                if_unmodified_since: input.copy_source_if_unmodified_since,
+            },
+        )?;
+        let class = input.storage_class.map(|class| class.as_str().to_owned());
+        let replace = input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == "REPLACE");
+        let onto_itself = matches!(&input.copy_source, CopySource::Bucket { bucket, key, .. }
+            if **bucket == *input.bucket && **key == *input.key);
+        if onto_itself && !replace && class.is_none() {
+            return Err(invalid("A copy onto itself changes metadata or storage class."));
+        }
+        let mut meta = meta_of(&headers, input.metadata, class)?;
+        if !replace {
+            meta.headers = source.meta.headers.clone();
+            meta.user = source.meta.user.clone();
+        }
+        let algorithm = match &input.checksum_algorithm {
+            None => None,
+            Some(name) => Some(
+                Algorithm::of_name(name.as_str())
+                    .ok_or_else(|| invalid("The checksum algorithm is not known."))?,
+            ),
+        };
+        let bucket = self.store.bucket(&input.bucket).map_err(to_s3)?;
+        meta.etag = self.store.new_etag();
+        let entry = self
+            .blocking(move |store| {
+                let staged = store.stage()?;
+                let copying = |source| store::Error::Io { what: "copy the object", source };
+                let target = staged.file();
+                append(&file, 0, &target, 0, source.size()).map_err(copying)?;
+                // The sum of one run of bytes still holds for the copy; one of parts does not.
+                let same = source.meta.sum.as_ref().filter(|sum| {
+                    !sum.is_composite() && algorithm.is_none_or(|wanted| wanted == sum.algorithm)
+                });
+                meta.sum = Some(match same {
+                    Some(sum) => sum.clone(),
+                    None => hash(&target, source.size(), algorithm.unwrap_or(DEFAULT)).map_err(copying)?,
+                });
+                bucket.commit(&input.key, staged, meta, &store::Condition::None)
+            })
+            .await?;
+        let sums = checksum(entry.meta.sum.as_ref());
+        let result = CopyObjectResult {
+            e_tag: Some(etag(&entry.meta.etag)),
+            last_modified: Some(entry.modified().into()),
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
+            checksum_type: sums.checksum_type,
+        };
+        Ok(S3Response::new(CopyObjectOutput {
+            copy_object_result: Some(result),
+            ..CopyObjectOutput::default()
+        }))
+    }
+
+    /// The object a copy reads, open. S3 answers 412 to any condition that does not hold, never 304.
+    pub(super) fn copy_source(
+        &self,
+        source: &CopySource,
+        conditions: &ReadConditions,
+    ) -> S3Result<(File, Arc<Entry>)> {
+        let CopySource::Bucket { bucket, key, version_id } = source else {
+            return Err(unknown("access points"));
+        };
+        if version_id.as_ref().is_some_and(|id| **id != *"null") {
+            return Err(unknown("object versions"));
+        }
+        let bucket = self.store.bucket(bucket).map_err(to_s3)?;
+        let (file, entry) = bucket.read(key).map_err(to_s3)?;
+        match conditions.judge(&entry.meta.etag, entry.modified()) {
+            super::object::Verdict::Go => Ok((file, entry)),
+            _ => Err(to_s3(store::Error::Precondition)),
+        }
+    }
+}
+
+/// The checksum of a file's first bytes.
+pub(super) fn hash(file: &File, size: u64, algorithm: Algorithm) -> io::Result<Sum> {
+    let mut hasher = Hasher::new(algorithm, false);
+    let mut buffer = vec![0; HASH_PIECE];
+    let mut at = 0;
+    while at < size {
+        let piece = usize::try_from(size - at).map_or(HASH_PIECE, |left| left.min(HASH_PIECE));
+        file.read_exact_at(&mut buffer[..piece], at)?;
+        hasher.update(&buffer[..piece]);
+        at += piece as u64;
+    }
+    Ok(hasher.finish().0)
+}

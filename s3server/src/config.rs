@@ -1,0 +1,71 @@
+//! What a server is started with.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use crate::fault::FaultPlan;
+
+/// What a server is started with. The secret is left out of its Debug form.
+#[derive(Clone)]
+pub struct Config {
+    /// The folder; made when missing. Each folder in it whose name may be a bucket's is a bucket.
+    pub root: PathBuf,
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The one access key that may sign.
+    pub access_key: String,
+    /// Its secret.
+    pub secret_key: String,
+    /// Buckets to make when missing.
+    pub buckets: Vec<String>,
+    /// What is to go wrong from the start.
+    pub faults: FaultPlan,
+    /// The domain whose subdomains are buckets (`BUCKET.DOMAIN`); path style works either way.
+    pub domain: Option<String>,
+}
+
+impl Config {
+    /// A folder on a free loopback port, with access key `test`, secret `testsecret`, and no bucket made.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self {
+            root: root.into(),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            access_key: "test".to_owned(),
+            secret_key: "testsecret".to_owned(),
+            buckets: Vec::new(),
+            faults: FaultPlan::new(),
+            domain: None,
+        }
+    }
+
+    /// Also makes this bucket.
+    pub fn bucket(mut self, name: &str) -> Self {
+        self.buckets.push(name.to_owned());
+        self
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("root", &self.root)
+            .field("listen", &self.listen)
+            .field("access_key", &self.access_key)
+            .field("secret_key", &"[redacted]")
+            .field("buckets", &self.buckets)
+            .field("faults", &self.faults)
+            .field("domain", &self.domain)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_secret_is_not_printed() {
+        assert!(!format!("{:?}", Config::new("x")).contains("testsecret"));
+    }
+}

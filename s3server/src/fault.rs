@@ -1,0 +1,248 @@
+//! Faults as data: which requests are to go wrong, and how.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// What goes wrong, changeable while the server runs. Clones share their faults.
+#[derive(Clone, Debug, Default)]
+pub struct FaultPlan(Arc<Mutex<Vec<Armed>>>);
+
+#[derive(Debug)]
+struct Armed {
+    fault: Fault,
+    seen: u64,
+    fired: u64,
+}
+
+/// One fault: which requests it matches, which of those it strikes, and what happens to them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// The operation by its S3 name (`GetObject`); any operation when absent.
+    #[serde(default)]
+    pub operation: Option<String>,
+    /// Only keys that contain this.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// Lets this many matching requests pass first.
+    #[serde(default)]
+    pub skip: u64,
+    /// Then strikes this many; all that follow when absent.
+    #[serde(default)]
+    pub times: Option<u64>,
+    /// What happens.
+    pub effect: Effect,
+}
+
+/// What happens to a request that a fault strikes. Offsets are bytes of the body, from its first; an offset at or
+/// behind the body's end has no effect.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Effect {
+    /// Answered with this HTTP status and S3 error code; nothing is done.
+    Error {
+        /// HTTP status, 300 to 599.
+        status: u16,
+        /// S3 error code, as `SlowDown`.
+        code: String,
+    },
+    /// Answered with status 200 and an error as the body, as S3 may do for CompleteMultipartUpload and CopyObject;
+    /// nothing is done.
+    OkWithError {
+        /// S3 error code, as `InternalError`.
+        code: String,
+    },
+    /// The connection is reset (TCP RST): before anything is done, or after so many bytes of the answer's body.
+    Reset {
+        /// Bytes of the answer's body; at once when absent.
+        #[serde(default)]
+        after_bytes: Option<u64>,
+    },
+    /// The connection is reset after so many bytes of the request's body; nothing is stored.
+    ResetUpload {
+        /// Bytes of the request's body.
+        after_bytes: u64,
+    },
+    /// The answer's body ends early and the connection is closed in order; Content-Length stays as it was.
+    Truncate {
+        /// Bytes of the answer's body.
+        after_bytes: u64,
+    },
+    /// The answer's body stops for a while, then goes on.
+    Stall {
+        /// Bytes of the answer's body.
+        after_bytes: u64,
+        /// Milliseconds.
+        for_ms: u64,
+    },
+    /// The answer carries an ETag that is not the object's.
+    WrongEtag,
+    /// One bit of the answer's body is flipped.
+    FlipBit {
+        /// Which byte of the answer's body.
+        at_byte: u64,
+    },
+    /// The answer comes later: the request is carried out, then waits.
+    Delay {
+        /// Milliseconds.
+        for_ms: u64,
+    },
+    /// If-Match of a GetObject is not looked at.
+    IgnoreIfMatch,
+    /// Range of a GetObject is not looked at: the whole object, status 200.
+    IgnoreRange,
+    /// The request is carried out, then the connection is reset instead of an answer.
+    DropAnswer,
+}
+
+impl Fault {
+    /// Of all requests of one operation, always.
+    pub fn on(operation: &str, effect: Effect) -> Self {
+        Self { operation: Some(operation.to_owned()), key: None, skip: 0, times: None, effect }
+    }
+
+    /// Only for keys that contain this.
+    pub fn key(mut self, part: &str) -> Self {
+        self.key = Some(part.to_owned());
+        self
+    }
+
+    /// Only the nth matching request, counted from 1.
+    pub fn nth(mut self, nth: u64) -> Self {
+        self.skip = nth.saturating_sub(1);
+        self.times = Some(1);
+        self
+    }
+
+    /// Only the first so many matching requests.
+    pub fn times(mut self, times: u64) -> Self {
+        self.times = Some(times);
+        self
+    }
+
+    fn matches(&self, operation: &str, key: Option<&str>) -> bool {
+        let operation_fits = self.operation.as_deref().is_none_or(|wanted| wanted == operation);
+        let key_fits = self.key.as_deref().is_none_or(|part| key.is_some_and(|key| key.contains(part)));
+        operation_fits && key_fits
+    }
+}
+
+impl FaultPlan {
+    /// Nothing goes wrong.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads a plan: a JSON list of [`Fault`]s.
+    ///
+    /// # Errors
+    /// Says which line and field is wrong.
+    pub fn from_json(text: &str) -> anyhow::Result<Self> {
+        let faults: Vec<Fault> = serde_json::from_str(text)?;
+        let plan = Self::new();
+        for fault in faults {
+            if let Effect::Error { status, .. } = fault.effect {
+                anyhow::ensure!(
+                    (300..600).contains(&status),
+                    "an error's status is 300 to 599, not {status}"
+                );
+            }
+            plan.add(fault);
+        }
+        Ok(plan)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Armed>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a fault, counting from now.
+    pub fn add(&self, fault: Fault) {
+        self.lock().push(Armed { fault, seen: 0, fired: 0 });
+    }
+
+    /// Removes all faults.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    /// How often the faults struck since each was added, in all.
+    pub fn fired(&self) -> u64 {
+        self.lock().iter().map(|armed| armed.fired).sum()
+    }
+
+    /// Counts a request and says what happens to it. Several faults can strike one request.
+    pub(crate) fn strike(&self, operation: &str, key: Option<&str>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for armed in self.lock().iter_mut().filter(|a| a.fault.matches(operation, key)) {
+            let turn = armed.seen;
+            armed.seen += 1;
+            let end = armed.fault.times.map_or(u64::MAX, |times| armed.fault.skip.saturating_add(times));
+            if (armed.fault.skip..end).contains(&turn) {
+                armed.fired += 1;
+                effects.push(armed.fault.effect.clone());
+            }
+        }
+        effects
+    }
+}
+
+/// How long the answer waits.
+pub(crate) fn delay(effects: &[Effect]) -> Duration {
+    let wait = |effect: &Effect| match effect {
+        Effect::Delay { for_ms } => *for_ms,
+        _ => 0,
+    };
+    Duration::from_millis(effects.iter().map(wait).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nth_matching_request_is_struck_and_no_other() {
+        let plan = FaultPlan::new();
+        plan.add(Fault::on("GetObject", Effect::DropAnswer).key("big").nth(2));
+        let struck: Vec<bool> = [
+            ("GetObject", Some("big/1")),
+            ("PutObject", Some("big/1")),
+            ("GetObject", Some("small")),
+            ("GetObject", Some("a/big")),
+            ("GetObject", Some("big/1")),
+        ]
+        .map(|(operation, key)| !plan.strike(operation, key).is_empty())
+        .to_vec();
+        assert_eq!(struck, [false, false, false, true, false]);
+        assert_eq!(plan.fired(), 1);
+    }
+
+    #[test]
+    fn a_plan_is_read_from_json() {
+        let plan = FaultPlan::from_json(
+            r#"[
+                {"operation": "GetObject", "key": "x", "skip": 1, "times": 2,
+                 "effect": {"error": {"status": 503, "code": "SlowDown"}}},
+                {"effect": "wrong_etag"},
+                {"effect": {"reset": {}}},
+                {"effect": {"stall": {"after_bytes": 10, "for_ms": 5}}}
+            ]"#,
+        )
+        .unwrap();
+        assert_eq!(plan.lock().len(), 4);
+        assert_eq!(plan.lock()[2].fault.effect, Effect::Reset { after_bytes: None });
+    }
+
+    #[test]
+    fn a_plan_with_a_mistake_is_refused() {
+        for text in [
+            r#"[{"effect": "explode"}]"#,
+            r#"[{"efect": "wrong_etag"}]"#,
+            r#"[{"effect": {"error": {"status": 200, "code": "X"}}}]"#,
+        ] {
+            assert!(FaultPlan::from_json(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A running server: its threads, its address, its end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use s3s::auth::SimpleAuth;
+use s3s::host::SingleDomain;
+use s3s::service::S3ServiceBuilder;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use crate::api::{Folder, Gate};
+use crate::config::Config;
+use crate::fault::FaultPlan;
+use crate::requests::RequestLog;
+use crate::store::{Error, Store};
+use crate::wire;
+
+/// Threads that answer requests. More only help when the bodies of many clients are received at once.
+const THREADS: usize = 2;
+/// Threads that wait for the disk.
+const BLOCKING_THREADS_MAX: usize = 32;
+/// A write that is under way when the server stops gets this long.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server with threads of its own. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    runtime: Option<Runtime>,
+    address: SocketAddr,
+    log: RequestLog,
+    faults: FaultPlan,
+}
+
+impl Server {
+    /// Opens the folder, makes the buckets and listens; requests are answered from when this returns.
+    ///
+    /// # Errors
+    /// When the folder can't be read or written or is in use by another server, a bucket's name is not allowed, or the
+    /// address is taken.
+    pub fn start(config: Config) -> anyhow::Result<Self> {
+        anyhow::ensure!(!config.access_key.is_empty(), "the access key is empty");
+        anyhow::ensure!(!config.secret_key.is_empty(), "the secret key is empty");
+        let store = Arc::new(Store::open(&config.root)?);
+        for bucket in &config.buckets {
+            anyhow::ensure!(s3s::path::check_bucket_name(bucket), "`{bucket}` can't be the name of a bucket");
+            match store.create_bucket(bucket) {
+                Ok(()) | Err(Error::BucketExists) => {}
+                Err(error) => anyhow::bail!("can't make the bucket `{bucket}`: {error:?}"),
+            }
+        }
+        let log = RequestLog::default();
+        let mut builder = S3ServiceBuilder::new(Folder::new(store));
+        builder.set_auth(SimpleAuth::from_single(config.access_key.as_str(), config.secret_key.as_str()));
+        builder.set_access(Gate::new(config.faults.clone(), log.clone()));
+        if let Some(domain) = &config.domain {
+            let host = SingleDomain::new(domain)
+                .with_context(|| format!("`{domain}` can't be a domain for buckets"))?;
+            builder.set_host(host);
+        }
+        let service = builder.build();
+
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .max_blocking_threads(BLOCKING_THREADS_MAX)
+            .thread_name("s3server")
+            .enable_all()
+            .build()
+            .context("can't start threads")?;
+        let listener = runtime
+            .block_on(TcpListener::bind(config.listen))
+            .with_context(|| format!("can't listen on {}", config.listen))?;
+        let address = listener.local_addr().context("can't tell the address")?;
+        runtime.spawn(wire::accept(listener, service, log.clone()));
+        Ok(Self { runtime: Some(runtime), address, log, faults: config.faults })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it listens, as clients want it: `http://127.0.0.1:PORT`.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What it was asked.
+    pub fn requests(&self) -> &RequestLog {
+        &self.log
+    }
+
+    /// What is to go wrong; changeable at any time.
+    pub fn faults(&self) -> &FaultPlan {
+        &self.faults
+    }
+
+    /// Ends all connections and returns the folder; what was answered for is there.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(STOP_TIMEOUT);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,40 @@
+//! Why the folder refused.
+
+use std::io;
+
+/// The answer of this room.
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// One table turns these into S3 error codes: `api/error.rs`.
+#[derive(Debug)]
+pub(crate) enum Error {
+    NoSuchBucket,
+    BucketExists,
+    BucketNotEmpty,
+    NoSuchKey,
+    NoSuchUpload,
+    /// If-Match or If-None-Match does not hold.
+    Precondition,
+    /// A part of a Complete is not there, or is another one.
+    InvalidPart(u16),
+    InvalidPartOrder,
+    /// A part that is not the last has less than 5 MiB.
+    EntityTooSmall {
+        part: u16,
+        size: u64,
+    },
+    /// A sum the client named is not that of the bytes.
+    BadDigest(String),
+    InvalidRequest(String),
+    Io {
+        what: &'static str,
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Says what was tried.
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+}

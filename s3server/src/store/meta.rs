@@ -1,0 +1,89 @@
+//! What is remembered about an object beside its bytes.
+
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::sums::Sum;
+
+/// Which file some metadata belongs to: a rename keeps all three, any other way to change the file does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) inode: u64,
+    pub(crate) size: u64,
+    pub(crate) mtime_ns: i64,
+}
+
+impl Identity {
+    pub(crate) fn of(stat: &Metadata) -> Self {
+        let mtime_ns = stat.mtime().saturating_mul(1_000_000_000).saturating_add(stat.mtime_nsec());
+        Self { inode: stat.ino(), size: stat.size(), mtime_ns }
+    }
+
+    /// When the file was written, in whole seconds: what HTTP headers can say, so that listings say the same.
+    pub(crate) fn modified(&self) -> SystemTime {
+        let seconds = self.mtime_ns.div_euclid(1_000_000_000);
+        u64::try_from(seconds).map_or(UNIX_EPOCH, |s| UNIX_EPOCH + Duration::from_secs(s))
+    }
+
+    /// The ETag of a file that was put into the folder by hand.
+    pub(crate) fn derived_etag(&self) -> String {
+        let mark = (self.mtime_ns as u64).rotate_left(17) ^ self.size;
+        format!("{:016x}{mark:016x}-1", self.inode)
+    }
+}
+
+/// What a PUT or a Complete said about an object.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Meta {
+    pub(crate) etag: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sum: Option<Sum>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) headers: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) user: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) storage_class: Option<String>,
+    /// Sizes of its parts, when it was uploaded in parts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parts: Vec<u64>,
+    /// The upload that made it: a Complete that is sent again is answered as the first one was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) upload: Option<String>,
+}
+
+impl Meta {
+    /// Of a file that nobody uploaded.
+    pub(crate) fn derived(identity: &Identity) -> Self {
+        Self { etag: identity.derived_etag(), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_derived_etag_changes_with_each_part_of_the_identity() {
+        let base = Identity { inode: 5, size: 10, mtime_ns: 1_000 };
+        let others = [
+            Identity { inode: 6, ..base },
+            Identity { size: 11, ..base },
+            Identity { mtime_ns: 1_001, ..base },
+        ];
+        for other in others {
+            assert_ne!(base.derived_etag(), other.derived_etag());
+        }
+    }
+
+    #[test]
+    fn a_record_of_an_older_server_is_read() {
+        let meta: Meta = serde_json::from_str(r#"{"etag":"abc"}"#).unwrap();
+        assert_eq!(meta, Meta { etag: "abc".into(), ..Meta::default() });
+    }
+}

@@ -1,0 +1,148 @@
+//! Connections and what a fault does to them.
+//!
+//! Enters: HTTP requests on TCP connections. Leaves: the answers of [`crate::api`], changed as the fault plan says.
+//! The room never looks at keys or objects.
+
+mod body;
+mod line;
+
+use std::convert::Infallible;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use s3s::service::S3Service;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use self::body::{Inbound, Outbound};
+use self::line::{Connection, Line};
+use crate::fault::{self, Effect};
+use crate::requests::RequestLog;
+
+/// hyper reads requests in pieces of up to this size and holds as much of an answer.
+const BUFFER: usize = 1 << 20;
+/// A head that takes longer is not coming.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// After a failed accept (no file descriptors left): time for connections to end.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// One request and what becomes of it; travels in the request's extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    effects: OnceLock<Vec<Effect>>,
+    line: Arc<Line>,
+}
+
+impl Exchange {
+    /// Says, once, what strikes this request.
+    pub(crate) fn strike(&self, effects: Vec<Effect>) {
+        let _ = self.0.effects.set(effects);
+    }
+
+    /// What strikes this request; nothing before its operation is known.
+    pub(crate) fn effects(&self) -> &[Effect] {
+        self.0.effects.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether this effect strikes.
+    pub(crate) fn has(&self, effect: &Effect) -> bool {
+        self.effects().contains(effect)
+    }
+
+    /// The connection ends with a reset instead of an answer.
+    pub(crate) fn hang_up(&self) {
+        self.0.line.cut(line::Cut::Reset);
+    }
+}
+
+/// Why a connection ends without an answer: a fault asked for it.
+#[derive(Debug)]
+struct HungUp;
+
+impl std::fmt::Display for HungUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a fault ended the connection")
+    }
+}
+
+impl std::error::Error for HungUp {}
+
+/// Accepts connections until the future is dropped; they end with it.
+pub(crate) async fn accept(listener: TcpListener, service: S3Service, log: RequestLog) -> Infallible {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                connections.spawn(connection(stream, service.clone(), log.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "can't accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, service: S3Service, log: RequestLog) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "can't set TCP_NODELAY");
+    }
+    let line = Arc::new(Line::default());
+    let io = TokioIo::new(Connection::new(stream, line.clone(), log));
+    let answering = hyper::service::service_fn(move |request| {
+        // Boxed: the future holds the whole request and every operation's state.
+        Box::pin(answer(service.clone(), line.clone(), request))
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(BUFFER)
+        .half_close(false)
+        .serve_connection(io, answering)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+async fn answer(
+    service: S3Service,
+    line: Arc<Line>,
+    request: hyper::Request<Incoming>,
+) -> Result<hyper::Response<s3s::Body>, HungUp> {
+    let exchange = Exchange(Arc::new(Inner { effects: OnceLock::new(), line: line.clone() }));
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(exchange.clone());
+    let body = s3s::Body::http_body(Inbound::new(body, exchange.clone()));
+    let answered = service.call(hyper::Request::from_parts(parts, body)).await;
+
+    let effects = exchange.effects();
+    let wait = fault::delay(effects);
+    if !wait.is_zero() {
+        tokio::time::sleep(wait).await;
+    }
+    if exchange.has(&Effect::DropAnswer) {
+        exchange.hang_up();
+    }
+    if line.is_cut() {
+        return Err(HungUp);
+    }
+    let Ok(mut response) = answered else { return Err(HungUp) };
+    if exchange.has(&Effect::WrongEtag)
+        && let Some(etag) = response.headers_mut().get_mut(http::header::ETAG)
+    {
+        *etag = http::HeaderValue::from_static("\"00000000000000000000000000000000\"");
+    }
+    if effects.iter().any(body::concerns) {
+        let (head, body) = response.into_parts();
+        let body = s3s::Body::http_body(Outbound::new(body, effects.to_vec(), line));
+        response = hyper::Response::from_parts(head, body);
+    }
+    Ok(response)
+}

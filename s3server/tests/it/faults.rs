@@ -1,0 +1,118 @@
+//! Faults as clients feel them.
+
+use s3server::{Effect, Fault};
+
+use crate::client::Lab;
+
+fn lab(fault: Fault) -> (Lab, Vec<u8>) {
+    let lab = Lab::new();
+    let data: Vec<u8> = (0..1_000_000u32).map(|i| (i / 11) as u8).collect();
+    lab.put("k", &data);
+    lab.server().faults().add(fault);
+    (lab, data)
+}
+
+#[test]
+fn an_error_is_answered_as_often_as_asked_and_nothing_is_done() {
+    let effect = Effect::Error { status: 503, code: "SlowDown".into() };
+    let (lab, _) = lab(Fault::on("PutObject", effect).times(2));
+    for _ in 0..2 {
+        lab.object("PUT", "new").body(b"x").send().fails(503, "SlowDown");
+    }
+    lab.get("new").fails(404, "NoSuchKey");
+    lab.put("new", b"x");
+    assert_eq!(lab.server().faults().fired(), 2);
+}
+
+#[test]
+fn a_truncated_body_ends_in_order_after_exactly_so_many_bytes() {
+    let (lab, data) = lab(Fault::on("GetObject", Effect::Truncate { after_bytes: 300_001 }).nth(1));
+    let got = lab.get("k");
+    assert_eq!(got.header("content-length"), "1000000");
+    assert_eq!(got.body, &data[..300_001]);
+    assert!(got.broken.is_some_and(|e| !e.contains("ConnectionReset")));
+    assert_eq!(lab.get("k").ok().body, data);
+}
+
+#[test]
+fn a_reset_comes_before_the_answer_or_within_the_body() {
+    let (lab, data) = lab(Fault::on("GetObject", Effect::Reset { after_bytes: Some(1000) }).nth(1));
+    let got = lab.get("k");
+    assert!(got.broken.is_some_and(|e| e.contains("ConnectionReset")));
+    assert!(data.starts_with(&got.body) && got.body.len() <= 1000);
+    lab.server().faults().clear();
+    lab.server().faults().add(Fault::on("PutObject", Effect::Reset { after_bytes: None }));
+    lab.object("PUT", "new").body(b"x").try_send().unwrap_err();
+    lab.get("new").fails(404, "NoSuchKey");
+}
+
+#[test]
+fn a_dropped_answer_leaves_the_object_there() {
+    let (lab, _) = lab(Fault::on("PutObject", Effect::DropAnswer).key("new"));
+    lab.object("PUT", "new").body(b"kept").try_send().unwrap_err();
+    assert_eq!(lab.get("new").ok().body, b"kept");
+}
+
+#[test]
+fn an_upload_that_is_cut_leaves_nothing() {
+    let (lab, data) = lab(Fault::on("PutObject", Effect::ResetUpload { after_bytes: 500_000 }));
+    lab.object("PUT", "new").body(&data).try_send().unwrap_err();
+    lab.get("new").fails(404, "NoSuchKey");
+    let staged = std::fs::read_dir(lab.root.path().join(".s3server/staged")).unwrap().count();
+    assert_eq!(staged, 0);
+}
+
+#[test]
+fn one_flipped_bit_is_one_wrong_byte() {
+    let (lab, data) = lab(Fault::on("GetObject", Effect::FlipBit { at_byte: 777_777 }));
+    let got = lab.get("k").ok().body;
+    let wrong: Vec<_> = (0..data.len()).filter(|&i| got[i] != data[i]).collect();
+    assert_eq!(wrong, [777_777]);
+}
+
+#[test]
+fn a_stalled_body_stops_and_then_goes_on() {
+    let stall = Effect::Stall { after_bytes: 5, for_ms: 300 };
+    let (lab, data) = lab(Fault::on("GetObject", stall));
+    let start = std::time::Instant::now();
+    assert_eq!(lab.get("k").ok().body, data);
+    assert!(start.elapsed().as_millis() >= 300);
+}
+
+#[test]
+fn a_delayed_answer_comes_late_and_whole() {
+    let (lab, data) = lab(Fault::on("GetObject", Effect::Delay { for_ms: 200 }));
+    let start = std::time::Instant::now();
+    assert_eq!(lab.get("k").ok().body, data);
+    assert!(start.elapsed().as_millis() >= 200);
+}
+
+#[test]
+fn an_answer_can_lie_about_its_etag_or_ignore_what_was_asked() {
+    let (lab, data) = lab(Fault::on("GetObject", Effect::WrongEtag));
+    let etag = lab.object("HEAD", "k").send().header("etag").to_owned();
+    assert_ne!(lab.get("k").ok().header("etag"), etag);
+    lab.server().faults().clear();
+    lab.server().faults().add(Fault::on("GetObject", Effect::IgnoreRange));
+    let got = lab.object("GET", "k").header("range", "bytes=5-6").send();
+    assert_eq!((got.status, got.body.len()), (200, data.len()));
+    lab.server().faults().clear();
+    lab.server().faults().add(Fault::on("GetObject", Effect::IgnoreIfMatch));
+    assert_eq!(lab.object("GET", "k").header("if-match", "\"no\"").send().status, 200);
+}
+
+#[test]
+fn a_complete_can_fail_with_status_200() {
+    let (lab, _) =
+        lab(Fault::on("CompleteMultipartUpload", Effect::OkWithError { code: "InternalError".into() }));
+    let id = lab.object("POST", "mpu").query("uploads", "").send().ok().first("UploadId");
+    let part =
+        lab.object("PUT", "mpu").query("partNumber", "1").query("uploadId", &id).body(b"x").send().ok();
+    let body = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{}</ETag></Part></CompleteMultipartUpload>",
+        part.header("etag")
+    );
+    let done = lab.object("POST", "mpu").query("uploadId", &id).body(body.as_bytes()).send();
+    done.fails(200, "InternalError");
+    lab.get("mpu").fails(404, "NoSuchKey");
+}

@@ -1,0 +1,11 @@
+//! The server as clients meet it: real sockets, real signatures.
+
+mod binary;
+mod checksums;
+mod client;
+mod conditions;
+mod faults;
+mod folder;
+mod keys;
+mod multipart;
+mod objects;
