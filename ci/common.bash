@@ -63,7 +63,10 @@ forget_aws() {
 runs() {
     local pid
     pid=$(cat "$1" 2>/dev/null) && [ -n "$pid" ] || return 1
-    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$2" ] && tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF -- "$3"
+    # It may end while we look.
+    {
+        [ "$(cat "/proc/$pid/comm")" = "$2" ] && tr '\0' '\n' <"/proc/$pid/cmdline" | grep -qxF -- "$3"
+    } 2>/dev/null
 }
 
 # end PIDFILE COMM WORD: ends that process, asking first; 10 s later by force.
