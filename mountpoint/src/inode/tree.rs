@@ -56,6 +56,9 @@ impl Tree {
     /// forgotten beyond it, and a longer one is not remembered at all.
     pub(super) const LISTED_ENTRIES_MAX: usize = 200_000;
 
+    /// Siblings of a removed file that are looked at for one that S3 surely has; if none of them is, S3 is asked.
+    const SIBLINGS_MAX: usize = 8;
+
     pub(super) fn new(prefix: &Prefix, ttl: Ttl, now: Instant, mounted: SystemTime) -> Self {
         let root = Inode {
             key: prefix.key().clone(),
@@ -174,7 +177,9 @@ impl Tree {
         let stat = self.stat(inode, now);
         let entry_valid_for = match &inode.node {
             _ if inode.place == Place::Nowhere => Duration::ZERO,
-            Node::Directory(directory) => left(self.ttl.directory(), directory.checked, now),
+            Node::Directory(directory) => {
+                directory.checked.map_or(Duration::ZERO, |since| left(self.ttl.directory(), since, now))
+            }
             // The next path that leads here asks again, so that an open can tell whose lookup it follows.
             Node::File(file) if file.fresh.is_some() => Duration::ZERO,
             Node::File(file) => stat.valid_for.min(left(self.ttl.directory(), file.checked, now)),
@@ -211,7 +216,9 @@ impl Tree {
     fn recall_one(&self, ino: InodeNo, now: Instant, ask: Ask) -> Recall {
         let within = |ttl, since| !left(ttl, since, now).is_zero();
         let (checked, sure) = match &self.inodes[&ino].node {
-            Node::Directory(directory) => (within(self.ttl.directory(), directory.checked), true),
+            Node::Directory(directory) => {
+                (directory.checked.is_some_and(|since| within(self.ttl.directory(), since)), true)
+            }
             Node::File(file) => {
                 let confirmed = file.stored.as_ref().and_then(|(_, confirmed)| *confirmed);
                 let sure = file.is_local() || confirmed.is_some_and(|since| within(self.ttl.file(), since));
@@ -324,7 +331,7 @@ impl Tree {
     ) -> Result<InodeNo> {
         if let Some(ino) = child {
             if let Some(directory) = self.directory_mut(ino) {
-                directory.checked = now;
+                directory.checked = Some(now);
                 self.inodes.get_mut(&ino).expect("a child lives").learned = asked;
                 return Ok(ino);
             }
@@ -419,7 +426,7 @@ impl Tree {
 
     fn checked(&mut self, ino: InodeNo, now: Instant) {
         match self.inodes.get_mut(&ino).map(|inode| &mut inode.node) {
-            Some(Node::Directory(directory)) => directory.checked = now,
+            Some(Node::Directory(directory)) => directory.checked = Some(now),
             Some(Node::File(file)) => file.checked = now,
             None => {}
         }
@@ -559,6 +566,27 @@ impl Tree {
                 let at = self.changed(parent, &name, false);
                 self.inodes.get_mut(&ino).expect("looked at above").learned = at;
                 self.place(ino, Place::Remote);
+            }
+            ino = parent;
+        }
+    }
+
+    /// Something below was removed for good: directories above that may have held nothing else are asked for again.
+    pub(super) fn removed_below(&mut self, mut ino: InodeNo, now: Instant) {
+        while let Some(inode) = self.inodes.get(&ino) {
+            let Node::Directory(directory) = &inode.node else { return };
+            let known = |other: &InodeNo| matches!(self.recall_one(*other, now, Ask::Both), Recall::Found(_));
+            let holds_more = directory.children.values().take(Self::SIBLINGS_MAX).any(known);
+            if ino == ROOT || inode.place != Place::Remote || holds_more {
+                return;
+            }
+            let (parent, name) = (inode.parent, inode.name.clone());
+            let at = self.changed(parent, &name, false);
+            if let Ok(inode) = self.inode_mut(ino) {
+                inode.learned = at;
+            }
+            if let Some(directory) = self.directory_mut(ino) {
+                directory.checked = None;
             }
             ino = parent;
         }

@@ -173,3 +173,20 @@ async fn what_is_local_outlives_the_kernels_references() {
     bench.table.commit_write(f, meta);
     assert_eq!(bench.table.len(), 1, "stored and unreferenced: nothing is left to keep");
 }
+
+#[tokio::test]
+async fn a_directory_goes_with_its_last_file_and_rmdir_of_it_is_content() {
+    let bench = Bench::new(Ttl::Indefinite, &["d/e/x", "d/e/y", "z"]);
+    bench.list(ROOT).await;
+    let e = bench.walk("d/e").await.unwrap().ino;
+    bench.lookup(e, "y").await.unwrap();
+    bench.table.unlink(e, OsStr::new("x"), true).await.unwrap();
+    let (e_again, cost) = bench.cost(bench.walk("d/e")).await;
+    assert_eq!((e_again.unwrap().ino, cost), (e, 0), "y is known to be there");
+    bench.table.unlink(e, OsStr::new("y"), true).await.unwrap();
+    let d = bench.table.try_lookup(ROOT, OsStr::new("d"));
+    assert!(d.is_none(), "it may have gone with its last file");
+    bench.table.rmdir(ROOT, OsStr::new("d")).await.unwrap();
+    assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("d")).await, ErrorKind::NotFound);
+}
