@@ -36,6 +36,20 @@ pub use path::Prefix;
 pub use readdir::{DirEntry, Listing};
 pub use state::WriteWish;
 
+/// What fuzz targets reach.
+#[cfg(feature = "testing")]
+pub mod fuzzing {
+    /// How a key of a directory's listing is shown there: as a name, and whether that is a directory. `None`: not at all, or
+    /// as the directory itself.
+    pub fn shown<'a>(directory: &str, listed: &'a str) -> Option<(&'a str, bool)> {
+        match super::path::show(directory, listed) {
+            super::path::Shown::File(name) => Some((name, false)),
+            super::path::Shown::Directory(name) => Some((name, true)),
+            super::path::Shown::Own | super::path::Shown::Hidden(_) => None,
+        }
+    }
+}
+
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
