@@ -47,7 +47,8 @@ pub struct Config {
     /// Connections open at once; doubling it lets twice as many requests run side by side, for twice the memory in read
     /// buffers. More requests wait in line.
     pub connections_max: usize,
-    /// Bytes that one connection reads at once; doubling it halves the system calls of a fast body.
+    /// Bytes that one connection reads at once; doubling it halves the system calls of a fast body. Measured, CPU of a
+    /// body: 0.22 s/GiB with 1 MiB, 0.34 with 256 KiB.
     pub read_buffer: usize,
     /// Throughput to aim for, in bytes per second: how many connections are worth having. Doubling it doubles them, up to
     /// `connections_max`.
@@ -112,7 +113,7 @@ impl Default for Config {
             sign_payload: false,
             attempts_max: 10,
             connections_max: Self::CONNECTIONS,
-            read_buffer: 256 << 10,
+            read_buffer: Self::READ_BUFFER_MAX as usize,
             throughput_target: 10_000_000_000 / 8,
             timeouts: Timeouts::default(),
         }

@@ -12,7 +12,7 @@ const SCALE: Duration = Duration::from_millis(500);
 const CAP: Duration = Duration::from_secs(20);
 
 /// Whether this kind of failure passes by itself.
-pub(super) fn is_transient(kind: &ErrorKind) -> bool {
+fn is_transient(kind: &ErrorKind) -> bool {
     match kind {
         ErrorKind::Throttled
         | ErrorKind::Timeout
@@ -33,6 +33,16 @@ pub(super) fn is_transient(kind: &ErrorKind) -> bool {
         | ErrorKind::Unsupported
         | ErrorKind::InvalidRequest
         | ErrorKind::TooLarge => false,
+    }
+}
+
+/// How often a request that fails so is tried at most. Bytes that are refused as damaged twice more are damaged here,
+/// and sending them again helps nobody.
+pub(super) fn tries_max(kind: &ErrorKind, attempts_max: u32) -> u32 {
+    match kind {
+        ErrorKind::Corrupt => attempts_max.min(3),
+        kind if is_transient(kind) => attempts_max,
+        _ => 1,
     }
 }
 

@@ -25,8 +25,12 @@ impl Moved {
         self.0.received.load(Relaxed)
     }
 
+    pub(super) fn sent(&self) -> u64 {
+        self.0.sent.load(Relaxed)
+    }
+
     pub(super) fn total(&self) -> u64 {
-        self.received() + self.0.sent.load(Relaxed)
+        self.received() + self.sent()
     }
 }
 

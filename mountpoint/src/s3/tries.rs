@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::answer::is_about_credentials;
-use super::retry::{backoff, is_transient};
+use super::retry::{backoff, tries_max};
 use super::wire::{Failure, Wire};
 use super::{Error, ErrorKind, Result};
 use crate::object::ObjectKey;
@@ -64,8 +64,7 @@ impl<'a> Tries<'a> {
         }
         let wait = backoff(self.attempt, self.wire.dice.roll(), failure.retry_after);
         let now = self.wire.clock.now();
-        let worth = is_transient(failure.error.kind())
-            && self.attempt < self.attempts_max
+        let worth = self.attempt < tries_max(failure.error.kind(), self.attempts_max)
             && now + wait < self.deadline
             && self.wire.budget.take();
         if !worth {

@@ -122,7 +122,8 @@ impl Wire {
             let mut lease = self.lease(&draft, fresh).await.map_err(|e| context.failure(e, false))?;
             let timeouts = &self.config.timeouts;
             let mut watch = Watch::new(&self.clock, &lease.moved, timeouts.first_byte, draft.deadline);
-            let received = lease.moved.received();
+            let (received, sent) = (lease.moved.received(), lease.moved.sent());
+            let body_len = request.body().len();
             self.metrics.s3_requests.inc();
             match lease.send(request, &mut watch).await {
                 Ok(response) => {
@@ -148,7 +149,10 @@ impl Wire {
                     }
                     lease.blame();
                     tracing::debug!(operation = draft.operation, attempt = draft.attempt, error = %broken, "no answer");
-                    return Err(context.broken(broken));
+                    let mut failure = context.broken(broken);
+                    // A store that did not get the whole body can't have stored it.
+                    failure.ambiguous = lease.moved.sent() - sent >= body_len;
+                    return Err(failure);
                 }
             }
         }

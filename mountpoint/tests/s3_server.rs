@@ -1,0 +1,199 @@
+//! The client against the embedded server: signatures that are checked, any key, every operation.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mountpoint::buffer::{Fill, Pool, Use};
+use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
+use mountpoint::clock::Clock;
+use mountpoint::metrics::Metrics;
+use mountpoint::object::{ObjectId, ObjectKey};
+use mountpoint::s3::{
+    CompleteUpload, Config, Credentials, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient as _,
+    PutObject, S3Client, UploadPart,
+};
+use s3server::Server;
+
+struct Store {
+    client: Arc<S3Client>,
+    metrics: Arc<Metrics>,
+    server: Outside,
+    _folder: tempfile::TempDir,
+}
+
+/// The server has a runtime of its own, which may neither begin nor end within the test's.
+struct Outside(Option<Server>);
+
+impl Outside {
+    fn start(config: s3server::Config) -> Self {
+        Self(Some(std::thread::spawn(move || Server::start(config).unwrap()).join().unwrap()))
+    }
+
+    fn endpoint(&self) -> String {
+        self.0.as_ref().unwrap().endpoint()
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        let server = self.0.take();
+        let _ = std::thread::spawn(move || drop(server)).join();
+    }
+}
+
+fn config(server: &Outside) -> Config {
+    let shape = s3server::Config::new("unused");
+    Config {
+        bucket: "bucket".into(),
+        region: Some("us-east-1".into()),
+        endpoint_url: Some(server.endpoint()),
+        credentials: Some(Credentials::new(shape.access_key, shape.secret_key, None, None, "test")),
+        ..Config::default()
+    }
+}
+
+async fn store(change: impl FnOnce(&mut Config)) -> Store {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Outside::start(s3server::Config::new(folder.path()).bucket("bucket"));
+    let mut config = config(&server);
+    change(&mut config);
+    let metrics = Arc::new(Metrics::default());
+    let client = S3Client::connect(config, Clock::machine(), Arc::clone(&metrics)).await.unwrap();
+    Store { client, metrics, server, _folder: folder }
+}
+
+fn new_object(key: &str, checksum: Option<ChecksumAlgorithm>) -> NewObject {
+    NewObject { key: key.into(), content_type: None, only_if_absent: false, checksum }
+}
+
+fn put(key: &str, data: &[u8]) -> PutObject {
+    PutObject {
+        object: new_object(key, Some(ChecksumAlgorithm::Crc32c)),
+        body: data.chunks(1000).map(Bytes::copy_from_slice).collect(),
+        checksum: Some(Checksum::of(ChecksumAlgorithm::Crc32c, data)),
+    }
+}
+
+async fn read(client: &S3Client, key: &str, range: std::ops::Range<u64>) -> Vec<u8> {
+    let key = ObjectKey::new(key);
+    let meta = client.head_object(&key).await.unwrap();
+    let pool = Pool::new(&mountpoint::buffer::Config::default());
+    let (send, receive) = std::sync::mpsc::channel();
+    let blocks: Vec<_> = range
+        .clone()
+        .step_by(1 << 20)
+        .map(|at| pool.try_take(Use::Demand, (range.end - at).min(1 << 20) as usize).unwrap())
+        .collect();
+    let mut fill = Fill::new(blocks, move |b| send.send(b).unwrap());
+    let id = ObjectId { key, etag: meta.etag };
+    client.get_object(&GetObject { id, range, object_size: meta.size }, &mut fill).await.unwrap();
+    receive.try_iter().flat_map(|b| b.to_vec()).collect()
+}
+
+#[tokio::test]
+async fn any_key_is_stored_listed_read_and_removed_under_its_own_name() {
+    let store = store(|_| {}).await;
+    let mut keys = vec![
+        "plain",
+        "a b",
+        "a+b",
+        "a%20b",
+        "a%2Bb",
+        "ü/é",
+        "a//b",
+        "x/../y",
+        "./z",
+        "trail/",
+        "q?r=s&t",
+        "#h",
+        "'\"<>&;",
+        "~!*()",
+        "tab\tnew\nline",
+        "\u{1}",
+        "back\\slash",
+        "emoji \u{1f980}",
+    ];
+    for key in &keys {
+        store.client.put_object(&put(key, key.as_bytes())).await.unwrap();
+    }
+    let (mut listed, mut request) = (Vec::new(), ListObjects { max_keys: 5, ..ListObjects::default() });
+    loop {
+        let page = store.client.list_objects(&request).await.unwrap();
+        listed.extend(page.objects.iter().map(|o| o.key.as_str().to_owned()));
+        request.continuation_token = page.next_token;
+        if request.continuation_token.is_none() {
+            break;
+        }
+    }
+    keys.sort_unstable();
+    assert_eq!(listed, keys);
+    for key in &keys {
+        assert_eq!(read(&store.client, key, 0..key.len() as u64).await, key.as_bytes());
+        store.client.delete_object(&ObjectKey::new(key)).await.unwrap();
+        let gone = store.client.head_object(&ObjectKey::new(key)).await.unwrap_err();
+        assert_eq!(*gone.kind(), ErrorKind::NotFound);
+    }
+    assert!(store.metrics.s3_connections.get() <= 2, "requests in a row share a connection");
+    assert_eq!(store.metrics.s3_retries.get(), 0);
+}
+
+#[tokio::test]
+async fn a_signed_payload_is_accepted_and_a_wrong_checksum_refused() {
+    let store = store(|c| c.sign_payload = true).await;
+    let data = vec![7; 2_500_000];
+    store.client.put_object(&put("k", &data)).await.unwrap();
+    assert_eq!(read(&store.client, "k", 1_000_000..2_500_000).await, data[1_000_000..]);
+    let mut wrong = put("k", &data);
+    wrong.checksum = Some(Checksum { algorithm: ChecksumAlgorithm::Crc32c, value: 1 });
+    let refused = store.client.put_object(&wrong).await.unwrap_err();
+    assert_eq!(*refused.kind(), ErrorKind::Corrupt, "{refused}");
+}
+
+#[tokio::test]
+async fn parts_become_one_object_whatever_the_checksum() {
+    let store = store(|_| {}).await;
+    let part = |n: u8| vec![n; 5 << 20];
+    for algorithm in [None, Some(ChecksumAlgorithm::Crc32c), Some(ChecksumAlgorithm::Crc64Nvme)] {
+        let object = new_object("dir/multi part", algorithm);
+        let upload = store.client.create_multipart_upload(&object).await.unwrap();
+        let pending = store.client.list_multipart_uploads("dir/").await.unwrap();
+        assert_eq!(pending.iter().map(|p| &p.upload).collect::<Vec<_>>(), [&upload]);
+        let mut parts = Vec::new();
+        for n in 1..=2 {
+            let body = part(n);
+            let checksum = algorithm.map(|a| Checksum::of(a, &body));
+            let request = UploadPart {
+                upload: upload.clone(),
+                part_number: n.into(),
+                body: vec![body.into()],
+                checksum,
+            };
+            parts.push(store.client.upload_part(&request).await.unwrap());
+        }
+        let complete = CompleteUpload { upload: upload.clone(), parts, only_if_absent: false };
+        store.client.complete_multipart_upload(&complete).await.unwrap();
+        let whole = read(&store.client, "dir/multi part", 0..10 << 20).await;
+        assert!(whole == [part(1), part(2)].concat());
+        store.client.abort_multipart_upload(&upload).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_secret_is_denied_and_never_shown() {
+    let store = store(|_| {}).await;
+    let wrong = Config {
+        credentials: Some(Credentials::new(
+            s3server::Config::new("unused").access_key,
+            "CANARY-SECRET",
+            None,
+            None,
+            "test",
+        )),
+        ..config(&store.server)
+    };
+    assert!(!format!("{wrong:?}").contains("CANARY"));
+    let metrics = Arc::new(Metrics::default());
+    let error = S3Client::connect(wrong, Clock::machine(), metrics).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Denied);
+    assert!(!format!("{error} {error:?}").contains("CANARY"));
+}
