@@ -168,8 +168,11 @@ impl Drop for DiskCache {
 fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool) {
     for job in queue {
         let kept = !stop.load(Relaxed) && store.write(&job.id, job.object_size, job.block, &job.bytes);
-        let count = if kept { &store.metrics.cache_puts } else { &store.metrics.cache_puts_dropped };
-        count.inc();
+        if kept {
+            store.metrics.cache_puts.inc();
+        } else if !store.contains(&job.id, job.block) {
+            store.metrics.cache_puts_dropped.inc();
+        }
     }
 }
 

@@ -50,8 +50,11 @@ pub(super) fn identity<'a>(scope: &'a str, key: &'a ObjectKey, etag: &'a ETag) -
 #[derive(Debug)]
 pub(super) struct Index {
     hasher: RandomState,
-    shards: Box<[Mutex<HashMap<u64, Arc<Entry>>>]>,
+    shards: Box<[Shard]>,
 }
+
+/// By hash of the identity.
+type Shard = Mutex<HashMap<u64, Arc<Entry>>>;
 
 impl Index {
     /// Nothing known.
@@ -60,7 +63,7 @@ impl Index {
         Self { hasher: RandomState::new(), shards }
     }
 
-    fn place(&self, identity: &Identity<'_>) -> (u64, &Mutex<HashMap<u64, Arc<Entry>>>) {
+    fn place(&self, identity: &Identity<'_>) -> (u64, &Shard) {
         let hash = self.hasher.hash_one((identity.scope, identity.key, identity.etag));
         (hash, &self.shards[(hash >> 32) as usize % SHARDS])
     }

@@ -116,7 +116,7 @@ impl Store {
         if blocks.is_empty() {
             return Ok(Found::Empty);
         }
-        let owner = Owner::read(self.scope(), &header.identity);
+        let owner = Owner::read(&self.scope, &header.identity);
         Ok(Found::Sound(Entry::new(owner, *name, &header, blocks, data.modified)))
     }
 

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! disk.rs   opened, asked and fed by the engine; the writers' queue
-//! store.rs  reads, writes, evicts ........ load.rs  what an earlier run left
+//! read.rs, write.rs  one block out, one block in
+//! store.rs  the accounts, eviction ....... load.rs  what an earlier run left
 //!   file.rs, index.rs   which blocks are here, who may touch them (memory only)
 //!   format.rs, eviction.rs, health.rs   the decisions: what to believe, what goes, when to give up
 //!   io.rs   the system calls
@@ -27,9 +28,11 @@ mod lock;
 #[cfg(any(test, feature = "testing"))]
 mod memory;
 mod open_files;
+mod read;
 mod store;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::fmt::Debug;
 use std::ops::Range;

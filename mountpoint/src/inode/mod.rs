@@ -156,7 +156,7 @@ impl InodeTable {
 
     /// Whether the inode exists only here so far, or is being replaced from here: S3 has nothing to say of it yet.
     pub fn is_local(&self, ino: InodeNo) -> bool {
-        self.0.tree.lock().inode(ino).is_some_and(|inode| inode.place == Place::Local)
+        self.0.tree.lock().inode(ino).is_some_and(|inode| inode.place == state::Place::Local)
     }
 
     /// The key of an inode, for logs; a directory's ends in `/`. `None` when the inode is gone.

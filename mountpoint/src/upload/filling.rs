@@ -78,19 +78,18 @@ impl Upload {
                 None => Ok(None),
             };
             let mut ready = Vec::new();
-            let step = {
+            let (next, remains) = {
                 let mut state = self.state.lock();
-                self.drain(&mut state, granted, &mut ready)
+                match self.drain(&mut state, granted, &mut ready) {
+                    Ok(next) => (next, None),
+                    Err(error) => (None, state.fail(error)),
+                }
             };
             ready.into_iter().for_each(|done| done(Ok(())));
-            match step {
-                Ok(Some(next)) => need = Some(next),
-                Ok(None) => break,
-                Err(error) => {
-                    self.state.lock().busy = false;
-                    self.fail(error);
-                    break;
-                }
+            self.clean_up(remains);
+            match next {
+                Some(next) => need = Some(next),
+                None => break,
             }
         }
         self.turn.notify_waiters();
@@ -105,7 +104,6 @@ impl Upload {
     ) -> Result<Option<Need>, Error> {
         if state.error.is_some() {
             state.part = None;
-            state.busy = false;
             return Ok(None);
         }
         if let (Some((want, reservation)), Some(part)) = (granted?, &mut state.part) {

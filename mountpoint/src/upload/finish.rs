@@ -27,7 +27,7 @@ impl Upload {
         };
         let made = match multipart {
             Some(multipart) => self.complete(&multipart, size).await,
-            None => self.put(part).await,
+            None => self.put(part, size).await,
         };
         match made {
             Ok(stored) => {
@@ -70,9 +70,14 @@ impl Upload {
         multipart.complete(size, whole).await
     }
 
-    async fn put(&self, part: Option<Part>) -> Result<Stored, Error> {
+    async fn put(&self, part: Option<Part>, size: u64) -> Result<Stored, Error> {
         let empty = || Part::new(1, 0, self.shared.algorithm());
         let part = part.unwrap_or_else(empty).seal();
+        if part.len != size {
+            let key = &self.object.key;
+            tracing::error!(%key, size, held = part.len, "the bytes at hand are not the file that was written: not stored");
+            return Err(Error::Corrupt);
+        }
         let mut outcome = self.outcome.subscribe();
         let (blocks, _sending) = tokio::select! {
             biased;

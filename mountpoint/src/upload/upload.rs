@@ -61,6 +61,14 @@ pub(super) struct Held {
     pub(super) _leave: Counted,
 }
 
+/// What a failed upload still holds.
+pub(super) struct Remains {
+    error: Error,
+    part: Option<Part>,
+    held: VecDeque<Held>,
+    multipart: Option<Arc<Multipart>>,
+}
+
 impl Upload {
     pub(super) fn new(shared: Arc<Shared>, object: NewObject) -> Self {
         let state = State {
@@ -129,8 +137,10 @@ impl Upload {
                 }
             }
             Err(error) => {
+                // Under the same lock: nobody may finish a file that this write is missing from.
+                let remains = state.fail(error.clone());
                 drop(state);
-                self.fail(error.clone());
+                self.clean_up(remains);
                 done(Err(error));
             }
         }
@@ -184,14 +194,13 @@ impl Upload {
 
     /// Gives the upload up with its first error: memory returns, held writes are answered, the store is told. Once.
     pub(super) fn fail(&self, error: Error) {
-        let (part, held, multipart) = {
-            let mut state = self.state.lock();
-            if state.error.is_some() || state.committing {
-                return;
-            }
-            state.error = Some(error.clone());
-            (state.part.take(), std::mem::take(&mut state.held), state.multipart.clone())
-        };
+        let remains = self.state.lock().fail(error);
+        self.clean_up(remains);
+    }
+
+    /// The rest of a failure, outside the lock.
+    pub(super) fn clean_up(&self, remains: Option<Remains>) {
+        let Some(Remains { error, part, held, multipart }) = remains else { return };
         drop(part);
         self.outcome.send_if_modified(|outcome| {
             let first = outcome.is_none();
@@ -205,6 +214,18 @@ impl Upload {
         for held in held {
             (held.done)(Err(error.clone()));
         }
+    }
+}
+
+impl State {
+    /// Nothing is taken or sent from here on. `None` when that was so before, or when it is too late.
+    pub(super) fn fail(&mut self, error: Error) -> Option<Remains> {
+        if self.error.is_some() || self.committing {
+            return None;
+        }
+        self.error = Some(error.clone());
+        let (part, held) = (self.part.take(), std::mem::take(&mut self.held));
+        Some(Remains { error, part, held, multipart: self.multipart.clone() })
     }
 }
 

@@ -32,10 +32,19 @@ const ATTEMPTS: usize = 3;
 /// Folders by their path under the bucket's, each with its `/`; the bucket's own is the empty string.
 #[derive(Debug, Default)]
 pub(super) struct Folders {
-    /// The modification time at which the index agreed with the folder; `None` when it may not.
-    known: BTreeMap<String, Option<i64>>,
+    /// When the index agreed with each folder; `None` when it may not.
+    known: BTreeMap<String, Option<Agreed>>,
     swept: Option<Instant>,
     sweep_took: Duration,
+}
+
+/// The index agreed with a folder when the folder had this stamp.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Agreed {
+    stamp: i64,
+    /// Somebody may have changed the folder after it was read under the same stamp: it is read once more when the
+    /// stamp is old enough to tell.
+    doubtful: bool,
 }
 
 type Index = Sorted<Arc<Entry>>;
@@ -74,11 +83,14 @@ impl Folders {
     }
 
     fn compare(&mut self, root: &Path, folder: &str, index: &mut Index) -> io::Result<()> {
-        match self.known.get(folder) {
-            None => Ok(()),
-            Some(Some(stamp)) if folder_stamp(root, folder)? == Some(*stamp) => Ok(()),
-            Some(_) => self.read(root, folder.to_owned(), &Remembered::new(), index),
-        }
+        let Some(known) = self.known.get(folder) else { return Ok(()) };
+        let agrees = match known {
+            Some(agreed) if folder_stamp(root, folder)? == Some(agreed.stamp) => {
+                !(agreed.doubtful && is_old(agreed.stamp))
+            }
+            _ => false,
+        };
+        if agrees { Ok(()) } else { self.read(root, folder.to_owned(), &Remembered::new(), index) }
     }
 
     /// Reads a folder, and those in it that are new, into the index.
@@ -126,7 +138,7 @@ impl Folders {
                 }
             }
             self.drop_vanished(&folder, &files, &below, index);
-            self.known.insert(folder, settled(stamp).then_some(stamp));
+            self.known.insert(folder, Some(Agreed { stamp, doubtful: !is_old(stamp) }));
             unread.extend(below.into_iter().filter(|f| !self.known.contains_key(f)));
         }
         Ok(())
@@ -234,7 +246,8 @@ impl Folders {
             match self.noting(root, parent(part), || fs::create_dir(root.join(part))) {
                 Ok(()) => {
                     let stamp = folder_stamp(root, part)?;
-                    self.known.insert(part.to_owned(), stamp);
+                    let agreed = stamp.map(|stamp| Agreed { stamp, doubtful: false });
+                    self.known.insert(part.to_owned(), agreed);
                 }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                     if !is_real_folder(&root.join(part))? {
@@ -304,10 +317,16 @@ impl Folders {
         folder: &str,
         change: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
-        let before = self.known.get(folder).copied().flatten();
-        let agreed = before.is_some() && folder_stamp(root, folder)? == before;
+        let known = self.known.get(folder).copied().flatten();
+        let before = match known {
+            Some(agreed) => known.filter(|_| folder_stamp(root, folder).ok().flatten() == Some(agreed.stamp)),
+            None => None,
+        };
         change()?;
-        let after = if agreed { folder_stamp(root, folder)? } else { None };
+        let after = match before {
+            Some(agreed) => folder_stamp(root, folder)?.map(|stamp| Agreed { stamp, ..agreed }),
+            None => None,
+        };
         self.known.insert(folder.to_owned(), after);
         Ok(())
     }
@@ -340,7 +359,7 @@ fn vanished<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// Whether a stamp is old enough that a later change gets another one.
-fn settled(stamp: i64) -> bool {
+fn is_old(stamp: i64) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i64);
     now.saturating_sub(stamp) > STAMP_TICK_NS
 }

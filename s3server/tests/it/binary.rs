@@ -3,6 +3,9 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::client::{BUCKET, Lab};
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_s3server"));
@@ -75,4 +78,48 @@ fn a_secret_comes_from_a_file_and_is_never_printed() {
     let mut command = program();
     command.arg(root.path()).arg("--secret-key-file").arg(&secret).args(["--bucket", "No_Bucket"]);
     assert!(!one_line_error(&mut command).contains("very-secret-value"));
+}
+
+/// Goal: bytes and metadata of an object are of one version whenever the server dies. Method: one key is overwritten
+/// again and again, each version saying in its metadata what its bytes are; the server is killed in between; a new one
+/// over the same folder must find a whole version. Repeated, since the moment matters.
+#[test]
+fn a_killed_server_leaves_whole_versions() {
+    let mut lab = Lab::new();
+    lab.server.take().unwrap().stop();
+    for round in 0..10u64 {
+        let port_file = lab.root.path().join("port");
+        let _ = fs::remove_file(&port_file);
+        let mut server = program()
+            .arg(lab.root.path())
+            .args(["--listen", "127.0.0.1:0", "--bucket", BUCKET, "--port-file"])
+            .arg(&port_file)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        lab.address =
+            ([127, 0, 0, 1], fs::read_to_string(&port_file).unwrap().trim().parse().unwrap()).into();
+        lab.object("PUT", "k").header("x-amz-meta-mark", "7").body(&[7; 10]).send().ok();
+        std::thread::scope(|scope| {
+            let killer = scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(20 + 7 * round));
+                server.kill().unwrap();
+                server.wait().unwrap();
+            });
+            for version in 0u64.. {
+                let (mark, size) = ((round * 31 + version) as u8, 1000 + (version % 7) as usize);
+                let request = lab.object("PUT", "k").header("x-amz-meta-mark", &mark.to_string());
+                if request.body(&vec![mark; size]).try_send().is_err() {
+                    break;
+                }
+            }
+            killer.join().unwrap();
+        });
+        lab.start();
+        let got = lab.get("k").ok();
+        let mark: u8 = got.header("x-amz-meta-mark").parse().expect("the metadata of a whole version");
+        assert!(!got.body.is_empty() && got.body.iter().all(|&byte| byte == mark));
+        lab.server.take().unwrap().stop();
+    }
 }

@@ -24,6 +24,8 @@ const PLAIN_PATH: &AsciiSet = &PLAIN.remove(b'/');
 pub(crate) struct Lab {
     pub(crate) server: Option<Server>,
     pub(crate) root: tempfile::TempDir,
+    /// Where requests go: the server in this process, or another one.
+    pub(crate) address: SocketAddr,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -100,6 +102,7 @@ impl Lab {
         let mut lab = Self {
             server: None,
             root,
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
             runtime: tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(1)
                 .enable_all()
@@ -111,7 +114,9 @@ impl Lab {
     }
 
     pub(crate) fn start(&mut self) {
-        self.server = Some(Server::start(Config::new(self.root.path()).bucket(BUCKET)).unwrap());
+        let server = Server::start(Config::new(self.root.path()).bucket(BUCKET)).unwrap();
+        self.address = server.address();
+        self.server = Some(server);
     }
 
     pub(crate) fn restart(&mut self) {
@@ -226,7 +231,7 @@ impl Request<'_> {
     /// Err when the connection ended before an answer.
     pub(crate) fn try_send(self) -> Result<Answer, String> {
         let lab = self.lab;
-        let address = lab.server().address();
+        let address = lab.address;
         let request = self.signed(address);
         lab.runtime.block_on(exchange(address, request))
     }

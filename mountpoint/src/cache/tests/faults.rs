@@ -36,7 +36,7 @@ struct FaultyDisk {
 }
 
 impl FaultyDisk {
-    fn new(dir: &Path, fault: Fault, at: u64) -> (Box<dyn BlockIo>, Arc<Mutex<Plan>>) {
+    fn over(dir: &Path, fault: Fault, at: u64) -> (Box<dyn BlockIo>, Arc<Mutex<Plan>>) {
         let plan = Arc::new(Mutex::new(Plan { fault, at, calls: 0, reads: 0, space: None }));
         (Box::new(Self { disk: disk(dir), plan: Arc::clone(&plan) }), plan)
     }
@@ -145,7 +145,7 @@ fn fail_each_call(fault: Fault, stride: u64) {
     let mut at = 1;
     loop {
         let dir = tempfile::tempdir().unwrap();
-        let (io, plan) = FaultyDisk::new(dir.path(), fault, at);
+        let (io, plan) = FaultyDisk::over(dir.path(), fault, at);
         let faulty = store_with(io, dir.path(), Some(LIMIT));
         faulty.load_all(&AtomicBool::new(false));
         let all = live(&faulty);
@@ -192,7 +192,7 @@ fn a_death_at_any_call_leaves_a_sound_cache() {
 #[test]
 fn a_dead_disk_is_left_alone_after_a_few_failures() {
     let dir = tempfile::tempdir().unwrap();
-    let (io, plan) = FaultyDisk::new(dir.path(), Fault::From(Errno::IO), u64::MAX);
+    let (io, plan) = FaultyDisk::over(dir.path(), Fault::From(Errno::IO), u64::MAX);
     let store = store_with(io, dir.path(), Some(64 * MIB));
     store.load_all(&AtomicBool::new(false));
     let ids: Vec<_> = (0..40).map(|i| id(&format!("k{i}"), "\"1\"")).collect();
@@ -210,7 +210,7 @@ fn a_dead_disk_is_left_alone_after_a_few_failures() {
 #[test]
 fn a_hit_on_a_verified_block_is_one_read_and_no_other_call() {
     let dir = tempfile::tempdir().unwrap();
-    let (io, plan) = FaultyDisk::new(dir.path(), Fault::Once(Errno::IO), u64::MAX);
+    let (io, plan) = FaultyDisk::over(dir.path(), Fault::Once(Errno::IO), u64::MAX);
     let store = store_with(io, dir.path(), Some(64 * MIB));
     store.load_all(&AtomicBool::new(false));
     let a = id("a", "\"1\"");
@@ -229,7 +229,7 @@ fn a_hit_on_a_verified_block_is_one_read_and_no_other_call() {
 #[test]
 fn without_a_limit_the_share_of_the_file_system_stays_free() {
     let dir = tempfile::tempdir().unwrap();
-    let (io, plan) = FaultyDisk::new(dir.path(), Fault::Once(Errno::IO), u64::MAX);
+    let (io, plan) = FaultyDisk::over(dir.path(), Fault::Once(Errno::IO), u64::MAX);
     // 100 MiB in all, 15 free: 10 may be used.
     plan.lock().space = Some((15 * MIB, 100 * MIB));
     let store = store_with(io, dir.path(), None);
@@ -252,7 +252,7 @@ fn without_a_limit_the_share_of_the_file_system_stays_free() {
 #[test]
 fn a_full_disk_stops_writing_for_a_while_and_never_reading() {
     let dir = tempfile::tempdir().unwrap();
-    let (io, plan) = FaultyDisk::new(dir.path(), Fault::Once(Errno::NOSPC), u64::MAX);
+    let (io, plan) = FaultyDisk::over(dir.path(), Fault::Once(Errno::NOSPC), u64::MAX);
     let clock = Clock::manual();
     let store =
         Store::new(io, &config(dir.path(), Some(64 * MIB)), 8, clock.clone(), Arc::new(Metrics::default()));

@@ -72,7 +72,7 @@ fn another_key_version_bucket_endpoint_or_size_is_a_miss() {
     assert!(!read_block(&again, &a, 101, 0), "the object never had this size");
     assert_eq!(again.metrics.cache_corrupt.get(), 1);
     assert!(!read_block(&again, &a, 100, 0), "so the file is not to be believed");
-    assert_eq!(files(dir.path()), [PathBuf::new(); 0]);
+    assert!(files(dir.path()).is_empty());
     assert_eq!(again.used_bytes(), 0);
 }
 
@@ -170,7 +170,7 @@ fn files_swapped_between_keys_are_not_believed() {
     swap(&paths[2], &paths[3]);
     let all_swapped = store(dir.path(), Some(64 * MIB));
     assert!(!read_block(&all_swapped, &a, 5000, 0) && !read_block(&all_swapped, &b, 5000, 0));
-    assert_eq!(files(dir.path()), [PathBuf::new(); 0], "and they are removed");
+    assert!(files(dir.path()).is_empty(), "and they are removed");
 }
 
 #[test]
@@ -250,5 +250,5 @@ fn an_object_too_large_or_with_too_long_a_name_is_not_kept() {
     assert!(!store.write(&id("a", &"x".repeat(2000)), 10 * MIB, 0, &block));
     assert!(!store.write(&id("a", "1"), 10 * MIB, 0, &block[1..]), "not a whole block");
     assert!(!store.contains(&id("a", "1"), u64::MAX));
-    assert_eq!(files(dir.path()), [PathBuf::new(); 0]);
+    assert!(files(dir.path()).is_empty());
 }

@@ -48,10 +48,34 @@ async fn thirty_two_writers_at_once_finish_at_128_mib() {
     all_at_once(Bench::new(large_parts(None)), 32, 17 * MIB + 3, MIB).await;
 }
 
-/// Goal: first blocks don't fill the pool while everybody waits for a whole part: a hundred first blocks of 1 MiB would.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_writers_at_once_finish_with_nowhere_to_spill_to() {
-    all_at_once(Bench::new(large_parts(None)), 100, 9 * MIB + 3, 256 << 10).await;
+/// Goal: first blocks never fill what whole parts need. Readers leave writers the 42 MiB they are sure of; forty first
+/// blocks of 1 MiB would leave 2, and everybody would wait for a part.
+#[tokio::test]
+async fn forty_writers_that_begin_together_finish_with_nowhere_to_spill_to() {
+    let bench = Bench::new(large_parts(None));
+    let readers = bench.pool.try_reserve(Use::Demand, 70 << 20).unwrap();
+    let expected = Arc::new(data(9 * MIB, 4));
+    let uploads: Vec<_> = (0..40).map(|i| bench.create(&format!("{i:02}"))).collect();
+    let begun: Vec<_> = uploads.iter().map(|upload| start(upload, 0, &expected[..MIB])).collect();
+    let mut tasks = JoinSet::new();
+    for (upload, begun) in uploads.iter().map(Arc::clone).zip(begun) {
+        let expected = Arc::clone(&expected);
+        tasks.spawn(async move {
+            begun.await.unwrap().unwrap();
+            for (i, piece) in expected[MIB..].chunks(MIB / 4).enumerate() {
+                write(&upload, MIB + i * (MIB / 4), piece).await.unwrap();
+            }
+            upload.finish().await.unwrap();
+        });
+    }
+    while let Some(result) = tasks.join_next().await {
+        result.unwrap();
+    }
+    for i in 0..40 {
+        assert!(bench.client.object(format!("{i:02}")).unwrap()[..] == expected[..], "file {i}");
+    }
+    drop(readers);
+    bench.assert_clean();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

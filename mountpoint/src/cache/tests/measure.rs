@@ -1,0 +1,61 @@
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// CPU time of this thread.
+fn cpu() -> Duration {
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(schedstat.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// Prints what hits and puts cost on this machine, in one thread and out of the page cache:
+/// `CARGO_PROFILE_DEV_OPT_LEVEL=3 cargo test -p mountpoint --lib cache::tests::measure -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures; nothing to pass or fail but the reads themselves"]
+#[expect(clippy::print_stdout, reason = "figures for whoever runs it")]
+fn cost_of_hits_and_puts() {
+    const BLOCKS: u64 = 512;
+    let dir = tempfile::tempdir().unwrap();
+    let (a, size) = (
+        id("some/prefix/like/real/ones/object-0001.bin", "\"9b2cf535f27731c974343645a3985328\""),
+        BLOCKS * MIB,
+    );
+    let bytes = content(&a, 0..MIB);
+    let mut into = vec![0; MIB as usize];
+    let gib = BLOCKS as f64 / 1024.0;
+    {
+        let store = store(dir.path(), Some(2 * size));
+        let start = cpu();
+        for block in 0..BLOCKS {
+            assert!(store.write(&a, size, block, &bytes));
+        }
+        println!("puts: {:.3} CPU-s/GiB", (cpu() - start).as_secs_f64() / gib);
+    }
+    let store = store(dir.path(), Some(2 * size));
+    for what in ["first (verifying)", "second", "third"] {
+        let (start, wall) = (cpu(), Instant::now());
+        for block in 0..BLOCKS {
+            assert!(store.read(&a, size, &block_range(size, block), &mut into));
+        }
+        let per_gib = (cpu() - start).as_secs_f64() / gib;
+        println!(
+            "1 MiB sequential hits, {what}: {per_gib:.3} CPU-s/GiB, {:.2} GiB/s",
+            gib / wall.elapsed().as_secs_f64()
+        );
+    }
+    let count = 1_000_000u64;
+    let (start, wall, mut at) = (cpu(), Instant::now(), 1u64);
+    for _ in 0..count {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let page = (at >> 33) % (size / 4096);
+        assert!(store.read(&a, size, &(page * 4096..(page + 1) * 4096), &mut into[..4096]));
+    }
+    let per_hit = (cpu() - start).as_secs_f64() / count as f64 * 1e9;
+    println!("4 KiB random hits: {per_hit:.0} ns CPU, {:.0}/s", count as f64 / wall.elapsed().as_secs_f64());
+    let (start, mut here) = (cpu(), 0);
+    for i in 0..count {
+        here += u64::from(store.contains(&a, i % (2 * BLOCKS)));
+    }
+    println!("contains: {:.0} ns CPU", (cpu() - start).as_secs_f64() / count as f64 * 1e9);
+    assert!(here > 0);
+}
