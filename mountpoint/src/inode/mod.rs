@@ -41,7 +41,6 @@ use crate::metrics::Metrics;
 use crate::object::ObjectKey;
 use crate::s3::ObjectClient;
 use crate::sync::{Arc, Mutex};
-use state::Place;
 use tree::Tree;
 
 /// Number of an inode: unique for the life of a mount, never reused.
