@@ -183,8 +183,10 @@ impl TestMount {
     pub(crate) fn remount(mut self, setup: &Setup) -> Self {
         assert!(self.killed, "only the dead are raised");
         super::run(Command::new("umount").arg("-l").arg(&self.dir));
+        // Folder and directory go to the successor; what is dropped here owns neither.
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a temporary folder"));
-        Self::start(Arc::clone(&self.store), folder, self.dir.clone(), setup)
+        let dir = std::mem::take(&mut self.dir);
+        Self::start(Arc::clone(&self.store), folder, dir, setup)
     }
 
     /// Sends the engine a signal and waits for its end; how it ended.
