@@ -37,7 +37,7 @@ pub(crate) fn short(figure: f64) -> String {
         size if size >= 99.95 => 0,
         size if size >= 9.995 => 1,
         size if size >= 0.0995 => 2,
-        size if size == 0.0 => 0,
+        0.0 => 0,
         _ => 3,
     };
     format!("{figure:.digits$}")

@@ -37,7 +37,7 @@ pub(crate) struct Page<'a> {
 pub(crate) fn page<'a>(objects: &'a BTreeMap<String, Object>, args: &ListArgs) -> Page<'a> {
     let mut page = Page { contents: Vec::new(), prefixes: Vec::new(), next: None };
     let mut last = String::new();
-    let mut from = Some(start(args));
+    let mut from = start(args);
     while let Some(bound) = from.take() {
         for (key, object) in objects.range::<str, _>((as_str(&bound), Bound::Unbounded)) {
             if !key.starts_with(&args.prefix) {
@@ -61,15 +61,14 @@ pub(crate) fn page<'a>(objects: &'a BTreeMap<String, Object>, args: &ListArgs) -
     page
 }
 
-fn start(args: &ListArgs) -> Bound<String> {
+/// Where a page begins; none behind the last name there could be.
+fn start(args: &ListArgs) -> Option<Bound<String>> {
     if args.after.is_empty() || args.after < args.prefix {
-        return Bound::Included(args.prefix.clone());
+        return Some(Bound::Included(args.prefix.clone()));
     }
     match common_prefix(&args.after, args) {
-        Some(common) if args.resumed => {
-            past(common).map_or(Bound::Excluded(args.after.clone()), Bound::Included)
-        }
-        _ => Bound::Excluded(args.after.clone()),
+        Some(common) if args.resumed => past(common).map(Bound::Included),
+        _ => Some(Bound::Excluded(args.after.clone())),
     }
 }
 
