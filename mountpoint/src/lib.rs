@@ -12,8 +12,21 @@
 pub mod buffer;
 pub mod cache;
 pub mod checksum;
+pub mod cli;
 pub mod clock;
+pub mod config;
+pub mod daemon;
+pub mod fs;
+pub mod fuse;
+pub mod inode;
+pub mod logging;
 pub mod metrics;
+pub mod mount;
 pub mod object;
+pub mod prefetch;
 pub mod s3;
 pub mod sync;
+pub mod upload;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

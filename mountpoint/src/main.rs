@@ -1,2 +1,80 @@
-//! Under way.
-fn main() {}
+//! `mount-s3`: flags, then a mount, then an exit code. 0: mounted (background) or unmounted (foreground); 1: it failed; 2: bad usage.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+use mountpoint::cli::Args;
+use mountpoint::config::{self, Config};
+use mountpoint::daemon;
+use mountpoint::fuse::Unmounter;
+use mountpoint::{logging, mount};
+
+/// Measured: receiving through hyper costs 30 % less CPU than with glibc's allocator (DESIGN 3).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let in_background = std::env::var_os(daemon::BACKGROUND_ENV).is_some();
+    let outcome = match (args.foreground, in_background) {
+        (true, _) => run(&args, false),
+        (false, true) => run(&args, true),
+        (false, false) => daemon::start(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mount-s3: {}", daemon::one_line(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
+    if in_background {
+        daemon::detach()?;
+    }
+    let mounted = start(args);
+    if in_background {
+        daemon::report(mounted.as_ref().map(|_| ()))?;
+        if mounted.is_err() {
+            // The first process tells the user.
+            std::process::exit(1);
+        }
+    }
+    let mounted = mounted?;
+    tracing::info!("{} is mounted at {}", args.bucket, args.directory.display());
+    unmount_on_signals(mounted.unmounter())?;
+    let served = mounted.wait();
+    tracing::info!("{} is unmounted", args.bucket);
+    served
+}
+
+fn start(args: &Args) -> anyhow::Result<mount::Mounted> {
+    logging::init(&config::logging(args))?;
+    let mounted = mount::mount(Config::from_args(args)?);
+    if let Err(error) = &mounted {
+        tracing::error!("{}", daemon::one_line(error));
+    }
+    mounted
+}
+
+/// SIGINT, SIGTERM and SIGHUP unmount; serving ends then by itself. A device that was handed to us is left: its
+/// owner unmounts, or mounts anew.
+fn unmount_on_signals(unmounter: Unmounter) -> anyhow::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("taking signals")?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            tracing::info!("signal {signal}: unmounting");
+            match unmounter.unmount() {
+                Ok(true) => {}
+                Ok(false) => std::process::exit(0),
+                Err(error) => tracing::error!("unmounting failed: {error}"),
+            }
+        }
+    })?;
+    Ok(())
+}

@@ -1,1 +1,71 @@
-//! Under way.
+//! Holds the house's promises: what `ARCHITECTURE.md` and the docs say of the tree is true of the tree.
+//!
+//! Enters: the tree, as text. Leaves: findings, each a file, a line and a sentence. `ARCHITECTURE.md` is the law: the
+//! arrows between rooms, the names that stay in one place, the fences around `unsafe` and the reasons for
+//! dependencies are read from its tables, so the page and the check can't drift apart. Nothing here knows what the
+//! code does.
+
+pub mod arrows;
+pub mod docs;
+pub mod form;
+pub mod law;
+mod lex;
+pub mod rust;
+pub mod supply;
+pub mod tree;
+
+use std::fmt;
+
+pub use tree::Tree;
+
+/// A promise that is not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which file, from the top of the tree.
+    pub path: String,
+    /// Line, from 1; 0 for the file as a whole.
+    pub line: usize,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl Finding {
+    /// Of a file and a line.
+    pub fn new(path: impl Into<String>, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.into(), line, message: message.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.message),
+            line => write!(f, "{}:{line}: {}", self.path, self.message),
+        }
+    }
+}
+
+/// Every rule over the whole tree.
+///
+/// # Errors
+/// `ARCHITECTURE.md` lacks a table that a rule reads.
+pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
+    let law = law::Law::read(tree)?;
+    let mut findings = arrows::check(tree, &law);
+    findings.extend(form::check(tree, &law));
+    findings.extend(docs::check(tree, &law));
+    findings.extend(supply::check(tree)?);
+    Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_keeps_its_promises() {
+        let findings = check(&Tree::of_this_workspace().unwrap()).unwrap();
+        let lines: Vec<String> = findings.iter().map(Finding::to_string).collect();
+        assert!(lines.is_empty(), "{} findings:\n{}", lines.len(), lines.join("\n"));
+    }
+}

@@ -2,9 +2,43 @@
 //!
 //! Enters: verified bytes of an object version, block by block; a question for a range. Leaves: the bytes, checked, or
 //! "not here". A cache is a rumour: whatever is wrong with it is a miss, never an error, and it never asks S3.
+//!
+//! ```text
+//! disk.rs   opened, asked and fed by the engine; the writers' queue
+//! store.rs  reads, writes, evicts ........ load.rs  what an earlier run left
+//!   file.rs, index.rs   which blocks are here, who may touch them (memory only)
+//!   format.rs, eviction.rs, health.rs   the decisions: what to believe, what goes, when to give up
+//!   io.rs   the system calls
+//! ```
+//! One sparse file per object version holds the object's bytes at their offsets, so that a complete one whose blocks
+//! were all verified since this start can one day be handed to the kernel as an open file; whoever does that must keep
+//! it from eviction while it is out, since a punched hole reads as zeros.
+
+mod disk;
+mod error;
+mod eviction;
+mod file;
+mod format;
+mod health;
+mod index;
+mod io;
+mod load;
+mod lock;
+#[cfg(any(test, feature = "testing"))]
+mod memory;
+mod open_files;
+mod store;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::path::PathBuf;
+
+pub use disk::DiskCache;
+pub use error::Error;
+#[cfg(any(test, feature = "testing"))]
+pub use memory::MemoryCache;
 
 use crate::buffer::Block;
 use crate::object::ObjectId;
@@ -16,9 +50,45 @@ const _: () = assert!(CACHE_BLOCK as usize == crate::buffer::BLOCK);
 /// Number of a block within its object: block `i` covers bytes `i * CACHE_BLOCK..(i + 1) * CACHE_BLOCK`, the last one less.
 pub type BlockIndex = u64;
 
+/// Where a cache lies and how large it may get.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// An existing directory, used by one process at a time; one mount after the other may be of different buckets.
+    pub dir: PathBuf,
+    /// The store's address: with `bucket`, what keeps two buckets' objects apart.
+    pub endpoint: String,
+    /// The bucket's name.
+    pub bucket: String,
+    /// Most disk space taken, in bytes. `None`: as much as leaves [`Config::free_min_percent`] free.
+    pub size_max: Option<u64>,
+    /// Share of the file system kept free for others when there is no `size_max`, in percent.
+    pub free_min_percent: u8,
+    /// Blocks that may wait to be written; more are dropped. Doubling it holds that many MiB more of memory, and keeps more
+    /// of what a fast network brings to a slow disk.
+    pub queue_max: usize,
+    /// Threads that write (1 to 16). Doubling it helps a disk that likes several writes at once.
+    pub writers: usize,
+}
+
+impl Config {
+    /// With the defaults: 5 % free, 32 blocks waiting, 2 writers.
+    pub fn new(dir: impl Into<PathBuf>, endpoint: impl Into<String>, bucket: impl Into<String>) -> Self {
+        Self {
+            dir: dir.into(),
+            endpoint: endpoint.into(),
+            bucket: bucket.into(),
+            size_max: None,
+            free_min_percent: 5,
+            queue_max: 32,
+            writers: 2,
+        }
+    }
+}
+
 /// Blocks of object versions, by version and index.
 pub trait BlockCache: Debug + Send + Sync + 'static {
     /// Whether the block is thought to be here. From memory, without touching the disk: cheap enough for every read.
+    /// Just after a start, while what an earlier run left is not yet indexed, "perhaps" counts as yes.
     fn contains(&self, id: &ObjectId, block: BlockIndex) -> bool;
 
     /// Reads `range` of the object (within one block, within the object) into `into`, which has that length.

@@ -47,8 +47,12 @@ pub enum ErrorKind {
 }
 
 /// An error of the S3 room: kind, what was tried on what, and what the store said.
+// Boxed: a Result that carries it stays small on the paths where nothing fails.
 #[derive(Debug)]
-pub struct Error {
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     kind: ErrorKind,
     operation: &'static str,
     key: Option<ObjectKey>,
@@ -62,7 +66,7 @@ pub struct Error {
 impl Error {
     /// Of an operation, by its S3 name (`GetObject`).
     pub fn new(kind: ErrorKind, operation: &'static str) -> Self {
-        Self {
+        Self(Box::new(Inner {
             kind,
             operation,
             key: None,
@@ -71,84 +75,84 @@ impl Error {
             message: None,
             request_id: None,
             source: None,
-        }
+        }))
     }
 
     /// On which key.
     pub fn key(mut self, key: &ObjectKey) -> Self {
-        self.key = Some(key.clone());
+        self.0.key = Some(key.clone());
         self
     }
 
     /// The HTTP status.
     pub fn status(mut self, status: u16) -> Self {
-        self.status = Some(status);
+        self.0.status = Some(status);
         self
     }
 
     /// The S3 error code and message of the answer's body.
     pub fn answer(mut self, code: Option<String>, message: Option<String>) -> Self {
-        self.code = code;
-        self.message = message;
+        self.0.code = code;
+        self.0.message = message;
         self
     }
 
     /// In our words, when the store said nothing.
     pub fn message(mut self, message: impl Into<String>) -> Self {
-        self.message = Some(message.into());
+        self.0.message = Some(message.into());
         self
     }
 
     /// The store's name for the request: what its support asks for first.
     pub fn request_id(mut self, id: Option<String>) -> Self {
-        self.request_id = id;
+        self.0.request_id = id;
         self
     }
 
     /// What lies below.
     pub fn source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.0.source = Some(source.into());
         self
     }
 
     /// What to do next.
     pub fn kind(&self) -> &ErrorKind {
-        &self.kind
+        &self.0.kind
     }
 
     /// The S3 error code, if the store sent one.
     pub fn code(&self) -> Option<&str> {
-        self.code.as_deref()
+        self.0.code.as_deref()
     }
 
     /// The HTTP status, if there was an answer.
     pub fn http_status(&self) -> Option<u16> {
-        self.status
+        self.0.status
     }
 }
 
 /// One line: `GetObject "a/b": 503 SlowDown: Please reduce your request rate (request id 42)`.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.operation)?;
-        if let Some(key) = &self.key {
+        f.write_str(self.0.operation)?;
+        if let Some(key) = &self.0.key {
             write!(f, " \"{key}\"")?;
         }
         f.write_str(":")?;
-        match (self.status, &self.code) {
+        match (self.0.status, &self.0.code) {
             (Some(status), Some(code)) => write!(f, " {status} {}", code.escape_debug())?,
             (Some(status), None) => write!(f, " HTTP {status}")?,
-            (None, _) => write!(f, " {:?}", self.kind)?,
+            (None, _) => write!(f, " {:?}", self.0.kind)?,
         }
-        if let Some(message) = &self.message {
+        if let Some(message) = &self.0.message {
             write!(f, ": {}", message.escape_debug())?;
         }
-        let mut below: Option<&dyn StdError> = self.source.as_ref().map(|s| &**s as &dyn StdError);
+        let mut below: Option<&dyn StdError> = self.0.source.as_ref().map(|s| &**s as &dyn StdError);
         while let Some(error) = below {
             write!(f, ": {error}")?;
             below = error.source();
         }
-        if let Some(id) = &self.request_id {
+        if let Some(id) = &self.0.request_id {
             write!(f, " (request id {})", id.escape_debug())?;
         }
         Ok(())
@@ -157,6 +161,6 @@ impl fmt::Display for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_ref().map(|s| &**s as _)
+        self.0.source.as_ref().map(|s| &**s as _)
     }
 }

@@ -4,7 +4,31 @@
 //! what to do next. Retries, signatures, connections and the store's habits stay in this room. It never
 //! looks at a path, a handle or a cache.
 
+mod address;
+mod answer;
+mod body;
+mod client;
+mod config;
+mod connection;
+mod credentials;
+mod endpoint;
 mod error;
+mod get;
+mod head;
+mod list;
+mod multipart;
+mod pool;
+mod put;
+mod retry;
+mod sdk;
+mod sign;
+mod stream;
+mod tls;
+mod tries;
+mod verify;
+mod watch;
+mod wire;
+mod xml;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -14,11 +38,25 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
+pub use client::S3Client;
+pub use config::{Config, Timeouts};
 pub use error::{Error, ErrorKind};
 
 use crate::buffer::Fill;
 use crate::checksum::Checksum;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
+
+/// What fuzz targets reach.
+#[cfg(feature = "testing")]
+pub mod fuzzing {
+    /// Reads a page of a listing that answers `request`.
+    ///
+    /// # Errors
+    /// What is wrong with the document.
+    pub fn list_page(document: &[u8], request: &super::ListObjects) -> Result<super::ListPage, String> {
+        super::xml::list_page(document, request)
+    }
+}
 
 /// The answer of this room.
 pub type Result<T> = std::result::Result<T, Error>;

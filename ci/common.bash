@@ -1,0 +1,85 @@
+# shellcheck shell=bash
+# What the scripts of ci/ share: plain words, packages, a clean environment, processes by their pid file.
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Read by the scripts that source this file.
+# shellcheck disable=SC2034
+release=${CARGO_TARGET_DIR:-$top/target}/release
+export CARGO_TERM_PROGRESS_WHEN=never CARGO_NET_RETRY=5
+
+# Each argument a line.
+say() { printf '%s\n' "$@"; }
+die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
+
+# Installs the Debian packages of the list that are missing, or says who must.
+need_packages() {
+    local missing=() package as_root=()
+    for package in "$@"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    command -v apt-get >/dev/null || die "this system has no apt-get. Please install what it calls ${missing[*]}, then run this again."
+    if [ "$(id -u)" -ne 0 ]; then
+        if ! command -v sudo >/dev/null; then
+            die "${missing[*]} missing, and only root may install packages. Ask for: apt-get install ${missing[*]}"
+        elif ! sudo -n true 2>/dev/null && [ ! -t 0 ]; then
+            die "${missing[*]} missing, and sudo wants a password here. Please run: sudo apt-get install ${missing[*]}"
+        fi
+        as_root=(sudo)
+    fi
+    say "Installing ${missing[*]} with apt."
+    local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}")
+    local log
+    log=$(mktemp)
+    # Lists of a fresh image are empty or stale: fetch them only if installing fails without.
+    if ! "${as_root[@]}" "${install[@]}" >"$log" 2>&1; then
+        if ! { "${as_root[@]}" apt-get update -qq && "${as_root[@]}" "${install[@]}"; } >"$log" 2>&1; then
+            tail -n 15 "$log" >&2
+            rm -f "$log"
+            die "apt could not install ${missing[*]}; its last words are above."
+        fi
+    fi
+    rm -f "$log"
+}
+
+need_rust() {
+    command -v cargo >/dev/null || die "cargo is missing. Install Rust with rustup (https://rustup.rs), then run this again; rust-toolchain.toml picks the version."
+    (cd "$top" && cargo --version >/dev/null) || die "cargo does not run here. With rustup, 'rustup show' in $top says why."
+}
+
+has_fuse() { [ -c /dev/fuse ] && { : <>/dev/fuse; } 2>/dev/null; }
+
+# The caller's AWS settings and proxies are meant for other stores than the one on loopback.
+forget_aws() {
+    local name
+    for name in $(compgen -e); do
+        case $name in
+            AWS_* | [Hh][Tt][Tt][Pp]_[Pp][Rr][Oo][Xx][Yy] | [Hh][Tt][Tt][Pp][Ss]_[Pp][Rr][Oo][Xx][Yy] | [Aa][Ll][Ll]_[Pp][Rr][Oo][Xx][Yy]) unset "$name" ;;
+        esac
+    done
+}
+
+# runs PIDFILE COMM WORD: whether the process we noted is still that command, with WORD among its arguments.
+runs() {
+    local pid
+    pid=$(cat "$1" 2>/dev/null) && [ -n "$pid" ] || return 1
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$2" ] && tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF -- "$3"
+}
+
+# end PIDFILE COMM WORD: ends that process, asking first; 10 s later by force.
+end() {
+    local pid i
+    if runs "$@"; then
+        pid=$(cat "$1")
+        kill "$pid" 2>/dev/null || true
+        for ((i = 0; i < 100; i++)); do
+            runs "$@" || break
+            sleep 0.1
+        done
+        if runs "$@"; then
+            say "$2 (process $pid) did not stop within 10 s; ending it by force."
+            kill -9 "$pid" 2>/dev/null || true
+        fi
+    fi
+    rm -f "$1"
+}

@@ -1,0 +1,155 @@
+//! Arrows between the rooms of `mountpoint/src`, and names that stay in one place.
+//!
+//! Data goes down and comes back up, and nobody below calls anybody above. A path that points to a room must stand in
+//! the row of its own room or of its own file in the table "Arrows". Code below `#[cfg(test)]` and in test files may
+//! use the doubles of `testing`, and whatever the unit under test is wired with; it is not held to the arrows.
+
+use crate::law::Law;
+use crate::rust::{Name, Source, module_of};
+use crate::tree::is_test_file;
+use crate::{Finding, Tree};
+
+const ENGINE: &str = "mountpoint/src/";
+
+/// Both rules over every source of the engine.
+pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.sources() {
+        let Some((_, below)) = path.split_once("/src/") else { continue };
+        let source = Source::read(text, &module_of(below));
+        let product = |n: &&Name| !n.in_test && !is_test_file(path);
+        for name in source.names.iter().filter(product) {
+            let complaint = place(path, name, law).or_else(|| {
+                let below = path.strip_prefix(ENGINE)?;
+                arrow(below.trim_end_matches(".rs"), name, law)
+            });
+            findings.extend(complaint.map(|c| Finding::new(path, name.line, c)));
+        }
+    }
+    findings
+}
+
+/// What is wrong with `file` (`inode/path`) using `name`, if anything is.
+fn arrow(file: &str, name: &Name, law: &Law) -> Option<String> {
+    let [root, room, ..] = name.segments.as_slice() else { return None };
+    // `main.rs` sees the library under its own name.
+    let ours = root == "crate" || (root == "mountpoint" && file == "main");
+    let home = file.split('/').next().unwrap_or_default();
+    if !ours || room == home {
+        return None;
+    }
+    let mut keys = vec![file, home];
+    keys.extend(file.match_indices('/').map(|(i, _)| &file[..i]));
+    let rows: Vec<_> = keys.iter().filter_map(|k| law.arrows.get(*k)).collect();
+    if rows.is_empty() {
+        return Some(format!("room `{home}` has no row in the table Arrows of {}", crate::law::PAGE));
+    }
+    let used = name.segments[1..].join("::");
+    let allowed = rows.iter().flat_map(|r| r.iter()).any(|a| a == "*" || is_path_prefix(a, &used));
+    let known = law.arrows.contains_key(room);
+    match (allowed, known) {
+        (true, _) => None,
+        (false, true) => Some(format!(
+            "`{home}` may not use `{used}`: that arrow points up or across. Return a value, or move the code (see \
+             Arrows in {})",
+            crate::law::PAGE
+        )),
+        (false, false) => {
+            Some(format!("`crate::{used}` goes through the crate's root: name the room that owns it"))
+        }
+    }
+}
+
+/// What is wrong with naming this path of a library in this file, if anything is.
+fn place(path: &str, name: &Name, law: &Law) -> Option<String> {
+    let used = name.text();
+    let tail = |pattern: &str| {
+        // `env::var` behind `use std::env` is `std::env::var` all the same.
+        pattern.strip_prefix("std::").is_some_and(|p| p.contains("::") && is_path_prefix(p, &used))
+    };
+    let (pattern, places) = law.places.iter().find(|(p, _)| is_path_prefix(p, &used) || tail(p))?;
+    let crate_of = |p: &str| p.split('/').next().map(str::to_owned);
+    // A rule speaks of the crates that its places stand in.
+    let concerned = places.iter().any(|p| crate_of(p) == crate_of(path));
+    let allowed = places.iter().any(|p| path == p || (p.ends_with('/') && path.starts_with(p)));
+    (concerned && !allowed).then(|| format!("`{pattern}` may be named only in {}", places.join(", ")))
+}
+
+/// Whether `path` is `prefix` or something in it.
+fn is_path_prefix(prefix: &str, path: &str) -> bool {
+    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::law::PAGE;
+
+    const LAW: &str = "## Arrows\n| `object` | - |\n| `buffer` | `object` |\n| `s3` | `buffer`, `object` |\n\
+        | `inode` | `s3`, `object` |\n| `fs` | `inode`, `object` |\n| `fs/error` | `s3::ErrorKind` |\n\
+        | `fuse` | `fs`, `inode::InodeNo` |\n| `main`, `lib`, `mount` | `*` |\n\
+        ## Names that stay in one place\n| `fuser` | `mountpoint/src/fuse/` |\n\
+        | `std::env::var` | `mountpoint/src/cli.rs` |\n| `hyper` | `mountpoint/src/s3/` |\n\
+        ## Unsafe fences\n| `a.rs` | |\n## Dependencies\n| `a` | |\n";
+
+    fn findings(path: &str, text: &str) -> Vec<String> {
+        let tree = Tree::of(&[(PAGE, LAW), (path, text)]);
+        check(&tree, &Law::read(&tree).unwrap()).into_iter().map(|f| f.message).collect()
+    }
+
+    #[test]
+    fn an_arrow_of_the_table_passes() {
+        for (path, text) in [
+            (
+                "mountpoint/src/s3/get.rs",
+                "use crate::buffer::Fill; use crate::s3::Error; use super::list::page;",
+            ),
+            (
+                "mountpoint/src/fuse/mod.rs",
+                "use crate::inode::InodeNo; use crate::fs::FileSystem; use fuser::Request;",
+            ),
+            ("mountpoint/src/fs/error.rs", "use crate::s3::ErrorKind;"),
+            ("mountpoint/src/mount.rs", "use crate::{fuse::Session, s3::S3Client};"),
+            ("mountpoint/src/main.rs", "fn main() { mountpoint::mount::run() }"),
+            ("mountpoint/src/inode/path.rs", "#[cfg(test)] mod tests { use crate::fs::FileSystem; }"),
+            ("mountpoint/src/inode/tests.rs", "use crate::fs::FileSystem;"),
+        ] {
+            assert_eq!(findings(path, text), Vec::<String>::new(), "{path}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_arrow_that_points_up_or_across_is_found_however_it_is_written() {
+        for (path, text) in [
+            ("mountpoint/src/buffer/mod.rs", "use crate::s3::Error;"),
+            ("mountpoint/src/s3/mod.rs", "use crate::{object::ETag, fs};"),
+            ("mountpoint/src/s3/mod.rs", "fn f() -> crate::inode::Error { todo }"),
+            ("mountpoint/src/s3/retry.rs", "use super::super::inode::InodeTable;"),
+            ("mountpoint/src/object.rs", "use crate::buffer::Block;"),
+            ("mountpoint/src/fs/file.rs", "use crate::s3::ErrorKind;"),
+            ("mountpoint/src/fs/error.rs", "use crate::s3::S3Client;"),
+            ("mountpoint/src/fuse/mod.rs", "use crate::inode::InodeTable;"),
+            ("mountpoint/src/inode/mod.rs", "use crate::mount::Config;"),
+            ("mountpoint/src/inode/mod.rs", "use crate::Config;"),
+            ("mountpoint/src/inode/mod.rs", "use crate::*;"),
+            ("mountpoint/src/attic/mod.rs", "use crate::object::ETag;"),
+        ] {
+            assert_eq!(findings(path, text).len(), 1, "{path}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_library_named_outside_its_place_is_found() {
+        for (path, text) in [
+            ("mountpoint/src/fs/mod.rs", "use fuser::FileAttr;"),
+            ("mountpoint/src/inode/mod.rs", "fn f() { hyper::body::to_bytes() }"),
+            ("mountpoint/src/fs/mod.rs", "fn f() { std::env::var(\"X\") }"),
+            ("mountpoint/src/fs/mod.rs", "use std::env; fn f() { env::var(\"X\") }"),
+        ] {
+            assert_eq!(findings(path, text).len(), 1, "{path}: {text}");
+        }
+        assert!(findings("mountpoint/src/cli.rs", "fn f() { std::env::var(\"X\") }").is_empty());
+        assert!(findings("mountpoint/src/fs/mod.rs", "fn f() { std::env::args() }").is_empty());
+        assert!(findings("s3server/src/http.rs", "use hyper::Body;").is_empty(), "a rule of another crate");
+    }
+}

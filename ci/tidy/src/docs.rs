@@ -1,0 +1,222 @@
+//! Lists in the docs against lists in the code: metrics, flags, claims and their tests, dependencies.
+
+use crate::law::{Law, PAGE, rows};
+use crate::rust::Source;
+use crate::{Finding, Tree};
+
+const METRICS: &str = "mountpoint/src/metrics.rs";
+const METRICS_PAGE: &str = "docs/metrics.md";
+const CLAIMS_PAGE: &str = "docs/semantics.md";
+const FLAGS: &str = "mountpoint/src/cli.rs";
+const FLAGS_PAGE: &str = "docs/configuration.md";
+
+/// Every rule of this file.
+pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
+    let mut findings = metrics(tree);
+    findings.extend(flags(tree));
+    findings.extend(claims(tree));
+    findings.extend(reasons(tree, law));
+    findings.extend(unused(tree));
+    findings
+}
+
+/// Every metric stands in the page, and the page names no other.
+fn metrics(tree: &Tree) -> Vec<Finding> {
+    let code = Source::read(tree.text(METRICS).unwrap_or_default(), &[]).mapped_strings;
+    let page = tree.text(METRICS_PAGE).unwrap_or_default();
+    let listed: Vec<String> = rows(page, "Counters").into_iter().flat_map(|[keys, _]| keys).collect();
+    let missing = code.iter().filter(|m| !listed.contains(m));
+    let extra = listed.iter().filter(|m| !code.contains(m));
+    missing
+        .map(|m| {
+            Finding::new(METRICS_PAGE, 0, format!("metric `{m}` of {METRICS} has no row below Counters"))
+        })
+        .chain(extra.map(|m| Finding::new(METRICS_PAGE, 0, format!("`{m}` is no metric of {METRICS}"))))
+        .collect()
+}
+
+/// Every flag stands in the page, and the page names no other.
+fn flags(tree: &Tree) -> Vec<Finding> {
+    let code = long_flags(tree.text(FLAGS).unwrap_or_default());
+    let words =
+        rows(tree.text(FLAGS_PAGE).unwrap_or_default(), "Flags").into_iter().flat_map(|[keys, _]| keys);
+    let listed: Vec<String> = words
+        .filter_map(|w| w.split(' ').next().filter(|f| f.starts_with("--")).map(str::to_owned))
+        .collect();
+    let from_clap = ["--version", "--help"];
+    let missing = code.iter().filter(|f| !listed.contains(f));
+    let extra = listed.iter().filter(|f| !code.contains(f) && !from_clap.contains(&f.as_str()));
+    missing
+        .map(|f| Finding::new(FLAGS_PAGE, 0, format!("flag `{f}` of {FLAGS} has no row below Flags")))
+        .chain(extra.map(|f| Finding::new(FLAGS_PAGE, 0, format!("`{f}` is no flag of {FLAGS}"))))
+        .collect()
+}
+
+/// The fields that clap is told to take as `--long-flags`.
+fn long_flags(cli: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_flag = false;
+    for line in cli.lines().map(str::trim) {
+        if let Some(attribute) = line.strip_prefix("#[arg(") {
+            is_flag = attribute.split([',', ' ', ')']).any(|word| word == "long");
+        } else if let Some((field, _)) = line.split_once(": ")
+            && line.starts_with("pub")
+            && std::mem::take(&mut is_flag)
+        {
+            let name = field.rsplit(' ').next().unwrap_or_default();
+            found.push(format!("--{}", name.replace('_', "-")));
+        }
+    }
+    found
+}
+
+/// Every claim about semantics names a test in its last cell, and that test exists.
+fn claims(tree: &Tree) -> Vec<Finding> {
+    let page = tree.text(CLAIMS_PAGE).unwrap_or_default();
+    let mut inside = false;
+    let mut findings = Vec::new();
+    for (i, line) in page.lines().enumerate() {
+        let cells = line.strip_prefix('|').and_then(|l| l.trim_end().strip_suffix('|'));
+        let Some(last) = cells.and_then(|c| c.rsplit('|').next()).map(str::trim) else {
+            inside = false;
+            continue;
+        };
+        if last == "shown by" {
+            inside = true;
+            continue;
+        }
+        if !inside || last.trim_matches('-').is_empty() && last.contains('-') {
+            continue;
+        }
+        let tests: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
+        if tests.is_empty() {
+            findings.push(Finding::new(CLAIMS_PAGE, i + 1, "a claim that no test shows"));
+        }
+        let exists = |name: &str| {
+            let function = format!("fn {name}(");
+            tree.sources().any(|(_, text)| text.contains(&function))
+        };
+        let gone = tests.iter().filter(|t| !exists(t));
+        findings.extend(gone.map(|t| Finding::new(CLAIMS_PAGE, i + 1, format!("there is no test `{t}`"))));
+    }
+    findings
+}
+
+/// Every library of the workspace has its reason, and no reason outlives its library.
+fn reasons(tree: &Tree, law: &Law) -> Vec<Finding> {
+    let entries = keys(tree.text("Cargo.toml").unwrap_or_default(), &["workspace.dependencies"]);
+    let member = |name: &str| tree.text(&format!("{name}/Cargo.toml")).is_some();
+    let libraries: Vec<&String> = entries.iter().filter(|e| !member(e)).collect();
+    let missing = libraries.iter().filter(|e| !law.dependencies.contains(e));
+    let extra = law.dependencies.iter().filter(|d| !libraries.contains(d));
+    missing
+        .map(|e| {
+            Finding::new(PAGE, 0, format!("dependency `{e}` has no row below Dependencies: why is it here?"))
+        })
+        .chain(extra.map(|d| Finding::new(PAGE, 0, format!("`{d}` is no dependency of the workspace"))))
+        .collect()
+}
+
+/// A dependency that no source of its member names.
+fn unused(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let manifests = tree.files().filter(|(p, _)| p.ends_with("/Cargo.toml"));
+    for (path, manifest) in manifests {
+        let folder = path.trim_end_matches("Cargo.toml");
+        let itself = folder.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        let sources: Vec<Source> = tree
+            .sources()
+            .filter(|(p, _)| p.starts_with(folder))
+            .map(|(_, t)| Source::read(t, &[]))
+            .collect();
+        let tables = ["dependencies", "dev-dependencies", "build-dependencies"];
+        // A member that depends on itself does so to switch its test doubles on.
+        for name in keys(manifest, &tables).iter().filter(|n| *n != itself) {
+            let ident = name.replace('-', "_");
+            if !sources.iter().any(|s| s.mentions(&ident)) {
+                findings.push(Finding::new(
+                    path,
+                    0,
+                    format!("dependency `{name}` is named by no source here"),
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// The keys of these tables of a manifest.
+fn keys(manifest: &str, tables: &[&str]) -> Vec<String> {
+    let mut inside = false;
+    let mut keys = Vec::new();
+    for line in manifest.lines() {
+        if let Some(table) = line.strip_prefix('[') {
+            inside = tables.contains(&table.trim_end().trim_end_matches(']'));
+        } else if inside && line.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            keys.extend(line.split(['=', '.', ' ']).next().map(str::to_owned));
+        }
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(files: &[(&str, &str)], dependencies: &[&str]) -> Vec<String> {
+        let law =
+            Law { dependencies: dependencies.iter().map(|s| (*s).to_owned()).collect(), ..Law::default() };
+        check(&Tree::of(files), &law).iter().map(Finding::to_string).collect()
+    }
+
+    #[test]
+    fn a_metric_without_a_row_and_a_row_without_a_metric_are_found() {
+        let code = "counters! { /// Bytes.\n bytes => \"s3.bytes\", }";
+        let page = "## Counters\n| name | meaning |\n| `s3.bytes` | Bytes. |\n";
+        assert!(messages(&[(METRICS, code), (METRICS_PAGE, page)], &[]).is_empty());
+        assert_eq!(messages(&[(METRICS, code), (METRICS_PAGE, "## Counters\n")], &[]).len(), 1);
+        assert_eq!(messages(&[(METRICS, ""), (METRICS_PAGE, page)], &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_flag_without_a_row_and_a_row_without_a_flag_are_found() {
+        let code = "#[arg(short, long, value_name = \"N\")]\npub(crate) part_size: u64,\n#[command(flatten)]\n\
+                    pub mount: Mount,\n#[arg(value_name = \"BUCKET\")]\npub bucket: String,\n";
+        let page = "## Flags\n| `--part-size BYTES` | 8 |\n| `--help` (`-h`) | |\n";
+        assert!(messages(&[(FLAGS, code), (FLAGS_PAGE, page)], &[]).is_empty());
+        assert_eq!(messages(&[(FLAGS, code)], &[]).len(), 1);
+        assert_eq!(messages(&[(FLAGS_PAGE, page)], &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_claim_without_a_test_and_a_test_that_is_gone_are_found() {
+        let code = "#[test]\nfn closing_twice_is_once() {}";
+        let page = |cell| format!("| claim | shown by |\n|---|---|\n| `close` is idempotent | {cell} |\n");
+        let found = |cell| messages(&[("m/src/lib.rs", code), (CLAIMS_PAGE, &page(cell))], &[]);
+        assert!(found("`closing_twice_is_once`").is_empty());
+        assert_eq!(found(""), ["docs/semantics.md:3: a claim that no test shows"]);
+        assert_eq!(found("`closing_twice`"), ["docs/semantics.md:3: there is no test `closing_twice`"]);
+    }
+
+    #[test]
+    fn a_dependency_without_a_reason_and_a_reason_without_a_dependency_are_found() {
+        let manifest =
+            "[workspace.dependencies]\nbytes = \"1\"\nours = { path = \"ours\" }\n\n[profile.dev]\nx = 1\n";
+        let files = [("Cargo.toml", manifest), ("ours/Cargo.toml", "")];
+        assert!(messages(&files, &["bytes"]).is_empty());
+        assert_eq!(messages(&files, &[]).len(), 1);
+        assert_eq!(messages(&files, &["bytes", "gone"]).len(), 1);
+    }
+
+    #[test]
+    fn a_dependency_that_no_source_names_is_found() {
+        let manifest = "[package]\nname = \"m\"\n[dependencies]\naws-config.workspace = true\n\
+                        [dev-dependencies]\ntempfile = \"3\"\n";
+        let files = |source| {
+            [("m/Cargo.toml", manifest), ("m/src/lib.rs", source), ("n/src/lib.rs", "use tempfile;")]
+        };
+        assert!(messages(&files("use aws_config::Region; fn f() { tempfile::tempdir() }"), &[]).is_empty());
+        let found = messages(&files("use aws_config::Region; // tempfile"), &[]);
+        assert_eq!(found, ["m/Cargo.toml: dependency `tempfile` is named by no source here"]);
+    }
+}

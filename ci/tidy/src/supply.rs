@@ -1,0 +1,189 @@
+//! What we build on: `deny.toml`'s lists of licences and banned libraries, held against what cargo resolved.
+//!
+//! `cargo deny check` does the same and more (advisories), where it is installed. It takes longer to build than this
+//! workspace, so the tests hold the lists with what every cargo has: `cargo tree` names each library that is really
+//! built, and its licence.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::{Finding, Tree};
+
+const POLICY: &str = "deny.toml";
+
+/// One library that is built.
+#[derive(Debug, PartialEq, Eq)]
+struct Library {
+    name: String,
+    licence: String,
+}
+
+/// Banned libraries, licences nobody accepted, sources other than the one registry.
+///
+/// # Errors
+/// cargo could not say what is built.
+pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
+    let policy = tree.text(POLICY).ok_or_else(|| format!("{POLICY} is missing"))?;
+    let mut findings = judge(&libraries()?, policy);
+    findings.extend(sources(tree.text("Cargo.lock").unwrap_or_default()));
+    Ok(findings)
+}
+
+fn libraries() -> Result<Vec<Library>, String> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--workspace", "--locked", "--edges", "normal,build,dev", "--prefix", "none"])
+        .args(["--format", "{p}|{l}"])
+        .current_dir(top)
+        .output()
+        .map_err(|e| format!("cargo tree: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo tree: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(parse(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Lines such as `bytes v1.12.1|MIT (*)`.
+fn parse(tree: &str) -> Vec<Library> {
+    let mut found: Vec<Library> = tree
+        .lines()
+        .filter_map(|line| line.trim_end_matches(" (*)").split_once('|'))
+        .filter_map(|(package, licence)| {
+            let name = package.split(' ').next()?.to_owned();
+            Some(Library { name, licence: licence.to_owned() })
+        })
+        .collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found.dedup();
+    found
+}
+
+fn judge(libraries: &[Library], policy: &str) -> Vec<Finding> {
+    let allowed = list(policy, "licenses", "allow");
+    let banned = list(policy, "bans", "deny");
+    let mut findings = Vec::new();
+    for library in libraries {
+        if banned.contains(&library.name) {
+            findings.push(Finding::new(POLICY, 0, format!("`{}` is banned and yet built", library.name)));
+        }
+        let ok = |licence: &str| allowed.iter().any(|a| a == licence);
+        if !accepts(&library.licence, &ok) {
+            let message = format!("`{}`: nobody accepted its licence \"{}\"", library.name, library.licence);
+            findings.push(Finding::new(POLICY, 0, message));
+        }
+    }
+    if banned.is_empty() || allowed.is_empty() {
+        findings.push(Finding::new(
+            POLICY,
+            0,
+            "the list of licences or of bans is empty: it would hold nothing",
+        ));
+    }
+    findings
+}
+
+/// One registry, no git.
+fn sources(lock: &str) -> Vec<Finding> {
+    let mut seen: Vec<&str> = lock.lines().filter_map(|l| l.strip_prefix("source = ")).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    let odd: Vec<&&str> =
+        seen.iter().filter(|s| !s.starts_with("\"registry+")).chain(seen.iter().skip(1)).collect();
+    odd.into_iter()
+        .map(|s| Finding::new("Cargo.lock", 0, format!("a source besides the registry: {s}")))
+        .collect()
+}
+
+/// The strings, or the `crate`/`name` entries, of list `key` in table `table`.
+fn list(policy: &str, table: &str, key: &str) -> Vec<String> {
+    let heading = format!("[{table}]");
+    let opening = format!("{key} = [");
+    let lines = policy.lines().map(str::trim).skip_while(|l| *l != heading).skip(1);
+    let body = lines.take_while(|l| !(l.starts_with('[') && l.ends_with(']'))).skip_while(|l| *l != opening);
+    let entries = body.skip(1).take_while(|l| !l.starts_with(']')).filter(|l| !l.starts_with('#'));
+    entries.filter_map(|l| l.split('"').nth(1).map(str::to_owned)).collect()
+}
+
+/// Whether an SPDX expression can be met with licences that `ok` accepts. The older spelling `A/B` means `A OR B`.
+fn accepts(expression: &str, ok: &impl Fn(&str) -> bool) -> bool {
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut at = 0;
+    let met = any_of(&words, &mut at, ok);
+    met && at == words.len()
+}
+
+fn any_of(words: &[&str], at: &mut usize, ok: &impl Fn(&str) -> bool) -> bool {
+    let mut met = all_of(words, at, ok);
+    while words.get(*at) == Some(&"OR") {
+        *at += 1;
+        met |= all_of(words, at, ok);
+    }
+    met
+}
+
+fn all_of(words: &[&str], at: &mut usize, ok: &impl Fn(&str) -> bool) -> bool {
+    let mut met = one(words, at, ok);
+    while words.get(*at) == Some(&"AND") {
+        *at += 1;
+        met &= one(words, at, ok);
+    }
+    met
+}
+
+fn one(words: &[&str], at: &mut usize, ok: &impl Fn(&str) -> bool) -> bool {
+    let word = words.get(*at).copied().unwrap_or_default();
+    *at += 1;
+    if word == "(" {
+        let met = any_of(words, at, ok);
+        *at += 1;
+        return met;
+    }
+    if words.get(*at) == Some(&"WITH") {
+        let exception = words.get(*at + 1).copied().unwrap_or_default();
+        *at += 2;
+        return ok(&format!("{word} WITH {exception}"));
+    }
+    ok(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LISTS: &str = "[licenses]\nallow = [\n    \"MIT\",\n    # why\n    \"Apache-2.0\",\n]\n\n\
+                         [bans]\ndeny = [\n    { crate = \"openssl-sys\", reason = \"one TLS stack\" },\n]\n";
+
+    fn built(name: &str, licence: &str) -> Vec<Library> {
+        parse(&format!("{name} v1.0.0|{licence} (*)\n{name} v1.0.0|{licence}\n"))
+    }
+
+    #[test]
+    fn a_banned_library_is_found() {
+        assert_eq!(judge(&built("openssl-sys", "MIT"), LISTS).len(), 1);
+        assert!(judge(&built("rustls", "MIT"), LISTS).is_empty());
+    }
+
+    #[test]
+    fn a_licence_that_nobody_accepted_is_found() {
+        for fine in ["MIT", "MIT OR GPL-3.0", "GPL-3.0/MIT", "(MIT OR GPL-3.0) AND Apache-2.0"] {
+            assert!(judge(&built("x", fine), LISTS).is_empty(), "{fine}");
+        }
+        for bad in ["GPL-3.0", "MIT AND GPL-3.0", "", "Apache-2.0 WITH LLVM-exception", "MIT OR"] {
+            assert_eq!(judge(&built("x", bad), LISTS).len(), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_lists_nothing_holds_nothing() {
+        assert!(!judge(&[], "[licenses]\n[bans]\n").is_empty());
+    }
+
+    #[test]
+    fn a_source_besides_the_registry_is_found() {
+        let one = "source = \"registry+a\"\nsource = \"registry+a\"\n";
+        assert!(sources(one).is_empty());
+        assert_eq!(sources(&format!("{one}source = \"git+b\"\n")).len(), 2);
+        assert_eq!(sources(&format!("{one}source = \"registry+b\"\n")).len(), 1);
+    }
+}

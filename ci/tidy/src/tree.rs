@@ -1,0 +1,71 @@
+//! The files of the workspace as text, by their path from its top.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Folders that hold nothing of ours: build products, git's and tools' own.
+const SKIPPED: [&str; 7] = ["target", ".git", ".cache", "corpus", "artifacts", "coverage", "__pycache__"];
+
+/// Files by path (`mountpoint/src/lib.rs`), those that are not text left out.
+#[derive(Debug, Default)]
+pub struct Tree {
+    files: BTreeMap<String, String>,
+}
+
+impl Tree {
+    /// Of these files: for tests.
+    pub fn of(files: &[(&str, &str)]) -> Self {
+        Self { files: files.iter().map(|(p, t)| ((*p).to_owned(), (*t).to_owned())).collect() }
+    }
+
+    /// The workspace this crate stands in.
+    ///
+    /// # Errors
+    /// A folder or file that can't be read.
+    pub fn of_this_workspace() -> Result<Self, String> {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut tree = Self::default();
+        tree.walk(&top, "")?;
+        Ok(tree)
+    }
+
+    fn walk(&mut self, folder: &Path, prefix: &str) -> Result<(), String> {
+        let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        for entry in entries {
+            let entry = entry.map_err(|e| format!("{}: {e}", folder.display()))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = format!("{prefix}{name}");
+            let kind = entry.file_type().map_err(|e| format!("{path}: {e}"))?;
+            if kind.is_dir() && !SKIPPED.contains(&name.as_str()) {
+                self.walk(&entry.path(), &format!("{path}/"))?;
+            } else if kind.is_file() && name != ".git" {
+                let bytes = fs::read(entry.path()).map_err(|e| format!("{path}: {e}"))?;
+                if let Ok(text) = String::from_utf8(bytes) {
+                    self.files.insert(path, text);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Path and text of every file.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files.iter().map(|(p, t)| (p.as_str(), t.as_str()))
+    }
+
+    /// One file.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.files.get(path).map(String::as_str)
+    }
+
+    /// Every Rust source.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files().filter(|(p, _)| p.ends_with(".rs"))
+    }
+}
+
+/// Whether a file holds nothing but tests, by its place.
+pub fn is_test_file(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/") || path.contains("/benches/")
+}

@@ -1,0 +1,202 @@
+//! The cache on disk as the engine sees it: opened, asked, fed through a bounded queue, closed.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread::JoinHandle;
+
+use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam::sync::WaitGroup;
+use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, open};
+use rustix::io::Errno;
+use rustix::process::{Resource, geteuid, getrlimit};
+
+use super::io::{BlockIo, Disk, FOLDER_MODE, open_folder};
+use super::lock::Lock;
+use super::store::Store;
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error};
+use crate::buffer::Block;
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::object::ObjectId;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex};
+
+/// Our folder in the user's directory.
+const FOLDER: &std::ffi::CStr = c"mount-s3-cache";
+
+/// Most data files kept open; less when the process may not open many.
+const FILES_MAX: u64 = 1024;
+
+/// Most writer threads.
+const WRITERS_MAX: usize = 16;
+
+/// Blocks in files below a directory of this machine; see [`super`] for what it promises.
+///
+/// Dropping it waits for the blocks being written, not for those in the queue.
+#[derive(Debug)]
+pub struct DiskCache {
+    store: Arc<Store>,
+    queue: Option<Sender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    under_way: Mutex<WaitGroup>,
+    _lock: Lock,
+}
+
+#[derive(Debug)]
+struct Job {
+    id: ObjectId,
+    object_size: u64,
+    block: BlockIndex,
+    bytes: Block,
+    /// Dropped with the job: who settles waits for it.
+    _under_way: WaitGroup,
+}
+
+impl DiskCache {
+    /// Opens the cache of a bucket; returns at once, whatever the directory holds.
+    ///
+    /// # Errors
+    /// What the user must mend: the directory is missing, can't be written, or another process uses it.
+    pub fn open(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Self, Error> {
+        let home = open_home(&config)?;
+        let lock = Lock::take(home.as_fd(), &config.dir)?;
+        let disk =
+            Disk::new(home).map_err(|source| Error::NotWritable { dir: config.dir.clone(), source })?;
+        Self::start(Box::new(disk), lock, &config, clock, metrics).map_err(|source| Error::Io {
+            dir: config.dir,
+            what: "start its threads",
+            source,
+        })
+    }
+
+    fn start(
+        io: Box<dyn BlockIo>,
+        lock: Lock,
+        config: &Config,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Self> {
+        let files = getrlimit(Resource::Nofile).current.map_or(FILES_MAX, |n| (n / 4).clamp(16, FILES_MAX));
+        let store = Arc::new(Store::new(io, config, files as usize, clock, metrics));
+        let (send, receive) = bounded(config.queue_max.max(1));
+        let under_way = WaitGroup::new();
+        let mut cache = Self {
+            store: Arc::clone(&store),
+            queue: Some(send),
+            threads: Vec::new(),
+            stop: Arc::new(AtomicBool::new(false)),
+            under_way: Mutex::new(under_way.clone()),
+            _lock: lock,
+        };
+        let (index, stop) = (Arc::clone(&store), Arc::clone(&cache.stop));
+        cache.spawn("cache-index".to_owned(), move || {
+            index.load_all(&stop);
+            drop(under_way);
+        })?;
+        for i in 0..config.writers.clamp(1, WRITERS_MAX) {
+            let (store, receive, stop) = (Arc::clone(&store), receive.clone(), Arc::clone(&cache.stop));
+            cache.spawn(format!("cache-write-{i}"), move || write_jobs(&store, &receive, &stop))?;
+        }
+        Ok(cache)
+    }
+
+    fn spawn(&mut self, name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name(name).spawn(work)?);
+        Ok(())
+    }
+
+    /// Returns once what was put before is written (or dropped) and what earlier runs left is indexed.
+    pub fn settle(&self) {
+        let before = std::mem::take(&mut *self.under_way.lock());
+        before.wait();
+    }
+
+    /// Bytes the cache takes on disk, as far as it is indexed.
+    pub fn used_bytes(&self) -> u64 {
+        self.store.used_bytes()
+    }
+}
+
+impl BlockCache for DiskCache {
+    fn contains(&self, id: &ObjectId, block: BlockIndex) -> bool {
+        self.store.contains(id, block)
+    }
+
+    fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool {
+        let sound = range.start < range.end
+            && range.end <= object_size
+            && range.start / CACHE_BLOCK == (range.end - 1) / CACHE_BLOCK
+            && range.end - range.start == into.len() as u64;
+        debug_assert!(sound, "{range:?} of {object_size} bytes into {}", into.len());
+        let hit = sound && self.store.read(id, object_size, &range, into);
+        let metrics = &self.store.metrics;
+        if hit {
+            metrics.cache_hits.inc()
+        } else {
+            metrics.cache_misses.inc()
+        }
+        hit
+    }
+
+    fn put(&self, id: &ObjectId, object_size: u64, block: BlockIndex, bytes: Block) {
+        let Some(queue) = &self.queue else { return };
+        if queue.is_full() {
+            self.store.metrics.cache_puts_dropped.inc();
+            return;
+        }
+        let under_way = self.under_way.lock().clone();
+        let job = Job { id: id.clone(), object_size, block, bytes, _under_way: under_way };
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(job) {
+            self.store.metrics.cache_puts_dropped.inc();
+        }
+    }
+}
+
+impl Drop for DiskCache {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        self.queue = None;
+        for thread in self.threads.drain(..) {
+            // A panic there was reported when it happened; the cache ends all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool) {
+    for job in queue {
+        let kept = !stop.load(Relaxed) && store.write(&job.id, job.object_size, job.block, &job.bytes);
+        let count = if kept { &store.metrics.cache_puts } else { &store.metrics.cache_puts_dropped };
+        count.inc();
+    }
+}
+
+/// Our folder in the user's directory, made if it is not there; nobody else may look into it.
+fn open_home(config: &Config) -> Result<OwnedFd, Error> {
+    let dir = &config.dir;
+    let user_dir = open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let user_dir = user_dir.map_err(|e| match e {
+        Errno::NOENT => Error::Missing(dir.clone()),
+        Errno::NOTDIR => Error::NotADirectory(dir.clone()),
+        e => Error::Io { dir: dir.clone(), what: "open", source: e.into() },
+    })?;
+    let path = dir.join(FOLDER.to_string_lossy().as_ref());
+    let home =
+        open_folder(user_dir.as_fd(), FOLDER).map_err(|source| match Errno::from_io_error(&source) {
+            Some(Errno::NOTDIR | Errno::LOOP) => Error::NotOurs { path: path.clone(), why: "not a folder" },
+            _ => Error::NotWritable { dir: dir.clone(), source },
+        })?;
+    let stat = fstat(&home).map_err(|e| Error::Io {
+        dir: dir.clone(),
+        what: "look at its folder",
+        source: e.into(),
+    })?;
+    debug_assert_eq!(FileType::from_raw_mode(stat.st_mode), FileType::Directory);
+    if stat.st_uid != geteuid().as_raw() {
+        return Err(Error::NotOurs { path, why: "belongs to another user" });
+    }
+    fchmod(&home, FOLDER_MODE).map_err(|e| Error::NotWritable { dir: dir.clone(), source: e.into() })?;
+    Ok(home)
+}

@@ -1,0 +1,52 @@
+//! Why a cache could not be opened: what the user must mend before the mount starts.
+
+use std::path::PathBuf;
+
+/// Only at start. A cache that runs has no errors: what goes wrong is a miss.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The directory is not there.
+    #[error("cache directory {}: does not exist; create it, or name another one", .0.display())]
+    Missing(PathBuf),
+    /// Something else has the name.
+    #[error("cache directory {}: is not a directory", .0.display())]
+    NotADirectory(PathBuf),
+    /// No right to write, or a file system that is read-only or full.
+    #[error("cache directory {}: can't be written: {source}; check its owner, its mode and the file system", .dir.display())]
+    NotWritable {
+        /// What could not be written.
+        dir: PathBuf,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// Another process uses the directory.
+    #[error(
+        "cache directory {}: in use by {}; give each mount its own directory, or unmount the other first",
+        .dir.display(),
+        .pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+    )]
+    Locked {
+        /// The directory.
+        dir: PathBuf,
+        /// Who, if the lock file says.
+        pid: Option<u32>,
+    },
+    /// Our folder's name is taken by a link or by somebody else's folder.
+    #[error("cache folder {}: {why}; remove it, or name another cache directory", .path.display())]
+    NotOurs {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Anything else of the system.
+    #[error("cache directory {}: {what}: {source}", .dir.display())]
+    Io {
+        /// The directory.
+        dir: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The system's word.
+        source: std::io::Error,
+    },
+}

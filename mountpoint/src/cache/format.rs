@@ -1,0 +1,278 @@
+//! What stands in a sidecar, byte for byte. Pure: no file is touched here.
+//!
+//! ```text
+//! header   8 magic "MS3CACHE" | u32 version | u32 block size | u64 object size | u16 scope, key, ETag lengths | u16 0
+//!          scope, key, ETag | u32 CRC32C of all before | zeros up to a multiple of 16
+//! slots    16 bytes for block 0, 1, 2 ...: u32 CRC32C of the data | u32 length | u32 mark | u32 CRC32C of the
+//!          file's name, the block's index and the 12 bytes before; all zeros: the block is not here
+//! ```
+//! Numbers are little-endian. A slot is written in place after its data: whatever a crash leaves (data without slot, slot
+//! without data, half a slot) is either a block that is not here or one whose CRC does not match.
+
+use sha2::{Digest, Sha256};
+
+use super::{BlockIndex, CACHE_BLOCK};
+use crate::checksum::{Checksum, ChecksumAlgorithm};
+use crate::object::ObjectKey;
+
+/// Bytes of a slot.
+pub(super) const SLOT: usize = 16;
+
+/// Longest header, in bytes: what is read at once to decode one.
+pub(super) const HEADER_MAX: usize = FIXED + 2 * TEXT_MAX + ObjectKey::LEN_MAX + 4 + SLOT;
+
+/// Largest object that is cached, in bytes: keeps block numbers within 32 bits and sidecars below 1 GiB.
+pub(super) const OBJECT_MAX: u64 = 64 << 40;
+
+const MAGIC: &[u8; 8] = b"MS3CACHE";
+const VERSION: u32 = 1;
+const FIXED: usize = 32;
+const TEXT_MAX: usize = 1024;
+const MARK: u32 = 0x4b4c_4201;
+const _: () = assert!(OBJECT_MAX / CACHE_BLOCK <= u32::MAX as u64);
+
+/// The name of an object version's two files: SHA-256 of scope, key and ETag.
+pub(super) type Name = [u8; 32];
+
+/// Of which object version a file holds blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Identity<'a> {
+    /// Endpoint and bucket.
+    pub(super) scope: &'a str,
+    /// The object's key.
+    pub(super) key: &'a str,
+    /// Its ETag without quotes: listings and GETs of some stores spell it differently.
+    pub(super) etag: &'a str,
+}
+
+/// A decoded header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header<'a> {
+    /// Which version.
+    pub(super) identity: Identity<'a>,
+    /// Bytes of the whole object.
+    pub(super) object_size: u64,
+    /// Where the slots begin, in bytes.
+    pub(super) slots_at: u64,
+}
+
+/// A decoded slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Slot {
+    /// The block is not here.
+    Empty,
+    /// It says nothing that can be believed.
+    Broken,
+    /// The block is here if its bytes have this CRC32C.
+    Filled(u32),
+}
+
+impl Identity<'_> {
+    /// Whether it can be written down at all.
+    pub(super) fn fits(&self) -> bool {
+        self.scope.len() <= TEXT_MAX && self.etag.len() <= TEXT_MAX && self.key.len() <= ObjectKey::LEN_MAX
+    }
+
+    /// What its files are called.
+    pub(super) fn name(&self) -> Name {
+        let mut hash = Sha256::new();
+        for text in [self.scope, self.key, self.etag] {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+        }
+        hash.finalize().into()
+    }
+}
+
+/// Bytes of a block of an object of this size; 0 beyond its end.
+pub(super) fn block_len(object_size: u64, block: BlockIndex) -> usize {
+    let start = block.saturating_mul(CACHE_BLOCK);
+    object_size.saturating_sub(start).min(CACHE_BLOCK) as usize
+}
+
+/// CRC32C of bytes.
+pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+    Checksum::of(ChecksumAlgorithm::Crc32c, bytes).value as u32
+}
+
+/// Where a block's slot stands in the sidecar.
+pub(super) fn slot_at(slots_at: u64, block: u32) -> u64 {
+    slots_at + u64::from(block) * SLOT as u64
+}
+
+/// The header's bytes; the slots follow at once.
+pub(super) fn encode_header(identity: &Identity<'_>, object_size: u64) -> Vec<u8> {
+    debug_assert!(identity.fits());
+    let texts = [identity.scope, identity.key, identity.etag];
+    let mut out = Vec::with_capacity(HEADER_MAX);
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&(CACHE_BLOCK as u32).to_le_bytes());
+    out.extend_from_slice(&object_size.to_le_bytes());
+    for text in texts {
+        out.extend_from_slice(&(text.len() as u16).to_le_bytes());
+    }
+    out.extend_from_slice(&[0; 2]);
+    for text in texts {
+        out.extend_from_slice(text.as_bytes());
+    }
+    out.extend_from_slice(&crc32c(&out).to_le_bytes());
+    out.resize(out.len().next_multiple_of(SLOT), 0);
+    out
+}
+
+/// Reads a header from the first bytes of a sidecar; `None` when it is not one of ours, whole and of this version.
+pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
+    let fixed = bytes.get(..FIXED)?;
+    if &fixed[..8] != MAGIC || u32_at(fixed, 8) != VERSION || u32_at(fixed, 12) != CACHE_BLOCK as u32 {
+        return None;
+    }
+    let object_size = u64::from(u32_at(fixed, 16)) | u64::from(u32_at(fixed, 20)) << 32;
+    let lens = [24, 26, 28].map(|at| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]])));
+    let end = FIXED + lens.iter().sum::<usize>();
+    let stored = bytes.get(end..end + 4)?;
+    if u32_at(stored, 0) != crc32c(&bytes[..end]) || object_size > OBJECT_MAX {
+        return None;
+    }
+    let mut rest = &bytes[FIXED..end];
+    let mut text = |len| {
+        let (head, tail) = rest.split_at_checked(len)?;
+        rest = tail;
+        std::str::from_utf8(head).ok()
+    };
+    let identity = Identity { scope: text(lens[0])?, key: text(lens[1])?, etag: text(lens[2])? };
+    let slots_at = (end + 4).next_multiple_of(SLOT);
+    (identity.fits() && bytes.len() >= slots_at).then_some(Header {
+        identity,
+        object_size,
+        slots_at: slots_at as u64,
+    })
+}
+
+/// A filled slot's bytes.
+pub(super) fn encode_slot(name: &Name, block: u32, data_crc: u32, len: usize) -> [u8; SLOT] {
+    let mut out = [0; SLOT];
+    out[..4].copy_from_slice(&data_crc.to_le_bytes());
+    out[4..8].copy_from_slice(&(len as u32).to_le_bytes());
+    out[8..12].copy_from_slice(&MARK.to_le_bytes());
+    let check = slot_check(name, block, &out);
+    out[12..].copy_from_slice(&check.to_le_bytes());
+    out
+}
+
+/// Reads the slot of `block` of an object of this size.
+pub(super) fn decode_slot(name: &Name, block: u32, object_size: u64, slot: &[u8; SLOT]) -> Slot {
+    if slot == &[0; SLOT] {
+        return Slot::Empty;
+    }
+    let len = block_len(object_size, u64::from(block));
+    let sound = u32_at(slot, 12) == slot_check(name, block, slot)
+        && u32_at(slot, 8) == MARK
+        && len > 0
+        && u32_at(slot, 4) == len as u32;
+    if sound { Slot::Filled(u32_at(slot, 0)) } else { Slot::Broken }
+}
+
+fn slot_check(name: &Name, block: u32, slot: &[u8; SLOT]) -> u32 {
+    let mut bytes = [0; 48];
+    bytes[..32].copy_from_slice(name);
+    bytes[32..36].copy_from_slice(&block.to_le_bytes());
+    bytes[36..].copy_from_slice(&slot[..12]);
+    crc32c(&bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WHO: Identity<'_> = Identity { scope: "http://s3|b", key: "a/ä\n", etag: "d41d8cd9" };
+
+    #[test]
+    fn the_longest_header_fits_what_is_read_at_once() {
+        let long = "x".repeat(1024);
+        let who = Identity { scope: &long, key: &long, etag: &long };
+        assert!(who.fits());
+        let bytes = encode_header(&who, OBJECT_MAX);
+        assert!(bytes.len() <= HEADER_MAX);
+        assert_eq!(decode_header(&bytes).unwrap().identity, who);
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_header_is_detected_or_harmless() {
+        let bytes = encode_header(&WHO, 12_345);
+        let whole = decode_header(&bytes).unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            if let Some(header) = decode_header(&bad) {
+                assert_eq!(header, whole, "bit {bit}");
+            }
+        }
+        for len in 0..bytes.len() {
+            assert_eq!(decode_header(&bytes[..len]), None, "cut to {len} bytes");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_slot_is_detected() {
+        let name = WHO.name();
+        let size = 2 * CACHE_BLOCK + 7;
+        let slot = encode_slot(&name, 2, 0xdead_beef, 7);
+        assert_eq!(decode_slot(&name, 2, size, &slot), Slot::Filled(0xdead_beef));
+        for bit in 0..SLOT * 8 {
+            let mut bad = slot;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_slot(&name, 2, size, &bad), Slot::Broken, "bit {bit}");
+        }
+        assert_eq!(decode_slot(&name, 2, size, &[0; SLOT]), Slot::Empty);
+    }
+
+    #[test]
+    fn a_slot_of_another_block_file_or_size_is_not_believed() {
+        let name = WHO.name();
+        let slot = encode_slot(&name, 2, 1, 7);
+        let size = 2 * CACHE_BLOCK + 7;
+        assert_eq!(decode_slot(&name, 1, size, &slot), Slot::Broken);
+        assert_eq!(decode_slot(&name, 2, size + 1, &slot), Slot::Broken);
+        let other = Identity { key: "a/b", ..WHO }.name();
+        assert_eq!(decode_slot(&other, 2, size, &slot), Slot::Broken);
+    }
+
+    #[test]
+    fn names_depend_on_each_part_and_on_where_one_ends() {
+        let names = [
+            WHO,
+            Identity { scope: "http://s3|c", ..WHO },
+            Identity { etag: "d41d8cd8", ..WHO },
+            Identity { scope: "", key: "ab", etag: "c" },
+            Identity { scope: "", key: "a", etag: "bc" },
+        ]
+        .map(|i| i.name());
+        for (i, a) in names.iter().enumerate() {
+            assert!(names[..i].iter().all(|b| a != b));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(scope in ".{0,40}", key in ".{1,200}", etag in ".{0,40}", size in 0..=OBJECT_MAX) {
+            let who = Identity { scope: &scope, key: &key, etag: &etag };
+            let bytes = encode_header(&who, size);
+            let header = decode_header(&bytes).unwrap();
+            prop_assert_eq!(header.identity, who);
+            prop_assert_eq!(header.object_size, size);
+            prop_assert_eq!(header.slots_at, bytes.len() as u64);
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(decode_header(&bytes), None);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Whether the cache is of use: what an error of the disk means, when to stop trying, what is said about it (once).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::clock::Clock;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+/// Failures in a row, without one success between, after which the cache is switched off.
+const FAILURES_MAX: u32 = 8;
+
+/// How long nothing is written after the disk was full.
+const FULL_PAUSE: Duration = Duration::from_secs(30);
+
+/// What was being done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Doing {
+    /// Opening or reading a file that should be there.
+    Reading,
+    /// Creating or writing one.
+    Writing,
+}
+
+/// What an error says about the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    /// This process is short of something; the file is fine.
+    Passing,
+    /// No room on the disk.
+    Full,
+    /// This file, or the disk: a few in a row are the disk.
+    Suspect,
+    /// Writing will not work again.
+    Final,
+}
+
+fn judge(doing: Doing, error: Option<Errno>) -> Trouble {
+    match error {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR) => Trouble::Passing,
+        Some(Errno::NOSPC | Errno::DQUOT) => Trouble::Full,
+        Some(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::NOENT) if doing == Doing::Writing => {
+            Trouble::Final
+        }
+        _ => Trouble::Suspect,
+    }
+}
+
+/// The state of one cache.
+#[derive(Debug)]
+pub(super) struct Health {
+    dir: PathBuf,
+    clock: Clock,
+    off: AtomicBool,
+    failures: AtomicU32,
+    full_said: AtomicBool,
+    full_until: Mutex<Option<Instant>>,
+}
+
+impl Health {
+    /// Well. `dir` is for messages.
+    pub(super) fn new(dir: &Path, clock: Clock) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            clock,
+            off: AtomicBool::new(false),
+            failures: AtomicU32::new(0),
+            full_said: AtomicBool::new(false),
+            full_until: Mutex::new(None),
+        }
+    }
+
+    /// Whether the cache was switched off: for good, until the next mount.
+    pub(super) fn is_off(&self) -> bool {
+        self.off.load(Relaxed)
+    }
+
+    /// Whether nothing should be written now.
+    pub(super) fn is_full(&self) -> bool {
+        let mut until = self.full_until.lock();
+        if until.is_some_and(|until| self.clock.now() >= until) {
+            *until = None;
+        }
+        until.is_some()
+    }
+
+    /// Something worked.
+    pub(super) fn success(&self) {
+        if self.failures.load(Relaxed) != 0 {
+            self.failures.store(0, Relaxed);
+        }
+    }
+
+    /// Something did not. True when the file is to blame and should go.
+    pub(super) fn failure(&self, doing: Doing, error: &io::Error) -> bool {
+        match judge(doing, Errno::from_io_error(error)) {
+            Trouble::Passing => return false,
+            Trouble::Full => {
+                *self.full_until.lock() = Some(self.clock.now() + FULL_PAUSE);
+                if !self.full_said.swap(true, Relaxed) {
+                    tracing::warn!(
+                        "cache {}: {error}; blocks are not kept while the disk is full (said once)",
+                        self.dir.display()
+                    );
+                }
+                return false;
+            }
+            Trouble::Suspect => {
+                if self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_MAX {
+                    self.switch_off(doing, error);
+                }
+            }
+            Trouble::Final => self.switch_off(doing, error),
+        }
+        true
+    }
+
+    fn switch_off(&self, doing: Doing, error: &io::Error) {
+        if !self.off.swap(true, Relaxed) {
+            let what = if doing == Doing::Reading { "reading" } else { "writing" };
+            tracing::warn!(
+                "cache {}: {what} failed: {error}; the cache is off until the next mount, reads go to S3; \
+                 check the directory and its disk",
+                self.dir.display()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(errno: Errno) -> io::Error {
+        errno.into()
+    }
+
+    #[test]
+    fn a_full_disk_pauses_writing_and_nothing_else() {
+        let clock = Clock::manual();
+        let health = Health::new(Path::new("d"), clock.clone());
+        assert!(!health.failure(Doing::Writing, &error(Errno::NOSPC)));
+        assert!(health.is_full() && !health.is_off());
+        clock.advance(FULL_PAUSE);
+        assert!(!health.is_full());
+    }
+
+    #[test]
+    fn failures_in_a_row_switch_off_and_single_ones_do_not() {
+        let health = Health::new(Path::new("d"), Clock::manual());
+        for _ in 0..10 * FAILURES_MAX {
+            assert!(health.failure(Doing::Reading, &error(Errno::IO)));
+            health.success();
+        }
+        assert!(!health.is_off());
+        for _ in 0..FAILURES_MAX {
+            assert!(!health.is_off());
+            health.failure(Doing::Reading, &error(Errno::IO));
+        }
+        assert!(health.is_off());
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_or_read_only_switches_off_at_the_first_write() {
+        for errno in [Errno::ROFS, Errno::ACCESS, Errno::NOENT] {
+            let health = Health::new(Path::new("d"), Clock::manual());
+            health.failure(Doing::Reading, &error(errno));
+            assert!(!health.is_off());
+            health.failure(Doing::Writing, &error(errno));
+            assert!(health.is_off());
+        }
+    }
+
+    #[test]
+    fn running_out_of_descriptors_blames_nobody() {
+        let health = Health::new(Path::new("d"), Clock::manual());
+        for _ in 0..10 * FAILURES_MAX {
+            assert!(!health.failure(Doing::Writing, &error(Errno::MFILE)));
+        }
+        assert!(!health.is_off() && !health.is_full());
+    }
+}

@@ -1,0 +1,102 @@
+//! Which object versions are in the cache: a map in memory, split so that readers of different files rarely meet.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use super::file::Entry;
+use super::format::Identity;
+use crate::object::{ETag, ObjectId, ObjectKey};
+use crate::sync::{Arc, Mutex};
+
+/// Parts of the map, each with its lock.
+const SHARDS: usize = 64;
+
+/// An identity that owns its texts.
+#[derive(Clone, Debug)]
+pub(super) struct Owner {
+    scope: Arc<str>,
+    key: ObjectKey,
+    etag: ETag,
+}
+
+impl Owner {
+    /// Of an object of the bucket that `scope` names. Shares the id's texts.
+    pub(super) fn new(scope: &Arc<str>, id: &ObjectId) -> Self {
+        Self { scope: Arc::clone(scope), key: id.key.clone(), etag: id.etag.clone() }
+    }
+
+    /// Of what a sidecar says; shares `scope` when it is the same.
+    pub(super) fn read(scope: &Arc<str>, identity: &Identity<'_>) -> Self {
+        let same = **scope == *identity.scope;
+        Self {
+            scope: if same { Arc::clone(scope) } else { Arc::from(identity.scope) },
+            key: ObjectKey::new(identity.key),
+            etag: ETag::new(identity.etag),
+        }
+    }
+
+    /// What it says.
+    pub(super) fn identity(&self) -> Identity<'_> {
+        identity(&self.scope, &self.key, &self.etag)
+    }
+}
+
+/// The identity of an object of the bucket that `scope` names.
+pub(super) fn identity<'a>(scope: &'a str, key: &'a ObjectKey, etag: &'a ETag) -> Identity<'a> {
+    Identity { scope, key: key.as_str(), etag: etag.as_str().trim_matches('"') }
+}
+
+/// The map. Two identities of one 64-bit hash can't both be in it: the second is not cached, as if the cache were full.
+#[derive(Debug)]
+pub(super) struct Index {
+    hasher: RandomState,
+    shards: Box<[Mutex<HashMap<u64, Arc<Entry>>>]>,
+}
+
+impl Index {
+    /// Nothing known.
+    pub(super) fn new() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect();
+        Self { hasher: RandomState::new(), shards }
+    }
+
+    fn place(&self, identity: &Identity<'_>) -> (u64, &Mutex<HashMap<u64, Arc<Entry>>>) {
+        let hash = self.hasher.hash_one((identity.scope, identity.key, identity.etag));
+        (hash, &self.shards[(hash >> 32) as usize % SHARDS])
+    }
+
+    /// The version, if it is known.
+    pub(super) fn get(&self, identity: &Identity<'_>) -> Option<Arc<Entry>> {
+        let (hash, shard) = self.place(identity);
+        let shard = shard.lock();
+        shard.get(&hash).filter(|entry| entry.identity() == *identity).cloned()
+    }
+
+    /// Adds a version; false when its place is taken.
+    pub(super) fn insert(&self, entry: &Arc<Entry>) -> bool {
+        let (hash, shard) = self.place(&entry.identity());
+        let mut shard = shard.lock();
+        let free = !shard.contains_key(&hash);
+        if free {
+            shard.insert(hash, Arc::clone(entry));
+        }
+        free
+    }
+
+    /// Forgets a version; another entry of the same name stays.
+    pub(super) fn remove(&self, entry: &Arc<Entry>) {
+        let (hash, shard) = self.place(&entry.identity());
+        let mut shard = shard.lock();
+        if shard.get(&hash).is_some_and(|there| Arc::ptr_eq(there, entry)) {
+            shard.remove(&hash);
+        }
+    }
+
+    /// Each version; the lock of no shard is held meanwhile.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<Entry>)) {
+        for shard in &self.shards {
+            let entries: Vec<_> = shard.lock().values().cloned().collect();
+            entries.iter().for_each(&mut visit);
+        }
+    }
+}

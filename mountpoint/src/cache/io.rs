@@ -1,0 +1,362 @@
+//! The system calls of the cache, behind one trait, so that a test can let any of them fail.
+//!
+//! Two files per object version, `ab/<64 hex digits>.data` and `.meta`, below one folder that is held open: renaming or
+//! replacing what lies above it can't lead anywhere else, and no symbolic link is followed below it.
+
+use std::ffi::{CStr, CString};
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, fallocate, fstatvfs, mkdirat, openat, statat,
+    unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite};
+
+use super::format::Name;
+
+/// Which of a version's two files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// The sparse file with the object's bytes at their offsets.
+    Data,
+    /// The sidecar.
+    Meta,
+}
+
+/// How to open a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum How {
+    /// To read, the file being there.
+    Read,
+    /// To read and write, the file being there.
+    Write,
+    /// To read and write, empty.
+    Create,
+}
+
+/// What is known of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileStat {
+    /// Bytes from its start to its end.
+    pub(super) len: u64,
+    /// When it was last written, in seconds of the wall clock.
+    pub(super) modified: u64,
+}
+
+/// Disk I/O on the files of a cache. Every error is the system's; nothing is retried but EINTR.
+pub(super) trait BlockIo: Debug + Send + Sync + 'static {
+    /// Opens a file; never a link or anything that is not a regular file.
+    fn open(&self, name: &Name, kind: Kind, how: How) -> io::Result<OwnedFd>;
+
+    /// Reads at an offset; less than asked at the end of the file.
+    fn read_at(&self, file: &OwnedFd, into: &mut [u8], at: u64) -> io::Result<usize>;
+
+    /// Writes at an offset; the answer may be less than all.
+    fn write_at(&self, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize>;
+
+    /// Gives the space of a range back; it reads as zeros then.
+    fn punch(&self, file: &OwnedFd, at: u64, len: u64) -> io::Result<()>;
+
+    /// Removes a file; one that is gone already is a success.
+    fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()>;
+
+    /// Size and age of a file, without opening it.
+    fn stat(&self, name: &Name, kind: Kind) -> io::Result<FileStat>;
+
+    /// The names of all versions that have a file and begin with this byte; whatever else lies there is removed.
+    fn list(&self, prefix: u8) -> io::Result<Vec<Name>>;
+
+    /// Bytes of the file system that are free for us, and its size.
+    fn space(&self) -> io::Result<(u64, u64)>;
+
+    /// Removes what is not ours or of an older format beside and above the files.
+    fn sweep(&self) -> io::Result<()>;
+}
+
+/// The real disk.
+#[derive(Debug)]
+pub(super) struct Disk {
+    /// Our folder in the user's directory.
+    home: OwnedFd,
+    /// The folder of this format, in `home`.
+    root: OwnedFd,
+}
+
+/// Name of the folder of this format.
+pub(super) const FORMAT_FOLDER: &CStr = c"v1";
+
+/// How deep a folder that is not ours is cleaned out; deeper ones stay.
+const SWEEP_DEPTH: u32 = 16;
+
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// Only the owner may look in.
+pub(super) const FOLDER_MODE: Mode = Mode::RWXU;
+const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+impl Disk {
+    /// On our folder, held open; makes the folder of this format.
+    pub(super) fn new(home: OwnedFd) -> io::Result<Self> {
+        let root = open_folder(home.as_fd(), FORMAT_FOLDER)?;
+        Ok(Self { home, root })
+    }
+
+    fn folder(&self, prefix: u8, create: bool) -> io::Result<OwnedFd> {
+        let mut text = [0; 3];
+        hex(&[prefix], &mut text);
+        let name = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        let path = OFlags::PATH | FOLDER;
+        match openat(&self.root, name, path, Mode::empty()) {
+            Err(Errno::NOENT) if create => {
+                mkdir(self.root.as_fd(), name)?;
+                Ok(openat(&self.root, name, path, Mode::empty())?)
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+/// Opens a folder by name, made if it is not there; never through a link.
+pub(super) fn open_folder(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    mkdir(parent, name)?;
+    Ok(openat(parent, name, OFlags::RDONLY | FOLDER, Mode::empty())?)
+}
+
+fn mkdir(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    match mkdirat(parent, name, FOLDER_MODE) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+impl BlockIo for Disk {
+    fn open(&self, name: &Name, kind: Kind, how: How) -> io::Result<OwnedFd> {
+        let folder = self.folder(name[0], how == How::Create)?;
+        let flags = match how {
+            How::Read => OFlags::RDONLY,
+            How::Write => OFlags::RDWR,
+            How::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+        };
+        // NONBLOCK: a FIFO that somebody put here must not hold us.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mut text = [0; FILE_NAME];
+        Ok(openat(folder, file_name(name, kind, &mut text), flags, FILE_MODE)?)
+    }
+
+    fn read_at(&self, file: &OwnedFd, into: &mut [u8], at: u64) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| pread(file, &mut *into, at))?)
+    }
+
+    fn write_at(&self, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| pwrite(file, bytes, at))?)
+    }
+
+    fn punch(&self, file: &OwnedFd, at: u64, len: u64) -> io::Result<()> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::io::retry_on_intr(|| fallocate(file, mode, at, len))?)
+    }
+
+    fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()> {
+        let mut text = [0; FILE_NAME];
+        let folder = match self.folder(name[0], false) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        match unlinkat(folder, file_name(name, kind, &mut text), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn stat(&self, name: &Name, kind: Kind) -> io::Result<FileStat> {
+        let folder = self.folder(name[0], false)?;
+        let mut text = [0; FILE_NAME];
+        let stat = statat(folder, file_name(name, kind, &mut text), AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(FileStat { len: stat.st_size as u64, modified: u64::try_from(stat.st_mtime).unwrap_or(0) })
+    }
+
+    fn list(&self, prefix: u8) -> io::Result<Vec<Name>> {
+        let folder = match self.folder(prefix, false) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let mut names = Vec::new();
+        for entry in entries(folder.as_fd())? {
+            match parse_file_name(entry.to_bytes()) {
+                Some(name) if name[0] == prefix => names.push(name),
+                _ => remove(folder.as_fd(), &entry, SWEEP_DEPTH)?,
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn space(&self) -> io::Result<(u64, u64)> {
+        let vfs = fstatvfs(&self.root)?;
+        Ok((vfs.f_bavail.saturating_mul(vfs.f_frsize), vfs.f_blocks.saturating_mul(vfs.f_frsize)))
+    }
+
+    fn sweep(&self) -> io::Result<()> {
+        for entry in entries(self.home.as_fd())? {
+            if entry.as_c_str() != FORMAT_FOLDER && entry.to_bytes() != super::lock::LOCK_FILE.as_bytes() {
+                remove(self.home.as_fd(), &entry, SWEEP_DEPTH)?;
+            }
+        }
+        for entry in entries(self.root.as_fd())? {
+            if parse_hex::<1>(entry.to_bytes()).is_none() {
+                remove(self.root.as_fd(), &entry, SWEEP_DEPTH)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The names in a folder, without `.` and `..`. All at once: entries are removed while they are walked.
+fn entries(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
+    let mut names = Vec::new();
+    // Opened anew: a folder held by O_PATH can't be listed itself.
+    for entry in Dir::new(openat(folder, c".", OFlags::RDONLY | FOLDER, Mode::empty())?)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Removes a file, a link itself, or a folder with what is in it, down to `depth`.
+fn remove(parent: BorrowedFd<'_>, name: &CStr, depth: u32) -> io::Result<()> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) if depth > 0 => {}
+        Err(e) => return Err(e.into()),
+    }
+    let folder = openat(parent, name, OFlags::RDONLY | FOLDER, Mode::empty())?;
+    for entry in entries(folder.as_fd())? {
+        remove(folder.as_fd(), &entry, depth - 1)?;
+    }
+    Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+}
+
+const FILE_NAME: usize = 64 + ".data".len() + 1;
+
+fn file_name<'a>(name: &Name, kind: Kind, text: &'a mut [u8; FILE_NAME]) -> &'a CStr {
+    hex(name, text);
+    text[64..].copy_from_slice(match kind {
+        Kind::Data => b".data\0",
+        Kind::Meta => b".meta\0",
+    });
+    CStr::from_bytes_until_nul(text).unwrap_or_default()
+}
+
+fn parse_file_name(text: &[u8]) -> Option<Name> {
+    let (stem, extension) = text.split_at_checked(64)?;
+    if matches!(extension, b".data" | b".meta") { parse_hex(stem) } else { None }
+}
+
+fn hex(bytes: &[u8], text: &mut [u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (byte, pair) in bytes.iter().zip(text.chunks_exact_mut(2)) {
+        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+}
+
+fn parse_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
+    let digit = |c: u8| match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        _ => None,
+    };
+    if text.len() != 2 * N {
+        return None;
+    }
+    let mut out = [0; N];
+    for (byte, pair) in out.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn disk(dir: &std::path::Path) -> Disk {
+        Disk::new(OwnedFd::from(std::fs::File::open(dir).unwrap())).unwrap()
+    }
+
+    #[test]
+    fn a_file_name_is_read_back_and_nothing_else_is() {
+        let name: Name = std::array::from_fn(|i| (i * 9) as u8);
+        let mut text = [0; FILE_NAME];
+        let spelled = file_name(&name, Kind::Meta, &mut text).to_bytes();
+        assert_eq!(parse_file_name(spelled), Some(name));
+        assert_eq!(parse_file_name(&spelled.to_ascii_uppercase()), None);
+        assert_eq!(parse_file_name(&spelled[1..]), None);
+        assert_eq!(parse_file_name(b""), None);
+    }
+
+    #[test]
+    fn links_are_not_followed_and_modes_are_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let disk = disk(dir.path());
+        let name = [0xab; 32];
+        drop(disk.open(&name, Kind::Data, How::Create).unwrap());
+        let folder = dir.path().join("v1/ab");
+        let file = folder.join(format!("{}.data", "ab".repeat(32)));
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+
+        let target = elsewhere.path().join("precious");
+        std::fs::write(&target, "precious").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        symlink(&target, &file).unwrap();
+        for how in [How::Read, How::Write, How::Create] {
+            assert!(disk.open(&name, Kind::Data, how).is_err(), "{how:?}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+        symlink(elsewhere.path(), &folder).unwrap();
+        assert!(disk.open(&name, Kind::Data, How::Create).is_err());
+        disk.sweep().unwrap();
+        assert_eq!(std::fs::read(&target).unwrap(), b"precious");
+        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_not_ours_is_swept_and_what_links_point_to_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("keep"), "").unwrap();
+        let disk = disk(dir.path());
+        std::fs::create_dir_all(dir.path().join("v0/old/deep")).unwrap();
+        std::fs::write(dir.path().join("v0/old/deep/file"), "x").unwrap();
+        symlink(outside.path(), dir.path().join("v0/link")).unwrap();
+        symlink(outside.path(), dir.path().join("link")).unwrap();
+        std::fs::write(dir.path().join("lock"), "").unwrap();
+        std::fs::create_dir_all(dir.path().join("v1/odd")).unwrap();
+        drop(disk.open(&[1; 32], Kind::Meta, How::Create).unwrap());
+        std::fs::write(dir.path().join("v1/01/junk"), "x").unwrap();
+        disk.sweep().unwrap();
+        assert_eq!(disk.list(1).unwrap(), [[1; 32]]);
+        let names = |p: &str| {
+            let mut names: Vec<_> = std::fs::read_dir(dir.path().join(p))
+                .unwrap()
+                .map(|e| e.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(""), ["lock", "v1"]);
+        assert_eq!(names("v1"), ["01"]);
+        assert_eq!(names("v1/01"), [format!("{}.meta", "01".repeat(32))]);
+        assert!(outside.path().join("keep").exists());
+    }
+}

@@ -1,0 +1,134 @@
+//! What an earlier run left: sidecars read into the index, in the background, and what can't be believed removed.
+
+use std::io;
+
+use super::file::Entry;
+use super::format::{HEADER_MAX, Name, SLOT, Slot, block_len, decode_header, decode_slot};
+use super::health::Doing;
+use super::index::Owner;
+use super::io::{How, Kind};
+use super::store::{PREFIXES, Store};
+use super::{BlockIndex, CACHE_BLOCK};
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Bytes of a sidecar read at once.
+const CHUNK: usize = 64 << 10;
+const _: () = assert!(CHUNK >= HEADER_MAX && CHUNK.is_multiple_of(SLOT));
+
+/// What a sidecar turned out to be.
+enum Found {
+    Sound(Entry),
+    /// Nothing in it, or data without a sidecar: no harm was done.
+    Empty,
+    /// It says nothing that can be believed.
+    Broken,
+}
+
+impl Store {
+    /// Loads all versions, folder by folder, until `stop`; then makes the cache fit its limit.
+    pub(super) fn load_all(&self, stop: &AtomicBool) {
+        if let Err(e) = self.io.sweep() {
+            tracing::debug!("cache: cleaning up stopped: {e}");
+        }
+        for prefix in 0..PREFIXES {
+            match self.io.list(prefix as u8) {
+                Ok(names) => {
+                    for name in names {
+                        if stop.load(Relaxed) || self.health.is_off() {
+                            return;
+                        }
+                        let _making = self.name_lock(&name);
+                        self.load(&name);
+                    }
+                }
+                Err(e) => {
+                    self.health.failure(Doing::Reading, &e);
+                }
+            }
+            self.set_loaded(prefix + 1);
+        }
+        self.look_at_space();
+        self.shrink();
+    }
+
+    /// Loads one version, or removes its files when they are of no use. The caller holds its name lock.
+    pub(super) fn load(&self, name: &Name) {
+        match self.examine(name) {
+            // A place that is taken: this version is in the index already, or (once in 2^64) another of its hash.
+            Ok(Found::Sound(entry)) => {
+                self.adopt(entry);
+            }
+            Ok(Found::Empty) => self.unlink(name),
+            Ok(Found::Broken) => {
+                self.metrics.cache_corrupt.inc();
+                self.unlink(name);
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => {
+                self.health.failure(Doing::Reading, &e);
+            }
+        }
+    }
+
+    fn examine(&self, name: &Name) -> io::Result<Found> {
+        let data = match self.io.stat(name, Kind::Data) {
+            Ok(stat) => stat,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let sidecar = self.io.stat(name, Kind::Meta);
+                return sidecar.map(|_| Found::Broken);
+            }
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Ok(Found::Broken),
+            Err(e) => return Err(e),
+        };
+        let meta = match self.io.open(name, Kind::Meta, How::Read) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Empty),
+            Err(e) => return Err(e),
+        };
+        let mut chunk = vec![0; CHUNK];
+        let mut len = self.fill(&meta, &mut chunk, 0)?;
+        let first = chunk[..len].to_vec();
+        let Some(header) = decode_header(&first).filter(|h| h.identity.name() == *name) else {
+            return Ok(Found::Broken);
+        };
+
+        let blocks_max = header.object_size.div_ceil(CACHE_BLOCK);
+        let (mut blocks, mut block): (Vec<(u32, u32)>, BlockIndex) = (Vec::new(), 0);
+        let (mut from, mut at) = (header.slots_at as usize, 0);
+        while block < blocks_max {
+            for slot in chunk[from..len].as_chunks::<SLOT>().0.iter().take((blocks_max - block) as usize) {
+                let index = block as u32; // below OBJECT_MAX, as decode_header checked
+                let end = block * CACHE_BLOCK + block_len(header.object_size, block) as u64;
+                match decode_slot(name, index, header.object_size, slot) {
+                    Slot::Empty => {}
+                    Slot::Filled(crc) if end <= data.len => blocks.push((index, crc)),
+                    Slot::Filled(_) | Slot::Broken => self.metrics.cache_corrupt.inc(),
+                }
+                block += 1;
+            }
+            if len < CHUNK {
+                break;
+            }
+            at += CHUNK as u64;
+            from = 0;
+            len = self.fill(&meta, &mut chunk, at)?;
+        }
+        if blocks.is_empty() {
+            return Ok(Found::Empty);
+        }
+        let owner = Owner::read(self.scope(), &header.identity);
+        Ok(Found::Sound(Entry::new(owner, *name, &header, blocks, data.modified)))
+    }
+
+    /// Reads until the chunk is full or the file ends; the bytes read.
+    fn fill(&self, file: &std::os::fd::OwnedFd, chunk: &mut [u8], at: u64) -> io::Result<usize> {
+        let mut len = 0;
+        while len < chunk.len() {
+            match self.io.read_at(file, &mut chunk[len..], at + len as u64)? {
+                0 => break,
+                n => len += n,
+            }
+        }
+        Ok(len)
+    }
+}

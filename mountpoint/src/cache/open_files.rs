@@ -1,0 +1,85 @@
+//! A bounded number of data files stays open; the ones nobody read lately are closed first.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use super::file::Entry;
+use crate::sync::{Arc, Mutex, Weak};
+
+/// The open files, in the order of a clock hand's walk.
+#[derive(Debug)]
+pub(super) struct OpenFiles {
+    max: usize,
+    line: Mutex<VecDeque<Weak<Entry>>>,
+}
+
+impl OpenFiles {
+    /// At most `max` stay open; those being read at the moment come on top.
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, line: Mutex::new(VecDeque::new()) }
+    }
+
+    /// Keeps `file` open with `entry`, and closes others to stay within the bound.
+    pub(super) fn keep(&self, entry: &Arc<Entry>, file: &Arc<OwnedFd>) {
+        if !entry.keep(file) {
+            return;
+        }
+        let mut line = self.line.lock();
+        line.push_back(Arc::downgrade(entry));
+        // Twice round at most: the first time a file may have been read since, the second time not, as nobody can be
+        // so busy; if all are, the bound gives way until the next call.
+        for _ in 0..2 * line.len() {
+            if line.len() <= self.max {
+                break;
+            }
+            let Some(first) = line.pop_front() else { break };
+            if first.upgrade().is_some_and(|entry| !entry.close_if_idle()) {
+                line.push_back(first);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::format::{Header, Identity};
+    use super::super::index::Owner;
+    use super::*;
+
+    fn entry(key: &str) -> Arc<Entry> {
+        let identity = Identity { scope: "s", key, etag: "e" };
+        let header = Header { identity, object_size: 1, slots_at: 48 };
+        Arc::new(Entry::new(Owner::read(&Arc::from("s"), &identity), identity.name(), &header, [], 0))
+    }
+
+    #[test]
+    fn the_file_nobody_reads_is_closed_first_and_the_bound_holds() {
+        let files = OpenFiles::new(2);
+        let open = || Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let entries = ["a", "b", "c", "d"].map(entry);
+        for e in &entries[..2] {
+            files.keep(e, &open());
+        }
+        assert!(!entries[0].close_if_idle() || entries[0].file().is_none());
+        let entries = ["a", "b", "c", "d"].map(entry);
+        let files = OpenFiles::new(2);
+        files.keep(&entries[0], &open());
+        files.keep(&entries[1], &open());
+        assert!(entries[0].file().is_some(), "read just now");
+        files.keep(&entries[2], &open());
+        let is_open = |i: usize| entries[i].file().is_some();
+        assert_eq!([0, 1, 2].map(is_open), [true, false, true]);
+        files.keep(&entries[3], &open());
+        assert_eq!((0..4).filter(|&i| is_open(i)).count(), 2);
+    }
+
+    #[test]
+    fn versions_that_left_do_not_count() {
+        let files = OpenFiles::new(1);
+        for i in 0..10 {
+            let gone = entry(&i.to_string());
+            files.keep(&gone, &Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap())));
+        }
+        assert!(files.line.lock().len() <= 2);
+    }
+}

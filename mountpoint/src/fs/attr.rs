@@ -1,0 +1,76 @@
+//! What stat shows. S3 stores neither owners nor modes: they are the mount's.
+
+use std::time::{Duration, SystemTime};
+
+use crate::inode::{Found, InodeNo, Kind, Stat};
+
+/// Owner and modes of everything in a mount.
+#[derive(Clone, Debug)]
+pub struct Ownership {
+    /// Owner of every file and directory.
+    pub uid: u32,
+    /// Group of every file and directory.
+    pub gid: u32,
+    /// Permission bits of files.
+    pub file_mode: u16,
+    /// Permission bits of directories.
+    pub dir_mode: u16,
+}
+
+/// The attributes of one file or directory, as the kernel wants them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Its number.
+    pub ino: InodeNo,
+    /// File or directory.
+    pub kind: Kind,
+    /// Bytes; 0 for directories.
+    pub size: u64,
+    /// Modification time; access and change time are the same.
+    pub modified: SystemTime,
+    /// Permission bits.
+    pub mode: u16,
+    /// 1 for files, 2 for directories.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// How long the kernel may take this for granted.
+    pub valid_for: Duration,
+}
+
+/// A name that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is.
+    pub attr: Attr,
+    /// How long the kernel may take for granted that the name is there.
+    pub valid_for: Duration,
+}
+
+impl Ownership {
+    pub(super) fn attr(&self, ino: InodeNo, stat: &Stat) -> Attr {
+        let (mode, links) = match stat.kind {
+            Kind::Directory => (self.dir_mode, 2),
+            // An object in an archive tier can't be opened, and shows it.
+            Kind::File if !stat.readable => (0, 1),
+            Kind::File => (self.file_mode, 1),
+        };
+        Attr {
+            ino,
+            kind: stat.kind,
+            size: stat.size,
+            modified: stat.modified,
+            mode,
+            links,
+            uid: self.uid,
+            gid: self.gid,
+            valid_for: stat.valid_for,
+        }
+    }
+
+    pub(super) fn entry(&self, found: &Found) -> Entry {
+        Entry { attr: self.attr(found.ino, &found.stat), valid_for: found.entry_valid_for }
+    }
+}

@@ -1,0 +1,307 @@
+//! create, open, read, write, flush, fsync, release.
+
+use rustix::io::Errno;
+
+use super::handle::{FileHandle, HandleNo, Mode, Writer};
+use super::process::same_process;
+use super::{Entry, Error, FileSystem, Result};
+use crate::inode::{InodeNo, OpenRead, OpenWrite, WriteWish};
+use crate::prefetch::Bytes;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// The flags of open(2) that matter here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFlags {
+    /// Opened for writing (O_WRONLY or O_RDWR).
+    pub write: bool,
+    /// Opened for reading too (O_RDWR).
+    pub read: bool,
+    /// O_TRUNC.
+    pub truncate: bool,
+    /// O_APPEND.
+    pub append: bool,
+    /// O_DIRECT: ask the store anew, keep out of the page cache.
+    pub direct: bool,
+    /// O_SYNC or O_DSYNC.
+    pub sync: bool,
+}
+
+/// An open file.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// By this number.
+    pub handle: HandleNo,
+    /// What the kernel's page cache holds of this inode is still right.
+    pub keep_cache: bool,
+    /// Keep out of the page cache.
+    pub direct: bool,
+}
+
+/// What closing a descriptor does to an unfinished file. Pure; see [`on_flush`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FlushAction {
+    Complete,
+    WaitForRelease,
+}
+
+/// A descriptor was closed. The file is completed then, so that close(2) tells the outcome; but not when another process
+/// closed a descriptor it inherited (the owner goes on writing), nor while nothing was written (shells open, duplicate,
+/// and close the original before the first byte).
+fn on_flush(written: u64, by_opener: bool) -> FlushAction {
+    if written > 0 && by_opener { FlushAction::Complete } else { FlushAction::WaitForRelease }
+}
+
+impl FileSystem {
+    /// Creates a file and opens it for writing. Nothing is in the bucket before it is closed.
+    pub async fn create(
+        &self,
+        parent: InodeNo,
+        name: &std::ffi::OsStr,
+        flags: OpenFlags,
+        pid: u32,
+    ) -> Result<(Entry, Opened)> {
+        let entry = self.make_file(parent, name).await?;
+        let flags = OpenFlags { write: true, ..flags };
+        match self.open(entry.attr.ino, flags, pid).await {
+            Ok(opened) => Ok((entry, opened)),
+            Err(error) => {
+                self.inodes.forget(entry.attr.ino, 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a file for reading, if that needs nobody to be asked.
+    pub fn try_open(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Option<Result<Opened>> {
+        if flags.write || flags.direct || flags.sync {
+            return None;
+        }
+        match self.inodes.try_open_read(ino)? {
+            Ok(OpenRead::Object { id, size, keep_cache }) => {
+                let mode = Mode::Read(self.prefetcher.open(id, size));
+                Some(Ok(self.opened(ino, mode, pid, keep_cache, false)))
+            }
+            Ok(OpenRead::Busy { .. }) => None,
+            Err(error) => Some(Err(error.into())),
+        }
+    }
+
+    /// Opens a file for reading or for writing.
+    pub async fn open(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Opened> {
+        if flags.sync {
+            let why = "O_SYNC and O_DSYNC can't be honoured: a file is stored when it is closed or fsynced";
+            return Err(Error::new(Errno::INVAL, why));
+        }
+        if flags.write && self.config.read_only {
+            return Err(Error::new(Errno::ROFS, "the mount is read-only"));
+        }
+        // A file can be written anew or read, not both: O_RDWR without O_TRUNC on one that is there reads.
+        let reads = !flags.write || (flags.read && !flags.truncate && !self.inodes.is_local(ino));
+        if reads { self.open_read(ino, flags, pid).await } else { self.open_write(ino, flags, pid).await }
+    }
+
+    async fn open_read(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Opened> {
+        loop {
+            match self.inodes.open_read(ino, flags.direct).await? {
+                OpenRead::Object { id, size, keep_cache } => {
+                    let mode = Mode::Read(self.prefetcher.open(id, size));
+                    return Ok(self.opened(ino, mode, pid, keep_cache && !flags.direct, flags.direct));
+                }
+                OpenRead::Busy { writer } => self.settle_writer(ino, HandleNo(writer)).await?,
+            }
+        }
+    }
+
+    async fn open_write(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Opened> {
+        let no = self.files.reserve();
+        let wish = WriteWish {
+            truncate: flags.truncate,
+            append: flags.append,
+            allow_overwrite: self.config.allow_overwrite,
+        };
+        loop {
+            match self.inodes.open_write(ino, no.0, wish).await? {
+                OpenWrite::Granted { key, .. } => {
+                    let writer = Writer {
+                        upload: self.uploader.create(key, false),
+                        flushed: AtomicBool::new(false),
+                        settled: AtomicBool::new(false),
+                    };
+                    self.files.insert(no, FileHandle { ino, opener: pid, mode: Mode::Write(writer) });
+                    return Ok(Opened { handle: no, keep_cache: false, direct: flags.direct });
+                }
+                OpenWrite::Busy { writer } => self.settle_writer(ino, HandleNo(writer)).await?,
+            }
+        }
+    }
+
+    fn opened(&self, ino: InodeNo, mode: Mode, pid: u32, keep_cache: bool, direct: bool) -> Opened {
+        let handle = self.files.reserve();
+        self.files.insert(handle, FileHandle { ino, opener: pid, mode });
+        Opened { handle, keep_cache, direct }
+    }
+
+    /// Somebody opens a file that is being written. If its writer closed it already (the last word of close comes later than
+    /// close(2) returns), it is completed now; if the writer is still at it, the newcomer is refused.
+    async fn settle_writer(&self, ino: InodeNo, writer: HandleNo) -> Result<()> {
+        let Some(handle) = self.files.find(writer) else {
+            // Being released right now; give that a moment to finish.
+            tokio::task::yield_now().await;
+            return Ok(());
+        };
+        let open = handle.writer()?;
+        if !open.flushed.load(Ordering::Acquire) {
+            let why =
+                format!("inode {}: the file is being written; it can be opened once it is closed", ino.0);
+            return Err(Error::new(Errno::PERM, why));
+        }
+        self.complete(&handle).await
+    }
+
+    /// Reads at most `len` bytes. `done` gets them: now, or later on another thread.
+    pub fn read<F>(&self, handle: HandleNo, offset: u64, len: usize, done: F)
+    where
+        F: FnOnce(Result<Bytes>) + Send + 'static,
+    {
+        let handle = match self.files.get(handle) {
+            Ok(handle) => handle,
+            Err(error) => return done(Err(error)),
+        };
+        match handle.reader() {
+            Ok(reader) => reader.read(offset, len, |result| done(result.map_err(Error::from))),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// Takes the next bytes of a file. `done` is called when there is room for more, which is how the writer feels a slow store.
+    pub fn write<F>(self: &Arc<Self>, handle: HandleNo, offset: u64, data: &[u8], done: F)
+    where
+        F: FnOnce(Result<()>) + Send + 'static,
+    {
+        let open = match self.files.get(handle) {
+            Ok(open) => open,
+            Err(error) => return done(Err(error)),
+        };
+        let writer = match open.writer() {
+            Ok(writer) => writer,
+            Err(error) => return done(Err(error)),
+        };
+        if writer.settled.load(Ordering::Acquire) {
+            let why = format!(
+                "inode {}: the file was completed by fsync or by another open; open it anew",
+                open.ino.0
+            );
+            return done(Err(Error::new(Errno::BADF, why)));
+        }
+        let (fs, ino, upload) = (Arc::clone(self), open.ino, Arc::clone(&writer.upload));
+        let after = Arc::clone(&upload);
+        upload.write(
+            offset,
+            data,
+            Box::new(move |result| {
+                if result.is_ok() {
+                    fs.inodes.written(ino, after.size());
+                }
+                done(result.map_err(Error::from));
+            }),
+        );
+    }
+
+    /// close(2) of one descriptor. `None` when there is nothing to wait for.
+    pub fn try_flush(&self, handle: HandleNo, pid: u32) -> Option<Result<()>> {
+        let open = match self.files.get(handle) {
+            Ok(open) => open,
+            Err(error) => return Some(Err(error)),
+        };
+        let Ok(writer) = open.writer() else { return Some(Ok(())) };
+        writer.flushed.store(true, Ordering::Release);
+        match on_flush(writer.upload.size(), same_process(open.opener, pid)) {
+            FlushAction::Complete => None,
+            FlushAction::WaitForRelease => Some(Ok(())),
+        }
+    }
+
+    /// Completes a file that is being written; its outcome is the answer, however often it is asked.
+    pub async fn fsync(&self, handle: HandleNo) -> Result<()> {
+        let open = self.files.get(handle)?;
+        if open.writer().is_err() {
+            return Ok(());
+        }
+        self.complete(&open).await
+    }
+
+    async fn complete(&self, open: &FileHandle) -> Result<()> {
+        let writer = open.writer()?;
+        let outcome = writer.upload.finish().await;
+        let first = !writer.settled.swap(true, Ordering::AcqRel);
+        match outcome {
+            Ok(meta) => {
+                if first {
+                    self.inodes.commit_write(open.ino, meta);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if first {
+                    self.inodes.abandon_write(open.ino);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The last descriptor is gone. An unfinished file is completed; its error can only be logged.
+    pub async fn release(&self, handle: HandleNo) -> Result<()> {
+        // Found by others (a new open) until it is settled, then removed.
+        let open = self.files.get(handle)?;
+        match &open.mode {
+            Mode::Read(_) => {
+                self.files.remove(handle);
+                self.inodes.close_read(open.ino);
+                Ok(())
+            }
+            Mode::Write(writer) => {
+                writer.flushed.store(true, Ordering::Release);
+                let told = writer.settled.load(Ordering::Acquire);
+                let outcome = self.complete(&open).await;
+                self.files.remove(handle);
+                // An error that close(2) or fsync already told is not news.
+                if told { Ok(()) } else { outcome }
+            }
+        }
+    }
+
+    /// A reader's release needs nobody to wait.
+    pub fn try_release(&self, handle: HandleNo) -> Option<Result<()>> {
+        let open = self.files.find(handle)?;
+        let Mode::Read(_) = &open.mode else { return None };
+        self.files.remove(handle);
+        self.inodes.close_read(open.ino);
+        Some(Ok(()))
+    }
+
+    /// The mount ends: files that are still being written are given up, so that no half upload stays in the store.
+    pub async fn abort_all(&self) {
+        for open in self.files.all() {
+            if let Mode::Write(writer) = &open.mode
+                && !writer.settled.swap(true, Ordering::AcqRel)
+            {
+                tracing::warn!("inode {}: given up, it was still open when the mount ended", open.ino.0);
+                writer.upload.abort().await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn close_completes_what_its_opener_wrote_and_nothing_else() {
+        assert_eq!(on_flush(1, true), FlushAction::Complete);
+        assert_eq!(on_flush(0, true), FlushAction::WaitForRelease);
+        assert_eq!(on_flush(1, false), FlushAction::WaitForRelease);
+    }
+}

@@ -1,0 +1,116 @@
+//! Open files and directories by the number the kernel knows them by.
+
+use std::collections::HashMap;
+
+use rustix::io::Errno;
+
+use super::{Error, Result};
+use crate::inode::{InodeNo, Listing};
+use crate::prefetch::Reader;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::sync::{Arc, RwLock};
+use crate::upload::Upload;
+
+/// Names an open file or directory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HandleNo(pub u64);
+
+/// An open file: one that is read or one that is written, never both.
+#[derive(Debug)]
+pub(super) struct FileHandle {
+    pub(super) ino: InodeNo,
+    /// Thread that opened it, as the kernel names it.
+    pub(super) opener: u32,
+    pub(super) mode: Mode,
+}
+
+#[derive(Debug)]
+pub(super) enum Mode {
+    Read(Reader),
+    Write(Writer),
+}
+
+/// What is known of a handle for writing beyond its upload.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) upload: Arc<Upload>,
+    /// Somebody closed a descriptor of it: whoever opens the file next may have it completed.
+    pub(super) flushed: AtomicBool,
+    /// Its outcome was told to the inode table.
+    pub(super) settled: AtomicBool,
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub(super) struct DirHandle {
+    pub(super) ino: InodeNo,
+    pub(super) listing: Listing,
+}
+
+/// All open files or directories of a mount. The lock is held for the look-up only.
+#[derive(Debug)]
+pub(super) struct HandleTable<T> {
+    open: RwLock<HashMap<u64, Arc<T>>>,
+    next: AtomicU64,
+}
+
+impl<T> Default for HandleTable<T> {
+    fn default() -> Self {
+        Self { open: RwLock::default(), next: AtomicU64::new(1) }
+    }
+}
+
+impl<T> HandleTable<T> {
+    /// A number nobody has, before there is anything behind it.
+    pub(super) fn reserve(&self) -> HandleNo {
+        HandleNo(self.next.fetch_add(1, Relaxed))
+    }
+
+    pub(super) fn insert(&self, no: HandleNo, handle: T) {
+        self.open.write().insert(no.0, Arc::new(handle));
+    }
+
+    pub(super) fn get(&self, no: HandleNo) -> Result<Arc<T>> {
+        self.find(no).ok_or_else(|| Error::new(Errno::BADF, format!("handle {} is not open", no.0)))
+    }
+
+    pub(super) fn find(&self, no: HandleNo) -> Option<Arc<T>> {
+        self.open.read().get(&no.0).cloned()
+    }
+
+    pub(super) fn remove(&self, no: HandleNo) -> Option<Arc<T>> {
+        self.open.write().remove(&no.0)
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<T>> {
+        self.open.read().values().cloned().collect()
+    }
+}
+
+impl FileHandle {
+    pub(super) fn reader(&self) -> Result<&Reader> {
+        match &self.mode {
+            Mode::Read(reader) => Ok(reader),
+            Mode::Write(_) => Err(Error::new(
+                Errno::BADF,
+                format!(
+                    "inode {}: a file that is being written can't be read before it is closed",
+                    self.ino.0
+                ),
+            )),
+        }
+    }
+
+    pub(super) fn writer(&self) -> Result<&Writer> {
+        match &self.mode {
+            Mode::Write(writer) => Ok(writer),
+            Mode::Read(_) => Err(Error::new(
+                Errno::BADF,
+                format!(
+                    "inode {}: opened for reading; to replace a file, open it with O_TRUNC under --allow-overwrite",
+                    self.ino.0
+                ),
+            )),
+        }
+    }
+}

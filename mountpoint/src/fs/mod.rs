@@ -1,0 +1,61 @@
+//! File operations on inodes and handles: what POSIX asks, in terms of names, reads and uploads.
+//!
+//! Enters: an operation with inode and handle numbers. Leaves: attributes, entries, bytes, or an errno with a sentence.
+//! Each operation that can be answered from memory has a `try_` form that never waits; the other form is async. This
+//! room knows POSIX, but neither FUSE's bytes nor HTTP.
+
+mod attr;
+mod error;
+mod file;
+mod handle;
+mod namespace;
+mod process;
+
+pub use attr::{Attr, Entry, Ownership};
+pub use error::{Error, Result};
+pub use file::{OpenFlags, Opened};
+pub use handle::HandleNo;
+pub use namespace::{DirItem, SetAttr, StatFs};
+
+use crate::inode::InodeTable;
+use crate::prefetch::Prefetcher;
+use crate::upload::Uploader;
+use handle::{DirHandle, FileHandle, HandleTable};
+
+/// What a mount allows and shows.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Owner and modes.
+    pub ownership: Ownership,
+    /// Nothing may change.
+    pub read_only: bool,
+    /// Files may be deleted (`--allow-delete`).
+    pub allow_delete: bool,
+    /// Files may be replaced (`--allow-overwrite`).
+    pub allow_overwrite: bool,
+}
+
+/// A mounted bucket: the parts it holds.
+#[derive(Debug)]
+pub struct FileSystem {
+    inodes: InodeTable,
+    prefetcher: Prefetcher,
+    uploader: Uploader,
+    files: HandleTable<FileHandle>,
+    dirs: HandleTable<DirHandle>,
+    config: Config,
+}
+
+impl FileSystem {
+    /// Of these parts.
+    pub fn new(inodes: InodeTable, prefetcher: Prefetcher, uploader: Uploader, config: Config) -> Self {
+        Self {
+            inodes,
+            prefetcher,
+            uploader,
+            files: HandleTable::default(),
+            dirs: HandleTable::default(),
+            config,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! lookup, getattr, setattr, readdir, mkdir, rmdir, unlink, statfs.
+
+use std::ffi::{OsStr, OsString};
+
+use rustix::io::Errno;
+
+use super::handle::DirHandle;
+use super::{Attr, Entry, Error, FileSystem, HandleNo, Result};
+use crate::inode::{DirEntry, InodeNo, Kind};
+
+/// What setattr wants changed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// chmod, chown.
+    pub mode_or_owner: bool,
+    /// truncate to this size.
+    pub size: Option<u64>,
+    /// utimens.
+    pub times: bool,
+}
+
+/// One name of a directory.
+#[derive(Clone, Debug)]
+pub struct DirItem {
+    /// The name.
+    pub name: OsString,
+    /// What it is.
+    pub attr: Attr,
+    /// Where to go on after it.
+    pub offset: u64,
+    entry: DirEntry,
+}
+
+/// What statfs shows. A bucket has no size: plenty of everything, so that no program refuses to write.
+#[derive(Clone, Copy, Debug)]
+pub struct StatFs {
+    /// Blocks in all, all of them free.
+    pub blocks: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Files in all, all of them free.
+    pub files: u64,
+    /// Bytes of the longest name.
+    pub name_max: u32,
+}
+
+impl FileSystem {
+    /// A name, if that needs nobody to be asked.
+    pub fn try_lookup(&self, parent: InodeNo, name: &OsStr) -> Option<Result<Entry>> {
+        Some(
+            self.inodes
+                .try_lookup(parent, name)?
+                .map(|f| self.config.ownership.entry(&f))
+                .map_err(Error::from),
+        )
+    }
+
+    /// A name. The kernel holds one more reference to what is found.
+    pub async fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Entry> {
+        Ok(self.config.ownership.entry(&self.inodes.lookup(parent, name).await?))
+    }
+
+    /// The kernel gives `count` references back.
+    pub fn forget(&self, ino: InodeNo, count: u64) {
+        self.inodes.forget(ino, count);
+    }
+
+    /// Attributes, if that needs nobody to be asked.
+    pub fn try_getattr(&self, ino: InodeNo) -> Option<Result<Attr>> {
+        Some(self.inodes.try_getattr(ino)?.map(|s| self.config.ownership.attr(ino, &s)).map_err(Error::from))
+    }
+
+    /// Attributes.
+    pub async fn getattr(&self, ino: InodeNo) -> Result<Attr> {
+        Ok(self.config.ownership.attr(ino, &self.inodes.getattr(ino).await?))
+    }
+
+    /// Changes attributes, as far as a bucket can: S3 stores none of them. On what is not stored yet (a file being written, a
+    /// new directory) they are accepted and have no effect, so that `cp` and `tar` can do their work; on what is stored
+    /// they are refused rather than pretended.
+    pub async fn setattr(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
+        let attr = self.getattr(ino).await?;
+        let local = self.inodes.is_local(ino);
+        if let Some(size) = wish.size
+            && size != attr.size
+        {
+            let why = format!(
+                "inode {}: truncate to {size}: files can only be written from the start; open with O_TRUNC under --allow-overwrite",
+                ino.0
+            );
+            return Err(Error::new(Errno::PERM, why));
+        }
+        if (wish.mode_or_owner || wish.times) && !local {
+            let why = format!(
+                "inode {}: S3 stores no owners, modes or times; the mount's --uid, --gid, --file-mode, --dir-mode set them for all",
+                ino.0
+            );
+            return Err(Error::new(Errno::PERM, why));
+        }
+        Ok(attr)
+    }
+
+    fn may_change(&self) -> Result<()> {
+        if self.config.read_only {
+            return Err(Error::new(Errno::ROFS, "the mount is read-only"));
+        }
+        Ok(())
+    }
+
+    /// A new, empty file that is in the bucket once it was opened for writing and closed.
+    pub async fn make_file(&self, parent: InodeNo, name: &OsStr) -> Result<Entry> {
+        self.may_change()?;
+        Ok(self.config.ownership.entry(&self.inodes.create(parent, name).await?))
+    }
+
+    /// A new directory. It is in the bucket once a file below it is.
+    pub async fn mkdir(&self, parent: InodeNo, name: &OsStr) -> Result<Entry> {
+        self.may_change()?;
+        Ok(self.config.ownership.entry(&self.inodes.mkdir(parent, name).await?))
+    }
+
+    /// Removes a directory that is not in the bucket.
+    pub async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
+        self.may_change()?;
+        Ok(self.inodes.rmdir(parent, name).await?)
+    }
+
+    /// Deletes a file, where that is allowed.
+    pub async fn unlink(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
+        self.may_change()?;
+        Ok(self.inodes.unlink(parent, name, self.config.allow_delete).await?)
+    }
+
+    /// Opens a directory.
+    pub async fn opendir(&self, ino: InodeNo) -> Result<HandleNo> {
+        let listing = self.inodes.opendir(ino).await?;
+        let no = self.dirs.reserve();
+        self.dirs.insert(no, DirHandle { ino, listing });
+        Ok(no)
+    }
+
+    /// The names from `offset` on, `.` and `..` first; none at the end.
+    pub async fn readdir(&self, handle: HandleNo, offset: u64, max: usize) -> Result<Vec<DirItem>> {
+        let dir = self.dirs.get(handle)?;
+        let entries = dir.listing.entries(&self.inodes, offset, max).await?;
+        Ok(entries
+            .into_iter()
+            .map(|entry| DirItem {
+                name: entry.name.clone(),
+                attr: self.config.ownership.attr(entry.ino, &entry.stat),
+                offset: entry.offset,
+                entry,
+            })
+            .collect())
+    }
+
+    /// The kernel takes an item of a listing as looked up: one more reference. `None` for `.` and `..`.
+    pub fn remember(&self, handle: HandleNo, item: &DirItem) -> Option<Entry> {
+        if item.name == "." || item.name == ".." {
+            return None;
+        }
+        let dir = self.dirs.find(handle)?;
+        Some(self.config.ownership.entry(&self.inodes.remember(dir.ino, &item.entry)))
+    }
+
+    /// Closes a directory.
+    pub fn releasedir(&self, handle: HandleNo) {
+        self.dirs.remove(handle);
+    }
+
+    /// Size and limits of the file system.
+    pub fn statfs(&self) -> StatFs {
+        StatFs { blocks: u64::MAX / 4096 / 2, block_size: 4096, files: u64::MAX / 2, name_max: 255 }
+    }
+}
+
+impl DirItem {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.attr.kind == Kind::Directory
+    }
+}

@@ -1,0 +1,195 @@
+//! `/dev/fuse`: open and mount it, read requests, write replies.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use super::MountOptions;
+
+/// Name of the file system's source in mount tables.
+const SOURCE: &str = "mountpoint-s3";
+/// Its type behind the dot of `fuse.`.
+const SUBTYPE: &str = "mount-s3";
+
+/// A connection to the kernel's FUSE.
+#[derive(Debug)]
+pub(super) struct FuseDevice(OwnedFd);
+
+impl FuseDevice {
+    /// A device that somebody opened and mounted.
+    pub(super) fn adopt(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Opens the device and mounts it on `dir`: by mount(2) where we may, else through `fusermount3`. What is returned beside
+    /// it is `fusermount3`'s socket, which keeps `auto_unmount` waiting.
+    pub(super) fn mount(dir: &Path, options: &MountOptions) -> anyhow::Result<(Self, Option<UnixStream>)> {
+        if !options.auto_unmount {
+            match mount_directly(dir, options) {
+                Ok(device) => return Ok((device, None)),
+                Err(Errno::PERM | Errno::ACCESS) => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("mounting /dev/fuse on {}", dir.display()));
+                }
+            }
+        }
+        let (device, socket) = mount_by_helper(dir, options)?;
+        Ok((device, options.auto_unmount.then_some(socket)))
+    }
+
+    /// Waits for the next request; `None` once the file system is unmounted.
+    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::io::read(&self.0, &mut *buffer) {
+                Ok(n) => return Ok(Some(n)),
+                // NOENT: the request was interrupted before we took it.
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Err(Errno::NODEV) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes one reply: a header and up to a few slices, in one call as the kernel demands. `errno` 0 is success. A reply
+    /// that nobody waits for any more is no error.
+    pub(super) fn reply<'a>(
+        &self,
+        unique: u64,
+        errno: i32,
+        slices: impl IntoIterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
+        const INLINE: usize = 4;
+        let mut list: [IoSlice<'_>; INLINE] = std::array::from_fn(|_| IoSlice::new(&[]));
+        let mut header = [0u8; 16];
+        let mut more = Vec::new();
+        let (mut count, mut len) = (1, header.len());
+        for slice in slices {
+            len += slice.len();
+            match list.get_mut(count) {
+                Some(place) => *place = IoSlice::new(slice),
+                None => more.push(IoSlice::new(slice)),
+            }
+            count += 1;
+        }
+        header[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+        header[4..8].copy_from_slice(&(-errno).to_ne_bytes());
+        header[8..].copy_from_slice(&unique.to_ne_bytes());
+        list[0] = IoSlice::new(&header);
+        let written = if more.is_empty() {
+            rustix::io::writev(&self.0, &list[..count])
+        } else {
+            let all: Vec<_> = list.into_iter().chain(more).collect();
+            rustix::io::writev(&self.0, &all)
+        };
+        match written {
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What mount(2) is told. `fd`, `rootmode`, `user_id` and `group_id` are required by the kernel.
+fn data(fd: i32, options: &MountOptions) -> String {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mut data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions");
+    if options.allow_other || options.allow_root {
+        data.push_str(",allow_other");
+    }
+    data
+}
+
+fn mount_directly(dir: &Path, options: &MountOptions) -> Result<FuseDevice, Errno> {
+    use rustix::fs::{Mode, OFlags, open};
+    let fd = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, options.read_only);
+    let data = std::ffi::CString::new(data(fd.as_raw_fd(), options)).map_err(|_| Errno::INVAL)?;
+    mount(SOURCE, dir, format!("fuse.{SUBTYPE}"), flags, data.as_c_str())?;
+    Ok(FuseDevice(fd))
+}
+
+/// `fusermount3` is allowed what we are not: it opens and mounts the device, and sends it over a socket.
+fn mount_by_helper(dir: &Path, options: &MountOptions) -> anyhow::Result<(FuseDevice, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair().context("a socket for fusermount3")?;
+    // Inherited by the helper alone: we start no other process before it is closed here again.
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+    let mut words = format!("nosuid,nodev,noatime,default_permissions,fsname={SOURCE},subtype={SUBTYPE}");
+    words.push_str(if options.read_only { ",ro" } else { ",rw" });
+    if options.allow_other || options.allow_root {
+        words.push_str(",allow_other");
+    }
+    if options.auto_unmount {
+        words.push_str(",auto_unmount");
+    }
+    let mut helper = Command::new("fusermount3")
+        .args(["-o", &words, "--"])
+        .arg(dir)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("starting fusermount3: install the package fuse3, or mount as root")?;
+    drop(theirs);
+    match receive_device(&ours) {
+        Ok(Some(fd)) => {
+            if !options.auto_unmount {
+                let _ = helper.wait();
+            }
+            Ok((FuseDevice(fd), ours))
+        }
+        other => {
+            let said =
+                helper.wait_with_output().map(|o| String::from_utf8_lossy(&o.stderr).trim().to_owned());
+            bail!(
+                "fusermount3 did not mount {}: {}",
+                dir.display(),
+                match (said, other) {
+                    (Ok(said), _) if !said.is_empty() => said,
+                    (_, Err(error)) => error.to_string(),
+                    _ => "it gave no reason".to_owned(),
+                }
+            )
+        }
+    }
+}
+
+fn receive_device(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0u8; 1];
+    let mut iov = [io::IoSliceMut::new(&mut byte)];
+    recvmsg(socket.as_fd(), &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    Ok(control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    }))
+}
+
+/// Unmounts `dir`; a mount in use is detached, and ends with its last open file.
+pub(super) fn unmount_directory(dir: &Path) -> anyhow::Result<()> {
+    match unmount(dir, UnmountFlags::empty()) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => {
+            tracing::warn!("{} is in use: detached, it ends with its last open file", dir.display());
+            unmount(dir, UnmountFlags::DETACH).with_context(|| format!("detaching {}", dir.display()))
+        }
+        // Not a mount any more: somebody was faster.
+        Err(Errno::INVAL) => Ok(()),
+        Err(Errno::PERM) => {
+            let status = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(dir).status();
+            match status.context("starting fusermount3 to unmount")? {
+                status if status.success() => Ok(()),
+                status => bail!("fusermount3 -u {}: {status}", dir.display()),
+            }
+        }
+        Err(error) => Err(error).with_context(|| format!("unmounting {}", dir.display())),
+    }
+}

@@ -1,0 +1,189 @@
+//! Answers as the kernel reads them. Pure: our words in, bytes out; layouts of `linux/fuse.h`.
+
+use std::time::{Duration, SystemTime};
+
+use crate::fs::{Attr, DirItem, Entry, Opened, StatFs};
+use crate::inode::Kind;
+
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+
+/// `FOPEN_*`.
+const OPEN_DIRECT: u32 = 1;
+const OPEN_KEEP_CACHE: u32 = 1 << 1;
+
+fn seconds(duration: Duration) -> (u64, u32) {
+    (duration.as_secs(), duration.subsec_nanos())
+}
+
+/// `struct fuse_attr`, 88 bytes.
+fn attr(out: &mut Vec<u8>, attr: &Attr) {
+    // Before 1970 there was no S3.
+    let (time, nanos) = seconds(attr.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+    for field in [attr.ino.0, attr.size, attr.size.div_ceil(512), time, time, time] {
+        out.extend(field.to_ne_bytes());
+    }
+    let kind = if attr.kind == Kind::Directory { DIRECTORY } else { REGULAR };
+    let mode = kind | u32::from(attr.mode);
+    for field in [nanos, nanos, nanos, mode, attr.links, attr.uid, attr.gid, 0, 4096, 0] {
+        out.extend(field.to_ne_bytes());
+    }
+}
+
+/// `struct fuse_entry_out`, 128 bytes.
+fn entry_out(out: &mut Vec<u8>, ino: u64, entry_valid: Duration, of: &Attr) {
+    let ((entry_s, entry_ns), (attr_s, attr_ns)) = (seconds(entry_valid), seconds(of.valid_for));
+    // Inode numbers are never used twice: generation 0 does.
+    for field in [ino, 0, entry_s, attr_s] {
+        out.extend(field.to_ne_bytes());
+    }
+    out.extend(entry_ns.to_ne_bytes());
+    out.extend(attr_ns.to_ne_bytes());
+    attr(out, of);
+}
+
+pub(super) fn entry(entry: &Entry) -> Vec<u8> {
+    let mut out = Vec::with_capacity(128);
+    entry_out(&mut out, entry.attr.ino.0, entry.valid_for, &entry.attr);
+    out
+}
+
+/// `struct fuse_attr_out`, 104 bytes.
+pub(super) fn attributes(of: &Attr) -> Vec<u8> {
+    let mut out = Vec::with_capacity(104);
+    let (s, ns) = seconds(of.valid_for);
+    out.extend(s.to_ne_bytes());
+    out.extend(ns.to_ne_bytes());
+    out.extend(0u32.to_ne_bytes());
+    attr(&mut out, of);
+    out
+}
+
+/// `struct fuse_open_out`, 16 bytes.
+pub(super) fn open(opened: &Opened) -> [u8; 16] {
+    let mut flags = 0;
+    flags |= if opened.direct { OPEN_DIRECT } else { 0 };
+    flags |= if opened.keep_cache { OPEN_KEEP_CACHE } else { 0 };
+    open_out(opened.handle.0, flags)
+}
+
+pub(super) fn open_out(handle: u64, flags: u32) -> [u8; 16] {
+    let mut out = [0; 16];
+    out[..8].copy_from_slice(&handle.to_ne_bytes());
+    out[8..12].copy_from_slice(&flags.to_ne_bytes());
+    out
+}
+
+pub(super) fn create(entry: &Entry, opened: &Opened) -> Vec<u8> {
+    let mut out = self::entry(entry);
+    out.extend(open(opened));
+    out
+}
+
+/// `struct fuse_write_out`, 8 bytes.
+pub(super) fn written(bytes: u32) -> [u8; 8] {
+    let mut out = [0; 8];
+    out[..4].copy_from_slice(&bytes.to_ne_bytes());
+    out
+}
+
+/// `struct fuse_kstatfs`, 80 bytes.
+pub(super) fn statfs(s: &StatFs) -> Vec<u8> {
+    let mut out = Vec::with_capacity(80);
+    for field in [s.blocks, s.blocks, s.blocks, s.files, s.files] {
+        out.extend(field.to_ne_bytes());
+    }
+    for field in [s.block_size, s.name_max, s.block_size, 0, 0, 0, 0, 0, 0, 0] {
+        out.extend(field.to_ne_bytes());
+    }
+    out
+}
+
+/// A directory reply being filled up to the size that the kernel asked for.
+#[derive(Debug)]
+pub(super) struct DirReply {
+    bytes: Vec<u8>,
+    size: usize,
+}
+
+impl DirReply {
+    pub(super) fn new(size: u32) -> Self {
+        let size = size as usize;
+        Self { bytes: Vec::with_capacity(size.min(64 << 10)), size }
+    }
+
+    /// Adds a `struct fuse_dirent`; false when it does not fit, and then nothing was added.
+    pub(super) fn add(&mut self, item: &DirItem) -> bool {
+        if self.bytes.len() + padded(24 + item.name.len()) > self.size {
+            return false;
+        }
+        self.dirent(item);
+        true
+    }
+
+    /// Whether a `struct fuse_direntplus` for this item fits.
+    pub(super) fn fits_plus(&self, item: &DirItem) -> bool {
+        self.bytes.len() + 128 + padded(24 + item.name.len()) <= self.size
+    }
+
+    /// Adds a `struct fuse_direntplus` that fits. Without an entry (`.` and `..`) the kernel is told to take no reference.
+    pub(super) fn add_plus(&mut self, item: &DirItem, entry: Option<&Entry>) {
+        match entry {
+            Some(entry) => entry_out(&mut self.bytes, entry.attr.ino.0, entry.valid_for, &entry.attr),
+            None => self.bytes.extend([0; 128]),
+        }
+        self.dirent(item);
+    }
+
+    fn dirent(&mut self, item: &DirItem) {
+        let name = item.name.as_encoded_bytes();
+        self.bytes.extend(item.attr.ino.0.to_ne_bytes());
+        self.bytes.extend(item.offset.to_ne_bytes());
+        self.bytes.extend((name.len() as u32).to_ne_bytes());
+        let kind = if item.is_dir() { DIRECTORY } else { REGULAR } >> 12;
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend(name);
+        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn padded(len: usize) -> usize {
+    len.next_multiple_of(8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::HandleNo;
+    use crate::inode::InodeNo;
+
+    fn an_entry() -> Entry {
+        let attr = Attr {
+            ino: InodeNo(7),
+            kind: Kind::File,
+            size: 1000,
+            modified: SystemTime::UNIX_EPOCH + Duration::from_millis(1500),
+            mode: 0o644,
+            links: 1,
+            uid: 1,
+            gid: 2,
+            valid_for: Duration::from_millis(100),
+        };
+        Entry { attr, valid_for: Duration::from_secs(1) }
+    }
+
+    #[test]
+    fn structures_have_the_sizes_of_the_kernel_s_header() {
+        let e = an_entry();
+        let opened = Opened { handle: HandleNo(3), keep_cache: true, direct: false };
+        assert_eq!(entry(&e).len(), 128);
+        assert_eq!(attributes(&e.attr).len(), 104);
+        assert_eq!(create(&e, &opened).len(), 144);
+        assert_eq!(open(&opened)[..12], [3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(statfs(&StatFs { blocks: 1, block_size: 2, files: 3, name_max: 4 }).len(), 80);
+    }
+}

@@ -1,0 +1,451 @@
+//! The operations as the crate `fuser` calls them: one method each, converting in and out.
+
+use std::ffi::OsStr;
+use std::io;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use ::fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, MountOption, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    SessionACL, SessionUnmounter, TimeOrNow, WriteFlags,
+};
+
+use super::ops::Operations;
+use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
+use super::{BACKGROUND_MAX, DIR_BATCH, Device, MountOptions, TRANSFER_MAX};
+use crate::fs::{Attr, DirItem, Entry, HandleNo, Opened, Result, SetAttr};
+use crate::inode::InodeNo;
+use crate::metrics::Metrics;
+use crate::sync::Arc;
+
+/// Inode numbers are never used twice, so that one generation does.
+const GENERATION: Generation = Generation(0);
+
+/// Mounts or adopts by `fuser`, and serves on threads of its own.
+pub(super) fn start_fuser(
+    device: Device,
+    ops: Operations,
+    options: &MountOptions,
+    metrics: Arc<Metrics>,
+) -> anyhow::Result<(JoinHandle<io::Result<()>>, Option<SessionUnmounter>)> {
+    let acl = match (options.allow_other, options.allow_root) {
+        (true, _) => SessionACL::All,
+        (_, true) => SessionACL::RootAndOwner,
+        _ => SessionACL::Owner,
+    };
+    let mut config = ::fuser::Config::default();
+    config.acl = acl;
+    config.n_threads = Some(options.threads.max(1));
+    config.mount_options = vec![
+        MountOption::FSName("mountpoint-s3".into()),
+        MountOption::Subtype("mount-s3".into()),
+        MountOption::DefaultPermissions,
+        MountOption::NoAtime,
+        MountOption::NoSuid,
+        MountOption::NoDev,
+    ];
+    config.mount_options.extend(options.read_only.then_some(MountOption::RO));
+    config.mount_options.extend(options.auto_unmount.then_some(MountOption::AutoUnmount));
+    let adapter = FuserAdapter { ops, metrics };
+    let (mut session, ours) = match device {
+        Device::Mount(dir) => (::fuser::Session::new(adapter, &dir, &config)?, true),
+        Device::Adopted(fd) => (::fuser::Session::from_fd(adapter, fd, acl, config)?, false),
+    };
+    let unmounter = ours.then(|| session.unmount_callable());
+    let serving = std::thread::Builder::new().name("fuse".into()).spawn(move || session.run())?;
+    Ok((serving, unmounter))
+}
+
+/// The file system as `fuser` sees it.
+#[derive(Debug)]
+pub(super) struct FuserAdapter {
+    pub(super) ops: Operations,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+fn ino(number: INodeNo) -> InodeNo {
+    InodeNo(number.0)
+}
+
+fn handle(number: FileHandle) -> HandleNo {
+    HandleNo(number.0)
+}
+
+impl FuserAdapter {
+    fn errno(&self, operation: &'static str) -> impl FnOnce(&crate::fs::Error) -> Errno + Send + use<> {
+        let metrics = Arc::clone(&self.metrics);
+        move |error| Errno::from_i32(refusal(operation, error, &metrics))
+    }
+
+    fn entry(&self, operation: &'static str, reply: ReplyEntry) -> impl FnOnce(Result<Entry>) + Send + use<> {
+        let errno = self.errno(operation);
+        move |result| match result {
+            Ok(entry) => reply.entry_with_ttls(
+                &entry.attr.valid_for,
+                &entry.valid_for,
+                &file_attr(&entry.attr),
+                GENERATION,
+            ),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn attr(&self, operation: &'static str, reply: ReplyAttr) -> impl FnOnce(Result<Attr>) + Send + use<> {
+        let errno = self.errno(operation);
+        move |result| match result {
+            Ok(attr) => reply.attr(&attr.valid_for, &file_attr(&attr)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn empty(&self, operation: &'static str, reply: ReplyEmpty) -> impl FnOnce(Result<()>) + Send + use<> {
+        let errno = self.errno(operation);
+        move |result| match result {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn opened(&self, reply: ReplyOpen) -> impl FnOnce(Result<Opened>) + Send + use<> {
+        let errno = self.errno("open");
+        move |result| match result {
+            Ok(opened) => reply.opened(FileHandle(opened.handle.0), fopen_flags(&opened)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+}
+
+impl Filesystem for FuserAdapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // O_TRUNC comes with the open: replacing a file is one decision. Without it overwriting can't be told from truncation.
+        let wanted = [
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_BIG_WRITES,
+            InitFlags::FUSE_MAX_PAGES,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            InitFlags::FUSE_NO_EXPORT_SUPPORT,
+        ];
+        for flag in wanted {
+            if config.add_capabilities(flag).is_err() {
+                tracing::debug!("the kernel has no {flag:?}");
+            }
+        }
+        let _ = config.set_max_write(TRANSFER_MAX);
+        // As much as the kernel offers; its own limit is the device's read_ahead_kb.
+        if let Err(offered) = config.set_max_readahead(TRANSFER_MAX) {
+            let _ = config.set_max_readahead(offered);
+        }
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        let _ = config.set_congestion_threshold(BACKGROUND_MAX / 4 * 3);
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.ops.lookup(ino(parent), name, self.entry("lookup", reply));
+    }
+
+    fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
+        self.ops.forget(ino(number), nlookup);
+    }
+
+    fn getattr(&self, _req: &Request, number: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.ops.getattr(ino(number), self.attr("getattr", reply));
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let wish = SetAttr {
+            mode_or_owner: mode.is_some() || uid.is_some() || gid.is_some(),
+            size,
+            times: atime.is_some() || mtime.is_some(),
+        };
+        self.ops.setattr(ino(number), wish, self.attr("setattr", reply));
+    }
+
+    fn mknod(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        if rustix::fs::FileType::from_raw_mode(mode) != rustix::fs::FileType::RegularFile {
+            return reply.error(Errno::EINVAL);
+        }
+        self.ops.mknod(ino(parent), name.to_owned(), self.entry("mknod", reply));
+    }
+
+    fn mkdir(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        self.ops.mkdir(ino(parent), name.to_owned(), self.entry("mkdir", reply));
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.ops.unlink(ino(parent), name.to_owned(), self.empty("unlink", reply));
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.ops.rmdir(ino(parent), name.to_owned(), self.empty("rmdir", reply));
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _newparent: INodeNo,
+        _newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        // Never sent to the store: most stores answer RenameObject with 200 and an empty object.
+        reply.error(if flags.is_empty() { Errno::ENOSYS } else { Errno::EINVAL });
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let errno = self.errno("create");
+        self.ops.create(
+            ino(parent),
+            name.to_owned(),
+            open_flags(flags),
+            req.pid(),
+            move |result| match result {
+                Ok((entry, opened)) => reply.created(
+                    &entry.valid_for.min(entry.attr.valid_for),
+                    &file_attr(&entry.attr),
+                    GENERATION,
+                    FileHandle(opened.handle.0),
+                    fopen_flags(&opened),
+                ),
+                Err(error) => reply.error(errno(&error)),
+            },
+        );
+    }
+
+    fn open(&self, req: &Request, number: INodeNo, flags: ::fuser::OpenFlags, reply: ReplyOpen) {
+        self.ops.open(ino(number), open_flags(flags.0), req.pid(), self.opened(reply));
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: ::fuser::OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let errno = self.errno("read");
+        self.ops.read(handle(fh), offset, size as usize, move |result| match result {
+            Ok(bytes) => match bytes.as_single() {
+                Some(slice) => reply.data(slice),
+                None => reply.data(&bytes.to_vec()),
+            },
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: ::fuser::OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let errno = self.errno("write");
+        let len = data.len() as u32;
+        self.ops.write(handle(fh), offset, data, move |result| match result {
+            Ok(()) => reply.written(len),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        self.ops.flush(handle(fh), req.pid(), self.empty("close", reply));
+    }
+
+    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.ops.fsync(handle(fh), self.empty("fsync", reply));
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: ::fuser::OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.ops.release(handle(fh), self.empty("release", reply));
+    }
+
+    fn opendir(&self, _req: &Request, number: INodeNo, _flags: ::fuser::OpenFlags, reply: ReplyOpen) {
+        let errno = self.errno("opendir");
+        self.ops.opendir(ino(number), move |result| match result {
+            Ok(no) => reply.opened(FileHandle(no.0), FopenFlags::empty()),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let errno = self.errno("readdir");
+        self.ops.readdir(handle(fh), offset, DIR_BATCH, move |result| match result {
+            Ok(items) => {
+                for item in &items {
+                    let kind = file_type(item.attr.kind);
+                    if reply.add(INodeNo(item.attr.ino.0), item.offset, kind, &item.name) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let errno = self.errno("readdirplus");
+        let ops = self.ops.clone();
+        self.ops.readdir(handle(fh), offset, DIR_BATCH, move |result| match result {
+            Ok(items) => {
+                add_plus(&ops, handle(fh), &items, &mut reply);
+                reply.ok();
+            }
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: ::fuser::OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.ops.releasedir(handle(fh));
+        reply.ok();
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let s = self.ops.statfs();
+        reply.statfs(s.blocks, s.blocks, s.blocks, s.files, s.files, s.block_size, s.name_max, s.block_size);
+    }
+
+    // Answered once, the kernel does not ask these again.
+
+    fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn symlink(
+        &self,
+        _req: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _target: &std::path::Path,
+        reply: ReplyEntry,
+    ) {
+        reply.error(Errno::EPERM);
+    }
+}
+
+/// Puts into the reply what fits. Only what went in counts as a reference of the kernel's.
+fn add_plus(ops: &Operations, dir: HandleNo, items: &[DirItem], reply: &mut ReplyDirectoryPlus) {
+    for item in items {
+        let entry = ops.remember(dir, item);
+        let (attr, ttl) = match &entry {
+            Some(entry) => (&entry.attr, entry.valid_for.min(entry.attr.valid_for)),
+            None => (&item.attr, Duration::ZERO),
+        };
+        if reply.add(INodeNo(attr.ino.0), item.offset, &item.name, &ttl, &file_attr(attr), GENERATION) {
+            if entry.is_some() {
+                ops.forget(attr.ino, 1);
+            }
+            return;
+        }
+    }
+}

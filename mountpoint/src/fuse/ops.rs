@@ -1,0 +1,199 @@
+//! The operations of a file system as transports call them: answered on the calling thread when memory has the answer,
+//! else on the thread that gets it. Every answer goes through a callback, once.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::future::Future;
+
+use crate::fs::{Attr, DirItem, Entry, FileSystem, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs};
+use crate::inode::InodeNo;
+use crate::prefetch::Bytes;
+use crate::sync::Arc;
+
+/// A file system and where its waiting operations run. Cheap to clone, one per transport thread.
+#[derive(Clone)]
+pub(super) struct Operations {
+    fs: Arc<FileSystem>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl fmt::Debug for Operations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Operations")
+    }
+}
+
+impl Operations {
+    pub(super) fn new(fs: Arc<FileSystem>, runtime: tokio::runtime::Handle) -> Self {
+        Self { fs, runtime }
+    }
+
+    /// Runs `work` where waiting is allowed, and answers with its outcome.
+    fn later<T, F, W>(&self, work: W, done: impl FnOnce(T) + Send + 'static)
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send,
+        W: FnOnce(Arc<FileSystem>) -> F + Send + 'static,
+    {
+        let fs = Arc::clone(&self.fs);
+        self.runtime.spawn(async move { done(work(fs).await) });
+    }
+
+    pub(super) fn lookup(
+        &self,
+        parent: InodeNo,
+        name: &OsStr,
+        done: impl FnOnce(Result<Entry>) + Send + 'static,
+    ) {
+        if let Some(result) = self.fs.try_lookup(parent, name) {
+            return done(result);
+        }
+        let name = name.to_owned();
+        self.later(move |fs| async move { fs.lookup(parent, &name).await }, done);
+    }
+
+    pub(super) fn forget(&self, ino: InodeNo, count: u64) {
+        self.fs.forget(ino, count);
+    }
+
+    pub(super) fn getattr(&self, ino: InodeNo, done: impl FnOnce(Result<Attr>) + Send + 'static) {
+        if let Some(result) = self.fs.try_getattr(ino) {
+            return done(result);
+        }
+        self.later(move |fs| async move { fs.getattr(ino).await }, done);
+    }
+
+    pub(super) fn setattr(
+        &self,
+        ino: InodeNo,
+        wish: SetAttr,
+        done: impl FnOnce(Result<Attr>) + Send + 'static,
+    ) {
+        self.later(move |fs| async move { fs.setattr(ino, wish).await }, done);
+    }
+
+    pub(super) fn mknod(
+        &self,
+        parent: InodeNo,
+        name: OsString,
+        done: impl FnOnce(Result<Entry>) + Send + 'static,
+    ) {
+        self.later(move |fs| async move { fs.make_file(parent, &name).await }, done);
+    }
+
+    pub(super) fn mkdir(
+        &self,
+        parent: InodeNo,
+        name: OsString,
+        done: impl FnOnce(Result<Entry>) + Send + 'static,
+    ) {
+        self.later(move |fs| async move { fs.mkdir(parent, &name).await }, done);
+    }
+
+    pub(super) fn unlink(
+        &self,
+        parent: InodeNo,
+        name: OsString,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        self.later(move |fs| async move { fs.unlink(parent, &name).await }, done);
+    }
+
+    pub(super) fn rmdir(
+        &self,
+        parent: InodeNo,
+        name: OsString,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        self.later(move |fs| async move { fs.rmdir(parent, &name).await }, done);
+    }
+
+    pub(super) fn create(
+        &self,
+        parent: InodeNo,
+        name: OsString,
+        flags: OpenFlags,
+        pid: u32,
+        done: impl FnOnce(Result<(Entry, Opened)>) + Send + 'static,
+    ) {
+        self.later(move |fs| async move { fs.create(parent, &name, flags, pid).await }, done);
+    }
+
+    pub(super) fn open(
+        &self,
+        ino: InodeNo,
+        flags: OpenFlags,
+        pid: u32,
+        done: impl FnOnce(Result<Opened>) + Send + 'static,
+    ) {
+        if let Some(result) = self.fs.try_open(ino, flags, pid) {
+            return done(result);
+        }
+        self.later(move |fs| async move { fs.open(ino, flags, pid).await }, done);
+    }
+
+    pub(super) fn read(
+        &self,
+        handle: HandleNo,
+        offset: u64,
+        len: usize,
+        done: impl FnOnce(Result<Bytes>) + Send + 'static,
+    ) {
+        self.fs.read(handle, offset, len, done);
+    }
+
+    pub(super) fn write(
+        &self,
+        handle: HandleNo,
+        offset: u64,
+        data: &[u8],
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        self.fs.write(handle, offset, data, done);
+    }
+
+    pub(super) fn flush(&self, handle: HandleNo, pid: u32, done: impl FnOnce(Result<()>) + Send + 'static) {
+        if let Some(result) = self.fs.try_flush(handle, pid) {
+            return done(result);
+        }
+        self.fsync(handle, done);
+    }
+
+    pub(super) fn fsync(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
+        self.later(move |fs| async move { fs.fsync(handle).await }, done);
+    }
+
+    pub(super) fn release(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
+        if let Some(result) = self.fs.try_release(handle) {
+            return done(result);
+        }
+        self.later(move |fs| async move { fs.release(handle).await }, done);
+    }
+
+    pub(super) fn opendir(&self, ino: InodeNo, done: impl FnOnce(Result<HandleNo>) + Send + 'static) {
+        self.later(move |fs| async move { fs.opendir(ino).await }, done);
+    }
+
+    pub(super) fn readdir(
+        &self,
+        handle: HandleNo,
+        offset: u64,
+        max: usize,
+        done: impl FnOnce(Result<Vec<DirItem>>) + Send + 'static,
+    ) {
+        self.later(move |fs| async move { fs.readdir(handle, offset, max).await }, done);
+    }
+
+    /// An item goes out as looked up: one more reference. See [`FileSystem::remember`].
+    pub(super) fn remember(&self, handle: HandleNo, item: &DirItem) -> Option<Entry> {
+        self.fs.remember(handle, item)
+    }
+
+    pub(super) fn releasedir(&self, handle: HandleNo) {
+        self.fs.releasedir(handle);
+    }
+
+    pub(super) fn statfs(&self) -> StatFs {
+        self.fs.statfs()
+    }
+}

@@ -1,0 +1,82 @@
+//! Requests that were taken and not yet answered, so that INTERRUPT can end one.
+//!
+//! Whoever takes a request out of here answers it: the thread that has its answer, or the one that read an INTERRUPT for it.
+
+use std::collections::HashMap;
+
+use crate::sync::Mutex;
+
+/// Shards, so that threads rarely meet.
+const SHARDS: usize = 16;
+
+/// All requests under way.
+#[derive(Debug)]
+pub(super) struct Pending {
+    shards: [Mutex<HashMap<u64, bool>>; SHARDS],
+}
+
+/// What an INTERRUPT met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interrupted {
+    /// The request is ours to answer, with EINTR; its outcome will find that it was answered.
+    Now,
+    /// It must run to its end.
+    Never,
+    /// Not here: answered already, or not taken yet.
+    Unknown,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self { shards: std::array::from_fn(|_| Mutex::default()) }
+    }
+}
+
+impl Pending {
+    fn shard(&self, unique: u64) -> &Mutex<HashMap<u64, bool>> {
+        // The kernel counts in steps of two.
+        &self.shards[(unique >> 1) as usize % SHARDS]
+    }
+
+    /// A request is taken.
+    pub(super) fn begin(&self, unique: u64, interruptible: bool) {
+        self.shard(unique).lock().insert(unique, interruptible);
+    }
+
+    /// Its answer is there. False: it was interrupted, nobody waits any more.
+    pub(super) fn end(&self, unique: u64) -> bool {
+        self.shard(unique).lock().remove(&unique).is_some()
+    }
+
+    /// The kernel wants it ended early.
+    pub(super) fn interrupt(&self, unique: u64) -> Interrupted {
+        let mut shard = self.shard(unique).lock();
+        match shard.get(&unique) {
+            Some(true) => {
+                shard.remove(&unique);
+                Interrupted::Now
+            }
+            Some(false) => Interrupted::Never,
+            None => Interrupted::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_answered_once_by_its_outcome_or_by_the_interrupt() {
+        let pending = Pending::default();
+        pending.begin(4, true);
+        assert_eq!(pending.interrupt(4), Interrupted::Now);
+        assert!(!pending.end(4), "the outcome comes too late");
+        pending.begin(6, true);
+        assert!(pending.end(6));
+        assert_eq!(pending.interrupt(6), Interrupted::Unknown);
+        pending.begin(8, false);
+        assert_eq!(pending.interrupt(8), Interrupted::Never);
+        assert!(pending.end(8));
+    }
+}

@@ -1,0 +1,76 @@
+//! Our words into FUSE's: attributes, flags, errno.
+
+use std::time::SystemTime;
+
+use ::fuser::{FileAttr, FileType, FopenFlags, INodeNo, OpenAccMode};
+
+use crate::fs::{Attr, Error, OpenFlags, Opened};
+use crate::inode::Kind;
+use crate::metrics::Metrics;
+
+/// O_* of Linux that the kernel passes through in `open` (asm-generic values, the same on x86-64 and arm64 but O_DIRECT).
+mod flags {
+    use rustix::fs::OFlags;
+
+    pub(super) fn has(flags: i32, flag: OFlags) -> bool {
+        flags as u32 & flag.bits() != 0
+    }
+}
+
+pub(super) fn open_flags(raw: i32) -> OpenFlags {
+    use rustix::fs::OFlags;
+    let mode = ::fuser::OpenFlags(raw).acc_mode();
+    OpenFlags {
+        write: mode != OpenAccMode::O_RDONLY,
+        read: mode != OpenAccMode::O_WRONLY,
+        truncate: flags::has(raw, OFlags::TRUNC),
+        append: flags::has(raw, OFlags::APPEND),
+        direct: flags::has(raw, OFlags::DIRECT),
+        sync: flags::has(raw, OFlags::DSYNC),
+    }
+}
+
+pub(super) fn fopen_flags(opened: &Opened) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
+    flags
+}
+
+pub(super) fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+    }
+}
+
+pub(super) fn file_attr(attr: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attr.ino.0),
+        size: attr.size,
+        blocks: attr.size.div_ceil(512),
+        atime: attr.modified,
+        mtime: attr.modified,
+        ctime: attr.modified,
+        crtime: SystemTime::UNIX_EPOCH,
+        kind: file_type(attr.kind),
+        perm: attr.mode,
+        nlink: attr.links,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+/// The errno of a refused operation. What is not an everyday answer is logged, here and nowhere else.
+pub(super) fn refusal(operation: &str, error: &Error, metrics: &Metrics) -> i32 {
+    metrics.fuse_errors.inc();
+    if error.is_everyday() {
+        tracing::debug!("{operation}: {error}");
+    } else {
+        tracing::warn!("{operation} failed: {error}");
+    }
+    error.errno().raw_os_error()
+}

@@ -1,0 +1,316 @@
+//! A request as the kernel writes it, decoded. Pure: bytes in, a [`Request`] that borrows from them out.
+//!
+//! The layouts are those of `linux/fuse.h`, protocol 7.31 and later, little fields read one by one; nothing is cast. A request
+//! that is too short, or whose name has no end, is an error and is answered EIO; an opcode we don't know is answered ENOSYS.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// Bytes of the header before every request.
+pub(super) const HEADER_LEN: usize = 40;
+
+/// One decoded request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Request<'a> {
+    pub(super) unique: u64,
+    pub(super) node: u64,
+    pub(super) uid: u32,
+    pub(super) pid: u32,
+    pub(super) operation: Operation<'a>,
+}
+
+/// What is asked. Numbers as the kernel gives them; names without their NUL.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Operation<'a> {
+    Init {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: u64,
+    },
+    Destroy,
+    Lookup {
+        name: &'a OsStr,
+    },
+    Forget {
+        count: u64,
+    },
+    BatchForget {
+        nodes: Vec<(u64, u64)>,
+    },
+    Getattr,
+    Setattr {
+        mode_or_owner: bool,
+        size: Option<u64>,
+        times: bool,
+    },
+    Mknod {
+        mode: u32,
+        name: &'a OsStr,
+    },
+    Mkdir {
+        name: &'a OsStr,
+    },
+    Unlink {
+        name: &'a OsStr,
+    },
+    Rmdir {
+        name: &'a OsStr,
+    },
+    Rename {
+        flags: u32,
+    },
+    Symlink,
+    Link,
+    Open {
+        flags: i32,
+    },
+    Create {
+        flags: i32,
+        name: &'a OsStr,
+    },
+    Read {
+        handle: u64,
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        handle: u64,
+        offset: u64,
+        data: &'a [u8],
+    },
+    Flush {
+        handle: u64,
+    },
+    Fsync {
+        handle: u64,
+    },
+    Release {
+        handle: u64,
+    },
+    Opendir,
+    Readdir {
+        handle: u64,
+        offset: u64,
+        size: u32,
+    },
+    Readdirplus {
+        handle: u64,
+        offset: u64,
+        size: u32,
+    },
+    Releasedir {
+        handle: u64,
+    },
+    Statfs,
+    Interrupt {
+        unique: u64,
+    },
+    /// Known to the kernel, not to us.
+    Other {
+        opcode: u32,
+    },
+}
+
+impl Operation<'_> {
+    /// Whether it needs no right of its own: it ends something, or goes on with what was opened.
+    pub(super) fn follows_an_open(&self) -> bool {
+        matches!(
+            self,
+            Self::Init { .. }
+                | Self::Destroy
+                | Self::Forget { .. }
+                | Self::BatchForget { .. }
+                | Self::Read { .. }
+                | Self::Write { .. }
+                | Self::Flush { .. }
+                | Self::Fsync { .. }
+                | Self::Release { .. }
+                | Self::Releasedir { .. }
+                | Self::Interrupt { .. }
+        )
+    }
+}
+
+/// Why bytes are no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DecodeError {
+    /// Not even a header.
+    NoHeader,
+    /// The header is fine, the rest is not: whom to answer EIO.
+    Body { unique: u64, opcode: u32 },
+}
+
+/// Reads little fields off the front of a body.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(n)?;
+        self.0 = tail;
+        Some(head)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_ne_bytes(self.bytes(4)?.try_into().ok()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_ne_bytes(self.bytes(8)?.try_into().ok()?))
+    }
+
+    fn name(&mut self) -> Option<&'a OsStr> {
+        let end = self.0.iter().position(|b| *b == 0)?;
+        let name = self.bytes(end + 1)?;
+        Some(OsStr::from_bytes(&name[..end]))
+    }
+}
+
+/// Decodes what one read(2) of the device gave.
+pub(super) fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
+    let mut header = Fields(bytes);
+    let mut read_header = || {
+        let (len, opcode, unique, node) = (header.u32()?, header.u32()?, header.u64()?, header.u64()?);
+        let (uid, _gid, pid, _ext) = (header.u32()?, header.u32()?, header.u32()?, header.u32()?);
+        Some((len as usize, opcode, unique, node, uid, pid))
+    };
+    let (len, opcode, unique, node, uid, pid) = read_header().ok_or(DecodeError::NoHeader)?;
+    if len != bytes.len() {
+        return Err(DecodeError::Body { unique, opcode });
+    }
+    let operation = body(opcode, Fields(&bytes[HEADER_LEN..])).ok_or(DecodeError::Body { unique, opcode })?;
+    Ok(Request { unique, node, uid, pid, operation })
+}
+
+fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
+    Some(match opcode {
+        1 => Operation::Lookup { name: f.name()? },
+        2 => Operation::Forget { count: f.u64()? },
+        3 => Operation::Getattr,
+        4 => {
+            let (valid, _) = (f.u32()?, f.u32()?);
+            let (_handle, size) = (f.u64()?, f.u64()?);
+            let has = |bits: u32| valid & bits != 0;
+            Operation::Setattr {
+                mode_or_owner: has(0b111),
+                size: has(1 << 3).then_some(size),
+                times: has(1 << 4 | 1 << 5 | 1 << 7 | 1 << 8),
+            }
+        }
+        6 => Operation::Symlink,
+        8 => {
+            let mode = f.u32()?;
+            f.bytes(12)?;
+            Operation::Mknod { mode, name: f.name()? }
+        }
+        9 => {
+            f.bytes(8)?;
+            Operation::Mkdir { name: f.name()? }
+        }
+        10 => Operation::Unlink { name: f.name()? },
+        11 => Operation::Rmdir { name: f.name()? },
+        12 => Operation::Rename { flags: 0 },
+        13 => Operation::Link,
+        14 => Operation::Open { flags: f.u32()? as i32 },
+        15 => Operation::Read { handle: f.u64()?, offset: f.u64()?, size: f.u32()? },
+        16 => {
+            let (handle, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
+            f.bytes(20)?;
+            Operation::Write { handle, offset, data: f.bytes(size as usize)? }
+        }
+        17 => Operation::Statfs,
+        18 => Operation::Release { handle: f.u64()? },
+        20 => Operation::Fsync { handle: f.u64()? },
+        25 => Operation::Flush { handle: f.u64()? },
+        26 => {
+            let (major, minor, max_readahead, flags) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+            // The upper half came with 7.36 and is there only if bit 30 says so.
+            let upper = if flags & 1 << 30 != 0 { f.u32()? } else { 0 };
+            Operation::Init { major, minor, max_readahead, flags: u64::from(upper) << 32 | u64::from(flags) }
+        }
+        27 => Operation::Opendir,
+        28 => Operation::Readdir { handle: f.u64()?, offset: f.u64()?, size: f.u32()? },
+        29 => Operation::Releasedir { handle: f.u64()? },
+        35 => {
+            let flags = f.u32()? as i32;
+            f.bytes(12)?;
+            Operation::Create { flags, name: f.name()? }
+        }
+        36 => Operation::Interrupt { unique: f.u64()? },
+        38 => Operation::Destroy,
+        42 => {
+            let (count, _) = (f.u32()?, f.u32()?);
+            // Counted by what is there, not by what is claimed.
+            let mut nodes = Vec::with_capacity((count as usize).min(f.0.len() / 16));
+            for _ in 0..count {
+                nodes.push((f.u64()?, f.u64()?));
+            }
+            Operation::BatchForget { nodes }
+        }
+        44 => Operation::Readdirplus { handle: f.u64()?, offset: f.u64()?, size: f.u32()? },
+        45 => {
+            let (_new_parent, flags) = (f.u64()?, f.u32()?);
+            Operation::Rename { flags }
+        }
+        opcode => Operation::Other { opcode },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request(opcode: u32, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(((HEADER_LEN + body.len()) as u32).to_ne_bytes());
+        bytes.extend(opcode.to_ne_bytes());
+        bytes.extend(77u64.to_ne_bytes());
+        bytes.extend(5u64.to_ne_bytes());
+        for field in [1000u32, 1000, 4242, 0] {
+            bytes.extend(field.to_ne_bytes());
+        }
+        bytes.extend(body);
+        bytes
+    }
+
+    #[test]
+    fn a_write_carries_exactly_its_data() {
+        let mut body = Vec::new();
+        body.extend(9u64.to_ne_bytes());
+        body.extend(4096u64.to_ne_bytes());
+        body.extend(3u32.to_ne_bytes());
+        body.extend([0; 20]);
+        body.extend(b"abc");
+        let bytes = request(16, &body);
+        let decoded = decode(&bytes).unwrap();
+        assert_eq!((decoded.unique, decoded.node, decoded.pid), (77, 5, 4242));
+        assert_eq!(decoded.operation, Operation::Write { handle: 9, offset: 4096, data: b"abc" });
+        let short = request(16, &body[..body.len() - 1]);
+        assert_eq!(decode(&short), Err(DecodeError::Body { unique: 77, opcode: 16 }));
+    }
+
+    #[test]
+    fn a_name_ends_at_its_nul_and_must_have_one() {
+        let bytes = request(1, b"file\0");
+        assert_eq!(decode(&bytes).unwrap().operation, Operation::Lookup { name: OsStr::new("file") });
+        assert!(decode(&request(1, b"file")).is_err());
+    }
+
+    #[test]
+    fn a_batch_that_claims_more_than_it_holds_is_refused() {
+        let mut body = Vec::new();
+        body.extend(u32::MAX.to_ne_bytes());
+        body.extend(0u32.to_ne_bytes());
+        body.extend([0; 16]);
+        assert!(decode(&request(42, &body)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), opcode in 0u32..60) {
+            let _ = decode(&bytes);
+            let _ = decode(&request(opcode, &bytes));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! A session with the kernel: mount or adopt a device, serve it on a few threads, unmount.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use anyhow::Context as _;
+
+use super::device::{FuseDevice, unmount_directory};
+use super::fuser::start_fuser;
+use super::ops::Operations;
+use super::serve::{greet, serve};
+use crate::fs::FileSystem;
+use crate::metrics::Metrics;
+use crate::sync::{Arc, Mutex};
+
+/// Where requests come from.
+#[derive(Debug)]
+pub enum Device {
+    /// We mount on this directory, and unmount.
+    Mount(PathBuf),
+    /// Somebody else opened `/dev/fuse`, mounted it, and will unmount it.
+    Adopted(OwnedFd),
+}
+
+/// What carries requests and replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Our own loop: vectored replies, interrupts.
+    #[default]
+    Dev,
+    /// The loop of the crate `fuser`.
+    Fuser,
+}
+
+/// How it is mounted.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// What carries requests.
+    pub transport: Transport,
+    /// Nothing may change; the kernel refuses at once.
+    pub read_only: bool,
+    /// Every user may enter.
+    pub allow_other: bool,
+    /// root and the mounting user may enter.
+    pub allow_root: bool,
+    /// `fusermount3` stays behind and unmounts when this process is gone.
+    pub auto_unmount: bool,
+    /// Threads that take requests. More help many small requests at once on many cores; none of them ever waits.
+    pub threads: usize,
+    /// Bytes that the kernel may read ahead of a reader (`/sys/class/bdi`), where we may set it.
+    pub read_ahead: Option<u64>,
+}
+
+/// A session under way.
+#[derive(Debug)]
+pub struct Session {
+    serving: Vec<JoinHandle<io::Result<()>>>,
+    unmounter: Unmounter,
+    /// Open as long as we live: `fusermount3` unmounts when it closes.
+    _auto_unmount: Option<UnixStream>,
+}
+
+/// Ends a session, from any thread.
+#[derive(Clone, Debug)]
+pub struct Unmounter(Way);
+
+#[derive(Clone, Debug)]
+enum Way {
+    /// The device was adopted: unmounting is somebody else's.
+    NotOurs,
+    Directory(PathBuf),
+    Fuser(PathBuf, Arc<Mutex<::fuser::SessionUnmounter>>),
+}
+
+impl Session {
+    /// Mounts, and serves until the unmount. Returns once the kernel has been greeted: the file system can be used.
+    ///
+    /// # Errors
+    /// What mount(2), fusermount3 or the kernel's INIT said; nothing is left mounted then.
+    pub fn start(
+        device: Device,
+        fs: Arc<FileSystem>,
+        options: &MountOptions,
+        metrics: Arc<Metrics>,
+        runtime: tokio::runtime::Handle,
+    ) -> anyhow::Result<Self> {
+        let ops = Operations::new(fs, runtime);
+        let mounted_on = match &device {
+            Device::Mount(dir) => Some(dir.clone()),
+            Device::Adopted(_) => None,
+        };
+        let session = match options.transport {
+            Transport::Dev => Self::start_dev(device, ops, options, metrics)?,
+            Transport::Fuser => {
+                let (serving, unmounter) = start_fuser(device, ops, options, metrics)?;
+                let way = match (&mounted_on, unmounter) {
+                    (Some(dir), Some(unmounter)) => Way::Fuser(dir.clone(), Arc::new(Mutex::new(unmounter))),
+                    _ => Way::NotOurs,
+                };
+                Self { serving: vec![serving], unmounter: Unmounter(way), _auto_unmount: None }
+            }
+        };
+        if let (Some(dir), Some(bytes)) = (&mounted_on, options.read_ahead) {
+            set_read_ahead(dir, bytes);
+        }
+        Ok(session)
+    }
+
+    fn start_dev(
+        device: Device,
+        ops: Operations,
+        options: &MountOptions,
+        metrics: Arc<Metrics>,
+    ) -> anyhow::Result<Self> {
+        let only = (options.allow_root && !options.allow_other).then(|| rustix::process::getuid().as_raw());
+        let (device, dir, socket) = match device {
+            Device::Adopted(fd) => (FuseDevice::adopt(fd), None, None),
+            Device::Mount(dir) => {
+                let (device, socket) = FuseDevice::mount(&dir, options)?;
+                (device, Some(dir), socket)
+            }
+        };
+        let started = greet(device, ops, only, metrics)
+            .and_then(|channel| serve(&channel, options.threads).context("starting the FUSE threads"));
+        match (started, dir) {
+            (Ok(serving), dir) => {
+                let way = dir.map_or(Way::NotOurs, Way::Directory);
+                Ok(Self { serving, unmounter: Unmounter(way), _auto_unmount: socket })
+            }
+            (Err(error), dir) => {
+                if let Some(dir) = dir {
+                    let _ = unmount_directory(&dir);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A handle that ends it.
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Returns when it was unmounted, by whomever.
+    ///
+    /// # Errors
+    /// The device failed otherwise than by an unmount.
+    pub fn wait(self) -> io::Result<()> {
+        let mut outcome = Ok(());
+        for thread in self.serving {
+            let served = thread.join().unwrap_or_else(|_| Err(io::Error::other("a FUSE thread panicked")));
+            outcome = outcome.and(served);
+        }
+        outcome
+    }
+}
+
+impl Unmounter {
+    /// Unmounts. A mount in use is detached: it is gone from the tree at once and ends with its last open file. `false`: the
+    /// device was adopted, so that unmounting is somebody else's.
+    ///
+    /// # Errors
+    /// What umount(2) or fusermount3 said.
+    pub fn unmount(&self) -> anyhow::Result<bool> {
+        match &self.0 {
+            Way::NotOurs => return Ok(false),
+            Way::Directory(dir) => unmount_directory(dir)?,
+            Way::Fuser(dir, unmounter) => {
+                if unmounter.lock().unmount().is_err() {
+                    unmount_directory(dir)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Tells the kernel how far it may read ahead. Its default for FUSE, 128 KiB, makes eight requests of each MiB.
+/// Needs root; without, the mount works all the same, a little slower.
+fn set_read_ahead(dir: &Path, bytes: u64) {
+    let set = || -> io::Result<()> {
+        let root = rustix::fs::open(
+            dir,
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        // statx answers from the kernel's own knowledge of the mount; the device is what we are after.
+        let stat = rustix::fs::statx(
+            root.as_fd(),
+            "",
+            rustix::fs::AtFlags::EMPTY_PATH | rustix::fs::AtFlags::STATX_DONT_SYNC,
+            rustix::fs::StatxFlags::empty(),
+        )?;
+        let file = format!("/sys/class/bdi/{}:{}/read_ahead_kb", stat.stx_dev_major, stat.stx_dev_minor);
+        std::fs::write(file, (bytes / 1024).to_string())
+    };
+    if let Err(error) = set() {
+        tracing::debug!("read-ahead stays at the kernel's default: {error}");
+    }
+}

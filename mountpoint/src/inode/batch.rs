@@ -1,0 +1,135 @@
+//! Entries of a listing as they are kept: two allocations per page, 40 bytes and the text per entry.
+
+use std::time::{Instant, SystemTime};
+
+use super::InodeNo;
+use super::merge::{Entry, What, order};
+use crate::object::{ETag, ObjectMeta};
+
+/// Some entries in a row.
+#[derive(Debug)]
+pub(super) struct Batch {
+    /// The inode number set aside for entry 0; those of the others follow.
+    first: InodeNo,
+    /// The event at which the page was asked for, and when it came.
+    pub(super) asked: u64,
+    pub(super) arrived: Instant,
+    text: Box<str>,
+    lines: Box<[Line]>,
+}
+
+#[derive(Debug)]
+struct Line {
+    /// Where the name begins in the text; the ETag follows it.
+    start: u32,
+    etag_len: u32,
+    name_len: u8,
+    kind: LineKind,
+    readable: bool,
+    /// Bytes of a file; of a local entry, its inode number.
+    size: u64,
+    modified: SystemTime,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LineKind {
+    Directory,
+    File,
+    Local,
+}
+
+impl Batch {
+    /// Packs entries. Names are at most 255 bytes: longer ones are never shown.
+    pub(super) fn new(first: InodeNo, asked: u64, arrived: Instant, entries: &[Entry]) -> Self {
+        let mut text = String::new();
+        let pack = |entry: &Entry| {
+            let start = text.len() as u32;
+            text.push_str(&entry.name);
+            let mut line = Line {
+                start,
+                etag_len: 0,
+                name_len: entry.name.len() as u8,
+                kind: LineKind::Directory,
+                readable: true,
+                size: 0,
+                modified: SystemTime::UNIX_EPOCH,
+            };
+            match &entry.what {
+                What::Directory => {}
+                What::Local(ino) => (line.kind, line.size) = (LineKind::Local, ino.0),
+                What::File(meta) => {
+                    text.push_str(meta.etag.as_str());
+                    line.etag_len = meta.etag.as_str().len() as u32;
+                    line.kind = LineKind::File;
+                    (line.size, line.modified, line.readable) =
+                        (meta.size, meta.last_modified, meta.readable);
+                }
+            }
+            line
+        };
+        let lines = entries.iter().map(pack).collect();
+        Self { first, asked, arrived, text: text.into_boxed_str(), lines }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    pub(super) fn name(&self, index: usize) -> &str {
+        let line = &self.lines[index];
+        let start = line.start as usize;
+        self.text.get(start..start + usize::from(line.name_len)).unwrap_or_default()
+    }
+
+    /// The number an inode for this entry gets.
+    pub(super) fn ino(&self, index: usize) -> InodeNo {
+        InodeNo(self.first.0 + index as u64)
+    }
+
+    /// The inode of an entry that exists only here.
+    pub(super) fn local(&self, index: usize) -> Option<InodeNo> {
+        let line = &self.lines[index];
+        (line.kind == LineKind::Local).then_some(InodeNo(line.size))
+    }
+
+    pub(super) fn is_file(&self, index: usize) -> bool {
+        self.lines[index].kind == LineKind::File
+    }
+
+    pub(super) fn etag(&self, index: usize) -> &str {
+        let line = &self.lines[index];
+        let start = line.start as usize + usize::from(line.name_len);
+        self.text.get(start..start + line.etag_len as usize).unwrap_or_default()
+    }
+
+    /// Bytes, time and whether it can be read, of a file.
+    pub(super) fn file(&self, index: usize) -> (u64, SystemTime, bool) {
+        let line = &self.lines[index];
+        (line.size, line.modified, line.readable)
+    }
+
+    /// What the listing said of a file; `None` of a directory.
+    pub(super) fn meta(&self, index: usize) -> Option<ObjectMeta> {
+        let (size, last_modified, readable) = self.file(index);
+        self.is_file(index).then(|| ObjectMeta {
+            size,
+            etag: ETag::new(self.etag(index)),
+            last_modified,
+            readable,
+        })
+    }
+
+    /// Finds a name, entries being in order.
+    pub(super) fn find(&self, name: &str) -> Option<usize> {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match order(self.name(middle), name) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Equal => return Some(middle),
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,104 @@
+//! Making and removing names.
+
+use std::ffi::OsStr;
+use std::sync::Arc as StdArc;
+
+use super::error::{Error, ErrorKind, Result};
+use super::lookup::parse;
+use super::open::touched;
+use super::state::{Directory, Node, Phase, Place};
+use super::{Found, InodeNo, InodeTable};
+
+impl InodeTable {
+    /// Makes a directory, here only: S3 has it once a file below it is stored. Counts one kernel reference.
+    ///
+    /// # Errors
+    /// Those of `create`.
+    pub async fn mkdir(&self, parent: InodeNo, name: &OsStr) -> Result<Found> {
+        self.make_local(parent, name, |now| Node::Directory(Box::new(Directory::new(now)))).await
+    }
+
+    /// Removes an empty directory that exists only here.
+    ///
+    /// # Errors
+    /// `NotPermitted`: S3 has keys below it (remove those, and it is gone); `NotEmpty`: of what was made here;
+    /// `NotADirectory`; those of `lookup`.
+    pub async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
+        let name = parse(name)?;
+        let held = self.hold(parent, name).await?;
+        let mut tree = self.0.tree.lock();
+        let (key, directory) = tree.directory(held.ino)?;
+        let holds = !directory.locals.is_empty() || !directory.children.is_empty();
+        let refusal = match tree.inode(held.ino).map(|inode| inode.place) {
+            Some(Place::Local) if !holds => None,
+            Some(Place::Local) => Some(ErrorKind::NotEmpty),
+            Some(Place::Remote) if !directory.locals.is_empty() => Some(ErrorKind::NotEmpty),
+            Some(Place::Remote) => Some(ErrorKind::NotPermitted(
+                "is a directory because the bucket has keys below it; it goes when they are removed",
+            )),
+            Some(Place::Nowhere) | None => Some(ErrorKind::Stale),
+        };
+        if let Some(kind) = refusal {
+            return Err(Error::new(kind, key.as_str()));
+        }
+        tree.detach(held.ino);
+        drop(tree);
+        Ok(())
+    }
+
+    /// Removes a file: the object, or what was made here and never written. The name is gone when this returns;
+    /// readers that have it open may go on or fail.
+    ///
+    /// # Errors
+    /// `NotPermitted`: deleting is not allowed, or the file is being written; `IsADirectory`; `Remote`: S3 did not delete;
+    /// those of `lookup`.
+    pub async fn unlink(&self, parent: InodeNo, name: &OsStr, allow_delete: bool) -> Result<()> {
+        let name = parse(name)?;
+        let refuse = |why| Err(Error::new(ErrorKind::NotPermitted(why), name));
+        if !allow_delete {
+            return refuse("files can't be deleted on this mount; --allow-delete would allow it");
+        }
+        let held = self.hold(parent, name).await?;
+        let key = {
+            let mut tree = self.0.tree.lock();
+            let (key, file) = tree.file_mut(held.ino)?;
+            match file.phase {
+                Phase::Writing { .. } => return refuse("is being written; close it first"),
+                Phase::Stored => Some(key.clone()),
+                Phase::New { .. } => {
+                    tree.detach(held.ino);
+                    None
+                }
+            }
+        };
+        let Some(key) = key else { return Ok(()) };
+        let deleted = self.0.client.delete_object(&key).await;
+        deleted.map_err(|error| Error::new(ErrorKind::Remote(StdArc::new(error)), key.as_str()))?;
+        let now = self.0.clock.now();
+        let mut tree = self.0.tree.lock();
+        match tree.file_mut(held.ino) {
+            // Opened for writing while S3 deleted: the writer makes it anew.
+            Ok((_, file)) if file.is_local() => {
+                file.stored = None;
+                touched(&mut tree, held.ino, false);
+            }
+            _ => {
+                // Whichever version was found meanwhile: the name is gone for whoever asked before now.
+                let child = tree.directory(parent).ok().and_then(|(_, d)| d.children.get(name).copied());
+                if let Some(ino) = child.filter(|&ino| tree.directory(ino).is_err()) {
+                    tree.detach(ino);
+                }
+                tree.changed(parent, name, true);
+                let keep = tree.ttl.missing().max(super::FRESH);
+                let taken = tree.directory(parent).map_or(true, |(_, directory)| {
+                    directory.children.contains_key(name) || directory.locals.contains_key(name)
+                });
+                if !taken {
+                    tree.missing.insert(parent, name, now, keep);
+                }
+            }
+        }
+        drop(tree);
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! What can go wrong with a name.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::s3;
+
+/// The answer of this room.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What the caller does next. `fs/error.rs` turns these into errno.
+#[derive(Clone, Debug)]
+pub enum ErrorKind {
+    /// Nothing of that name.
+    NotFound,
+    /// A file stands where a directory is needed.
+    NotADirectory,
+    /// A directory stands where a file is needed.
+    IsADirectory,
+    /// The name is taken.
+    Exists,
+    /// The directory still holds something.
+    NotEmpty,
+    /// Refused here, before S3 was asked; the sentence says which flag would allow it, if one would.
+    NotPermitted(&'static str),
+    /// No key can have this name; the sentence says why.
+    InvalidName(String),
+    /// The name is longer than 255 bytes, or the key than 1024.
+    NameTooLong,
+    /// The object is in an archive tier and must be restored before it can be read.
+    Archived,
+    /// The inode means a version of the name that is gone: look the name up again.
+    Stale,
+    /// S3 did not answer the question.
+    Remote(Arc<s3::Error>),
+}
+
+/// An error of this room: kind, and on which name.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    name: String,
+}
+
+impl Error {
+    /// Of a name: a key where one is known, else the last component.
+    pub(super) fn new(kind: ErrorKind, name: impl Into<String>) -> Self {
+        Self { kind, name: name.into() }
+    }
+
+    /// What to do next.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\": ", self.name.escape_debug())?;
+        match &self.kind {
+            ErrorKind::NotFound => f.write_str("no such file or directory in the bucket"),
+            ErrorKind::NotADirectory => f.write_str("is a file, not a directory"),
+            ErrorKind::IsADirectory => f.write_str("is a directory"),
+            ErrorKind::Exists => f.write_str("exists already"),
+            ErrorKind::NotEmpty => f.write_str("directory is not empty"),
+            ErrorKind::NotPermitted(why) => f.write_str(why),
+            ErrorKind::InvalidName(why) => write!(f, "can't be a name: {why}"),
+            ErrorKind::NameTooLong => f.write_str("a name has at most 255 bytes, a key 1024"),
+            ErrorKind::Archived => f.write_str("is in an archive tier; restore the object before reading it"),
+            ErrorKind::Stale => f.write_str("was changed or removed meanwhile; look it up again"),
+            ErrorKind::Remote(error) => write!(f, "S3 did not answer: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.kind {
+            ErrorKind::Remote(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}

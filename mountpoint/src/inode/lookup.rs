@@ -1,0 +1,198 @@
+//! Lookup and getattr: from memory where it may be, else by asking S3 once for all who ask the same.
+
+use std::ffi::OsStr;
+use std::sync::Arc as StdArc;
+
+use super::error::{Error, ErrorKind, Result};
+use super::flight::Seat;
+use super::path::{self, BadName};
+use super::remote::{self, Ask};
+use super::state::{Node, Place};
+use super::tree::{Recall, Settled, Tree, stale};
+use super::{Found, InodeNo, InodeTable, Stat, Ttl};
+use crate::sync::Arc;
+
+/// Times a lookup asks again because something here changed the name meanwhile. Only a name that is created and removed
+/// without end reaches it; the error is `Stale` then.
+const ATTEMPTS_MAX: usize = 16;
+
+/// An inode that this room itself refers to while it works on it.
+pub(super) struct Held<'a> {
+    table: &'a InodeTable,
+    pub(super) ino: InodeNo,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.table.forget(self.ino, 1);
+    }
+}
+
+impl InodeTable {
+    /// A lookup answered from memory; `None` when S3 must be asked. Counts one kernel reference when `Ok`.
+    pub fn try_lookup(&self, parent: InodeNo, name: &OsStr) -> Option<Result<Found>> {
+        let name = match parse(name) {
+            Ok(name) => name,
+            Err(error) => return Some(Err(error)),
+        };
+        let now = self.0.clock.now();
+        let mut tree = self.0.tree.lock();
+        match tree.recall(parent, name, now) {
+            Err(error) => Some(Err(error)),
+            Ok(Recall::Ask(_)) => None,
+            Ok(Recall::Missing) => Some(Err(Error::new(ErrorKind::NotFound, name))),
+            Ok(Recall::Found(ino)) => Some(
+                take(&mut tree, ino, false).and_then(|()| tree.found(ino, now).ok_or_else(|| stale(ino))),
+            ),
+        }
+    }
+
+    /// A lookup. Counts one kernel reference when `Ok`.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidName`, `NameTooLong`: no key can have it; `NotADirectory`: the parent is a file; `Stale`: the
+    /// parent is gone; `Remote`: S3 did not answer.
+    pub async fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Found> {
+        let ino = self.resolve(parent, parse(name)?, true).await?;
+        self.0.tree.lock().found(ino, self.0.clock.now()).ok_or_else(|| stale(ino))
+    }
+
+    /// A lookup of our own: the inode lives until the answer is dropped.
+    pub(super) async fn hold(&self, parent: InodeNo, name: &str) -> Result<Held<'_>> {
+        let ino = self.resolve(parent, name, false).await?;
+        Ok(Held { table: self, ino })
+    }
+
+    /// Finds a name and counts one reference to it.
+    async fn resolve(&self, parent: InodeNo, name: &str, for_kernel: bool) -> Result<InodeNo> {
+        for _ in 0..ATTEMPTS_MAX {
+            let seat = {
+                let mut tree = self.0.tree.lock();
+                match tree.recall(parent, name, self.0.clock.now())? {
+                    Recall::Missing => return Err(Error::new(ErrorKind::NotFound, name)),
+                    Recall::Found(ino) => return take(&mut tree, ino, false).map(|()| ino),
+                    Recall::Ask(ask) => self.seat(&mut tree, parent, name, ask)?,
+                }
+            };
+            let remote = seat.answer.await;
+            let mut tree = self.0.tree.lock();
+            if seat.flight.is_overtaken() {
+                continue;
+            }
+            return match tree.settle(parent, name, remote?, seat.flight.asked, self.0.clock.now())? {
+                Settled::Missing => Err(Error::new(ErrorKind::NotFound, name)),
+                Settled::Found(ino) => {
+                    take(&mut tree, ino, for_kernel && seat.flight.is_alone()).map(|()| ino)
+                }
+            };
+        }
+        Err(Error::new(ErrorKind::Stale, name))
+    }
+
+    /// A seat in the flight that asks this; a new one if there is none.
+    fn seat(&self, tree: &mut Tree, parent: InodeNo, name: &str, ask: Ask) -> Result<Seat> {
+        if let Some(seat) = tree.flights.join(parent, name, ask) {
+            return Ok(seat);
+        }
+        let directory = tree.directory(parent)?.0.clone();
+        let asked = tree.event();
+        let client = StdArc::clone(&self.0.client);
+        let page = self.0.config.lookup_page;
+        let asked_name = name.to_string();
+        let question = async move { remote::ask(&*client, &directory, &asked_name, ask, page).await };
+        let (table, landed_name) = (Arc::downgrade(&self.0), name.to_string());
+        Ok(tree.flights.start(parent, name, ask, asked, question, move |flight| {
+            if let Some(table) = table.upgrade() {
+                table.tree.lock().flights.land(parent, &landed_name, &flight);
+            }
+        }))
+    }
+
+    /// What stat shows, from memory; `None` when S3 must be asked.
+    pub fn try_getattr(&self, ino: InodeNo) -> Option<Result<Stat>> {
+        let now = self.0.clock.now();
+        let tree = self.0.tree.lock();
+        let Some(inode) = tree.inode(ino) else { return Some(Err(stale(ino))) };
+        let stat = tree.stat(inode, now);
+        let current = match &inode.node {
+            // A directory's attributes never change; whether it is there is the entry's question.
+            Node::Directory(_) => true,
+            // Whoever has it open sees the version that is open, to the end.
+            Node::File(file) => file.is_local() || file.readers > 0 || inode.place == Place::Nowhere,
+        };
+        (current || !stat.valid_for.is_zero()).then_some(Ok(stat))
+    }
+
+    /// What stat shows. A file whose TTL is over costs one HEAD.
+    ///
+    /// # Errors
+    /// `Stale`: S3 has another version, look the name up again; `NotFound`; `Remote`.
+    pub async fn getattr(&self, ino: InodeNo) -> Result<Stat> {
+        if let Some(answer) = self.try_getattr(ino) {
+            return answer;
+        }
+        self.revalidate(ino).await?;
+        let tree = self.0.tree.lock();
+        let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;
+        Ok(tree.stat(inode, self.0.clock.now()))
+    }
+
+    /// Asks S3 by one HEAD whether a stored file is still the version this inode means.
+    pub(super) async fn revalidate(&self, ino: InodeNo) -> Result<()> {
+        let (key, asked) = {
+            let mut tree = self.0.tree.lock();
+            let asked = tree.event();
+            let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;
+            (inode.key.clone(), asked)
+        };
+        let meta = remote::head(&*self.0.client, &key)
+            .await
+            .map_err(|error| Error::new(ErrorKind::Remote(StdArc::new(error)), key.as_str()))?;
+        let now = self.0.clock.now();
+        let mut tree = self.0.tree.lock();
+        let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;
+        let local = matches!(&inode.node, Node::File(file) if file.is_local());
+        if inode.place == Place::Nowhere {
+            return Err(Error::new(ErrorKind::Stale, key.as_str()));
+        }
+        // What happened here since the question stands.
+        if local || inode.learned > asked {
+            return Ok(());
+        }
+        match meta {
+            Some(meta) if tree.confirm(ino, &meta, false, asked, now) => Ok(()),
+            Some(_) => {
+                tree.detach(ino);
+                Err(Error::new(ErrorKind::Stale, key.as_str()))
+            }
+            None => {
+                tree.detach(ino);
+                Err(Error::new(ErrorKind::NotFound, key.as_str()))
+            }
+        }
+    }
+}
+
+/// Counts one reference. `fresh`: S3 answered this very lookup, and for it alone, so that the open that follows may
+/// rely on it (see [`super::FRESH`]).
+pub(super) fn take(tree: &mut Tree, ino: InodeNo, fresh: bool) -> Result<()> {
+    let strict = tree.ttl == Ttl::Minimal || tree.ttl.open().is_zero();
+    let inode = tree.inode_mut(ino)?;
+    inode.lookups += 1;
+    if let Node::File(file) = &mut inode.node {
+        let confirmed = file.stored.as_ref().and_then(|(_, confirmed)| *confirmed);
+        file.fresh = confirmed.filter(|_| fresh && strict && !file.is_local());
+    }
+    Ok(())
+}
+
+/// A name the kernel sent.
+pub(super) fn parse(name: &OsStr) -> Result<&str> {
+    path::parse(name).map_err(|bad| {
+        let kind = match bad {
+            BadName::TooLong => ErrorKind::NameTooLong,
+            other => ErrorKind::InvalidName(other.to_string()),
+        };
+        Error::new(kind, name.to_string_lossy())
+    })
+}

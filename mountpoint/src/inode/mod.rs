@@ -1,0 +1,181 @@
+//! The tree of names over a flat bucket.
+//!
+//! Enters: a directory's inode number and a name, the kernel's references, what an upload stored. Leaves: inode numbers
+//! and what stat shows of them, the object version to read, the key to write, the entries of a directory.
+//! It knows S3 through [`ObjectClient`] and time through [`Clock`]. It never holds a file handle, never
+//! reads or writes contents, and knows neither FUSE nor errno.
+//!
+//! An inode is a name at one version: when S3 has another ETag or kind under the name, the name gets another number,
+//! so that no page of the kernel's is ever of two versions. A remote directory precedes a local entry, which precedes
+//! a remote file.
+
+mod batch;
+mod change;
+mod error;
+mod expiry;
+mod flight;
+mod lookup;
+mod merge;
+mod open;
+mod path;
+mod readdir;
+mod remote;
+mod state;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+pub use error::{Error, ErrorKind, Result};
+pub use expiry::Ttl;
+pub use open::{OpenRead, OpenWrite};
+pub use path::Prefix;
+pub use readdir::{DirEntry, Listing};
+pub use state::WriteWish;
+
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::object::ObjectKey;
+use crate::s3::ObjectClient;
+use crate::sync::{Arc, Mutex};
+use tree::Tree;
+
+/// Number of an inode: unique for the life of a mount, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct InodeNo(pub u64);
+
+/// The directory that is mounted.
+pub const ROOT: InodeNo = InodeNo(1);
+
+/// How long an open, or a create, may rely on the lookup the kernel sent just before it, without any TTL.
+///
+/// open(2) is a LOOKUP and then an OPEN, microseconds apart; asking S3 for both would cost two round trips for one
+/// answer. It is used once, by the first thing that follows: a second lookup of the name that is answered from memory
+/// takes it away, and while it stands the kernel is told not to keep the entry, so that every path that leads here
+/// looks up again. An OPEN that finds it therefore follows its own lookup, and whoever closed the file elsewhere before
+/// this open(2) began is seen. The limit only matters for a lookup that nothing follows (a stat) with an open of the same
+/// inode by descriptor after it: 20 ms is a scheduler's delay on a busy machine, and less than a round trip to S3.
+const FRESH: Duration = Duration::from_millis(20);
+
+/// What a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// An object.
+    File,
+    /// A prefix that ends in `/`.
+    Directory,
+}
+
+/// What stat shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// File or directory.
+    pub kind: Kind,
+    /// Bytes; 0 for a directory.
+    pub size: u64,
+    /// When the version was stored; of a directory, when the bucket was mounted.
+    pub modified: SystemTime,
+    /// False for an object in an archive tier.
+    pub readable: bool,
+    /// How long the kernel may keep this; zero: not at all.
+    pub valid_for: Duration,
+}
+
+/// A name that was found. One kernel reference was counted for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The inode.
+    pub ino: InodeNo,
+    /// What stat shows of it.
+    pub stat: Stat,
+    /// How long the kernel may keep that the name leads here; zero: not at all.
+    pub entry_valid_for: Duration,
+}
+
+/// How the tree behaves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What of the bucket is mounted.
+    pub prefix: Prefix,
+    /// How long S3's answers hold. Doubling it halves the lookups and doubles how long a foreign change goes unseen.
+    pub ttl: Ttl,
+    /// Keys per page of a listing, 1 to 1000 (the most S3 gives): doubling it halves the requests of a listing.
+    pub list_page: u16,
+    /// Keys asked for to see whether a directory is there: 1 is enough, except for stores that count it wrongly.
+    pub lookup_page: u16,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { prefix: Prefix::default(), ttl: Ttl::Minimal, list_page: 1000, lookup_page: 1 }
+    }
+}
+
+/// The inodes of one mount. Clones are the same table.
+///
+/// Methods named `try_` answer from memory, without waiting, or say `None`: then the one without `try_` asks S3.
+#[derive(Clone)]
+pub struct InodeTable(Arc<Shared>);
+
+pub(in crate::inode) struct Shared {
+    client: std::sync::Arc<dyn ObjectClient>,
+    config: Config,
+    clock: Clock,
+    metrics: std::sync::Arc<Metrics>,
+    tree: Mutex<Tree>,
+}
+
+impl InodeTable {
+    /// A table that knows the root alone.
+    pub fn new(
+        client: std::sync::Arc<dyn ObjectClient>,
+        config: Config,
+        clock: Clock,
+        metrics: std::sync::Arc<Metrics>,
+    ) -> Self {
+        let tree = Tree::new(&config.prefix, config.ttl, clock.now(), clock.wall());
+        Self(Arc::new(Shared { client, config, clock, metrics, tree: Mutex::new(tree) }))
+    }
+
+    /// The kernel drops `count` references to an inode. One that nothing refers to any more, and that has nothing
+    /// local, goes.
+    pub fn forget(&self, ino: InodeNo, count: u64) {
+        let mut tree = self.0.tree.lock();
+        if let Ok(inode) = tree.inode_mut(ino)
+            && ino != ROOT
+        {
+            debug_assert!(inode.lookups >= count, "the kernel forgets what it was given");
+            inode.lookups = inode.lookups.saturating_sub(count);
+            tree.drop_if_idle(ino);
+        }
+    }
+
+    /// Whether the inode exists only here so far, or is being replaced from here: S3 has nothing to say of it yet.
+    pub fn is_local(&self, ino: InodeNo) -> bool {
+        self.0.tree.lock().inode(ino).is_some_and(|inode| inode.place == Place::Local)
+    }
+
+    /// The key of an inode, for logs; a directory's ends in `/`. `None` when the inode is gone.
+    pub fn key_of(&self, ino: InodeNo) -> Option<ObjectKey> {
+        self.0.tree.lock().inode(ino).map(|inode| inode.key.clone())
+    }
+
+    /// How many inodes live.
+    pub fn len(&self) -> usize {
+        self.0.tree.lock().len()
+    }
+
+    /// Never: the root is always there.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+impl fmt::Debug for InodeTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InodeTable").field("config", &self.0.config).finish_non_exhaustive()
+    }
+}

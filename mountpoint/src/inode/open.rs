@@ -1,0 +1,249 @@
+//! Opening, and what becomes of an inode while it is written.
+
+use super::error::{Error, ErrorKind, Result};
+use super::expiry::left;
+use super::lookup::take;
+use super::path;
+use super::state::{File, Node, Phase, Place, Refusal, WriteWish};
+use super::tree::{Tree, stale};
+use super::{FRESH, InodeNo, InodeTable};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+
+/// What a reader is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpenRead {
+    /// Read this version. One reader was counted.
+    Object {
+        /// Which.
+        id: ObjectId,
+        /// Its bytes.
+        size: u64,
+        /// Whether what the kernel has cached for the inode is of this version.
+        keep_cache: bool,
+    },
+    /// Being written: finish that handle and ask again, or refuse.
+    Busy {
+        /// As named in `open_write`.
+        writer: u64,
+    },
+}
+
+/// What a writer is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpenWrite {
+    /// Write there. The inode is local until `commit_write` or `abandon_write`.
+    Granted {
+        /// Where the object goes.
+        key: ObjectKey,
+        /// Whether S3 was known to have one there.
+        exists_remotely: bool,
+    },
+    /// Being written already: finish that handle and ask again, or refuse.
+    Busy {
+        /// As named in `open_write`.
+        writer: u64,
+    },
+}
+
+impl InodeTable {
+    /// Opens for reading on what is known; `None` when S3 must be asked whether that is still so.
+    pub fn try_open_read(&self, ino: InodeNo) -> Option<Result<OpenRead>> {
+        self.open_known(ino, false)
+    }
+
+    /// Opens for reading: counts a reader until `close_read` unless it answers `Busy`.
+    ///
+    /// `revalidate` (O_DIRECT) asks S3 even within the TTL. It costs one HEAD, or nothing right after a lookup.
+    ///
+    /// # Errors
+    /// `Stale`: S3 has another version, look the name up again (the kernel does so by itself); `NotFound`; `Archived`;
+    /// `IsADirectory`; `NotPermitted`: made here and not written yet; `Remote`.
+    pub async fn open_read(&self, ino: InodeNo, revalidate: bool) -> Result<OpenRead> {
+        if let Some(answer) = self.open_known(ino, revalidate) {
+            return answer;
+        }
+        self.revalidate(ino).await?;
+        open_now(&mut self.0.tree.lock(), ino)
+    }
+
+    fn open_known(&self, ino: InodeNo, revalidate: bool) -> Option<Result<OpenRead>> {
+        let now = self.0.clock.now();
+        let mut tree = self.0.tree.lock();
+        let trust = if revalidate { std::time::Duration::ZERO } else { tree.ttl.open() };
+        let place = match tree.inode(ino) {
+            Some(inode) => inode.place,
+            None => return Some(Err(stale(ino))),
+        };
+        let (key, file) = match tree.file_mut(ino) {
+            Ok(file) => file,
+            Err(error) => return Some(Err(error)),
+        };
+        if file.is_local() {
+            return Some(open_now(&mut tree, ino));
+        }
+        if place == Place::Nowhere {
+            return Some(Err(Error::new(ErrorKind::Stale, key.as_str())));
+        }
+        let confirmed = file.stored.as_ref().and_then(|(_, confirmed)| *confirmed);
+        let fresh = file.fresh.take().is_some_and(|since| !left(FRESH, since, now).is_zero());
+        let known = fresh || confirmed.is_some_and(|since| !left(trust, since, now).is_zero());
+        known.then(|| open_now(&mut tree, ino))
+    }
+
+    /// A read handle is closed.
+    pub fn close_read(&self, ino: InodeNo) {
+        let mut tree = self.0.tree.lock();
+        if let Ok((_, file)) = tree.file_mut(ino) {
+            file.close_read();
+            tree.drop_if_idle(ino);
+        }
+    }
+
+    /// Opens for writing. `writer` names the handle to others that want the file.
+    ///
+    /// # Errors
+    /// `NotPermitted`: it has readers, or it exists and may not be replaced, and which flag would allow it;
+    /// `IsADirectory`; `Stale`.
+    pub async fn open_write(&self, ino: InodeNo, writer: u64, wish: WriteWish) -> Result<OpenWrite> {
+        let modified = self.0.clock.wall();
+        let mut tree = self.0.tree.lock();
+        let place = tree.inode(ino).ok_or_else(|| stale(ino))?.place;
+        let (key, file) = tree.file_mut(ino)?;
+        let key = key.clone();
+        if place == Place::Nowhere {
+            return Err(Error::new(ErrorKind::Stale, key.as_str()));
+        }
+        match file.open_write(writer, wish, modified) {
+            Err(Refusal::Busy { writer }) => Ok(OpenWrite::Busy { writer }),
+            Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
+            Ok(exists_remotely) => {
+                touched(&mut tree, ino, false);
+                tree.place(ino, Place::Local);
+                Ok(OpenWrite::Granted { key, exists_remotely })
+            }
+        }
+    }
+
+    /// What stat shows of a file that is being written: `size` bytes so far.
+    pub fn written(&self, ino: InodeNo, size: u64) {
+        let modified = self.0.clock.wall();
+        if let Ok((_, file)) = self.0.tree.lock().file_mut(ino) {
+            file.written(size, modified);
+        }
+    }
+
+    /// The object is stored: the inode is remote now, and so are the directories above it.
+    pub fn commit_write(&self, ino: InodeNo, meta: ObjectMeta) {
+        let now = self.0.clock.now();
+        let mut tree = self.0.tree.lock();
+        let Ok((_, file)) = tree.file_mut(ino) else { return };
+        file.commit(meta, now);
+        touched(&mut tree, ino, false);
+        hang_stored(&mut tree, ino);
+        if let Some(parent) = tree.inode(ino).map(|inode| inode.parent) {
+            tree.stored_above(parent, now);
+        }
+        tree.drop_if_idle(ino);
+    }
+
+    /// The upload failed or was given up: a file that was only here goes, one that was being replaced is again what S3
+    /// has, which the next open asks.
+    pub fn abandon_write(&self, ino: InodeNo) {
+        let mut tree = self.0.tree.lock();
+        let Ok((_, file)) = tree.file_mut(ino) else { return };
+        if file.abandon() {
+            touched(&mut tree, ino, false);
+            hang_stored(&mut tree, ino);
+        } else {
+            tree.detach(ino);
+        }
+        tree.drop_if_idle(ino);
+    }
+
+    /// Makes a file that is not in S3 yet. Counts one kernel reference.
+    ///
+    /// # Errors
+    /// `Exists` (S3 is asked, unless it just said that there is nothing); those of `lookup`, `NotFound` excepted.
+    pub async fn create(&self, parent: InodeNo, name: &std::ffi::OsStr) -> Result<super::Found> {
+        let modified = self.0.clock.wall();
+        self.make_local(parent, name, |now| Node::File(File::new(now, modified))).await
+    }
+
+    /// Makes a local entry where there is nothing.
+    pub(super) async fn make_local(
+        &self,
+        parent: InodeNo,
+        name: &std::ffi::OsStr,
+        node: impl FnOnce(std::time::Instant) -> Node + Send,
+    ) -> Result<super::Found> {
+        let name = super::lookup::parse(name)?;
+        let exists = || Error::new(ErrorKind::Exists, name);
+        if !self.is_freshly_missing(parent, name)? {
+            match self.hold(parent, name).await {
+                Ok(_) => return Err(exists()),
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let now = self.0.clock.now();
+        let mut tree = self.0.tree.lock();
+        if tree.inode(parent).is_some_and(|inode| inode.place == Place::Nowhere) {
+            return Err(Error::new(ErrorKind::Stale, name));
+        }
+        let (key, directory) = tree.directory(parent)?;
+        if directory.locals.contains_key(name) || directory.children.contains_key(name) {
+            return Err(exists());
+        }
+        if path::file_key(key, name).is_none() || path::directory_key(key, name).is_none() {
+            return Err(Error::new(ErrorKind::NameTooLong, name));
+        }
+        let at = tree.changed(parent, name, false);
+        let ino = tree.reserve(1);
+        tree.make(ino, parent, name, at, node(now)).ok_or_else(|| stale(parent))?;
+        tree.place(ino, Place::Local);
+        take(&mut tree, ino, false)?;
+        tree.found(ino, now).ok_or_else(|| stale(ino))
+    }
+
+    /// Whether a lookup that just went by, the kernel's own before its create, found nothing.
+    fn is_freshly_missing(&self, parent: InodeNo, name: &str) -> Result<bool> {
+        let now = self.0.clock.now();
+        let tree = self.0.tree.lock();
+        let (_, directory) = tree.directory(parent)?;
+        let taken = directory.locals.contains_key(name) || directory.children.contains_key(name);
+        Ok(!taken && tree.missing.contains(parent, name, now, FRESH))
+    }
+}
+
+fn open_now(tree: &mut Tree, ino: InodeNo) -> Result<OpenRead> {
+    let (key, file) = tree.file_mut(ino)?;
+    let key = key.clone();
+    match file.open_read() {
+        Ok((meta, keep_cache)) => {
+            Ok(OpenRead::Object { id: ObjectId { key, etag: meta.etag }, size: meta.size, keep_cache })
+        }
+        Err(Refusal::Busy { writer }) => Ok(OpenRead::Busy { writer }),
+        Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
+    }
+}
+
+/// Something happened here to what an inode means.
+pub(super) fn touched(tree: &mut Tree, ino: InodeNo, removed: bool) {
+    let Some(inode) = tree.inode(ino) else { return };
+    let (parent, name) = (inode.parent, inode.name.clone());
+    let at = tree.changed(parent, &name, removed);
+    if let Ok(inode) = tree.inode_mut(ino) {
+        inode.learned = at;
+    }
+}
+
+/// A file that S3 has again takes its place among the remote ones, unless a directory is there, which hides it.
+fn hang_stored(tree: &mut Tree, ino: InodeNo) {
+    let Some(inode) = tree.inode(ino) else { return };
+    debug_assert!(matches!(&inode.node, Node::File(file) if file.phase == Phase::Stored));
+    let hidden = tree.directory(inode.parent).is_ok_and(|(_, directory)| {
+        let there = directory.children.get(&inode.name);
+        there.is_some_and(|&there| tree.directory(there).is_ok())
+    });
+    tree.place(ino, if hidden { Place::Nowhere } else { Place::Remote });
+}

@@ -1,0 +1,129 @@
+//! What S3 says about one name: HEAD for the file, LIST for the directory, both at once only when neither is known.
+
+use std::sync::Arc;
+
+use futures_util::future::{Either, select};
+
+use super::error::{Error, ErrorKind, Result};
+use super::path;
+use crate::object::{ObjectKey, ObjectMeta};
+use crate::s3::{self, ListObjects, ObjectClient};
+
+/// What is known already, and so what need not be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Nothing: HEAD and LIST together.
+    Both,
+    /// It was a directory: LIST, and HEAD only when nothing is below it any more.
+    DirectoryFirst,
+    /// It was a file, and no directory a moment ago: HEAD, and LIST only when it is gone.
+    FileFirst,
+    /// A local entry has the name, which only a directory precedes: LIST alone.
+    DirectoryOnly,
+}
+
+/// What S3 has under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Remote {
+    /// Nothing.
+    Missing,
+    /// An object.
+    File {
+        /// Of that object.
+        meta: ObjectMeta,
+        /// Whether it was also seen that no directory has the name.
+        alone: bool,
+    },
+    /// Keys below.
+    Directory,
+}
+
+/// Empty pages of one lookup's LIST that are followed before the answer counts as broken: a store may skip over deleted
+/// keys, but not for ever.
+const EMPTY_PAGES_MAX: usize = 16;
+
+/// Asks for `name` in the directory with this key.
+pub(super) async fn ask(
+    client: &dyn ObjectClient,
+    directory: &ObjectKey,
+    name: &str,
+    ask: Ask,
+    list_keys: u16,
+) -> Result<Remote> {
+    let Some(file) = path::file_key(directory, name) else {
+        return Err(Error::new(ErrorKind::NameTooLong, name));
+    };
+    // A key of the longest length has nothing below it.
+    let below = path::directory_key(directory, name);
+    let fail = |error: s3::Error| Error::new(ErrorKind::Remote(Arc::new(error)), file.as_str());
+    let found = |meta: Option<ObjectMeta>, alone| match meta {
+        Some(meta) => Remote::File { meta, alone },
+        None => Remote::Missing,
+    };
+    match ask {
+        Ask::Both => {
+            let head = Box::pin(head(client, &file));
+            let list = Box::pin(any_below(client, below, list_keys));
+            match select(list, head).await {
+                Either::Left((below, head)) => match below.map_err(fail)? {
+                    true => Ok(Remote::Directory),
+                    false => Ok(found(head.await.map_err(fail)?, true)),
+                },
+                // Even when the HEAD failed, a directory is an answer: it hides the object.
+                Either::Right((meta, list)) => match list.await.map_err(fail)? {
+                    true => Ok(Remote::Directory),
+                    false => Ok(found(meta.map_err(fail)?, true)),
+                },
+            }
+        }
+        Ask::DirectoryFirst => match any_below(client, below, list_keys).await.map_err(fail)? {
+            true => Ok(Remote::Directory),
+            false => Ok(found(head(client, &file).await.map_err(fail)?, true)),
+        },
+        Ask::FileFirst => match head(client, &file).await.map_err(fail)? {
+            Some(meta) => Ok(Remote::File { meta, alone: false }),
+            None => match any_below(client, below, list_keys).await.map_err(fail)? {
+                true => Ok(Remote::Directory),
+                false => Ok(Remote::Missing),
+            },
+        },
+        Ask::DirectoryOnly => match any_below(client, below, list_keys).await.map_err(fail)? {
+            true => Ok(Remote::Directory),
+            false => Ok(Remote::Missing),
+        },
+    }
+}
+
+/// One object's meta; `None` when it is not there.
+pub(super) async fn head(client: &dyn ObjectClient, key: &ObjectKey) -> s3::Result<Option<ObjectMeta>> {
+    match client.head_object(key).await {
+        Ok(meta) => Ok(Some(meta)),
+        Err(error) if *error.kind() == s3::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether any key begins with `prefix`.
+async fn any_below(client: &dyn ObjectClient, prefix: Option<ObjectKey>, list_keys: u16) -> s3::Result<bool> {
+    let Some(prefix) = prefix else { return Ok(false) };
+    let mut request = ListObjects {
+        prefix: prefix.as_str().to_string(),
+        delimited: true,
+        max_keys: list_keys,
+        ..Default::default()
+    };
+    for _ in 0..EMPTY_PAGES_MAX {
+        let page = client.list_objects(&request).await?;
+        let ours = |key: &str| key.starts_with(prefix.as_str());
+        if page.objects.iter().any(|object| ours(object.key.as_str()))
+            || page.common_prefixes.iter().any(|p| ours(p))
+        {
+            return Ok(true);
+        }
+        let Some(token) = page.next_token else { return Ok(false) };
+        request.continuation_token = Some(token);
+    }
+    Err(s3::Error::new(s3::ErrorKind::BadAnswer, "ListObjectsV2")
+        .key(&prefix)
+        .message("the store kept answering with empty pages and a token for more"))
+}

@@ -1,0 +1,393 @@
+//! One inode, and what may happen to it. Pure: time and numbers come in as values.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Instant, SystemTime};
+
+use super::InodeNo;
+use super::error::ErrorKind;
+use super::readdir::Listed;
+use crate::object::{ObjectKey, ObjectMeta};
+
+/// One inode: a name at one version.
+#[derive(Debug)]
+pub(super) struct Inode {
+    /// Its key; a directory's ends in `/` (the root's is the prefix).
+    pub(super) key: ObjectKey,
+    /// Last component of the path; empty for the root.
+    pub(super) name: Box<str>,
+    /// Where it was found.
+    pub(super) parent: InodeNo,
+    /// Where its directory files it.
+    pub(super) place: Place,
+    /// References the kernel holds.
+    pub(super) lookups: u64,
+    /// When what we know of it was learned, as the tree counts: an answer that was asked for earlier does not change it.
+    pub(super) learned: u64,
+    pub(super) node: Node,
+}
+
+/// Which of its directory's maps holds an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// `children`: S3 has it.
+    Remote,
+    /// `locals`: made here and not stored yet, or being overwritten.
+    Local,
+    /// Neither: removed, or another version took the name. Lives while it is referenced.
+    Nowhere,
+}
+
+#[derive(Debug)]
+pub(super) enum Node {
+    Directory(Box<Directory>),
+    File(File),
+}
+
+#[derive(Debug)]
+pub(super) struct Directory {
+    /// What S3 is known to have, as long as an inode for it lives.
+    pub(super) children: HashMap<Box<str>, InodeNo>,
+    /// What was made here.
+    pub(super) locals: BTreeMap<Box<str>, InodeNo>,
+    /// When S3 was last seen to have keys below it, or to have none for a local one.
+    pub(super) checked: Instant,
+    /// Listings that are open.
+    pub(super) listings: u32,
+    /// The last whole listing, while it may answer lookups.
+    pub(super) listed: Option<Listed>,
+    /// Names that changed while a listing was open or remembered.
+    pub(super) changes: Changes,
+}
+
+impl Directory {
+    pub(super) fn new(checked: Instant) -> Self {
+        Self {
+            children: HashMap::new(),
+            locals: BTreeMap::new(),
+            checked,
+            listings: 0,
+            listed: None,
+            changes: Changes::default(),
+        }
+    }
+}
+
+/// Which names changed since when: what a listing says of them is outdated if it was asked before.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    names: HashMap<Box<str>, Change>,
+    /// Everything asked up to here is outdated: more names changed than are kept apart.
+    all: u64,
+}
+
+/// One name's last change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    at: u64,
+    /// Whether the name is gone since.
+    pub(super) removed: bool,
+}
+
+impl Changes {
+    /// Most names kept apart per directory; beyond it every older listing of the directory counts as outdated.
+    pub(super) const NAMES_MAX: usize = 100_000;
+
+    pub(super) fn note(&mut self, name: &str, at: u64, removed: bool) {
+        if self.names.len() >= Self::NAMES_MAX && !self.names.contains_key(name) {
+            self.names = HashMap::new();
+            self.all = at;
+        }
+        self.names.insert(name.into(), Change { at, removed });
+    }
+
+    /// The name is taken again.
+    pub(super) fn revive(&mut self, name: &str) {
+        if let Some(change) = self.names.get_mut(name) {
+            change.removed = false;
+        }
+    }
+
+    /// The change that outdates an answer asked for at `asked`, if there was one.
+    pub(super) fn since(&self, name: &str, asked: u64) -> Option<Change> {
+        let known = self.names.get(name).copied().filter(|change| change.at > asked);
+        known.or_else(|| (self.all > asked).then_some(Change { at: self.all, removed: false }))
+    }
+
+    pub(super) fn none_since(&self, asked: u64) -> bool {
+        self.all <= asked && self.names.values().all(|change| change.at <= asked)
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct File {
+    /// What S3 has, and when it last said so; `None` in the time: not to be believed any more.
+    pub(super) stored: Option<(ObjectMeta, Option<Instant>)>,
+    /// When S3 last had no directory of that name.
+    pub(super) checked: Instant,
+    pub(super) phase: Phase,
+    /// Open read handles.
+    pub(super) readers: u32,
+    /// When S3 answered a lookup that no open, stat or second lookup has used yet.
+    pub(super) fresh: Option<Instant>,
+    /// Whether the kernel's pages may be of what stood here before our own write.
+    pub(super) pages_stale: bool,
+}
+
+/// What is being done to a file here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing: S3 has it.
+    Stored,
+    /// Made here, never opened for writing.
+    New { modified: SystemTime },
+    /// Being written.
+    Writing { writer: u64, size: u64, modified: SystemTime },
+}
+
+/// What a writer wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WriteWish {
+    /// The open said O_TRUNC (or a truncation to 0 follows).
+    pub truncate: bool,
+    /// The open said O_APPEND.
+    pub append: bool,
+    /// The mount allows to replace objects (`--allow-overwrite`).
+    pub allow_overwrite: bool,
+}
+
+/// What a transition says when it does not happen.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// A writer stands in the way.
+    Busy { writer: u64 },
+    /// It may not be.
+    Error(ErrorKind),
+}
+
+impl File {
+    /// One that is made here and now.
+    pub(super) fn new(checked: Instant, modified: SystemTime) -> Self {
+        Self {
+            stored: None,
+            checked,
+            phase: Phase::New { modified },
+            readers: 0,
+            fresh: None,
+            pages_stale: false,
+        }
+    }
+
+    /// One that S3 has.
+    pub(super) fn stored(meta: ObjectMeta, confirmed: Instant, checked: Instant) -> Self {
+        Self {
+            stored: Some((meta, Some(confirmed))),
+            checked,
+            phase: Phase::Stored,
+            readers: 0,
+            fresh: None,
+            pages_stale: false,
+        }
+    }
+
+    /// Whether it exists only here, or is being replaced from here.
+    pub(super) fn is_local(&self) -> bool {
+        self.phase != Phase::Stored
+    }
+
+    /// One more reader of the stored object; its meta and whether the kernel may keep its pages.
+    pub(super) fn open_read(&mut self) -> Result<(ObjectMeta, bool), Refusal> {
+        let meta = match (&self.phase, &self.stored) {
+            (Phase::Writing { writer, .. }, _) => return Err(Refusal::Busy { writer: *writer }),
+            (Phase::Stored, Some((meta, _))) => meta.clone(),
+            (Phase::New { .. } | Phase::Stored, _) => {
+                return Err(Refusal::Error(ErrorKind::NotPermitted(
+                    "was made here and has not been written yet",
+                )));
+            }
+        };
+        if !meta.readable {
+            return Err(Refusal::Error(ErrorKind::Archived));
+        }
+        self.readers += 1;
+        let keep_cache = !std::mem::take(&mut self.pages_stale);
+        Ok((meta, keep_cache))
+    }
+
+    pub(super) fn close_read(&mut self) {
+        debug_assert!(self.readers > 0, "a reader is closed once");
+        self.readers = self.readers.saturating_sub(1);
+    }
+
+    /// The one writer; whether S3 has an object of this name.
+    pub(super) fn open_write(
+        &mut self,
+        writer: u64,
+        wish: WriteWish,
+        modified: SystemTime,
+    ) -> Result<bool, Refusal> {
+        let refused = |why| Err(Refusal::Error(ErrorKind::NotPermitted(why)));
+        if let Phase::Writing { writer, .. } = self.phase {
+            return Err(Refusal::Busy { writer });
+        }
+        if self.readers > 0 {
+            return refused("is open for reading; a file has readers or one writer");
+        }
+        if self.stored.is_some() {
+            if !wish.allow_overwrite {
+                return refused("exists; replacing it needs --allow-overwrite");
+            }
+            if wish.append && !wish.truncate {
+                return refused("exists; an object can't be appended to, only replaced as a whole");
+            }
+            if !wish.truncate {
+                return refused("exists; an object is replaced as a whole: open it with O_TRUNC");
+            }
+        }
+        self.phase = Phase::Writing { writer, size: 0, modified };
+        self.fresh = None;
+        self.pages_stale = true;
+        Ok(self.stored.is_some())
+    }
+
+    /// The writer got this far.
+    pub(super) fn written(&mut self, size: u64, modified: SystemTime) {
+        if let Phase::Writing { size: s, modified: m, .. } = &mut self.phase {
+            (*s, *m) = (size, modified);
+        }
+    }
+
+    /// The upload is complete.
+    pub(super) fn commit(&mut self, meta: ObjectMeta, now: Instant) {
+        self.stored = Some((meta, Some(now)));
+        self.phase = Phase::Stored;
+    }
+
+    /// The upload is given up; whether something is left, namely what S3 had before (and may have still).
+    pub(super) fn abandon(&mut self) -> bool {
+        if !self.is_local() {
+            return true;
+        }
+        self.phase = Phase::Stored;
+        if let Some((_, confirmed)) = &mut self.stored {
+            *confirmed = None;
+        }
+        self.stored.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::object::ETag;
+
+    fn meta(version: u64) -> ObjectMeta {
+        ObjectMeta {
+            size: version,
+            etag: ETag::new(format!("\"{version}\"")),
+            last_modified: SystemTime::UNIX_EPOCH,
+            readable: true,
+        }
+    }
+
+    fn stored() -> File {
+        File::stored(meta(1), Instant::now(), Instant::now())
+    }
+
+    const OVERWRITE: WriteWish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+
+    #[test]
+    fn replacing_an_object_names_what_would_allow_it() {
+        let refusal = |wish| match stored().open_write(1, wish, SystemTime::UNIX_EPOCH) {
+            Err(Refusal::Error(ErrorKind::NotPermitted(why))) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(refusal(WriteWish { truncate: true, ..Default::default() }).contains("--allow-overwrite"));
+        assert!(refusal(WriteWish { allow_overwrite: true, ..Default::default() }).contains("O_TRUNC"));
+        assert!(
+            refusal(WriteWish { append: true, allow_overwrite: true, truncate: false }).contains("append")
+        );
+        assert!(stored().open_write(1, OVERWRITE, SystemTime::UNIX_EPOCH).unwrap());
+    }
+
+    #[test]
+    fn pages_of_before_a_write_are_dropped_once() {
+        let mut file = stored();
+        assert!(file.open_read().unwrap().1);
+        file.close_read();
+        file.open_write(1, OVERWRITE, SystemTime::UNIX_EPOCH).unwrap();
+        file.commit(meta(2), Instant::now());
+        assert!(!file.open_read().unwrap().1);
+        assert!(file.open_read().unwrap().1);
+    }
+
+    #[test]
+    fn an_archived_object_is_not_opened() {
+        let mut file =
+            File::stored(ObjectMeta { readable: false, ..meta(1) }, Instant::now(), Instant::now());
+        assert!(matches!(file.open_read(), Err(Refusal::Error(ErrorKind::Archived))));
+        assert_eq!(file.readers, 0);
+    }
+
+    #[test]
+    fn more_changes_than_are_kept_outdate_every_older_listing() {
+        let mut changes = Changes::default();
+        for i in 0..=Changes::NAMES_MAX {
+            changes.note(&i.to_string(), i as u64 + 10, true);
+        }
+        let last = Changes::NAMES_MAX as u64 + 10;
+        assert!(changes.since("never changed", last - 1).is_some());
+        assert!(changes.since("never changed", last).is_none());
+        assert!(!changes.none_since(9));
+    }
+
+    proptest! {
+        /// Whatever is tried in whatever order: one writer or readers, and what S3 had is never lost by giving up.
+        #[test]
+        fn a_file_has_readers_or_one_writer(
+            exists in any::<bool>(),
+            steps in prop::collection::vec((0u8..5, any::<bool>(), any::<bool>()), 0..40),
+        ) {
+            let now = Instant::now();
+            let mut file = if exists { stored() } else { File::new(now, SystemTime::UNIX_EPOCH) };
+            let mut version = 1;
+            let mut there = exists;
+            for (i, (step, truncate, allow_overwrite)) in steps.into_iter().enumerate() {
+                let writing = matches!(file.phase, Phase::Writing { .. });
+                let readers = file.readers;
+                match step {
+                    0 => {
+                        let opened = file.open_read().is_ok();
+                        prop_assert_eq!(opened, there && !writing);
+                    }
+                    1 if readers > 0 => file.close_read(),
+                    2 => {
+                        let wish = WriteWish { truncate, append: false, allow_overwrite };
+                        let opened = file.open_write(i as u64, wish, SystemTime::UNIX_EPOCH).is_ok();
+                        prop_assert_eq!(opened, !writing && readers == 0 && (!there || (truncate && allow_overwrite)));
+                    }
+                    3 if writing => {
+                        version += 1;
+                        file.commit(meta(version), now);
+                        there = true;
+                    }
+                    4 if writing => {
+                        prop_assert_eq!(file.abandon(), there);
+                        if !there {
+                            return Ok(());
+                        }
+                    }
+                    _ => {}
+                }
+                let is_written = matches!(file.phase, Phase::Writing { .. });
+                prop_assert!(file.readers == 0 || !is_written);
+                prop_assert_eq!(file.stored.as_ref().map(|(m, _)| m.size), there.then_some(version));
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The wiring: a configuration becomes rooms that know each other, and a session with the kernel. The only place that knows all.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::buffer::Pool;
+use crate::cache::{BlockCache, DiskCache};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::fs::FileSystem;
+use crate::fuse::{Session, Unmounter};
+use crate::inode::InodeTable;
+use crate::metrics::Metrics;
+use crate::prefetch::Prefetcher;
+use crate::s3::S3Client;
+use crate::sync::Arc;
+use crate::upload::Uploader;
+
+/// How often idle memory is given back.
+const TRIM_EVERY: Duration = Duration::from_secs(20);
+/// How long uploads that were under way at the end may take to be aborted.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A bucket that is mounted.
+#[derive(Debug)]
+pub struct Mounted {
+    session: Session,
+    fs: Arc<FileSystem>,
+    metrics: Arc<Metrics>,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// Asks the store, then mounts. Returns when the directory can be used.
+///
+/// # Errors
+/// One line that says what could not be reached, found, read or mounted, and what to look at.
+pub fn mount(config: Config) -> anyhow::Result<Mounted> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("mount-s3")
+        .enable_all()
+        .build()
+        .context("starting the threads of the network")?;
+    let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
+    let client = runtime
+        .block_on(S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)))
+        .with_context(|| format!("bucket {}", config.name))?;
+    let pool = Pool::new(&config.buffer);
+    let cache: Option<Arc<dyn BlockCache>> = match config.cache {
+        Some(cache) => {
+            Some(Arc::new(DiskCache::open(cache, clock.clone(), Arc::clone(&metrics)).context("--cache")?))
+        }
+        None => None,
+    };
+    let handle = runtime.handle().clone();
+    let inodes = InodeTable::new(client.clone(), config.inode, clock.clone(), Arc::clone(&metrics));
+    let prefetcher = Prefetcher::new(
+        client.clone(),
+        cache,
+        pool.clone(),
+        config.prefetch,
+        clock.clone(),
+        Arc::clone(&metrics),
+        handle.clone(),
+    );
+    let uploader = Uploader::new(
+        client,
+        pool.clone(),
+        config.upload,
+        clock.clone(),
+        Arc::clone(&metrics),
+        handle.clone(),
+    );
+    let fs = Arc::new(FileSystem::new(inodes, prefetcher, uploader, config.fs));
+    runtime.spawn(async move {
+        loop {
+            clock.sleep(TRIM_EVERY).await;
+            pool.trim();
+        }
+    });
+    let session = Session::start(config.device, Arc::clone(&fs), &config.mount, Arc::clone(&metrics), handle)
+        .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;
+    Ok(Mounted { session, fs, metrics, runtime })
+}
+
+impl Mounted {
+    /// A handle that unmounts, from any thread.
+    pub fn unmounter(&self) -> Unmounter {
+        self.session.unmounter()
+    }
+
+    /// The counters of this mount.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Serves until the unmount, then gives up what was still being written.
+    ///
+    /// # Errors
+    /// The FUSE device failed otherwise than by an unmount.
+    pub fn wait(self) -> anyhow::Result<()> {
+        let served = self.session.wait().context("serving /dev/fuse");
+        let fs = self.fs;
+        let _ = self.runtime.block_on(async { tokio::time::timeout(GOODBYE_WITHIN, fs.abort_all()).await });
+        self.runtime.shutdown_timeout(Duration::from_secs(1));
+        served
+    }
+}

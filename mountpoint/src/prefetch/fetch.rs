@@ -1,0 +1,188 @@
+//! Requests for pieces: how a range is split into them, and how one is carried out.
+
+use std::ops::Range;
+
+use super::pieces::FetchNo;
+use super::reader::Object;
+use crate::buffer::{BLOCK, Fill, Reservation, Use, charge};
+use crate::cache::CACHE_BLOCK;
+use crate::s3::{Error, ErrorKind, GetObject};
+use crate::sync::Arc;
+
+/// Where pieces come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    Store,
+    Cache,
+}
+
+/// One request, to be run.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    pub(super) no: FetchNo,
+    pub(super) source: Source,
+    pub(super) range: Range<u64>,
+    pub(super) cuts: Vec<Range<u64>>,
+    /// Memory for it; `None`: to be waited for.
+    pub(super) reservation: Option<Reservation>,
+}
+
+/// A request's first pieces are small, so that the first of them can be answered early.
+const FIRST_PIECE: u64 = 128 << 10;
+
+/// Splits a range into requests: runs of blocks the cache has and runs it has not, the latter cut at part borders.
+pub(super) fn split(
+    range: &Range<u64>,
+    part: u64,
+    cached: impl Fn(u64) -> bool,
+) -> Vec<(Source, Range<u64>)> {
+    let mut requests: Vec<(Source, Range<u64>)> = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let block = at / CACHE_BLOCK;
+        let source = if cached(block) { Source::Cache } else { Source::Store };
+        let end = ((block + 1) * CACHE_BLOCK).min(range.end);
+        match requests.last_mut() {
+            Some((s, r)) if *s == source && r.start / part == (end - 1) / part => r.end = end,
+            _ => requests.push((source, at..end)),
+        }
+        at = end;
+    }
+    requests
+}
+
+/// Cuts a request into pieces, none across a block border.
+pub(super) fn cut(range: &Range<u64>, whole_blocks: bool) -> Vec<Range<u64>> {
+    let block = BLOCK as u64;
+    let small = !whole_blocks && range.end - range.start <= block / 2;
+    let step = if small { FIRST_PIECE } else { block };
+    let mut cuts = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let end = ((at / step + 1) * step).min(range.end);
+        cuts.push(at..end);
+        at = end;
+    }
+    cuts
+}
+
+/// Runs one request to its end. Aborted, it leaves nothing behind but pieces that were forgotten already.
+pub(super) async fn run(object: Arc<Object>, fetch: Fetch) {
+    let no = fetch.no;
+    let wait_max = object.shared.config.wait_max;
+    let outcome = tokio::time::timeout(wait_max, attempt(&object, fetch)).await.unwrap_or_else(|_| {
+        let message = format!("no memory or no answer within {} s; raise --memory-target, or see the log for the store's errors", wait_max.as_secs());
+        Err(Error::new(ErrorKind::Timeout, "GetObject").key(&object.id.key).message(message))
+    });
+    let error = outcome.err().map(|e| {
+        tracing::warn!("reading failed: {e}");
+        Arc::new(e)
+    });
+    object.ended(no, error.as_ref());
+}
+
+async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
+    let shared = &object.shared;
+    let mut reservation = match fetch.reservation {
+        Some(reservation) => reservation,
+        None => {
+            let bytes = fetch.cuts.iter().map(|c| charge((c.end - c.start) as usize)).sum();
+            shared.pool.reserve(Use::Demand, bytes).await
+        }
+    };
+    let no_memory = || {
+        Error::new(ErrorKind::Timeout, "GetObject").key(&object.id.key).message("the kernel gave no memory")
+    };
+    let mut blocks = Vec::with_capacity(fetch.cuts.len());
+    for cut in &fetch.cuts {
+        blocks.push(reservation.block((cut.end - cut.start) as usize).ok_or_else(no_memory)?);
+    }
+    drop(reservation);
+
+    let mut from = fetch.range.start;
+    if fetch.source == Source::Cache
+        && let Some(cache) = &shared.cache
+    {
+        let (cache, id, size) = (Arc::clone(cache), object.id.clone(), object.size());
+        let (target, no) = (Arc::clone(object), fetch.no);
+        let end = fetch.range.end;
+        // Disks wait: not on a thread that serves the network.
+        let left = tokio::task::spawn_blocking(move || {
+            let mut blocks = blocks.into_iter();
+            for mut block in blocks.by_ref() {
+                let part = from..(from + block.limit() as u64).min(end);
+                if !cache.read(&id, size, part.clone(), block.spare()) {
+                    return (from, std::iter::once(block).chain(blocks).collect());
+                }
+                block.advance(block.limit());
+                target.shared.metrics.cache_hits.inc();
+                target.ready(part.start, no, block.freeze());
+                from = part.end;
+            }
+            (from, Vec::new())
+        })
+        .await;
+        let Ok((reached, left)) = left else {
+            return Err(Error::new(ErrorKind::Unknown, "GetObject").message("reading the cache panicked"));
+        };
+        if left.is_empty() {
+            return Ok(());
+        }
+        // Evicted or unsound since we asked: the rest comes from the store.
+        (from, blocks) = (reached, left);
+    }
+
+    let request =
+        GetObject { id: object.id.clone(), range: from..fetch.range.end, object_size: object.size() };
+    let (target, no, mut start) = (Arc::clone(object), fetch.no, from);
+    let mut fill = Fill::new(blocks, move |block| {
+        let len = block.len() as u64;
+        if let Some(cache) = &target.shared.cache {
+            target.shared.metrics.cache_misses.inc();
+            cache.put(&target.id, target.size(), start / CACHE_BLOCK, block.clone());
+        }
+        target.ready(start, no, block);
+        start += len;
+    });
+    shared.client.get_object(&request, &mut fill).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn requests_are_whole_parts_and_only_for_what_the_cache_lacks() {
+        let parts = split(&(0..20 * MIB), 8 * MIB, |_| false);
+        let store = |r: Range<u64>| (Source::Store, r);
+        assert_eq!(parts, [store(0..8 * MIB), store(8 * MIB..16 * MIB), store(16 * MIB..20 * MIB)]);
+        let mixed = split(&(0..4 * MIB), 8 * MIB, |b| b == 1 || b == 2);
+        assert_eq!(mixed, [store(0..MIB), (Source::Cache, MIB..3 * MIB), store(3 * MIB..4 * MIB)]);
+    }
+
+    proptest! {
+        #[test]
+        fn splitting_and_cutting_loses_nothing(
+            start in 0u64..64 * MIB,
+            len in 1u64..64 * MIB,
+            cached in any::<u64>(),
+            whole in any::<bool>(),
+        ) {
+            let range = start..start + len;
+            let mut at = range.start;
+            for (_, request) in split(&range, 8 * MIB, |b| cached >> (b % 64) & 1 == 1) {
+                prop_assert!(request.end - request.start <= 8 * MIB);
+                for cut in cut(&request, whole) {
+                    prop_assert_eq!(cut.start, at);
+                    prop_assert!(cut.end > cut.start && cut.end - cut.start <= MIB);
+                    prop_assert_eq!(cut.start / MIB, (cut.end - 1) / MIB);
+                    at = cut.end;
+                }
+            }
+            prop_assert_eq!(at, range.end);
+        }
+    }
+}

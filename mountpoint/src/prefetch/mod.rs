@@ -1,0 +1,204 @@
+//! Open files being read.
+//!
+//! Enters: "these bytes of this object version, for this handle". Leaves: the bytes, out of blocks of memory. What is here is
+//! answered on the caller's thread; for the rest the caller leaves a callback, which the thread that receives the bytes
+//! calls. Block by block, memory is asked first, then the disk cache, then S3. This room never blocks a caller, and
+//! knows nothing of names or of FUSE.
+
+mod fetch;
+mod pieces;
+mod reader;
+mod window;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+pub use reader::Reader;
+pub use window::{Plan, Window, WindowConfig};
+
+use crate::buffer::{Block, Pool};
+use crate::cache::BlockCache;
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::object::ObjectId;
+use crate::s3::ObjectClient;
+use crate::sync::{Arc, Mutex, Weak};
+use reader::Object;
+
+/// Why bytes could not be had. Shared: several reads may fail for one reason.
+pub type Error = Arc<crate::s3::Error>;
+
+/// Called once with the bytes or the reason; on the reading thread or on the one that receives.
+pub type ReadDone = Box<dyn FnOnce(Result<Bytes, Error>) + Send>;
+
+/// How reading ahead is done.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The window's sizes.
+    pub window: WindowConfig,
+    /// A read that waits longer than this for memory and network together fails. Doubling it makes a dead store be noticed later.
+    pub wait_max: Duration,
+    /// What a handle holds unread is dropped once it was not read for this long. Doubling it helps a reader that
+    /// pauses and costs memory that others could use.
+    pub idle: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            window: WindowConfig::default(),
+            wait_max: Duration::from_secs(70),
+            idle: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Makes readers. One per mount.
+#[derive(Clone, Debug)]
+pub struct Prefetcher(Arc<Shared>);
+
+struct Shared {
+    client: Arc<dyn ObjectClient>,
+    cache: Option<Arc<dyn BlockCache>>,
+    pool: Pool,
+    config: Config,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    runtime: tokio::runtime::Handle,
+    objects: Mutex<HashMap<ObjectId, Weak<Object>>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prefetcher").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Prefetcher {
+    /// Over this client, cache and memory; requests run on `runtime`.
+    pub fn new(
+        client: Arc<dyn ObjectClient>,
+        cache: Option<Arc<dyn BlockCache>>,
+        pool: Pool,
+        config: Config,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        let objects = Mutex::new(HashMap::new());
+        let shared = Arc::new(Shared { client, cache, pool, config, clock, metrics, runtime, objects });
+        shared.runtime.spawn(keep_house(Arc::downgrade(&shared)));
+        Self(shared)
+    }
+
+    /// A reader of one object version of `size` bytes. Nothing is fetched before the first read.
+    pub fn open(&self, id: ObjectId, size: u64) -> Reader {
+        let mut objects = self.0.objects.lock();
+        let object = match objects.get(&id).and_then(Weak::upgrade) {
+            Some(object) if object.size() == size => object,
+            _ => {
+                let object = Arc::new(Object::new(Arc::clone(&self.0), id.clone(), size));
+                objects.insert(id, Arc::downgrade(&object));
+                object
+            }
+        };
+        Reader::new(object, Window::new(self.0.config.window.clone(), size))
+    }
+}
+
+impl Shared {
+    fn closed(&self, id: &ObjectId) {
+        let mut objects = self.objects.lock();
+        if objects.get(id).is_some_and(|o| o.strong_count() == 0) {
+            objects.remove(id);
+        }
+    }
+
+    /// What handles hold unread: dropped where it lay idle, and, while somebody waits for memory, the
+    /// longest unread first until nobody does.
+    fn tidy(&self) {
+        let mut objects: Vec<Arc<Object>> = self.objects.lock().values().filter_map(Weak::upgrade).collect();
+        objects.sort_by_key(|o| o.last_read());
+        let now = self.clock.now();
+        for object in objects {
+            let short = self.pool.pressure() == crate::buffer::Pressure::High;
+            if short || now.saturating_duration_since(object.last_read()) >= self.config.idle {
+                object.forget_ready();
+            }
+        }
+    }
+}
+
+/// Runs beside the readers as long as the mount does: wakes when somebody waits for memory, and every few seconds.
+async fn keep_house(shared: Weak<Shared>) {
+    loop {
+        let Some((pool, clock, idle)) =
+            shared.upgrade().map(|s| (s.pool.clone(), s.clock.clone(), s.config.idle))
+        else {
+            return;
+        };
+        tokio::select! {
+            () = pool.contended() => {}
+            () = clock.sleep(idle / 2) => {}
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        shared.tidy();
+        // Somebody may still wait for what is on its way right now: look again soon, not in a busy loop.
+        while pool.pressure() == crate::buffer::Pressure::High {
+            clock.sleep(Duration::from_millis(5)).await;
+            shared.tidy();
+        }
+    }
+}
+
+/// The bytes of one read: slices of blocks, in order. Nothing is copied until somebody wants one slice.
+#[derive(Clone, Debug, Default)]
+pub struct Bytes {
+    first: Option<(Block, Range<usize>)>,
+    rest: Vec<(Block, Range<usize>)>,
+}
+
+impl Bytes {
+    fn push(&mut self, block: Block, range: Range<usize>) {
+        match self.first {
+            None => self.first = Some((block, range)),
+            Some(_) => self.rest.push((block, range)),
+        }
+    }
+
+    /// The slices, for a vectored reply.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.first.iter().chain(&self.rest).map(|(block, range)| &block[range.clone()])
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.slices().map(<[u8]>::len).sum()
+    }
+
+    /// Whether there are none (a read at or behind the end).
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The bytes as one slice if they lie in one block, as those of aligned reads do.
+    pub fn as_single(&self) -> Option<&[u8]> {
+        match (&self.first, self.rest.is_empty()) {
+            (None, _) => Some(&[]),
+            (Some((block, range)), true) => Some(&block[range.clone()]),
+            _ => None,
+        }
+    }
+
+    /// All bytes in one buffer.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut joined = Vec::with_capacity(self.len());
+        self.slices().for_each(|s| joined.extend_from_slice(s)); // copy: a read that straddles blocks
+        joined
+    }
+}

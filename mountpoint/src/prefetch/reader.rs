@@ -1,0 +1,290 @@
+//! One handle's reads, and what is held of the object version that it reads.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Instant;
+
+use super::fetch;
+use super::pieces::{FetchNo, Pieces};
+use super::window::{Plan, Window};
+use super::{Bytes, Error, ReadDone, Shared};
+use crate::buffer::{Block, Use};
+use crate::cache::CACHE_BLOCK;
+use crate::object::ObjectId;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex};
+
+/// One version of one object, shared by all handles that read it.
+pub(super) struct Object {
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: ObjectId,
+    size: u64,
+    pieces: Mutex<Pieces>,
+    fetches: Mutex<Vec<(FetchNo, tokio::task::AbortHandle)>>,
+    next_fetch: AtomicU64,
+    readers: AtomicU64,
+    last_read: Mutex<Instant>,
+}
+
+impl Object {
+    pub(super) fn new(shared: Arc<Shared>, id: ObjectId, size: u64) -> Self {
+        let now = shared.clock.now();
+        Self {
+            shared,
+            id,
+            size,
+            pieces: Mutex::default(),
+            fetches: Mutex::default(),
+            next_fetch: AtomicU64::new(1),
+            readers: AtomicU64::new(0),
+            last_read: Mutex::new(now),
+        }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(super) fn last_read(&self) -> Instant {
+        *self.last_read.lock()
+    }
+
+    /// Drops what is here and unread.
+    pub(super) fn forget_ready(&self) {
+        let dropped = self.pieces.lock().forget_ready();
+        self.shared.metrics.prefetch_wasted.add(dropped);
+    }
+
+    /// A piece came: answers whoever has waited for it, on this thread.
+    pub(super) fn ready(&self, start: u64, fetch: FetchNo, block: Block) {
+        let answers = self.pieces.lock().ready(start, fetch, block);
+        answers.into_iter().for_each(super::pieces::Answer::give);
+    }
+
+    /// A request ended; with an error, whoever waits for what it did not bring hears it.
+    pub(super) fn ended(&self, fetch: FetchNo, error: Option<&Error>) {
+        self.fetches.lock().retain(|(no, _)| *no != fetch);
+        if let Some(error) = error {
+            let answers = self.pieces.lock().failed(fetch, error);
+            answers.into_iter().for_each(super::pieces::Answer::give);
+        }
+    }
+
+    fn forget(&self, range: &Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let (dropped, unwanted) = self.pieces.lock().forget(range);
+        self.shared.metrics.prefetch_wasted.add(dropped);
+        self.abort(&unwanted);
+    }
+
+    fn abort(&self, unwanted: &[FetchNo]) {
+        if unwanted.is_empty() {
+            return;
+        }
+        for (_, task) in self.fetches.lock().extract_if(.., |(no, _)| unwanted.contains(no)) {
+            task.abort();
+        }
+    }
+
+    /// Sees to it that the missing parts of `range` are on their way. The pieces' lock is held by the caller, so
+    /// that nobody else asks for the same; the requests start when it lets go.
+    fn plan_fetches(
+        &self,
+        pieces: &mut Pieces,
+        range: &Range<u64>,
+        purpose: Use,
+        keep: bool,
+    ) -> Vec<fetch::Fetch> {
+        let cache = self.shared.cache.as_deref();
+        // With a cache, what is fetched is what can be kept: whole blocks of it.
+        let range = match cache {
+            Some(_) => {
+                range.start / CACHE_BLOCK * CACHE_BLOCK
+                    ..range.end.next_multiple_of(CACHE_BLOCK).min(self.size)
+            }
+            None => range.clone(),
+        };
+        let mut fetches = Vec::new();
+        for missing in pieces.missing(&range) {
+            for (source, run) in fetch::split(&missing, self.shared.config.window.part, |block| {
+                cache.is_some_and(|c| c.contains(&self.id, block))
+            }) {
+                let cuts = fetch::cut(&run, cache.is_some());
+                // Read-ahead takes memory that is free now, or does not happen.
+                let reservation = match purpose {
+                    Use::Ahead => {
+                        let bytes =
+                            cuts.iter().map(|c| crate::buffer::charge((c.end - c.start) as usize)).sum();
+                        match self.shared.pool.try_reserve(Use::Ahead, bytes) {
+                            Some(reservation) => Some(reservation),
+                            None => return fetches,
+                        }
+                    }
+                    _ => None,
+                };
+                let no = self.next_fetch.fetch_add(1, Relaxed);
+                for cut in &cuts {
+                    pieces.expect(cut.clone(), no, keep);
+                }
+                fetches.push(fetch::Fetch { no, source, range: run, cuts, reservation });
+            }
+        }
+        fetches
+    }
+
+    fn start(self: &Arc<Self>, fetches: Vec<fetch::Fetch>) {
+        for fetch in fetches {
+            let no = fetch.no;
+            // Registered before it can end: `ended` removes it.
+            let mut running = self.fetches.lock();
+            let task = self.shared.runtime.spawn(fetch::run(Arc::clone(self), fetch));
+            running.push((no, task.abort_handle()));
+        }
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.shared.closed(&self.id);
+    }
+}
+
+/// One open handle. Reads of it may run at once, from any thread.
+pub struct Reader {
+    object: Arc<Object>,
+    window: Mutex<Window>,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("id", &self.object.id)
+            .field("size", &self.object.size)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    pub(super) fn new(object: Arc<Object>, window: Window) -> Self {
+        object.readers.fetch_add(1, Relaxed);
+        Self { object, window: Mutex::new(window) }
+    }
+
+    /// Which version it reads.
+    pub fn id(&self) -> &ObjectId {
+        &self.object.id
+    }
+
+    /// Bytes of the object.
+    pub fn size(&self) -> u64 {
+        self.object.size
+    }
+
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the object, none behind it.
+    ///
+    /// `done` is called with them, now if they are here, else later by the thread that receives them. Never blocks.
+    pub fn read<F>(&self, offset: u64, len: usize, done: F)
+    where
+        F: FnOnce(Result<Bytes, Error>) + Send + 'static,
+    {
+        let object = &self.object;
+        let range = offset..offset.saturating_add(len as u64).min(object.size);
+        if range.is_empty() {
+            return done(Ok(Bytes::default()));
+        }
+        *object.last_read.lock() = object.shared.clock.now();
+        let plan = self.window.lock().on_read(&range, object.shared.pool.pressure());
+        let metrics = &object.shared.metrics;
+
+        // `take` before anything else: the common case is one lock and one answer.
+        let taken = object.pieces.lock().take(&range);
+        if let Some(bytes) = taken {
+            metrics.fuse_reads_ready.inc();
+            self.fetch_ahead(&plan);
+            return done(Ok(bytes));
+        }
+        if let Some(bytes) = self.read_cache(&range) {
+            metrics.fuse_reads_ready.inc();
+            return done(Ok(bytes));
+        }
+        metrics.fuse_reads_waited.inc();
+        self.fetch(&plan, range, Box::new(done));
+    }
+
+    fn fetch_ahead(&self, plan: &Plan) {
+        self.object.forget(&plan.forget);
+        if plan.ahead.is_empty() {
+            return;
+        }
+        let fetches = self.object.plan_fetches(&mut self.object.pieces.lock(), &plan.ahead, Use::Ahead, true);
+        self.object.start(fetches);
+    }
+
+    /// The read has to wait: demand and what goes with it are requested in one breath.
+    fn fetch(&self, plan: &Plan, range: Range<u64>, done: ReadDone) {
+        let object = &self.object;
+        let (fetches, dropped_before) = {
+            let mut pieces = object.pieces.lock();
+            // It may have come since we looked.
+            if let Some(bytes) = pieces.take(&range) {
+                drop(pieces);
+                self.fetch_ahead(plan);
+                return done(Ok(bytes));
+            }
+            let planned_before = plan.ahead.start >= plan.demand.end || plan.ahead.is_empty();
+            let missing = pieces.missing(&plan.demand);
+            let lost = plan.sequential && planned_before && !missing.is_empty();
+            // A request for the demand and what follows it, if memory allows; else the demand alone, which waits for memory.
+            let mut fetches = Vec::new();
+            if plan.sequential && !plan.ahead.is_empty() && plan.ahead.start <= plan.demand.end {
+                let both = plan.demand.start..plan.ahead.end.max(plan.demand.end);
+                fetches = object.plan_fetches(&mut pieces, &both, Use::Ahead, true);
+            }
+            fetches.extend(object.plan_fetches(&mut pieces, &plan.demand, Use::Demand, plan.sequential));
+            pieces.wait(range.clone(), done);
+            (fetches, lost)
+        };
+        object.start(fetches);
+        let mut window = self.window.lock();
+        window.waited(&range);
+        if dropped_before {
+            window.lost(&range);
+        }
+        drop(window);
+        self.fetch_ahead(plan);
+    }
+
+    /// The whole range out of the disk cache, on this thread; `None` if any of it is not there.
+    fn read_cache(&self, range: &Range<u64>) -> Option<Bytes> {
+        let object = &self.object;
+        let cache = object.shared.cache.as_deref()?;
+        let blocks = range.start / CACHE_BLOCK..=(range.end - 1) / CACHE_BLOCK;
+        if !blocks.clone().all(|b| cache.contains(&object.id, b)) {
+            return None;
+        }
+        let mut bytes = Bytes::default();
+        for index in blocks {
+            let part = range.start.max(index * CACHE_BLOCK)..range.end.min((index + 1) * CACHE_BLOCK);
+            let len = (part.end - part.start) as usize;
+            let mut block = object.shared.pool.try_take(Use::Demand, len)?;
+            if !cache.read(&object.id, object.size, part, block.spare()) {
+                return None;
+            }
+            block.advance(len);
+            bytes.push(block.freeze(), 0..len);
+        }
+        object.shared.metrics.cache_hits.inc();
+        Some(bytes)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // The last handle leaves: nothing that is on its way is wanted any more.
+        if self.object.readers.fetch_sub(1, Relaxed) == 1 {
+            self.object.forget(&(0..u64::MAX));
+        }
+    }
+}

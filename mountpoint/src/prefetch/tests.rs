@@ -1,0 +1,247 @@
+//! Readers over a bucket in memory: right bytes, few requests, one reason for each failure, memory that comes back.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::*;
+use crate::buffer::{self, BLOCK, Use};
+use crate::s3::ErrorKind;
+use crate::testing::{FaultPlan, MemoryClient, Op};
+
+const MIB: usize = 1 << 20;
+
+struct Bench {
+    client: MemoryClient,
+    pool: Pool,
+    prefetcher: Prefetcher,
+    metrics: Arc<Metrics>,
+    runtime: tokio::runtime::Runtime,
+}
+
+fn bench(target: u64) -> Bench {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let client = MemoryClient::new();
+    let pool = Pool::new(&buffer::Config { target, network: 0 });
+    let metrics = Arc::new(Metrics::default());
+    let config = Config { wait_max: Duration::from_secs(20), ..Config::default() };
+    let prefetcher = Prefetcher::new(
+        client.arc(),
+        None,
+        pool.clone(),
+        config,
+        Clock::machine(),
+        Arc::clone(&metrics),
+        runtime.handle().clone(),
+    );
+    Bench { client, pool, prefetcher, metrics, runtime }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+impl Bench {
+    fn object(&self, key: &str, len: usize) -> (ObjectId, Vec<u8>) {
+        let data = pattern(len);
+        let etag = self.client.insert(key, data.clone());
+        (ObjectId { key: key.into(), etag }, data)
+    }
+}
+
+fn read(reader: &Reader, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+    let (send, receive) = mpsc::channel();
+    reader.read(offset, len, move |result| send.send(result.map(|b| b.to_vec())).unwrap());
+    receive.recv_timeout(Duration::from_secs(60)).expect("a read was never answered")
+}
+
+/// Requests end a moment after the last read is answered.
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("never came true: {what}");
+}
+
+#[test]
+fn a_file_read_from_start_to_end_is_right_and_takes_few_requests() {
+    let b = bench(256 << 20);
+    let (id, data) = b.object("big", 40 * MIB + 12_345);
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    let mut at = 0;
+    while at < data.len() {
+        let got = read(&reader, at as u64, 128 << 10).unwrap();
+        assert_eq!(got, data[at..(at + (128 << 10)).min(data.len())], "at {at}");
+        at += got.len();
+    }
+    assert_eq!(read(&reader, data.len() as u64, 4096).unwrap(), b"");
+    assert_eq!(read(&reader, u64::MAX, 4096).unwrap(), b"");
+    assert!(b.client.calls(Op::GetObject) <= 14, "{} requests", b.client.calls(Op::GetObject));
+    drop(reader);
+    wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+}
+
+#[test]
+fn reads_of_any_size_at_any_place_are_right() {
+    let b = bench(128 << 20);
+    let (id, data) = b.object("o", 9 * MIB + 77);
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    let mut seed = 12_345u64;
+    let mut random = |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as usize % below
+    };
+    for _ in 0..400 {
+        let (offset, len) = (random(data.len()), 1 + random(MIB));
+        let end = (offset + len).min(data.len());
+        assert_eq!(read(&reader, offset as u64, len).unwrap(), data[offset..end], "{len} bytes at {offset}");
+    }
+}
+
+#[test]
+fn random_reads_fetch_no_more_than_their_pages() {
+    let b = bench(128 << 20);
+    let (id, data) = b.object("o", 64 * MIB);
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    for i in 1..200u64 {
+        let offset = i * 7_919 * 4096 % (63 << 20);
+        read(&reader, offset + 10, 100).unwrap();
+    }
+    let fetched: u64 = b.client.log().iter().filter_map(|c| c.range.as_ref()).map(|r| r.end - r.start).sum();
+    assert_eq!(fetched, 199 * 4096);
+    assert_eq!(b.pool.used(Use::Ahead), 0, "nothing is kept of a random read");
+}
+
+#[test]
+fn one_request_serves_all_who_want_the_same_bytes_at_once() {
+    let b = bench(128 << 20);
+    let (id, data) = b.object("o", 8 * MIB);
+    let gate = b.client.hold(FaultPlan::on(Op::GetObject).always());
+    let readers: Vec<_> = (0..4).map(|_| b.prefetcher.open(id.clone(), data.len() as u64)).collect();
+    let (send, receive) = mpsc::channel();
+    for reader in &readers {
+        let send = send.clone();
+        reader.read(4 << 20, 4096, move |r| {
+            send.send(r.map(|b| b.to_vec()).map_err(|e| e.to_string())).unwrap()
+        });
+    }
+    b.runtime.block_on(gate.arrived(1));
+    gate.release();
+    for _ in 0..4 {
+        assert_eq!(
+            receive.recv_timeout(Duration::from_secs(30)).unwrap().unwrap(),
+            data[4 << 20..(4 << 20) + 4096]
+        );
+    }
+    assert_eq!(b.client.calls(Op::GetObject), 1);
+}
+
+#[test]
+fn several_reads_of_one_handle_are_under_way_at_once() {
+    let b = bench(128 << 20);
+    let (id, data) = b.object("o", 64 * MIB);
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    let gate = b.client.hold(FaultPlan::on(Op::GetObject).always());
+    let (send, receive) = mpsc::channel();
+    for i in 1..=8u64 {
+        let send = send.clone();
+        reader.read(i * 7 * (1 << 20), 4096, move |r| send.send(r.is_ok()).unwrap());
+    }
+    b.runtime.block_on(gate.arrived(8));
+    gate.release();
+    assert_eq!(receive.iter().take(8).filter(|ok| *ok).count(), 8);
+}
+
+#[test]
+fn a_changed_object_is_an_error_and_never_other_bytes() {
+    let b = bench(128 << 20);
+    let (id, data) = b.object("o", 4 * MIB);
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    read(&reader, 2 << 20, 4096).unwrap();
+    b.client.insert("o", vec![0; 4 * MIB]);
+    let error = read(&reader, 3 << 20, 4096).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Changed);
+}
+
+#[test]
+fn a_failed_request_fails_its_reads_and_the_next_read_tries_again() {
+    let b = bench(128 << 20);
+    let (id, data) = b.object("o", 4 * MIB);
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    b.client.inject(FaultPlan::on(Op::GetObject).nth(1).fail(ErrorKind::ServerError));
+    assert_eq!(*read(&reader, 1 << 20, 4096).unwrap_err().kind(), ErrorKind::ServerError);
+    assert_eq!(read(&reader, 1 << 20, 4096).unwrap(), data[MIB..MIB + 4096]);
+}
+
+#[test]
+fn what_came_before_a_break_is_served_and_only_the_rest_fails() {
+    let b = bench(128 << 20);
+    let (id, data) = b.object("o", 512 << 10);
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    b.client.inject(FaultPlan::on(Op::GetObject).nth(1).break_after(200 << 10));
+    // The first request covers all of it; its first 128 KiB piece comes, the second breaks.
+    assert_eq!(read(&reader, 0, 4096).unwrap(), data[..4096]);
+    wait_until("the request ended", || b.pool.used(Use::Demand) == 0);
+    assert_eq!(read(&reader, 300 << 10, 4096).unwrap(), data[300 << 10..(300 << 10) + 4096]);
+}
+
+#[test]
+fn many_readers_finish_in_the_smallest_memory_and_give_it_back() {
+    let b = bench(buffer::Config::TARGET_MIN);
+    let objects: Vec<_> = (0..32).map(|i| b.object(&format!("o{i}"), 12 * MIB)).collect();
+    std::thread::scope(|scope| {
+        for (id, data) in &objects {
+            let reader = b.prefetcher.open(id.clone(), data.len() as u64);
+            scope.spawn(move || {
+                for at in (0..data.len()).step_by(MIB) {
+                    assert_eq!(read(&reader, at as u64, MIB).unwrap(), data[at..at + MIB]);
+                }
+            });
+        }
+    });
+    wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+}
+
+#[test]
+fn idle_handles_that_read_ahead_make_room_for_one_that_needs_it() {
+    let b = bench(buffer::Config::TARGET_MIN);
+    // Many handles, each read a little and left alone with what it fetched ahead.
+    let objects: Vec<_> = (0..40).map(|i| b.object(&format!("o{i}"), 16 * MIB)).collect();
+    let readers: Vec<_> = objects
+        .iter()
+        .map(|(id, data)| {
+            let reader = b.prefetcher.open(id.clone(), data.len() as u64);
+            for at in (0..4 * MIB).step_by(MIB) {
+                read(&reader, at as u64, MIB).unwrap();
+            }
+            reader
+        })
+        .collect();
+    // A writer's part waits until somebody gives way.
+    let part = b.pool.request_max(Use::Write);
+    let rest = b.pool.try_reserve(Use::Write, part).expect("the writers' share is theirs");
+    let more = b.runtime.block_on(async {
+        tokio::time::timeout(Duration::from_secs(30), b.pool.reserve(Use::Write, 8 * BLOCK as u64)).await
+    });
+    assert!(more.is_ok(), "read-ahead that nobody reads gave way to a writer");
+    drop((rest, more, readers));
+}
+
+#[test]
+fn closing_a_handle_stops_what_it_had_under_way() {
+    let b = bench(128 << 20);
+    let (id, data) = b.object("o", 64 * MIB);
+    let gate = b.client.hold(FaultPlan::on(Op::GetObject).nth(2));
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    for at in (0..512 << 10).step_by(128 << 10) {
+        read(&reader, at, 128 << 10).unwrap();
+    }
+    b.runtime.block_on(gate.arrived(1));
+    assert!(b.pool.used(Use::Ahead) > 0);
+    drop(reader);
+    wait_until("memory of the abandoned request is back", || b.pool.used(Use::Ahead) == 0);
+    assert!(b.metrics.fuse_reads_ready.get() > 0);
+    gate.release();
+}

@@ -1,0 +1,311 @@
+//! How far ahead of a reader to fetch, decided from its offsets alone. Pure.
+//!
+//! A handle is read by several streams at once more often than one would think (threads with their own regions, a kernel
+//! that sends its read-ahead out of order), so a [`Window`] follows up to eight *runs*. A read that continues a run is
+//! sequential and moves the run's window; any other read is random, and gets what it asked for and nothing more.
+
+use std::ops::Range;
+
+use crate::buffer::Pressure;
+
+/// The sizes a window works with, in bytes.
+#[derive(Clone, Debug)]
+pub struct WindowConfig {
+    /// The first request of a run that begins at offset 0: small, so that the first byte comes soon. Doubling it saves a
+    /// request per file of that size and makes the first byte of larger files later on slow connections.
+    pub first: u64,
+    /// How far a window grows while reads never wait. Doubling it holds more memory per reader for nothing.
+    pub calm: u64,
+    /// How far it grows while reads wait for the network: the bandwidth-delay product of a fast link, with
+    /// many connections each limited by the store. Doubling it helps only links beyond that.
+    pub max: u64,
+    /// Bytes of one request to the store. Doubling it halves the requests and the connections in use.
+    pub part: u64,
+}
+
+impl Default for WindowConfig {
+    fn default() -> Self {
+        Self { first: 512 << 10, calm: 16 << 20, max: 256 << 20, part: 8 << 20 }
+    }
+}
+
+/// What to do for one read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What the read itself needs, in whole pages, within the object.
+    pub demand: Range<u64>,
+    /// What to fetch beyond it; empty for a random read and while enough is on its way. Begins where the run's earlier
+    /// requests ended, which may be before, inside or behind `demand`.
+    pub ahead: Range<u64>,
+    /// Whether the read continues a run (its block is worth keeping until it was read to the end).
+    pub sequential: bool,
+    /// A region that a run left behind: what is held of it will not be asked for.
+    pub forget: Range<u64>,
+}
+
+const RUNS_MAX: usize = 8;
+/// Random reads are fetched in pages.
+const PAGE: u64 = 4096;
+/// How far out of order the reads of one run may come: a kernel's read-ahead in flight.
+const SLACK: u64 = 1 << 20;
+
+#[derive(Clone, Debug)]
+struct Run {
+    /// End of the furthest read.
+    front: u64,
+    /// Where the run's requests end.
+    planned_to: u64,
+    /// How many bytes it has read.
+    progress: u64,
+    window: u64,
+    /// A read of it had to wait since the last request.
+    waited: bool,
+    last_used: u64,
+}
+
+/// Follows the reads of one handle.
+#[derive(Debug)]
+pub struct Window {
+    config: WindowConfig,
+    size: u64,
+    runs: Vec<Run>,
+    reads: u64,
+}
+
+impl Window {
+    /// For an object of `size` bytes, not read yet.
+    pub fn new(config: WindowConfig, size: u64) -> Self {
+        Self { config, size, runs: Vec::new(), reads: 0 }
+    }
+
+    /// A read of `range` (not empty, within the object).
+    pub fn on_read(&mut self, range: &Range<u64>, pressure: Pressure) -> Plan {
+        self.reads += 1;
+        let demand = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE).min(self.size);
+        match self.runs.iter().position(|run| run.continued_by(range)) {
+            Some(at) => {
+                self.runs[at].last_used = self.reads;
+                let (ahead, forget) = self.runs[at].advance(range, self.size, &self.config, pressure);
+                Plan { demand, ahead, sequential: true, forget }
+            }
+            None => {
+                let (ahead, forget) = self.begin(range, pressure);
+                Plan { demand, sequential: range.start == 0, ahead, forget }
+            }
+        }
+    }
+
+    /// The read of `range` was not there and had to wait: the run it belongs to may look further ahead.
+    pub fn waited(&mut self, range: &Range<u64>) {
+        if let Some(run) = self.runs.iter_mut().find(|run| run.owns(range)) {
+            run.waited = true;
+        }
+    }
+
+    /// What was planned from `offset` on is not there any more (dropped for want of memory): plan it anew.
+    pub fn lost(&mut self, range: &Range<u64>) {
+        if let Some(run) = self.runs.iter_mut().find(|run| run.owns(range)) {
+            run.planned_to = run.planned_to.min(range.end);
+        }
+    }
+
+    fn begin(&mut self, range: &Range<u64>, pressure: Pressure) -> (Range<u64>, Range<u64>) {
+        let mut run = Run {
+            front: range.end,
+            planned_to: range.end.next_multiple_of(PAGE).min(self.size),
+            progress: range.end - range.start,
+            window: 0,
+            waited: false,
+            last_used: self.reads,
+        };
+        // Whoever starts at the beginning most likely goes on.
+        let mut ahead = 0..0;
+        if range.start == 0 && pressure < Pressure::High {
+            run.window = self.config.first;
+            ahead = run.planned_to..self.config.first.clamp(run.planned_to, self.size.max(run.planned_to));
+            run.planned_to = ahead.end;
+        }
+        let mut forget = 0..0;
+        if self.runs.len() == RUNS_MAX {
+            // Runs that never got a window go first: random reads must not push a real stream out.
+            let coldest = self.runs.iter().enumerate().min_by_key(|(_, r)| (r.window > 0, r.last_used));
+            if let Some(at) = coldest.map(|(at, _)| at) {
+                let old = self.runs.swap_remove(at);
+                forget = if old.window > 0 { old.front..old.planned_to.max(old.front) } else { 0..0 };
+            }
+        }
+        self.runs.push(run);
+        (ahead, forget)
+    }
+}
+
+impl Run {
+    /// Whether `range` goes on where this run is. A run that has a window tolerates reads out of order; one that is
+    /// only a guess (a single read so far) asks for an exact continuation, or random reads would look like runs.
+    fn continued_by(&self, range: &Range<u64>) -> bool {
+        if self.window == 0 {
+            return range.start == self.front;
+        }
+        range.start + SLACK >= self.front && range.start <= self.planned_to.max(self.front + SLACK)
+    }
+
+    fn owns(&self, range: &Range<u64>) -> bool {
+        range.end <= self.front && range.end + SLACK >= self.front
+    }
+
+    fn advance(
+        &mut self,
+        range: &Range<u64>,
+        size: u64,
+        config: &WindowConfig,
+        pressure: Pressure,
+    ) -> (Range<u64>, Range<u64>) {
+        let skipped = if range.start > self.front + SLACK { self.front..range.start } else { 0..0 };
+        self.progress += range.end.saturating_sub(self.front.max(range.start));
+        self.front = self.front.max(range.end);
+        let grown = match pressure {
+            Pressure::Low => self.progress.saturating_mul(2).min(self.window.saturating_mul(2)),
+            Pressure::Some => self.window,
+            Pressure::High => self.window / 2,
+        };
+        let calm = self.window.clamp(config.calm, config.max);
+        self.window = grown.clamp(config.first.min(config.part), calm);
+
+        let start = self.planned_to.max(self.front.next_multiple_of(PAGE)).min(size);
+        let wish = (self.front + self.window).min(size);
+        // Ask for whole parts, or when little is on its way; not for every page that the front moves.
+        let worth = config.part.min(self.window / 2).max(1);
+        if wish <= start || (wish - start < worth && self.planned_to > self.front && wish < size) {
+            return (0..0, skipped);
+        }
+        if self.waited && pressure == Pressure::Low {
+            self.window = (self.window * 2).min(config.max);
+        }
+        self.waited = false;
+        let block = crate::buffer::BLOCK as u64;
+        let end = (self.front + self.window).next_multiple_of(block.min(config.part)).min(size);
+        // Large runs end at part borders, so that each request is one whole part.
+        let end = if end - start > config.part && end < size {
+            (end / config.part * config.part).max(start)
+        } else {
+            end
+        };
+        self.planned_to = end.max(start);
+        (start..self.planned_to, skipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn window(size: u64) -> Window {
+        Window::new(WindowConfig::default(), size)
+    }
+
+    #[test]
+    fn a_small_file_is_one_request() {
+        let plan = window(100 << 10).on_read(&(0..100 << 10), Pressure::Low);
+        assert_eq!((plan.demand, plan.ahead), (0..100 << 10, 100 << 10..100 << 10));
+    }
+
+    #[test]
+    fn the_first_request_is_small_and_the_window_doubles_to_whole_parts() {
+        let mut window = window(1 << 30);
+        let mut planned = 0;
+        let mut sizes = Vec::new();
+        for offset in (0..64 * MIB).step_by(128 << 10) {
+            let plan = window.on_read(&(offset..offset + (128 << 10)), Pressure::Low);
+            assert!(plan.sequential && plan.forget.is_empty());
+            planned = planned.max(plan.demand.end);
+            if !plan.ahead.is_empty() {
+                assert_eq!(plan.ahead.start, planned, "no gap and nothing twice");
+                planned = plan.ahead.end;
+                sizes.push(plan.ahead.end - plan.ahead.start);
+            }
+        }
+        assert_eq!(sizes[0], (512 << 10) - (128 << 10));
+        assert!(sizes.len() < 20, "few requests: {sizes:?}");
+        assert_eq!(*sizes.last().unwrap(), 8 * MIB, "{sizes:?}");
+        assert!(planned <= 64 * MIB + 16 * MIB, "calm readers stay within the calm window");
+    }
+
+    #[test]
+    fn a_reader_that_waits_looks_further_ahead_up_to_the_maximum() {
+        let mut window = window(4 << 30);
+        let mut planned = 0;
+        for offset in (0..(1u64 << 30)).step_by(MIB as usize) {
+            let range = offset..offset + MIB;
+            planned = planned.max(window.on_read(&range, Pressure::Low).ahead.end);
+            window.waited(&range);
+        }
+        let ahead = planned - (1 << 30);
+        assert!((200 * MIB..=256 * MIB).contains(&ahead), "{} MiB ahead", ahead / MIB);
+    }
+
+    #[test]
+    fn random_reads_fetch_their_pages_and_nothing_more() {
+        let mut window = window(1 << 30);
+        for i in 1..2000u64 {
+            let offset = (i * 7_919_654_321) % (1 << 30) / 4096 * 4096;
+            let plan = window.on_read(&(offset..offset + 4096), Pressure::Low);
+            assert!(!plan.sequential);
+            assert_eq!(plan.demand, offset..offset + 4096);
+            assert!(plan.ahead.is_empty());
+        }
+    }
+
+    #[test]
+    fn four_streams_of_one_handle_are_four_runs() {
+        let mut window = window(1 << 30);
+        let mut ahead = [0u64; 4];
+        for step in 0..64u64 {
+            for (i, ahead) in ahead.iter_mut().enumerate() {
+                let offset = i as u64 * 200 * MIB + step * MIB;
+                let plan = window.on_read(&(offset..offset + MIB), Pressure::Low);
+                *ahead = (*ahead).max(plan.ahead.end.saturating_sub(offset));
+            }
+        }
+        assert!(ahead.iter().all(|a| *a >= 8 * MIB), "{ahead:?}");
+    }
+
+    #[test]
+    fn a_real_stream_survives_random_reads_beside_it() {
+        let mut window = window(1 << 30);
+        for step in 0..100u64 {
+            for i in 0..20u64 {
+                let offset = 500 * MIB + (step * 20 + i) * 7_919 * 4096 % (400 * MIB);
+                window.on_read(&(offset..offset + 4096), Pressure::Low);
+            }
+            let plan = window.on_read(&(step * MIB..(step + 1) * MIB), Pressure::Low);
+            assert!(plan.sequential);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn plans_stay_within_the_object_and_within_the_maximum(
+            size in 1u64..(1 << 32),
+            reads in proptest::collection::vec((any::<u64>(), 1u64..(2 * MIB), any::<bool>(), 0..3u8), 1..100),
+        ) {
+            let mut window = window(size);
+            let mut next = 0;
+            for (at, len, follow, pressure) in reads {
+                let start = if follow && next < size { next } else { at % size };
+                let range = start..(start + len).min(size);
+                next = range.end;
+                let pressure = [Pressure::Low, Pressure::Some, Pressure::High][pressure as usize];
+                let plan = window.on_read(&range, pressure);
+                prop_assert!(plan.demand.start <= range.start && plan.demand.end >= range.end);
+                prop_assert!(plan.demand.end <= size && plan.ahead.end <= size);
+                prop_assert!(plan.demand.end - plan.demand.start < len + 2 * PAGE);
+                prop_assert!(plan.ahead.start <= plan.ahead.end);
+                prop_assert!(plan.ahead.end.saturating_sub(range.end) <= 256 * MIB + 8 * MIB);
+                window.waited(&range);
+            }
+        }
+    }
+}

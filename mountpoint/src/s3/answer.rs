@@ -1,0 +1,296 @@
+//! What an answer means: status and code to a kind, headers to values, and whether they are what was asked for. Pure.
+
+use std::ops::Range;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use aws_smithy_types::DateTime;
+use aws_smithy_types::date_time::Format;
+use http::{HeaderMap, StatusCode};
+
+use super::ErrorKind;
+use crate::object::{ETag, ObjectMeta};
+
+/// The kind of an answer that is no success.
+pub(super) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&str>) -> ErrorKind {
+    let region = || region.map(str::to_owned);
+    match code.unwrap_or("") {
+        "NoSuchBucket" => return ErrorKind::NoSuchBucket,
+        "NoSuchKey" | "NoSuchUpload" | "NoSuchVersion" => return ErrorKind::NotFound,
+        "SlowDown"
+        | "Throttling"
+        | "ThrottlingException"
+        | "TooManyRequests"
+        | "RequestLimitExceeded"
+        | "BandwidthLimitExceeded"
+        | "ReduceRequestRate" => return ErrorKind::Throttled,
+        "RequestTimeout" => return ErrorKind::Timeout,
+        "InternalError" | "ServiceUnavailable" => return ErrorKind::ServerError,
+        "InvalidObjectState" => return ErrorKind::Archived,
+        "PreconditionFailed" => return ErrorKind::Changed,
+        // The range begins behind the object's end: it was longer when we asked what it is.
+        "InvalidRange" => return ErrorKind::Changed,
+        "BadDigest" | "InvalidDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => {
+            return ErrorKind::Corrupt;
+        }
+        "AuthorizationHeaderMalformed" | "PermanentRedirect" | "IllegalLocationConstraintException" => {
+            return ErrorKind::WrongRegion(region());
+        }
+        "EntityTooLarge" => return ErrorKind::TooLarge,
+        "NotImplemented" => return ErrorKind::Unsupported,
+        code if is_about_credentials(code) => return ErrorKind::Denied,
+        // Two uploads to one key at once, or one right behind the other: AWS says to try again.
+        "OperationAborted" | "ConditionalRequestConflict" => return ErrorKind::ServerError,
+        _ => {}
+    }
+    match status.as_u16() {
+        301 | 302 | 307 | 308 => ErrorKind::WrongRegion(region()),
+        // A HEAD has no body that could name the code.
+        400 if region().is_some() && code.is_none() => ErrorKind::WrongRegion(region()),
+        401 | 403 => ErrorKind::Denied,
+        404 => ErrorKind::NotFound,
+        408 => ErrorKind::Timeout,
+        412 | 416 => ErrorKind::Changed,
+        413 => ErrorKind::TooLarge,
+        429 | 503 => ErrorKind::Throttled,
+        501 => ErrorKind::Unsupported,
+        500..=599 => ErrorKind::ServerError,
+        400..=499 => ErrorKind::InvalidRequest,
+        _ => ErrorKind::BadAnswer,
+    }
+}
+
+/// Whether fresh credentials may help.
+pub(super) fn is_about_credentials(code: &str) -> bool {
+    matches!(
+        code,
+        "ExpiredToken"
+            | "ExpiredTokenException"
+            | "InvalidToken"
+            | "TokenRefreshRequired"
+            | "InvalidAccessKeyId"
+            | "SignatureDoesNotMatch"
+    )
+}
+
+pub(super) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// The store's name for the request.
+pub(super) fn request_id(headers: &HeaderMap) -> Option<String> {
+    text(headers, "x-amz-request-id").map(str::to_owned)
+}
+
+/// How long the store wants us to wait.
+pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let value = text(headers, "retry-after")?.trim();
+    match value.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => Some(http_date(value)?.duration_since(now).unwrap_or_default()),
+    }
+}
+
+/// A date as headers spell it: `Wed, 21 Oct 2015 07:28:00 GMT`.
+pub(super) fn http_date(text: &str) -> Option<SystemTime> {
+    SystemTime::try_from(DateTime::from_str(text.trim(), Format::HttpDate).ok()?).ok()
+}
+
+/// A date as XML spells it: `2009-10-12T17:50:30.000Z`.
+pub(super) fn xml_date(text: &str) -> Option<SystemTime> {
+    SystemTime::try_from(DateTime::from_str(text.trim(), Format::DateTimeWithOffset).ok()?).ok()
+}
+
+/// Whether an object of this class can be read now. `restore` is the `x-amz-restore` header.
+pub(super) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) -> bool {
+    match storage_class {
+        Some("GLACIER" | "DEEP_ARCHIVE") => restore.is_some_and(|r| r.contains("ongoing-request=\"false\"")),
+        _ => true,
+    }
+}
+
+/// What a HEAD says; the error names what is missing.
+pub(super) fn object_meta(headers: &HeaderMap) -> Result<ObjectMeta, &'static str> {
+    let size = text(headers, "content-length")
+        .and_then(|v| u64::from_str(v).ok())
+        .ok_or("the answer has no Content-Length")?;
+    let etag = text(headers, "etag").filter(|e| !e.is_empty()).ok_or("the answer has no ETag")?;
+    let last_modified =
+        text(headers, "last-modified").and_then(http_date).ok_or("the answer has no Last-Modified date")?;
+    let readable = is_readable(text(headers, "x-amz-storage-class"), text(headers, "x-amz-restore"));
+    Ok(ObjectMeta { size, etag: ETag::new(etag), last_modified, readable })
+}
+
+/// `bytes first-last/total` as a half-open range and the total.
+fn content_range(value: &str) -> Option<(Range<u64>, u64)> {
+    let (range, total) = value.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last) = (u64::from_str(first.trim()).ok()?, u64::from_str(last.trim()).ok()?);
+    let range = first..last.checked_add(1)?;
+    (!range.is_empty()).then_some((range, u64::from_str(total.trim()).ok()?))
+}
+
+/// Whether the head of a GET's answer belongs to the version and the bytes that were asked for. On success the body
+/// is exactly `range`; else kind and reason.
+pub(super) fn check_get(
+    status: StatusCode,
+    headers: &HeaderMap,
+    etag: &ETag,
+    range: &Range<u64>,
+    object_size: u64,
+) -> Result<(), (ErrorKind, String)> {
+    let bad = |why: String| Err((ErrorKind::BadAnswer, why));
+    let Some(theirs) = text(headers, "etag") else {
+        return bad("the answer has no ETag, so nothing says which version it is".into());
+    };
+    if !etag.matches(theirs) {
+        return Err((ErrorKind::Changed, format!("it has ETag {theirs}, not {}", etag.as_str())));
+    }
+    let length = text(headers, "content-length").and_then(|v| u64::from_str(v).ok());
+    if headers.contains_key(http::header::CONTENT_ENCODING)
+        && headers.contains_key(http::header::TRANSFER_ENCODING)
+    {
+        return bad("the answer is encoded on the way".into());
+    }
+    match status {
+        StatusCode::PARTIAL_CONTENT => {
+            let Some((answered, total)) = text(headers, "content-range").and_then(content_range) else {
+                return bad("the answer is 206 without a Content-Range".into());
+            };
+            if total != object_size {
+                return Err((ErrorKind::Changed, format!("it has {total} bytes, not {object_size}")));
+            }
+            if answered != *range {
+                return bad(format!("the answer holds bytes {answered:?}, not {range:?}"));
+            }
+        }
+        StatusCode::OK => match length {
+            Some(n) if n == object_size && *range == (0..object_size) => {}
+            Some(n) if *range == (0..object_size) => {
+                return Err((ErrorKind::Changed, format!("it has {n} bytes, not {object_size}")));
+            }
+            _ => return bad("the store ignored the Range header".into()),
+        },
+        status => return bad(format!("status {status} is none that a GET has")),
+    }
+    match length {
+        Some(n) if n != range.end - range.start => {
+            bad(format!("the answer announces {n} bytes for the range {range:?}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(n, v)| (http::HeaderName::from_static(n), HeaderValue::from_str(v).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn each_answer_has_its_kind() {
+        use ErrorKind::*;
+        for (status, code, kind) in [
+            (404, None, NotFound),
+            (404, Some("NoSuchBucket"), NoSuchBucket),
+            (404, Some("NoSuchUpload"), NotFound),
+            (403, Some("AccessDenied"), Denied),
+            (403, None, Denied),
+            (400, Some("ExpiredToken"), Denied),
+            (403, Some("InvalidObjectState"), Archived),
+            (412, None, Changed),
+            (416, Some("InvalidRange"), Changed),
+            (503, Some("SlowDown"), Throttled),
+            (503, None, Throttled),
+            (429, None, Throttled),
+            (500, Some("InternalError"), ServerError),
+            (502, None, ServerError),
+            (400, Some("RequestTimeout"), Timeout),
+            (400, Some("BadDigest"), Corrupt),
+            (501, Some("NotImplemented"), Unsupported),
+            (400, Some("EntityTooLarge"), TooLarge),
+            (400, Some("InvalidArgument"), InvalidRequest),
+            (301, None, WrongRegion(Some("eu-west-1".into()))),
+            (400, None, WrongRegion(Some("eu-west-1".into()))),
+            (200, Some("InternalError"), ServerError),
+            (204, None, BadAnswer),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(kind_of(status, code, Some("eu-west-1")), kind, "{status} {code:?}");
+        }
+        assert_eq!(kind_of(StatusCode::BAD_REQUEST, None, None), InvalidRequest);
+    }
+
+    #[test]
+    fn a_head_answer_becomes_what_is_known_of_the_object() {
+        let meta = object_meta(&headers(&[
+            ("content-length", "42"),
+            ("etag", "\"abc\""),
+            ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT"),
+        ]))
+        .unwrap();
+        assert_eq!((meta.size, meta.etag.as_str(), meta.readable), (42, "\"abc\"", true));
+        assert_eq!(meta.last_modified, SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_480));
+        assert_eq!(xml_date("2015-10-21T07:28:00.000Z"), Some(meta.last_modified));
+        assert!(object_meta(&headers(&[("content-length", "42")])).is_err());
+    }
+
+    #[test]
+    fn an_archived_object_is_readable_once_restored() {
+        assert!(!is_readable(Some("GLACIER"), None));
+        assert!(!is_readable(Some("DEEP_ARCHIVE"), Some("ongoing-request=\"true\"")));
+        assert!(is_readable(Some("GLACIER"), Some("ongoing-request=\"false\", expiry-date=\"x\"")));
+        assert!(is_readable(Some("GLACIER_IR"), None));
+        assert!(is_readable(None, None));
+    }
+
+    #[test]
+    fn bytes_of_another_version_or_range_are_never_taken() {
+        let etag = ETag::new("\"v1\"");
+        let check = |status: u16, h: &[(&'static str, &str)], range: Range<u64>| {
+            check_get(StatusCode::from_u16(status).unwrap(), &headers(h), &etag, &range, 100)
+                .map_err(|(kind, _)| kind)
+        };
+        let v1 = ("etag", "\"v1\"");
+        assert_eq!(
+            check(206, &[v1, ("content-range", "bytes 10-19/100"), ("content-length", "10")], 10..20),
+            Ok(())
+        );
+        assert_eq!(check(206, &[("etag", "v1"), ("content-range", "bytes 10-19/100")], 10..20), Ok(()));
+        assert_eq!(check(200, &[v1, ("content-length", "100")], 0..100), Ok(()));
+        use ErrorKind::{BadAnswer, Changed};
+        for (status, h, range, kind) in [
+            (206, vec![("etag", "\"v2\""), ("content-range", "bytes 10-19/100")], 10..20, Changed),
+            (206, vec![v1, ("content-range", "bytes 10-19/101")], 10..20, Changed),
+            (206, vec![v1, ("content-range", "bytes 0-9/100")], 10..20, BadAnswer),
+            (206, vec![v1, ("content-range", "bytes 10-18/100")], 10..20, BadAnswer),
+            (206, vec![v1, ("content-range", "bytes 10-19/*")], 10..20, BadAnswer),
+            (206, vec![v1, ("content-range", "bytes 10-19/100"), ("content-length", "9")], 10..20, BadAnswer),
+            (206, vec![v1], 10..20, BadAnswer),
+            (200, vec![v1, ("content-length", "10")], 10..20, BadAnswer),
+            (200, vec![v1, ("content-length", "99")], 0..100, Changed),
+            (200, vec![v1], 0..100, BadAnswer),
+            (206, vec![("content-range", "bytes 10-19/100")], 10..20, BadAnswer),
+            (204, vec![v1], 10..20, BadAnswer),
+        ] {
+            assert_eq!(check(status, &h, range), Err(kind), "{status} {h:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_content_range_panics_and_sound_ones_are_understood(junk in "[bytes 0-9/*-]{0,40}", a in 0u64..1000, n in 1u64..1000) {
+            let _ = content_range(&junk);
+            let end = a + n;
+            prop_assert_eq!(content_range(&format!("bytes {a}-{}/5000", end - 1)), Some((a..end, 5000)));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A request body: pieces of memory that somebody else owns, sent without copying, of known length.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf as _, Bytes};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+
+/// Bytes handed to hyper at once: small enough that its queue stays bounded, large enough for one writev.
+const FRAME: usize = 256 << 10;
+
+/// The bytes of one request.
+#[derive(Debug, Default)]
+pub(super) struct Body {
+    pieces: std::vec::IntoIter<Bytes>,
+    current: Bytes,
+    left: u64,
+}
+
+impl Body {
+    /// Shares the memory of `pieces`.
+    pub(super) fn new(pieces: &[Bytes]) -> Self {
+        let left = pieces.iter().map(|p| p.len() as u64).sum();
+        Self { pieces: pieces.to_vec().into_iter(), current: Bytes::new(), left }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.left
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        while !self.current.has_remaining() {
+            match self.pieces.next() {
+                Some(next) => self.current = next,
+                None => return Poll::Ready(None),
+            }
+        }
+        let n = self.current.len().min(FRAME);
+        let frame = self.current.split_to(n);
+        self.left -= n as u64;
+        Poll::Ready(Some(Ok(Frame::data(frame))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}

@@ -1,0 +1,263 @@
+//! The real client: wires the room together and proves the bucket before anybody relies on it.
+
+use std::hash::{BuildHasher as _, RandomState};
+
+use aws_config::BehaviorVersion;
+use aws_config::environment::region::EnvironmentVariableRegionProvider;
+use aws_config::imds::region::ImdsRegionProvider;
+use aws_config::meta::region::RegionProviderChain;
+use aws_config::profile::region::ProfileFileRegionProvider;
+use aws_config::provider_config::ProviderConfig;
+use aws_config::retry::RetryConfig;
+use aws_sdk_s3::config::{
+    IdentityCache, RequestChecksumCalculation, ResponseChecksumValidation, StalledStreamProtectionConfig,
+};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use http::{HeaderMap, HeaderValue, header};
+
+use super::credentials::{ForSdk, Source};
+use super::endpoint::Endpoint;
+use super::multipart::Cold;
+use super::pool::Pool;
+use super::retry::{Budget, Dice};
+use super::sdk::Http;
+use super::sign::{Signer, Skew};
+use super::wire::Wire;
+use super::{
+    BoxFuture, CompleteUpload, Config, Error, ErrorKind, GetObject, ListObjects, ListPage, NewObject,
+    ObjectClient, PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
+};
+use super::{get, head, list, put};
+use crate::buffer::Fill;
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::object::{ObjectKey, ObjectMeta};
+use crate::sync::Arc;
+
+/// The region of buckets that nobody said anything about.
+const REGION: &str = "us-east-1";
+/// The proof of the bucket is tried this often, so that a dead endpoint is known within seconds ...
+const PROOF_ATTEMPTS: u32 = 3;
+/// ... and a silent one within this.
+const PROOF_MAX: std::time::Duration = std::time::Duration::from_secs(20);
+/// A source of the region has this long.
+const REGION_MAX: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// One bucket of a real store.
+#[derive(Debug)]
+pub struct S3Client {
+    wire: Wire,
+    cold: Cold,
+}
+
+impl S3Client {
+    /// Finds region and credentials, and lists one key under the prefix to prove that the bucket is there and ours
+    /// to read. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
+    /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 25 s), `InvalidRequest` (the configuration).
+    pub async fn connect(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
+        let mut region = match &config.region {
+            Some(region) => region.clone(),
+            None => find_region(&config, &clock, &metrics).await?,
+        };
+        let mut client = Self::new(config.clone(), &region, &clock, &metrics)?;
+        for switched in [false, true] {
+            let refused = match client.prove().await {
+                Ok(()) => break,
+                Err(e) => e,
+            };
+            let right = match refused.kind() {
+                ErrorKind::WrongRegion(Some(right)) if *right != region => right.clone(),
+                _ => return Err(refused),
+            };
+            if switched || config.region.is_some() {
+                return Err(refused.message(format!(
+                    "the bucket {:?} is in region {right}, not {region}: give that region",
+                    config.bucket
+                )));
+            }
+            tracing::info!("the bucket is in region {right}, switching from {region}");
+            region = right;
+            client = Self::new(config.clone(), &region, &clock, &metrics)?;
+        }
+        Ok(Arc::new(client))
+    }
+
+    /// The region that requests are signed for.
+    pub fn region(&self) -> &str {
+        self.wire.signer.region()
+    }
+
+    /// Without a request.
+    fn new(config: Config, region: &str, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Self> {
+        let endpoint = Endpoint::new(&config, region)?;
+        let pool = Pool::new(&config, clock, metrics)?;
+        let http = SharedHttpClient::new(Http::new(&config, &pool, &endpoint.authority, clock, metrics));
+        let credentials =
+            config.sign_requests.then(|| Source::new(http.clone(), region, config.profile.as_deref(), clock));
+        let skew = Arc::new(Skew::default());
+        let cold = Cold {
+            client: sdk_client(&endpoint, region, http, credentials.as_ref(), &skew, clock),
+            bucket: config.bucket.clone(),
+        };
+        let common = common_headers(&config, &endpoint)?;
+        let host = pool.bucket_host(&endpoint.authority);
+        let wire = Wire {
+            signer: Signer::new(region),
+            budget: Budget::new(),
+            dice: Dice::new(RandomState::new().hash_one(0)),
+            skew,
+            clock: clock.clone(),
+            metrics: Arc::clone(metrics),
+            config,
+            endpoint,
+            pool,
+            credentials,
+            common,
+            host,
+        };
+        Ok(Self { wire, cold })
+    }
+
+    /// One page of one key, with less patience than requests have later.
+    async fn prove(&self) -> Result<()> {
+        let request =
+            ListObjects { prefix: self.wire.config.prefix.clone(), max_keys: 1, ..ListObjects::default() };
+        let proof = list::prove(&self.wire, &request, PROOF_ATTEMPTS, PROOF_MAX);
+        proof.await.map(drop)
+    }
+}
+
+/// What the environment, the profile or the instance say; the instance is asked only on AWS.
+async fn find_region(config: &Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<String> {
+    let endpoint = Endpoint::new(config, REGION)?;
+    let pool = Pool::new(config, clock, metrics)?;
+    let http = Http::new(config, &pool, &endpoint.authority, clock, metrics);
+    let provider = ProviderConfig::default().with_http_client(http);
+    let mut profile = ProfileFileRegionProvider::builder().configure(&provider);
+    if let Some(name) = &config.profile {
+        profile = profile.profile_name(name);
+    }
+    let mut chain =
+        RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new()).or_else(profile.build());
+    if config.endpoint_url.is_none() && config.sign_requests {
+        chain = chain.or_else(ImdsRegionProvider::builder().configure(&provider).build());
+    }
+    let found = tokio::select! {
+        found = chain.region() => found,
+        () = clock.sleep(REGION_MAX) => None,
+    };
+    Ok(found.map_or_else(|| REGION.to_owned(), |r| r.to_string()))
+}
+
+/// The SDK, with everything that we do ourselves turned off: retries, timeouts, caching of credentials.
+fn sdk_client(
+    endpoint: &Endpoint,
+    region: &str,
+    http: SharedHttpClient,
+    credentials: Option<&Arc<Source>>,
+    skew: &Arc<Skew>,
+    clock: &Clock,
+) -> aws_sdk_s3::Client {
+    let builder = aws_sdk_s3::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(aws_types::region::Region::new(region.to_owned()))
+        .endpoint_url(&endpoint.url)
+        .force_path_style(endpoint.path_style)
+        .http_client(http)
+        .time_source(StoreTime { clock: clock.clone(), skew: Arc::clone(skew) })
+        .retry_config(RetryConfig::disabled())
+        .identity_cache(IdentityCache::no_cache())
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+        .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
+    let builder = match credentials {
+        Some(source) => builder.credentials_provider(ForSdk(Arc::clone(source))),
+        None => builder.allow_no_auth(),
+    };
+    aws_sdk_s3::Client::from_conf(builder.build())
+}
+
+/// The time that the SDK signs with: ours, corrected by what the store said.
+#[derive(Debug)]
+struct StoreTime {
+    clock: Clock,
+    skew: Arc<Skew>,
+}
+
+impl aws_smithy_async::time::TimeSource for StoreTime {
+    fn now(&self) -> std::time::SystemTime {
+        self.skew.apply(self.clock.wall())
+    }
+}
+
+fn common_headers(config: &Config, endpoint: &Endpoint) -> Result<HeaderMap> {
+    let agent = format!("mount-s3/{}", env!("CARGO_PKG_VERSION"));
+    let agent = match &config.user_agent_prefix {
+        Some(prefix) => format!("{prefix} {agent}"),
+        None => agent,
+    };
+    let host = endpoint.authority.host_header();
+    let owner = config.expected_bucket_owner.as_deref();
+    let payer = config.requester_pays.then_some("requester");
+    let mut headers = HeaderMap::with_capacity(16);
+    for (name, value) in [
+        (header::HOST, Some(host.as_str())),
+        (header::USER_AGENT, Some(agent.as_str())),
+        (header::HeaderName::from_static("x-amz-expected-bucket-owner"), owner),
+        (header::HeaderName::from_static("x-amz-request-payer"), payer),
+    ] {
+        let Some(value) = value else { continue };
+        let value = HeaderValue::from_str(value).map_err(|e| {
+            Error::new(ErrorKind::InvalidRequest, "configuration")
+                .message(format!("{value:?} can't stand in the header {name}"))
+                .source(e)
+        })?;
+        headers.insert(name, value);
+    }
+    Ok(headers)
+}
+
+impl ObjectClient for S3Client {
+    fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
+        Box::pin(head::head_object(&self.wire, key))
+    }
+
+    fn list_objects<'a>(&'a self, request: &'a ListObjects) -> BoxFuture<'a, Result<ListPage>> {
+        Box::pin(list::list_objects(&self.wire, request))
+    }
+
+    fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>> {
+        Box::pin(get::get_object(&self.wire, request, into))
+    }
+
+    fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {
+        Box::pin(put::put_object(&self.wire, request))
+    }
+
+    fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
+        Box::pin(self.cold.create(&self.wire, request))
+    }
+
+    fn upload_part<'a>(&'a self, request: &'a UploadPart) -> BoxFuture<'a, Result<UploadedPart>> {
+        Box::pin(put::upload_part(&self.wire, request))
+    }
+
+    fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
+        Box::pin(self.cold.complete(&self.wire, request))
+    }
+
+    fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.cold.abort(&self.wire, upload))
+    }
+
+    fn list_multipart_uploads<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<PendingUpload>>> {
+        Box::pin(self.cold.list_uploads(&self.wire, prefix))
+    }
+
+    fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.cold.delete(&self.wire, key))
+    }
+}

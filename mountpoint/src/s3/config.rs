@@ -1,0 +1,168 @@
+//! What the client is told: plain data, read by nobody else. The environment is read in `cli.rs`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How to reach the bucket and how hard to try. Each field says what doubling (or setting) it does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Name of the bucket.
+    pub bucket: String,
+    /// Keys below this prefix are the mount: the first request lists it, so that credentials limited to it suffice.
+    pub prefix: String,
+    /// Region to sign for; `None` asks the profile, then (on AWS) the instance, then takes `us-east-1`, and follows the
+    /// bucket once if it lives elsewhere.
+    pub region: Option<String>,
+    /// Where the store answers (`http://127.0.0.1:9000`); `None` for AWS in the region.
+    pub endpoint_url: Option<String>,
+    /// Always put the bucket into the path, never into the host name.
+    pub force_path_style: bool,
+    /// Sign requests; `false` for public buckets.
+    pub sign_requests: bool,
+    /// Take credentials from this profile and nowhere else.
+    pub profile: Option<String>,
+    /// Trust the certificates of this PEM file instead of the system's.
+    pub ca_bundle: Option<PathBuf>,
+    /// Agree to pay for the requests and the traffic.
+    pub requester_pays: bool,
+    /// Refuse to talk to the bucket unless this account owns it.
+    pub expected_bucket_owner: Option<String>,
+    /// Storage class of new objects; `None` for the bucket's default.
+    pub storage_class: Option<String>,
+    /// Encryption of new objects (`AES256`, `aws:kms`, `aws:kms:dsse`); `None` for the bucket's default.
+    pub sse: Option<String>,
+    /// Key of that encryption, by ARN.
+    pub sse_kms_key_id: Option<String>,
+    /// Put before our own name in the User-Agent header.
+    pub user_agent_prefix: Option<String>,
+    /// Hash each body with SHA-256 and sign the hash: about 0.5 CPU-s more per GiB sent, for stores that insist.
+    pub sign_payload: bool,
+    /// Tries of one request before its error is final; doubling it rides out longer outages, and keeps whoever
+    /// waits waiting longer.
+    pub attempts_max: u32,
+    /// Connections open at once; doubling it lets twice as many requests run side by side, for twice the memory in read
+    /// buffers. More requests wait in line.
+    pub connections_max: usize,
+    /// Bytes that one connection reads at once; doubling it halves the system calls of a fast body.
+    pub read_buffer: usize,
+    /// Throughput to aim for, in bytes per second: how many connections are worth having. Doubling it doubles them, up to
+    /// `connections_max`.
+    pub throughput_target: u64,
+    /// How long to wait for what.
+    pub timeouts: Timeouts,
+}
+
+/// Limits of waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// One TCP (and TLS) handshake with one address. Doubling it finds farther hosts, and dead ones later.
+    pub connect: Duration,
+    /// From the last byte sent to the first byte of the answer. Doubling it spares slow stores a retry, and
+    /// finds hung ones later.
+    pub first_byte: Duration,
+    /// No byte in either direction during a body. Doubling it tolerates longer pauses, and finds dead connections later.
+    pub stall: Duration,
+    /// One call of the client, retries included, besides what its body needs at `rate_min`. Doubling it rides out
+    /// longer outages, and keeps whoever waits waiting longer.
+    pub operation: Duration,
+    /// An idle connection is closed after this long. Doubling it saves handshakes, if the store keeps its side open.
+    pub idle: Duration,
+    /// How long the addresses of a name are believed. Doubling it asks DNS half as often, and finds new ones later.
+    pub resolve: Duration,
+    /// Bytes per second that a body must at least make on average, so that one that trickles ends in an error.
+    pub rate_min: u64,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(3),
+            first_byte: Duration::from_secs(20),
+            stall: Duration::from_secs(10),
+            operation: Duration::from_secs(60),
+            idle: Duration::from_secs(15),
+            resolve: Duration::from_secs(60),
+            rate_min: 64 << 10,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            bucket: String::new(),
+            prefix: String::new(),
+            region: None,
+            endpoint_url: None,
+            force_path_style: false,
+            sign_requests: true,
+            profile: None,
+            ca_bundle: None,
+            requester_pays: false,
+            expected_bucket_owner: None,
+            storage_class: None,
+            sse: None,
+            sse_kms_key_id: None,
+            user_agent_prefix: None,
+            sign_payload: false,
+            attempts_max: 10,
+            connections_max: Self::CONNECTIONS,
+            read_buffer: 256 << 10,
+            throughput_target: 10_000_000_000 / 8,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Connections unless told otherwise: as many parts as a fast reader keeps in flight, and as many small requests as a
+    /// walk of a tree does.
+    const CONNECTIONS: usize = 64;
+    /// The share of the memory target that read buffers may hold.
+    const MEMORY_SHARE: u64 = 16;
+    const READ_BUFFER_MIN: u64 = 128 << 10;
+    const READ_BUFFER_MAX: u64 = 1 << 20;
+    /// What one connection brings with requests of a megabyte at 20 ms: 30 MB/s, less when the store is busy.
+    const RATE_PER_CONNECTION: u64 = 20_000_000;
+
+    /// Defaults with connections and read buffers that fit a memory target of so many bytes.
+    pub fn for_memory(target: u64) -> Self {
+        let share = target / Self::MEMORY_SHARE;
+        let buffer = (share / Self::CONNECTIONS as u64).clamp(Self::READ_BUFFER_MIN, Self::READ_BUFFER_MAX);
+        let connections = (share / buffer).clamp(8, Self::CONNECTIONS as u64);
+        Self { connections_max: connections as usize, read_buffer: buffer as usize, ..Self::default() }
+    }
+
+    /// Memory that the connections' read buffers may hold, in bytes: a fixed share of the memory target.
+    pub fn network_memory(&self) -> u64 {
+        self.connections() as u64 * self.read_buffer as u64
+    }
+
+    /// Connections to have at most: what the throughput target is worth, within `connections_max`.
+    pub fn connections(&self) -> usize {
+        let worth = self.throughput_target / Self::RATE_PER_CONNECTION;
+        (worth as usize).clamp(self.connections_max.min(16), self.connections_max.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_buffers_stay_a_small_share_of_the_memory_target() {
+        for mib in [64u64, 128, 512, 1024, 16 << 10] {
+            let target = mib << 20;
+            let config = Config::for_memory(target);
+            assert!(config.network_memory() <= target / 8, "{mib} MiB: {}", config.network_memory());
+            assert!(config.connections() >= 8);
+        }
+        assert_eq!(Config::for_memory(128 << 20).connections_max, 64);
+    }
+
+    #[test]
+    fn a_small_limit_of_connections_is_kept_whatever_the_throughput() {
+        let config = Config { connections_max: 2, throughput_target: u64::MAX, ..Config::default() };
+        assert_eq!(config.connections(), 2);
+    }
+}

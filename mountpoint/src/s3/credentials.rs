@@ -1,0 +1,240 @@
+//! Who we are: credentials from `aws-config`'s chain, kept until they are due and asked for again before they expire.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use aws_config::default_provider::credentials::DefaultCredentialsChain;
+use aws_config::profile::ProfileFileCredentialsProvider;
+use aws_config::provider_config::ProviderConfig;
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_credential_types::provider::{ProvideCredentials, future};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_types::region::Region;
+
+use super::{Error, ErrorKind, Result};
+use crate::clock::Clock;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex};
+
+/// Credentials are replaced this long before they expire ...
+const AHEAD: Duration = Duration::from_secs(300);
+/// ... and not used in their last moments.
+const LAST_MOMENTS: Duration = Duration::from_secs(10);
+/// Those that never expire are read again after this long, so that a changed file is noticed.
+const REREAD: Duration = Duration::from_secs(900);
+/// After a failure the source is left alone for this long.
+const REST: Duration = Duration::from_secs(10);
+/// No source may take longer.
+const LOAD_MAX: Duration = Duration::from_secs(10);
+
+/// Where credentials come from.
+#[derive(Debug)]
+pub(super) struct Source {
+    http: SharedHttpClient,
+    region: String,
+    profile: Option<String>,
+    clock: Clock,
+    held: Mutex<Option<Held>>,
+    rests_until: Mutex<Option<Instant>>,
+    loading: tokio::sync::Mutex<()>,
+    generations: AtomicU64,
+}
+
+/// Credentials, and which they are of those we ever had.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) credentials: Credentials,
+    pub(super) generation: u64,
+    loaded: Instant,
+}
+
+/// What to do with what we hold. Pure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Age {
+    Fresh,
+    /// Good for now; ask for others on the side.
+    Due,
+    Expired,
+}
+
+fn age(expiry: Option<SystemTime>, wall: SystemTime, held_for: Duration) -> Age {
+    match expiry.map(|at| at.duration_since(wall).unwrap_or_default()) {
+        None if held_for < REREAD => Age::Fresh,
+        Some(left) if left > AHEAD => Age::Fresh,
+        Some(left) if left <= LAST_MOMENTS => Age::Expired,
+        _ => Age::Due,
+    }
+}
+
+impl Source {
+    /// Asks nobody yet. `http` carries the requests of the chain, `region` is where roles are assumed.
+    pub(super) fn new(
+        http: SharedHttpClient,
+        region: &str,
+        profile: Option<&str>,
+        clock: &Clock,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            http,
+            region: region.to_owned(),
+            profile: profile.map(str::to_owned),
+            clock: clock.clone(),
+            held: Mutex::new(None),
+            rests_until: Mutex::new(None),
+            loading: tokio::sync::Mutex::new(()),
+            generations: AtomicU64::new(0),
+        })
+    }
+
+    /// Credentials that are valid now.
+    pub(super) async fn get(self: &Arc<Self>) -> Result<Held> {
+        let held = self.held.lock().clone();
+        if let Some(held) = held {
+            match self.age(&held) {
+                Age::Fresh => return Ok(held),
+                Age::Due => {
+                    self.refresh_aside();
+                    return Ok(held);
+                }
+                Age::Expired => {}
+            }
+        }
+        let _turn = self.loading.lock().await;
+        let held = self.held.lock().clone();
+        match held {
+            Some(held) if self.age(&held) != Age::Expired => Ok(held),
+            _ => self.load().await,
+        }
+    }
+
+    /// The store refused generation `refused`: asks the source for others. Whether there are others now.
+    pub(super) async fn replace(self: &Arc<Self>, refused: u64) -> bool {
+        let _turn = self.loading.lock().await;
+        let newer = |held: &Option<Held>| held.as_ref().is_some_and(|h| h.generation > refused);
+        if newer(&self.held.lock()) {
+            return true;
+        }
+        let before = self.held.lock().clone();
+        if self.rests() {
+            return false;
+        }
+        // Whatever comes back, asking again at once for each refused request would help nobody.
+        self.rest();
+        match self.load().await {
+            Ok(now) => before.is_none_or(|b| {
+                b.credentials.access_key_id() != now.credentials.access_key_id()
+                    || b.credentials.secret_access_key() != now.credentials.secret_access_key()
+                    || b.credentials.session_token() != now.credentials.session_token()
+            }),
+            Err(e) => {
+                tracing::warn!("credentials can't be refreshed: {e}");
+                false
+            }
+        }
+    }
+
+    fn age(&self, held: &Held) -> Age {
+        let held_for = self.clock.now().saturating_duration_since(held.loaded);
+        age(held.credentials.expiry(), self.clock.wall(), held_for)
+    }
+
+    fn rests(&self) -> bool {
+        self.rests_until.lock().is_some_and(|until| self.clock.now() < until)
+    }
+
+    fn rest(&self) {
+        *self.rests_until.lock() = Some(self.clock.now() + REST);
+    }
+
+    fn refresh_aside(self: &Arc<Self>) {
+        if self.rests() {
+            return;
+        }
+        self.rest();
+        let source = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Ok(_turn) = source.loading.try_lock()
+                && let Err(e) = source.load().await
+            {
+                tracing::warn!("credentials are due and can't be refreshed, the old ones serve on: {e}");
+            }
+        });
+    }
+
+    async fn load(&self) -> Result<Held> {
+        let asked = self.ask();
+        let credentials = tokio::select! {
+            answer = asked => answer.map_err(|e| no_credentials().source(e))?,
+            () = self.clock.sleep(LOAD_MAX) => {
+                return Err(no_credentials().message("no source answered within 10 s"));
+            }
+        };
+        let held = Held {
+            credentials,
+            generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
+            loaded: self.clock.now(),
+        };
+        *self.held.lock() = Some(held.clone());
+        tracing::debug!(generation = held.generation, "credentials loaded");
+        Ok(held)
+    }
+
+    /// A chain is made for each question: it keeps what it once read from files.
+    async fn ask(&self) -> std::result::Result<Credentials, CredentialsError> {
+        let region = Region::new(self.region.clone());
+        let config =
+            ProviderConfig::default().with_http_client(self.http.clone()).with_region(Some(region.clone()));
+        match &self.profile {
+            Some(profile) => {
+                let provider = ProfileFileCredentialsProvider::builder()
+                    .configure(&config)
+                    .profile_name(profile)
+                    .build();
+                provider.provide_credentials().await
+            }
+            None => {
+                let chain = DefaultCredentialsChain::builder().configure(config).region(region).build().await;
+                chain.provide_credentials().await
+            }
+        }
+    }
+}
+
+fn no_credentials() -> Error {
+    Error::new(ErrorKind::NoCredentials, "credentials").message(
+        "none could be had; looked at the environment, the profile files, web identity, the container and the instance",
+    )
+}
+
+/// The SDK's view of the same credentials.
+#[derive(Clone, Debug)]
+pub(super) struct ForSdk(pub(super) Arc<Source>);
+
+impl ProvideCredentials for ForSdk {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        future::ProvideCredentials::new(async {
+            self.0.get().await.map(|held| held.credentials).map_err(CredentialsError::provider_error)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_replaced_before_they_expire_and_never_used_after() {
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let minutes = |n: u64| Some(wall + Duration::from_secs(60 * n));
+        let none = Duration::ZERO;
+        assert_eq!(age(minutes(60), wall, none), Age::Fresh);
+        assert_eq!(age(minutes(4), wall, none), Age::Due);
+        assert_eq!(age(minutes(0), wall, none), Age::Expired);
+        assert_eq!(age(Some(wall - Duration::from_secs(60)), wall, none), Age::Expired);
+        assert_eq!(age(None, wall, none), Age::Fresh);
+        assert_eq!(age(None, wall, REREAD), Age::Due);
+    }
+}

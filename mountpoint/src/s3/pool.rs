@@ -1,0 +1,360 @@
+//! Connections at rest and in use: who needs one gets an idle one, opens one, or waits in line.
+//!
+//! Per host: at most `connections` open, spread over all addresses its name has. The last one given back is the first
+//! one taken, so that a quiet mount keeps few; what lies idle too long is closed.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::address::Addresses;
+use super::connection::Connection;
+use super::endpoint::Authority;
+use super::tls::Tls;
+use super::{Config, Result};
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::sync::{Arc, Mutex, Weak};
+
+/// Connections to each host that is not the bucket's: where credentials come from.
+const SIDE_CONNECTIONS: usize = 4;
+/// Hosts that are remembered; beyond, idle ones are forgotten.
+const HOSTS_MAX: usize = 16;
+/// Addresses tried before opening a connection counts as failed.
+const TRIES: u32 = 2;
+
+/// All connections of one client.
+#[derive(Debug)]
+pub(super) struct Pool {
+    limits: Limits,
+    tls: Tls,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    hosts: Mutex<HashMap<Authority, Arc<Host>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Limits {
+    connections: usize,
+    read_buffer: usize,
+    connect: Duration,
+    idle: Duration,
+    resolve: Duration,
+}
+
+/// One host's.
+#[derive(Debug)]
+pub(super) struct Host {
+    authority: Authority,
+    permits: Arc<Semaphore>,
+    idle: Mutex<Vec<Connection>>,
+    addresses: Mutex<Addresses>,
+}
+
+/// A connection in use. Dropped, it is closed; [`Lease::give_back`] keeps it for the next.
+#[derive(Debug)]
+pub(super) struct Lease {
+    connection: Option<Connection>,
+    host: Arc<Host>,
+    pool: Arc<Pool>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum NoConnection {
+    /// The name has no address now.
+    Dns(io::Error),
+    /// The last address that was tried.
+    Connect(SocketAddr, io::Error),
+}
+
+impl std::fmt::Display for NoConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Dns(e) => write!(f, "the host's name can't be resolved: {e}"),
+            Self::Connect(at, e) => write!(f, "no connection to {at}: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for NoConnection {}
+
+impl Pool {
+    /// No connections yet. Reads the roots of trust.
+    pub(super) fn new(config: &Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Arc<Self>> {
+        let limits = Limits {
+            connections: config.connections(),
+            read_buffer: config.read_buffer,
+            connect: config.timeouts.connect,
+            idle: config.timeouts.idle,
+            resolve: config.timeouts.resolve,
+        };
+        let tls = Tls::new(config.ca_bundle.as_deref().map(Path::new))?;
+        let pool = Arc::new(Self {
+            limits,
+            tls,
+            clock: clock.clone(),
+            metrics: Arc::clone(metrics),
+            hosts: Mutex::default(),
+        });
+        tokio::spawn(sweep(Arc::downgrade(&pool)));
+        Ok(pool)
+    }
+
+    /// The bucket's host.
+    pub(super) fn bucket_host(&self, authority: &Authority) -> Arc<Host> {
+        self.host(authority, self.limits.connections)
+    }
+
+    /// Any other host.
+    pub(super) fn side_host(&self, authority: &Authority) -> Arc<Host> {
+        self.host(authority, SIDE_CONNECTIONS)
+    }
+
+    fn host(&self, authority: &Authority, connections: usize) -> Arc<Host> {
+        let mut hosts = self.hosts.lock();
+        if let Some(known) = hosts.get(authority) {
+            return Arc::clone(known);
+        }
+        if hosts.len() >= HOSTS_MAX {
+            hosts.retain(|_, h| Arc::strong_count(h) > 1);
+        }
+        let host = Arc::new(Host {
+            authority: authority.clone(),
+            permits: Arc::new(Semaphore::new(connections)),
+            idle: Mutex::default(),
+            addresses: Mutex::default(),
+        });
+        hosts.insert(authority.clone(), Arc::clone(&host));
+        host
+    }
+
+    /// A connection to `host`: an idle one unless `fresh`, else a new one. Waits in line when all are in use; the
+    /// caller limits the time.
+    pub(super) async fn lease(
+        self: &Arc<Self>,
+        host: &Arc<Host>,
+        fresh: bool,
+    ) -> std::result::Result<Lease, NoConnection> {
+        // The semaphore is never closed, so this waits and does not fail.
+        let Ok(permit) = Arc::clone(&host.permits).acquire_owned().await else {
+            return Err(NoConnection::Dns(io::Error::other("the pool is closed")));
+        };
+        let idle = if fresh {
+            // Its old connections are suspect too, and it must not push the count over the limit.
+            self.close_idle(host);
+            None
+        } else {
+            self.take_idle(host)
+        };
+        let connection = match idle {
+            Some(connection) => connection,
+            None => self.open(host).await?,
+        };
+        Ok(Lease {
+            connection: Some(connection),
+            host: Arc::clone(host),
+            pool: Arc::clone(self),
+            _permit: permit,
+        })
+    }
+
+    fn take_idle(&self, host: &Host) -> Option<Connection> {
+        let now = self.clock.now();
+        loop {
+            let mut connection = host.idle.lock().pop()?;
+            let fresh = now.saturating_duration_since(connection.idle_since) < self.limits.idle;
+            if fresh && connection.is_reusable() {
+                return Some(connection);
+            }
+            host.addresses.lock().closed(connection.address);
+        }
+    }
+
+    fn close_idle(&self, host: &Host) {
+        let closed = std::mem::take(&mut *host.idle.lock());
+        let mut addresses = host.addresses.lock();
+        closed.iter().for_each(|c| addresses.closed(c.address));
+    }
+
+    async fn open(&self, host: &Host) -> std::result::Result<Connection, NoConnection> {
+        let mut tried = 0;
+        loop {
+            let address = self.address(host).await?;
+            let opened = self.open_at(host, address).await;
+            let now = self.clock.now();
+            let mut addresses = host.addresses.lock();
+            match opened {
+                Ok(connection) => {
+                    addresses.worked(address);
+                    self.metrics.s3_connections.inc();
+                    return Ok(connection);
+                }
+                Err(e) => {
+                    addresses.failed(address, now);
+                    tried += 1;
+                    if tried >= TRIES {
+                        return Err(NoConnection::Connect(address, e));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn open_at(&self, host: &Host, address: SocketAddr) -> io::Result<Connection> {
+        let guard = OpenGuard { host, address, kept: false };
+        let now = self.clock.now();
+        let opening = Connection::open(&host.authority, address, &self.tls, self.limits.read_buffer, now);
+        let timeout = self.clock.sleep(self.limits.connect);
+        let connection = tokio::select! {
+            opened = opening => opened?,
+            () = timeout => return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no handshake within {} s", self.limits.connect.as_secs_f32()),
+            )),
+        };
+        guard.keep();
+        Ok(connection)
+    }
+
+    /// The address for the next connection, asking DNS where that is due.
+    async fn address(&self, host: &Host) -> std::result::Result<SocketAddr, NoConnection> {
+        let now = self.clock.now();
+        let (due, known) = {
+            let mut addresses = host.addresses.lock();
+            let due = addresses.wants_resolving(now, self.limits.resolve);
+            (due, if due { None } else { addresses.choose(now) })
+        };
+        if let (false, Some(address)) = (due, known) {
+            return Ok(address);
+        }
+        let authority = &host.authority;
+        let named: io::Result<Vec<SocketAddr>> = match authority.host.parse::<IpAddr>() {
+            Ok(ip) => Ok(vec![SocketAddr::new(ip, authority.port)]),
+            Err(_) => {
+                let asked = tokio::net::lookup_host((authority.host.as_str(), authority.port));
+                tokio::select! {
+                    named = asked => named.map(Iterator::collect),
+                    () = self.clock.sleep(self.limits.connect) => Err(io::ErrorKind::TimedOut.into()),
+                }
+            }
+        };
+        let now = self.clock.now();
+        let mut addresses = host.addresses.lock();
+        let failed = match named {
+            Ok(named) => {
+                addresses.resolved(&named, now);
+                None
+            }
+            Err(e) => Some(e),
+        };
+        // Without DNS the addresses of before still serve.
+        addresses.choose(now).ok_or_else(|| {
+            NoConnection::Dns(failed.unwrap_or_else(|| io::Error::other("the name has no address")))
+        })
+    }
+
+    fn sweep(&self) {
+        let now = self.clock.now();
+        let hosts: Vec<_> = self.hosts.lock().values().cloned().collect();
+        for host in hosts {
+            let mut old = Vec::new();
+            {
+                let mut idle = host.idle.lock();
+                // The oldest lie at the bottom.
+                let n = idle
+                    .iter()
+                    .take_while(|c| now.saturating_duration_since(c.idle_since) >= self.limits.idle)
+                    .count();
+                old.extend(idle.drain(..n));
+            }
+            let mut addresses = host.addresses.lock();
+            old.iter().for_each(|c| addresses.closed(c.address));
+        }
+    }
+}
+
+/// Closes idle connections for as long as the pool lives.
+async fn sweep(pool: Weak<Pool>) {
+    loop {
+        let Some((clock, every)) = pool.upgrade().map(|p| (p.clock.clone(), p.limits.idle)) else { return };
+        clock.sleep(every.max(Duration::from_secs(1))).await;
+        let Some(pool) = pool.upgrade() else { return };
+        pool.sweep();
+    }
+}
+
+/// Takes an address's count back if the connection does not come about, also when the future is dropped.
+struct OpenGuard<'a> {
+    host: &'a Host,
+    address: SocketAddr,
+    kept: bool,
+}
+
+impl OpenGuard<'_> {
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for OpenGuard<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.host.addresses.lock().closed(self.address);
+        }
+    }
+}
+
+impl Lease {
+    /// Whether it served a request before this one.
+    pub(super) fn is_reused(&self) -> bool {
+        self.served > 0
+    }
+
+    /// Keeps the connection for the next request, if it is fit.
+    pub(super) fn give_back(mut self) {
+        if let Some(mut connection) = self.connection.take_if(Connection::is_reusable) {
+            connection.served += 1;
+            connection.idle_since = self.now();
+            self.host.idle.lock().push(connection);
+        }
+    }
+
+    /// The address did not do what it should: others go first for a while.
+    pub(super) fn blame(&self) {
+        self.host.addresses.lock().failed(self.address, self.now());
+    }
+
+    fn now(&self) -> Instant {
+        self.pool.clock.now()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.host.addresses.lock().closed(connection.address);
+        }
+    }
+}
+
+impl Deref for Lease {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        // Taken only by value (give_back) and by drop.
+        self.connection.as_ref().expect("a lease holds its connection")
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut Connection {
+        self.connection.as_mut().expect("a lease holds its connection")
+    }
+}

@@ -1,0 +1,148 @@
+//! The bytes of one connection, plain or TLS, counted where they pass the kernel.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// Bytes that moved, in both directions. Whoever waits on the connection looks whether it still grows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Moved(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+impl Moved {
+    pub(super) fn received(&self) -> u64 {
+        self.0.received.load(Relaxed)
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.received() + self.0.sent.load(Relaxed)
+    }
+}
+
+/// A TCP stream that counts.
+#[derive(Debug)]
+pub(super) struct Tcp {
+    inner: TcpStream,
+    moved: Moved,
+}
+
+impl Tcp {
+    pub(super) fn new(inner: TcpStream, moved: Moved) -> Self {
+        Self { inner, moved }
+    }
+}
+
+impl AsyncRead for Tcp {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.inner).poll_read(cx, buf);
+        self.moved.0.received.fetch_add((buf.filled().len() - before) as u64, Relaxed);
+        result
+    }
+}
+
+impl Tcp {
+    fn count_sent(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(n)) = result {
+            self.moved.0.sent.fetch_add(n as u64, Relaxed);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Tcp {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.count_sent(result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        self.count_sent(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+/// What HTTP runs over.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Plain(Tcp),
+    Tls(Box<TlsStream<Tcp>>),
+}
+
+macro_rules! either {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match $self.get_mut() {
+            Stream::Plain(s) => {
+                let $stream = Pin::new(s);
+                $call
+            }
+            Stream::Tls(s) => {
+                let $stream = Pin::new(s.as_mut());
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        either!(self, s => s.poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        either!(self, s => s.poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        either!(self, s => s.poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, s => s.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, s => s.poll_shutdown(cx))
+    }
+}

@@ -1,0 +1,326 @@
+//! The two documents that hot operations read: a listing and an error. Hostile until proven otherwise.
+//!
+//! Limits: depth, entries, and the caller's limit on bytes. No document type, no entity but XML's own five; text that is not
+//! UTF-8 is refused, never guessed at.
+
+use quick_xml::Reader;
+use quick_xml::events::Event;
+
+use super::answer::{is_readable, xml_date};
+use super::{ListObjects, ListPage, ListedObject};
+use crate::object::{ETag, ObjectKey, ObjectMeta};
+
+/// Bytes of a document that are read at all.
+pub(super) const BODY_MAX: usize = 16 << 20;
+const DEPTH_MAX: usize = 16;
+/// More than any store puts on a page (1000), for those that ignore `max-keys`.
+const ENTRIES_MAX: usize = 10_000;
+
+/// Walks a document and calls `leaf` at the end of each element with the path of its names and its own text.
+fn walk(
+    document: &[u8],
+    mut leaf: impl FnMut(&[String], String) -> Result<(), String>,
+) -> Result<(), String> {
+    let text = std::str::from_utf8(document).map_err(|e| format!("the XML is not UTF-8: {e}"))?;
+    let mut reader = Reader::from_str(text);
+    reader.config_mut().expand_empty_elements = true;
+    let mut path: Vec<String> = Vec::with_capacity(DEPTH_MAX);
+    let mut texts: Vec<String> = Vec::with_capacity(DEPTH_MAX);
+    let mut seen_root = false;
+    loop {
+        match reader.read_event().map_err(|e| format!("broken XML: {e}"))? {
+            Event::Start(start) => {
+                if path.len() == DEPTH_MAX || (path.is_empty() && seen_root) {
+                    return Err("the XML is nested too deeply or has two roots".into());
+                }
+                seen_root = true;
+                path.push(start.local_name().as_ref().to_owned());
+                texts.push(String::new());
+            }
+            Event::End(_) => {
+                let own = texts.pop().ok_or("broken XML: an end without a start")?;
+                leaf(&path, own)?;
+                path.pop();
+            }
+            Event::Text(piece) => {
+                if let Some(own) = texts.last_mut() {
+                    own.push_str(&piece.xml10_content());
+                }
+            }
+            Event::CData(piece) => {
+                if let Some(own) = texts.last_mut() {
+                    own.push_str(&piece.xml10_content());
+                }
+            }
+            Event::GeneralRef(reference) => {
+                let own = texts.last_mut().ok_or("broken XML: a reference outside of an element")?;
+                match reference.resolve_char_ref().map_err(|e| format!("broken XML: {e}"))? {
+                    Some(character) => own.push(character),
+                    None => own.push_str(match &*reference.xml10_content() {
+                        "lt" => "<",
+                        "gt" => ">",
+                        "amp" => "&",
+                        "apos" => "'",
+                        "quot" => "\"",
+                        _ => return Err("the XML uses an entity that XML does not have".into()),
+                    }),
+                }
+            }
+            Event::DocType(_) => return Err("the XML declares a document type".into()),
+            Event::Decl(_) | Event::PI(_) | Event::Comment(_) | Event::Empty(_) => {}
+            Event::Eof if path.is_empty() && seen_root => return Ok(()),
+            Event::Eof => return Err("the XML breaks off".into()),
+        }
+    }
+}
+
+/// What an error document says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ErrorBody {
+    pub(super) code: Option<String>,
+    pub(super) message: Option<String>,
+    pub(super) region: Option<String>,
+    pub(super) request_id: Option<String>,
+}
+
+/// Reads an error document; one that is none says nothing.
+pub(super) fn error_body(document: &[u8]) -> ErrorBody {
+    const TEXT_MAX: usize = 1024;
+    let mut found = ErrorBody::default();
+    let _ = walk(document, |path, text| {
+        let root = path.first().map(String::as_str);
+        let field = match (root, path.len()) {
+            (Some("Error"), 2) => &path[1],
+            (Some("ErrorResponse"), 3) => &path[2],
+            _ => return Ok(()),
+        };
+        let text = text.chars().take(TEXT_MAX).collect::<String>();
+        match field.as_str() {
+            "Code" => found.code = Some(text),
+            "Message" => found.message = Some(text),
+            "Region" => found.region = Some(text),
+            "RequestId" => found.request_id = Some(text),
+            _ => {}
+        }
+        Ok(())
+    });
+    found
+}
+
+#[derive(Default)]
+struct Entry {
+    key: Option<String>,
+    size: Option<u64>,
+    etag: Option<String>,
+    last_modified: Option<String>,
+    storage_class: Option<String>,
+    restoring: Option<String>,
+}
+
+/// Reads a page of a listing that answers `request`; the error says what is wrong with it.
+pub(super) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPage, String> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut prefixes: Vec<String> = Vec::new();
+    let mut entry = Entry::default();
+    let (mut truncated, mut token, mut encoded, mut is_listing) = (None, None, false, false);
+    walk(document, |path, text| {
+        if path[0] != "ListBucketResult" {
+            return Err(format!("the answer is a document {:?}, not a listing", path[0]));
+        }
+        is_listing = true;
+        let mut names = [""; 4];
+        for (slot, name) in names.iter_mut().zip(&path[1..]) {
+            *slot = name;
+        }
+        match names {
+            ["IsTruncated", "", ..] => truncated = Some(text.trim() == "true"),
+            ["NextContinuationToken", "", ..] => token = Some(text),
+            ["EncodingType", "", ..] => encoded = text.trim() == "url",
+            ["CommonPrefixes", "Prefix", "", _] => prefixes.push(text),
+            ["Contents", "", ..] => entries.push(std::mem::take(&mut entry)),
+            ["Contents", "Key", "", _] => entry.key = Some(text),
+            ["Contents", "Size", "", _] => {
+                entry.size = Some(text.trim().parse().map_err(|_| format!("{text:?} is no size"))?);
+            }
+            ["Contents", "ETag", "", _] => entry.etag = Some(text),
+            ["Contents", "LastModified", "", _] => entry.last_modified = Some(text),
+            ["Contents", "StorageClass", "", _] => entry.storage_class = Some(text),
+            ["Contents", "RestoreStatus", "IsRestoreInProgress", ""] => entry.restoring = Some(text),
+            _ => {}
+        }
+        if entries.len() + prefixes.len() > ENTRIES_MAX {
+            return Err(format!("the page has more than {ENTRIES_MAX} entries"));
+        }
+        Ok(())
+    })?;
+    if !is_listing {
+        return Err("the answer is no listing".into());
+    }
+    let next_token = match (truncated, token.filter(|t| !t.is_empty())) {
+        (Some(true), Some(token)) if request.continuation_token.as_deref() == Some(&token) => {
+            return Err("the store repeats a continuation token: the listing would never end".into());
+        }
+        (Some(true), Some(token)) => Some(token),
+        (Some(true), None) => {
+            return Err("the page is truncated, but has no continuation token".into());
+        }
+        (Some(false) | None, _) => None,
+    };
+    let name = |text: String| -> Result<String, String> {
+        let name = if encoded { url_decode(&text)? } else { text };
+        match name.strip_prefix(&request.prefix) {
+            Some(_) => Ok(name),
+            None => Err(format!("{name:?} does not begin with the prefix that was asked for")),
+        }
+    };
+    let objects = entries.into_iter().map(|e| object(e, name)).collect::<Result<_, _>>()?;
+    let common_prefixes = prefixes.into_iter().map(name).collect::<Result<_, _>>()?;
+    Ok(ListPage { objects, common_prefixes, next_token })
+}
+
+fn object(entry: Entry, name: impl Fn(String) -> Result<String, String>) -> Result<ListedObject, String> {
+    let key = name(entry.key.ok_or("an entry has no key")?)?;
+    let missing = |what: &str| format!("{key:?} has no {what}");
+    let size = entry.size.ok_or_else(|| missing("size"))?;
+    let etag = entry.etag.filter(|e| !e.is_empty()).ok_or_else(|| missing("ETag"))?;
+    let last_modified = entry.last_modified.as_deref().and_then(xml_date).ok_or_else(|| missing("date"))?;
+    let restore = entry.restoring.filter(|r| r.trim() == "false").map(|_| "ongoing-request=\"false\"");
+    let readable = is_readable(entry.storage_class.as_deref().map(str::trim), restore);
+    let meta = ObjectMeta { size, etag: ETag::new(etag), last_modified, readable };
+    Ok(ListedObject { key: ObjectKey::new(key), meta })
+}
+
+/// `%41+b` is `A b`: how `encoding-type=url` spells names.
+fn url_decode(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        match first {
+            b'+' => bytes.push(b' '),
+            b'%' => {
+                let hex = tail.get(..2).and_then(|h| std::str::from_utf8(h).ok());
+                let byte = hex.and_then(|h| u8::from_str_radix(h, 16).ok());
+                bytes.push(byte.ok_or_else(|| format!("{text:?} is not URL-encoded"))?);
+                rest = &tail[2..];
+            }
+            byte => bytes.push(*byte),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| format!("{text:?} is not UTF-8 once decoded"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn page(inner: &str) -> String {
+        format!(
+            "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{inner}</ListBucketResult>"
+        )
+    }
+
+    fn contents(key: &str) -> String {
+        format!(
+            "<Contents><Key>{key}</Key><LastModified>2009-10-12T17:50:30.000Z</LastModified>\
+             <ETag>&quot;e1&quot;</ETag><Size>5</Size><StorageClass>STANDARD</StorageClass></Contents>"
+        )
+    }
+
+    fn keys(document: &str, prefix: &str) -> Result<Vec<String>, String> {
+        let request = ListObjects { prefix: prefix.into(), max_keys: 1000, ..Default::default() };
+        list_page(document.as_bytes(), &request)
+            .map(|p| p.objects.iter().map(|o| o.key.as_str().to_owned()).collect())
+    }
+
+    #[test]
+    fn a_page_is_read_with_its_names_decoded() {
+        let document = page(&format!(
+            "<IsTruncated>true</IsTruncated><NextContinuationToken>t&amp;2</NextContinuationToken>{}{}\
+             <CommonPrefixes><Prefix>d%2F</Prefix></CommonPrefixes><EncodingType>url</EncodingType>",
+            contents("d+e%2Bf%C3%BC%01"),
+            contents("&#100;"),
+        ));
+        let request = ListObjects { prefix: "d".into(), delimited: true, ..Default::default() };
+        let page = list_page(document.as_bytes(), &request).unwrap();
+        assert_eq!(page.objects[0].key.as_str(), "d e+fü\u{1}");
+        assert_eq!(page.objects[1].key.as_str(), "d");
+        assert_eq!(page.objects[0].meta.size, 5);
+        assert_eq!(page.objects[0].meta.etag.as_str(), "\"e1\"");
+        assert_eq!(page.common_prefixes, ["d/"]);
+        assert_eq!(page.next_token.as_deref(), Some("t&2"));
+    }
+
+    #[test]
+    fn names_stand_as_they_are_where_the_store_did_not_encode_them() {
+        assert_eq!(keys(&page(&contents("a+b%41&lt;&#13;")), "").unwrap(), ["a+b%41<\r"]);
+    }
+
+    #[test]
+    fn an_archived_object_is_listed_as_unreadable() {
+        let document = page(&contents("k").replace("STANDARD", "DEEP_ARCHIVE"));
+        let page = list_page(document.as_bytes(), &ListObjects::default()).unwrap();
+        assert!(!page.objects[0].meta.readable);
+    }
+
+    #[test]
+    fn hostile_documents_are_refused() {
+        let deep = format!("{}{}", "<a>".repeat(1000), "</a>".repeat(1000));
+        let many = contents("k").repeat(ENTRIES_MAX + 1);
+        for (what, document) in [
+            ("nothing", String::new()),
+            ("text", "hello".into()),
+            ("another document", "<Error><Code>x</Code></Error>".into()),
+            ("cut off", page(&contents("k"))[..150].into()),
+            ("deep", page(&deep)),
+            ("many", page(&many)),
+            ("bomb", format!("<!DOCTYPE x [<!ENTITY lol \"lol\">]>{}", page("&lol;"))),
+            ("entity", page(&contents("&lol;"))),
+            ("two roots", page("") + &page("")),
+            ("not UTF-8 once decoded", page(&(contents("%FF") + "<EncodingType>url</EncodingType>"))),
+            ("not encoded", page(&(contents("%G1") + "<EncodingType>url</EncodingType>"))),
+            ("no token", page("<IsTruncated>true</IsTruncated>")),
+            ("size", page(&contents("k").replace(">5<", ">-5<"))),
+        ] {
+            assert!(keys(&document, "").is_err(), "{what}");
+        }
+        assert!(keys(&page(&contents("b")), "a").is_err(), "outside of the prefix");
+        assert!(list_page(b"<ListBucketResult>\xff</ListBucketResult>", &ListObjects::default()).is_err());
+    }
+
+    #[test]
+    fn a_repeated_token_ends_the_listing_with_an_error() {
+        let document =
+            page("<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>");
+        let request = ListObjects { continuation_token: Some("t".into()), ..Default::default() };
+        assert!(list_page(document.as_bytes(), &request).unwrap_err().contains("never end"));
+    }
+
+    #[test]
+    fn an_error_document_is_read_and_anything_else_says_nothing() {
+        let body =
+            error_body(b"<Error><Code>SlowDown</Code><Message>Reduce</Message><Region>r</Region></Error>");
+        assert_eq!((body.code.as_deref(), body.message.as_deref()), (Some("SlowDown"), Some("Reduce")));
+        assert_eq!(body.region.as_deref(), Some("r"));
+        assert_eq!(error_body(b"<html>503"), ErrorBody::default());
+        assert_eq!(error_body(b""), ErrorBody::default());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = list_page(&bytes, &ListObjects::default());
+            let _ = error_body(&bytes);
+        }
+
+        #[test]
+        fn any_name_survives_encoding(name in "\\PC{0,40}|[\\x00-\\x1f +%&<]{0,10}") {
+            let mut encoded = String::new();
+            super::super::endpoint::encode_query(&mut encoded, &name);
+            let document = page(&(contents(&encoded) + "<EncodingType>url</EncodingType>"));
+            prop_assert_eq!(keys(&document, "").unwrap(), [name]);
+        }
+    }
+}

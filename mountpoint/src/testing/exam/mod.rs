@@ -1,0 +1,272 @@
+//! The exam that every [`ObjectClient`] passes: one function per promise of the trait's documentation.
+//!
+//! Enters: a client of a bucket that nobody else uses, and what its store is known to lack. Leaves: nothing, or a panic
+//! at the first promise that was broken, with its name printed. Names and bytes differ from run to run by a seed,
+//! which is printed; `MOUNT_S3_EXAM_SEED` runs one again.
+
+mod keys;
+mod list;
+mod multipart;
+mod read;
+mod write;
+
+use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use crate::buffer::{BLOCK, Config, Fill, Pool, Use};
+use crate::checksum::{Checksum, ChecksumAlgorithm};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::s3::{
+    BoxFuture, ErrorKind, GetObject, ListObjects, ListPage, NewObject, ObjectClient, PutObject, Result,
+    Stored,
+};
+use crate::sync::{Arc, Mutex};
+
+pub use keys::hostile_keys;
+
+/// What a store can't do. Made with [`Traits::whole`]; every exception has its reason, which is printed.
+#[derive(Clone, Debug)]
+pub struct Traits {
+    store: &'static str,
+    lacks: Vec<(&'static str, &'static str)>,
+    refuses_key: fn(&str) -> Option<&'static str>,
+}
+
+impl Traits {
+    /// A store that keeps every promise and every key.
+    pub fn whole(store: &'static str) -> Self {
+        Self { store, lacks: Vec::new(), refuses_key: |_| None }
+    }
+
+    /// Leaves one promise (by its name in the exam) out.
+    ///
+    /// # Panics
+    /// There is no promise of this name.
+    pub fn without(mut self, promise: &'static str, reason: &'static str) -> Self {
+        assert!(PROMISES.iter().any(|(name, _)| *name == promise), "the exam has no promise {promise}");
+        self.lacks.push((promise, reason));
+        self
+    }
+
+    /// Leaves keys out for which `refuses` has a reason why the store can't keep them.
+    pub fn refusing_keys(mut self, refuses: fn(&str) -> Option<&'static str>) -> Self {
+        self.refuses_key = refuses;
+        self
+    }
+}
+
+type Promise = for<'a> fn(&'a Exam) -> BoxFuture<'a, ()>;
+
+macro_rules! promises {
+    ($($room:ident :: $name:ident),+ $(,)?) => {
+        /// In the order in which they are examined.
+        const PROMISES: &[(&str, Promise)] = &[$((stringify!($name), |exam| Box::pin($room::$name(exam)))),+];
+    };
+}
+
+promises! {
+    write::a_missing_object_is_not_found,
+    write::put_and_head_agree,
+    write::a_body_in_pieces_is_stored_whole,
+    write::an_empty_object_is_an_object,
+    write::put_over_an_object_replaces_it,
+    write::put_only_if_absent_spares_what_is_there,
+    write::put_with_a_wrong_checksum_is_refused,
+    write::delete_twice_is_fine,
+    read::every_range_reads_its_bytes,
+    read::a_range_over_several_blocks_fills_them_in_order,
+    read::a_stale_version_reads_nothing,
+    read::a_wrong_size_reads_nothing,
+    read::get_of_a_missing_object_is_not_found,
+    read::many_requests_at_once_do_not_mix,
+    list::pages_join_to_all_keys_in_order,
+    list::a_listing_agrees_with_head,
+    list::a_delimiter_rolls_up,
+    list::one_entry_a_page_gives_each_once,
+    list::start_after_begins_behind_the_key,
+    list::an_empty_prefix_is_an_empty_page,
+    list::keys_are_in_the_order_of_their_bytes,
+    multipart::three_parts_read_back_whole,
+    multipart::nothing_is_visible_before_complete,
+    multipart::a_wrong_part_checksum_is_refused,
+    multipart::complete_only_if_absent_spares_what_is_there,
+    multipart::complete_replaces_what_is_there,
+    multipart::abort_frees_and_twice_is_fine,
+    multipart::pending_uploads_are_listed_by_prefix,
+    keys::every_key_comes_back_as_it_went,
+    keys::twins_are_two_objects,
+}
+
+/// Examines a client. The bucket is left as empty as it was found.
+///
+/// # Panics
+/// The client broke a promise.
+pub async fn exam(client: Arc<dyn ObjectClient>, traits: Traits) {
+    let seed = seed();
+    eprintln!("exam of {}: MOUNT_S3_EXAM_SEED={seed}", traits.store);
+    for (promise, check) in PROMISES {
+        if let Some((_, reason)) = traits.lacks.iter().find(|(name, _)| name == promise) {
+            eprintln!("SKIPPED: {}: {promise}: {reason}", traits.store);
+            continue;
+        }
+        eprintln!("exam of {}: {promise}", traits.store);
+        let exam = Exam {
+            client: Arc::clone(&client),
+            pool: Pool::new(&Config::default()),
+            folder: format!("exam-{seed:016x}/{promise}/"),
+            seed,
+            traits: traits.clone(),
+        };
+        check(&exam).await;
+        exam.clean_up().await;
+    }
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("MOUNT_S3_EXAM_SEED").ok();
+    given
+        .and_then(|s| s.parse().ok())
+        .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64)
+}
+
+/// One promise under examination: the client, and a folder of its own.
+struct Exam {
+    client: Arc<dyn ObjectClient>,
+    pool: Pool,
+    folder: String,
+    seed: u64,
+    traits: Traits,
+}
+
+/// What came of a GET.
+struct Got {
+    result: Result<()>,
+    /// The bytes of all full blocks.
+    bytes: Vec<u8>,
+    /// Bytes taken, those of a block begun included.
+    filled: u64,
+}
+
+impl Exam {
+    fn key(&self, name: &str) -> ObjectKey {
+        ObjectKey::new(format!("{}{name}", self.folder))
+    }
+
+    /// Bytes that differ by seed and salt, without a period that a block's size divides.
+    fn bytes(&self, salt: u64, len: usize) -> Bytes {
+        let mut state = self.seed ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let words = std::iter::from_fn(|| {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            Some((mixed ^ (mixed >> 27)).to_le_bytes())
+        });
+        words.flatten().take(len).collect::<Vec<u8>>().into()
+    }
+
+    fn put_request(&self, key: &ObjectKey, bytes: &Bytes) -> PutObject {
+        let checksum = ChecksumAlgorithm::Crc32c;
+        let object = NewObject {
+            key: key.clone(),
+            content_type: None,
+            only_if_absent: false,
+            checksum: Some(checksum),
+        };
+        PutObject { object, body: vec![bytes.clone()], checksum: Some(Checksum::of(checksum, bytes)) }
+    }
+
+    async fn put(&self, key: &ObjectKey, bytes: &Bytes) -> Stored {
+        let result = self.client.put_object(&self.put_request(key, bytes)).await;
+        result.unwrap_or_else(|error| panic!("put {key}: {error}"))
+    }
+
+    async fn head(&self, key: &ObjectKey) -> ObjectMeta {
+        self.client.head_object(key).await.unwrap_or_else(|error| panic!("head {key}: {error}"))
+    }
+
+    async fn assert_missing(&self, key: &ObjectKey) {
+        match self.client.head_object(key).await {
+            Err(error) => assert_eq!(*error.kind(), ErrorKind::NotFound, "{error}"),
+            Ok(meta) => panic!("{key} is there: {meta:?}"),
+        }
+    }
+
+    /// Reads into blocks of `BLOCK` bytes from the range's start.
+    async fn get(&self, key: &ObjectKey, meta: &ObjectMeta, range: Range<u64>) -> Got {
+        let len = (range.end - range.start) as usize;
+        let blocks = (0..len).step_by(BLOCK).map(|at| {
+            self.pool.try_take(Use::Demand, BLOCK.min(len - at)).expect("the exam's pool is large enough")
+        });
+        let received = Arc::new(Mutex::new(Vec::with_capacity(len)));
+        let mut fill = Fill::new(blocks, {
+            let received = Arc::clone(&received);
+            move |block| received.lock().extend_from_slice(&block)
+        });
+        let id = ObjectId { key: key.clone(), etag: meta.etag.clone() };
+        let result =
+            self.client.get_object(&GetObject { id, range, object_size: meta.size }, &mut fill).await;
+        let bytes = std::mem::take(&mut *received.lock());
+        Got { result, bytes, filled: fill.filled() }
+    }
+
+    /// The whole object must be `bytes`.
+    async fn assert_object(&self, key: &ObjectKey, bytes: &Bytes) {
+        let meta = self.head(key).await;
+        assert_eq!(meta.size, bytes.len() as u64, "size of {key}");
+        if !bytes.is_empty() {
+            let got = self.get(key, &meta, 0..meta.size).await;
+            got.result.unwrap_or_else(|error| panic!("get {key}: {error}"));
+            assert!(got.bytes == bytes[..], "{key} reads other bytes than were stored");
+        }
+    }
+
+    /// Pages until the end, at most `PAGES_MAX`.
+    async fn pages(&self, first: ListObjects) -> Vec<ListPage> {
+        const PAGES_MAX: usize = 200;
+        let mut request = first;
+        let mut pages = Vec::new();
+        loop {
+            let page =
+                self.client.list_objects(&request).await.unwrap_or_else(|error| panic!("list: {error}"));
+            let entries = page.objects.len() + page.common_prefixes.len();
+            assert!(entries <= usize::from(request.max_keys), "a page of {entries} for {request:?}");
+            request.continuation_token.clone_from(&page.next_token);
+            request.start_after = None;
+            pages.push(page);
+            if request.continuation_token.is_none() {
+                return pages;
+            }
+            assert!(pages.len() < PAGES_MAX, "the listing does not end: {request:?}");
+        }
+    }
+
+    /// All keys under a prefix.
+    async fn keys_under(&self, prefix: &str) -> Vec<ObjectKey> {
+        let request = ListObjects { prefix: prefix.to_owned(), max_keys: 1000, ..ListObjects::default() };
+        let pages = self.pages(request).await;
+        pages.into_iter().flat_map(|page| page.objects).map(|object| object.key).collect()
+    }
+
+    async fn clean_up(&self) {
+        for upload in self.client.list_multipart_uploads(&self.folder).await.expect("list the uploads left") {
+            self.client.abort_multipart_upload(&upload.upload).await.expect("abort an upload left");
+        }
+        for key in self.keys_under(&self.folder).await {
+            self.client.delete_object(&key).await.expect("delete an object left");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MemoryClient, Settings};
+
+    #[tokio::test]
+    async fn the_memory_client_passes_on_one_thread_and_in_short_pages() {
+        let client = MemoryClient::with(Settings { page_max: 2, ..Settings::default() });
+        exam(client.arc(), Traits::whole("memory, two entries a page")).await;
+        assert!(client.keys().is_empty() && client.pending_uploads().is_empty(), "the exam cleans up");
+    }
+}

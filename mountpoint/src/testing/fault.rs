@@ -1,0 +1,237 @@
+//! Faults as data: which call goes wrong, and how.
+
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+
+use crate::s3::ErrorKind;
+use crate::sync::Arc;
+
+/// The operations of an [`ObjectClient`](crate::s3::ObjectClient).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// `head_object`
+    HeadObject,
+    /// `list_objects`
+    ListObjects,
+    /// `get_object`
+    GetObject,
+    /// `put_object`
+    PutObject,
+    /// `create_multipart_upload`
+    CreateMultipartUpload,
+    /// `upload_part`
+    UploadPart,
+    /// `complete_multipart_upload`
+    CompleteMultipartUpload,
+    /// `abort_multipart_upload`
+    AbortMultipartUpload,
+    /// `list_multipart_uploads`
+    ListMultipartUploads,
+    /// `delete_object`
+    DeleteObject,
+}
+
+impl Op {
+    /// As S3 calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HeadObject => "HeadObject",
+            Self::ListObjects => "ListObjectsV2",
+            Self::GetObject => "GetObject",
+            Self::PutObject => "PutObject",
+            Self::CreateMultipartUpload => "CreateMultipartUpload",
+            Self::UploadPart => "UploadPart",
+            Self::CompleteMultipartUpload => "CompleteMultipartUpload",
+            Self::AbortMultipartUpload => "AbortMultipartUpload",
+            Self::ListMultipartUploads => "ListMultipartUploads",
+            Self::DeleteObject => "DeleteObject",
+        }
+    }
+}
+
+/// One fault: calls of one operation that it strikes, and what becomes of them. Handed to
+/// [`MemoryClient::inject`](super::MemoryClient::inject) or [`hold`](super::MemoryClient::hold).
+///
+/// Without more words it strikes the first matching call, once.
+///
+/// ```
+/// use mountpoint::{s3::ErrorKind, testing::{FaultPlan, MemoryClient, Op}};
+/// let client = MemoryClient::new();
+/// client.inject(FaultPlan::on(Op::UploadPart).key("big").nth(3).fail(ErrorKind::Throttled));
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a plan does nothing until a client is given it"]
+pub struct FaultPlan {
+    op: Op,
+    key: Option<String>,
+    nth: usize,
+    times: usize,
+    seen: usize,
+    pub(super) delay: Duration,
+    pub(super) fail: Option<ErrorKind>,
+    pub(super) break_after: Option<u64>,
+    pub(super) answer_lost: bool,
+    pub(super) hold: Option<(HoldAt, Arc<Barrier>)>,
+}
+
+/// Which side of the effect a held call waits on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HoldAt {
+    Request,
+    Answer,
+}
+
+impl FaultPlan {
+    /// Strikes calls of this operation.
+    pub fn on(op: Op) -> Self {
+        Self {
+            op,
+            key: None,
+            nth: 1,
+            times: 1,
+            seen: 0,
+            delay: Duration::ZERO,
+            fail: None,
+            break_after: None,
+            answer_lost: false,
+            hold: None,
+        }
+    }
+
+    /// Only calls whose key (or prefix, for listings) contains this.
+    pub fn key(mut self, part: impl Into<String>) -> Self {
+        self.key = Some(part.into());
+        self
+    }
+
+    /// Begins with the `n`th matching call after the plan was handed over; the first one is 1.
+    pub fn nth(mut self, n: usize) -> Self {
+        assert!(n > 0, "calls are counted from 1");
+        self.nth = n;
+        self
+    }
+
+    /// Strikes this many matching calls in a row.
+    pub fn times(mut self, n: usize) -> Self {
+        self.times = n;
+        self
+    }
+
+    /// Never stops.
+    pub fn always(self) -> Self {
+        self.times(usize::MAX)
+    }
+
+    /// The call has no effect and ends with an error of this kind. With [`FaultPlan::break_after`] or
+    /// [`FaultPlan::answer_lost`]: the kind of the error that comes then.
+    pub fn fail(mut self, kind: ErrorKind) -> Self {
+        self.fail = Some(kind);
+        self
+    }
+
+    /// The call begins this much later, by the client's clock.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// A GetObject receives its first `bytes` bytes and then ends with `Network` (or what [`FaultPlan::fail`] says).
+    pub fn break_after(mut self, bytes: u64) -> Self {
+        assert!(self.op == Op::GetObject, "only a GetObject has a body to break");
+        self.break_after = Some(bytes);
+        self
+    }
+
+    /// The call takes effect, but its caller gets `Unknown` (or what [`FaultPlan::fail`] says).
+    pub fn answer_lost(mut self) -> Self {
+        self.answer_lost = true;
+        self
+    }
+
+    pub(super) fn held(mut self, at: HoldAt) -> (Self, Gate) {
+        let barrier = Arc::new(Barrier { passes: Semaphore::new(0), arrived: watch::Sender::new(0) });
+        self.hold = Some((at, Arc::clone(&barrier)));
+        (self, Gate(barrier))
+    }
+
+    /// Counts the call if it is one of this plan's, and says whether it is struck.
+    pub(super) fn strikes(&mut self, op: Op, key: &str) -> bool {
+        if self.op != op || self.key.as_ref().is_some_and(|part| !key.contains(part)) {
+            return false;
+        }
+        self.seen += 1;
+        self.seen >= self.nth && self.seen - self.nth < self.times
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Barrier {
+    passes: Semaphore,
+    arrived: watch::Sender<usize>,
+}
+
+impl Barrier {
+    pub(super) async fn pass(&self) {
+        self.arrived.send_modify(|n| *n += 1);
+        // An error means that the gate was opened for good.
+        if let Ok(permit) = self.passes.acquire().await {
+            permit.forget();
+        }
+    }
+}
+
+/// Holds calls back until the test lets them go: order without sleeping. Dropped, it opens.
+#[derive(Debug)]
+#[must_use = "dropping the gate opens it"]
+pub struct Gate(Arc<Barrier>);
+
+impl Gate {
+    /// Returns once `n` calls in all have come to the gate.
+    pub async fn arrived(&self, n: usize) {
+        let mut arrived = self.0.arrived.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = arrived.wait_for(|&a| a >= n).await;
+    }
+
+    /// Lets one call pass: one that waits, or else the next that comes.
+    pub fn pass_one(&self) {
+        self.0.passes.add_permits(1);
+    }
+
+    /// Opens it for good.
+    pub fn release(self) {}
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.0.passes.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_strikes_the_calls_it_names_and_no_others() {
+        let mut plan = FaultPlan::on(Op::UploadPart).key("big").nth(2).times(2);
+        let calls = [
+            (Op::UploadPart, "big", false),
+            (Op::UploadPart, "small", false),
+            (Op::PutObject, "big", false),
+            (Op::UploadPart, "a/big", true),
+            (Op::UploadPart, "big", true),
+            (Op::UploadPart, "big", false),
+        ];
+        for (op, key, struck) in calls {
+            assert_eq!(plan.strikes(op, key), struck, "{op:?} {key}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_always_strikes_does() {
+        let mut plan = FaultPlan::on(Op::HeadObject).always();
+        assert!((0..100).all(|_| plan.strikes(Op::HeadObject, "")));
+    }
+}

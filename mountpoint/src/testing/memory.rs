@@ -1,0 +1,303 @@
+//! A bucket in memory behind the engine's own seam: S3's rules, a script of faults, a log of what was asked.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::fault::{FaultPlan, Gate, HoldAt, Op};
+use super::store::Store;
+use crate::buffer::Fill;
+use crate::clock::Clock;
+use crate::object::{ETag, ObjectKey, ObjectMeta};
+use crate::s3::{
+    BoxFuture, CompleteUpload, Error, ErrorKind, GetObject, ListObjects, ListPage, NewObject, ObjectClient,
+    PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
+};
+use crate::sync::{Arc, Mutex};
+
+/// How a [`MemoryClient`] differs from plain S3.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Fewest bytes of a part that is not the last. S3 says 5 MiB; tests of small parts say 0.
+    pub part_size_min: u64,
+    /// Entries of a listing page at most; S3 says 1000. Small values make a short listing many pages.
+    pub page_max: u16,
+    /// Tells the time of objects and of delays.
+    pub clock: Clock,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { part_size_min: 5 << 20, page_max: 1000, clock: Clock::machine() }
+    }
+}
+
+/// One call that was made, whether it went well or not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// What.
+    pub op: Op,
+    /// On which key; for listings the prefix.
+    pub key: String,
+    /// Which bytes, for a GetObject.
+    pub range: Option<Range<u64>>,
+    /// Which part, for an UploadPart.
+    pub part_number: Option<u32>,
+}
+
+/// An [`ObjectClient`] in memory. Clones are the same bucket.
+#[derive(Clone, Debug)]
+pub struct MemoryClient(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    store: Store,
+    plans: Vec<FaultPlan>,
+    log: Vec<Call>,
+}
+
+impl MemoryClient {
+    /// An empty bucket with S3's rules.
+    pub fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    /// An empty bucket with these rules.
+    pub fn with(settings: Settings) -> Self {
+        let store = Store::new(settings.part_size_min, settings.page_max);
+        let state = Mutex::new(State { store, plans: Vec::new(), log: Vec::new() });
+        Self(Arc::new(Inner { clock: settings.clock, state }))
+    }
+
+    /// The same bucket as the engine takes it.
+    pub fn arc(&self) -> Arc<dyn ObjectClient> {
+        Arc::new(self.clone())
+    }
+
+    /// Adds a fault. Faults stay until they have struck as often as they say; of several that strike one call
+    /// all delays and gates count, and the first error.
+    pub fn inject(&self, plan: FaultPlan) {
+        self.0.state.lock().plans.push(plan);
+    }
+
+    /// Holds the plan's calls back before they take effect: a request that takes its time to arrive.
+    pub fn hold(&self, plan: FaultPlan) -> Gate {
+        let (plan, gate) = plan.held(HoldAt::Request);
+        self.inject(plan);
+        gate
+    }
+
+    /// Holds the plan's calls back after they took effect: an answer that takes its time, and may be old
+    /// when it comes.
+    pub fn hold_answer(&self, plan: FaultPlan) -> Gate {
+        let (plan, gate) = plan.held(HoldAt::Answer);
+        self.inject(plan);
+        gate
+    }
+
+    /// Forgets all faults. Calls at a gate stay there.
+    pub fn clear_faults(&self) {
+        self.0.state.lock().plans.clear();
+    }
+
+    /// How many calls of this operation were made since the start or the last reset.
+    pub fn calls(&self, op: Op) -> usize {
+        self.0.state.lock().log.iter().filter(|call| call.op == op).count()
+    }
+
+    /// All calls since the start or the last reset, in order.
+    pub fn log(&self) -> Vec<Call> {
+        self.0.state.lock().log.clone()
+    }
+
+    /// Begins the log anew.
+    pub fn reset_log(&self) {
+        self.0.state.lock().log.clear();
+    }
+
+    /// Somebody else stores an object: no call, no fault. The new version's mark.
+    pub fn insert(&self, key: impl AsRef<str>, bytes: impl Into<Bytes>) -> ETag {
+        let now = self.0.clock.wall();
+        self.0.state.lock().store.insert(ObjectKey::new(key), bytes.into(), "", now)
+    }
+
+    /// Somebody else removes an object; whether it was there.
+    pub fn remove(&self, key: impl AsRef<str>) -> bool {
+        self.0.state.lock().store.remove(&ObjectKey::new(key)).is_some()
+    }
+
+    /// Moves an object to an archive tier: it is listed and cannot be read.
+    ///
+    /// # Panics
+    /// It is not there.
+    pub fn archive(&self, key: impl AsRef<str>) {
+        let mut state = self.0.state.lock();
+        state.store.object_mut(&ObjectKey::new(key)).expect("an object to archive").meta.readable = false;
+    }
+
+    /// The bytes of an object.
+    pub fn object(&self, key: impl AsRef<str>) -> Option<Bytes> {
+        let state = self.0.state.lock();
+        state.store.objects().get(&ObjectKey::new(key)).map(|o| o.bytes.clone())
+    }
+
+    /// What is known of an object.
+    pub fn meta(&self, key: impl AsRef<str>) -> Option<ObjectMeta> {
+        self.0.state.lock().store.head(&ObjectKey::new(key)).ok()
+    }
+
+    /// All keys, in the store's order.
+    pub fn keys(&self) -> Vec<String> {
+        self.0.state.lock().store.objects().keys().map(|k| k.as_str().to_owned()).collect()
+    }
+
+    /// Uploads that were neither completed nor aborted.
+    pub fn pending_uploads(&self) -> Vec<UploadId> {
+        self.0.state.lock().store.uploads("").into_iter().map(|u| u.upload).collect()
+    }
+
+    /// Logs the call, asks the plans, waits where they say; then the effect, then the answer.
+    async fn call<T>(&self, call: Call, effect: impl FnOnce(&mut Store, &Struck) -> Result<T>) -> Result<T> {
+        let struck = self.strike(&call);
+        for plan in &struck.0 {
+            if !plan.delay.is_zero() {
+                self.0.clock.sleep(plan.delay).await;
+            }
+            plan.wait(HoldAt::Request).await;
+        }
+        if let Some(kind) = struck.refused() {
+            return Err(fault(kind, &call));
+        }
+        let answer = effect(&mut self.0.state.lock().store, &struck);
+        for plan in &struck.0 {
+            plan.wait(HoldAt::Answer).await;
+        }
+        match struck.0.iter().find(|p| p.answer_lost) {
+            Some(plan) if answer.is_ok() => {
+                Err(fault(plan.fail.clone().unwrap_or(ErrorKind::Unknown), &call))
+            }
+            _ => answer,
+        }
+    }
+
+    fn strike(&self, call: &Call) -> Struck {
+        let mut state = self.0.state.lock();
+        state.log.push(call.clone());
+        let plans = state.plans.iter_mut();
+        Struck(plans.filter_map(|p| p.strikes(call.op, &call.key).then(|| p.clone())).collect())
+    }
+}
+
+impl Default for MemoryClient {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The plans that strike one call.
+struct Struck(Vec<FaultPlan>);
+
+impl Struck {
+    /// The error of a call that is to have no effect.
+    fn refused(&self) -> Option<ErrorKind> {
+        let plans = self.0.iter().filter(|p| p.break_after.is_none() && !p.answer_lost);
+        plans.filter_map(|p| p.fail.clone()).next()
+    }
+
+    fn broken(&self) -> Option<(u64, ErrorKind)> {
+        let plan = self.0.iter().find(|p| p.break_after.is_some())?;
+        Some((plan.break_after?, plan.fail.clone().unwrap_or(ErrorKind::Network)))
+    }
+}
+
+impl FaultPlan {
+    async fn wait(&self, at: HoldAt) {
+        if let Some((_, barrier)) = self.hold.as_ref().filter(|(place, _)| *place == at) {
+            barrier.pass().await;
+        }
+    }
+}
+
+fn fault(kind: ErrorKind, call: &Call) -> Error {
+    Error::new(kind, call.op.name()).key(&ObjectKey::new(&call.key)).message("the fault plan of the test")
+}
+
+fn call(op: Op, key: &str) -> Call {
+    Call { op, key: key.to_owned(), range: None, part_number: None }
+}
+
+impl ObjectClient for MemoryClient {
+    fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
+        Box::pin(self.call(call(Op::HeadObject, key.as_str()), |store, _| store.head(key)))
+    }
+
+    fn list_objects<'a>(&'a self, request: &'a ListObjects) -> BoxFuture<'a, Result<ListPage>> {
+        Box::pin(self.call(call(Op::ListObjects, &request.prefix), |store, _| store.list(request)))
+    }
+
+    fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>> {
+        let range = request.range.clone();
+        assert_eq!(into.remaining(), range.end.saturating_sub(range.start), "room for exactly the range");
+        let call = Call { range: Some(range), ..call(Op::GetObject, request.id.key.as_str()) };
+        Box::pin(async move {
+            let (bytes, broken) = self
+                .call(call.clone(), |store, struck| store.get(request).map(|bytes| (bytes, struck.broken())))
+                .await?;
+            // Outside of the store's lock: a block that gets full is handed out from within `put`.
+            let came = broken.as_ref().map_or(bytes.len(), |(n, _)| bytes.len().min(*n as usize));
+            into.put(&bytes[..came]);
+            broken.map_or(Ok(()), |(_, kind)| Err(fault(kind, &call)))
+        })
+    }
+
+    fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {
+        let now = self.0.clock.wall();
+        let call = call(Op::PutObject, request.object.key.as_str());
+        Box::pin(self.call(call, move |store, _| store.put(request, now)))
+    }
+
+    fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
+        let now = self.0.clock.wall();
+        let call = call(Op::CreateMultipartUpload, request.key.as_str());
+        Box::pin(self.call(call, move |store, _| store.create_upload(request, now)))
+    }
+
+    fn upload_part<'a>(&'a self, request: &'a UploadPart) -> BoxFuture<'a, Result<UploadedPart>> {
+        let call = call(Op::UploadPart, request.upload.key.as_str());
+        let call = Call { part_number: Some(request.part_number), ..call };
+        Box::pin(self.call(call, |store, _| store.upload_part(request)))
+    }
+
+    fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
+        let now = self.0.clock.wall();
+        let call = call(Op::CompleteMultipartUpload, request.upload.key.as_str());
+        Box::pin(self.call(call, move |store, _| store.complete_upload(request, now)))
+    }
+
+    fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.call(call(Op::AbortMultipartUpload, upload.key.as_str()), |store, _| {
+            store.abort_upload(upload);
+            Ok(())
+        }))
+    }
+
+    fn list_multipart_uploads<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<PendingUpload>>> {
+        Box::pin(self.call(call(Op::ListMultipartUploads, prefix), |store, _| Ok(store.uploads(prefix))))
+    }
+
+    fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.call(call(Op::DeleteObject, key.as_str()), |store, _| {
+            store.remove(key);
+            Ok(())
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,15 @@
+//! Doubles for tests, benches and fuzz targets: a bucket in memory, faults as data, and the exam that every
+//! [`ObjectClient`](crate::s3::ObjectClient) passes, this one included.
+//!
+//! Enters: a test's wishes. Leaves: the answers S3 would give, or the fault that was ordered. Nothing here is part of a
+//! release build.
+
+#![allow(clippy::result_large_err, reason = "a test double moves few errors")]
+
+pub mod exam;
+mod fault;
+mod memory;
+mod store;
+
+pub use fault::{FaultPlan, Gate, Op};
+pub use memory::{Call, MemoryClient, Settings};

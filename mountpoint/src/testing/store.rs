@@ -1,0 +1,284 @@
+//! What S3 keeps and how it answers, without time passing: a map of keys, a map of uploads, the rules.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+
+use super::Op;
+use crate::checksum::{Checksum, ChecksumAlgorithm};
+use crate::object::{ETag, ObjectKey, ObjectMeta};
+use crate::s3::{
+    CompleteUpload, Error, ErrorKind, GetObject, ListObjects, ListPage, ListedObject, NewObject,
+    PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
+};
+
+/// The bucket. Keys are in the order of their UTF-8 bytes, as S3 lists them.
+#[derive(Debug)]
+pub(super) struct Store {
+    objects: BTreeMap<ObjectKey, Object>,
+    uploads: BTreeMap<String, Upload>,
+    versions: u64,
+    part_size_min: u64,
+    page_max: u16,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Object {
+    pub(super) bytes: Bytes,
+    pub(super) meta: ObjectMeta,
+}
+
+#[derive(Debug)]
+struct Upload {
+    id: UploadId,
+    checksum: Option<ChecksumAlgorithm>,
+    parts: BTreeMap<u32, (UploadedPart, Bytes)>,
+    initiated: SystemTime,
+}
+
+/// Parts of an upload: S3's limit.
+const PARTS_MAX: u32 = 10_000;
+
+impl Store {
+    pub(super) fn new(part_size_min: u64, page_max: u16) -> Self {
+        Self { objects: BTreeMap::new(), uploads: BTreeMap::new(), versions: 0, part_size_min, page_max }
+    }
+
+    /// Keys in order, with their objects.
+    pub(super) fn objects(&self) -> &BTreeMap<ObjectKey, Object> {
+        &self.objects
+    }
+
+    pub(super) fn object_mut(&mut self, key: &ObjectKey) -> Option<&mut Object> {
+        self.objects.get_mut(key)
+    }
+
+    pub(super) fn head(&self, key: &ObjectKey) -> Result<ObjectMeta> {
+        let found = self.objects.get(key).map(|o| o.meta.clone());
+        found.ok_or_else(|| Error::new(ErrorKind::NotFound, Op::HeadObject.name()).key(key).status(404))
+    }
+
+    pub(super) fn get(&self, request: &GetObject) -> Result<Bytes> {
+        let error = |kind| Error::new(kind, Op::GetObject.name()).key(&request.id.key);
+        let object = self.objects.get(&request.id.key);
+        let object = object.ok_or_else(|| error(ErrorKind::NotFound).status(404))?;
+        if !object.meta.etag.matches(request.id.etag.as_str()) {
+            return Err(error(ErrorKind::Changed).status(412));
+        }
+        if !object.meta.readable {
+            return Err(error(ErrorKind::Archived).status(403));
+        }
+        if request.object_size != object.meta.size {
+            return Err(error(ErrorKind::Changed).message("the object has another size"));
+        }
+        let range = request.range.clone();
+        if range.is_empty() || range.end > object.meta.size {
+            return Err(error(ErrorKind::InvalidRequest).status(416));
+        }
+        Ok(object.bytes.slice(range.start as usize..range.end as usize))
+    }
+
+    pub(super) fn put(&mut self, request: &PutObject, now: SystemTime) -> Result<Stored> {
+        let key = &request.object.key;
+        check_key(key, Op::PutObject)?;
+        let bytes = join(&request.body);
+        check(request.checksum, &bytes)
+            .map_err(|kind| Error::new(kind, Op::PutObject.name()).key(key).status(400))?;
+        if request.object.only_if_absent && self.objects.contains_key(key) {
+            return Err(Error::new(ErrorKind::Exists, Op::PutObject.name()).key(key).status(412));
+        }
+        let etag = self.insert(key.clone(), bytes, "", now);
+        Ok(Stored { etag, checksum: request.checksum.map(Checksum::to_base64) })
+    }
+
+    /// Puts an object there, whatever was there before.
+    pub(super) fn insert(&mut self, key: ObjectKey, bytes: Bytes, suffix: &str, now: SystemTime) -> ETag {
+        let etag = self.next_etag(suffix);
+        let meta = ObjectMeta {
+            size: bytes.len() as u64,
+            etag: etag.clone(),
+            last_modified: whole_seconds(now),
+            readable: true,
+        };
+        self.objects.insert(key, Object { bytes, meta });
+        etag
+    }
+
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Object> {
+        self.objects.remove(key)
+    }
+
+    pub(super) fn create_upload(&mut self, object: &NewObject, now: SystemTime) -> Result<UploadId> {
+        check_key(&object.key, Op::CreateMultipartUpload)?;
+        self.versions += 1;
+        // Named in the order of their start, so that a listing is in that order too.
+        let id = UploadId { key: object.key.clone(), id: format!("upload-{:08}", self.versions) };
+        let upload = Upload {
+            id: id.clone(),
+            checksum: object.checksum,
+            parts: BTreeMap::new(),
+            initiated: whole_seconds(now),
+        };
+        self.uploads.insert(id.id.clone(), upload);
+        Ok(id)
+    }
+
+    pub(super) fn upload_part(&mut self, request: &UploadPart) -> Result<UploadedPart> {
+        let error = |kind| Error::new(kind, Op::UploadPart.name()).key(&request.upload.key);
+        let etag = self.next_etag("");
+        let upload = self.uploads.get_mut(&request.upload.id).filter(|u| u.id == request.upload);
+        let upload = upload.ok_or_else(|| error(ErrorKind::NotFound).status(404))?;
+        if !(1..=PARTS_MAX).contains(&request.part_number) {
+            return Err(error(ErrorKind::InvalidRequest).message("part numbers are 1 to 10,000"));
+        }
+        if upload.checksum.is_some() && upload.checksum != request.checksum.map(|c| c.algorithm) {
+            return Err(
+                error(ErrorKind::InvalidRequest).message("the upload was started for another checksum")
+            );
+        }
+        let bytes = join(&request.body);
+        check(request.checksum, &bytes).map_err(|kind| error(kind).status(400))?;
+        let part = UploadedPart {
+            part_number: request.part_number,
+            etag,
+            size: bytes.len() as u64,
+            checksum: request.checksum,
+        };
+        upload.parts.insert(request.part_number, (part.clone(), bytes));
+        Ok(part)
+    }
+
+    pub(super) fn complete_upload(&mut self, request: &CompleteUpload, now: SystemTime) -> Result<Stored> {
+        let key = &request.upload.key;
+        let error = |kind| Error::new(kind, Op::CompleteMultipartUpload.name()).key(key);
+        let upload = self.uploads.get(&request.upload.id).filter(|u| u.id == request.upload);
+        let upload = upload.ok_or_else(|| error(ErrorKind::NotFound).status(404))?;
+        let refused = |why: &str| error(ErrorKind::InvalidRequest).status(400).message(why);
+        if request.parts.is_empty() || !request.parts.is_sorted_by(|a, b| a.part_number < b.part_number) {
+            return Err(refused("the parts must be listed by ascending number, at least one"));
+        }
+        let mut whole = BytesMut::new();
+        for (i, asked) in request.parts.iter().enumerate() {
+            let found = upload.parts.get(&asked.part_number).filter(|(part, _)| part.etag == asked.etag);
+            let (part, bytes) = found.ok_or_else(|| refused("a part is not there, or is another one"))?;
+            if part.checksum != asked.checksum {
+                return Err(refused("a part was sent with another checksum"));
+            }
+            if i + 1 < request.parts.len() && part.size < self.part_size_min {
+                return Err(refused("a part before the last is too small"));
+            }
+            whole.extend_from_slice(bytes);
+        }
+        if request.only_if_absent && self.objects.contains_key(key) {
+            return Err(error(ErrorKind::Exists).status(412));
+        }
+        self.uploads.remove(&request.upload.id);
+        let suffix = format!("-{}", request.parts.len());
+        let etag = self.insert(key.clone(), whole.freeze(), &suffix, now);
+        Ok(Stored { etag, checksum: checksum_of_parts(&request.parts) })
+    }
+
+    pub(super) fn abort_upload(&mut self, upload: &UploadId) {
+        if self.uploads.get(&upload.id).is_some_and(|u| u.id == *upload) {
+            self.uploads.remove(&upload.id);
+        }
+    }
+
+    pub(super) fn uploads(&self, prefix: &str) -> Vec<PendingUpload> {
+        let under = self.uploads.values().filter(|u| u.id.key.as_str().starts_with(prefix));
+        let mut found: Vec<_> =
+            under.map(|u| PendingUpload { upload: u.id.clone(), initiated: u.initiated }).collect();
+        found.sort_by(|a, b| (&a.upload.key, &a.upload.id).cmp(&(&b.upload.key, &b.upload.id)));
+        found
+    }
+
+    pub(super) fn list(&self, request: &ListObjects) -> Result<ListPage> {
+        let error = |why: &str| Error::new(ErrorKind::InvalidRequest, Op::ListObjects.name()).message(why);
+        if !(1..=1000).contains(&request.max_keys) {
+            return Err(error("max_keys is 1 to 1000"));
+        }
+        let max = usize::from(request.max_keys.min(self.page_max));
+        // A token is the last entry of the page before: a key, or a prefix that stands for all keys under it.
+        let (mut after, mut skip) = (request.start_after.clone().unwrap_or_default(), None);
+        if let Some(token) = &request.continuation_token {
+            match token.split_at_checked(1) {
+                Some(("k", key)) => after = key.to_owned(),
+                Some(("p", prefix)) => skip = Some(prefix.to_owned()),
+                _ => return Err(error("a token of ours begins with k or p")),
+            }
+        }
+        let mut page = ListPage::default();
+        let mut last = String::new();
+        let from = skip.clone().unwrap_or_else(|| after.clone()).max(request.prefix.clone());
+        let keys = self.objects.range((Bound::Included(ObjectKey::new(&from)), Bound::Unbounded));
+        for (key, object) in keys.filter(|(key, _)| key.as_str() > after.as_str()) {
+            let Some(rest) = key.as_str().strip_prefix(&request.prefix) else { break };
+            if skip.as_ref().is_some_and(|skip| key.as_str().starts_with(skip)) {
+                continue;
+            }
+            let cut = if request.delimited { rest.find('/') } else { None };
+            let common = cut.map(|at| key.as_str()[..request.prefix.len() + at + 1].to_owned());
+            if common.is_some() && page.common_prefixes.last() == common.as_ref() {
+                continue;
+            }
+            if page.objects.len() + page.common_prefixes.len() == max {
+                page.next_token = Some(last);
+                break;
+            }
+            if let Some(common) = common {
+                last = format!("p{common}");
+                page.common_prefixes.push(common);
+            } else {
+                last = format!("k{}", key.as_str());
+                page.objects.push(ListedObject { key: key.clone(), meta: object.meta.clone() });
+            }
+        }
+        Ok(page)
+    }
+
+    fn next_etag(&mut self, suffix: &str) -> ETag {
+        self.versions += 1;
+        ETag::new(format!("\"{:032x}{suffix}\"", self.versions))
+    }
+}
+
+/// S3 tells times in whole seconds (in Last-Modified).
+fn whole_seconds(time: SystemTime) -> SystemTime {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+fn check_key(key: &ObjectKey, op: Op) -> Result<()> {
+    if key.as_str().is_empty() || key.as_str().len() > ObjectKey::LEN_MAX {
+        let error = Error::new(ErrorKind::InvalidRequest, op.name()).key(key).status(400);
+        return Err(error.message("a key has 1 to 1024 bytes"));
+    }
+    Ok(())
+}
+
+/// A copy, as the wire makes one: what the bucket keeps is no longer the sender's memory.
+fn join(body: &[Bytes]) -> Bytes {
+    body.concat().into()
+}
+
+fn check(sent: Option<Checksum>, bytes: &[u8]) -> std::result::Result<(), ErrorKind> {
+    match sent {
+        Some(sum) if Checksum::of(sum.algorithm, bytes) != sum => Err(ErrorKind::Corrupt),
+        _ => Ok(()),
+    }
+}
+
+/// As S3 answers Complete: composite for CRC32C, of the whole object for CRC64NVME, nothing where parts carried none.
+fn checksum_of_parts(parts: &[UploadedPart]) -> Option<String> {
+    let sums: Option<Vec<Checksum>> = parts.iter().map(|p| p.checksum).collect();
+    let sums = sums?;
+    match sums.first()?.algorithm {
+        ChecksumAlgorithm::Crc32c => Some(Checksum::composite(&sums)),
+        ChecksumAlgorithm::Crc64Nvme => {
+            let pairs = sums.iter().zip(parts).skip(1);
+            Some(pairs.fold(sums[0], |whole, (sum, part)| whole.combine(*sum, part.size)).to_base64())
+        }
+    }
+}

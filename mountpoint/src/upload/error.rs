@@ -1,0 +1,53 @@
+//! Why an object could not be written: few kinds, each with its own errno in `fs/error.rs`.
+
+use std::io;
+
+use crate::s3;
+use crate::sync::Arc;
+
+/// What became of a write. Cheap to clone: the handle repeats it to every later call.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The write does not begin where the one before it ended. The upload is given up.
+    #[error("objects are written from start to end: the next byte is {expected}")]
+    OutOfOrder {
+        /// Where the next write must begin, in bytes.
+        expected: u64,
+    },
+    /// More than S3 stores: 10,000 parts, or 5 TiB.
+    #[error(
+        "an object has at most 10,000 parts and 5 TiB: raise --memory-target or --write-part-size, or write less"
+    )]
+    TooLarge,
+    /// No memory came free in time, and there is no directory to spill to.
+    #[error("no memory for the next part in time: raise --memory-target, or name a --spill-dir")]
+    NoMemory,
+    /// The spill file could not be written or read.
+    #[error("spill file: {0}; look at the disk of the cache directory or --spill-dir")]
+    Spill(#[source] Arc<io::Error>),
+    /// What the store says it has, or what came back from the spill file, are not the bytes that were written. (A store that
+    /// refuses damaged bytes is `Remote` with kind `Corrupt`.)
+    #[error("the stored bytes differ from the written ones: the object is not to be trusted")]
+    Corrupt,
+    /// The store or the way to it.
+    #[error("{0}")]
+    Remote(#[source] Arc<s3::Error>),
+    /// Given up on request.
+    #[error("the upload was given up")]
+    Aborted,
+    /// The object is complete, or about to be; it takes no more bytes.
+    #[error("the object is complete and takes no more bytes")]
+    Finished,
+}
+
+impl From<s3::Error> for Error {
+    fn from(error: s3::Error) -> Self {
+        Self::Remote(Arc::new(error))
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Spill(Arc::new(error))
+    }
+}

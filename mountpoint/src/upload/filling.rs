@@ -1,0 +1,228 @@
+//! Bytes into parts: at once where there is room, by the pump where something must be waited for, by the spiller to disk.
+
+use std::time::Instant;
+
+use super::Error;
+use super::memory::Counted;
+use super::multipart::Multipart;
+use super::part::{Part, Want};
+use super::size::PARTS_MAX;
+use super::upload::{State, Upload, WriteDone};
+use crate::buffer::Reservation;
+use crate::sync::Arc;
+
+/// What the next byte waits for.
+pub(super) enum Need {
+    /// A part in flight to be stored.
+    Slot(Arc<Multipart>),
+    Memory(Want),
+}
+
+/// Memory that came, and for what.
+type Granted = Option<(Want, Reservation)>;
+
+impl Upload {
+    /// Since when nothing was added, if there is memory here that spilling would free.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        let holds = !state.busy && state.part.as_ref().is_some_and(Part::in_memory);
+        holds.then_some(state.touched)
+    }
+
+    /// Moves the part being filled to disk; one that is only reserved is given back.
+    ///
+    /// # Errors
+    /// The disk's; then the part is where it was.
+    pub(super) async fn spill(self: Arc<Self>) -> std::io::Result<()> {
+        let Some(dir) = self.shared.config.spill_dir.clone() else { return Ok(()) };
+        let taken = {
+            let mut state = self.state.lock();
+            let taken = if state.busy { None } else { state.part.take_if(|part| part.in_memory()) };
+            state.busy |= taken.is_some();
+            taken
+        };
+        let Some(mut part) = taken else { return Ok(()) };
+        if part.is_empty() {
+            drop(part);
+            self.pump(None).await;
+            return Ok(());
+        }
+        let spilled = self.shared.runtime.spawn_blocking(move || {
+            let result = part.spill(&dir);
+            (part, result)
+        });
+        let result = match spilled.await {
+            Ok((part, result)) => {
+                self.state.lock().part = Some(part);
+                result
+            }
+            Err(panicked) => {
+                let error = std::io::Error::other(panicked);
+                self.fail(Error::from(std::io::Error::other("the spill task died")));
+                Err(error)
+            }
+        };
+        if result.is_ok() {
+            self.shared.metrics.uploads_spilled.inc();
+        }
+        // Writes that came meanwhile.
+        Box::pin(self.pump(None)).await;
+        result
+    }
+
+    /// Puts held writes where they belong as memory comes, and frees the turn when none is left. The caller has the turn.
+    pub(super) async fn pump(self: Arc<Self>, mut need: Option<Need>) {
+        loop {
+            let granted = match need.take() {
+                Some(need) => self.obtain(need).await,
+                None => Ok(None),
+            };
+            let mut ready = Vec::new();
+            let step = {
+                let mut state = self.state.lock();
+                self.drain(&mut state, granted, &mut ready)
+            };
+            ready.into_iter().for_each(|done| done(Ok(())));
+            match step {
+                Ok(Some(next)) => need = Some(next),
+                Ok(None) => break,
+                Err(error) => {
+                    self.state.lock().busy = false;
+                    self.fail(error);
+                    break;
+                }
+            }
+        }
+        self.turn.notify_waiters();
+        self.shared.memory.kick();
+    }
+
+    fn drain(
+        self: &Arc<Self>,
+        state: &mut State,
+        granted: Result<Granted, Error>,
+        ready: &mut Vec<WriteDone>,
+    ) -> Result<Option<Need>, Error> {
+        if state.error.is_some() {
+            state.part = None;
+            state.busy = false;
+            return Ok(None);
+        }
+        if let (Some((want, reservation)), Some(part)) = (granted?, &mut state.part) {
+            part.grant(want, reservation)?;
+        }
+        while let Some(mut held) = state.held.pop_front() {
+            let mut rest = &held.data[held.taken..];
+            let need = self.absorb(state, &mut rest);
+            held.taken = held.data.len() - rest.len();
+            match need {
+                Ok(None) => ready.push(held.done),
+                other => {
+                    state.held.push_front(held);
+                    return other;
+                }
+            }
+        }
+        state.touched = self.shared.clock.now();
+        state.busy = false;
+        Ok(None)
+    }
+
+    async fn obtain(&self, need: Need) -> Result<Granted, Error> {
+        let mut outcome = self.outcome.subscribe();
+        let granted = async {
+            match need {
+                Need::Slot(multipart) => {
+                    multipart.fewer_than(self.shared.config.parts_in_flight_max).await;
+                    Ok(None)
+                }
+                Need::Memory(want) => {
+                    let reservation = self.shared.memory.wait(want.bytes).await?;
+                    Ok(Some((want, reservation)))
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = outcome.wait_for(Option::is_some) => Err(Error::Aborted),
+            granted = granted => granted,
+        }
+    }
+
+    /// As [`Upload::absorb`]; when too many writes lie on the heap already, what has no memory goes to disk right away.
+    ///
+    /// # Errors
+    /// As `absorb`; `NoMemory` when neither heap nor disk may take the rest.
+    pub(super) fn absorb_or_spill(
+        self: &Arc<Self>,
+        state: &mut State,
+        data: &mut &[u8],
+    ) -> Result<Option<(Need, Counted)>, Error> {
+        loop {
+            let Some(need) = self.absorb(state, data)? else { return Ok(None) };
+            if let Some(leave) = self.shared.memory.hold(data.len()) {
+                return Ok(Some((need, leave)));
+            }
+            let (Need::Memory(_), Some(dir), Some(part)) =
+                (&need, &self.shared.config.spill_dir, &mut state.part)
+            else {
+                return Err(self.shared.memory.too_many_held());
+            };
+            // At most a first block is there yet.
+            part.spill(dir)?;
+            self.shared.metrics.uploads_spilled.inc();
+        }
+    }
+
+    /// Takes bytes into parts, sending each that is full; stops where something must be waited for. `None`: all are
+    /// taken, and there is room for more (or it is better to ask when more comes).
+    fn absorb(self: &Arc<Self>, state: &mut State, data: &mut &[u8]) -> Result<Option<Need>, Error> {
+        loop {
+            // Part 1 stays until more follows: a file of one part is one PutObject.
+            if let Some(full) = state.part.take_if(|p| p.is_full() && (p.number() > 1 || !data.is_empty())) {
+                self.submit(state, full);
+            }
+            let number = state.sealed + 1;
+            if data.is_empty() && (state.part.is_some() || number == 1 || number > PARTS_MAX) {
+                return Ok(None);
+            }
+            if state.part.is_none() {
+                if number > PARTS_MAX {
+                    return Err(Error::TooLarge);
+                }
+                if let Some(multipart) = &state.multipart
+                    && multipart.in_flight() >= self.shared.config.parts_in_flight_max
+                {
+                    return Ok(Some(Need::Slot(Arc::clone(multipart))));
+                }
+                let size = self.shared.part_size(number);
+                state.part = Some(Part::new(number, size, self.shared.algorithm()));
+            }
+            let Some(part) = &mut state.part else { continue };
+            if let Some(want) = part.want(data.len(), &self.shared.memory)? {
+                return Ok(Some(Need::Memory(want)));
+            }
+            let taken = part.put(data)?;
+            *data = &data[taken..];
+        }
+    }
+
+    /// Sends a part that takes no more bytes; the first one opens the multipart upload.
+    pub(super) fn submit(self: &Arc<Self>, state: &mut State, part: Part) {
+        let part = part.seal();
+        state.sealed = part.number;
+        state.whole = Some(match state.whole {
+            Some(before) => before.combine(part.checksum, part.len),
+            None => part.checksum,
+        });
+        let multipart = state
+            .multipart
+            .get_or_insert_with(|| Multipart::new(Arc::clone(&self.shared), self.object.clone()));
+        let upload = Arc::downgrade(self);
+        multipart.submit(part, move |error| {
+            if let Some(upload) = upload.upgrade() {
+                upload.fail(error);
+            }
+        });
+    }
+}

@@ -1,0 +1,166 @@
+//! Memory for writers: who may hold a little without asking for a part, who waits, and whether anything is on its way out.
+//!
+//! Why nobody waits for ever: whoever stands in line holds nothing, or parts that are being sent (sending needs no
+//! more memory), or one small first block. All first blocks together stay within a quarter of what writers
+//! are sure of; a part is cut to the other three quarters. So when nothing is being sent and idle parts were
+//! spilled, the first in line fits.
+
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tracing::warn;
+
+use super::Error;
+use crate::buffer::{BLOCK, Pool, Reservation, Use};
+use crate::clock::Clock;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Bytes of writes that may lie on the heap, their replies held, until memory comes free. They stand outside the budget
+/// (inside the 64 MiB that peak RSS may pass it by). Past it, writes go straight to the spill file; without one they fail.
+pub(super) const HELD_MAX: u64 = 32 << 20;
+
+#[derive(Debug)]
+pub(super) struct Memory {
+    pool: Pool,
+    clock: Clock,
+    wait_max: Duration,
+    part_max: u64,
+    first_max: u64,
+    first: AtomicU64,
+    held: AtomicU64,
+    sending: AtomicU64,
+    sent: AtomicU64,
+    kick: Arc<Notify>,
+}
+
+/// So much of something is in use until this is dropped.
+#[derive(Debug)]
+pub(super) struct Counted {
+    memory: Arc<Memory>,
+    count: fn(&Memory) -> &AtomicU64,
+    n: u64,
+}
+
+impl Memory {
+    pub(super) fn new(pool: Pool, clock: Clock, wait_max: Duration) -> Self {
+        let sure = pool.request_max(Use::Write);
+        let first_max = sure / 4;
+        Self {
+            part_max: (sure - first_max) / BLOCK as u64 * BLOCK as u64,
+            first_max,
+            pool,
+            clock,
+            wait_max,
+            first: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            sending: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            kick: Arc::new(Notify::new()),
+        }
+    }
+
+    /// Bytes of the largest part that is sure to get memory some day.
+    pub(super) fn part_max(&self) -> u64 {
+        self.part_max
+    }
+
+    /// Memory for `bytes`, if it is there now.
+    pub(super) fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
+        self.pool.try_reserve(Use::Write, bytes)
+    }
+
+    /// Leave to hold a first block of so many bytes without having the whole part.
+    pub(super) fn first(self: &Arc<Self>, bytes: u64) -> Option<Counted> {
+        self.count(|m| &m.first, bytes, self.first_max)
+    }
+
+    /// Leave to hold a copy of a write on the heap.
+    pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Counted> {
+        self.count(|m| &m.held, bytes as u64, HELD_MAX)
+    }
+
+    /// What to say when [`Memory::hold`] gave no leave.
+    pub(super) fn too_many_held(&self) -> Error {
+        warn!(
+            held = self.held.load(SeqCst),
+            "too many writes wait for memory at once: raise --memory-target, or name a --spill-dir"
+        );
+        Error::NoMemory
+    }
+
+    /// As [`Memory::hold`], past the limit if need be.
+    pub(super) fn hold_anyway(self: &Arc<Self>, bytes: usize) -> Counted {
+        self.held.fetch_add(bytes as u64, SeqCst);
+        Counted { memory: Arc::clone(self), count: |m| &m.held, n: bytes as u64 }
+    }
+
+    /// Says that memory is on its way out, until the guard is dropped.
+    pub(super) fn sending(self: &Arc<Self>) -> Counted {
+        self.sending.fetch_add(1, SeqCst);
+        Counted { memory: Arc::clone(self), count: |m| &m.sending, n: 1 }
+    }
+
+    /// Memory for `bytes`, in turn.
+    ///
+    /// # Errors
+    /// `NoMemory` when nothing came for `wait_max`, and nobody got anything sent in that time either: a line that moves
+    /// is not given up.
+    pub(super) async fn wait(&self, bytes: u64) -> Result<Reservation, Error> {
+        let mut line = std::pin::pin!(self.pool.reserve(Use::Write, bytes));
+        loop {
+            let sent = self.sent.load(SeqCst);
+            let patience = async {
+                // Polled after `line`: whoever looks now sees us wait.
+                self.kick.notify_one();
+                self.clock.sleep(self.wait_max).await;
+            };
+            tokio::select! {
+                biased;
+                reservation = &mut line => return Ok(reservation),
+                () = patience => {}
+            }
+            if self.sent.load(SeqCst) == sent {
+                warn!(
+                    bytes,
+                    waited_s = self.wait_max.as_secs(),
+                    "no memory to write with: raise --memory-target, write fewer files at once, or name a --spill-dir"
+                );
+                return Err(Error::NoMemory);
+            }
+        }
+    }
+
+    /// Whether writers wait and nothing that is being sent will help them.
+    pub(super) fn starved(&self) -> bool {
+        self.pool.waiting(Use::Write) > 0 && self.sending.load(SeqCst) == 0
+    }
+
+    /// Wakes the spiller: something changed that it may want to look at.
+    pub(super) fn kick(&self) {
+        self.kick.notify_one();
+    }
+
+    /// What [`Memory::kick`] rings.
+    pub(super) fn bell(&self) -> Arc<Notify> {
+        Arc::clone(&self.kick)
+    }
+
+    fn count(self: &Arc<Self>, count: fn(&Self) -> &AtomicU64, n: u64, most: u64) -> Option<Counted> {
+        let add = |now: u64| now.checked_add(n).filter(|sum| *sum <= most);
+        count(self).fetch_update(SeqCst, SeqCst, add).ok()?;
+        Some(Counted { memory: Arc::clone(self), count, n })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let memory = &self.memory;
+        let count = (self.count)(memory);
+        count.fetch_sub(self.n, SeqCst);
+        if std::ptr::eq(count, &memory.sending) {
+            memory.sent.fetch_add(1, SeqCst);
+            memory.kick();
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Writing: an open file becomes one object.
+//!
+//! Enters: bytes in order, lent for the length of a call. Leaves: one PutObject, or a multipart upload with its parts side
+//! by side, and then what is known of the new object; or an error that every later call repeats. Nothing is visible
+//! before [`Upload::finish`]. A reply that is held is the only brake: no caller's thread waits for the network
+//! or for memory. This room knows no inode, no handle and no errno.
+
+mod error;
+mod filling;
+mod finish;
+mod memory;
+mod multipart;
+mod part;
+mod size;
+mod spill;
+#[expect(clippy::module_inception, reason = "the room is named for its one noun")]
+mod upload;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tracing::warn;
+
+pub use error::Error;
+pub use upload::{Upload, WriteDone};
+
+use crate::buffer::{Block, Pool};
+use crate::checksum::{Checksum, ChecksumAlgorithm};
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::object::ObjectKey;
+use crate::s3::{NewObject, ObjectClient};
+use crate::sync::{Arc, Mutex, Weak};
+use memory::{Counted, Memory};
+use part::SealedBody;
+use spill::Choice;
+
+/// After the disk refused a part, it is left alone for this long.
+const SPILL_AGAIN: Duration = Duration::from_secs(5);
+
+/// How files are written.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Bytes of the first 1000 parts (`--write-part-size`); later ones grow so that 5 TiB fits. Doubling it halves
+    /// the requests and doubles the memory of a writer. Cut to what the memory budget can always serve.
+    pub part_size: u64,
+    /// Parts of one file that may be on their way at once. Doubling it helps one writer on a long line, and takes
+    /// memory from the others.
+    pub parts_in_flight_max: usize,
+    /// What travels with the bytes so that the store refuses others; with `None` only our own review is left.
+    pub checksum: Option<ChecksumAlgorithm>,
+    /// Where parts go that nobody adds to while others wait for memory; `None`: they stay, and the others wait.
+    pub spill_dir: Option<PathBuf>,
+    /// How long a write waits for memory while nothing at all is sent.
+    pub wait_max: Duration,
+    /// MIME type of a new object; `None` leaves it to the store.
+    pub content_type: fn(&ObjectKey) -> Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            part_size: 8 << 20,
+            parts_in_flight_max: 8,
+            checksum: Some(ChecksumAlgorithm::Crc32c),
+            spill_dir: None,
+            wait_max: Duration::from_secs(60),
+            content_type: |_| None,
+        }
+    }
+}
+
+/// Starts uploads; one per mount.
+#[derive(Clone, Debug)]
+pub struct Uploader(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    client: Arc<dyn ObjectClient>,
+    config: Config,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    runtime: tokio::runtime::Handle,
+    memory: Arc<Memory>,
+    open: Mutex<Vec<Weak<Upload>>>,
+}
+
+impl Uploader {
+    /// An uploader to the client's bucket. Its tasks run on `runtime`; memory comes from `pool` alone.
+    pub fn new(
+        client: Arc<dyn ObjectClient>,
+        pool: Pool,
+        mut config: Config,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        config.parts_in_flight_max = config.parts_in_flight_max.max(1);
+        let memory = Arc::new(Memory::new(pool, clock.clone(), config.wait_max));
+        if config.part_size > memory.part_max() {
+            warn!(
+                asked = config.part_size,
+                used = memory.part_max(),
+                "write part size cut to what the memory target can always serve: raise --memory-target for larger parts"
+            );
+        }
+        let open = Mutex::default();
+        let shared = Arc::new(Shared { client, config, clock, metrics, runtime, memory, open });
+        if shared.config.spill_dir.is_some() {
+            shared.runtime.spawn(spill_when_starved(Arc::downgrade(&shared), shared.memory.bell()));
+        }
+        Self(shared)
+    }
+
+    /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses
+    /// it at the end (`Exists`) if an object is there.
+    pub fn create(&self, key: ObjectKey, only_if_absent: bool) -> Arc<Upload> {
+        let object = NewObject {
+            content_type: (self.0.config.content_type)(&key),
+            key,
+            only_if_absent,
+            checksum: self.0.config.checksum,
+        };
+        let upload = Arc::new(Upload::new(Arc::clone(&self.0), object));
+        self.0.open.lock().push(Arc::downgrade(&upload));
+        upload
+    }
+}
+
+impl Shared {
+    /// What checksums are computed with: the review needs one even when none is sent.
+    fn algorithm(&self) -> ChecksumAlgorithm {
+        self.config.checksum.unwrap_or_default()
+    }
+
+    /// Bytes of part `number`.
+    fn part_size(&self, number: u32) -> u64 {
+        size::part_size(number, self.config.part_size.max(1)).min(self.memory.part_max())
+    }
+
+    /// The bytes of a sealed part, in memory, and the guard that says they are on their way out. A spilled one is
+    /// read back when it is its turn for memory.
+    async fn load(
+        &self,
+        body: SealedBody,
+        len: u64,
+        checksum: Checksum,
+    ) -> Result<(Vec<Block>, Counted), Error> {
+        let file = match body {
+            SealedBody::Memory(blocks) => return Ok((blocks, self.memory.sending())),
+            SealedBody::Spilled(file) => file,
+        };
+        let reservation = self.memory.wait(size::charges(len)).await?;
+        let sending = self.memory.sending();
+        let read = self.runtime.spawn_blocking(move || file.read_back(reservation, checksum));
+        let blocks = read.await.map_err(|e| Error::from(std::io::Error::other(e)))??;
+        Ok((blocks, sending))
+    }
+
+    /// The upload whose part goes to disk next.
+    fn choose(&self) -> Choice<Arc<Upload>> {
+        let now = self.clock.now();
+        // The locks are taken one after the other, never one within the other.
+        let open = self.open.lock().clone();
+        spill::choose(
+            open.iter().filter_map(Weak::upgrade).filter_map(|u| u.idle_since().map(|since| (u, since))).map(
+                |(upload, since)| {
+                    let idle = now.saturating_duration_since(since);
+                    (upload, idle)
+                },
+            ),
+        )
+    }
+}
+
+/// The spiller: whenever writers wait and nothing on its way out will help them, moves the part idle longest to disk.
+async fn spill_when_starved(uploads: Weak<Shared>, bell: Arc<tokio::sync::Notify>) {
+    loop {
+        let Some(shared) = uploads.upgrade() else { return };
+        let pause = if shared.memory.starved() {
+            match shared.choose() {
+                Choice::Spill(upload) => match upload.spill().await {
+                    Ok(()) => continue,
+                    Err(error) => {
+                        warn!(%error, dir = ?shared.config.spill_dir, "can't spill: writers wait for memory instead");
+                        Some(SPILL_AGAIN)
+                    }
+                },
+                Choice::Wait(pause) => Some(pause),
+                Choice::Nobody => None,
+            }
+        } else {
+            None
+        };
+        match pause {
+            Some(pause) => shared.clock.sleep(pause).await,
+            None => {
+                drop(shared);
+                bell.notified().await;
+            }
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.memory.kick();
+    }
+}

@@ -1,0 +1,295 @@
+//! One multipart upload: created once, parts sent side by side, then completed or aborted, once.
+
+use bytes::Bytes;
+use tokio::sync::{Notify, OnceCell, watch};
+use tracing::{debug, error, warn};
+
+use super::memory::Counted;
+use super::part::{Sealed, SealedBody};
+use super::{Error, Shared};
+use crate::buffer::Block;
+use crate::checksum::{Checksum, ChecksumAlgorithm};
+use crate::s3::{CompleteUpload, NewObject, Stored, UploadId, UploadPart, UploadedPart};
+use crate::sync::{Arc, Mutex};
+
+#[derive(Debug)]
+pub(super) struct Multipart {
+    shared: Arc<Shared>,
+    object: NewObject,
+    id: OnceCell<Result<UploadId, Error>>,
+    parts: Mutex<Parts>,
+    /// Rung when a part is stored or fails, and when the upload is settled.
+    changed: Notify,
+    given_up: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Parts {
+    in_flight: usize,
+    stored: Vec<PartStored>,
+    error: Option<Error>,
+    /// Completed, or being aborted: neither happens again.
+    ended: bool,
+    /// Completed, or aborted: nothing is left to do.
+    settled: bool,
+}
+
+/// What the store says of a part, and what we say.
+#[derive(Clone, Debug)]
+struct PartStored {
+    answer: UploadedPart,
+    checksum: Checksum,
+}
+
+impl Multipart {
+    /// Nothing is sent until the first part is submitted.
+    pub(super) fn new(shared: Arc<Shared>, object: NewObject) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            object,
+            id: OnceCell::new(),
+            parts: Mutex::default(),
+            changed: Notify::new(),
+            given_up: watch::Sender::new(false),
+        })
+    }
+
+    /// Sends a part in the background; its memory returns when the store has answered. `on_error` is called if it fails.
+    pub(super) fn submit(self: &Arc<Self>, part: Sealed, on_error: impl FnOnce(Error) + Send + 'static) {
+        self.parts.lock().in_flight += 1;
+        // A part in memory is on its way out from now on; one on disk must find memory first.
+        let sending = matches!(part.body, SealedBody::Memory(_)).then(|| self.shared.memory.sending());
+        let this = Arc::clone(self);
+        self.shared.runtime.spawn(async move {
+            let mut given_up = this.given_up.subscribe();
+            // Outside the select: a request to create that was sent must be waited for, or nobody could abort it.
+            let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
+            let result = tokio::select! {
+                biased;
+                _ = given_up.wait_for(|yes| *yes) => Err(Error::Aborted),
+                stored = Box::pin(this.send(id, part, sending)) => stored,
+            };
+            let failed = {
+                let mut parts = this.parts.lock();
+                parts.in_flight -= 1;
+                match result {
+                    Ok(stored) => parts.stored.push(stored),
+                    Err(e) => _ = parts.error.get_or_insert(e),
+                }
+                parts.error.clone()
+            };
+            this.changed.notify_waiters();
+            if let Some(error) = failed {
+                on_error(error);
+            }
+        });
+    }
+
+    /// Parts that the store has not answered for.
+    pub(super) fn in_flight(&self) -> usize {
+        self.parts.lock().in_flight
+    }
+
+    /// Returns when fewer than `most` parts are in flight.
+    pub(super) async fn fewer_than(&self, most: usize) {
+        self.until(|parts| parts.in_flight < most).await;
+    }
+
+    /// Waits for all parts and makes the object of them, if they are what was written: `size` bytes with this checksum.
+    ///
+    /// # Errors
+    /// That of the first part that failed; `Corrupt` when parts and file differ; what the store says. Then nothing
+    /// is visible (unless the store lost its answer), and the caller aborts.
+    pub(super) async fn complete(&self, size: u64, whole: Checksum) -> Result<Stored, Error> {
+        self.until(|parts| parts.in_flight == 0).await;
+        let (mut stored, error) = {
+            let parts = self.parts.lock();
+            (parts.stored.clone(), parts.error.clone())
+        };
+        if let Some(error) = error {
+            return Err(error);
+        }
+        stored.sort_unstable_by_key(|part| part.answer.part_number);
+        let key = &self.object.key;
+        if let Err(difference) = review(&stored, size, whole) {
+            error!(%key, difference, "the parts in the store are not the file that was written: not completed");
+            return Err(Error::Corrupt);
+        }
+        let upload = self.id().await?;
+        let parts = stored.iter().map(|part| part.answer.clone()).collect();
+        let request = CompleteUpload { upload, parts, only_if_absent: self.object.only_if_absent };
+        let answer = self.shared.client.complete_multipart_upload(&request).await?;
+        {
+            let mut parts = self.parts.lock();
+            parts.ended = true;
+            parts.settled = true;
+        }
+        self.changed.notify_waiters();
+        let checksums: Vec<_> = stored.iter().map(|part| part.checksum).collect();
+        if !agrees(answer.checksum.as_deref(), self.object.checksum, whole, &checksums) {
+            error!(%key, answer = answer.checksum, "the store's checksum of the whole object is not ours");
+            return Err(Error::Corrupt);
+        }
+        Ok(answer)
+    }
+
+    /// Gives the upload up in the background, once; does nothing when it is complete.
+    pub(super) fn abort(self: &Arc<Self>) {
+        {
+            let mut parts = self.parts.lock();
+            if parts.ended {
+                return;
+            }
+            parts.ended = true;
+        }
+        self.given_up.send_replace(true);
+        let this = Arc::clone(self);
+        self.shared.runtime.spawn(async move {
+            // Parts first: one that arrived after the abort would stay in the store, unseen and paid for.
+            this.until(|parts| parts.in_flight == 0).await;
+            if let Some(Ok(upload)) = this.id.get() {
+                this.shared.metrics.uploads_aborted.inc();
+                match this.shared.client.abort_multipart_upload(upload).await {
+                    Ok(()) => debug!(key = %upload.key, upload = upload.id, "upload aborted"),
+                    Err(error) => warn!(
+                        key = %upload.key, upload = upload.id, %error,
+                        "upload not aborted: its parts stay in the bucket until it is (AbortMultipartUpload, or a lifecycle rule)"
+                    ),
+                }
+            }
+            this.parts.lock().settled = true;
+            this.changed.notify_waiters();
+        });
+    }
+
+    /// Returns when the upload is completed, or aborted in the store.
+    pub(super) async fn settled(&self) {
+        self.until(|parts| parts.settled).await;
+    }
+
+    async fn until(&self, holds: impl Fn(&Parts) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if holds(&self.parts.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    async fn id(&self) -> Result<UploadId, Error> {
+        let create = || async { Ok(self.shared.client.create_multipart_upload(&self.object).await?) };
+        self.id.get_or_init(create).await.clone()
+    }
+
+    async fn send(
+        &self,
+        id: Result<UploadId, Error>,
+        part: Sealed,
+        sending: Option<Counted>,
+    ) -> Result<PartStored, Error> {
+        let (body, _sending) = match (part.body, sending) {
+            (SealedBody::Memory(blocks), Some(sending)) => (blocks, sending),
+            (body, _) => self.shared.load(body, part.len, part.checksum).await?,
+        };
+        let request = UploadPart {
+            upload: id?,
+            part_number: part.number,
+            body: pieces(body),
+            checksum: self.object.checksum.map(|_| part.checksum),
+        };
+        let answer = self.shared.client.upload_part(&request).await;
+        drop(request);
+        Ok(PartStored { answer: answer?, checksum: part.checksum })
+    }
+}
+
+/// Blocks as a request's body; shares the memory.
+pub(super) fn pieces(blocks: Vec<Block>) -> Vec<Bytes> {
+    blocks.into_iter().map(Bytes::from_owner).collect()
+}
+
+/// Whether parts, in order, make up the file: numbered without gaps, of its size, of its checksum. The answer
+/// says in words what differs.
+fn review(parts: &[PartStored], size: u64, whole: Checksum) -> Result<(), &'static str> {
+    if !parts.iter().map(|p| p.answer.part_number).eq(1..=parts.len() as u32) {
+        return Err("a part is missing or twice there");
+    }
+    if parts.iter().map(|p| p.answer.size).sum::<u64>() != size {
+        return Err("the sizes of the parts don't add up to the file's");
+    }
+    // What the client says it sent counts; without checksums on the wire, what we computed.
+    let sums = parts.iter().map(|p| (p.answer.checksum.unwrap_or(p.checksum), p.answer.size));
+    let combined = sums.reduce(|(a, a_len), (b, b_len)| (a.combine(b, b_len), a_len + b_len));
+    match combined {
+        Some((sum, _)) if sum == whole => Ok(()),
+        Some(_) => Err("the parts' checksums don't combine to the file's"),
+        None => Err("no parts"),
+    }
+}
+
+/// Whether the checksum that the store answered with, if it did and if it is of the kind we asked for, is ours.
+pub(super) fn agrees(
+    answer: Option<&str>,
+    algorithm: Option<ChecksumAlgorithm>,
+    whole: Checksum,
+    parts: &[Checksum],
+) -> bool {
+    let (Some(answer), Some(_)) = (answer, algorithm) else { return true };
+    let ours = whole.to_base64();
+    match answer.split_once('-') {
+        Some((value, _)) if value.len() == ours.len() => answer == Checksum::composite(parts),
+        None if answer.len() == ours.len() => answer == ours,
+        // Another algorithm's: stores add one of their own liking. Ours went with the bytes and was checked there.
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::ETag;
+
+    const CRC: ChecksumAlgorithm = ChecksumAlgorithm::Crc32c;
+
+    fn stored(part_number: u32, bytes: &[u8]) -> PartStored {
+        let checksum = Checksum::of(CRC, bytes);
+        let etag = ETag::new("\"e\"");
+        let size = bytes.len() as u64;
+        PartStored { answer: UploadedPart { part_number, etag, size, checksum: Some(checksum) }, checksum }
+    }
+
+    #[test]
+    fn parts_that_are_not_the_file_are_found_out() {
+        let whole = Checksum::of(CRC, b"hello world");
+        let good = [stored(1, b"hello "), stored(2, b"world")];
+        assert_eq!(review(&good, 11, whole), Ok(()));
+        for bad in [
+            vec![],
+            vec![stored(1, b"hello ")],
+            vec![stored(1, b"hello "), stored(2, b"worl")],
+            vec![stored(1, b"hello "), stored(2, b"World")],
+            vec![stored(1, b"world"), stored(2, b"hello ")],
+            vec![stored(1, b"hello "), stored(3, b"world")],
+            vec![stored(1, b"hello "), stored(1, b"world")],
+        ] {
+            assert!(review(&bad, 11, whole).is_err(), "{bad:?}");
+        }
+        let mut without = good;
+        without.iter_mut().for_each(|p| p.answer.checksum = None);
+        assert_eq!(review(&without, 11, whole), Ok(()), "the review needs no checksum on the wire");
+    }
+
+    #[test]
+    fn the_stores_checksum_is_compared_when_it_is_of_our_kind() {
+        let parts = [Checksum::of(CRC, b"hello "), Checksum::of(CRC, b"world")];
+        let whole = Checksum::of(CRC, b"hello world");
+        let composite = Checksum::composite(&parts);
+        let agrees = |answer: &str| agrees(Some(answer), Some(CRC), whole, &parts);
+        assert!(agrees(&composite) && agrees(&whole.to_base64()));
+        assert!(!agrees("AAAAAQ==") && !agrees("AAAAAQ==-2"));
+        assert!(!agrees(&composite.replace("-2", "-3")));
+        assert!(agrees("rosUhgoJeYg="), "64 bits: not what we sent");
+        assert!(super::agrees(None, Some(CRC), whole, &parts));
+    }
+}

@@ -1,0 +1,131 @@
+//! Parts on disk: an unlinked file each, and the choice of which part goes there.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use crate::buffer::{BLOCK, Block, Reservation};
+use crate::checksum::{Checksum, Hasher};
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::Error;
+
+/// A part is idle once nothing was added for this long. A writer at 20 MB/s in pieces of 1 MiB is never idle.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// A file without a name: gone when closed, however we end.
+#[derive(Debug)]
+pub(super) struct SpillFile {
+    file: File,
+    len: u64,
+}
+
+impl SpillFile {
+    /// An empty one in `dir`.
+    pub(super) fn create(dir: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = match openat(CWD, dir, flags | OFlags::TMPFILE, mode) {
+            Ok(file) => file,
+            // Not every file system has O_TMPFILE, and they refuse it in different words.
+            Err(_) => {
+                static NUMBER: AtomicU64 = AtomicU64::new(0);
+                let name = format!(".mount-s3-spill-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+                let path = dir.join(name);
+                let file =
+                    openat(CWD, &path, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode)?;
+                rustix::fs::unlink(&path)?;
+                file
+            }
+        };
+        Ok(Self { file: file.into(), len: 0 })
+    }
+
+    /// Adds bytes at the end.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.len)?;
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Reads all of it back into blocks cut from `memory`, and checks that it is what was written.
+    ///
+    /// # Errors
+    /// `Spill` when the disk fails, `Corrupt` when the bytes came back changed, `NoMemory` when the kernel has none.
+    pub(super) fn read_back(&self, mut memory: Reservation, expected: Checksum) -> Result<Vec<Block>, Error> {
+        let mut hasher = Hasher::new(expected.algorithm);
+        let mut blocks = Vec::new();
+        let mut at = 0;
+        while at < self.len {
+            let len = (self.len - at).min(BLOCK as u64) as usize;
+            let mut block = memory.block(len).ok_or(Error::NoMemory)?;
+            self.file.read_exact_at(block.spare(), at)?;
+            hasher.update(block.spare());
+            block.advance(len);
+            blocks.push(block.freeze());
+            at += len as u64;
+        }
+        if hasher.finish() == expected { Ok(blocks) } else { Err(Error::Corrupt) }
+    }
+}
+
+/// What the spiller does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Choice<T> {
+    /// Spill this one.
+    Spill(T),
+    /// Nobody is idle yet; look again after this long.
+    Wait(Duration),
+    /// Nobody holds anything that could be spilled.
+    Nobody,
+}
+
+/// Which of the parts that hold memory goes to disk: the one idle longest, if it is idle at all.
+pub(super) fn choose<T>(idle: impl IntoIterator<Item = (T, Duration)>) -> Choice<T> {
+    match idle.into_iter().max_by_key(|(_, idle)| *idle) {
+        Some((part, idle)) if idle >= IDLE => Choice::Spill(part),
+        Some((_, idle)) => Choice::Wait(IDLE - idle),
+        None => Choice::Nobody,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::{Config, Pool, Use};
+    use crate::checksum::ChecksumAlgorithm;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_part_idle_longest_is_chosen_and_a_busy_one_is_waited_for() {
+        assert_eq!(choose([(1, 60 * MS), (2, 5000 * MS), (3, 70 * MS)]), Choice::Spill(2));
+        assert_eq!(choose([(1, 20 * MS), (2, 45 * MS)]), Choice::Wait(5 * MS));
+        assert_eq!(choose([(1, IDLE)]), Choice::Spill(1));
+        assert_eq!(choose::<u8>([]), Choice::Nobody);
+    }
+
+    #[test]
+    fn what_was_spilled_comes_back_whole_and_a_changed_bit_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = SpillFile::create(dir.path()).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "it has no name");
+        let data: Vec<u8> = (0..BLOCK + 5000).map(|i| (i * 7) as u8).collect();
+        data.chunks(3000).for_each(|c| file.append(c).unwrap());
+        let expected = Checksum::of(ChecksumAlgorithm::Crc64Nvme, &data);
+
+        let pool = Pool::new(&Config { target: 32 << 20, network: 0 });
+        let memory = || pool.try_reserve(Use::Write, super::super::size::charges(data.len() as u64)).unwrap();
+        let blocks = file.read_back(memory(), expected).unwrap();
+        assert_eq!(blocks.iter().map(|b| &b[..]).collect::<Vec<_>>().concat(), data);
+
+        file.file.write_all_at(&[!data[4000]], 4000).unwrap();
+        assert!(matches!(file.read_back(memory(), expected), Err(Error::Corrupt)));
+        file.file.set_len(10).unwrap();
+        assert!(matches!(file.read_back(memory(), expected), Err(Error::Spill(_))));
+    }
+}

@@ -1,0 +1,97 @@
+//! A store that says other things than it was told.
+
+use super::*;
+use crate::buffer::Fill;
+use crate::s3::*;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Lie {
+    PutChecksum,
+    PartChecksum,
+    PartSize,
+    CompleteChecksum,
+}
+
+#[derive(Debug)]
+struct Liar(MemoryClient, Lie);
+
+const OTHER: Checksum = Checksum { algorithm: ChecksumAlgorithm::Crc32c, value: 1 };
+
+impl ObjectClient for Liar {
+    fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {
+        Box::pin(async {
+            let stored = self.0.put_object(request).await?;
+            Ok(Stored { checksum: Some(OTHER.to_base64()), ..stored })
+        })
+    }
+
+    fn upload_part<'a>(&'a self, request: &'a UploadPart) -> BoxFuture<'a, Result<UploadedPart>> {
+        Box::pin(async {
+            let mut stored = self.0.upload_part(request).await?;
+            match self.1 {
+                Lie::PartChecksum => stored.checksum = Some(OTHER),
+                Lie::PartSize => stored.size -= 1,
+                _ => {}
+            }
+            Ok(stored)
+        })
+    }
+
+    fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
+        Box::pin(async {
+            let stored = self.0.complete_multipart_upload(request).await?;
+            Ok(Stored { checksum: Some(format!("{}-2", OTHER.to_base64())), ..stored })
+        })
+    }
+
+    fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
+        self.0.create_multipart_upload(request)
+    }
+
+    fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {
+        self.0.abort_multipart_upload(upload)
+    }
+
+    fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
+        self.0.head_object(key)
+    }
+
+    fn list_objects<'a>(&'a self, request: &'a ListObjects) -> BoxFuture<'a, Result<ListPage>> {
+        self.0.list_objects(request)
+    }
+
+    fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>> {
+        self.0.get_object(request, into)
+    }
+
+    fn list_multipart_uploads<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<PendingUpload>>> {
+        self.0.list_multipart_uploads(prefix)
+    }
+
+    fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>> {
+        self.0.delete_object(key)
+    }
+}
+
+#[tokio::test]
+async fn answers_that_are_not_what_was_sent_are_corrupt_and_before_complete_nothing_is_visible() {
+    for (lie, len) in [
+        (Lie::PutChecksum, PART),
+        (Lie::PartChecksum, 2 * PART),
+        (Lie::PartSize, 2 * PART),
+        (Lie::CompleteChecksum, 2 * PART),
+    ] {
+        let way = |client: &MemoryClient| Arc::new(Liar(client.clone(), lie)) as Arc<dyn ObjectClient>;
+        let bench = Bench::through(small_parts(), Clock::machine(), way);
+        let upload = bench.create("a");
+        assert!(
+            matches!(store(&upload, &data(len, 0), PART).await, Err(crate::upload::Error::Corrupt)),
+            "{lie:?}"
+        );
+        upload.abort().await;
+        let told_before = matches!(lie, Lie::PartChecksum | Lie::PartSize);
+        assert_eq!(bench.client.object("a").is_none(), told_before, "{lie:?}");
+        assert_eq!(bench.client.calls(Op::AbortMultipartUpload), usize::from(told_before));
+        bench.assert_clean();
+    }
+}

@@ -1,0 +1,242 @@
+//! One file being written: the state machine between `write`, `finish` and `abort`.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Instant;
+
+use tokio::sync::{Notify, watch};
+
+use super::memory::Counted;
+use super::multipart::Multipart;
+use super::part::Part;
+use super::size::OBJECT_MAX;
+use super::{Error, Shared};
+use crate::checksum::Checksum;
+use crate::object::ObjectMeta;
+use crate::s3::NewObject;
+use crate::sync::{Arc, Mutex};
+
+/// Told once what became of a write.
+pub type WriteDone = Box<dyn FnOnce(Result<(), Error>) + Send>;
+
+/// Writes of one file whose replies may be held at once. FUSE sends one after the other except for direct, asynchronous
+/// ones; whoever sends more than this gets `NoMemory`.
+const HELD_WRITES_MAX: usize = 64;
+
+/// An object being written. Dropped without [`Upload::finish`], it is aborted in the background.
+pub struct Upload {
+    pub(super) shared: Arc<Shared>,
+    pub(super) object: NewObject,
+    pub(super) state: Mutex<State>,
+    /// Rung when the turn is free again, and when the upload has failed.
+    pub(super) turn: Notify,
+    pub(super) outcome: watch::Sender<Option<Outcome>>,
+}
+
+pub(super) type Outcome = Result<ObjectMeta, Error>;
+
+pub(super) struct State {
+    /// Bytes accepted, held ones included.
+    pub(super) size: u64,
+    /// Number of the last part that was sealed, and the checksum up to its end.
+    pub(super) sealed: u32,
+    pub(super) whole: Option<Checksum>,
+    pub(super) part: Option<Part>,
+    pub(super) multipart: Option<Arc<Multipart>>,
+    /// Writes in order whose replies are held.
+    pub(super) held: VecDeque<Held>,
+    /// Somebody has the turn: the pump, the spiller or `finish`. Until it is free, writes are held.
+    pub(super) busy: bool,
+    pub(super) finishing: bool,
+    /// The request that makes the object visible is on its way: too late to fail or to abort.
+    pub(super) committing: bool,
+    pub(super) error: Option<Error>,
+    pub(super) touched: Instant,
+}
+
+pub(super) struct Held {
+    pub(super) data: Vec<u8>,
+    pub(super) taken: usize,
+    pub(super) done: WriteDone,
+    pub(super) _leave: Counted,
+}
+
+impl Upload {
+    pub(super) fn new(shared: Arc<Shared>, object: NewObject) -> Self {
+        let state = State {
+            size: 0,
+            sealed: 0,
+            whole: None,
+            part: None,
+            multipart: None,
+            held: VecDeque::new(),
+            busy: false,
+            finishing: false,
+            committing: false,
+            error: None,
+            touched: shared.clock.now(),
+        };
+        let outcome = watch::Sender::new(None);
+        Self { shared, object, state: Mutex::new(state), turn: Notify::new(), outcome }
+    }
+
+    /// Bytes accepted so far.
+    pub fn size(&self) -> u64 {
+        self.state.lock().size
+    }
+
+    /// Takes the bytes at `offset`, which must be where the write before ended. They are copied before this returns;
+    /// `done` is called at once, or later when there is room again: whoever waits for it is slowed to the
+    /// pace of the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk.
+    ///
+    /// # Errors
+    /// To `done`: any [`Error`]. Each gives the upload up, and later calls get it again; `Finished` alone changes nothing.
+    pub fn write(self: &Arc<Self>, offset: u64, data: &[u8], done: WriteDone) {
+        let mut state = self.state.lock();
+        let refused = match &state.error {
+            Some(error) => Err(error.clone()),
+            None if state.finishing => {
+                drop(state);
+                return done(Err(Error::Finished));
+            }
+            None if offset != state.size => Err(Error::OutOfOrder { expected: state.size }),
+            None if OBJECT_MAX - state.size < data.len() as u64 => Err(Error::TooLarge),
+            None => Ok(()),
+        };
+        let mut rest = data;
+        let need = refused.and_then(|()| {
+            state.size += data.len() as u64;
+            state.touched = self.shared.clock.now();
+            if state.busy { Ok(None) } else { self.absorb_or_spill(&mut state, &mut rest) }
+        });
+        let held = match need {
+            Ok(None) if !state.busy => {
+                drop(state);
+                return done(Ok(()));
+            }
+            Ok(None) => self.leave_to_queue(state.held.len(), rest.len()).map(|leave| (None, leave)),
+            Ok(Some((need, leave))) => Ok((Some(need), leave)),
+            Err(error) => Err(error),
+        };
+        match held {
+            Ok((need, _leave)) => {
+                let data = rest.to_vec(); // copy: no memory at hand, and the caller's buffer is only lent
+                state.held.push_back(Held { data, taken: 0, done, _leave });
+                if let Some(need) = need {
+                    state.busy = true;
+                    drop(state);
+                    self.shared.runtime.spawn(Box::pin(Arc::clone(self).pump(Some(need))));
+                }
+            }
+            Err(error) => {
+                drop(state);
+                self.fail(error.clone());
+                done(Err(error));
+            }
+        }
+    }
+
+    /// Leave to hold a write behind `held` others, whose turn somebody else has.
+    fn leave_to_queue(&self, held: usize, bytes: usize) -> Result<Counted, Error> {
+        let memory = &self.shared.memory;
+        match held {
+            // The spiller has the turn, and it takes one upload at a time: at most one write gets here.
+            0 => Ok(memory.hold_anyway(bytes)),
+            1..HELD_WRITES_MAX => memory.hold(bytes).ok_or_else(|| memory.too_many_held()),
+            _ => Err(memory.too_many_held()),
+        }
+    }
+
+    /// Makes the object of everything written, after all held writes. One outcome for every caller, now and later.
+    ///
+    /// # Errors
+    /// The first error of the upload. Nothing is visible then, unless a store lost its last answer (`Remote` with
+    /// kind `Unknown`) or stored other bytes in one PUT and said so only after (`Corrupt`).
+    pub async fn finish(self: &Arc<Self>) -> Result<ObjectMeta, Error> {
+        let mut outcome = self.outcome.subscribe();
+        let first = {
+            let mut state = self.state.lock();
+            let first = !state.finishing && state.error.is_none();
+            state.finishing |= first;
+            first
+        };
+        if first {
+            // A task of its own: a caller that is interrupted must not leave the object half made.
+            let this = Arc::clone(self);
+            self.shared.runtime.spawn(Box::pin(this.run_finish()));
+        }
+        match outcome.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(outcome)) => outcome.clone(),
+            _ => Err(Error::Aborted),
+        }
+    }
+
+    /// Gives the upload up; nothing becomes visible, unless `finish` came first and its last request is already on
+    /// its way. Returns when the store has answered.
+    pub async fn abort(&self) {
+        self.fail(Error::Aborted);
+        let multipart = self.state.lock().multipart.clone();
+        _ = self.outcome.subscribe().wait_for(Option::is_some).await;
+        if let Some(multipart) = multipart {
+            multipart.settled().await;
+        }
+    }
+
+    /// Gives the upload up with its first error: memory returns, held writes are answered, the store is told. Once.
+    pub(super) fn fail(&self, error: Error) {
+        let (part, held, multipart) = {
+            let mut state = self.state.lock();
+            if state.error.is_some() || state.committing {
+                return;
+            }
+            state.error = Some(error.clone());
+            (state.part.take(), std::mem::take(&mut state.held), state.multipart.clone())
+        };
+        drop(part);
+        self.outcome.send_if_modified(|outcome| {
+            let first = outcome.is_none();
+            outcome.get_or_insert_with(|| Err(error.clone()));
+            first
+        });
+        self.turn.notify_waiters();
+        if let Some(multipart) = multipart {
+            multipart.abort();
+        }
+        for held in held {
+            (held.done)(Err(error.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+impl Upload {
+    /// Pretends that so many bytes and parts were written: nobody writes 5 TiB in a test.
+    pub(super) fn pretend(&self, size: u64, sealed: u32) {
+        let mut state = self.state.lock();
+        (state.size, state.sealed) = (size, sealed);
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if self.outcome.borrow().is_none()
+            && let Some(multipart) = self.state.lock().multipart.take()
+        {
+            multipart.abort();
+        }
+        self.shared.open.lock().retain(|upload| !std::ptr::eq(upload.as_ptr(), self));
+    }
+}
+
+impl fmt::Debug for Upload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("Upload")
+            .field("key", &self.object.key)
+            .field("size", &state.size)
+            .field("parts_sealed", &state.sealed)
+            .field("finishing", &state.finishing)
+            .field("error", &state.error)
+            .finish_non_exhaustive()
+    }
+}
