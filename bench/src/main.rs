@@ -37,6 +37,12 @@ struct Cli {
 enum Command {
     /// Measure file systems side by side, in interleaved rounds
     Run(Box<RunArgs>),
+    /// Run every workload once, tiny and with every byte checked; fails if mount-s3 can't do one
+    Smoke {
+        /// Our mount-s3; without, the one that stands beside this program
+        #[arg(long, value_name = "PROGRAM")]
+        mount: Option<PathBuf>,
+    },
     /// Show what moved between two runs, against their spread
     Compare { before: PathBuf, after: PathBuf },
     /// List the workloads
@@ -117,6 +123,7 @@ struct RunArgs {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Run(args) => measure(&args),
+        Command::Smoke { mount } => smoke(mount),
         Command::Compare { before, after } => {
             print!("{}", compare::markdown(&load(&before)?, &load(&after)?));
             Ok(())
@@ -199,6 +206,34 @@ fn measure(args: &RunArgs) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(&report)?;
         std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
     }
+    Ok(())
+}
+
+fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
+    let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    if let Err(error) = fuse {
+        // A machine that tests for others must be able to mount; a laptop need not.
+        ensure!(std::env::var_os("CI").is_none(), "no smoke without FUSE: /dev/fuse: {error}");
+        println!("SKIPPED: bench smoke: /dev/fuse: {error}");
+        return Ok(());
+    }
+    let beside = || anyhow::Ok(std::env::current_exe()?.with_file_name("mount-s3"));
+    let program = program.map_or_else(beside, Ok)?;
+    let program = std::fs::canonicalize(&program).with_context(|| format!("find {}", program.display()))?;
+    let order = run::Order {
+        workloads: WORKLOADS.iter().collect(),
+        peers: vec![Peer::mount_s3(program), Peer::null_fs()?],
+        rounds: 1,
+        scale: Scale::smoke(),
+        server_cpu: None,
+        read_ahead_kb: None,
+        floors: true,
+    };
+    let report = run::run(&order, &|_| ())?;
+    print!("{}", report::markdown(&report));
+    let failed: Vec<_> =
+        report.rows.iter().filter(|row| row.failure.is_some()).map(|row| row.workload.as_str()).collect();
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
 }
 
