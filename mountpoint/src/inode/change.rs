@@ -18,14 +18,20 @@ impl InodeTable {
         self.make_local(parent, name, |now| Node::Directory(Box::new(Directory::new(now)))).await
     }
 
-    /// Removes an empty directory that exists only here.
+    /// Removes an empty directory that exists only here. One that was there and went with the last key below it is removed
+    /// already.
     ///
     /// # Errors
     /// `NotPermitted`: S3 has keys below it (remove those, and it is gone); `NotEmpty`: of what was made here;
     /// `NotADirectory`; those of `lookup`.
     pub async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         let name = parse(name)?;
-        let held = self.hold(parent, name).await?;
+        let known = self.is_known_directory(parent, name);
+        let held = match self.hold(parent, name).await {
+            // `rm -r` removed what was in it, and so the directory: what it asks for now is already so.
+            Err(error) if known && matches!(error.kind(), ErrorKind::NotFound) => return Ok(()),
+            held => held?,
+        };
         let mut tree = self.0.tree.lock();
         let (key, directory) = tree.directory(held.ino)?;
         let holds = !directory.locals.is_empty() || !directory.children.is_empty();
@@ -44,6 +50,12 @@ impl InodeTable {
         tree.detach(held.ino);
         drop(tree);
         Ok(())
+    }
+
+    fn is_known_directory(&self, parent: InodeNo, name: &str) -> bool {
+        let tree = self.0.tree.lock();
+        let child = tree.directory(parent).ok().and_then(|(_, directory)| directory.children.get(name));
+        child.is_some_and(|&ino| tree.directory(ino).is_ok())
     }
 
     /// Removes a file: the object, or what was made here and never written. The name is gone when this returns;
@@ -89,6 +101,7 @@ impl InodeTable {
                     tree.detach(ino);
                 }
                 tree.changed(parent, name, true);
+                tree.removed_below(parent, now);
                 let keep = tree.ttl.missing().max(super::FRESH);
                 let taken = tree.directory(parent).map_or(true, |(_, directory)| {
                     directory.children.contains_key(name) || directory.locals.contains_key(name)

@@ -107,6 +107,13 @@ impl Flights {
     }
 }
 
+#[cfg(test)]
+impl Flights {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 type Landed = Box<dyn FnOnce(Arc<Flight>) + Send>;
 
 /// Runs its closure when the flight's future is done with, however that came about.

@@ -96,7 +96,7 @@ impl InodeTable {
         }
         let directory = tree.directory(parent)?.0.clone();
         let asked = tree.event();
-        let client = StdArc::clone(&self.0.client);
+        let client = Arc::clone(&self.0.client);
         let page = self.0.config.lookup_page;
         let asked_name = name.to_string();
         let question = async move { remote::ask(&*client, &directory, &asked_name, ask, page).await };

@@ -135,21 +135,16 @@ impl Default for Config {
 pub struct InodeTable(Arc<Shared>);
 
 pub(in crate::inode) struct Shared {
-    client: std::sync::Arc<dyn ObjectClient>,
+    client: Arc<dyn ObjectClient>,
     config: Config,
     clock: Clock,
-    metrics: std::sync::Arc<Metrics>,
+    metrics: Arc<Metrics>,
     tree: Mutex<Tree>,
 }
 
 impl InodeTable {
     /// A table that knows the root alone.
-    pub fn new(
-        client: std::sync::Arc<dyn ObjectClient>,
-        config: Config,
-        clock: Clock,
-        metrics: std::sync::Arc<Metrics>,
-    ) -> Self {
+    pub fn new(client: Arc<dyn ObjectClient>, config: Config, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let tree = Tree::new(&config.prefix, config.ttl, clock.now(), clock.wall());
         Self(Arc::new(Shared { client, config, clock, metrics, tree: Mutex::new(tree) }))
     }

@@ -196,7 +196,7 @@ fn same(tree: &mut Tree, ino: InodeNo, batch: &Batch, index: usize) -> bool {
         Some(meta) => tree.confirm(ino, &meta, true, batch.asked, batch.arrived),
         None => match tree.directory_mut(ino) {
             Some(directory) => {
-                directory.checked = directory.checked.max(batch.arrived);
+                directory.checked = directory.checked.max(Some(batch.arrived));
                 true
             }
             None => false,

@@ -49,8 +49,8 @@ pub(super) struct Directory {
     pub(super) children: HashMap<Box<str>, InodeNo>,
     /// What was made here.
     pub(super) locals: BTreeMap<Box<str>, InodeNo>,
-    /// When S3 was last seen to have keys below it, or to have none for a local one.
-    pub(super) checked: Instant,
+    /// When S3 was last seen to have keys below it, or to have none for a local one; `None` when the last one may be gone.
+    pub(super) checked: Option<Instant>,
     /// Listings that are open.
     pub(super) listings: u32,
     /// The last whole listing, while it may answer lookups.
@@ -64,7 +64,7 @@ impl Directory {
         Self {
             children: HashMap::new(),
             locals: BTreeMap::new(),
-            checked,
+            checked: Some(checked),
             listings: 0,
             listed: None,
             changes: Changes::default(),

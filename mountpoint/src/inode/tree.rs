@@ -3,6 +3,8 @@
 //! No request is made here and no time is read. Events are numbered: an answer carries the number at which it was asked
 //! for, and what was learned later than that stands.
 
+mod settle;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,10 +13,11 @@ use super::error::{Error, ErrorKind, Result};
 use super::expiry::{MINIMAL_FILE, Missing, Ttl, left};
 use super::flight::Flights;
 use super::path::Prefix;
-use super::remote::{Ask, Remote};
+use super::remote::Ask;
 use super::state::{Directory, File, Inode, Node, Phase, Place};
 use super::{Found, Kind, ROOT, Stat};
 use crate::object::{ObjectKey, ObjectMeta};
+pub(super) use settle::{Recall, Settled};
 
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -33,28 +36,13 @@ pub(super) struct Tree {
     listed_entries: usize,
 }
 
-/// What memory says to a lookup.
-#[derive(Debug)]
-pub(super) enum Recall {
-    /// It is this inode.
-    Found(InodeNo),
-    /// There is nothing.
-    Missing,
-    /// S3 must be asked.
-    Ask(Ask),
-}
-
-/// What an answer of S3 came to.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Settled {
-    Found(InodeNo),
-    Missing,
-}
-
 impl Tree {
     /// Most entries of remembered listings, all directories together (about 100 bytes each); the oldest listing is
     /// forgotten beyond it, and a longer one is not remembered at all.
     pub(super) const LISTED_ENTRIES_MAX: usize = 200_000;
+
+    /// Siblings of a removed file that are looked at for one that S3 surely has; if none of them is, S3 is asked.
+    const SIBLINGS_MAX: usize = 8;
 
     pub(super) fn new(prefix: &Prefix, ttl: Ttl, now: Instant, mounted: SystemTime) -> Self {
         let root = Inode {
@@ -174,255 +162,14 @@ impl Tree {
         let stat = self.stat(inode, now);
         let entry_valid_for = match &inode.node {
             _ if inode.place == Place::Nowhere => Duration::ZERO,
-            Node::Directory(directory) => left(self.ttl.directory(), directory.checked, now),
+            Node::Directory(directory) => {
+                directory.checked.map_or(Duration::ZERO, |since| left(self.ttl.directory(), since, now))
+            }
             // The next path that leads here asks again, so that an open can tell whose lookup it follows.
             Node::File(file) if file.fresh.is_some() => Duration::ZERO,
             Node::File(file) => stat.valid_for.min(left(self.ttl.directory(), file.checked, now)),
         };
         Some(Found { ino, stat, entry_valid_for })
-    }
-
-    // -- lookups -------------------------------------------------------------------------------------------------
-
-    /// What is known of a name without asking.
-    pub(super) fn recall(&mut self, parent: InodeNo, name: &str, now: Instant) -> Result<Recall> {
-        let (_, directory) = self.directory(parent)?;
-        let child = directory.children.get(name).copied();
-        let local = directory.locals.get(name).copied();
-        let is_directory = |ino: &InodeNo| matches!(self.inodes[ino].node, Node::Directory(_));
-        if let Some(ino) = child.filter(is_directory) {
-            return Ok(self.recall_one(ino, now, Ask::DirectoryFirst));
-        }
-        if let Some(ino) = local {
-            return Ok(self.recall_one(ino, now, Ask::DirectoryOnly));
-        }
-        if let Some(ino) = child {
-            return Ok(self.recall_one(ino, now, Ask::FileFirst));
-        }
-        if let Some(recall) = self.recall_listed(parent, name, now) {
-            return Ok(recall);
-        }
-        if self.missing.contains(parent, name, now, self.ttl.missing()) {
-            return Ok(Recall::Missing);
-        }
-        Ok(Recall::Ask(Ask::Both))
-    }
-
-    fn recall_one(&self, ino: InodeNo, now: Instant, ask: Ask) -> Recall {
-        let within = |ttl, since| !left(ttl, since, now).is_zero();
-        let (checked, sure) = match &self.inodes[&ino].node {
-            Node::Directory(directory) => (within(self.ttl.directory(), directory.checked), true),
-            Node::File(file) => {
-                let confirmed = file.stored.as_ref().and_then(|(_, confirmed)| *confirmed);
-                let sure = file.is_local() || confirmed.is_some_and(|since| within(self.ttl.file(), since));
-                (within(self.ttl.directory(), file.checked), sure)
-            }
-        };
-        match (checked, sure) {
-            (true, true) => Recall::Found(ino),
-            (true, false) => Recall::Ask(ask),
-            // That a file's name is no directory's is only known as long as a directory would be.
-            (false, _) if ask == Ask::FileFirst => Recall::Ask(Ask::Both),
-            (false, _) => Recall::Ask(ask),
-        }
-    }
-
-    /// What the directory's remembered listing says.
-    fn recall_listed(&mut self, parent: InodeNo, name: &str, now: Instant) -> Option<Recall> {
-        let (_, directory) = self.directory(parent).ok()?;
-        let listed = directory.listed.as_ref()?;
-        if left(self.ttl.listing(), listed.since, now).is_zero() {
-            self.forget_listed(parent);
-            return None;
-        }
-        if directory.changes.since(name, listed.asked).is_some() {
-            return None;
-        }
-        match listed.find(name) {
-            Some((batch, index)) => {
-                let (ino, asked, since) = (batch.ino(index), batch.asked, batch.arrived);
-                match batch.meta(index) {
-                    Some(meta) => {
-                        if left(self.ttl.file(), since, now).is_zero() {
-                            return None;
-                        }
-                        let file = File::stored(meta, since, since);
-                        self.hang(ino, parent, name, asked, Node::File(file))?;
-                    }
-                    None => {
-                        let directory = Box::new(Directory::new(since));
-                        self.hang(ino, parent, name, asked, Node::Directory(directory))?;
-                    }
-                }
-                Some(Recall::Found(ino))
-            }
-            None if left(self.ttl.missing(), listed.since, now).is_zero() => None,
-            None => Some(Recall::Missing),
-        }
-    }
-
-    /// Takes in what S3 said of a name when asked at event `asked`; the answer came at `now`.
-    pub(super) fn settle(
-        &mut self,
-        parent: InodeNo,
-        name: &str,
-        remote: Remote,
-        asked: u64,
-        now: Instant,
-    ) -> Result<Settled> {
-        let (_, directory) = self.directory(parent)?;
-        let child = directory.children.get(name).copied();
-        let local = directory.locals.get(name).copied();
-        // Somebody learned more since: that stands.
-        if let Some(ino) = child.filter(|ino| self.inodes[ino].learned > asked) {
-            let local = local.filter(|_| matches!(self.inodes[&ino].node, Node::File(_)));
-            return Ok(Settled::Found(local.unwrap_or(ino)));
-        }
-        if let Some(ino) = local {
-            self.checked(ino, now);
-        }
-        match remote {
-            Remote::Directory => {
-                Ok(Settled::Found(self.settle_directory(parent, name, child, local, asked, now)?))
-            }
-            Remote::File { meta, alone } => {
-                let child = self.without_directory(parent, name, child);
-                if let Some(ino) = self.local(parent, name) {
-                    return Ok(Settled::Found(ino));
-                }
-                self.settle_file(parent, name, child, meta, alone, asked, now).map(Settled::Found)
-            }
-            Remote::Missing => {
-                let child = self.without_directory(parent, name, child);
-                if let Some(ino) = child {
-                    self.detach(ino);
-                }
-                match self.local(parent, name) {
-                    Some(ino) => Ok(Settled::Found(ino)),
-                    None => {
-                        let keep = self.ttl.missing().max(super::FRESH);
-                        self.missing.insert(parent, name, now, keep);
-                        Ok(Settled::Missing)
-                    }
-                }
-            }
-        }
-    }
-
-    fn local(&self, parent: InodeNo, name: &str) -> Option<InodeNo> {
-        self.directory(parent).ok()?.1.locals.get(name).copied()
-    }
-
-    fn settle_directory(
-        &mut self,
-        parent: InodeNo,
-        name: &str,
-        child: Option<InodeNo>,
-        local: Option<InodeNo>,
-        asked: u64,
-        now: Instant,
-    ) -> Result<InodeNo> {
-        if let Some(ino) = child {
-            if let Some(directory) = self.directory_mut(ino) {
-                directory.checked = now;
-                self.inodes.get_mut(&ino).expect("a child lives").learned = asked;
-                return Ok(ino);
-            }
-            self.detach(ino);
-        }
-        if let Some(ino) = local.filter(|&ino| self.directory(ino).is_ok()) {
-            self.place(ino, Place::Remote);
-            return Ok(ino);
-        }
-        let ino = self.reserve(1);
-        let node = Node::Directory(Box::new(Directory::new(now)));
-        self.hang(ino, parent, name, asked, node).ok_or_else(|| stale(parent))?;
-        Ok(ino)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "one answer, spelled out")]
-    fn settle_file(
-        &mut self,
-        parent: InodeNo,
-        name: &str,
-        child: Option<InodeNo>,
-        meta: ObjectMeta,
-        alone: bool,
-        asked: u64,
-        now: Instant,
-    ) -> Result<InodeNo> {
-        if let Some(ino) = child {
-            if self.confirm(ino, &meta, alone, asked, now) {
-                return Ok(ino);
-            }
-            self.detach(ino);
-        }
-        let ino = self.reserve(1);
-        self.hang(ino, parent, name, asked, Node::File(File::stored(meta, now, now)))
-            .ok_or_else(|| stale(parent))?;
-        Ok(ino)
-    }
-
-    /// S3 said this of a stored file; false when it means another version, and so another inode.
-    pub(super) fn confirm(
-        &mut self,
-        ino: InodeNo,
-        meta: &ObjectMeta,
-        alone: bool,
-        asked: u64,
-        now: Instant,
-    ) -> bool {
-        let Some(inode) = self.inodes.get_mut(&ino) else { return false };
-        let Node::File(file) = &mut inode.node else { return false };
-        let Some((known, confirmed)) = &mut file.stored else { return false };
-        if !known.etag.matches(meta.etag.as_str()) || known.size != meta.size {
-            return false;
-        }
-        // A listing spells some ETags without quotes: the first spelling stays, reads are pinned to it.
-        known.last_modified = meta.last_modified;
-        known.readable = meta.readable;
-        *confirmed = Some(now);
-        if alone {
-            file.checked = now;
-        }
-        inode.learned = inode.learned.max(asked);
-        true
-    }
-
-    /// S3 has no directory of that name (any more): what hangs there as one goes, or stays as a local one when
-    /// something local is below. The child that is left, a file.
-    fn without_directory(&mut self, parent: InodeNo, name: &str, child: Option<InodeNo>) -> Option<InodeNo> {
-        let ino = child?;
-        if self.directory(ino).is_err() {
-            return child;
-        }
-        if self.local(parent, name).is_none() && self.holds_locals(ino) {
-            self.place(ino, Place::Local);
-        } else {
-            self.detach(ino);
-        }
-        None
-    }
-
-    /// Whether anything below a directory exists only here.
-    fn holds_locals(&self, top: InodeNo) -> bool {
-        let mut below = vec![top];
-        while let Some(ino) = below.pop() {
-            let Ok((_, directory)) = self.directory(ino) else { continue };
-            if !directory.locals.is_empty() {
-                return true;
-            }
-            below.extend(directory.children.values());
-        }
-        false
-    }
-
-    fn checked(&mut self, ino: InodeNo, now: Instant) {
-        match self.inodes.get_mut(&ino).map(|inode| &mut inode.node) {
-            Some(Node::Directory(directory)) => directory.checked = now,
-            Some(Node::File(file)) => file.checked = now,
-            None => {}
-        }
     }
 
     // -- where inodes hang ---------------------------------------------------------------------------------------
@@ -559,6 +306,27 @@ impl Tree {
                 let at = self.changed(parent, &name, false);
                 self.inodes.get_mut(&ino).expect("looked at above").learned = at;
                 self.place(ino, Place::Remote);
+            }
+            ino = parent;
+        }
+    }
+
+    /// Something below was removed for good: directories above that may have held nothing else are asked for again.
+    pub(super) fn removed_below(&mut self, mut ino: InodeNo, now: Instant) {
+        while let Some(inode) = self.inodes.get(&ino) {
+            let Node::Directory(directory) = &inode.node else { return };
+            let known = |other: &InodeNo| matches!(self.recall_one(*other, now, Ask::Both), Recall::Found(_));
+            let holds_more = directory.children.values().take(Self::SIBLINGS_MAX).any(known);
+            if ino == ROOT || inode.place != Place::Remote || holds_more {
+                return;
+            }
+            let (parent, name) = (inode.parent, inode.name.clone());
+            let at = self.changed(parent, &name, false);
+            if let Ok(inode) = self.inode_mut(ino) {
+                inode.learned = at;
+            }
+            if let Some(directory) = self.directory_mut(ino) {
+                directory.checked = None;
             }
             ino = parent;
         }

@@ -27,7 +27,7 @@ use super::{
     BoxFuture, CompleteUpload, Config, Error, ErrorKind, GetObject, ListObjects, ListPage, NewObject,
     ObjectClient, PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
 };
-use super::{get, head, list, put};
+use super::{delete, get, head, list, put};
 use crate::buffer::Fill;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -258,6 +258,6 @@ impl ObjectClient for S3Client {
     }
 
     fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.cold.delete(&self.wire, key))
+        Box::pin(delete::delete_object(&self.wire, key))
     }
 }

@@ -11,6 +11,7 @@ mod client;
 mod config;
 mod connection;
 mod credentials;
+mod delete;
 mod endpoint;
 mod error;
 mod get;

@@ -1,4 +1,4 @@
-//! Uploads in parts, but for the parts themselves, and DeleteObject: rare operations, through the SDK.
+//! Uploads in parts, but for the parts themselves: rare operations, through the SDK.
 
 use std::time::SystemTime;
 
@@ -225,34 +225,6 @@ impl Cold {
             markers = next;
         }
         Err(Error::new(ErrorKind::BadAnswer, OPERATION).message("the listing of uploads does not end"))
-    }
-
-    /// See [`super::ObjectClient::delete_object`].
-    pub(super) async fn delete(&self, wire: &Wire, key: &ObjectKey) -> Result<()> {
-        const OPERATION: &str = "DeleteObject";
-        let mut tries = Tries::new(wire, OPERATION, Some(key), 0);
-        loop {
-            let sent = self
-                .client
-                .delete_object()
-                .bucket(&self.bucket)
-                .key(key.as_str())
-                .set_request_payer(Self::payer(wire))
-                .set_expected_bucket_owner(Self::owner(wire))
-                .send()
-                .await;
-            let failed = match sent {
-                Ok(_) => {
-                    tries.succeeded();
-                    return Ok(());
-                }
-                Err(e) => failure(OPERATION, Some(key), e),
-            };
-            if *failed.error.kind() == ErrorKind::NotFound {
-                return Ok(());
-            }
-            tries.again(failed).await?;
-        }
     }
 }
 

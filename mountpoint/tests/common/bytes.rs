@@ -7,7 +7,7 @@ use mountpoint::checksum::{Checksum, ChecksumAlgorithm, Hasher};
 
 /// Endless bytes by a seed: every 8 aligned bytes depend on the seed and their offset alone.
 #[derive(Clone, Copy, Debug)]
-pub struct Pattern(pub u64);
+pub(crate) struct Pattern(pub(crate) u64);
 
 impl Pattern {
     fn word(self, index: u64) -> [u8; 8] {
@@ -18,7 +18,7 @@ impl Pattern {
     }
 
     /// Bytes from an offset.
-    pub fn fill(self, offset: u64, into: &mut [u8]) {
+    pub(crate) fn fill(self, offset: u64, into: &mut [u8]) {
         let head = into.len().min((offset.next_multiple_of(8) - offset) as usize);
         let (first, rest) = into.split_at_mut(head);
         let skip = 8 - (offset.next_multiple_of(8) - offset) as usize;
@@ -32,14 +32,14 @@ impl Pattern {
     }
 
     /// `len` bytes from an offset.
-    pub fn bytes(self, offset: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(offset, &mut bytes);
         bytes
     }
 
     /// Whether these are the bytes from an offset.
-    pub fn is(self, offset: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn is(self, offset: u64, bytes: &[u8]) -> bool {
         let mut expected = [0; 4096];
         bytes.chunks(expected.len()).enumerate().all(|(i, chunk)| {
             self.fill(offset + (i * expected.len()) as u64, &mut expected);
@@ -48,7 +48,7 @@ impl Pattern {
     }
 
     /// Writes the first `len` bytes in pieces of `piece`; their checksum.
-    pub fn write_to(self, out: &mut impl Write, len: u64, piece: usize) -> std::io::Result<Checksum> {
+    pub(crate) fn write_to(self, out: &mut impl Write, len: u64, piece: usize) -> std::io::Result<Checksum> {
         let mut buffer = vec![0; piece];
         let mut hasher = Hasher::new(ChecksumAlgorithm::Crc64Nvme);
         let mut at = 0;
@@ -64,7 +64,7 @@ impl Pattern {
 }
 
 /// Reads a file to its end in pieces; its length and checksum.
-pub fn hash_file(path: &Path, piece: usize) -> std::io::Result<(u64, Checksum)> {
+pub(crate) fn hash_file(path: &Path, piece: usize) -> std::io::Result<(u64, Checksum)> {
     let mut file = std::fs::File::open(path)?;
     let mut buffer = vec![0; piece];
     let mut hasher = Hasher::new(ChecksumAlgorithm::Crc64Nvme);

@@ -7,14 +7,14 @@ mod bytes;
 mod mount;
 mod store;
 
-pub use bytes::{Pattern, hash_file};
-pub use mount::{Setup, TestMount, command, is_mounted};
-pub use store::{BUCKET, Store};
+pub(crate) use bytes::{Pattern, hash_file};
+pub(crate) use mount::{Setup, TestMount, command, is_mounted};
+pub(crate) use store::{BUCKET, Store};
 
 use std::process::{Command, Output};
 
 /// Whether a test that needs this may run. Says so aloud when not, and fails where skipping is no option.
-pub fn need(what: &str, there: bool) -> bool {
+pub(crate) fn need(what: &str, there: bool) -> bool {
     if !there {
         assert!(
             std::env::var("CI").as_deref() != Ok("true"),
@@ -26,12 +26,12 @@ pub fn need(what: &str, there: bool) -> bool {
 }
 
 /// Whether a tool can be run.
-pub fn need_tool(name: &str) -> bool {
+pub(crate) fn need_tool(name: &str) -> bool {
     need(name, Command::new(name).arg("--version").output().is_ok())
 }
 
 /// Runs a tool to its end; it must succeed.
-pub fn run(command: &mut Command) -> Output {
+pub(crate) fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(
         output.status.success(),

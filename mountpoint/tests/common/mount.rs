@@ -14,24 +14,24 @@ const START_AND_END: Duration = Duration::from_secs(60);
 
 /// What a mount is to be.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// Further options of the command line.
-    pub options: Vec<String>,
+    pub(crate) options: Vec<String>,
     /// Further variables of its environment.
-    pub env: Vec<(&'static str, String)>,
+    pub(crate) env: Vec<(&'static str, String)>,
     /// A test that takes longer hangs: the engine is killed, so that whatever waits for it fails.
-    pub limit: Duration,
+    pub(crate) limit: Duration,
     /// The bucket argument.
-    pub bucket: String,
+    pub(crate) bucket: String,
     /// Another endpoint than the store's.
-    pub endpoint: Option<String>,
+    pub(crate) endpoint: Option<String>,
     /// Whether it stays in the foreground.
-    pub foreground: bool,
+    pub(crate) foreground: bool,
 }
 
 impl Setup {
     /// With these options.
-    pub fn new(options: &[&str]) -> Self {
+    pub(crate) fn new(options: &[&str]) -> Self {
         Self {
             options: options.iter().map(|&o| o.to_owned()).collect(),
             env: Vec::new(),
@@ -43,20 +43,20 @@ impl Setup {
     }
 
     /// With a variable of the environment.
-    pub fn env(mut self, name: &'static str, value: &str) -> Self {
+    pub(crate) fn env(mut self, name: &'static str, value: &str) -> Self {
         self.env.push((name, value.to_owned()));
         self
     }
 
     /// With more time.
-    pub fn limit(mut self, limit: Duration) -> Self {
+    pub(crate) fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 }
 
 /// `mount-s3 BUCKET DIR` on this store, with an environment of its own: no proxies, no certificates, no home.
-pub fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
+pub(crate) fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mount-s3"));
     let endpoint = setup.endpoint.clone().unwrap_or_else(|| store.endpoint());
     command.arg(&setup.bucket).arg(dir).args(["--endpoint-url", &endpoint, "--force-path-style"]);
@@ -73,7 +73,7 @@ pub fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
 
 /// A mounted bucket. Dropped, it unmounts, and fails the test if the engine did not end as it should.
 #[derive(Debug)]
-pub struct TestMount {
+pub(crate) struct TestMount {
     store: Arc<Store>,
     folder: tempfile::TempDir,
     dir: PathBuf,
@@ -86,17 +86,17 @@ pub struct TestMount {
 
 impl TestMount {
     /// A new bucket, mounted with these options; `None` where there is no FUSE.
-    pub fn new(options: &[&str]) -> Option<Self> {
+    pub(crate) fn new(options: &[&str]) -> Option<Self> {
         Self::with(&Setup::new(options))
     }
 
     /// A new bucket, mounted so; `None` where there is no FUSE.
-    pub fn with(setup: &Setup) -> Option<Self> {
+    pub(crate) fn with(setup: &Setup) -> Option<Self> {
         Self::of(&Store::new(), setup)
     }
 
     /// A mount of this bucket; `None` where there is no FUSE.
-    pub fn of(store: &Arc<Store>, setup: &Setup) -> Option<Self> {
+    pub(crate) fn of(store: &Arc<Store>, setup: &Setup) -> Option<Self> {
         let fuse = File::options().read(true).write(true).open("/dev/fuse");
         if !need("/dev/fuse", fuse.is_ok()) {
             return None;
@@ -108,7 +108,7 @@ impl TestMount {
     }
 
     /// Another mount of the same bucket.
-    pub fn second_mount(&self, options: &[&str]) -> Self {
+    pub(crate) fn second_mount(&self, options: &[&str]) -> Self {
         Self::of(&self.store, &Setup::new(options)).expect("FUSE was there a moment ago")
     }
 
@@ -137,35 +137,35 @@ impl TestMount {
     }
 
     /// Where it is mounted.
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// A path in it.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// The bucket.
-    pub fn store(&self) -> &Arc<Store> {
+    pub(crate) fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
     /// A folder beside the mount, on the local disk, gone with it.
-    pub fn scratch(&self, name: &str) -> PathBuf {
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join("scratch").join(name);
         std::fs::create_dir_all(path.parent().expect("it has one")).expect("a scratch folder");
         path
     }
 
     /// What the engine printed so far.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap_or_default())
             .into_owned()
     }
 
     /// The most memory it ever held, in bytes.
-    pub fn peak_rss(&self) -> u64 {
+    pub(crate) fn peak_rss(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
@@ -173,22 +173,24 @@ impl TestMount {
     }
 
     /// Ends the engine without a word of warning.
-    pub fn kill_9(&mut self) {
+    pub(crate) fn kill_9(&mut self) {
         self.killed = true;
         self.child.kill().expect("kill the engine");
         self.ended = Some(self.child.wait().expect("wait for the engine"));
     }
 
     /// After [`TestMount::kill_9`]: clears the dead mount away and mounts on the same directory again.
-    pub fn remount(mut self, setup: &Setup) -> Self {
+    pub(crate) fn remount(mut self, setup: &Setup) -> Self {
         assert!(self.killed, "only the dead are raised");
         super::run(Command::new("umount").arg("-l").arg(&self.dir));
+        // Folder and directory go to the successor; what is dropped here owns neither.
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a temporary folder"));
-        Self::start(Arc::clone(&self.store), folder, self.dir.clone(), setup)
+        let dir = std::mem::take(&mut self.dir);
+        Self::start(Arc::clone(&self.store), folder, dir, setup)
     }
 
     /// Sends the engine a signal and waits for its end; how it ended.
-    pub fn end_by(&mut self, signal: rustix::process::Signal) -> ExitStatus {
+    pub(crate) fn end_by(&mut self, signal: rustix::process::Signal) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("send a signal");
         self.wait_for_end()
@@ -251,7 +253,7 @@ impl Drop for TestMount {
 }
 
 /// Whether something is mounted there.
-pub fn is_mounted(dir: &Path) -> bool {
+pub(crate) fn is_mounted(dir: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
     let dir = dir.to_str().expect("a plain path");
     mounts.lines().any(|line| line.split(' ').nth(4) == Some(dir))

@@ -13,7 +13,7 @@ use mountpoint::s3::{self, ErrorKind, GetObject, ListObjects, NewObject, ObjectC
 use s3server::{FaultPlan, RequestLog, Server};
 
 /// The one bucket.
-pub const BUCKET: &str = "bucket";
+pub(crate) const BUCKET: &str = "bucket";
 
 /// Carries the requests that go around the mounts.
 static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
@@ -23,7 +23,7 @@ static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
 
 /// A bucket on loopback, with a client of its own that no mount shares.
 #[derive(Debug)]
-pub struct Store {
+pub(crate) struct Store {
     // Dropped in this order: the client lets go, the server ends, the folder goes.
     client: Arc<S3Client>,
     pool: Pool,
@@ -34,12 +34,12 @@ pub struct Store {
 
 impl Store {
     /// The key that signs.
-    pub const ACCESS_KEY: &str = "test";
+    pub(crate) const ACCESS_KEY: &str = "test";
     /// Its secret; a word that may stand in no log.
-    pub const SECRET_KEY: &str = "canary-of-the-secret-key";
+    pub(crate) const SECRET_KEY: &str = "canary-of-the-secret-key";
 
     /// An empty bucket.
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         let root = tempfile::tempdir().expect("a temporary folder");
         let mut config = s3server::Config::new(root.path()).bucket(BUCKET);
         config.access_key = Self::ACCESS_KEY.to_owned();
@@ -52,46 +52,46 @@ impl Store {
     }
 
     /// `http://127.0.0.1:PORT`
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         self.server.endpoint()
     }
 
     /// An empty folder that is the engine's HOME.
-    pub fn home(&self) -> &Path {
+    pub(crate) fn home(&self) -> &Path {
         self.home.path()
     }
 
     /// Where plain keys are plain files.
-    pub fn bucket_folder(&self) -> PathBuf {
+    pub(crate) fn bucket_folder(&self) -> PathBuf {
         self.root.path().join(BUCKET)
     }
 
     /// What is to go wrong.
-    pub fn faults(&self) -> &FaultPlan {
+    pub(crate) fn faults(&self) -> &FaultPlan {
         self.server.faults()
     }
 
     /// What was asked, by mounts and around them.
-    pub fn requests(&self) -> &RequestLog {
+    pub(crate) fn requests(&self) -> &RequestLog {
         self.server.requests()
     }
 
     /// Puts a file straight into the folder: quick, for plain keys, before anybody asks for it.
-    pub fn plant(&self, key: &str, bytes: &[u8]) {
+    pub(crate) fn plant(&self, key: &str, bytes: &[u8]) {
         let path = self.bucket_folder().join(key);
         std::fs::create_dir_all(path.parent().expect("a folder above")).expect("make the folder");
         std::fs::write(path, bytes).expect("plant a file");
     }
 
     /// Stores an object as any other client would.
-    pub fn put(&self, key: &str, bytes: impl Into<Bytes>) {
+    pub(crate) fn put(&self, key: &str, bytes: impl Into<Bytes>) {
         let object = NewObject { key: key.into(), content_type: None, only_if_absent: false, checksum: None };
         let request = PutObject { object, body: vec![bytes.into()], checksum: None };
         RUNTIME.block_on(self.client.put_object(&request)).unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// The bytes of an object.
-    pub fn get(&self, key: &str) -> Option<Vec<u8>> {
+    pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
         let key = ObjectKey::new(key);
         let meta = match RUNTIME.block_on(self.client.head_object(&key)) {
             Err(error) if *error.kind() == ErrorKind::NotFound => return None,
@@ -118,13 +118,13 @@ impl Store {
     }
 
     /// Removes an object as any other client would.
-    pub fn remove(&self, key: &str) {
+    pub(crate) fn remove(&self, key: &str) {
         let removed = RUNTIME.block_on(self.client.delete_object(&ObjectKey::new(key)));
         removed.unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// All keys, in order.
-    pub fn keys(&self) -> Vec<String> {
+    pub(crate) fn keys(&self) -> Vec<String> {
         let mut request = ListObjects { max_keys: 1000, ..ListObjects::default() };
         let mut keys = Vec::new();
         loop {
@@ -139,14 +139,14 @@ impl Store {
     }
 
     /// Uploads that were started and neither completed nor aborted.
-    pub fn pending_uploads(&self) -> usize {
+    pub(crate) fn pending_uploads(&self) -> usize {
         let uploads = RUNTIME.block_on(self.client.list_multipart_uploads(""));
         uploads.unwrap_or_else(|error| panic!("{error}")).len()
     }
 }
 
 /// The engine's client of a bucket on loopback.
-pub async fn client(
+pub(crate) async fn client(
     endpoint: String,
     bucket: &str,
     access_key: &str,

@@ -63,8 +63,8 @@ fn with_allow_overwrite_a_truncating_open_replaces_the_object_at_close() {
     drop(file);
     assert_eq!(store.get("file").unwrap(), b"new and longer");
     assert_eq!(fs::read(&path).unwrap(), b"new and longer");
-    File::create(&path).unwrap();
-    assert_eq!(store.get("file").unwrap(), b"", "truncated and closed");
+    File::create(&path).unwrap().sync_all().unwrap();
+    assert_eq!(store.get("file").unwrap(), b"", "truncated and stored");
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn a_mounted_directory_is_not_mounted_over() {
 #[test]
 fn wrong_usage_ends_with_2() {
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
-    for options in [&["--no-such-option"][..], &["--file-mode", "9"], &["--prefix", "no-slash"]] {
+    for options in [&["--no-such-option"][..], &["--file-mode", "9"], &["--memory-target", "much"]] {
         let output = run_to_end(&mut command(&store, dir.path(), &Setup::new(options)));
         assert_eq!(output.status.code(), Some(2), "{options:?}");
     }

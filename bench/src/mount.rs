@@ -1,0 +1,195 @@
+//! One mount: started, waited for, measured, ended.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::meter::Group;
+
+/// How long a mount may take to stand.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a daemon may take to end once unmounted; then it is killed.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// How often we look.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How much of a daemon's last words goes into a report, in bytes.
+const LAST_WORDS: usize = 400;
+
+/// A mount and its daemon; unmounted and ended when dropped.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    dir: PathBuf,
+    log: PathBuf,
+    child: Child,
+    group: Group,
+    /// `MAJOR:MINOR` once it stands.
+    device: String,
+}
+
+/// Settings that would send a daemon elsewhere than to our server, or keep it from reading its own.
+const UNSET: [&str; 12] = [
+    "AWS_CA_BUNDLE",
+    "AWS_PROFILE",
+    "AWS_ENDPOINT_URL",
+    "AWS_SESSION_TOKEN",
+    "SSL_CERT_FILE",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "RUST_LOG",
+];
+
+impl Mount {
+    /// Runs `shell`, a daemon in the foreground that mounts on `work`/mnt, and waits until it stands.
+    ///
+    /// # Errors
+    /// It ended or did not mount in time; with its last words.
+    pub(crate) fn start(shell: &str, work: &Path, name: &str) -> anyhow::Result<Self> {
+        let (dir, log) = (work.join("mnt"), work.join("daemon.log"));
+        fs::create_dir_all(&dir)?;
+        let group = Group::new(name);
+        let mut command = group.command(shell);
+        for name in UNSET {
+            command.env_remove(name);
+        }
+        command
+            .env("HOME", work)
+            .env("AWS_ACCESS_KEY_ID", "bench")
+            .env("AWS_SECRET_ACCESS_KEY", "bench-secret")
+            .env("AWS_REGION", "us-east-1")
+            .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("AWS_CONFIG_FILE", "/dev/null")
+            .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+            .stdin(Stdio::null())
+            .stdout(File::create(&log)?)
+            .stderr(File::options().append(true).open(&log)?);
+        let child = command.spawn().with_context(|| format!("start {shell}"))?;
+        let mut mount = Self { dir, log, child, group, device: String::new() };
+        let begun = Instant::now();
+        loop {
+            if let Some(device) = mounted(&mount.dir) {
+                mount.device = device;
+                return Ok(mount);
+            }
+            if let Some(status) = mount.child.try_wait()? {
+                bail!("ended before it mounted ({status}): {}", mount.last_words());
+            }
+            if begun.elapsed() > START_LIMIT {
+                bail!("not mounted after {} s: {}", START_LIMIT.as_secs(), mount.last_words());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn cpu_s(&self) -> f64 {
+        self.group.cpu_s(self.child.id())
+    }
+
+    pub(crate) fn peak_rss(&self) -> u64 {
+        self.group.peak_rss(self.child.id())
+    }
+
+    /// Read-ahead of the mount in KiB, where the kernel says so.
+    pub(crate) fn read_ahead_kb(&self) -> Option<u64> {
+        fs::read_to_string(self.read_ahead_file()).ok()?.trim().parse().ok()
+    }
+
+    /// # Errors
+    /// Only root may.
+    pub(crate) fn set_read_ahead(&self, kib: u64) -> anyhow::Result<()> {
+        let file = self.read_ahead_file();
+        fs::write(&file, kib.to_string())
+            .with_context(|| format!("raise the read-ahead in {file} (only root may)"))
+    }
+
+    fn read_ahead_file(&self) -> String {
+        format!("/sys/class/bdi/{}/read_ahead_kb", self.device)
+    }
+
+    /// The daemon's process id, for the watchdog; it stays ours until the mount is dropped.
+    pub(crate) fn pid(&self) -> Option<Pid> {
+        Pid::from_raw(i32::try_from(self.child.id()).ok()?)
+    }
+
+    /// The end of what the daemon printed, on one line.
+    pub(crate) fn last_words(&self) -> String {
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        let tail = &bytes[bytes.len().saturating_sub(LAST_WORDS)..];
+        let text = String::from_utf8_lossy(tail);
+        let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        if lines.is_empty() { "it said nothing".to_owned() } else { lines.join(" / ") }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if mounted(&self.dir).is_some() && rustix::mount::unmount(&self.dir, UnmountFlags::empty()).is_err() {
+            // Not root, or something still looks inside: the helper may, and lazily it always works.
+            let _ = std::process::Command::new("fusermount3")
+                .arg("-uz")
+                .arg(&self.dir)
+                .stderr(Stdio::null())
+                .status();
+            let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
+        }
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if begun.elapsed() > STOP_LIMIT {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        if mounted(&self.dir).is_some() {
+            let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// Ends the daemon of a workload that takes too long: a read that waits for a dead daemon fails, one that waits for a
+/// stuck daemon never would.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    disarm: std::sync::mpsc::Sender<()>,
+    thread: std::thread::JoinHandle<bool>,
+}
+
+impl Watchdog {
+    pub(crate) fn arm(pid: Option<Pid>, limit: Duration) -> Self {
+        let (disarm, disarmed) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let barks = disarmed.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+            if barks && let Some(pid) = pid {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            barks
+        });
+        Self { disarm, thread }
+    }
+
+    /// Stands down; whether it had to bark.
+    pub(crate) fn disarm(self) -> bool {
+        let _ = self.disarm.send(());
+        self.thread.join().unwrap_or(false)
+    }
+}
+
+/// `MAJOR:MINOR` of what is mounted on `dir`.
+fn mounted(dir: &Path) -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let dir = dir.to_str()?;
+    let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(dir))?;
+    line.split(' ').nth(2).map(str::to_owned)
+}

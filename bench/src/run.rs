@@ -1,0 +1,237 @@
+//! Rounds: every peer does every workload once a round, one after another, so that what the machine does in between
+//! falls on all alike.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use crate::floor::Received;
+use crate::machine::Machine;
+use crate::meter::Group;
+use crate::mount::{Mount, Watchdog};
+use crate::peers::{Peer, Plan};
+use crate::report::{FLOOR_RECEIVE, Report, Row};
+use crate::server::control::Control;
+use crate::workload::{Bucket, Job, Sample, Scale, Workload};
+
+/// How long one run of one workload may take; then its daemon is killed and the peer has failed it.
+const RUN_LIMIT: Duration = Duration::from_secs(180);
+
+/// The server as a process of its own, so that its CPU time is not the client's; ended when dropped.
+#[derive(Debug)]
+pub(crate) struct ServerProcess {
+    child: Child,
+    group: Group,
+    pub(crate) address: SocketAddr,
+}
+
+impl ServerProcess {
+    /// # Errors
+    /// It did not start.
+    pub(crate) fn start(cpu: Option<usize>) -> anyhow::Result<Self> {
+        let group = Group::new("server");
+        let program = std::env::current_exe()?;
+        let pin = cpu.map_or_else(String::new, |cpu| format!(" --cpu {cpu}"));
+        let mut command = group.command(&format!("'{}' serve{pin}", program.display()));
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("start the server")?;
+        let mut line = String::new();
+        let stdout = child.stdout.take().context("the server has no output")?;
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line)?;
+        let address =
+            line.trim().parse().with_context(|| format!("the server said {line:?} instead of its address"));
+        match address {
+            Ok(address) => Ok(Self { child, group, address }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    fn cpu_s(&self) -> f64 {
+        self.group.cpu_s(self.child.id())
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What to run.
+pub(crate) struct Order<'a> {
+    pub(crate) workloads: Vec<&'a Workload>,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) rounds: usize,
+    pub(crate) scale: Scale,
+    pub(crate) server_cpu: Option<usize>,
+    /// Read-ahead that every mount is given, in KiB.
+    pub(crate) read_ahead_kb: Option<u64>,
+    /// Receive loops and null file systems are measured too.
+    pub(crate) floors: bool,
+}
+
+struct Bench<'a> {
+    order: &'a Order<'a>,
+    server: ServerProcess,
+    control: Control,
+    work: tempfile::TempDir,
+    serial: u64,
+}
+
+/// Runs the order; `say` tells the person who waits how far it is.
+///
+/// # Errors
+/// The server does not start. A peer that fails is a row of the report, not an error.
+pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Report> {
+    let server = ServerProcess::start(order.server_cpu)?;
+    let control = Control::new(server.address);
+    let work = tempfile::Builder::new().prefix("s3-bench-").tempdir()?;
+    let mut bench = Bench { order, server, control, work, serial: 0 };
+    let mut report = Report { machine: Machine::here(), scale: order.scale.clone(), ..Report::default() };
+    report.rounds = order.rounds;
+    report.cpu_counted_by = bench.server.group.method().to_owned();
+    bench.fill()?;
+    for workload in &order.workloads {
+        for peer in order.peers.iter().filter(|peer| workload.floor || !peer.is_floor()) {
+            let mut row = Row::new(workload, &peer.name, peer.is_floor());
+            if let Err(error) = bench.once(workload, peer, &Scale::smoke(), &mut row) {
+                row.failure = Some(format!("{error:#}"));
+            }
+            row.samples.clear();
+            say(&format!(
+                "{} {}: {}",
+                workload.name,
+                peer.name,
+                row.failure.as_deref().unwrap_or("can do it")
+            ));
+            report.rows.push(row);
+        }
+        if order.floors && workload.floor {
+            report.rows.push(Row::new(workload, FLOOR_RECEIVE, true));
+        }
+    }
+    for round in 1..=order.rounds {
+        for row in report.rows.iter_mut().filter(|row| row.failure.is_none()) {
+            let Some(workload) = order.workloads.iter().find(|workload| workload.name == row.workload) else {
+                continue;
+            };
+            let peer = order.peers.iter().find(|peer| peer.name == row.peer);
+            let done = match peer {
+                Some(peer) => bench.once(workload, peer, &order.scale, row),
+                None => bench.receive(workload, row),
+            };
+            if let Err(error) = done {
+                row.failure = Some(format!("round {round}: {error:#}"));
+            }
+            let outcome = row.failure.clone().unwrap_or_else(|| row.latest());
+            say(&format!("round {round}/{} {} {}: {outcome}", order.rounds, row.workload, row.peer));
+        }
+    }
+    Ok(report)
+}
+
+impl Bench<'_> {
+    fn fill(&self) -> anyhow::Result<()> {
+        for scale in [&Scale::smoke(), &self.order.scale] {
+            for bucket in Bucket::ALL {
+                let (prefix, shape, count, size) = bucket.objects(scale);
+                self.control.fill(&bucket.name(scale), prefix, shape, count, size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Mounts, runs, unmounts; the sample goes into the row.
+    fn once(&mut self, workload: &Workload, peer: &Peer, scale: &Scale, row: &mut Row) -> anyhow::Result<()> {
+        self.serial += 1;
+        let work = self.work.path().join(format!("{}-{}", self.serial, workload.name));
+        let result = self.mounted(workload, peer, scale, row, &work);
+        std::fs::remove_dir_all(&work).with_context(|| format!("clean up {}", work.display()))?;
+        row.samples.push(result?);
+        Ok(())
+    }
+
+    fn mounted(
+        &self,
+        workload: &Workload,
+        peer: &Peer,
+        scale: &Scale,
+        row: &mut Row,
+        work: &Path,
+    ) -> anyhow::Result<Sample> {
+        let (dir, cache, bucket) = (work.join("mnt"), work.join("cache"), workload.bucket.name(scale));
+        std::fs::create_dir_all(&cache)?;
+        if workload.bucket == Bucket::Write {
+            self.control.empty(&bucket)?;
+        }
+        let plan = Plan {
+            bucket: &bucket,
+            endpoint: &format!("http://{}", self.server.address),
+            dir: &dir,
+            cache: workload.cache.then_some(&cache),
+            ttl_s: workload.ttl_s,
+            work,
+            object_bytes: scale.big_bytes,
+        };
+        let command = peer.command(&plan)?;
+        self.control.pace(Duration::ZERO, 0)?;
+        let mount = Mount::start(&command, work, &format!("{}-{}", self.serial, workload.name))?;
+        if let Some(read_ahead_kb) = self.order.read_ahead_kb {
+            mount.set_read_ahead(read_ahead_kb)?;
+        }
+        row.read_ahead_kb = mount.read_ahead_kb();
+        self.control.pace(Duration::from_millis(workload.latency_ms), workload.rate_mb * 1_000_000)?;
+        let watchdog = Watchdog::arm(mount.pid(), RUN_LIMIT);
+        let job = Job {
+            mount: &mount,
+            control: &self.control,
+            server_cpu_s: &|| self.server.cpu_s(),
+            scale,
+            bucket: &bucket,
+            serial: self.serial,
+        };
+        let result = (workload.run)(&job);
+        let barked = watchdog.disarm();
+        // Unmounting needs no latency, and must not wait for what a daemon still reads ahead.
+        self.control.pace(Duration::ZERO, 0)?;
+        if barked {
+            bail!("not done after {} s", RUN_LIMIT.as_secs());
+        }
+        result.with_context(|| format!("its last words: {}", mount.last_words()))
+    }
+
+    /// The bare receive loop: as many bytes as the workload's.
+    fn receive(&self, workload: &Workload, row: &mut Row) -> anyhow::Result<()> {
+        self.control.pace(Duration::ZERO, 0)?;
+        self.control.reset()?;
+        let path = format!("/{}/00000000", workload.bucket.name(&self.order.scale));
+        let server_before = self.server.cpu_s();
+        let output = std::process::Command::new(std::env::current_exe()?)
+            .args(["receive", &self.server.address.to_string(), &path])
+            .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+            .output()
+            .context("start the receive loop")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let Received { seconds, cpu_s, bytes } = serde_json::from_str(&text).with_context(|| {
+            format!("the receive loop failed: {}", String::from_utf8_lossy(&output.stderr))
+        })?;
+        row.samples.push(Sample {
+            seconds,
+            bytes,
+            items: 1,
+            daemon_cpu_s: cpu_s,
+            server_cpu_s: self.server.cpu_s() - server_before,
+            counts: self.control.counts()?,
+            ..Sample::default()
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! A nearly free S3 server: in come S3 requests over HTTP, out go answers that cost the machine next to nothing, so that
+//! what is measured is the client's cost. Bytes read are sent by sendfile from one file of pattern; bytes written are
+//! dropped in the kernel and only their number is kept. Signatures are never checked, nothing is ever stored on disk.
+
+pub(crate) mod control;
+pub(crate) mod counters;
+pub(crate) mod http;
+pub(crate) mod list;
+pub(crate) mod ops;
+pub(crate) mod store;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::pattern::{self, PERIOD};
+use counters::{Kind, Meters, PACED_CHUNK, Pace};
+use http::{Answer, Body, Connection, Head};
+use store::Store;
+
+/// Most connections at once; one more is closed at once.
+const CONNECTIONS_MAX: usize = 2048;
+/// Stack of a connection's thread in bytes.
+const STACK: usize = 256 << 10;
+/// Most bytes dropped by one receive.
+const DROP_MAX: usize = 4 << 20;
+
+/// A listening server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    store: Store,
+    meters: Meters,
+    pattern: OwnedFd,
+    connected: AtomicUsize,
+}
+
+impl Server {
+    /// Listens on loopback; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The port is taken, or there is no memory for the pattern.
+    pub(crate) fn bind(port: u16) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+            .with_context(|| format!("listen on 127.0.0.1:{port}"))?;
+        let pattern = pattern_file().context("make the pattern in memory (64 MiB)")?;
+        let shared = Shared {
+            store: Store::default(),
+            meters: Meters::default(),
+            pattern,
+            connected: AtomicUsize::new(0),
+        };
+        Ok(Self { listener, shared: Arc::new(shared) })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The socket has no address, which cannot be once bound.
+    pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
+        Ok(self.listener.local_addr()?)
+    }
+
+    /// Serves, one thread a connection, until the process ends.
+    ///
+    /// # Errors
+    /// No more connections can be accepted.
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        loop {
+            let (stream, _) = self.listener.accept().context("accept a connection")?;
+            if self.shared.connected.fetch_add(1, Relaxed) >= CONNECTIONS_MAX {
+                self.shared.connected.fetch_sub(1, Relaxed);
+                continue;
+            }
+            self.shared.meters.connections.fetch_add(1, Relaxed);
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().stack_size(STACK);
+            thread
+                .spawn(move || {
+                    // A client that hangs up in the middle is its own business.
+                    let _ = Connection::new(stream).and_then(|connection| serve(&shared, connection));
+                    shared.connected.fetch_sub(1, Relaxed);
+                })
+                .context("start a connection's thread")?;
+        }
+    }
+}
+
+/// The pattern as a file that only lives in memory.
+fn pattern_file() -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create("bench-pattern", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut page = vec![0; 4096];
+    for offset in (0..PERIOD).step_by(page.len()) {
+        pattern::fill(0, offset, &mut page);
+        rustix::io::pwrite(&file, &page, offset)?;
+    }
+    Ok(file)
+}
+
+fn serve(shared: &Shared, mut connection: Connection) -> io::Result<()> {
+    let mut pace = Pace::new();
+    let mut scratch = Vec::new();
+    while let Some(head) = connection.next()? {
+        if head.path.starts_with("/-/") {
+            let answer = control::answer(&shared.store, &shared.meters, &head);
+            send_answer(shared, &connection, &answer, &mut pace)?;
+            continue;
+        }
+        let kind = ops::kind(&head);
+        shared.meters.count(kind);
+        let (Some(length), Some(payload), None) =
+            (head.content_length(), head.payload_length(), head.header("transfer-encoding"))
+        else {
+            let refusal = Answer::error(411, "MissingContentLength");
+            return send_answer(shared, &connection, &refusal, &mut pace);
+        };
+        connection.go_on(&head)?;
+        let kept = take_body(shared, &mut connection, kind, length, &mut scratch, &mut pace)?;
+        let latency = shared.meters.latency_us.load(Relaxed);
+        if latency > 0 {
+            std::thread::sleep(Duration::from_micros(latency));
+        }
+        let answer = ops::answer(&shared.store, kind, &head, &kept, payload);
+        if answer.status >= 400 {
+            shared.meters.errors.fetch_add(1, Relaxed);
+        }
+        send_answer(shared, &connection, &answer, &mut pace)?;
+        if closes(&head) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn closes(head: &Head) -> bool {
+    head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
+}
+
+/// Receives a body: kept if an operation reads it, else dropped at the connection's pace.
+fn take_body(
+    shared: &Shared,
+    connection: &mut Connection,
+    kind: Kind,
+    length: u64,
+    scratch: &mut Vec<u8>,
+    pace: &mut Pace,
+) -> io::Result<String> {
+    if matches!(kind, Kind::CompleteUpload | Kind::Delete | Kind::CreateUpload) {
+        return connection.keep(length);
+    }
+    if length > 0 && scratch.is_empty() {
+        // Never touched: the kernel drops the bytes, so that this stays address space without memory.
+        *scratch = vec![0; DROP_MAX];
+    }
+    let rate = shared.meters.rate_bytes_per_s.load(Relaxed);
+    let mut left = length;
+    while left > 0 {
+        let at_most = if rate > 0 { left.min(PACED_CHUNK) } else { left };
+        let count = connection.drop_some(usize::try_from(at_most).unwrap_or(usize::MAX), scratch)? as u64;
+        shared.meters.bytes_received.fetch_add(count, Relaxed);
+        left -= count;
+        if rate > 0 {
+            std::thread::sleep(pace.spend(count, rate, Instant::now()));
+        }
+    }
+    Ok(String::new())
+}
+
+fn send_answer(shared: &Shared, connection: &Connection, answer: &Answer, pace: &mut Pace) -> io::Result<()> {
+    let mut head = answer.head();
+    match &answer.body {
+        Body::Length(_) => connection.send(head.as_bytes(), false),
+        Body::Text(text) => {
+            shared.meters.bytes_sent.fetch_add(text.len() as u64, Relaxed);
+            head.push_str(text);
+            connection.send(head.as_bytes(), false)
+        }
+        Body::Pattern { base, offset, len } => {
+            connection.send(head.as_bytes(), *len > 0)?;
+            send_pattern(shared, connection, base + offset, *len, pace)
+        }
+    }
+}
+
+fn send_pattern(
+    shared: &Shared,
+    connection: &Connection,
+    from: u64,
+    len: u64,
+    pace: &mut Pace,
+) -> io::Result<()> {
+    let rate = shared.meters.rate_bytes_per_s.load(Relaxed);
+    let (mut position, mut left) = (from % PERIOD, len);
+    while left > 0 {
+        let at_most = if rate > 0 { left.min(PACED_CHUNK) } else { left };
+        let count = at_most.min(PERIOD - position);
+        let mut at = position;
+        let sent =
+            match rustix::fs::sendfile(connection.stream(), &shared.pattern, Some(&mut at), count as usize) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => sent as u64,
+                Err(rustix::io::Errno::INTR) => 0,
+                Err(error) => return Err(error.into()),
+            };
+        shared.meters.bytes_sent.fetch_add(sent, Relaxed);
+        position = (position + sent) % PERIOD;
+        left -= sent;
+        if rate > 0 {
+            std::thread::sleep(pace.spend(sent, rate, Instant::now()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! What the buckets hold: names and sizes, never bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, RwLock};
+
+use anyhow::{Context as _, bail};
+
+use crate::pattern::{base_of, hash, stir};
+
+/// When every object was last modified: one moment, so that two runs list the same bytes.
+pub(crate) const LAST_MODIFIED_HTTP: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
+/// The same as listings write it.
+pub(crate) const LAST_MODIFIED_ISO: &str = "2026-01-01T00:00:00.000Z";
+/// Most objects one call may make up.
+const FILL_MAX: u64 = 10_000_000;
+
+/// An object: its bytes are the pattern from `base` on.
+#[derive(Debug, Clone)]
+pub(crate) struct Object {
+    pub(crate) size: u64,
+    /// Where in the pattern it begins, in bytes.
+    pub(crate) base: u64,
+    /// Changes with every write, so that the ETag does.
+    generation: u64,
+    /// Headers given with the object and handed back: content type and `x-amz-meta-*`.
+    pub(crate) headers: Headers,
+}
+
+/// Name and value pairs, names in lower case.
+pub(crate) type Headers = Vec<(String, String)>;
+
+impl Object {
+    pub(crate) fn new(key: &str, size: u64, generation: u64) -> Self {
+        Self { size, base: base_of(key), generation, headers: Vec::new() }
+    }
+
+    /// The ETag without its quotes; it ends in `-1` as that of a multipart object, so that nobody takes it for an MD5.
+    pub(crate) fn etag(&self) -> String {
+        format!("{:016x}{:016x}-1", stir(self.base ^ self.size), stir(self.generation))
+    }
+}
+
+/// How the names of a filled bucket look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// `00000042`
+    Counter,
+    /// `9ae16a3b2f90404f`
+    Hex,
+    /// `2026/03/17/00000042`
+    Dates,
+    /// `012/034/00000042`, ten files a folder, ten folders a folder
+    Tree,
+}
+
+impl std::str::FromStr for Shape {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        Ok(match text {
+            "counter" => Self::Counter,
+            "hex" => Self::Hex,
+            "dates" => Self::Dates,
+            "tree" => Self::Tree,
+            other => bail!("no such shape: {other} (counter, hex, dates, tree)"),
+        })
+    }
+}
+
+impl Shape {
+    /// Name of the object with this number, below the prefix.
+    pub(crate) fn name(self, number: u64) -> String {
+        match self {
+            Self::Counter => format!("{number:08}"),
+            Self::Hex => format!("{:016x}", stir(number)),
+            Self::Dates => {
+                let day = number / 100;
+                format!("{}/{:02}/{:02}/{number:08}", 2020 + day / 336, day / 28 % 12 + 1, day % 28 + 1)
+            }
+            Self::Tree => format!("{:03}/{:03}/{number:08}", number / 100, number / 10 % 10),
+        }
+    }
+}
+
+/// An upload in parts: what it will become.
+#[derive(Debug)]
+struct Upload {
+    bucket: String,
+    key: String,
+    headers: Headers,
+    parts: BTreeMap<u32, u64>,
+}
+
+/// All buckets and the uploads under way.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    buckets: RwLock<HashMap<String, BTreeMap<String, Object>>>,
+    uploads: Mutex<Uploads>,
+}
+
+#[derive(Debug, Default)]
+struct Uploads {
+    made: u64,
+    open: HashMap<String, Upload>,
+}
+
+fn poisoned<T>(result: std::sync::LockResult<T>) -> T {
+    result.unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Store {
+    /// Runs `look` over the objects of a bucket; none if there is no such bucket.
+    pub(crate) fn with<T>(
+        &self,
+        bucket: &str,
+        look: impl FnOnce(&BTreeMap<String, Object>) -> T,
+    ) -> Option<T> {
+        poisoned(self.buckets.read()).get(bucket).map(look)
+    }
+
+    /// Runs `change` over the objects of a bucket; none if there is no such bucket.
+    pub(crate) fn with_mut<T>(
+        &self,
+        bucket: &str,
+        change: impl FnOnce(&mut BTreeMap<String, Object>) -> T,
+    ) -> Option<T> {
+        poisoned(self.buckets.write()).get_mut(bucket).map(change)
+    }
+
+    /// Makes the bucket, if needed, and `count` objects of `size` bytes in it.
+    ///
+    /// # Errors
+    /// More objects than the limit.
+    pub(crate) fn fill(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        shape: Shape,
+        count: u64,
+        size: u64,
+    ) -> anyhow::Result<()> {
+        anyhow::ensure!(count <= FILL_MAX, "at most {FILL_MAX} objects a call, not {count}");
+        let mut buckets = poisoned(self.buckets.write());
+        let objects = buckets.entry(bucket.to_owned()).or_default();
+        for number in 0..count {
+            let key = format!("{prefix}{}", shape.name(number));
+            let object = Object::new(&key, size, 0);
+            objects.insert(key, object);
+        }
+        Ok(())
+    }
+
+    /// Puts an object with what it was given; the new ETag.
+    pub(crate) fn put(
+        &self,
+        bucket: &str,
+        key: &str,
+        size: u64,
+        base: Option<u64>,
+        headers: Headers,
+    ) -> Option<String> {
+        self.with_mut(bucket, |objects| {
+            let generation = objects.get(key).map_or(1, |old| old.generation + 1);
+            let mut object = Object::new(key, size, generation);
+            object.base = base.unwrap_or(object.base);
+            object.headers = headers;
+            let etag = object.etag();
+            objects.insert(key.to_owned(), object);
+            etag
+        })
+    }
+
+    /// Begins an upload; its id.
+    pub(crate) fn begin(&self, bucket: &str, key: &str, headers: Headers) -> String {
+        let mut uploads = poisoned(self.uploads.lock());
+        uploads.made += 1;
+        let id = format!("{:016x}", stir(uploads.made ^ hash(key.as_bytes())));
+        let upload =
+            Upload { bucket: bucket.to_owned(), key: key.to_owned(), headers, parts: BTreeMap::new() };
+        uploads.open.insert(id.clone(), upload);
+        id
+    }
+
+    /// Remembers a part; false if there is no such upload.
+    pub(crate) fn part(&self, id: &str, number: u32, size: u64) -> bool {
+        let mut uploads = poisoned(self.uploads.lock());
+        let upload = uploads.open.get_mut(id);
+        upload.map(|upload| upload.parts.insert(number, size)).is_some()
+    }
+
+    /// Ends an upload with the parts that `numbers` names; the new ETag.
+    ///
+    /// # Errors
+    /// No such upload, or a part that was never uploaded.
+    pub(crate) fn complete(&self, id: &str, numbers: &[u32]) -> anyhow::Result<String> {
+        let mut uploads = poisoned(self.uploads.lock());
+        let upload = uploads.open.get(id).context("NoSuchUpload")?;
+        let mut size = 0;
+        for number in numbers {
+            size += upload.parts.get(number).context("InvalidPart")?;
+        }
+        let upload = uploads.open.remove(id).context("NoSuchUpload")?;
+        self.put(&upload.bucket, &upload.key, size, None, upload.headers).context("NoSuchBucket")
+    }
+
+    /// Forgets an upload; false if there is none.
+    pub(crate) fn abort(&self, id: &str) -> bool {
+        poisoned(self.uploads.lock()).open.remove(id).is_some()
+    }
+
+    /// How many uploads were begun and neither completed nor aborted.
+    pub(crate) fn open_uploads(&self) -> usize {
+        poisoned(self.uploads.lock()).open.len()
+    }
+}

@@ -1,0 +1,214 @@
+//! The server asked over a real socket by the smallest client there is.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::Server;
+use super::control::Control;
+use super::ops::between;
+use crate::pattern;
+
+struct Client {
+    stream: TcpStream,
+    control: Control,
+}
+
+struct Response {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl Response {
+    fn header(&self, name: &str) -> &str {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map_or_else(|| panic!("no header {name} in {:?}", self.headers), |(_, value)| value.as_str())
+    }
+
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+}
+
+impl Client {
+    /// A client of a server of its own; the server's thread ends with the process.
+    fn start() -> Self {
+        let server = Server::bind(0).unwrap();
+        let address = server.address().unwrap();
+        std::thread::spawn(move || server.run());
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self { stream, control: Control::new(address) }
+    }
+
+    fn send(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+        let mut head = format!("{method} {target} HTTP/1.1\r\nHost: x\r\ncontent-length: {}\r\n", body.len());
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        self.stream.write_all(format!("{head}\r\n").as_bytes()).unwrap();
+        self.stream.write_all(body).unwrap();
+        self.receive(method == "HEAD")
+    }
+
+    fn receive(&mut self, head_only: bool) -> Response {
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).unwrap();
+            bytes.push(byte[0]);
+        }
+        let head = String::from_utf8(bytes).unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let headers: Vec<(String, String)> = head
+            .lines()
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        let length = headers.iter().find(|(name, _)| name == "content-length");
+        let length = if head_only { 0 } else { length.map_or(0, |(_, value)| value.parse().unwrap()) };
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).unwrap();
+        Response { status, headers, body }
+    }
+}
+
+#[test]
+fn a_range_gives_the_bytes_of_the_pattern_and_says_which() {
+    let mut client = Client::start();
+    client.control.fill("b", "f", "counter", 1, 3 * pattern::PERIOD).unwrap();
+    let base = pattern::base_of("f00000000");
+    let size = 3 * pattern::PERIOD;
+    for (range, first, last) in [
+        ("bytes=0-0", 0, 0),
+        ("bytes=1000-5000", 1000, 5000),
+        (
+            &*format!("bytes={}-{}", pattern::PERIOD - 10, pattern::PERIOD + 2_000_000),
+            pattern::PERIOD - 10,
+            pattern::PERIOD + 2_000_000,
+        ),
+        (&*format!("bytes={}-", size - 77), size - 77, size - 1),
+        ("bytes=-5", size - 5, size - 1),
+    ] {
+        let response = client.send("GET", "/b/f00000000", &[("Range", range)], b"");
+        assert_eq!(response.status, 206);
+        assert_eq!(response.header("content-range"), format!("bytes {first}-{last}/{size}"));
+        assert_eq!(response.body.len() as u64, last - first + 1);
+        pattern::check(base, first, &response.body).unwrap();
+    }
+    assert_eq!(client.send("GET", "/b/f00000000", &[("range", &format!("bytes={size}-"))], b"").status, 416);
+    assert_eq!(client.send("GET", "/b/nothing", &[], b"").status, 404);
+}
+
+#[test]
+fn another_etag_is_refused_with_412() {
+    let mut client = Client::start();
+    client.control.fill("b", "f", "counter", 1, 100).unwrap();
+    let etag = client.send("HEAD", "/b/f00000000", &[], b"").header("etag").to_owned();
+    assert_eq!(client.send("GET", "/b/f00000000", &[("if-match", &etag)], b"").status, 200);
+    assert_eq!(client.send("GET", "/b/f00000000", &[("if-match", "\"other\"")], b"").status, 412);
+    assert_eq!(client.send("PUT", "/b/f00000000", &[("if-none-match", "*")], b"new").status, 412);
+    assert_eq!(client.send("PUT", "/b/f00000000", &[("if-match", &etag)], b"new").status, 200);
+    assert_eq!(client.send("GET", "/b/f00000000", &[("if-match", &etag)], b"").status, 412);
+}
+
+#[test]
+fn what_was_put_is_headed_listed_and_read_with_its_metadata() {
+    let mut client = Client::start();
+    client.control.fill("b", "", "counter", 0, 0).unwrap();
+    let mut body = vec![0; 70_000];
+    pattern::fill(pattern::base_of("dir/a b"), 0, &mut body);
+    let headers =
+        [("x-amz-meta-mtime", "17"), ("content-type", "text/x"), ("x-amz-checksum-crc32c", "AAAAAA==")];
+    let put = client.send("PUT", "/b/dir/a%20b", &headers, &body);
+    assert_eq!((put.status, put.header("x-amz-checksum-crc32c")), (200, "AAAAAA=="));
+    let head = client.send("HEAD", "/b/dir/a%20b", &[], b"");
+    assert_eq!(head.header("content-length"), "70000");
+    assert_eq!((head.header("x-amz-meta-mtime"), head.header("content-type")), ("17", "text/x"));
+    assert_eq!(head.header("etag"), put.header("etag"));
+    assert_eq!(client.send("GET", "/b/dir/a%20b", &[], b"").body, body);
+    let listing = client.send("GET", "/b?list-type=2&prefix=dir/&encoding-type=url", &[], b"");
+    assert!(listing.text().contains("<Key>dir/a%20b</Key>"), "{}", listing.text());
+    assert_eq!(client.send("DELETE", "/b/dir/a%20b", &[], b"").status, 204);
+    assert_eq!(client.send("HEAD", "/b/dir/a%20b", &[], b"").status, 404);
+}
+
+#[test]
+fn parts_become_one_object_of_their_sizes() {
+    let mut client = Client::start();
+    client.control.fill("b", "", "counter", 0, 0).unwrap();
+    let created = client.send("POST", "/b/big?uploads", &[("x-amz-meta-k", "v")], b"");
+    let id = between(created.text(), "<UploadId>", "</UploadId>").next().unwrap().to_owned();
+    let part = vec![7; 6 << 20];
+    for number in 1..=2 {
+        assert_eq!(
+            client.send("PUT", &format!("/b/big?partNumber={number}&uploadId={id}"), &[], &part).status,
+            200
+        );
+    }
+    assert_eq!(client.send("HEAD", "/b/big", &[], b"").status, 404, "visible before Complete");
+    let numbers = b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber></Part><Part><PartNumber>2</PartNumber></Part></CompleteMultipartUpload>";
+    assert_eq!(client.send("POST", &format!("/b/big?uploadId={id}"), &[], numbers).status, 200);
+    let head = client.send("HEAD", "/b/big", &[], b"");
+    assert_eq!((head.header("content-length"), head.header("x-amz-meta-k")), ("12582912", "v"));
+    let counts = client.control.counts().unwrap();
+    assert_eq!((counts.upload_part, counts.bytes_received), (2, 12 << 20));
+}
+
+#[test]
+fn the_pages_of_100_000_keys_are_complete_and_in_order() {
+    let mut client = Client::start();
+    client.control.fill("names", "d/", "counter", 100_000, 1).unwrap();
+    for version in ["&list-type=2", ""] {
+        let (mut keys, mut token) = (Vec::new(), String::new());
+        loop {
+            let resume = match (version, token.as_str()) {
+                (_, "") => String::new(),
+                ("", token) => format!("&marker={token}"),
+                (_, token) => format!("&continuation-token={}", token.replace('%', "%25")),
+            };
+            let target = format!("/names?prefix=d/&delimiter=%2F&encoding-type=url{version}{resume}");
+            let page = client.send("GET", &target, &[], b"");
+            keys.extend(between(page.text(), "<Key>", "</Key>").map(str::to_owned));
+            let tag = if version.is_empty() { "NextMarker" } else { "NextContinuationToken" };
+            let next =
+                between(page.text(), &format!("<{tag}>"), &format!("</{tag}>")).next().map(str::to_owned);
+            match next {
+                Some(next) => token = next,
+                None => break,
+            }
+        }
+        assert_eq!(keys.len(), 100_000);
+        assert!(keys.is_sorted());
+        assert_eq!((keys[0].as_str(), keys[99_999].as_str()), ("d/00000000", "d/00099999"));
+    }
+    let counts = client.control.counts().unwrap();
+    assert_eq!((counts.list, counts.cost()), (200, 2400));
+    client.control.reset().unwrap();
+    assert_eq!(client.control.counts().unwrap().list, 0);
+}
+
+#[test]
+fn latency_and_rate_hold_an_answer_back() {
+    let mut client = Client::start();
+    client.control.fill("b", "f", "counter", 1, 4 << 20).unwrap();
+    client.control.pace(Duration::from_millis(30), 40 << 20).unwrap();
+    let begun = std::time::Instant::now();
+    assert_eq!(client.send("GET", "/b/f00000000", &[], b"").body.len(), 4 << 20);
+    // 30 ms of latency and 100 ms for 4 MiB at 40 MiB/s, less the burst and the last chunk (6.25 ms), which is there
+    // before it is paid for; a slow machine only takes longer.
+    assert!(begun.elapsed() >= Duration::from_millis(121), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn an_expected_body_is_asked_for_before_it_comes() {
+    let mut client = Client::start();
+    client.control.fill("b", "", "counter", 0, 0).unwrap();
+    let head = "PUT /b/k HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n";
+    client.stream.write_all(head.as_bytes()).unwrap();
+    assert_eq!(client.receive(true).status, 100);
+    client.stream.write_all(b"abc").unwrap();
+    assert_eq!(client.receive(false).status, 200);
+    assert_eq!(client.control.count("b", "k").unwrap(), (1, 3));
+}

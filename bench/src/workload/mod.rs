@@ -1,0 +1,232 @@
+//! What is asked of a mount: each workload prepares, measures one stretch of work, and checks what it was given.
+
+mod names;
+mod read;
+mod table;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::meter::own_cpu_s;
+use crate::mount::Mount;
+use crate::server::control::Control;
+use crate::server::counters::Counts;
+pub(crate) use table::WORKLOADS;
+
+/// How long a peer that stores after close may take before it counts as failed.
+const STORED_LIMIT: Duration = Duration::from_secs(20);
+
+/// What a workload's figures are counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Unit {
+    /// GiB/s, and cost per GiB.
+    GiB,
+    /// Items a second, and cost per item.
+    PerSecond,
+    /// Milliseconds each, and cost per item.
+    Each,
+    /// Seconds for all, and cost for all.
+    Whole,
+}
+
+/// One workload.
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    /// One line for the table's reader.
+    pub(crate) about: &'static str,
+    pub(crate) bucket: Bucket,
+    /// Latency of each request, in milliseconds.
+    pub(crate) latency_ms: u64,
+    /// Bytes a second of each connection, in MB/s; 0 as fast as it goes.
+    pub(crate) rate_mb: u64,
+    /// Mounted with a disk cache.
+    pub(crate) cache: bool,
+    /// Mounted with names and attributes kept so long, in seconds.
+    pub(crate) ttl_s: Option<u32>,
+    pub(crate) unit: Unit,
+    /// The null file system can serve it.
+    pub(crate) floor: bool,
+    pub(crate) run: fn(&Job<'_>) -> anyhow::Result<Sample>,
+}
+
+/// The buckets that are filled before the first round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bucket {
+    /// Four big objects.
+    Big,
+    /// Forty objects of 64 GiB.
+    Huge,
+    /// Files of 100 KiB in one directory.
+    Small,
+    /// Many names in one directory.
+    Names,
+    /// Ten files a folder, ten folders a folder.
+    Tree,
+    /// Empty.
+    Write,
+}
+
+impl Bucket {
+    /// All of them.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Big, Self::Huge, Self::Small, Self::Names, Self::Tree, Self::Write];
+    const HUGE_OBJECT: u64 = 64 << 30;
+    const SMALL_OBJECT: u64 = 100 << 10;
+
+    /// The bucket's name at this scale.
+    pub(crate) fn name(self, scale: &Scale) -> String {
+        format!("bench-{}-{}", scale.name, format!("{self:?}").to_lowercase())
+    }
+
+    /// Prefix, shape, number and size of its objects.
+    pub(crate) fn objects(self, scale: &Scale) -> (&'static str, &'static str, u64, u64) {
+        match self {
+            Self::Big => ("", "counter", 4, scale.big_bytes),
+            Self::Huge => ("", "counter", 40, Self::HUGE_OBJECT),
+            Self::Small => ("dir/", "counter", scale.files, Self::SMALL_OBJECT),
+            Self::Names => ("dir/", "counter", scale.names, 1),
+            Self::Tree => ("", "tree", scale.tree, 1),
+            Self::Write => ("", "counter", 0, 0),
+        }
+    }
+}
+
+/// How much of everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Scale {
+    /// Part of the buckets' names.
+    pub(crate) name: String,
+    /// Size of a big object, and of what is written, in bytes; a power of two.
+    pub(crate) big_bytes: u64,
+    pub(crate) files: u64,
+    pub(crate) names: u64,
+    pub(crate) tree: u64,
+    /// Small files created.
+    pub(crate) created: u64,
+    /// How long random reads go on.
+    pub(crate) random_for: Duration,
+    /// Every byte is checked, not a sample.
+    pub(crate) check_all: bool,
+}
+
+impl Scale {
+    /// The least that shows whether a peer can do a workload at all; every byte is checked.
+    pub(crate) fn smoke() -> Self {
+        Self {
+            name: "smoke".to_owned(),
+            big_bytes: 32 << 20,
+            files: 20,
+            names: 1500,
+            tree: 120,
+            created: 3,
+            random_for: Duration::from_millis(500),
+            check_all: true,
+        }
+    }
+}
+
+/// One run of one workload on one mount.
+pub(crate) struct Job<'a> {
+    pub(crate) mount: &'a Mount,
+    pub(crate) control: &'a Control,
+    pub(crate) server_cpu_s: &'a (dyn Fn() -> f64 + Sync),
+    pub(crate) scale: &'a Scale,
+    /// Bucket the workload is mounted on.
+    pub(crate) bucket: &'a str,
+    /// Different in every run, for names that must be new.
+    pub(crate) serial: u64,
+}
+
+/// What the measured stretch did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Work {
+    /// Bytes that the client got or gave.
+    pub(crate) bytes: u64,
+    /// Files, reads or names.
+    pub(crate) items: u64,
+}
+
+/// The figures of one run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    pub(crate) seconds: f64,
+    pub(crate) bytes: u64,
+    pub(crate) items: u64,
+    pub(crate) daemon_cpu_s: f64,
+    pub(crate) client_cpu_s: f64,
+    pub(crate) server_cpu_s: f64,
+    pub(crate) peak_rss_bytes: u64,
+    pub(crate) counts: Counts,
+    /// For a writer: everything was in the store when the last close returned.
+    pub(crate) stored_at_close: Option<bool>,
+}
+
+impl Job<'_> {
+    /// Path below the mount.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.mount.dir().join(name)
+    }
+
+    /// The directory mounted on.
+    pub(crate) fn root(&self) -> &Path {
+        self.mount.dir()
+    }
+
+    /// Measures one stretch of work.
+    ///
+    /// # Errors
+    /// Those of the work.
+    pub(crate) fn measure(&self, work: impl FnOnce() -> anyhow::Result<Work>) -> anyhow::Result<Sample> {
+        self.control.reset()?;
+        let before = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
+        let begun = Instant::now();
+        let Work { bytes, items } = work()?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let after = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
+        Ok(Sample {
+            seconds,
+            bytes,
+            items,
+            daemon_cpu_s: after.0 - before.0,
+            client_cpu_s: after.1 - before.1,
+            server_cpu_s: after.2 - before.2,
+            peak_rss_bytes: self.mount.peak_rss(),
+            counts: self.control.counts()?,
+            stored_at_close: None,
+        })
+    }
+
+    /// Measures a stretch of writing, and asks the store right after the last close what it has below `prefix`.
+    pub(crate) fn measure_writing(
+        &self,
+        prefix: &str,
+        work: impl FnOnce() -> anyhow::Result<Work>,
+    ) -> anyhow::Result<Sample> {
+        let mut stored = (0, 0);
+        let mut sample = self.measure(|| {
+            let work = work()?;
+            stored = self.control.count(self.bucket, prefix)?;
+            Ok(work)
+        })?;
+        let wanted = (sample.items, sample.bytes);
+        sample.stored_at_close = Some(stored == wanted);
+        let begun = Instant::now();
+        while stored != wanted {
+            anyhow::ensure!(
+                begun.elapsed() < STORED_LIMIT,
+                "close returned, but {} s later the store has {} objects and {} bytes instead of {} and {}",
+                STORED_LIMIT.as_secs(),
+                stored.0,
+                stored.1,
+                wanted.0,
+                wanted.1,
+            );
+            std::thread::sleep(Duration::from_millis(50));
+            stored = self.control.count(self.bucket, prefix)?;
+        }
+        Ok(sample)
+    }
+}

@@ -1,0 +1,188 @@
+//! Reading: one stream, several, at random, many small files.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use rustix::fs::{Advice, OFlags, fadvise};
+
+use super::{Bucket, Job, Sample, Work};
+use crate::pattern::{base_of, check};
+
+/// Size of a sequential read in bytes.
+const READ: usize = 1 << 20;
+const PAGE: usize = 4096;
+const RANDOM_THREADS: u64 = 16;
+/// Files whose first byte is timed.
+const FIRST_BYTES: u64 = 20;
+/// Odd, so that multiples of it visit every page of a power of two once, far from one another.
+const STRIDE: u64 = 0x9e37_79b1;
+/// How long a cache may take to write down what it was given.
+const CACHE_SETTLES: Duration = Duration::from_secs(1);
+
+/// Name of the object with this number in a bucket of counters.
+fn numbered(number: u64) -> String {
+    format!("{number:08}")
+}
+
+pub(super) fn sequential(job: &Job<'_>) -> anyhow::Result<Sample> {
+    job.measure(|| stream(job, 0, OFlags::empty()))
+}
+
+pub(super) fn direct(job: &Job<'_>) -> anyhow::Result<Sample> {
+    job.measure(|| stream(job, 0, OFlags::DIRECT))
+}
+
+pub(super) fn sequential_4(job: &Job<'_>) -> anyhow::Result<Sample> {
+    job.measure(|| in_threads(4, |number| stream(job, number, OFlags::empty())))
+}
+
+pub(super) fn cached(job: &Job<'_>) -> anyhow::Result<Sample> {
+    fill_cache(job)?;
+    job.measure(|| stream(job, 0, OFlags::empty()))
+}
+
+pub(super) fn cached_random(job: &Job<'_>) -> anyhow::Result<Sample> {
+    fill_cache(job)?;
+    random_in(job, job.scale.big_bytes)
+}
+
+pub(super) fn random(job: &Job<'_>) -> anyhow::Result<Sample> {
+    random_in(job, Bucket::HUGE_OBJECT)
+}
+
+pub(super) fn first_byte(job: &Job<'_>) -> anyhow::Result<Sample> {
+    job.measure(|| {
+        for number in 0..FIRST_BYTES {
+            let name = numbered(number);
+            let file = open(&job.path(&name), OFlags::empty())?;
+            let mut page = [0; PAGE];
+            file.read_exact_at(&mut page, 0).with_context(|| format!("read the start of {name}"))?;
+            check(base_of(&name), 0, &page)?;
+        }
+        Ok(Work { bytes: FIRST_BYTES * PAGE as u64, items: FIRST_BYTES })
+    })
+}
+
+pub(super) fn small_cold(job: &Job<'_>) -> anyhow::Result<Sample> {
+    job.measure(|| small(job, 0, 1))
+}
+
+pub(super) fn small_16(job: &Job<'_>) -> anyhow::Result<Sample> {
+    job.measure(|| in_threads(RANDOM_THREADS, |thread| small(job, thread, RANDOM_THREADS)))
+}
+
+pub(super) fn small_listed(job: &Job<'_>) -> anyhow::Result<Sample> {
+    let listed = std::fs::read_dir(job.path("dir"))?.count() as u64;
+    ensure!(listed == job.scale.files, "listed {listed} of {} files", job.scale.files);
+    job.measure(|| small(job, 0, 1))
+}
+
+/// Every `step`th small file from `first` on, whole.
+fn small(job: &Job<'_>, first: u64, step: u64) -> anyhow::Result<Work> {
+    let mut work = Work::default();
+    let mut data = vec![0; Bucket::SMALL_OBJECT as usize];
+    for number in (first..job.scale.files).step_by(step as usize) {
+        let key = format!("dir/{}", numbered(number));
+        let file = open(&job.path(&key), OFlags::empty())?;
+        file.read_exact_at(&mut data, 0).with_context(|| format!("read {key}"))?;
+        look(job, &key, 0, &data)?;
+        work.bytes += data.len() as u64;
+        work.items += 1;
+    }
+    Ok(work)
+}
+
+/// One big file from end to end.
+fn stream(job: &Job<'_>, number: u64, flags: OFlags) -> anyhow::Result<Work> {
+    let (name, size) = (numbered(number), job.scale.big_bytes);
+    let file = open(&job.path(&name), flags)?;
+    // O_DIRECT wants a buffer that begins at a page.
+    let mut memory = vec![0; READ + PAGE];
+    let skip = memory.as_ptr().align_offset(PAGE);
+    let buf = &mut memory[skip..skip + READ];
+    for offset in (0..size).step_by(READ) {
+        let wanted = READ.min((size - offset) as usize);
+        file.read_exact_at(&mut buf[..wanted], offset).with_context(|| format!("read {name} at {offset}"))?;
+        look(job, &name, offset, &buf[..wanted])?;
+    }
+    ensure!(file.read_at(&mut buf[..PAGE], size)? == 0, "{name} goes on behind its end");
+    Ok(Work { bytes: size, items: 1 })
+}
+
+/// Checks what was read: all of it when the scale says so, else the first and the last page.
+fn look(job: &Job<'_>, key: &str, offset: u64, data: &[u8]) -> anyhow::Result<()> {
+    let base = base_of(key);
+    let result = if job.scale.check_all || data.len() <= 2 * PAGE {
+        check(base, offset, data)
+    } else {
+        let last = data.len() - PAGE;
+        check(base, offset, &data[..PAGE]).and_then(|()| check(base, offset + last as u64, &data[last..]))
+    };
+    result.with_context(|| format!("{key} holds what was never in it"))
+}
+
+/// Pages of a file of `size` bytes, each once, far from one another, until time is up.
+fn random_in(job: &Job<'_>, size: u64) -> anyhow::Result<Sample> {
+    let (name, pages) = (numbered(0), size / PAGE as u64);
+    let next = AtomicU64::new(0);
+    let file = open(&job.path(&name), OFlags::empty())?;
+    job.measure(|| {
+        let until = Instant::now() + job.scale.random_for;
+        in_threads(RANDOM_THREADS, |_| {
+            let mut work = Work::default();
+            let mut page = [0; PAGE];
+            while Instant::now() < until {
+                let turn = next.fetch_add(1, Relaxed);
+                if turn >= pages {
+                    break;
+                }
+                let offset = turn.wrapping_mul(STRIDE) % pages * PAGE as u64;
+                file.read_exact_at(&mut page, offset).with_context(|| format!("read {name} at {offset}"))?;
+                look(job, &name, offset, &page)?;
+                work.bytes += PAGE as u64;
+                work.items += 1;
+            }
+            Ok(work)
+        })
+    })
+}
+
+/// Reads the file once, so that the disk cache has it, and makes the kernel forget it.
+fn fill_cache(job: &Job<'_>) -> anyhow::Result<()> {
+    stream(job, 0, OFlags::empty())?;
+    std::thread::sleep(CACHE_SETTLES);
+    let file = open(&job.path(&numbered(0)), OFlags::empty())?;
+    fadvise(&file, 0, None, Advice::DontNeed)?;
+    Ok(())
+}
+
+fn open(path: &Path, flags: OFlags) -> anyhow::Result<File> {
+    let flags = i32::try_from(flags.bits())?;
+    let file = File::options().read(true).custom_flags(flags).open(path);
+    file.with_context(|| format!("open {}", path.display()))
+}
+
+/// The same work in `count` threads, each with its number; the sum.
+fn in_threads(count: u64, work: impl Fn(u64) -> anyhow::Result<Work> + Sync) -> anyhow::Result<Work> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count)
+            .map(|number| {
+                scope.spawn({
+                    let work = &work;
+                    move || work(number)
+                })
+            })
+            .collect();
+        let mut sum = Work::default();
+        for thread in threads {
+            let done = thread.join().map_err(|_| anyhow::anyhow!("a reader panicked"))??;
+            sum.bytes += done.bytes;
+            sum.items += done.items;
+        }
+        Ok(sum)
+    })
+}

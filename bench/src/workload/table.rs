@@ -1,0 +1,144 @@
+//! The workloads by name.
+
+use super::{Bucket, Unit, Workload, names, read, write};
+
+/// The plainest workload; the others say where they differ.
+const PLAIN: Workload = Workload {
+    name: "",
+    about: "",
+    bucket: Bucket::Big,
+    latency_ms: 0,
+    rate_mb: 0,
+    cache: false,
+    ttl_s: None,
+    unit: Unit::GiB,
+    floor: false,
+    run: read::sequential,
+};
+
+/// All workloads, in the order of the table.
+pub(crate) const WORKLOADS: &[Workload] = &[
+    Workload { name: "seq_read", about: "one file, 1 MiB reads", floor: true, ..PLAIN },
+    Workload {
+        name: "seq_read_4",
+        about: "four files at once, 1 MiB reads",
+        floor: true,
+        run: read::sequential_4,
+        ..PLAIN
+    },
+    Workload {
+        name: "seq_read_direct",
+        about: "one file, 1 MiB reads, O_DIRECT",
+        floor: true,
+        run: read::direct,
+        ..PLAIN
+    },
+    Workload {
+        name: "seq_read_slow",
+        about: "one file, 1 MiB reads; 20 ms a request, 90 MB/s a connection",
+        latency_ms: 20,
+        rate_mb: 90,
+        ..PLAIN
+    },
+    Workload {
+        name: "random_4k",
+        about: "4 KiB reads by 16 threads in a file of 64 GiB; 20 ms a request",
+        bucket: Bucket::Huge,
+        latency_ms: 20,
+        unit: Unit::PerSecond,
+        run: read::random,
+        ..PLAIN
+    },
+    Workload {
+        name: "small_files",
+        about: "files of 100 KiB one after another, cold",
+        bucket: Bucket::Small,
+        unit: Unit::PerSecond,
+        run: read::small_cold,
+        ..PLAIN
+    },
+    Workload {
+        name: "small_files_listed",
+        about: "the same after a listing, names kept for 60 s",
+        bucket: Bucket::Small,
+        ttl_s: Some(60),
+        unit: Unit::PerSecond,
+        run: read::small_listed,
+        ..PLAIN
+    },
+    Workload {
+        name: "small_files_16",
+        about: "the same cold by 16 threads; 20 ms a request",
+        bucket: Bucket::Small,
+        latency_ms: 20,
+        unit: Unit::PerSecond,
+        run: read::small_16,
+        ..PLAIN
+    },
+    Workload {
+        name: "first_byte",
+        about: "first 4 KiB of a cold file; 20 ms a request",
+        bucket: Bucket::Huge,
+        latency_ms: 20,
+        unit: Unit::Each,
+        run: read::first_byte,
+        ..PLAIN
+    },
+    Workload {
+        name: "list_names",
+        about: "all names of one big directory; 20 ms a request",
+        bucket: Bucket::Names,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::list,
+        ..PLAIN
+    },
+    Workload {
+        name: "walk",
+        about: "a tree of small folders, every file looked at",
+        bucket: Bucket::Tree,
+        unit: Unit::Whole,
+        run: names::walk,
+        ..PLAIN
+    },
+    Workload {
+        name: "write_1g",
+        about: "one file, 1 MiB writes, closed",
+        bucket: Bucket::Write,
+        run: write::one,
+        ..PLAIN
+    },
+    Workload {
+        name: "write_slow",
+        about: "the same; 20 ms a request, 90 MB/s a connection",
+        bucket: Bucket::Write,
+        latency_ms: 20,
+        rate_mb: 90,
+        run: write::one,
+        ..PLAIN
+    },
+    Workload {
+        name: "create_4k",
+        about: "files of 4 KiB created and closed; 20 ms a request",
+        bucket: Bucket::Write,
+        latency_ms: 20,
+        unit: Unit::Each,
+        run: write::small,
+        ..PLAIN
+    },
+    Workload {
+        name: "cached",
+        about: "one file again out of the disk cache, page cache dropped",
+        cache: true,
+        run: read::cached,
+        ..PLAIN
+    },
+    Workload {
+        name: "cached_random",
+        about: "4 KiB reads by 16 threads out of the disk cache, page cache dropped",
+        cache: true,
+        unit: Unit::PerSecond,
+        run: read::cached_random,
+        ..PLAIN
+    },
+];

@@ -1,0 +1,49 @@
+//! Writing: one big file, many small ones; the time ends when the last close has returned.
+
+use std::fs::File;
+use std::io::Write as _;
+
+use anyhow::Context as _;
+
+use super::{Job, Sample, Work};
+use crate::pattern::{base_of, fill};
+
+/// Size of a write in bytes.
+const WRITE: usize = 1 << 20;
+const SMALL: usize = 4096;
+
+pub(super) fn one(job: &Job<'_>) -> anyhow::Result<Sample> {
+    let (key, size) = (format!("one-{:04}", job.serial), job.scale.big_bytes);
+    let base = base_of(&key);
+    job.measure_writing(&key, || {
+        let mut file = create(job, &key)?;
+        let mut buf = vec![0; WRITE];
+        for offset in (0..size).step_by(WRITE) {
+            let count = WRITE.min((size - offset) as usize);
+            fill(base, offset, &mut buf[..count]);
+            file.write_all(&buf[..count]).with_context(|| format!("write {key} at {offset}"))?;
+        }
+        // The store is asked afterwards: an error of close shows as an object that never comes.
+        drop(file);
+        Ok(Work { bytes: size, items: 1 })
+    })
+}
+
+pub(super) fn small(job: &Job<'_>) -> anyhow::Result<Sample> {
+    let prefix = format!("small-{:04}-", job.serial);
+    job.measure_writing(&prefix, || {
+        let mut buf = [0; SMALL];
+        for number in 0..job.scale.created {
+            let key = format!("{prefix}{number:06}");
+            fill(base_of(&key), 0, &mut buf);
+            let mut file = create(job, &key)?;
+            file.write_all(&buf).with_context(|| format!("write {key}"))?;
+            drop(file);
+        }
+        Ok(Work { bytes: job.scale.created * SMALL as u64, items: job.scale.created })
+    })
+}
+
+fn create(job: &Job<'_>, key: &str) -> anyhow::Result<File> {
+    File::create_new(job.path(key)).with_context(|| format!("create {key}"))
+}

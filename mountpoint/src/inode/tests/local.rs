@@ -1,0 +1,192 @@
+//! What is made here and not stored yet.
+
+use super::*;
+
+#[tokio::test]
+async fn a_directory_is_local_until_a_file_below_it_is_stored() {
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    let d = bench.table.mkdir(ROOT, OsStr::new("d")).await.unwrap().ino;
+    let e = bench.table.mkdir(d, OsStr::new("e")).await.unwrap().ino;
+    assert!(bench.client.keys().is_empty());
+    assert_eq!(bench.names(ROOT).await, ["d"]);
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("d")).await, ErrorKind::NotEmpty);
+    bench.write(e, "f", "content").await;
+    assert_eq!(bench.client.keys(), ["d/e/f"]);
+    bench.clock.advance(Duration::from_secs(2));
+    assert_eq!(bench.lookup(ROOT, "d").await.unwrap().ino, d, "the same inode, stored now");
+    assert_error!(bench.table.rmdir(d, OsStr::new("e")).await, ErrorKind::NotPermitted(_));
+    bench.client.remove("d/e/f");
+    bench.clock.advance(Duration::from_secs(2));
+    assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn only_local_empty_directories_are_removed() {
+    let bench = Bench::new(Ttl::Minimal, &["r/x", "f"]);
+    bench.table.mkdir(ROOT, OsStr::new("d")).await.unwrap();
+    bench.table.rmdir(ROOT, OsStr::new("d")).await.unwrap();
+    assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("r")).await, ErrorKind::NotPermitted(_));
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("f")).await, ErrorKind::NotADirectory);
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("none")).await, ErrorKind::NotFound);
+    let r = bench.lookup(ROOT, "r").await.unwrap().ino;
+    bench.table.create(r, OsStr::new("new")).await.unwrap();
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("r")).await, ErrorKind::NotEmpty);
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken_is_not_made_again() {
+    let bench = Bench::new(Ttl::Minimal, &["f", "d/x"]);
+    for name in ["f", "d"] {
+        assert_error!(bench.table.create(ROOT, OsStr::new(name)).await, ErrorKind::Exists);
+        assert_error!(bench.table.mkdir(ROOT, OsStr::new(name)).await, ErrorKind::Exists);
+    }
+    bench.table.create(ROOT, OsStr::new("new")).await.unwrap();
+    assert_error!(bench.table.create(ROOT, OsStr::new("new")).await, ErrorKind::Exists);
+    assert_error!(bench.table.mkdir(ROOT, OsStr::new("new")).await, ErrorKind::Exists);
+}
+
+#[tokio::test]
+async fn a_create_relies_on_the_lookup_just_before_it() {
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    assert_error!(bench.lookup(ROOT, "a").await, ErrorKind::NotFound);
+    let (made, cost) = bench.cost(bench.table.create(ROOT, OsStr::new("a"))).await;
+    made.unwrap();
+    assert_eq!(cost, 0);
+    assert_error!(bench.lookup(ROOT, "b").await, ErrorKind::NotFound);
+    bench.clock.advance(FRESH);
+    bench.client.insert("b", "");
+    assert_error!(bench.table.create(ROOT, OsStr::new("b")).await, ErrorKind::Exists);
+}
+
+#[tokio::test]
+async fn a_writer_is_named_to_whoever_comes_next() {
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    let ino = bench.table.create(ROOT, OsStr::new("a")).await.unwrap().ino;
+    let wish = WriteWish::default();
+    let granted = bench.table.open_write(ino, 42, wish).await.unwrap();
+    let key = ObjectKey::new("a");
+    assert_eq!(granted, OpenWrite::Granted { key, exists_remotely: false });
+    assert_eq!(bench.table.open_write(ino, 43, wish).await.unwrap(), OpenWrite::Busy { writer: 42 });
+    assert_eq!(bench.open_read(ino).await.unwrap(), OpenRead::Busy { writer: 42 });
+    assert_error!(bench.table.unlink(ROOT, OsStr::new("a"), true).await, ErrorKind::NotPermitted(_));
+    bench.table.written(ino, 5);
+    assert_eq!(bench.table.try_getattr(ino).unwrap().unwrap().size, 5);
+    assert_eq!(bench.lookup(ROOT, "a").await.unwrap().stat.size, 5);
+}
+
+#[tokio::test]
+async fn a_stored_file_keeps_its_inode_and_shows_what_s3_says() {
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    let ino = bench.write(ROOT, "a", "content").await;
+    let meta = bench.client.meta("a").unwrap();
+    let found = bench.lookup(ROOT, "a").await.unwrap();
+    assert_eq!((found.ino, found.stat.size), (ino, 7));
+    assert_eq!(found.stat.modified, meta.last_modified);
+    let OpenRead::Object { id, keep_cache, .. } = bench.open_read(ino).await.unwrap() else { panic!() };
+    assert_eq!(id.etag, meta.etag);
+    assert!(!keep_cache, "the kernel's pages may be of before the write");
+}
+
+#[tokio::test]
+async fn giving_a_new_file_up_removes_it_and_giving_an_overwrite_up_leaves_the_object() {
+    let bench = Bench::new(Ttl::Minimal, &["old"]);
+    let wish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+    let new = bench.table.create(ROOT, OsStr::new("new")).await.unwrap().ino;
+    bench.table.open_write(new, 1, wish).await.unwrap();
+    bench.table.abandon_write(new);
+    assert_error!(bench.lookup(ROOT, "new").await, ErrorKind::NotFound);
+    let old = bench.lookup(ROOT, "old").await.unwrap().ino;
+    bench.table.open_write(old, 2, wish).await.unwrap();
+    bench.table.written(old, 3);
+    assert_eq!(bench.lookup(ROOT, "old").await.unwrap().stat.size, 3);
+    bench.table.abandon_write(old);
+    let (found, cost) = bench.cost(bench.lookup(ROOT, "old")).await;
+    assert_eq!((found.unwrap().stat.size, cost), (7, 1), "whether the upload took effect is asked");
+}
+
+#[tokio::test]
+async fn local_entries_stand_between_remote_directories_and_remote_files() {
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    let local = bench.table.create(ROOT, OsStr::new("a")).await.unwrap().ino;
+    bench.client.insert("a", "elsewhere");
+    bench.clock.advance(Duration::from_secs(2));
+    assert_eq!(bench.lookup(ROOT, "a").await.unwrap().ino, local);
+    bench.client.insert("a/b", "");
+    bench.clock.advance(Duration::from_secs(2));
+    assert_eq!(bench.lookup(ROOT, "a").await.unwrap().stat.kind, Kind::Directory);
+    bench.client.remove("a/b");
+    bench.clock.advance(Duration::from_secs(2));
+    assert_eq!(bench.lookup(ROOT, "a").await.unwrap().ino, local);
+}
+
+#[tokio::test]
+async fn a_directory_stays_while_something_local_is_below_it() {
+    let bench = Bench::new(Ttl::Minimal, &["d/e/x"]);
+    let e = bench.walk("d/e").await.unwrap().ino;
+    bench.table.create(e, OsStr::new("new")).await.unwrap();
+    bench.client.remove("d/e/x");
+    bench.clock.advance(Duration::from_secs(2));
+    assert_eq!(bench.walk("d/e").await.unwrap().ino, e);
+    assert_eq!(bench.names(ROOT).await, ["d"]);
+    assert_eq!(bench.names(e).await, ["new"]);
+}
+
+#[tokio::test]
+async fn unlink_needs_the_flag_and_removes_at_once() {
+    let bench = Bench::new(MINUTE, &["a", "d/x"]);
+    let name = OsStr::new("a");
+    let ErrorKind::NotPermitted(why) = kind(bench.table.unlink(ROOT, name, false).await) else { panic!() };
+    assert!(why.contains("--allow-delete"));
+    let ino = bench.lookup(ROOT, "a").await.unwrap().ino;
+    bench.open_read(ino).await.unwrap();
+    bench.client.inject(FaultPlan::on(Op::DeleteObject).fail(s3::ErrorKind::Denied));
+    assert_error!(bench.table.unlink(ROOT, name, true).await, ErrorKind::Remote(_));
+    assert_eq!(bench.lookup(ROOT, "a").await.unwrap().ino, ino, "nothing happened");
+    bench.table.unlink(ROOT, name, true).await.unwrap();
+    assert_error!(bench.lookup(ROOT, "a").await, ErrorKind::NotFound);
+    assert_eq!(bench.table.getattr(ino).await.unwrap().size, 7, "an open reader may go on");
+    assert_error!(bench.table.unlink(ROOT, OsStr::new("d"), true).await, ErrorKind::IsADirectory);
+    assert_eq!(bench.client.keys(), ["d/x"]);
+}
+
+#[tokio::test]
+async fn a_file_that_was_never_written_is_unlinked_without_asking_s3_to() {
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    bench.table.create(ROOT, OsStr::new("a")).await.unwrap();
+    bench.table.unlink(ROOT, OsStr::new("a"), true).await.unwrap();
+    assert_error!(bench.lookup(ROOT, "a").await, ErrorKind::NotFound);
+    assert_eq!(bench.client.calls(Op::DeleteObject), 0);
+}
+
+#[tokio::test]
+async fn what_is_local_outlives_the_kernels_references() {
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    let d = bench.table.mkdir(ROOT, OsStr::new("d")).await.unwrap().ino;
+    let f = bench.table.create(d, OsStr::new("f")).await.unwrap().ino;
+    bench.table.open_write(f, 1, WriteWish::default()).await.unwrap();
+    bench.table.forget(f, 1);
+    bench.table.forget(d, 1);
+    assert_eq!(bench.names(d).await, ["f"]);
+    let meta =
+        ObjectMeta { size: 1, etag: ETag::new("\"e\""), last_modified: bench.clock.wall(), readable: true };
+    bench.table.commit_write(f, meta);
+    assert_eq!(bench.table.len(), 1, "stored and unreferenced: nothing is left to keep");
+}
+
+#[tokio::test]
+async fn a_directory_goes_with_its_last_file_and_rmdir_of_it_is_content() {
+    let bench = Bench::new(Ttl::Indefinite, &["d/e/x", "d/e/y", "z"]);
+    bench.list(ROOT).await;
+    let e = bench.walk("d/e").await.unwrap().ino;
+    bench.lookup(e, "y").await.unwrap();
+    bench.table.unlink(e, OsStr::new("x"), true).await.unwrap();
+    let (e_again, cost) = bench.cost(bench.walk("d/e")).await;
+    assert_eq!((e_again.unwrap().ino, cost), (e, 0), "y is known to be there");
+    bench.table.unlink(e, OsStr::new("y"), true).await.unwrap();
+    let d = bench.table.try_lookup(ROOT, OsStr::new("d"));
+    assert!(d.is_none(), "it may have gone with its last file");
+    bench.table.rmdir(ROOT, OsStr::new("d")).await.unwrap();
+    assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("d")).await, ErrorKind::NotFound);
+}

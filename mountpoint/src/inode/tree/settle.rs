@@ -1,0 +1,274 @@
+//! What memory says to a lookup, and what an answer of S3 changes.
+
+use std::time::Instant;
+
+use super::{Tree, stale};
+use crate::inode::error::Result;
+use crate::inode::expiry::left;
+use crate::inode::remote::{Ask, Remote};
+use crate::inode::state::{Directory, File, Node, Place};
+use crate::inode::{FRESH, InodeNo};
+use crate::object::ObjectMeta;
+
+/// What memory says to a lookup.
+#[derive(Debug)]
+pub(in crate::inode) enum Recall {
+    /// It is this inode.
+    Found(InodeNo),
+    /// There is nothing.
+    Missing,
+    /// S3 must be asked.
+    Ask(Ask),
+}
+
+/// What an answer of S3 came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::inode) enum Settled {
+    Found(InodeNo),
+    Missing,
+}
+
+impl Tree {
+    /// What is known of a name without asking.
+    pub(in crate::inode) fn recall(&mut self, parent: InodeNo, name: &str, now: Instant) -> Result<Recall> {
+        let (_, directory) = self.directory(parent)?;
+        let child = directory.children.get(name).copied();
+        let local = directory.locals.get(name).copied();
+        let is_directory = |ino: &InodeNo| matches!(self.inodes[ino].node, Node::Directory(_));
+        if let Some(ino) = child.filter(is_directory) {
+            return Ok(self.recall_one(ino, now, Ask::DirectoryFirst));
+        }
+        if let Some(ino) = local {
+            return Ok(self.recall_one(ino, now, Ask::DirectoryOnly));
+        }
+        if let Some(ino) = child {
+            return Ok(self.recall_one(ino, now, Ask::FileFirst));
+        }
+        if let Some(recall) = self.recall_listed(parent, name, now) {
+            return Ok(recall);
+        }
+        if self.missing.contains(parent, name, now, self.ttl.missing()) {
+            return Ok(Recall::Missing);
+        }
+        Ok(Recall::Ask(Ask::Both))
+    }
+
+    pub(super) fn recall_one(&self, ino: InodeNo, now: Instant, ask: Ask) -> Recall {
+        let within = |ttl, since| !left(ttl, since, now).is_zero();
+        let (checked, sure) = match &self.inodes[&ino].node {
+            Node::Directory(directory) => {
+                (directory.checked.is_some_and(|since| within(self.ttl.directory(), since)), true)
+            }
+            Node::File(file) => {
+                let confirmed = file.stored.as_ref().and_then(|(_, confirmed)| *confirmed);
+                let sure = file.is_local() || confirmed.is_some_and(|since| within(self.ttl.file(), since));
+                (within(self.ttl.directory(), file.checked), sure)
+            }
+        };
+        match (checked, sure) {
+            (true, true) => Recall::Found(ino),
+            (true, false) => Recall::Ask(ask),
+            // That a file's name is no directory's is only known as long as a directory would be.
+            (false, _) if ask == Ask::FileFirst => Recall::Ask(Ask::Both),
+            (false, _) => Recall::Ask(ask),
+        }
+    }
+
+    /// What the directory's remembered listing says.
+    fn recall_listed(&mut self, parent: InodeNo, name: &str, now: Instant) -> Option<Recall> {
+        let (_, directory) = self.directory(parent).ok()?;
+        let listed = directory.listed.as_ref()?;
+        if left(self.ttl.listing(), listed.since, now).is_zero() {
+            self.forget_listed(parent);
+            return None;
+        }
+        if directory.changes.since(name, listed.asked).is_some() {
+            return None;
+        }
+        match listed.find(name) {
+            Some((batch, index)) => {
+                let (ino, asked, since) = (batch.ino(index), batch.asked, batch.arrived);
+                match batch.meta(index) {
+                    Some(meta) => {
+                        if left(self.ttl.file(), since, now).is_zero() {
+                            return None;
+                        }
+                        let file = File::stored(meta, since, since);
+                        self.hang(ino, parent, name, asked, Node::File(file))?;
+                    }
+                    None => {
+                        let directory = Box::new(Directory::new(since));
+                        self.hang(ino, parent, name, asked, Node::Directory(directory))?;
+                    }
+                }
+                Some(Recall::Found(ino))
+            }
+            None if left(self.ttl.missing(), listed.since, now).is_zero() => None,
+            None => Some(Recall::Missing),
+        }
+    }
+
+    /// Takes in what S3 said of a name when asked at event `asked`; the answer came at `now`.
+    pub(in crate::inode) fn settle(
+        &mut self,
+        parent: InodeNo,
+        name: &str,
+        remote: Remote,
+        asked: u64,
+        now: Instant,
+    ) -> Result<Settled> {
+        let (_, directory) = self.directory(parent)?;
+        let child = directory.children.get(name).copied();
+        let local = directory.locals.get(name).copied();
+        // Somebody learned more since: that stands.
+        if let Some(ino) = child.filter(|ino| self.inodes[ino].learned > asked) {
+            let local = local.filter(|_| matches!(self.inodes[&ino].node, Node::File(_)));
+            return Ok(Settled::Found(local.unwrap_or(ino)));
+        }
+        if let Some(ino) = local {
+            self.checked(ino, now);
+        }
+        match remote {
+            Remote::Directory => {
+                Ok(Settled::Found(self.settle_directory(parent, name, child, local, asked, now)?))
+            }
+            Remote::File { meta, alone } => {
+                let child = self.without_directory(parent, name, child);
+                if let Some(ino) = self.local(parent, name) {
+                    return Ok(Settled::Found(ino));
+                }
+                self.settle_file(parent, name, child, meta, alone, asked, now).map(Settled::Found)
+            }
+            Remote::Missing => {
+                let child = self.without_directory(parent, name, child);
+                if let Some(ino) = child {
+                    self.detach(ino);
+                }
+                match self.local(parent, name) {
+                    Some(ino) => Ok(Settled::Found(ino)),
+                    None => {
+                        let keep = self.ttl.missing().max(FRESH);
+                        self.missing.insert(parent, name, now, keep);
+                        Ok(Settled::Missing)
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn local(&self, parent: InodeNo, name: &str) -> Option<InodeNo> {
+        self.directory(parent).ok()?.1.locals.get(name).copied()
+    }
+
+    fn settle_directory(
+        &mut self,
+        parent: InodeNo,
+        name: &str,
+        child: Option<InodeNo>,
+        local: Option<InodeNo>,
+        asked: u64,
+        now: Instant,
+    ) -> Result<InodeNo> {
+        if let Some(ino) = child {
+            if let Some(directory) = self.directory_mut(ino) {
+                directory.checked = Some(now);
+                self.inodes.get_mut(&ino).expect("a child lives").learned = asked;
+                return Ok(ino);
+            }
+            self.detach(ino);
+        }
+        if let Some(ino) = local.filter(|&ino| self.directory(ino).is_ok()) {
+            self.place(ino, Place::Remote);
+            return Ok(ino);
+        }
+        let ino = self.reserve(1);
+        let node = Node::Directory(Box::new(Directory::new(now)));
+        self.hang(ino, parent, name, asked, node).ok_or_else(|| stale(parent))?;
+        Ok(ino)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one answer, spelled out")]
+    fn settle_file(
+        &mut self,
+        parent: InodeNo,
+        name: &str,
+        child: Option<InodeNo>,
+        meta: ObjectMeta,
+        alone: bool,
+        asked: u64,
+        now: Instant,
+    ) -> Result<InodeNo> {
+        if let Some(ino) = child {
+            if self.confirm(ino, &meta, alone, asked, now) {
+                return Ok(ino);
+            }
+            self.detach(ino);
+        }
+        let ino = self.reserve(1);
+        self.hang(ino, parent, name, asked, Node::File(File::stored(meta, now, now)))
+            .ok_or_else(|| stale(parent))?;
+        Ok(ino)
+    }
+
+    /// S3 said this of a stored file; false when it means another version, and so another inode.
+    pub(in crate::inode) fn confirm(
+        &mut self,
+        ino: InodeNo,
+        meta: &ObjectMeta,
+        alone: bool,
+        asked: u64,
+        now: Instant,
+    ) -> bool {
+        let Some(inode) = self.inodes.get_mut(&ino) else { return false };
+        let Node::File(file) = &mut inode.node else { return false };
+        let Some((known, confirmed)) = &mut file.stored else { return false };
+        if !known.etag.matches(meta.etag.as_str()) || known.size != meta.size {
+            return false;
+        }
+        // A listing spells some ETags without quotes: the first spelling stays, reads are pinned to it.
+        known.last_modified = meta.last_modified;
+        known.readable = meta.readable;
+        *confirmed = Some(now);
+        if alone {
+            file.checked = now;
+        }
+        inode.learned = inode.learned.max(asked);
+        true
+    }
+
+    /// S3 has no directory of that name (any more): what hangs there as one goes, or stays as a local one when
+    /// something local is below. The child that is left, a file.
+    fn without_directory(&mut self, parent: InodeNo, name: &str, child: Option<InodeNo>) -> Option<InodeNo> {
+        let ino = child?;
+        if self.directory(ino).is_err() {
+            return child;
+        }
+        if self.local(parent, name).is_none() && self.holds_locals(ino) {
+            self.place(ino, Place::Local);
+        } else {
+            self.detach(ino);
+        }
+        None
+    }
+
+    /// Whether anything below a directory exists only here.
+    fn holds_locals(&self, top: InodeNo) -> bool {
+        let mut below = vec![top];
+        while let Some(ino) = below.pop() {
+            let Ok((_, directory)) = self.directory(ino) else { continue };
+            if !directory.locals.is_empty() {
+                return true;
+            }
+            below.extend(directory.children.values());
+        }
+        false
+    }
+
+    pub(super) fn checked(&mut self, ino: InodeNo, now: Instant) {
+        match self.inodes.get_mut(&ino).map(|inode| &mut inode.node) {
+            Some(Node::Directory(directory)) => directory.checked = Some(now),
+            Some(Node::File(file)) => file.checked = now,
+            None => {}
+        }
+    }
+}
