@@ -66,11 +66,11 @@ fn a_tree_is_written_by_tar() {
 }
 
 #[test]
-fn a_tree_is_synchronised_by_rsync_in_place() {
+fn a_tree_is_synchronised_by_rsync() {
     if !need_tool("rsync") {
         return;
     }
-    let Some(mount) = TestMount::with(&Setup::new(&["--allow-overwrite"]).limit(MANY)) else { return };
+    let Some(mount) = TestMount::with(&Setup::new(&[]).limit(MANY)) else { return };
     let local = mount.scratch("local");
     tree(&local, 2_000);
     let sync = || {
@@ -82,7 +82,7 @@ fn a_tree_is_synchronised_by_rsync_in_place() {
     assert_eq!(sync(), 2_000);
     diff(&local, &mount.store().bucket_folder().join("tree"));
     assert_eq!(sync(), 0, "nothing changed");
-    fs::write(local.join("d0/s0/file 0.txt"), b"changed").unwrap();
+    fs::write(local.join("d0/s0/another"), b"new").unwrap();
     assert_eq!(sync(), 1);
     diff(&local, &mount.store().bucket_folder().join("tree"));
 }

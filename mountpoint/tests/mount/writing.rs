@@ -120,7 +120,9 @@ fn six_gibibytes_come_back_with_the_same_checksum() {
     let written = Pattern(9).write_to(&mut file, LEN, MIB).unwrap();
     file.sync_all().unwrap();
     drop(file);
+    mount.store().requests().reset();
     let read = hash_file(&mount.path("large"), MIB).unwrap();
     assert_eq!(read, (LEN, written));
+    assert!(mount.store().requests().bytes_sent() >= LEN, "it was read from the bucket");
     assert!(mount.peak_rss() <= (512 + 64) << 20, "peak RSS {} MiB", mount.peak_rss() >> 20);
 }
