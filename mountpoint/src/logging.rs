@@ -36,8 +36,8 @@ pub fn init(config: &Config) -> anyhow::Result<()> {
     let filter = match (&config.filter, config.debug) {
         (Some(filter), _) => EnvFilter::try_new(filter)
             .with_context(|| format!("MOUNTPOINT_LOG='{filter}' is no log filter"))?,
-        (None, true) => EnvFilter::new("warn,mountpoint=debug"),
-        (None, false) => EnvFilter::new("warn,mountpoint=info"),
+        (None, true) => EnvFilter::new("warn,mountpoint=debug,mount_s3=debug"),
+        (None, false) => EnvFilter::new("warn,mountpoint=info,mount_s3=info"),
     };
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
     match (&config.directory, config.stdout) {

@@ -9,6 +9,7 @@ use aws_credential_types::Credentials;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, future};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_smithy_types::error::display::DisplayErrorContext;
 use aws_types::region::Region;
 
 use super::{Config, Error, ErrorKind, Result};
@@ -161,9 +162,12 @@ impl Source {
     async fn load(&self) -> Result<Held> {
         let asked = self.ask();
         let credentials = tokio::select! {
-            answer = asked => answer.map_err(|e| no_credentials().source(e))?,
+            answer = asked => answer.map_err(|e| {
+                tracing::debug!("credentials: {}", DisplayErrorContext(&e));
+                no_credentials()
+            })?,
             () = self.clock.sleep(LOAD_MAX) => {
-                return Err(no_credentials().message("no source answered within 10 s"));
+                return Err(no_credentials().message("no source of credentials answered within 10 s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a --profile"));
             }
         };
         let held = Held {
@@ -202,7 +206,8 @@ impl Source {
 
 fn no_credentials() -> Error {
     Error::new(ErrorKind::NoCredentials, "credentials").message(
-        "none could be had; looked at the environment, the profile files, web identity, the container and the instance",
+        "none found in the environment, ~/.aws, web identity, container or instance (--debug says why of each): \
+         set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or for a public bucket --no-sign-request",
     )
 }
 

@@ -159,8 +159,5 @@ impl fmt::Display for Error {
     }
 }
 
-impl StdError for Error {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source.as_ref().map(|s| &**s as _)
-    }
-}
+/// Has no `source`: what lies below stands in the line already, and would be printed twice.
+impl StdError for Error {}
