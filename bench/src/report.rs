@@ -172,7 +172,7 @@ impl Row {
         if let Some(errors) =
             self.samples.iter().map(|sample| sample.counts.errors).max().filter(|errors| *errors > 0)
         {
-            notes.push(format!("{errors} answers of 4xx"));
+            notes.push(format!("4xx: {errors}"));
         }
         notes.join("; ")
     }

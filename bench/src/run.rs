@@ -187,7 +187,6 @@ impl Bench<'_> {
         if let Some(read_ahead_kb) = self.order.read_ahead_kb {
             mount.set_read_ahead(read_ahead_kb)?;
         }
-        row.read_ahead_kb = mount.read_ahead_kb();
         self.control.pace(Duration::from_millis(workload.latency_ms), workload.rate_mb * 1_000_000)?;
         let watchdog = Watchdog::arm(mount.pid(), RUN_LIMIT);
         let job = Job {
@@ -200,6 +199,8 @@ impl Bench<'_> {
         };
         let result = (workload.run)(&job);
         let barked = watchdog.disarm();
+        // Only now: a daemon may raise it after its mount stands.
+        row.read_ahead_kb = mount.read_ahead_kb();
         // Unmounting needs no latency, and must not wait for what a daemon still reads ahead.
         self.control.pace(Duration::ZERO, 0)?;
         if barked {
