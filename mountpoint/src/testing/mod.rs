@@ -4,8 +4,6 @@
 //! Enters: a test's wishes. Leaves: the answers S3 would give, or the fault that was ordered. Nothing here is part of a
 //! release build.
 
-#![allow(clippy::result_large_err, reason = "a test double moves few errors")]
-
 pub mod exam;
 mod fault;
 mod memory;
