@@ -9,7 +9,7 @@ use crate::cache::{BlockCache, DiskCache};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::fs::FileSystem;
-use crate::fuse::{Session, Unmounter};
+use crate::fuse::{Device, MountOptions, Session, Unmounter};
 use crate::inode::InodeTable;
 use crate::metrics::Metrics;
 use crate::prefetch::Prefetcher;
@@ -31,11 +31,21 @@ pub struct Mounted {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Asks the store, then mounts. Returns when the directory can be used.
+/// A bucket that answered, with all rooms but the kernel's side.
+#[derive(Debug)]
+pub struct Connected {
+    fs: Arc<FileSystem>,
+    device: Device,
+    options: MountOptions,
+    metrics: Arc<Metrics>,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// Asks the store whether the bucket is there, opens the cache, and joins the rooms. Nothing is mounted yet.
 ///
 /// # Errors
-/// One line that says what could not be reached, found, read or mounted, and what to look at.
-pub fn mount(config: Config) -> anyhow::Result<Mounted> {
+/// One line that says what could not be reached, found or read, and what to look at.
+pub fn connect(config: Config) -> anyhow::Result<Connected> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("mount-s3")
         .enable_all()
@@ -63,14 +73,8 @@ pub fn mount(config: Config) -> anyhow::Result<Mounted> {
         Arc::clone(&metrics),
         handle.clone(),
     );
-    let uploader = Uploader::new(
-        client,
-        pool.clone(),
-        config.upload,
-        clock.clone(),
-        Arc::clone(&metrics),
-        handle.clone(),
-    );
+    let uploader =
+        Uploader::new(client, pool.clone(), config.upload, clock.clone(), Arc::clone(&metrics), handle);
     let fs = Arc::new(FileSystem::new(inodes, prefetcher, uploader, config.fs));
     runtime.spawn(async move {
         loop {
@@ -78,9 +82,21 @@ pub fn mount(config: Config) -> anyhow::Result<Mounted> {
             pool.trim();
         }
     });
-    let session = Session::start(config.device, Arc::clone(&fs), &config.mount, Arc::clone(&metrics), handle)
-        .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;
-    Ok(Mounted { session, fs, metrics, runtime })
+    Ok(Connected { fs, device: config.device, options: config.mount, metrics, runtime })
+}
+
+impl Connected {
+    /// Mounts. Returns when the directory can be used.
+    ///
+    /// # Errors
+    /// What the kernel or fusermount3 said; nothing is left mounted then.
+    pub fn mount(self) -> anyhow::Result<Mounted> {
+        let Self { fs, device, options, metrics, runtime } = self;
+        let handle = runtime.handle().clone();
+        let session = Session::start(device, Arc::clone(&fs), &options, Arc::clone(&metrics), handle)
+            .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;
+        Ok(Mounted { session, fs, metrics, runtime })
+    }
 }
 
 impl Mounted {

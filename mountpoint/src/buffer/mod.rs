@@ -21,6 +21,7 @@ use bytes::Bytes;
 pub use budget::{Pressure, Use};
 pub use fill::Fill;
 
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 use budget::{BudgetState, Ticket};
 use page::{PageBlock, Pages};
@@ -66,6 +67,10 @@ pub struct Pool(Arc<Shared>);
 struct Shared {
     pages: Arc<Pages>,
     line: Mutex<Line>,
+    /// All bytes there may be.
+    total: u64,
+    /// Bytes of small requests, which stand beside the pages in the heap.
+    heap: AtomicU64,
     contended: tokio::sync::Notify,
 }
 
@@ -94,6 +99,8 @@ impl Pool {
         Self(Arc::new(Shared {
             pages: Arc::new(Pages::default()),
             line: Mutex::new(Line { state, wakers: Vec::new() }),
+            total,
+            heap: AtomicU64::new(0),
             contended: tokio::sync::Notify::new(),
         }))
     }
@@ -270,13 +277,17 @@ impl Reservation {
         if len > BLOCK || self.bytes < bytes {
             return None;
         }
-        let storage = if len > HEAP_MAX {
-            Storage::Page(self.pool.0.pages.take(Instant::now()).ok()?)
-        } else {
+        let in_heap = len <= HEAP_MAX;
+        let storage = if in_heap {
+            // The budget counts what is in use. Idle pages make room for the heap, or both would stay resident.
+            let heap = self.pool.0.heap.fetch_add(bytes, Relaxed) + bytes;
+            self.pool.0.pages.shrink(self.pool.0.total.saturating_sub(heap) as usize);
             Storage::Heap(vec![0; len].into_boxed_slice())
+        } else {
+            Storage::Page(self.pool.0.pages.take(Instant::now()).ok()?)
         };
         self.bytes -= bytes;
-        let charge = Charge { pool: self.pool.clone(), purpose: Mutex::new(self.purpose), bytes };
+        let charge = Charge { pool: self.pool.clone(), purpose: Mutex::new(self.purpose), bytes, in_heap };
         Some(BlockMut { storage, filled: 0, limit: len, charge })
     }
 }
@@ -300,10 +311,14 @@ struct Charge {
     pool: Pool,
     purpose: Mutex<Use>,
     bytes: u64,
+    in_heap: bool,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
+        if self.in_heap {
+            self.pool.0.heap.fetch_sub(self.bytes, Relaxed);
+        }
         let purpose = *self.purpose.lock();
         self.pool.give_back(purpose, self.bytes);
     }

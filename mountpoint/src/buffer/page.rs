@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::BLOCK;
+use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
 const HUGE_PAGE: usize = 2 << 20;
@@ -24,6 +25,8 @@ const _: () = assert!(HUGE_PAGE.is_multiple_of(BLOCK));
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     idle: Mutex<Vec<Idle>>,
+    /// Bytes mapped, in use or idle.
+    mapped: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -59,6 +62,7 @@ impl Pages {
             Some(idle) => idle.block,
             None => {
                 let mut fresh = map_huge_page()?;
+                self.mapped.fetch_add(HUGE_PAGE, Relaxed);
                 let first = fresh.pop();
                 self.idle.lock().extend(fresh.into_iter().map(|block| Idle { block, since: now }));
                 first.ok_or(std::io::ErrorKind::OutOfMemory)?
@@ -69,24 +73,41 @@ impl Pages {
 
     /// Gives huge pages back to the kernel whose blocks all lay idle for `idle_for`; returns the bytes given back.
     pub(super) fn trim(&self, now: Instant, idle_for: Duration) -> usize {
+        self.give_back(usize::MAX, |idle| now.saturating_duration_since(idle.since) >= idle_for)
+    }
+
+    /// Gives huge pages back whose blocks are all idle, until at most `limit` bytes are mapped.
+    pub(super) fn shrink(&self, limit: usize) {
+        let excess = self.mapped.load(Relaxed).saturating_sub(limit);
+        if excess > 0 {
+            self.give_back(excess, |_| true);
+        }
+    }
+
+    fn give_back(&self, at_most: usize, which: impl Fn(&Idle) -> bool) -> usize {
         let mut given_back = 0;
         let mut idle = self.idle.lock();
-        let mut old: Vec<usize> = idle
-            .iter()
-            .filter(|i| now.saturating_duration_since(i.since) >= idle_for)
-            .map(|i| i.block.0.as_ptr() as usize & !(HUGE_PAGE - 1))
-            .collect();
-        old.sort_unstable();
-        for page in old.chunk_by(|a, b| a == b).filter(|p| p.len() == BLOCKS_PER_PAGE).map(|p| p[0]) {
-            idle.retain(|i| i.block.0.as_ptr() as usize & !(HUGE_PAGE - 1) != page);
+        let mut free: Vec<usize> = idle.iter().filter(|i| which(i)).map(|i| page_of(&i.block)).collect();
+        free.sort_unstable();
+        for page in free.chunk_by(|a, b| a == b).filter(|p| p.len() == BLOCKS_PER_PAGE).map(|p| p[0]) {
+            if given_back >= at_most {
+                break;
+            }
+            idle.retain(|i| page_of(&i.block) != page);
             // SAFETY: the mapping was made by map_huge_page at this aligned address, and both owners of its
             // memory were just removed from `idle`, so nobody can reach it any more.
             if unsafe { munmap(page as *mut _, HUGE_PAGE) }.is_ok() {
                 given_back += HUGE_PAGE;
             }
         }
+        self.mapped.fetch_sub(given_back, Relaxed);
         given_back
     }
+}
+
+/// Address of the huge page that a block is part of.
+fn page_of(block: &RawBlock) -> usize {
+    block.0.as_ptr() as usize & !(HUGE_PAGE - 1)
 }
 
 /// Maps one aligned huge page and cuts it into blocks.
@@ -173,6 +194,19 @@ mod tests {
         let used = pages.take(Instant::now()).unwrap();
         let later = Instant::now() + minute;
         assert_eq!(pages.trim(later, minute), 2 * HUGE_PAGE, "three pages, one of them in use");
+        drop(used);
+    }
+
+    #[test]
+    fn shrinking_stops_at_the_limit_and_at_what_is_in_use() {
+        let pages = Arc::new(Pages::default());
+        let mut blocks: Vec<_> = (0..8).map(|_| pages.take(Instant::now()).unwrap()).collect();
+        let used = blocks.remove(3);
+        drop(blocks);
+        pages.shrink(2 * HUGE_PAGE);
+        assert_eq!(pages.mapped.load(Relaxed), 2 * HUGE_PAGE);
+        pages.shrink(0);
+        assert_eq!(pages.mapped.load(Relaxed), HUGE_PAGE, "one block is in use");
         drop(used);
     }
 }

@@ -23,12 +23,11 @@ const PROTOCOL: (u32, u32) = (7, 31);
 const PROTOCOL_OURS: (u32, u32) = (7, 40);
 
 /// Capabilities we ask for where the kernel offers them, with the reason for each.
-const CAPABILITIES: [(u64, &str); 11] = [
+const CAPABILITIES: [(u64, &str); 10] = [
     (1 << 0, "ASYNC_READ: several reads of one handle at once"),
     (1 << 3, "ATOMIC_O_TRUNC: replacing a file is one decision, at open"),
     (1 << 5, "BIG_WRITES: writes above a page"),
-    (1 << 13, "DO_READDIRPLUS: a listing's attributes save the lookups"),
-    (1 << 14, "READDIRPLUS_AUTO: but not for those who only want names"),
+    (1 << 13, "DO_READDIRPLUS: a listing's attributes save the lookups; always, as S3 sends them anyway"),
     (1 << 15, "ASYNC_DIO: large direct reads in parallel"),
     (1 << 18, "PARALLEL_DIROPS: lookups in one directory at once"),
     (1 << 22, "MAX_PAGES: requests of a whole block"),
