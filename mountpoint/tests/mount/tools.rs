@@ -66,7 +66,7 @@ fn a_tree_is_written_by_tar() {
 }
 
 #[test]
-fn a_tree_is_synchronised_by_rsync() {
+fn a_tree_is_synchronised_by_rsync_in_place() {
     if !need_tool("rsync") {
         return;
     }
