@@ -1,1 +1,3 @@
+//! The store over a folder: keys, journals, conditions, files put there by hand.
+
 

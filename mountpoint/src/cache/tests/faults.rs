@@ -1,3 +1,5 @@
+//! Every system call of the cache fails once, at every place: nothing but misses comes of it, and never wrong bytes.
+
 use std::io;
 use std::os::fd::OwnedFd;
 

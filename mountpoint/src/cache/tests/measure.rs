@@ -1,3 +1,5 @@
+//! What a hit and a put cost: ignored, run by hand (the comment at the test has the command).
+
 use std::time::{Duration, Instant};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Putting, reading and evicting at once.
+
 use super::*;
 
 /// Goal: readers never see bytes that are not the object's while others put and evict the same blocks, and the account

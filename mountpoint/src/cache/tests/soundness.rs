@@ -1,3 +1,5 @@
+//! Whatever lies on the disk, what is read is right or a miss.
+
 use super::*;
 
 #[test]

@@ -1,3 +1,5 @@
+//! Starting on directories of all kinds, with others in them, and losing them while running.
+
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
