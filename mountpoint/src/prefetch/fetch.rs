@@ -135,8 +135,20 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
     let request =
         GetObject { id: object.id.clone(), range: from..fetch.range.end, object_size: object.size() };
     let (target, no, mut start) = (Arc::clone(object), fetch.no, from);
+    let asked = shared.clock.now();
+    let mut first = None;
+    let end = fetch.range.end;
     let mut fill = Fill::new(blocks, move |block| {
         let len = block.len() as u64;
+        match first {
+            None => first = Some((len, target.shared.clock.now())),
+            Some((first, first_at)) if start + len == end => {
+                let (first_after, rest_took) = (first_at - asked, target.shared.clock.now() - first_at);
+                let rest = end - from - first;
+                target.shared.link.lock().learn(first, first_after, rest, rest_took);
+            }
+            Some(_) => {}
+        }
         if let Some(cache) = &target.shared.cache {
             target.shared.metrics.cache_misses.inc();
             cache.put(&target.id, target.size(), start / CACHE_BLOCK, block.clone());

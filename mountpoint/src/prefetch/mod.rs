@@ -6,6 +6,7 @@
 //! knows nothing of names or of FUSE.
 
 mod fetch;
+mod link;
 mod pieces;
 mod reader;
 mod window;
@@ -27,7 +28,9 @@ use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectId;
 use crate::s3::ObjectClient;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex, Weak};
+use link::Link;
 use reader::Object;
 
 /// Why bytes could not be had. Shared: several reads may fail for one reason.
@@ -41,6 +44,9 @@ pub type ReadDone = Box<dyn FnOnce(Result<Bytes, Error>) + Send>;
 pub struct Config {
     /// The window's sizes.
     pub window: WindowConfig,
+    /// Throughput to aim for, in bytes per second: with the link's latency and rate it says how much is fetched ahead. Doubling
+    /// it doubles the memory of a reader on slow connections.
+    pub throughput_target: u64,
     /// A read that waits longer than this for memory and network together fails. Doubling it makes a dead store be noticed later.
     pub wait_max: Duration,
     /// What a handle holds unread is dropped once it was not read for this long. Doubling it helps a reader that
@@ -52,6 +58,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             window: WindowConfig::default(),
+            throughput_target: 1_250_000_000,
             wait_max: Duration::from_secs(70),
             idle: Duration::from_secs(10),
         }
@@ -71,6 +78,9 @@ struct Shared {
     metrics: Arc<Metrics>,
     runtime: tokio::runtime::Handle,
     objects: Mutex<HashMap<ObjectId, Weak<Object>>>,
+    link: Mutex<Link>,
+    /// Handles that read in sequence: they share the link.
+    streams: AtomicU64,
 }
 
 impl fmt::Debug for Shared {
@@ -91,7 +101,9 @@ impl Prefetcher {
         runtime: tokio::runtime::Handle,
     ) -> Self {
         let objects = Mutex::new(HashMap::new());
-        let shared = Arc::new(Shared { client, cache, pool, config, clock, metrics, runtime, objects });
+        let (link, streams) = (Mutex::default(), AtomicU64::new(0));
+        let shared =
+            Arc::new(Shared { client, cache, pool, config, clock, metrics, runtime, objects, link, streams });
         shared.runtime.spawn(keep_house(Arc::downgrade(&shared)));
         Self(shared)
     }
@@ -117,6 +129,12 @@ impl Shared {
         if objects.get(id).is_some_and(|o| o.strong_count() == 0) {
             objects.remove(id);
         }
+    }
+
+    /// Bytes worth having ahead for one of the streams.
+    fn window_limit(&self) -> u64 {
+        let whole = self.link.lock().window(self.config.throughput_target, self.config.window.part);
+        whole / self.streams.load(Relaxed).max(1)
     }
 
     /// What handles hold unread: dropped where it lay idle, and, while somebody waits for memory, the

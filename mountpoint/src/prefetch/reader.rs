@@ -11,7 +11,7 @@ use super::{Bytes, Error, ReadDone, Shared};
 use crate::buffer::{Block, Use};
 use crate::cache::CACHE_BLOCK;
 use crate::object::ObjectId;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
 /// One version of one object, shared by all handles that read it.
@@ -155,6 +155,8 @@ impl Drop for Object {
 pub struct Reader {
     object: Arc<Object>,
     window: Mutex<Window>,
+    /// Counted among the mount's streams.
+    streams: AtomicBool,
 }
 
 impl fmt::Debug for Reader {
@@ -169,7 +171,7 @@ impl fmt::Debug for Reader {
 impl Reader {
     pub(super) fn new(object: Arc<Object>, window: Window) -> Self {
         object.readers.fetch_add(1, Relaxed);
-        Self { object, window: Mutex::new(window) }
+        Self { object, window: Mutex::new(window), streams: AtomicBool::new(false) }
     }
 
     /// Which version it reads.
@@ -195,7 +197,9 @@ impl Reader {
             return done(Ok(Bytes::default()));
         }
         *object.last_read.lock() = object.shared.clock.now();
-        let plan = self.window.lock().on_read(&range, object.shared.pool.pressure());
+        let limit = object.shared.window_limit();
+        let plan = self.window.lock().on_read(&range, object.shared.pool.pressure(), limit);
+        self.count_stream(plan.sequential && !plan.ahead.is_empty());
         let metrics = &object.shared.metrics;
 
         // `take` before anything else: the common case is one lock and one answer.
@@ -211,6 +215,13 @@ impl Reader {
         }
         metrics.fuse_reads_waited.inc();
         self.fetch(&plan, range, Box::new(done));
+    }
+
+    /// A handle that fetches ahead is a stream from then on, until it is closed.
+    fn count_stream(&self, fetches_ahead: bool) {
+        if fetches_ahead && !self.streams.load(Relaxed) && !self.streams.swap(true, Relaxed) {
+            self.object.shared.streams.fetch_add(1, Relaxed);
+        }
     }
 
     fn fetch_ahead(&self, plan: &Plan) {
@@ -247,12 +258,9 @@ impl Reader {
             (fetches, lost)
         };
         object.start(fetches);
-        let mut window = self.window.lock();
-        window.waited(&range);
         if dropped_before {
-            window.lost(&range);
+            self.window.lock().lost(&range);
         }
-        drop(window);
         self.fetch_ahead(plan);
     }
 
@@ -282,6 +290,9 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
+        if self.streams.load(Relaxed) {
+            self.object.shared.streams.fetch_sub(1, Relaxed);
+        }
         // The last handle leaves: nothing that is on its way is wanted any more.
         if self.object.readers.fetch_sub(1, Relaxed) == 1 {
             self.object.forget(&(0..u64::MAX));

@@ -14,10 +14,7 @@ pub struct WindowConfig {
     /// The first request of a run that begins at offset 0: small, so that the first byte comes soon. Doubling it saves a
     /// request per file of that size and makes the first byte of larger files later on slow connections.
     pub first: u64,
-    /// How far a window grows while reads never wait. Doubling it holds more memory per reader for nothing.
-    pub calm: u64,
-    /// How far it grows while reads wait for the network: the bandwidth-delay product of a fast link, with
-    /// many connections each limited by the store. Doubling it helps only links beyond that.
+    /// How far a window may grow whatever the link asks for. Doubling it helps only links beyond 10 Gbit/s at 100 ms.
     pub max: u64,
     /// Bytes of one request to the store. Doubling it halves the requests and the connections in use.
     pub part: u64,
@@ -25,7 +22,7 @@ pub struct WindowConfig {
 
 impl Default for WindowConfig {
     fn default() -> Self {
-        Self { first: 512 << 10, calm: 16 << 20, max: 256 << 20, part: 8 << 20 }
+        Self { first: 512 << 10, max: 256 << 20, part: 8 << 20 }
     }
 }
 
@@ -58,8 +55,6 @@ struct Run {
     /// How many bytes it has read.
     progress: u64,
     window: u64,
-    /// A read of it had to wait since the last request.
-    waited: bool,
     last_used: u64,
 }
 
@@ -78,27 +73,20 @@ impl Window {
         Self { config, size, runs: Vec::new(), reads: 0 }
     }
 
-    /// A read of `range` (not empty, within the object).
-    pub fn on_read(&mut self, range: &Range<u64>, pressure: Pressure) -> Plan {
+    /// A read of `range` (not empty, within the object). `limit`: bytes that are worth having ahead on this link.
+    pub fn on_read(&mut self, range: &Range<u64>, pressure: Pressure, limit: u64) -> Plan {
         self.reads += 1;
         let demand = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE).min(self.size);
         match self.runs.iter().position(|run| run.continued_by(range)) {
             Some(at) => {
                 self.runs[at].last_used = self.reads;
-                let (ahead, forget) = self.runs[at].advance(range, self.size, &self.config, pressure);
+                let (ahead, forget) = self.runs[at].advance(range, self.size, &self.config, pressure, limit);
                 Plan { demand, ahead, sequential: true, forget }
             }
             None => {
                 let (ahead, forget) = self.begin(range, pressure);
                 Plan { demand, sequential: range.start == 0, ahead, forget }
             }
-        }
-    }
-
-    /// The read of `range` was not there and had to wait: the run it belongs to may look further ahead.
-    pub fn waited(&mut self, range: &Range<u64>) {
-        if let Some(run) = self.runs.iter_mut().find(|run| run.owns(range)) {
-            run.waited = true;
         }
     }
 
@@ -115,7 +103,6 @@ impl Window {
             planned_to: range.end.next_multiple_of(PAGE).min(self.size),
             progress: range.end - range.start,
             window: 0,
-            waited: false,
             last_used: self.reads,
         };
         // Whoever starts at the beginning most likely goes on.
@@ -159,6 +146,7 @@ impl Run {
         size: u64,
         config: &WindowConfig,
         pressure: Pressure,
+        limit: u64,
     ) -> (Range<u64>, Range<u64>) {
         let skipped = if range.start > self.front + SLACK { self.front..range.start } else { 0..0 };
         self.progress += range.end.saturating_sub(self.front.max(range.start));
@@ -168,8 +156,9 @@ impl Run {
             Pressure::Some => self.window,
             Pressure::High => self.window / 2,
         };
-        let calm = self.window.clamp(config.calm, config.max);
-        self.window = grown.clamp(config.first.min(config.part), calm);
+        // At least two parts: one on its way while the other is read.
+        let limit = limit.clamp(config.part * 2, config.max.max(config.part * 2));
+        self.window = grown.clamp(config.first.min(config.part), limit);
 
         let start = self.planned_to.max(self.front.next_multiple_of(PAGE)).min(size);
         let wish = (self.front + self.window).min(size);
@@ -178,10 +167,6 @@ impl Run {
         if wish <= start || (wish - start < worth && self.planned_to > self.front && wish < size) {
             return (0..0, skipped);
         }
-        if self.waited && pressure == Pressure::Low {
-            self.window = (self.window * 2).min(config.max);
-        }
-        self.waited = false;
         let block = crate::buffer::BLOCK as u64;
         let end = (self.front + self.window).next_multiple_of(block.min(config.part)).min(size);
         // Large runs end at part borders, so that each request is one whole part.
@@ -201,6 +186,7 @@ mod tests {
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
+    const CALM: u64 = 16 * MIB;
 
     fn window(size: u64) -> Window {
         Window::new(WindowConfig::default(), size)
@@ -208,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_small_file_is_one_request() {
-        let plan = window(100 << 10).on_read(&(0..100 << 10), Pressure::Low);
+        let plan = window(100 << 10).on_read(&(0..100 << 10), Pressure::Low, CALM);
         assert_eq!((plan.demand, plan.ahead), (0..100 << 10, 100 << 10..100 << 10));
     }
 
@@ -218,7 +204,7 @@ mod tests {
         let mut planned = 0;
         let mut sizes = Vec::new();
         for offset in (0..64 * MIB).step_by(128 << 10) {
-            let plan = window.on_read(&(offset..offset + (128 << 10)), Pressure::Low);
+            let plan = window.on_read(&(offset..offset + (128 << 10)), Pressure::Low, CALM);
             assert!(plan.sequential && plan.forget.is_empty());
             planned = planned.max(plan.demand.end);
             if !plan.ahead.is_empty() {
@@ -234,16 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_waits_looks_further_ahead_up_to_the_maximum() {
+    fn a_link_that_asks_for_more_is_given_more() {
         let mut window = window(4 << 30);
         let mut planned = 0;
         for offset in (0..(1u64 << 30)).step_by(MIB as usize) {
             let range = offset..offset + MIB;
-            planned = planned.max(window.on_read(&range, Pressure::Low).ahead.end);
-            window.waited(&range);
+            planned = planned.max(window.on_read(&range, Pressure::Low, 200 * MIB).ahead.end);
         }
         let ahead = planned - (1 << 30);
-        assert!((200 * MIB..=256 * MIB).contains(&ahead), "{} MiB ahead", ahead / MIB);
+        assert!((190 * MIB..=210 * MIB).contains(&ahead), "{} MiB ahead", ahead / MIB);
     }
 
     #[test]
@@ -251,7 +236,7 @@ mod tests {
         let mut window = window(1 << 30);
         for i in 1..2000u64 {
             let offset = (i * 7_919_654_321) % (1 << 30) / 4096 * 4096;
-            let plan = window.on_read(&(offset..offset + 4096), Pressure::Low);
+            let plan = window.on_read(&(offset..offset + 4096), Pressure::Low, CALM);
             assert!(!plan.sequential);
             assert_eq!(plan.demand, offset..offset + 4096);
             assert!(plan.ahead.is_empty());
@@ -265,7 +250,7 @@ mod tests {
         for step in 0..64u64 {
             for (i, ahead) in ahead.iter_mut().enumerate() {
                 let offset = i as u64 * 200 * MIB + step * MIB;
-                let plan = window.on_read(&(offset..offset + MIB), Pressure::Low);
+                let plan = window.on_read(&(offset..offset + MIB), Pressure::Low, CALM);
                 *ahead = (*ahead).max(plan.ahead.end.saturating_sub(offset));
             }
         }
@@ -278,9 +263,9 @@ mod tests {
         for step in 0..100u64 {
             for i in 0..20u64 {
                 let offset = 500 * MIB + (step * 20 + i) * 7_919 * 4096 % (400 * MIB);
-                window.on_read(&(offset..offset + 4096), Pressure::Low);
+                window.on_read(&(offset..offset + 4096), Pressure::Low, CALM);
             }
-            let plan = window.on_read(&(step * MIB..(step + 1) * MIB), Pressure::Low);
+            let plan = window.on_read(&(step * MIB..(step + 1) * MIB), Pressure::Low, CALM);
             assert!(plan.sequential);
         }
     }
@@ -298,13 +283,12 @@ mod tests {
                 let range = start..(start + len).min(size);
                 next = range.end;
                 let pressure = [Pressure::Low, Pressure::Some, Pressure::High][pressure as usize];
-                let plan = window.on_read(&range, pressure);
+                let plan = window.on_read(&range, pressure, CALM * 16);
                 prop_assert!(plan.demand.start <= range.start && plan.demand.end >= range.end);
                 prop_assert!(plan.demand.end <= size && plan.ahead.end <= size);
                 prop_assert!(plan.demand.end - plan.demand.start < len + 2 * PAGE);
                 prop_assert!(plan.ahead.start <= plan.ahead.end);
                 prop_assert!(plan.ahead.end.saturating_sub(range.end) <= 256 * MIB + 8 * MIB);
-                window.waited(&range);
             }
         }
     }
