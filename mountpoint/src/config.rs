@@ -72,6 +72,9 @@ impl Config {
             let endpoint = s3.endpoint_url.clone().unwrap_or_default();
             cache::Config {
                 size_max: args.cache.max_cache_size.map(|mib| mib << 20),
+                // What a network brings faster than the disk takes waits in memory, and holds its share of it: so
+                // read-ahead slows down before blocks have to be dropped.
+                queue_max: (memory / 4 / cache::CACHE_BLOCK) as usize,
                 ..cache::Config::new(dir, endpoint, &bucket)
             }
         });

@@ -30,10 +30,10 @@ pub(super) struct Fetch {
 /// A request's first pieces are small, so that the first of them can be answered early.
 const FIRST_PIECE: u64 = 128 << 10;
 
-/// Splits a range into requests: runs of blocks the cache has and runs it has not, the latter cut at part borders.
+/// Splits a range into requests: runs of blocks the cache has and runs it has not, the latter cut at multiples of `request`.
 pub(super) fn split(
     range: &Range<u64>,
-    part: u64,
+    request: u64,
     cached: impl Fn(u64) -> bool,
 ) -> Vec<(Source, Range<u64>)> {
     let mut requests: Vec<(Source, Range<u64>)> = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn split(
         let source = if cached(block) { Source::Cache } else { Source::Store };
         let end = ((block + 1) * CACHE_BLOCK).min(range.end);
         match requests.last_mut() {
-            Some((s, r)) if *s == source && r.start / part == (end - 1) / part => r.end = end,
+            Some((s, r)) if *s == source && r.start / request == (end - 1) / request => r.end = end,
             _ => requests.push((source, at..end)),
         }
         at = end;

@@ -58,7 +58,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             window: WindowConfig::default(),
-            throughput_target: 1_250_000_000,
+            throughput_target: 2_000_000_000,
             wait_max: Duration::from_secs(70),
             idle: Duration::from_secs(10),
         }

@@ -95,6 +95,7 @@ impl Object {
         pieces: &mut Pieces,
         range: &Range<u64>,
         purpose: Use,
+        request: u64,
         keep: bool,
     ) -> Vec<fetch::Fetch> {
         let cache = self.shared.cache.as_deref();
@@ -108,9 +109,9 @@ impl Object {
         };
         let mut fetches = Vec::new();
         for missing in pieces.missing(&range) {
-            for (source, run) in fetch::split(&missing, self.shared.config.window.part, |block| {
-                cache.is_some_and(|c| c.contains(&self.id, block))
-            }) {
+            for (source, run) in
+                fetch::split(&missing, request, |block| cache.is_some_and(|c| c.contains(&self.id, block)))
+            {
                 let cuts = fetch::cut(&run, cache.is_some());
                 // Read-ahead takes memory that is free now, or does not happen.
                 let reservation = match purpose {
@@ -229,7 +230,13 @@ impl Reader {
         if plan.ahead.is_empty() {
             return;
         }
-        let fetches = self.object.plan_fetches(&mut self.object.pieces.lock(), &plan.ahead, Use::Ahead, true);
+        let fetches = self.object.plan_fetches(
+            &mut self.object.pieces.lock(),
+            &plan.ahead,
+            Use::Ahead,
+            plan.request,
+            true,
+        );
         self.object.start(fetches);
     }
 
@@ -251,9 +258,15 @@ impl Reader {
             let mut fetches = Vec::new();
             if plan.sequential && !plan.ahead.is_empty() && plan.ahead.start <= plan.demand.end {
                 let both = plan.demand.start..plan.ahead.end.max(plan.demand.end);
-                fetches = object.plan_fetches(&mut pieces, &both, Use::Ahead, true);
+                fetches = object.plan_fetches(&mut pieces, &both, Use::Ahead, plan.request, true);
             }
-            fetches.extend(object.plan_fetches(&mut pieces, &plan.demand, Use::Demand, plan.sequential));
+            fetches.extend(object.plan_fetches(
+                &mut pieces,
+                &plan.demand,
+                Use::Demand,
+                plan.request,
+                plan.sequential,
+            ));
             pieces.wait(range.clone(), done);
             (fetches, lost)
         };

@@ -34,6 +34,8 @@ pub struct Plan {
     /// What to fetch beyond it; empty for a random read and while enough is on its way. Begins where the run's earlier
     /// requests ended, which may be before, inside or behind `demand`.
     pub ahead: Range<u64>,
+    /// Bytes of one request for what is ahead, at most.
+    pub request: u64,
     /// Whether the read continues a run (its block is worth keeping until it was read to the end).
     pub sequential: bool,
     /// A region that a run left behind: what is held of it will not be asked for.
@@ -43,6 +45,9 @@ pub struct Plan {
 const RUNS_MAX: usize = 8;
 /// Random reads are fetched in pages.
 const PAGE: u64 = 4096;
+/// How many times what a run has read it may have ahead: a reader that stops early wastes at most this much, one that goes
+/// on is at full speed after as many round trips as it takes to grow so.
+const GROWTH: u64 = 4;
 /// How far out of order the reads of one run may come: a kernel's read-ahead in flight.
 const SLACK: u64 = 1 << 20;
 
@@ -80,12 +85,14 @@ impl Window {
         match self.runs.iter().position(|run| run.continued_by(range)) {
             Some(at) => {
                 self.runs[at].last_used = self.reads;
-                let (ahead, forget) = self.runs[at].advance(range, self.size, &self.config, pressure, limit);
-                Plan { demand, ahead, sequential: true, forget }
+                let run = &mut self.runs[at];
+                let (ahead, forget) = run.advance(range, self.size, &self.config, pressure, limit);
+                let request = run.request(self.config.part, limit);
+                Plan { demand, ahead, request, sequential: true, forget }
             }
             None => {
                 let (ahead, forget) = self.begin(range, pressure);
-                Plan { demand, sequential: range.start == 0, ahead, forget }
+                Plan { demand, ahead, request: self.config.part, sequential: range.start == 0, forget }
             }
         }
     }
@@ -140,6 +147,16 @@ impl Run {
         range.end <= self.front && range.end + SLACK >= self.front
     }
 
+    /// On a link that wants many connections, a window that is still small is fetched in small requests, so
+    /// that many connections carry it; on one that a few parts fill, requests are whole parts from the start.
+    fn request(&self, part: u64, limit: u64) -> u64 {
+        if limit <= 4 * part {
+            return part;
+        }
+        let block = crate::buffer::BLOCK as u64;
+        (self.window / 8 / block * block).clamp(block.min(part), part)
+    }
+
     fn advance(
         &mut self,
         range: &Range<u64>,
@@ -152,7 +169,7 @@ impl Run {
         self.progress += range.end.saturating_sub(self.front.max(range.start));
         self.front = self.front.max(range.end);
         let grown = match pressure {
-            Pressure::Low => self.progress.saturating_mul(2).min(self.window.saturating_mul(2)),
+            Pressure::Low => self.progress.saturating_mul(GROWTH).min(self.window.saturating_mul(GROWTH)),
             Pressure::Some => self.window,
             Pressure::High => self.window / 2,
         };
@@ -169,12 +186,9 @@ impl Run {
         }
         let block = crate::buffer::BLOCK as u64;
         let end = (self.front + self.window).next_multiple_of(block.min(config.part)).min(size);
-        // Large runs end at part borders, so that each request is one whole part.
-        let end = if end - start > config.part && end < size {
-            (end / config.part * config.part).max(start)
-        } else {
-            end
-        };
+        // Ends at part borders where it can, so that each request is one whole part.
+        let border = end / config.part * config.part;
+        let end = if border > start && end < size { border } else { end };
         self.planned_to = end.max(start);
         (start..self.planned_to, skipped)
     }
@@ -199,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_request_is_small_and_the_window_doubles_to_whole_parts() {
+    fn the_first_request_is_small_and_the_window_grows_to_whole_parts() {
         let mut window = window(1 << 30);
         let mut planned = 0;
         let mut sizes = Vec::new();
