@@ -159,6 +159,8 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     if !flags.contains(rustix::fs::OFlags::RDWR) {
         bail!("{} must be open for reading and writing", directory.display());
     }
+    // The loop waits in read(2).
+    rustix::fs::fcntl_setfl(fd.as_fd(), flags - rustix::fs::OFlags::NONBLOCK)?;
     rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC)?;
     Ok(fuse::Device::Adopted(fd))
 }

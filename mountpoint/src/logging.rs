@@ -39,7 +39,7 @@ pub fn init(config: &Config) -> anyhow::Result<()> {
         (None, true) => EnvFilter::new("warn,mountpoint=debug,mount_s3=debug"),
         (None, false) => EnvFilter::new("warn,mountpoint=info,mount_s3=info"),
     };
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).log_internal_errors(false);
     match (&config.directory, config.stdout) {
         (Some(directory), stdout) => {
             let file = open_file(directory)?;

@@ -39,7 +39,13 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
     }
     let mounted = start(args);
     if in_background {
-        daemon::report(mounted.as_ref().map(|_| ()))?;
+        if let Err(error) = daemon::report(mounted.as_ref().map(|_| ())) {
+            // Nobody waits for this mount any more.
+            if let Ok((mounted, _)) = &mounted {
+                let _ = mounted.unmounter().unmount();
+            }
+            return Err(error);
+        }
         if mounted.is_err() {
             // The first process tells the user.
             std::process::exit(1);
@@ -47,7 +53,7 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
     }
     let (mounted, signals) = mounted?;
     tracing::info!("{} is mounted at {}", args.bucket, args.directory.display());
-    unmount_on_signals(signals, mounted.unmounter())?;
+    unmount_on_signals(signals, mounted.unmounter(), mounted.farewell())?;
     let served = mounted.wait();
     tracing::info!("{} is unmounted", args.bucket);
     served
@@ -67,14 +73,21 @@ fn start(args: &Args) -> anyhow::Result<(mount::Mounted, Signals)> {
 }
 
 /// SIGINT, SIGTERM and SIGHUP unmount; serving ends then by itself. A device that was handed to us is left: its
-/// owner unmounts, or mounts anew.
-fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter) -> anyhow::Result<()> {
+/// owner unmounts, or mounts anew; uploads are ended before we leave.
+fn unmount_on_signals(
+    mut signals: Signals,
+    unmounter: Unmounter,
+    farewell: mount::Farewell,
+) -> anyhow::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
             tracing::info!("signal {signal}: unmounting");
             match unmounter.unmount() {
                 Ok(true) => {}
-                Ok(false) => std::process::exit(0),
+                Ok(false) => {
+                    farewell.say();
+                    std::process::exit(0)
+                }
                 Err(error) => tracing::error!("unmounting failed: {error}"),
             }
         }

@@ -105,20 +105,42 @@ impl Mounted {
         self.session.unmounter()
     }
 
+    /// A handle that says goodbye to the store, for a mount that somebody else unmounts.
+    pub fn farewell(&self) -> Farewell {
+        Farewell { fs: Arc::clone(&self.fs), runtime: self.runtime.handle().clone() }
+    }
+
     /// The counters of this mount.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Serves until the unmount, then gives up what was still being written.
+    /// Serves until the unmount, then completes what was closed and gives up what was still being written.
     ///
     /// # Errors
-    /// The FUSE device failed otherwise than by an unmount.
+    /// The FUSE device failed otherwise than by an unmount; it is unmounted then.
     pub fn wait(self) -> anyhow::Result<()> {
+        let (farewell, unmounter) = (self.farewell(), self.unmounter());
         let served = self.session.wait().context("serving /dev/fuse");
-        let fs = self.fs;
-        let _ = self.runtime.block_on(async { tokio::time::timeout(GOODBYE_WITHIN, fs.abort_all()).await });
+        if served.is_err() {
+            let _ = unmounter.unmount();
+        }
+        farewell.say();
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         served
+    }
+}
+
+/// See [`Mounted::farewell`].
+#[derive(Clone, Debug)]
+pub struct Farewell {
+    fs: Arc<FileSystem>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Farewell {
+    /// Completes what was closed and gives up what was still being written, within ten seconds. Not for a thread of the runtime.
+    pub fn say(&self) {
+        self.runtime.block_on(self.fs.end(GOODBYE_WITHIN));
     }
 }

@@ -8,9 +8,11 @@ mod common;
 mod mount {
     mod crash;
     mod faults;
+    mod interrupts;
     mod memory;
     mod names;
     mod reading;
+    mod requests;
     mod semantics;
     mod shared;
     mod start;

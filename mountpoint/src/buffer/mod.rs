@@ -155,7 +155,7 @@ impl Pool {
                 }
             };
             if let Some((ticket, slot)) = waiting {
-                pool.0.contended.notify_waiters();
+                pool.0.contended.notify_one();
                 Waiting { pool: pool.clone(), ticket, slot, purpose, bytes, done: false }.await;
             }
             Reservation { pool, purpose, bytes }

@@ -1,9 +1,11 @@
 //! create, open, read, write, flush, fsync, release.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 
 use super::handle::{FileHandle, HandleNo, Mode, Writer};
-use super::process::same_process;
+use super::process::{is_of_process, thread_group};
 use super::{Entry, Error, FileSystem, Result};
 use crate::inode::{InodeNo, OpenRead, OpenWrite, WriteWish};
 use crate::prefetch::Bytes;
@@ -52,6 +54,14 @@ fn on_flush(written: u64, by_opener: bool) -> FlushAction {
     if written > 0 && by_opener { FlushAction::Complete } else { FlushAction::WaitForRelease }
 }
 
+fn refuse_sync(flags: OpenFlags) -> Result<()> {
+    if flags.sync {
+        let why = "O_SYNC and O_DSYNC can't be honoured: a file is stored when it is closed or fsynced";
+        return Err(Error::new(Errno::INVAL, why));
+    }
+    Ok(())
+}
+
 impl FileSystem {
     /// Creates a file and opens it for writing. Nothing is in the bucket before it is closed.
     pub async fn create(
@@ -61,11 +71,14 @@ impl FileSystem {
         flags: OpenFlags,
         pid: u32,
     ) -> Result<(Entry, Opened)> {
+        refuse_sync(flags)?;
         let entry = self.make_file(parent, name).await?;
         let flags = OpenFlags { write: true, ..flags };
         match self.open(entry.attr.ino, flags, pid).await {
             Ok(opened) => Ok((entry, opened)),
             Err(error) => {
+                // Nobody will write it: the name goes, too.
+                self.inodes.abandon_write(entry.attr.ino);
                 self.inodes.forget(entry.attr.ino, 1);
                 Err(error)
             }
@@ -89,10 +102,7 @@ impl FileSystem {
 
     /// Opens a file for reading or for writing.
     pub async fn open(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Opened> {
-        if flags.sync {
-            let why = "O_SYNC and O_DSYNC can't be honoured: a file is stored when it is closed or fsynced";
-            return Err(Error::new(Errno::INVAL, why));
-        }
+        refuse_sync(flags)?;
         if flags.write && self.config.read_only {
             return Err(Error::new(Errno::ROFS, "the mount is read-only"));
         }
@@ -126,9 +136,11 @@ impl FileSystem {
                     let writer = Writer {
                         upload: self.uploader.create(key, false),
                         flushed: AtomicBool::new(false),
+                        released: AtomicBool::new(false),
                         settled: AtomicBool::new(false),
                     };
-                    self.files.insert(no, FileHandle { ino, opener: pid, mode: Mode::Write(writer) });
+                    let opener = thread_group(pid).unwrap_or(pid);
+                    self.files.insert(no, FileHandle { ino, opener, mode: Mode::Write(writer) });
                     return Ok(Opened { handle: no, keep_cache: false, direct: flags.direct });
                 }
                 OpenWrite::Busy { writer } => self.settle_writer(ino, HandleNo(writer)).await?,
@@ -216,7 +228,7 @@ impl FileSystem {
         };
         let Ok(writer) = open.writer() else { return Some(Ok(())) };
         writer.flushed.store(true, Ordering::Release);
-        match on_flush(writer.upload.size(), same_process(open.opener, pid)) {
+        match on_flush(writer.upload.size(), is_of_process(open.opener, pid)) {
             FlushAction::Complete => None,
             FlushAction::WaitForRelease => Some(Ok(())),
         }
@@ -262,6 +274,7 @@ impl FileSystem {
                 Ok(())
             }
             Mode::Write(writer) => {
+                writer.released.store(true, Ordering::Release);
                 writer.flushed.store(true, Ordering::Release);
                 let told = writer.settled.load(Ordering::Acquire);
                 let outcome = self.complete(&open).await;
@@ -281,15 +294,42 @@ impl FileSystem {
         Some(Ok(()))
     }
 
-    /// The mount ends: files that are still being written are given up, so that no half upload stays in the store.
-    pub async fn abort_all(&self) {
-        for open in self.files.all() {
-            if let Mode::Write(writer) = &open.mode
-                && !writer.settled.swap(true, Ordering::AcqRel)
-            {
-                tracing::warn!("inode {}: given up, it was still open when the mount ended", open.ino.0);
-                writer.upload.abort().await;
+    /// The mount ends. What was closed by its last descriptor is completed, since close(2) has answered; what is still being
+    /// written is given up, so that no half upload stays in the store. All at once, within `limit`.
+    pub async fn end(self: &Arc<Self>, limit: Duration) {
+        let ends: Vec<_> = self
+            .files
+            .all()
+            .into_iter()
+            .filter(|open| matches!(&open.mode, Mode::Write(w) if !w.settled.load(Ordering::Acquire)))
+            .map(|open| {
+                let fs = Arc::clone(self);
+                tokio::spawn(async move { fs.end_writer(&open, limit * 3 / 4).await })
+            })
+            .collect();
+        let _ = tokio::time::timeout(limit, async {
+            for end in ends {
+                let _ = end.await;
             }
+        })
+        .await;
+    }
+
+    async fn end_writer(&self, open: &FileHandle, limit: Duration) {
+        let Mode::Write(writer) = &open.mode else { return };
+        if writer.released.load(Ordering::Acquire) {
+            match tokio::time::timeout(limit, self.complete(open)).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => tracing::error!("inode {}: closed, but not stored: {error}", open.ino.0),
+                Err(_) => {
+                    tracing::error!("inode {}: closed, but not stored in time before the end", open.ino.0)
+                }
+            }
+        } else {
+            tracing::warn!("inode {}: given up, it was still open when the mount ended", open.ino.0);
+        }
+        if !writer.settled.swap(true, Ordering::AcqRel) {
+            writer.upload.abort().await;
         }
     }
 }

@@ -19,7 +19,7 @@ pub struct HandleNo(pub u64);
 #[derive(Debug)]
 pub(super) struct FileHandle {
     pub(super) ino: InodeNo,
-    /// Thread that opened it, as the kernel names it.
+    /// Process that opened it for writing; for reading, whatever the kernel said.
     pub(super) opener: u32,
     pub(super) mode: Mode,
 }
@@ -36,6 +36,8 @@ pub(super) struct Writer {
     pub(super) upload: Arc<Upload>,
     /// Somebody closed a descriptor of it: whoever opens the file next may have it completed.
     pub(super) flushed: AtomicBool,
+    /// Its last descriptor was closed.
+    pub(super) released: AtomicBool,
     /// Its outcome was told to the inode table.
     pub(super) settled: AtomicBool,
 }

@@ -127,7 +127,6 @@ impl Filesystem for FuserAdapter {
             InitFlags::FUSE_MAX_PAGES,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             InitFlags::FUSE_NO_EXPORT_SUPPORT,
         ];

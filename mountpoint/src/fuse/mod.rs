@@ -9,6 +9,7 @@ mod encode;
 mod fuser;
 mod ops;
 mod pending;
+mod process;
 mod reply;
 mod request;
 mod serve;

@@ -39,6 +39,11 @@ impl Operations {
         self.runtime.spawn(async move { done(work(fs).await) });
     }
 
+    /// Runs beside the requests.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
+    }
+
     pub(super) fn lookup(
         &self,
         parent: InodeNo,

@@ -12,7 +12,7 @@ const SHARDS: usize = 16;
 /// All requests under way.
 #[derive(Debug)]
 pub(super) struct Pending {
-    shards: [Mutex<HashMap<u64, bool>>; SHARDS],
+    shards: [Mutex<HashMap<u64, Option<u32>>>; SHARDS],
 }
 
 /// What an INTERRUPT met.
@@ -20,6 +20,8 @@ pub(super) struct Pending {
 pub(super) enum Interrupted {
     /// The request is ours to answer, with EINTR; its outcome will find that it was answered.
     Now,
+    /// Its thread goes on living: so does the request.
+    NotYet,
     /// It must run to its end.
     Never,
     /// Not here: answered already, or not taken yet.
@@ -33,14 +35,14 @@ impl Default for Pending {
 }
 
 impl Pending {
-    fn shard(&self, unique: u64) -> &Mutex<HashMap<u64, bool>> {
+    fn shard(&self, unique: u64) -> &Mutex<HashMap<u64, Option<u32>>> {
         // The kernel counts in steps of two.
         &self.shards[(unique >> 1) as usize % SHARDS]
     }
 
-    /// A request is taken.
-    pub(super) fn begin(&self, unique: u64, interruptible: bool) {
-        self.shard(unique).lock().insert(unique, interruptible);
+    /// A request is taken. `waiter`: the thread it can be interrupted for; none if it must run to its end.
+    pub(super) fn begin(&self, unique: u64, waiter: Option<u32>) {
+        self.shard(unique).lock().insert(unique, waiter);
     }
 
     /// Its answer is there. False: it was interrupted, nobody waits any more.
@@ -48,15 +50,16 @@ impl Pending {
         self.shard(unique).lock().remove(&unique).is_some()
     }
 
-    /// The kernel wants it ended early.
-    pub(super) fn interrupt(&self, unique: u64) -> Interrupted {
+    /// The kernel tells of a signal to its thread.
+    pub(super) fn interrupt(&self, unique: u64, is_dying: impl FnOnce(u32) -> bool) -> Interrupted {
         let mut shard = self.shard(unique).lock();
         match shard.get(&unique) {
-            Some(true) => {
+            Some(Some(tid)) if is_dying(*tid) => {
                 shard.remove(&unique);
                 Interrupted::Now
             }
-            Some(false) => Interrupted::Never,
+            Some(Some(_)) => Interrupted::NotYet,
+            Some(None) => Interrupted::Never,
             None => Interrupted::Unknown,
         }
     }
@@ -69,14 +72,15 @@ mod tests {
     #[test]
     fn a_request_is_answered_once_by_its_outcome_or_by_the_interrupt() {
         let pending = Pending::default();
-        pending.begin(4, true);
-        assert_eq!(pending.interrupt(4), Interrupted::Now);
+        pending.begin(4, Some(1));
+        assert_eq!(pending.interrupt(4, |_| false), Interrupted::NotYet);
+        assert_eq!(pending.interrupt(4, |tid| tid == 1), Interrupted::Now);
         assert!(!pending.end(4), "the outcome comes too late");
-        pending.begin(6, true);
+        pending.begin(6, Some(1));
         assert!(pending.end(6));
-        assert_eq!(pending.interrupt(6), Interrupted::Unknown);
-        pending.begin(8, false);
-        assert_eq!(pending.interrupt(8), Interrupted::Never);
+        assert_eq!(pending.interrupt(6, |_| true), Interrupted::Unknown);
+        pending.begin(8, None);
+        assert_eq!(pending.interrupt(8, |_| true), Interrupted::Never);
         assert!(pending.end(8));
     }
 }

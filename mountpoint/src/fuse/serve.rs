@@ -1,7 +1,9 @@
 //! Our own loop over `/dev/fuse`: a few threads that each read a request, call the operation, and read the next.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -9,6 +11,7 @@ use super::device::FuseDevice;
 use super::encode::{self, DirReply};
 use super::ops::Operations;
 use super::pending::{Interrupted, Pending};
+use super::process::is_dying;
 use super::reply::{open_flags, refusal};
 use super::request::{DecodeError, HEADER_LEN, Operation, Request, decode};
 use super::{BACKGROUND_MAX, DIR_BATCH, TRANSFER_MAX};
@@ -23,18 +26,20 @@ const PROTOCOL: (u32, u32) = (7, 31);
 const PROTOCOL_OURS: (u32, u32) = (7, 40);
 
 /// Capabilities we ask for where the kernel offers them, with the reason for each.
-const CAPABILITIES: [(u64, &str); 10] = [
+const CAPABILITIES: [(u64, &str); 9] = [
     (1 << 0, "ASYNC_READ: several reads of one handle at once"),
     (1 << 3, "ATOMIC_O_TRUNC: replacing a file is one decision, at open"),
     (1 << 5, "BIG_WRITES: writes above a page"),
     (1 << 13, "DO_READDIRPLUS: a listing's attributes save the lookups; always, as S3 sends them anyway"),
-    (1 << 15, "ASYNC_DIO: large direct reads in parallel"),
     (1 << 18, "PARALLEL_DIROPS: lookups in one directory at once"),
     (1 << 22, "MAX_PAGES: requests of a whole block"),
     (1 << 30, "INIT_EXT: the upper half of these bits"),
     (1 << 36, "DIRECT_IO_ALLOW_MMAP: mmap of a file opened with O_DIRECT"),
     (1 << 38, "NO_EXPORT_SUPPORT: no file handles by inode number, so no NFS re-export"),
 ];
+
+/// How soon a request whose thread was signalled is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// A connection that is served.
 pub(super) struct Channel {
@@ -182,7 +187,13 @@ impl Channel {
         let mut buffer = vec![0; TRANSFER_MAX as usize + 4096 + HEADER_LEN];
         while let Some(n) = self.device.read(&mut buffer)? {
             match decode(&buffer[..n]) {
-                Ok(request) => self.dispatch(request),
+                Ok(request) => {
+                    // A panic answers EIO (the reply is dropped) and costs the mount nothing else.
+                    let dispatch = AssertUnwindSafe(|| self.dispatch(request));
+                    if std::panic::catch_unwind(dispatch).is_err() {
+                        tracing::error!("/dev/fuse: a request panicked; it was answered EIO");
+                    }
+                }
                 Err(DecodeError::NoHeader) => {
                     return Err(io::Error::other(format!("/dev/fuse: a request of {n} bytes")));
                 }
@@ -195,8 +206,9 @@ impl Channel {
         Ok(())
     }
 
-    fn reply(self: &Arc<Self>, unique: u64, operation: &'static str, interruptible: bool) -> Reply {
-        self.pending.begin(unique, interruptible);
+    /// `waiter`: the thread that may be interrupted in it.
+    fn reply(self: &Arc<Self>, unique: u64, operation: &'static str, waiter: Option<u32>) -> Reply {
+        self.pending.begin(unique, waiter);
         Reply { channel: Arc::clone(self), unique, operation, open: true }
     }
 
@@ -206,11 +218,11 @@ impl Channel {
         if self.only.is_some_and(|owner| request.uid != owner && request.uid != 0)
             && !request.operation.follows_an_open()
         {
-            return self.reply(unique, "access", false).errno(Errno::ACCESS);
+            return self.reply(unique, "access", None).errno(Errno::ACCESS);
         }
         // What changes names or may have changed them runs to its end; what only waits can be interrupted.
-        let waits = |operation| self.reply(unique, operation, true);
-        let runs = |operation| self.reply(unique, operation, false);
+        let waits = |operation| self.reply(unique, operation, Some(pid));
+        let runs = |operation| self.reply(unique, operation, None);
         match request.operation {
             Operation::Lookup { name } => {
                 let (reply, undo) = (waits("lookup"), ops.clone());
@@ -246,8 +258,11 @@ impl Channel {
             Operation::Rename { .. } => runs("rename").errno(Errno::INVAL),
             Operation::Symlink | Operation::Link => runs("link").errno(Errno::PERM),
             Operation::Open { flags } => {
-                let (reply, undo) = (waits("open"), ops.clone());
-                ops.open(node, open_flags(flags), pid, move |result| match result {
+                let flags = open_flags(flags);
+                // To undo an open for writing would be to store an empty file: it runs to its end.
+                let reply = if flags.write { runs("open") } else { waits("open") };
+                let undo = ops.clone();
+                ops.open(node, flags, pid, move |result| match result {
                     Ok(opened) => {
                         if !reply.send([&encode::open(&opened)[..]]) {
                             undo.release(opened.handle, |_| {});
@@ -350,15 +365,33 @@ impl Channel {
         }
     }
 
-    fn interrupt(&self, unique: u64, target: u64) {
-        let answer = match self.pending.interrupt(target) {
-            Interrupted::Now => (target, Errno::INTR),
-            Interrupted::Never => return,
+    /// A signal came to a thread that waits. Only one that ends the thread ends its request: programs do not expect EINTR from
+    /// close, stat or readdir for a SIGCHLD. The kernel says it once, so we look again until either is over.
+    fn interrupt(self: &Arc<Self>, unique: u64, target: u64) {
+        match self.pending.interrupt(target, is_dying) {
+            Interrupted::Now => self.answer_interrupted(target, Errno::INTR),
+            Interrupted::NotYet => {
+                let channel = Arc::clone(self);
+                self.ops.spawn(async move {
+                    loop {
+                        tokio::time::sleep(LOOK_AGAIN).await;
+                        match channel.pending.interrupt(target, is_dying) {
+                            Interrupted::NotYet => {}
+                            Interrupted::Now => return channel.answer_interrupted(target, Errno::INTR),
+                            Interrupted::Never | Interrupted::Unknown => return,
+                        }
+                    }
+                });
+            }
+            Interrupted::Never => {}
             // Perhaps another thread is about to take it: the kernel sends the INTERRUPT again if it still waits.
-            Interrupted::Unknown => (unique, Errno::AGAIN),
-        };
-        if let Err(error) = self.device.reply(answer.0, answer.1.raw_os_error(), []) {
-            tracing::debug!("interrupt of {target}: {error}");
+            Interrupted::Unknown => self.answer_interrupted(unique, Errno::AGAIN),
+        }
+    }
+
+    fn answer_interrupted(&self, unique: u64, errno: Errno) {
+        if let Err(error) = self.device.reply(unique, errno.raw_os_error(), []) {
+            tracing::debug!("interrupt of {unique}: {error}");
         }
     }
 }

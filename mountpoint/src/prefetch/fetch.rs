@@ -69,16 +69,30 @@ pub(super) fn cut(range: &Range<u64>, whole_blocks: bool) -> Vec<Range<u64>> {
 /// Runs one request to its end. Aborted, it leaves nothing behind but pieces that were forgotten already.
 pub(super) async fn run(object: Arc<Object>, fetch: Fetch) {
     let no = fetch.no;
-    let wait_max = object.shared.config.wait_max;
-    let outcome = tokio::time::timeout(wait_max, attempt(&object, fetch)).await.unwrap_or_else(|_| {
-        let message = format!("no memory or no answer within {} s; raise --memory-target, or see the log for the store's errors", wait_max.as_secs());
-        Err(Error::new(ErrorKind::Timeout, "GetObject").key(&object.id.key).message(message))
-    });
-    let error = outcome.err().map(|e| {
-        tracing::warn!("reading failed: {e}");
-        Arc::new(e)
-    });
+    let mut ending = Ending { object: &object, no, done: false };
+    let error = attempt(&object, fetch).await.err().map(Arc::new);
+    ending.done = true;
     object.ended(no, error.as_ref());
+    if let Some(error) = error {
+        tracing::warn!("reading failed: {error}");
+    }
+}
+
+/// Should the request panic, whoever waits for it hears so. (An aborted one was forgotten: nobody waits.)
+struct Ending<'a> {
+    object: &'a Object,
+    no: FetchNo,
+    done: bool,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            let error =
+                Error::new(ErrorKind::Unknown, "GetObject").key(&self.object.id.key).message("given up");
+            self.object.ended(self.no, Some(&Arc::new(error)));
+        }
+    }
 }
 
 async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
@@ -87,7 +101,12 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
         Some(reservation) => reservation,
         None => {
             let bytes = fetch.cuts.iter().map(|c| charge((c.end - c.start) as usize)).sum();
-            shared.pool.reserve(Use::Demand, bytes).await
+            let waiting = shared.pool.reserve(Use::Demand, bytes);
+            tokio::time::timeout(shared.config.wait_max, waiting).await.map_err(|_| {
+                Error::new(ErrorKind::Timeout, "GetObject")
+                    .key(&object.id.key)
+                    .message("no memory came free in time; raise --memory-target")
+            })?
         }
     };
     let no_memory = || {
@@ -139,15 +158,17 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
     let mut first = None;
     let end = fetch.range.end;
     let mut fill = Fill::new(blocks, move |block| {
-        let len = block.len() as u64;
-        match first {
-            None => first = Some((len, target.shared.clock.now())),
-            Some((first, first_at)) if start + len == end => {
-                let (first_after, rest_took) = (first_at - asked, target.shared.clock.now() - first_at);
-                let rest = end - from - first;
-                target.shared.link.lock().learn(first, first_after, rest, rest_took);
+        let (len, now) = (block.len() as u64, target.shared.clock.now());
+        {
+            let mut link = target.shared.link.lock();
+            link.count(now, len);
+            match first {
+                None => first = Some((len, now)),
+                Some((first, first_at)) if start + len == end => {
+                    link.learn(first, first_at - asked, end - from - first, now - first_at);
+                }
+                Some(_) => {}
             }
-            Some(_) => {}
         }
         if let Some(cache) = &target.shared.cache {
             target.shared.metrics.cache_misses.inc();

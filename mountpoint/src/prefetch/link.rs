@@ -5,7 +5,7 @@
 //! busy processors (measured on loopback: it grew to 256 MiB for nothing, 1.7 instead of 0.6 CPU-s/GiB), so
 //! the limit comes from how long a part takes on one connection that has the processor to itself.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where the estimate starts: a connection of 100 MB/s, 10 ms away, as a store in the same region has it.
 const RATE_AT_START: f64 = 1e8;
@@ -16,6 +16,11 @@ const FORGET: f64 = 0.02;
 /// Bodies shorter than this are over before their rate can be told.
 const TELLING: u64 = 3 << 20;
 
+/// How long the bytes of all connections are counted for one figure of the throughput.
+const COUNT_FOR: Duration = Duration::from_secs(1);
+/// No more is fetched ahead than the link brings in this time, however slow it is.
+const AHEAD_AT_MOST: Duration = Duration::from_secs(4);
+
 /// The running estimate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
@@ -24,11 +29,14 @@ pub(super) struct Link {
     /// Seconds from the request to the first block, less what the block itself takes, at their shortest.
     latency: f64,
     told: bool,
+    /// Bytes per second that all connections together brought lately, once that is known.
+    throughput: Option<f64>,
+    counting: Option<(Instant, u64)>,
 }
 
 impl Default for Link {
     fn default() -> Self {
-        Self { rate: RATE_AT_START, latency: LATENCY_AT_START, told: false }
+        Self { rate: RATE_AT_START, latency: LATENCY_AT_START, told: false, throughput: None, counting: None }
     }
 }
 
@@ -48,10 +56,28 @@ impl Link {
         }
     }
 
+    /// A block of `bytes` came at `now`, on whichever connection.
+    pub(super) fn count(&mut self, now: Instant, bytes: u64) {
+        let Some((since, sum)) = &mut self.counting else {
+            self.counting = Some((now, 0));
+            return;
+        };
+        *sum += bytes;
+        let elapsed = now.saturating_duration_since(*since);
+        if elapsed >= COUNT_FOR {
+            let throughput = *sum as f64 / elapsed.as_secs_f64();
+            // A pause of the readers says nothing of the link: fall slowly, rise at once.
+            self.throughput = Some(self.throughput.map_or(throughput, |t| throughput.max(t * 0.8)));
+            self.counting = Some((now, 0));
+        }
+    }
+
     /// Bytes to have under way for `target` bytes per second, by requests of `part` bytes.
     pub(super) fn window(&self, target: u64, part: u64) -> u64 {
         let one_request = self.latency + part as f64 / self.rate;
-        (target as f64 * one_request) as u64
+        let wanted = target as f64 * one_request;
+        // A link that many connections do not widen: what is asked for must come before a reader gives up.
+        wanted.min(self.throughput.map_or(f64::MAX, |t| t * AHEAD_AT_MOST.as_secs_f64())) as u64
     }
 }
 
@@ -97,6 +123,16 @@ mod tests {
             link.learn(MIB, Duration::from_millis(32), 7 * MIB, Duration::from_millis(82));
         }
         assert!(link.window(TARGET, 8 * MIB) > 100 * MIB);
+    }
+
+    #[test]
+    fn a_link_that_is_slow_as_a_whole_is_not_asked_for_minutes_of_bytes() {
+        let mut link = after(50.0, 40e3);
+        let start = Instant::now();
+        for second in 0..5 {
+            link.count(start + Duration::from_secs(second), 1_250_000);
+        }
+        assert!(link.window(TARGET, 8 * MIB) <= 4 * 1_250_000);
     }
 
     #[test]

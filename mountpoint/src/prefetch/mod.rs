@@ -47,7 +47,8 @@ pub struct Config {
     /// Throughput to aim for, in bytes per second: with the link's latency and rate it says how much is fetched ahead. Doubling
     /// it doubles the memory of a reader on slow connections.
     pub throughput_target: u64,
-    /// A read that waits longer than this for memory and network together fails. Doubling it makes a dead store be noticed later.
+    /// A read that waits longer than this for memory fails (the network has limits of its own). Doubling it lets more readers
+    /// share too little memory.
     pub wait_max: Duration,
     /// What a handle holds unread is dropped once it was not read for this long. Doubling it helps a reader that
     /// pauses and costs memory that others could use.

@@ -78,7 +78,7 @@ impl Pieces {
     fn mark_read(&mut self, range: &Range<u64>) {
         let Some(first) = self.pieces.range(..=range.start).next_back().map(|(s, _)| *s) else { return };
         let waiters = &self.waiters;
-        let mut gone: [Option<u64>; 4] = [None; 4];
+        let mut gone = Vec::new();
         for (start, piece) in self.pieces.range_mut(first..range.end) {
             let end = start + piece.len;
             let read = range.end.min(end).saturating_sub(range.start.max(*start));
@@ -89,13 +89,11 @@ impl Pieces {
             }
             *unread = unread.saturating_sub(read);
             // A block that a reader waited for counts as read-ahead from now on, if there is room for that.
-            if (*unread == 0 || !piece.keep || !block.try_convert(Use::Ahead))
-                && let Some(slot) = gone.iter_mut().find(|g| g.is_none())
-            {
-                *slot = Some(*start);
+            if *unread == 0 || !piece.keep || !block.try_convert(Use::Ahead) {
+                gone.push(*start);
             }
         }
-        for start in gone.into_iter().flatten() {
+        for start in gone {
             self.pieces.remove(&start);
         }
     }

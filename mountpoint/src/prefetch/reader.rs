@@ -83,7 +83,8 @@ impl Object {
         if unwanted.is_empty() {
             return;
         }
-        for (_, task) in self.fetches.lock().extract_if(.., |(no, _)| unwanted.contains(no)) {
+        let tasks: Vec<_> = self.fetches.lock().extract_if(.., |(no, _)| unwanted.contains(no)).collect();
+        for (_, task) in tasks {
             task.abort();
         }
     }
