@@ -201,7 +201,7 @@ fn mount_directory(directory: &Path) -> anyhow::Result<PathBuf> {
     Ok(absolute)
 }
 
-/// A quarter of the machine, within what makes sense: reads and writes run at full speed with less, see performance.md.
+/// A quarter of the machine: no less than all make progress with, no more than sixteen read windows of the largest size.
 fn default_memory_target(memory: u64) -> u64 {
     (memory / 4).clamp(buffer::Config::TARGET_MIN, 4 << 30)
 }

@@ -12,7 +12,7 @@ use mountpoint::{logging, mount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Measured: receiving through hyper costs 30 % less CPU than with glibc's allocator (DESIGN 3).
+/// Measured: receiving through hyper costs 30 % less CPU than with glibc's allocator (ARCHITECTURE.md, Decisions).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,8 +1,8 @@
 //! Blocks of memory in huge pages, reused last-in first-out so that they stay warm in the processor's cache.
 //!
 //! Two blocks stand in one 2 MiB huge page: measured, replies out of huge pages cost the kernel 9 to 38 % less than out of
-//! 4 KiB pages (fuse-transport 0). First touch of fresh memory is dear on virtual machines, so a page is kept and used
-//! again; a huge page whose blocks both lay idle for a minute goes back to the kernel.
+//! 4 KiB pages. First touch of fresh memory is dear on virtual machines, so a page is kept and used again; a huge page
+//! whose blocks both lay idle for a minute goes back to the kernel.
 #![expect(
     unsafe_code,
     reason = "mmap, munmap and the slices over what they give: fence 1 of ARCHITECTURE.md"

@@ -2,7 +2,8 @@
 //!
 //! A handle is read by several streams at once more often than one would think (threads with their own regions, a kernel
 //! that sends its read-ahead out of order), so a [`Window`] follows up to eight *runs*. A read that continues a run is
-//! sequential and moves the run's window; any other read is random, and gets what it asked for and nothing more.
+//! sequential and moves the run's window; any other read is random, and gets what it asked for and nothing more. A
+//! window grows fourfold with what was read, up to a limit learned from the link (`link.rs`).
 
 use std::ops::Range;
 
