@@ -10,6 +10,7 @@ mod mount {
     mod faults;
     mod interrupts;
     mod memory;
+    mod model;
     mod names;
     mod reading;
     mod requests;

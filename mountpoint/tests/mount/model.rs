@@ -1,0 +1,157 @@
+//! A reference model beside a real mount: random operations, some through the mount and some on the store underneath.
+//!
+//! Goal: whatever the order, a file that is opened has the bytes that were stored last, by whomever, a name that nobody stored
+//! is not there, and a listing shows every file and nothing that never was. Method: a map of keys to bytes is the
+//! model; each step is done on the mount or the store and on the map, then compared. The seed is printed;
+//! MOUNT_S3_MODEL_SEED repeats a run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+
+use crate::common::{Pattern, Setup, Store, TestMount};
+
+const STEPS: usize = 250;
+/// Sizes around the borders that matter: empty, a page, a first request, a block, a part.
+const SIZES: [usize; 7] = [0, 1, 4097, 128 << 10, (512 << 10) + 1, 1 << 20, (8 << 20) + 3];
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+struct Model {
+    files: BTreeMap<String, (u64, usize)>,
+    /// Directories that were there at some time: without a file below them they may or may not be shown.
+    dirs: BTreeSet<String>,
+    /// Files that somebody else removed: for a moment (the TTL of attributes) the kernel may take them for files still, so
+    /// that nothing is made below them.
+    removed_elsewhere: BTreeSet<String>,
+}
+
+impl Model {
+    /// Whether a file may stand there: no directory of that name, no file where a directory is needed.
+    fn is_free_for_file(&self, path: &str) -> bool {
+        let below = format!("{path}/");
+        let above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        !self.dirs.contains(path)
+            && !self.files.keys().any(|k| k.starts_with(&below))
+            && above
+                .into_iter()
+                .all(|dir| !self.files.contains_key(dir) && !self.removed_elsewhere.contains(dir))
+    }
+
+    fn put(&mut self, path: &str, seed: u64, len: usize) {
+        self.files.insert(path.to_owned(), (seed, len));
+        self.dirs.extend(path.match_indices('/').map(|(at, _)| path[..at].to_owned()));
+    }
+
+    /// Names directly below `dir` ("" for the root): files that must show, and directories that may.
+    fn listing(&self, dir: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+        let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
+        let first =
+            |path: &str| path.strip_prefix(&prefix).map(|r| r.split('/').next().unwrap_or(r).to_owned());
+        let must = self.files.keys().filter_map(|k| first(k)).collect();
+        let may = self.dirs.iter().filter(|d| **d != dir).filter_map(|d| first(d)).collect();
+        (must, may)
+    }
+}
+
+#[test]
+fn random_operations_agree_with_a_map_while_the_store_changes_underneath() {
+    let seed = std::env::var("MOUNT_S3_MODEL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64 | 1
+    });
+    eprintln!("MOUNT_S3_MODEL_SEED={seed}");
+    let store = Store::new();
+    let options = ["--allow-delete", "--allow-overwrite"];
+    let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
+    let mut random = Random(seed);
+    let mut model =
+        Model { files: BTreeMap::new(), dirs: BTreeSet::new(), removed_elsewhere: BTreeSet::new() };
+    for step in 0..STEPS {
+        let names = ["a", "b", "c d", "\u{fc}"];
+        let mut path = names[random.below(names.len())].to_owned();
+        for _ in 0..random.below(3) {
+            path = format!("{path}/{}", names[random.below(names.len())]);
+        }
+        let (content, len) = (step as u64, SIZES[random.below(SIZES.len())]);
+        let there = model.files.contains_key(&path);
+        let what = match random.below(10) {
+            0..=2 if there || model.is_free_for_file(&path) => {
+                if let Some((dir, _)) = path.rsplit_once('/') {
+                    fs::create_dir_all(mount.path(dir))
+                        .unwrap_or_else(|e| panic!("step {step}: mkdir {dir}: {e}"));
+                }
+                fs::write(mount.path(&path), Pattern(content).bytes(0, len))
+                    .unwrap_or_else(|e| panic!("step {step}: write {path}: {e}"));
+                model.put(&path, content, len);
+                "write"
+            }
+            3 if there || model.is_free_for_file(&path) => {
+                store.put(&path, Pattern(content).bytes(0, len));
+                model.put(&path, content, len);
+                "put into the store"
+            }
+            4 if there => {
+                store.remove(&path);
+                model.files.remove(&path);
+                model.removed_elsewhere.insert(path.clone());
+                "remove from the store"
+            }
+            5 if there => {
+                fs::remove_file(mount.path(&path))
+                    .unwrap_or_else(|e| panic!("step {step}: unlink {path}: {e}"));
+                model.files.remove(&path);
+                "unlink"
+            }
+            6 => {
+                let dirs: Vec<_> = std::iter::once("")
+                    .chain(model.files.keys().filter_map(|k| Some(k.rsplit_once('/')?.0)))
+                    .collect();
+                let dir = dirs[random.below(dirs.len())].to_owned();
+                let shown: BTreeSet<String> = fs::read_dir(mount.path(&dir))
+                    .unwrap_or_else(|e| panic!("step {step}: list {dir}: {e}"))
+                    .map(|e| e.unwrap().file_name().into_string().unwrap())
+                    .collect();
+                let (must, may) = model.listing(&dir);
+                assert!(must.is_subset(&shown), "step {step}: {dir:?} shows {shown:?}, not {must:?}");
+                assert!(
+                    shown.iter().all(|n| must.contains(n) || may.contains(n)),
+                    "step {step}: {dir:?} shows {shown:?} beyond {must:?} and {may:?}"
+                );
+                "list"
+            }
+            _ => "read",
+        };
+        // The path of this step and every file of the map, by what a reader sees.
+        match (fs::read(mount.path(&path)), model.files.get(&path)) {
+            (Ok(bytes), Some((content, len))) => {
+                assert!(
+                    bytes.len() == *len && Pattern(*content).is(0, &bytes),
+                    "step {step}: {path} after {what}"
+                );
+            }
+            (Err(error), None) => assert!(
+                matches!(
+                    error.kind(),
+                    ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory
+                ),
+                "step {step}: {path} after {what}: {error}"
+            ),
+            (Ok(_), None) => panic!("step {step}: {path} is there after {what}, and should not"),
+            (Err(error), Some(_)) => panic!("step {step}: {path} after {what}: {error}"),
+        }
+    }
+    for (path, (content, len)) in &model.files {
+        let bytes = fs::read(mount.path(path)).unwrap_or_else(|e| panic!("at the end: {path}: {e}"));
+        assert!(bytes.len() == *len && Pattern(*content).is(0, &bytes), "at the end: {path}");
+        assert_eq!(store.get(path).as_deref(), Some(&bytes[..]), "at the end, in the store: {path}");
+    }
+}
