@@ -1,7 +1,7 @@
 //! Locks and atomics by one name, so that a model checker can take their place.
 //!
-//! With feature `shuttle` the same names are shuttle's, and tests named `shuttle_*` run every room that
-//! uses them under many schedules. A lock is never poisoned here: a panic in one request answers EIO and the
+//! With feature `shuttle` the same names are shuttle's, and tests named `shuttle_*` run what they lock under many schedules:
+//! today the line for memory in `buffer`. A lock is never poisoned here: a panic in one request answers EIO and the
 //! mount goes on; whoever takes the lock next finds the state as the last whole statement left it.
 
 #[cfg(feature = "shuttle")]

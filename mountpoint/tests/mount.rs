@@ -6,6 +6,8 @@ mod common;
 
 /// The modules lie in `mount/`.
 mod mount {
+    mod adopted;
+    mod cache;
     mod crash;
     mod faults;
     mod interrupts;

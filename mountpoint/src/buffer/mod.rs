@@ -491,6 +491,32 @@ mod tests {
         assert_eq!(pool.waiting(Use::Write), 0);
     }
 
+    #[cfg(feature = "shuttle")]
+    #[test]
+    fn shuttle_a_waiting_reader_is_served_whoever_gives_back() {
+        use shuttle::{future::block_on, thread::spawn};
+        let schedule = || {
+            let pool = small_pool();
+            let max = pool.request_max(Use::Demand);
+            let held: Vec<_> = std::iter::from_fn(|| pool.try_reserve(Use::Demand, max)).collect();
+            let gives_up = pool.reserve(Use::Demand, max);
+            let mut threads = vec![spawn(move || {
+                let mut waiting = Box::pin(gives_up);
+                drop(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+            })];
+            for waiting in [pool.reserve(Use::Demand, max), pool.reserve(Use::Demand, max)] {
+                threads.push(spawn(move || assert_eq!(block_on(waiting).bytes(), max)));
+            }
+            threads.extend(held.into_iter().map(|reservation| spawn(move || drop(reservation))));
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert_eq!((pool.used(Use::Demand), pool.waiting(Use::Demand)), (0, 0));
+        };
+        // A waiter that nobody wakes is a deadlock, which shuttle reports with its schedule.
+        shuttle::check_random(schedule, 1000);
+    }
+
     #[test]
     fn a_fill_hands_out_each_block_as_it_gets_full() {
         let pool = small_pool();

@@ -124,3 +124,83 @@ impl From<upload::Error> for Error {
         Self::new(errno, error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::inode::InodeTable;
+    use crate::sync::Arc;
+    use crate::testing::{FaultPlan, MemoryClient, Op};
+
+    fn store_says(kind: S3) -> s3::Error {
+        s3::Error::new(kind, "GetObject").message("the store's words")
+    }
+
+    /// What a look-up makes of it.
+    fn looked_up(kind: &S3) -> inode::Error {
+        let client = MemoryClient::new();
+        let table = InodeTable::new(client.arc(), inode::Config::default(), Clock::manual(), Arc::default());
+        client.inject(FaultPlan::on(Op::ListObjects).fail(kind.clone()));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(table.lookup(inode::ROOT, "name".as_ref())).unwrap_err()
+    }
+
+    /// What each kind is to an application: asked for by name, read through an open handle, looked up, written.
+    fn table() -> Vec<(S3, [Errno; 4])> {
+        let same = |kind, errno| (kind, [errno; 4]);
+        vec![
+            // Only an answer is "no such file": an open file whose object is gone is stale, and a look-up or a writer
+            // that meets a 404 as an error (the bucket, the upload) did not learn that the name is free.
+            (S3::NotFound, [Errno::NOENT, Errno::STALE, Errno::IO, Errno::IO]),
+            same(S3::Denied, Errno::ACCESS),
+            same(S3::NoCredentials, Errno::ACCESS),
+            same(S3::Archived, Errno::ACCESS),
+            same(S3::Changed, Errno::STALE),
+            same(S3::Exists, Errno::EXIST),
+            same(S3::TooLarge, Errno::FBIG),
+            same(S3::Unsupported, Errno::OPNOTSUPP),
+            same(S3::NoSuchBucket, Errno::IO),
+            same(S3::WrongRegion(Some("eu-west-3".into())), Errno::IO),
+            same(S3::Throttled, Errno::IO),
+            same(S3::Timeout, Errno::IO),
+            same(S3::Network, Errno::IO),
+            same(S3::ServerError, Errno::IO),
+            same(S3::Corrupt, Errno::IO),
+            same(S3::BadAnswer, Errno::IO),
+            same(S3::Unknown, Errno::IO),
+            same(S3::InvalidRequest, Errno::IO),
+        ]
+    }
+
+    #[test]
+    fn each_kind_has_one_errno_and_keeps_its_words() {
+        for (kind, errnos) in table() {
+            let answers = [
+                Error::from(&store_says(kind.clone())),
+                Error::from(Arc::new(store_says(kind.clone()))),
+                Error::from(looked_up(&kind)),
+                Error::from(upload::Error::Remote(Arc::new(store_says(kind.clone())))),
+            ];
+            let ways = ["by name", "through a handle", "looked up", "written"];
+            for ((answer, errno), way) in answers.iter().zip(errnos).zip(ways) {
+                assert_eq!(answer.errno(), errno, "{kind:?} {way}");
+                let words = if way == "looked up" { "\"name\"" } else { "the store's words" };
+                assert!(answer.to_string().contains(words), "{kind:?} {way}: {answer}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_writer_that_breaks_a_rule_is_told_which() {
+        for (error, errno) in [
+            (upload::Error::TooLarge, Errno::FBIG),
+            (upload::Error::NoMemory, Errno::NOSPC),
+            (upload::Error::Finished, Errno::BADF),
+            (upload::Error::Corrupt, Errno::IO),
+            (upload::Error::Aborted, Errno::IO),
+        ] {
+            assert_eq!(Error::from(error.clone()).errno(), errno, "{error}");
+        }
+    }
+}

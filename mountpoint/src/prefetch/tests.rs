@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::buffer::{self, BLOCK, Use};
+use crate::cache::MemoryCache;
 use crate::s3::ErrorKind;
 use crate::testing::{FaultPlan, MemoryClient, Op};
 
@@ -18,6 +19,10 @@ struct Bench {
 }
 
 fn bench(target: u64) -> Bench {
+    bench_with(target, None)
+}
+
+fn bench_with(target: u64, cache: Option<Arc<dyn BlockCache>>) -> Bench {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let client = MemoryClient::new();
     let pool = Pool::new(&buffer::Config { target, network: 0 });
@@ -25,7 +30,7 @@ fn bench(target: u64) -> Bench {
     let config = Config { wait_max: Duration::from_secs(20), ..Config::default() };
     let prefetcher = Prefetcher::new(
         client.arc(),
-        None,
+        cache,
         pool.clone(),
         config,
         Clock::machine(),
@@ -250,4 +255,30 @@ fn closing_a_handle_stops_what_it_had_under_way() {
     drop(reader);
     wait_until("memory of the abandoned request is back", || b.pool.used(Use::Ahead) == 0);
     gate.release();
+}
+
+#[test]
+fn one_block_that_the_cache_lost_is_one_request_for_exactly_that_block() {
+    let cache = Arc::new(MemoryCache::new());
+    let b = bench_with(256 << 20, Some(cache.clone()));
+    let (id, data) = b.object("o", 6 * MIB + 77);
+    let closed = || b.prefetcher.0.objects.lock().values().all(|object| object.strong_count() == 0);
+    let read_all = || {
+        let reader = b.prefetcher.open(id.clone(), data.len() as u64);
+        for at in (0..data.len()).step_by(128 << 10) {
+            let end = (at + (128 << 10)).min(data.len());
+            assert_eq!(read(&reader, at as u64, 128 << 10).unwrap(), data[at..end], "at {at}");
+        }
+        drop(reader);
+        wait_until("memory holds nothing of it", closed);
+    };
+    read_all();
+    assert_eq!(cache.len(), 7, "all of it is kept");
+    let cold = b.client.log().len();
+    read_all();
+    assert_eq!(b.client.log().len(), cold, "nothing is asked for that is here");
+    assert!(cache.forget(&id, 3));
+    read_all();
+    let asked: Vec<_> = b.client.log()[cold..].iter().map(|call| call.range.clone()).collect();
+    assert_eq!(asked, [Some(3 * MIB as u64..4 * MIB as u64)]);
 }

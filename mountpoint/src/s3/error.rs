@@ -1,7 +1,7 @@
 //! What went wrong on the wire, sorted by what to do next.
 
 use std::error::Error as StdError;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use crate::object::ObjectKey;
 
@@ -145,7 +145,8 @@ impl fmt::Display for Error {
             (None, _) => write!(f, " {:?}", self.0.kind)?,
         }
         if let Some(message) = &self.0.message {
-            write!(f, ": {}", message.escape_debug())?;
+            f.write_str(": ")?;
+            escape_but_quotes(message, f)?;
         }
         let mut below: Option<&dyn StdError> = self.0.source.as_ref().map(|s| &**s as &dyn StdError);
         while let Some(error) = below {
@@ -159,5 +160,27 @@ impl fmt::Display for Error {
     }
 }
 
+/// No control character may break the line; quotes and apostrophes are words.
+fn escape_but_quotes(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for c in text.chars() {
+        match c {
+            '\'' | '"' => f.write_char(c)?,
+            c => write!(f, "{}", c.escape_debug())?,
+        }
+    }
+    Ok(())
+}
+
 /// Has no `source`: what lies below stands in the line already, and would be printed twice.
 impl StdError for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_stays_on_its_line_and_keeps_its_quotes() {
+        let error = Error::new(ErrorKind::Network, "GetObject").message("\"h\" can't\nbe\x1b reached");
+        assert_eq!(error.to_string(), r#"GetObject: Network: "h" can't\nbe\u{1b} reached"#);
+    }
+}

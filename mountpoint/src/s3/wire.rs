@@ -150,6 +150,8 @@ impl Wire {
                     lease.blame();
                     tracing::debug!(operation = draft.operation, attempt = draft.attempt, error = %broken, "no answer");
                     let mut failure = context.broken(broken);
+                    let host = self.endpoint.authority.host_header();
+                    failure.error = failure.error.message(format!("{host} gave no answer"));
                     // A store that did not get the whole body can't have stored it.
                     failure.ambiguous = lease.moved.sent() - sent >= body_len;
                     return Err(failure);

@@ -1,6 +1,7 @@
 //! Starting and ending: one clear line and exit code 1, or a mount that goes when it is told to.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -70,6 +71,48 @@ fn a_dead_endpoint_is_named() {
     let dead = format!("127.0.0.1:{port}");
     let setup = Setup { endpoint: Some(format!("http://{dead}")), ..Setup::new(&[]) };
     fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &[&dead]);
+}
+
+#[test]
+fn a_silent_endpoint_is_an_error_in_the_foreground_and_in_the_background() {
+    // The kernel accepts; nobody ever answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        for foreground in [true, false] {
+            let address = &address;
+            scope.spawn(move || {
+                let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+                let endpoint = Some(format!("http://{address}"));
+                let setup = Setup { endpoint, foreground, ..Setup::new(&[]) };
+                let words = ["bucket", "timeout", address.as_str()];
+                fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &words);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_bucket_of_another_region_is_an_error_that_names_the_right_one() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = Some(format!("http://{}", listener.local_addr().unwrap()));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+            while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let body = "<Error><Code>PermanentRedirect</Code></Error>";
+            let _ = write!(
+                stream,
+                "HTTP/1.1 301 X\r\nx-amz-bucket-region: eu-west-3\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+        }
+    });
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    let setup = Setup { endpoint, ..Setup::new(&[]) };
+    // `command` gives --region us-east-1.
+    fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &["eu-west-3", "not us-east-1"]);
 }
 
 #[test]

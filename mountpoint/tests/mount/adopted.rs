@@ -1,0 +1,88 @@
+//! A device that somebody else opened and mounted, as a CSI driver does: served, and left to its owner at the end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{Pattern, Setup, Store, command, is_mounted, need};
+
+/// No step may take longer.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Our mount and who serves it. Whatever happens, neither outlives the test.
+struct Adopted {
+    dir: PathBuf,
+    engine: Child,
+}
+
+impl Drop for Adopted {
+    fn drop(&mut self) {
+        let _ = self.engine.kill();
+        let _ = self.engine.wait();
+        let _ = unmount(&self.dir, UnmountFlags::DETACH);
+    }
+}
+
+/// Mounts a device on `dir` and starts the engine with it as descriptor 3.
+fn start(store: &Store, dir: &Path) -> Adopted {
+    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&device);
+    let data = format!("fd={number},rootmode=40000,user_id=0,group_id=0,default_permissions");
+    let data = std::ffi::CString::new(data).unwrap();
+    mount("bucket", dir, "fuse.mount-s3", MountFlags::NOSUID | MountFlags::NODEV, data.as_c_str()).unwrap();
+
+    let plain = command(store, Path::new("/dev/fd/3"), &Setup::new(&[]));
+    // The device travels as standard input, which no other child of this process gets.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec 3<&0 0</dev/null && exec \"$0\" \"$@\""]).arg(plain.get_program());
+    shell.args(plain.get_args()).env_clear().stdin(Stdio::from(device)).stdout(Stdio::null());
+    shell.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    // The command, and our copy of the device with it, goes here: when the engine ends, whoever waits for it hears so.
+    Adopted { dir: dir.to_owned(), engine: shell.spawn().unwrap() }
+}
+
+#[test]
+fn a_device_that_somebody_else_mounted_is_served_and_left_to_its_owner() {
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+    if !need("/dev/fuse", fuse.is_ok()) || !need("root", rustix::process::geteuid().is_root()) {
+        return;
+    }
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let len = 3_000_000;
+    store.plant("old", &Pattern(1).bytes(0, len));
+    let mut adopted = start(&store, folder.path());
+    let pid = Pid::from_child(&adopted.engine);
+    let (alive, ended) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if ended.recv_timeout(LIMIT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("the test takes longer than {LIMIT:?}: killing the engine");
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    });
+
+    let bytes = fs::read(folder.path().join("old")).unwrap();
+    assert!(bytes.len() == len && Pattern(1).is(0, &bytes), "what is read is what is stored");
+    fs::write(folder.path().join("new"), Pattern(2).bytes(0, len)).unwrap();
+
+    kill_process(pid, Signal::TERM).unwrap();
+    let until = Instant::now() + LIMIT;
+    let status = loop {
+        match adopted.engine.try_wait().unwrap() {
+            Some(status) => break status,
+            None => assert!(Instant::now() < until, "SIGTERM did not end it"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    drop(alive);
+    assert_eq!(status.code(), Some(0), "{status}");
+    let written = store.get("new").expect("what was closed is stored");
+    assert!(written.len() == len && Pattern(2).is(0, &written));
+    assert!(is_mounted(folder.path()), "unmounting is the owner's");
+    unmount(folder.path(), UnmountFlags::empty()).unwrap();
+    assert!(!is_mounted(folder.path()));
+}

@@ -1,0 +1,169 @@
+//! The client over TLS: whom it trusts, whom it refuses, and that nothing is said to whom it refuses.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use mountpoint::buffer::{Fill, Pool, Use};
+use mountpoint::clock::Clock;
+use mountpoint::metrics::Metrics;
+use mountpoint::object::{ETag, ObjectId, ObjectKey};
+use mountpoint::s3::{Config, Credentials, ErrorKind, GetObject, ObjectClient as _, S3Client};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+const LEN: usize = 300_000;
+
+fn contents() -> Vec<u8> {
+    (0..LEN).map(|i| (i * 7 % 251) as u8).collect()
+}
+
+/// A store behind TLS with one object, whose certificate an authority of its own signed. Runs until the test ends.
+struct Store {
+    port: u16,
+    requests: Arc<Mutex<Vec<String>>>,
+    handshakes_failed: Arc<Mutex<usize>>,
+    folder: tempfile::TempDir,
+}
+
+impl Store {
+    /// With a certificate for this name.
+    fn certified_for(name: &str) -> Self {
+        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority_key = KeyPair::generate().unwrap();
+        let root = authority.self_signed(&authority_key).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let issuer = Issuer::new(authority, authority_key);
+        let certificate =
+            CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("ca.pem"), root.pem()).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let tls = tls.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap();
+        let tls = Arc::new(tls);
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let store = Self { port, requests: Arc::default(), handshakes_failed: Arc::default(), folder };
+        let (requests, failed) = (Arc::clone(&store.requests), Arc::clone(&store.handshakes_failed));
+        thread::spawn(move || {
+            for tcp in listener.incoming() {
+                let (tls, requests, failed) = (Arc::clone(&tls), Arc::clone(&requests), Arc::clone(&failed));
+                thread::spawn(move || serve(tls, tcp.unwrap(), &requests, &failed));
+            }
+        });
+        store
+    }
+
+    fn ca_bundle(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    async fn connect(&self, ca_bundle: Option<PathBuf>) -> mountpoint::s3::Result<Arc<S3Client>> {
+        let config = Config {
+            bucket: "bucket".into(),
+            region: Some("us-east-1".into()),
+            endpoint_url: Some(format!("https://127.0.0.1:{}", self.port)),
+            force_path_style: true,
+            credentials: Some(Credentials::new("AKID", "SECRET", None, None, "test")),
+            ca_bundle,
+            ..Config::default()
+        };
+        S3Client::connect(config, Clock::machine(), Arc::new(Metrics::default())).await
+    }
+
+    /// The certificate is refused, in words that say so, before anything was asked.
+    async fn is_refused(&self, ca_bundle: Option<PathBuf>, why: &str) {
+        let error = self.connect(ca_bundle).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Network, "{error}");
+        let said = error.to_string();
+        assert!(said.contains("certificate") && said.contains(why), "{said}");
+        assert!(!said.contains("SECRET"));
+        assert_eq!(*self.requests.lock().unwrap(), Vec::<String>::new(), "nobody asks a stranger");
+        assert!(*self.handshakes_failed.lock().unwrap() > 0, "it was the handshake that failed");
+    }
+}
+
+/// Answers requests, if the handshake succeeds.
+fn serve(tls: Arc<ServerConfig>, mut tcp: TcpStream, requests: &Mutex<Vec<String>>, failed: &Mutex<usize>) {
+    let mut session = ServerConnection::new(tls).unwrap();
+    while session.is_handshaking() {
+        if session.complete_io(&mut tcp).is_err() {
+            *failed.lock().unwrap() += 1;
+            return;
+        }
+    }
+    let mut stream = StreamOwned::new(session, tcp);
+    loop {
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            match stream.read(&mut byte) {
+                Ok(1) => head.push(byte[0]),
+                // A client may notice only after its own last word that it does not trust us.
+                Err(_) if head.is_empty() => {
+                    *failed.lock().unwrap() += 1;
+                    return;
+                }
+                _ => return,
+            }
+        }
+        let line = String::from_utf8(head).unwrap().lines().next().unwrap().to_owned();
+        let is_list = line.contains("list-type=2");
+        requests.lock().unwrap().push(line);
+        let (status, headers, body) = if is_list {
+            (
+                "200 OK",
+                String::new(),
+                b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>".to_vec(),
+            )
+        } else {
+            let headers = format!("etag: \"v1\"\r\ncontent-range: bytes 0-{}/{LEN}\r\n", LEN - 1);
+            ("206 Partial Content", headers, contents())
+        };
+        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
+        if stream.write_all(&[head.as_bytes(), &body].concat()).and_then(|()| stream.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_whose_authority_is_in_the_ca_bundle_is_trusted_and_read() {
+    let store = Store::certified_for("127.0.0.1");
+    let client = store.connect(Some(store.ca_bundle())).await.unwrap();
+    let pool = Pool::new(&mountpoint::buffer::Config { target: 128 << 20, network: 0 });
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&received);
+    let block = pool.try_take(Use::Demand, LEN).unwrap();
+    let mut fill = Fill::new([block], move |bytes| sink.lock().unwrap().extend_from_slice(&bytes));
+    let id = ObjectId { key: ObjectKey::new("k"), etag: ETag::new("\"v1\"") };
+    let request = GetObject { id, range: 0..LEN as u64, object_size: LEN as u64 };
+    client.get_object(&request, &mut fill).await.unwrap();
+    assert!(*received.lock().unwrap() == contents());
+    let requests = store.requests.lock().unwrap();
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert!(requests[1].starts_with("GET /bucket/k"), "{requests:?}");
+    assert_eq!(*store.handshakes_failed.lock().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_store_whose_authority_nobody_knows_is_refused() {
+    let store = Store::certified_for("127.0.0.1");
+    store.is_refused(None, "UnknownIssuer").await;
+    let stranger = Store::certified_for("127.0.0.1");
+    store.is_refused(Some(stranger.ca_bundle()), "").await;
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_refused() {
+    let store = Store::certified_for("s3.example.org");
+    store.is_refused(Some(store.ca_bundle()), "127.0.0.1").await;
+}
