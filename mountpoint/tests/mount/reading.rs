@@ -103,22 +103,6 @@ fn a_program_runs_from_the_mount_by_mmap() {
 }
 
 #[test]
-fn a_small_file_costs_three_requests_at_most() {
-    const FILES: u64 = 20;
-    let store = Store::new();
-    for i in 0..FILES {
-        store.plant(&format!("file{i}"), &Pattern(i).bytes(0, 100 * 1024));
-    }
-    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
-    store.requests().reset();
-    for i in 0..FILES {
-        assert!(Pattern(i).is(0, &fs::read(mount.path(&format!("file{i}"))).unwrap()));
-    }
-    let cost = store.requests().all();
-    assert!(store.requests().total() <= 3 * FILES, "{FILES} files cost {cost:?}");
-}
-
-#[test]
 fn empty_and_tiny_files_read_whole() {
     let store = Store::new();
     store.plant("empty", b"");

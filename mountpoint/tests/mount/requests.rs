@@ -15,28 +15,27 @@ fn store() -> std::sync::Arc<Store> {
     store
 }
 
-fn read_all(mount: &TestMount) {
-    for i in 0..FILES {
-        let bytes = fs::read(mount.path(&format!("files/{i}"))).unwrap();
-        assert!(bytes.len() == LEN && Pattern(i).is(0, &bytes));
-    }
+fn read(mount: &TestMount, i: u64) {
+    let bytes = fs::read(mount.path(&format!("files/{i}"))).unwrap();
+    assert!(bytes.len() == LEN && Pattern(i).is(0, &bytes));
 }
 
 #[test]
 fn a_cold_small_file_takes_three_requests() {
     let store = store();
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
-    fs::metadata(mount.path("files")).unwrap();
-    store.requests().reset();
-    read_all(&mount);
-    let (gets, total) = (store.requests().count("GetObject"), store.requests().total());
-    assert_eq!(gets, FILES, "one GET each");
-    // HEAD and LIST for the name, GET for the bytes; a busy machine may have to ask for a name twice, or for the folder.
-    assert!(
-        total <= 3 * FILES + FILES / 2,
-        "{total} requests for {FILES} files: {:?}",
-        store.requests().all()
-    );
+    let mut costs: Vec<u64> = (0..FILES)
+        .map(|i| {
+            store.requests().reset();
+            read(&mount, i);
+            assert_eq!(store.requests().count("GetObject"), 1);
+            store.requests().total()
+        })
+        .collect();
+    costs.sort_unstable();
+    // HEAD and LIST for the name, GET for the bytes. The median: on a machine that stands still between a look-up and its
+    // open, or for longer than a folder's second, some names are asked for again.
+    assert!(costs[costs.len() / 2] <= 3, "{costs:?}");
 }
 
 #[test]
@@ -45,6 +44,6 @@ fn a_small_file_of_a_listing_takes_one_request_while_names_are_trusted() {
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };
     assert_eq!(fs::read_dir(mount.path("files")).unwrap().count() as u64, FILES);
     store.requests().reset();
-    read_all(&mount);
+    (0..FILES).for_each(|i| read(&mount, i));
     assert_eq!(store.requests().total(), FILES, "{:?}", store.requests().all());
 }
