@@ -1,0 +1,105 @@
+//! The directory that the node and a Mountpoint Pod share, and the directory that the bucket is first mounted at.
+
+use std::path::{Path, PathBuf};
+
+use super::{DRIVER, pod};
+
+/// The comm directory, as one of its two sides sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comm(PathBuf);
+
+impl Comm {
+    /// As the node sees it: the pod's `comm` volume beneath the kubelet's directory.
+    #[must_use]
+    pub fn on_host(kubelet: &Path, mountpoint_pod_uid: &str) -> Self {
+        Self(
+            kubelet
+                .join("pods")
+                .join(mountpoint_pod_uid)
+                .join("volumes/kubernetes.io~empty-dir")
+                .join(pod::COMM_VOLUME),
+        )
+    }
+
+    /// As the mounter sees it.
+    #[must_use]
+    pub fn in_pod() -> Self {
+        Self::at("/comm")
+    }
+
+    /// Somewhere else, for a mounter that is told so.
+    #[must_use]
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self(directory.into())
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.0
+    }
+
+    /// The mounter listens here, once.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("mount.sock")
+    }
+
+    /// What the engine said when it failed, mode 0600.
+    #[must_use]
+    pub fn error(&self) -> PathBuf {
+        self.0.join("mount.err")
+    }
+
+    /// Its existence says that the node is unmounting on purpose.
+    #[must_use]
+    pub fn exit(&self) -> PathBuf {
+        self.0.join("mount.exit")
+    }
+
+    /// Credential files, mode 0750.
+    #[must_use]
+    pub fn credentials(&self) -> PathBuf {
+        self.0.join("credentials")
+    }
+}
+
+/// The driver's directory beneath the kubelet's: its socket and its sources.
+#[must_use]
+pub fn plugin_directory(kubelet: &Path) -> PathBuf {
+    kubelet.join("plugins").join(DRIVER)
+}
+
+/// Where the bucket of a Mountpoint Pod is mounted first; targets are bind mounts of it.
+#[must_use]
+pub fn source(kubelet: &Path, mountpoint_pod: &str) -> PathBuf {
+    sources(kubelet).join(mountpoint_pod)
+}
+
+/// The directory of all sources.
+#[must_use]
+pub fn sources(kubelet: &Path) -> PathBuf {
+    plugin_directory(kubelet).join("mnt")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_those_of_release_2_2() {
+        let kubelet = Path::new("/var/lib/kubelet");
+        let comm = Comm::on_host(kubelet, "0f-1");
+        let at = "/var/lib/kubelet/pods/0f-1/volumes/kubernetes.io~empty-dir/comm";
+        assert_eq!(comm.directory(), Path::new(at));
+        assert_eq!(comm.socket(), Path::new(at).join("mount.sock"));
+        assert_eq!(comm.error(), Path::new(at).join("mount.err"));
+        assert_eq!(comm.exit(), Path::new(at).join("mount.exit"));
+        assert_eq!(comm.credentials(), Path::new(at).join("credentials"));
+        assert_eq!(Comm::in_pod().socket(), Path::new("/comm/mount.sock"));
+        assert_eq!(
+            source(kubelet, "mp-1"),
+            Path::new("/var/lib/kubelet/plugins/s3.csi.scality.com/mnt/mp-1")
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! What two processes must agree on: the attachment, the names of Mountpoint Pods, the files between node and pod, the
+//! message with the device. Enters: nothing but plain values. Leaves: types, names and paths, held by golden tests.
+//!
+//! Never here: a decision about a mount, a call to the API server, a log line. Shapes are those of release 2.2, so that either
+//! side may be upgraded first; what is new is optional for a reader and ignored by an old one.
+
+pub mod attachment;
+pub mod comm;
+pub mod message;
+pub mod pod;
+pub mod volume;
+
+/// The driver's name, and the prefix of its labels, annotations and directories.
+pub const DRIVER: &str = "s3.csi.scality.com";
+
+/// The release that this process is part of, as the chart and the labels of Mountpoint Pods say it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// SHA-224 of the parts in hex, 56 digits: it fits a label and a name with a prefix. Each part is preceded by its length, so that
+/// no two lists of parts give the same text.
+fn digest(parts: &[&str]) -> String {
+    use sha2::Digest as _;
+    let mut sha = sha2::Sha224::new();
+    for part in parts {
+        sha.update((part.len() as u64).to_be_bytes());
+        sha.update(part.as_bytes());
+    }
+    sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_only_join_alike_have_different_digests() {
+        assert_ne!(digest(&["ab", "c"]), digest(&["a", "bc"]));
+        assert_eq!(digest(&["a"]).len(), 56);
+    }
+}

@@ -1,0 +1,50 @@
+//! The names of Mountpoint Pods, and the words that the reconciler and the node write on them.
+
+use super::digest;
+
+/// The namespace of Mountpoint Pods, unless the chart says otherwise.
+pub const NAMESPACE: &str = "mount-s3";
+/// The container that runs the mounter.
+pub const CONTAINER: &str = "mountpoint";
+/// The volume that node and mounter share.
+pub const COMM_VOLUME: &str = "comm";
+/// The volume that holds the local cache.
+pub const CACHE_VOLUME: &str = "local-cache";
+
+/// Annotation `"true"`: no workload is left; the node unmounts the source, the pod then ends by itself.
+pub const NEEDS_UNMOUNT: &str = "s3.csi.scality.com/needs-unmount";
+/// Annotation `"true"`, set by administrators: serves whom it serves, takes nobody new.
+pub const NO_NEW_WORKLOAD: &str = "s3.csi.scality.com/no-new-workload";
+/// Annotation: the PersistentVolume. Free text, so never a label: a volume's name may be longer than a label.
+pub const VOLUME_NAME: &str = "s3.csi.scality.com/volume-name";
+/// Annotation: the volume handle.
+pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
+/// Annotation: the UID of the workload that the pod was made for.
+pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
+/// Label: the version of the engine.
+pub const MOUNTPOINT_VERSION: &str = "s3.csi.scality.com/mountpoint-version";
+/// Label: the release that made the pod; a workload joins only pods of the running release.
+pub use super::attachment::MOUNTED_BY_VERSION;
+
+/// The name of the Mountpoint Pod that a workload is given first (`attempt` 0), or after that name was used up by a pod that failed or
+/// is leaving. It is also the name of the source directory, so it is never used twice for two pods' sakes.
+#[must_use]
+pub fn name(workload_uid: &str, volume: &str, driver_version: &str, attempt: u32) -> String {
+    format!("mp-{}", digest(&[workload_uid, volume, driver_version, &attempt.to_string()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_label_and_each_attempt_has_its_own() {
+        let first = name("uid", "pv", "1.0.0", 0);
+        assert_eq!(first, name("uid", "pv", "1.0.0", 0));
+        assert_ne!(first, name("uid", "pv", "1.0.0", 1));
+        assert!(
+            first.len() <= 63
+                && first.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        );
+    }
+}

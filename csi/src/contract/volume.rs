@@ -1,0 +1,31 @@
+//! The keys of a volume's attributes, as users write them into a PersistentVolume, and those that the kubelet adds.
+
+/// The bucket; required.
+pub const BUCKET_NAME: &str = "bucketName";
+/// `driver` (default) or `secret`: whose credentials the mount uses.
+pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
+/// The service account of the Mountpoint Pod.
+pub const POD_SERVICE_ACCOUNT: &str = "mountpointPodServiceAccountName";
+/// CPU that the Mountpoint Pod asks for.
+pub const REQUESTS_CPU: &str = "mountpointContainerResourcesRequestsCpu";
+/// Memory that the Mountpoint Pod asks for.
+pub const REQUESTS_MEMORY: &str = "mountpointContainerResourcesRequestsMemory";
+/// CPU that the Mountpoint Pod is limited to.
+pub const LIMITS_CPU: &str = "mountpointContainerResourcesLimitsCpu";
+/// Memory that the Mountpoint Pod is limited to.
+pub const LIMITS_MEMORY: &str = "mountpointContainerResourcesLimitsMemory";
+
+/// The UID of the workload's pod, from the kubelet (`podInfoOnMount`).
+pub const CONTEXT_POD_UID: &str = "csi.storage.k8s.io/pod.uid";
+/// The name of the workload's pod.
+pub const CONTEXT_POD_NAME: &str = "csi.storage.k8s.io/pod.name";
+/// The namespace of the workload's pod.
+pub const CONTEXT_POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
+/// `"true"` for an inline volume.
+pub const CONTEXT_EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
+
+/// Mount options as an attachment holds them: in the volume's order, joined by commas.
+#[must_use]
+pub fn joined_options(options: &[String]) -> String {
+    options.join(",")
+}

@@ -1,0 +1,7 @@
+//! The CSI driver `s3.csi.scality.com`.
+//!
+//! A volume's way: the kubelet calls `node/`, which asks `mounter/` for a mount; that waits until the reconciler has assigned a
+//! Mountpoint Pod, mounts a FUSE device on the host, hands it to the mounter in that pod with one message, and binds the result where
+//! the kubelet wants it. What two processes must agree on is in `contract/`.
+
+pub mod contract;
