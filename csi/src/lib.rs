@@ -5,3 +5,5 @@
 //! the kubelet wants it. What two processes must agree on is in `contract/`.
 
 pub mod contract;
+pub mod error;
+pub mod mounter;

@@ -1,0 +1,66 @@
+//! What went wrong with a call, by what the caller does next; and the one table from kinds to gRPC codes.
+
+use std::fmt;
+
+/// A failed call: its kind, and a sentence that says what was tried, on what, and what to look at next. It never holds a secret.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// What the caller does next.
+    pub kind: ErrorKind,
+    message: String,
+}
+
+/// The result of a call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What the caller does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request is wrong and stays wrong: whoever wrote the volume mends it.
+    InvalidArgument,
+    /// What the request names is not here.
+    NotFound,
+    /// Something else must change first; the same call may then succeed.
+    FailedPrecondition,
+    /// Another call for the same volume is under way: come back.
+    Aborted,
+    /// A part that is needed does not answer now: come back.
+    Unavailable,
+    /// It took too long: come back.
+    DeadlineExceeded,
+    /// We failed.
+    Internal,
+}
+
+impl Error {
+    /// An error of this kind with this sentence.
+    pub fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
+        Self { kind, message: message.to_string() }
+    }
+
+    /// The request is wrong.
+    pub fn invalid(message: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// We failed.
+    pub fn internal(message: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+}
+
+impl From<Error> for tonic::Status {
+    fn from(error: Error) -> Self {
+        let code = match error.kind {
+            ErrorKind::InvalidArgument => tonic::Code::InvalidArgument,
+            ErrorKind::NotFound => tonic::Code::NotFound,
+            ErrorKind::FailedPrecondition => tonic::Code::FailedPrecondition,
+            ErrorKind::Aborted => tonic::Code::Aborted,
+            ErrorKind::Unavailable => tonic::Code::Unavailable,
+            ErrorKind::DeadlineExceeded => tonic::Code::DeadlineExceeded,
+            ErrorKind::Internal => tonic::Code::Internal,
+        };
+        Self::new(code, error.message)
+    }
+}

@@ -1,0 +1,62 @@
+//! Making a mount. Enters: a [`MountRequest`] that `node/` has checked. Leaves: a bind mount at the target, or an error with
+//! nothing left mounted.
+//!
+//! Never here: a gRPC type, a rule about which options a user may give.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use futures_util::future::BoxFuture;
+
+use crate::error::Result;
+
+/// Everything about one mount of one workload.
+#[derive(Clone, Debug)]
+pub struct MountRequest {
+    /// The PersistentVolume's name.
+    pub volume: String,
+    /// Its volume handle.
+    pub handle: String,
+    /// The UID of the workload's pod.
+    pub workload_uid: String,
+    /// Where the kubelet wants it: an absolute path beneath the kubelet's directory.
+    pub target: PathBuf,
+    /// This target alone is read-only.
+    pub read_only: bool,
+    /// The volume is read-only for everybody: the source is mounted so.
+    pub source_read_only: bool,
+    /// The bucket.
+    pub bucket: String,
+    /// The engine's flags, sorted: `--key` or `--key=value`.
+    pub args: Vec<String>,
+    /// The engine's environment, without credentials.
+    pub env: Vec<(String, String)>,
+    /// Whose keys the engine uses; written to files, never sent in a message. `None`: the engine's own chain.
+    pub credentials: Option<Credentials>,
+}
+
+/// Keys of an S3 account.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The access key's id.
+    pub access_key_id: String,
+    /// Its secret.
+    pub secret_access_key: String,
+    /// The token of temporary keys.
+    pub session_token: Option<String>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(..)")
+    }
+}
+
+/// Who makes mounts: in Mountpoint Pods, or (architecture v1) by systemd.
+pub trait Mounter: Send + Sync {
+    /// Mounts, or finds that it is mounted and refreshes the credentials. On an error nothing that this call began is left.
+    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>>;
+
+    /// Takes the target away: unmounted if mounted, and its directory removed if it is there. No error if it is gone already.
+    fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>>;
+}
