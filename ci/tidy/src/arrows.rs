@@ -1,7 +1,8 @@
-//! Arrows between the rooms of `mountpoint/src`, and names that stay in one place.
+//! Arrows between the rooms of the crates that ship, and names that stay in one place.
 //!
 //! Data goes down and comes back up, and nobody below calls anybody above. A path that points to a room must stand in
-//! the row of its own room or of its own file in the table "Arrows". Code below `#[cfg(test)]` and in test files may
+//! the row of its own room or of its own file in the table "Arrows". The rooms of the engine go by their names, those of the
+//! other crates with the crate's before it (`csi::node`). Code below `#[cfg(test)]` and in test files may
 //! use the doubles of `testing`, and whatever the unit under test is wired with; it is not held to the arrows.
 
 use crate::law::Law;
@@ -9,19 +10,20 @@ use crate::rust::{Name, Source, module_of};
 use crate::tree::is_test_file;
 use crate::{Finding, Tree};
 
-const ENGINE: &str = "mountpoint/src/";
+/// The crates that ship, the engine first: its rooms need no prefix in the table.
+const CRATES: [&str; 3] = [ENGINE, "csi", "reconciler"];
+const ENGINE: &str = "mountpoint";
 
 /// Both rules over every source of the engine.
 pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.sources() {
-        let Some((_, below)) = path.split_once("/src/") else { continue };
+        let Some((home, below)) = path.split_once("/src/") else { continue };
         let source = Source::read(text, &module_of(below));
         let product = |n: &&Name| !n.in_test && !is_test_file(path);
         for name in source.names.iter().filter(product) {
             let complaint = place(path, name, law).or_else(|| {
-                let below = path.strip_prefix(ENGINE)?;
-                arrow(below.trim_end_matches(".rs"), name, law)
+                CRATES.contains(&home).then(|| arrow(home, below.trim_end_matches(".rs"), name, law))?
             });
             findings.extend(complaint.map(|c| Finding::new(path, name.line, c)));
         }
@@ -29,29 +31,33 @@ pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with `file` (`inode/path`) using `name`, if anything is.
-fn arrow(file: &str, name: &Name, law: &Law) -> Option<String> {
-    let [root, room, ..] = name.segments.as_slice() else { return None };
-    // `main.rs` sees the library under its own name.
-    let ours = root == "crate" || (root == "mountpoint" && file == "main");
-    let home = file.split('/').next().unwrap_or_default();
-    if !ours || room == home {
+/// What is wrong with `file` (`inode/path`) of the crate `home` using `name`, if anything is.
+fn arrow(home: &str, file: &str, name: &Name, law: &Law) -> Option<String> {
+    let [root, first, ..] = name.segments.as_slice() else { return None };
+    let outermost = file == "main" || file.starts_with("bin/");
+    // A command sees its crate's library under the crate's own name.
+    let ours = root == "crate" || (root == home && outermost);
+    let theirs = !ours && root != home && CRATES.contains(&root.as_str());
+    let room = file.split('/').next().unwrap_or_default();
+    if !(ours && first != room || theirs) {
         return None;
     }
-    let mut keys = vec![file, home];
+    let in_table = |name: &str| if home == ENGINE { name.to_owned() } else { format!("{home}::{name}") };
+    let mut keys = vec![file, room];
     keys.extend(file.match_indices('/').map(|(i, _)| &file[..i]));
-    let rows: Vec<_> = keys.iter().filter_map(|k| law.arrows.get(*k)).collect();
+    let rows: Vec<_> = keys.iter().filter_map(|k| law.arrows.get(&in_table(k))).collect();
     if rows.is_empty() {
-        return Some(format!("room `{home}` has no row in the table Arrows of {}", crate::law::PAGE));
+        return Some(format!("room `{}` has no row in the table Arrows of {}", in_table(room), crate::law::PAGE));
     }
-    let used = name.segments[1..].join("::");
-    let allowed = rows.iter().flat_map(|r| r.iter()).any(|a| a == "*" || is_path_prefix(a, &used));
-    let known = law.arrows.contains_key(room);
+    let used = name.segments[usize::from(ours)..].join("::");
+    let allowed = rows.iter().flat_map(|r| r.iter()).any(|a| a == "*" && ours || is_path_prefix(a, &used));
+    let known = theirs || law.arrows.contains_key(&in_table(first));
     match (allowed, known) {
         (true, _) => None,
         (false, true) => Some(format!(
-            "`{home}` may not use `{used}`: that arrow points up or across. Return a value, or move the code (see \
+            "`{}` may not use `{used}`: that arrow points up or across. Return a value, or move the code (see \
              Arrows in {})",
+            in_table(room),
             crate::law::PAGE
         )),
         (false, false) => {
@@ -88,6 +94,8 @@ mod tests {
     const LAW: &str = "## Arrows\n| `object` | - |\n| `buffer` | `object` |\n| `s3` | `buffer`, `object` |\n\
         | `inode` | `s3`, `object` |\n| `fs` | `inode`, `object` |\n| `fs/error` | `s3::ErrorKind` |\n\
         | `fuse` | `fs`, `inode::InodeNo` |\n| `main`, `lib`, `mount` | `*` |\n\
+        | `csi::node` | `mounter`, `mountpoint::cli` |\n| `csi::mounter` | `contract` |\n| `csi::contract` | - |\n\
+        | `csi::bin/driver` | `*` |\n| `reconciler::plan` | `csi::contract` |\n\
         ## Names that stay in one place\n| `fuser` | `mountpoint/src/fuse/` |\n\
         | `std::env::var` | `mountpoint/src/cli.rs` |\n| `hyper` | `mountpoint/src/s3/` |\n\
         ## Unsafe fences\n| `a.rs` | |\n## Dependencies\n| `a` | |\n";
@@ -113,6 +121,9 @@ mod tests {
             ("mountpoint/src/main.rs", "fn main() { mountpoint::mount::run() }"),
             ("mountpoint/src/inode/path.rs", "#[cfg(test)] mod tests { use crate::fs::FileSystem; }"),
             ("mountpoint/src/inode/tests.rs", "use crate::fs::FileSystem;"),
+            ("csi/src/node/options.rs", "use crate::mounter::Mounter; use mountpoint::cli::Args;"),
+            ("csi/src/bin/driver.rs", "use csi::node::NodeService;"),
+            ("reconciler/src/plan.rs", "use csi::contract::pod; use std::fmt;"),
         ] {
             assert_eq!(findings(path, text), Vec::<String>::new(), "{path}: {text}");
         }
@@ -133,6 +144,12 @@ mod tests {
             ("mountpoint/src/inode/mod.rs", "use crate::Config;"),
             ("mountpoint/src/inode/mod.rs", "use crate::*;"),
             ("mountpoint/src/attic/mod.rs", "use crate::object::ETag;"),
+            ("mountpoint/src/s3/mod.rs", "use csi::contract::pod;"),
+            ("csi/src/contract/pod.rs", "use crate::mounter::Mounter;"),
+            ("csi/src/mounter/pod.rs", "use crate::node::NodeService;"),
+            ("csi/src/node/mod.rs", "use mountpoint::s3::S3Client;"),
+            ("csi/src/bin/driver.rs", "use mountpoint::s3::S3Client;"),
+            ("reconciler/src/plan.rs", "use csi::mounter::Mounter;"),
         ] {
             assert_eq!(findings(path, text).len(), 1, "{path}: {text}");
         }

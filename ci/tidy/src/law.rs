@@ -13,7 +13,8 @@ pub const PAGE: &str = "ARCHITECTURE.md";
 /// The tables.
 #[derive(Debug, Default)]
 pub struct Law {
-    /// "Arrows": a room or file below `mountpoint/src` (no `.rs`) and what it may use of ours. `*` is everything.
+    /// "Arrows": a room or file of the engine (no `.rs`), or of another crate with the crate before it (`csi::node`), and what it
+    /// may use of ours. `*` is everything of the same crate.
     pub arrows: BTreeMap<String, Vec<String>>,
     /// "Names that stay in one place": a path of a library and the files or folders that may name it.
     pub places: BTreeMap<String, Vec<String>>,
