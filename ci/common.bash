@@ -61,13 +61,13 @@ unpack_packages() {
     mkdir -p "$dir/usr"
     for package in "$archives"/*.deb; do
         [ -e "$package" ] || break # all of them are installed
-        dpkg-deb -x "$package" "$dir"
+        dpkg-deb -x "$package" "$dir" || die "$package could not be unpacked into $dir."
     done
     # Where /bin is a link to /usr/bin, a folder of that name laid over the root would hide it.
     for package in bin sbin lib lib64; do
         if [ -L "/$package" ] && [ -d "$dir/$package" ]; then
             mkdir -p "$dir/usr/$package"
-            cp -a "$dir/$package/." "$dir/usr/$package/"
+            cp -a "$dir/$package/." "$dir/usr/$package/" || die "$dir/$package could not be copied below $dir/usr."
             rm -rf "${dir:?}/$package"
         fi
     done

