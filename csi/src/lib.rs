@@ -7,4 +7,5 @@
 pub mod contract;
 pub mod error;
 pub mod mounter;
+pub mod node;
 pub mod proto;
