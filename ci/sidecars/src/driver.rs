@@ -98,8 +98,7 @@ pub(crate) mod testing {
     pub(crate) fn serve(socket: &Path) -> watch::Sender<Says> {
         let (says, heard) = watch::channel(Says::Ready(None));
         let listener = UnixListenerStream::new(tokio::net::UnixListener::bind(socket).unwrap());
-        let server =
-            tonic::transport::Server::builder().add_service(IdentityServer::new(Driver(heard)));
+        let server = tonic::transport::Server::builder().add_service(IdentityServer::new(Driver(heard)));
         tokio::spawn(server.serve_with_incoming(listener));
         says
     }

@@ -33,7 +33,7 @@ pub struct Plugin {
 
 struct Service {
     plugin: Plugin,
-    refused: mpsc::UnboundedSender<String>,
+    refused: mpsc::Sender<String>,
 }
 
 #[tonic::async_trait]
@@ -54,8 +54,8 @@ impl Registration for Service {
         let status = request.into_inner();
         log(format_args!("the kubelet says: registered={} {}", status.plugin_registered, status.error));
         if !status.plugin_registered {
-            // Nobody listens any more only if we end already.
-            let _ = self.refused.send(status.error);
+            // One refusal ends us; a second has nothing to add.
+            let _ = self.refused.try_send(status.error);
         }
         Ok(Response::new(RegistrationStatusResponse {}))
     }
@@ -80,7 +80,7 @@ pub async fn serve(socket: &Path, plugin: Plugin) -> anyhow::Result<()> {
     let listener = UnixListener::bind(socket).with_context(at)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).with_context(at)?;
     log(format_args!("registration of {} is served at {}", plugin.name, socket.display()));
-    let (refused, mut refusals) = mpsc::unbounded_channel();
+    let (refused, mut refusals) = mpsc::channel(1);
     let name = plugin.name.clone();
     let server = tonic::transport::Server::builder()
         .add_service(RegistrationServer::new(Service { plugin, refused }))
@@ -151,7 +151,8 @@ mod tests {
             ("CSIPlugin", plugin().name, plugin().endpoint)
         );
         assert_eq!(info.supported_versions, ["1.0.0"]);
-        let status = |plugin_registered, error: &str| RegistrationStatus { plugin_registered, error: error.into() };
+        let status =
+            |plugin_registered, error: &str| RegistrationStatus { plugin_registered, error: error.into() };
         kubelet.notify_registration_status(status(true, "")).await.unwrap();
         assert!(!server.is_finished(), "registered: it goes on");
         // The answer may be lost with the process, as it is upstream.
