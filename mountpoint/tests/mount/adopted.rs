@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
@@ -43,6 +43,17 @@ fn start(store: &Store, dir: &Path) -> Adopted {
     Adopted { dir: dir.to_owned(), engine: shell.spawn().unwrap() }
 }
 
+fn wait_for_end(adopted: &mut Adopted) -> ExitStatus {
+    let until = Instant::now() + LIMIT;
+    loop {
+        match adopted.engine.try_wait().unwrap() {
+            Some(status) => return status,
+            None => assert!(Instant::now() < until, "the signal did not end it"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn a_device_that_somebody_else_mounted_is_served_and_left_to_its_owner() {
     let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
@@ -67,14 +78,7 @@ fn a_device_that_somebody_else_mounted_is_served_and_left_to_its_owner() {
     fs::write(folder.path().join("new"), Pattern(2).bytes(0, len)).unwrap();
 
     kill_process(pid, Signal::TERM).unwrap();
-    let until = Instant::now() + LIMIT;
-    let status = loop {
-        match adopted.engine.try_wait().unwrap() {
-            Some(status) => break status,
-            None => assert!(Instant::now() < until, "SIGTERM did not end it"),
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let status = wait_for_end(&mut adopted);
     drop(alive);
     assert_eq!(status.code(), Some(0), "{status}");
     let written = store.get("new").expect("what was closed is stored");
@@ -82,4 +86,25 @@ fn a_device_that_somebody_else_mounted_is_served_and_left_to_its_owner() {
     assert!(is_mounted(folder.path()), "unmounting is the owner's");
     unmount(folder.path(), UnmountFlags::empty()).unwrap();
     assert!(!is_mounted(folder.path()));
+}
+
+#[test]
+fn a_signal_gives_up_what_is_being_written_to_a_device_of_somebody_else() {
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+    if !need("/dev/fuse", fuse.is_ok()) || !need("root", rustix::process::geteuid().is_root()) {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+        let mut adopted = start(&store, folder.path());
+        let mut file = fs::File::create_new(folder.path().join("new")).unwrap();
+        std::io::Write::write_all(&mut file, &Pattern(1).bytes(0, 20 << 20)).unwrap();
+        kill_process(Pid::from_child(&adopted.engine), signal).unwrap();
+        let status = wait_for_end(&mut adopted);
+        assert_eq!(status.code(), Some(0), "{signal:?}: {status}");
+        assert_eq!((store.keys(), store.pending_uploads()), (vec![], 0), "{signal:?}");
+        assert!(is_mounted(folder.path()), "unmounting is the owner's");
+        let told = file.sync_all().unwrap_err();
+        assert_eq!(told.kind(), std::io::ErrorKind::NotConnected, "{told}");
+    }
 }
