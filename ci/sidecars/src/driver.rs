@@ -1,6 +1,6 @@
 //! The driver's own socket. Enters: its path. Leaves: its name, whether it is ready.
 //!
-//! Never here: a retry; who asks knows whether it may wait.
+//! Never here: a connection that is kept.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,6 +9,8 @@ use anyhow::{Context as _, ensure};
 use csi::proto::csi::identity_client::IdentityClient;
 use csi::proto::csi::{GetPluginInfoRequest, ProbeRequest};
 use tonic::transport::{Channel, Endpoint};
+
+use crate::log;
 
 /// A connection to a socket.
 ///
@@ -37,6 +39,20 @@ pub async fn name(socket: &Path, within: Duration) -> anyhow::Result<String> {
         .into_inner();
     ensure!(!info.name.is_empty(), "the driver says no name");
     Ok(info.name)
+}
+
+/// Between two looks for a driver that is not there yet.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Waits for the driver, for as long as it takes; its name.
+pub async fn wait_for(socket: &Path, within: Duration) -> String {
+    loop {
+        match name(socket, within).await {
+            Ok(name) => return name,
+            Err(error) => log(format_args!("the driver is not there yet: {error:#}")),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
 }
 
 /// Whether the driver is ready; one that does not say so is.
@@ -132,5 +148,19 @@ mod tests {
     async fn a_socket_that_is_not_there_is_named() {
         let error = name(Path::new("/nowhere/csi.sock"), WITHIN).await.unwrap_err();
         assert!(error.to_string().contains("/nowhere/csi.sock"), "{error:#}");
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_comes_later_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("csi.sock");
+        let waiting = tokio::spawn({
+            let socket = socket.clone();
+            async move { wait_for(&socket, Duration::from_secs(30)).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        let _says = serve(&socket);
+        assert_eq!(waiting.await.unwrap(), "driver.test");
     }
 }

@@ -1,6 +1,6 @@
 //! `/healthz` for a driver. Enters: its socket. Leaves: 200 if a Probe over a connection of its own says ready, else 500 and why.
 //!
-//! Never here: an end because the driver is not there yet.
+//! Never here: a restart of anything.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,20 +11,6 @@ use axum::http::StatusCode;
 use axum::routing::get;
 
 use crate::{driver, log};
-
-/// Between two looks for a driver that is not there yet.
-const AGAIN: Duration = Duration::from_secs(1);
-
-/// Waits for the driver, for as long as it takes; its name.
-pub async fn wait_for(socket: &std::path::Path, within: Duration) -> String {
-    loop {
-        match driver::name(socket, within).await {
-            Ok(name) => return name,
-            Err(error) => log(format_args!("the driver is not there yet: {error:#}")),
-        }
-        tokio::time::sleep(AGAIN).await;
-    }
-}
 
 /// The routes.
 pub fn router(socket: PathBuf, within: Duration) -> Router {
@@ -87,19 +73,5 @@ mod tests {
         says.send_replace(Says::Error);
         let error = ask().await;
         assert!(error.contains(" 500 ") && error.contains("no device"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_driver_that_comes_later_is_waited_for() {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("csi.sock");
-        let waiting = tokio::spawn({
-            let socket = socket.clone();
-            async move { wait_for(&socket, Duration::from_secs(30)).await }
-        });
-        tokio::task::yield_now().await;
-        assert!(!waiting.is_finished());
-        let _says = serve(&socket);
-        assert_eq!(waiting.await.unwrap(), "driver.test");
     }
 }

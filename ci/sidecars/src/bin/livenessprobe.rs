@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
-use sidecars::{flags, liveness, log};
+use sidecars::{driver, flags, liveness, log};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Answers for a CSI driver whether it is well.
@@ -41,7 +41,7 @@ async fn main() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let answering = async {
-        let name = liveness::wait_for(&args.csi_address, args.probe_timeout).await;
+        let name = driver::wait_for(&args.csi_address, args.probe_timeout).await;
         log(format_args!("{name} is there; /healthz at {address}"));
         let listener = tokio::net::TcpListener::bind(address).await.context("listening for /healthz")?;
         let routes = liveness::router(args.csi_address.clone(), args.probe_timeout);

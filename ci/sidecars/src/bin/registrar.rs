@@ -50,11 +50,14 @@ async fn main() -> anyhow::Result<()> {
     }
     log(format_args!("stand-in for csi-node-driver-registrar, verbosity {}", args.verbosity));
     let health = flags::health_address(args.http_endpoint, args.health_port)?;
-    // A driver that is not there yet ends us; whoever restarts us waits longer each time.
-    let name = driver::name(&args.csi_address, args.timeout).await?;
-    let socket = registration::socket(&args.plugin_registration_path, &name);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let name = tokio::select! {
+        name = driver::wait_for(&args.csi_address, args.timeout) => name,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    let socket = registration::socket(&args.plugin_registration_path, &name);
     let routes = registration::router(socket.clone(), name.clone(), args.timeout);
     let serving = registration::serve(&socket, Plugin { name, endpoint: args.kubelet_registration_path });
     let answering = async {
