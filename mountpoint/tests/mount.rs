@@ -9,12 +9,15 @@ mod mount {
     mod adopted;
     mod cache;
     mod crash;
+    mod credentials;
     mod faults;
     mod interrupts;
     mod memory;
     mod model;
     mod names;
+    mod options;
     mod reading;
+    mod ready;
     mod requests;
     mod semantics;
     mod shared;

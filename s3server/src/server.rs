@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use s3s::auth::SimpleAuth;
 use s3s::host::SingleDomain;
 use s3s::service::S3ServiceBuilder;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::api::{Folder, Gate};
+use crate::api::{Folder, Gate, OneKey};
 use crate::config::Config;
 use crate::fault::FaultPlan;
 use crate::requests::RequestLog;
@@ -53,7 +52,7 @@ impl Server {
         }
         let log = RequestLog::default();
         let mut builder = S3ServiceBuilder::new(Folder::new(store));
-        builder.set_auth(SimpleAuth::from_single(config.access_key.as_str(), config.secret_key.as_str()));
+        builder.set_auth(OneKey::new(&config.access_key, &config.secret_key));
         builder.set_access(Gate::new(config.faults.clone(), log.clone()));
         if let Some(domain) = &config.domain {
             let host = SingleDomain::new(domain)

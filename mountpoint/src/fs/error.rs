@@ -1,6 +1,7 @@
 //! What an operation fails with, and the one table from kinds to errno.
 
 use std::fmt;
+use std::io::ErrorKind;
 
 use rustix::io::Errno;
 
@@ -113,6 +114,11 @@ impl From<upload::Error> for Error {
             Upload::OutOfOrder { .. } => Errno::INVAL,
             Upload::TooLarge => Errno::FBIG,
             Upload::NoMemory => Errno::NOSPC,
+            Upload::Spill(disk)
+                if matches!(disk.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+            {
+                Errno::NOSPC
+            }
             Upload::Finished => Errno::BADF,
             Upload::Spill(_) | Upload::Corrupt | Upload::Aborted => Errno::IO,
             Upload::Remote(error) => match errno_of_store(error) {
@@ -196,6 +202,8 @@ mod tests {
         for (error, errno) in [
             (upload::Error::TooLarge, Errno::FBIG),
             (upload::Error::NoMemory, Errno::NOSPC),
+            (upload::Error::from(std::io::Error::from(ErrorKind::StorageFull)), Errno::NOSPC),
+            (upload::Error::from(std::io::Error::other("broken")), Errno::IO),
             (upload::Error::Finished, Errno::BADF),
             (upload::Error::Corrupt, Errno::IO),
             (upload::Error::Aborted, Errno::IO),

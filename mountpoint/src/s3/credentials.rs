@@ -105,6 +105,11 @@ impl Source {
         }
     }
 
+    /// Of what is held; `None` before anybody asked.
+    pub(super) fn generation(&self) -> Option<u64> {
+        self.held.lock().as_ref().map(|held| held.generation)
+    }
+
     /// The store refused generation `refused`: asks the source for others. Whether there are others now.
     pub(super) async fn replace(self: &Arc<Self>, refused: u64) -> bool {
         let _turn = self.loading.lock().await;

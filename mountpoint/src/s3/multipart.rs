@@ -44,6 +44,7 @@ impl Cold {
         let config = &wire.config;
         let mut tries = Tries::new(wire, OPERATION, Some(&request.key), 0);
         loop {
+            let generation = wire.generation();
             let sent = self
                 .client
                 .create_multipart_upload()
@@ -67,7 +68,7 @@ impl Cold {
                     }
                     None => bad(OPERATION, &request.key, "the answer names no upload"),
                 },
-                Err(e) => failure(OPERATION, Some(&request.key), e),
+                Err(e) => failure(OPERATION, Some(&request.key), generation, e),
             };
             tries.again(failed).await?;
         }
@@ -126,6 +127,7 @@ impl Cold {
         let parts = CompletedMultipartUpload::builder()
             .set_parts(Some(request.parts.iter().map(completed_part).collect()))
             .build();
+        let generation = wire.generation();
         let answer = self
             .client
             .complete_multipart_upload()
@@ -140,7 +142,7 @@ impl Cold {
             .set_expected_bucket_owner(Self::owner(wire))
             .send()
             .await
-            .map_err(|e| failure(OPERATION, Some(key), e))?;
+            .map_err(|e| failure(OPERATION, Some(key), generation, e))?;
         let checksum = answer.checksum_crc32_c.or(answer.checksum_crc64_nvme);
         match answer.e_tag.filter(|e| !e.is_empty()) {
             Some(etag) => Ok(Stored { etag: ETag::new(etag), checksum }),
@@ -157,6 +159,7 @@ impl Cold {
         const OPERATION: &str = "AbortMultipartUpload";
         let mut tries = Tries::new(wire, OPERATION, Some(&upload.key), 0);
         loop {
+            let generation = wire.generation();
             let sent = self
                 .client
                 .abort_multipart_upload()
@@ -172,7 +175,7 @@ impl Cold {
                     tries.succeeded();
                     return Ok(());
                 }
-                Err(e) => failure(OPERATION, Some(&upload.key), e),
+                Err(e) => failure(OPERATION, Some(&upload.key), generation, e),
             };
             if *failed.error.kind() == ErrorKind::NotFound {
                 return Ok(());
@@ -189,6 +192,7 @@ impl Cold {
         for _ in 0..PAGES_MAX {
             let mut tries = Tries::new(wire, OPERATION, None, 0);
             let page = loop {
+                let generation = wire.generation();
                 let sent = self
                     .client
                     .list_multipart_uploads()
@@ -202,7 +206,7 @@ impl Cold {
                     .await;
                 match sent {
                     Ok(page) => break page,
-                    Err(e) => tries.again(failure(OPERATION, None, e)).await?,
+                    Err(e) => tries.again(failure(OPERATION, None, generation, e)).await?,
                 }
             };
             tries.succeeded();

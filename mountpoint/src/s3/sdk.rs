@@ -167,10 +167,11 @@ fn connector_error(broken: Broken) -> ConnectorError {
     }
 }
 
-/// What the SDK reports, as one of our failures.
+/// What the SDK reports, as one of our failures; `generation` is of the credentials that were held when it was asked.
 pub(super) fn failure<E>(
     operation: &'static str,
     key: Option<&ObjectKey>,
+    generation: Option<u64>,
     error: SdkError<E, HttpResponse>,
 ) -> Failure
 where
@@ -200,6 +201,7 @@ where
                 date: headers.get("date").and_then(answer::http_date),
                 // An error behind status 200 came after the store began.
                 ambiguous: status.is_server_error() || status.is_success(),
+                generation,
                 ..Failure::from(with_key(error))
             }
         }

@@ -100,6 +100,11 @@ struct Context {
 }
 
 impl Wire {
+    /// Of the credentials that are held now.
+    pub(super) fn generation(&self) -> Option<u64> {
+        self.credentials.as_ref()?.generation()
+    }
+
     /// Sends `draft` and returns the head of the answer, whatever its status.
     ///
     /// A connection that had been idle and breaks before it said anything was closed by the store meanwhile: the

@@ -6,10 +6,12 @@
 mod bytes;
 mod mount;
 mod store;
+mod tap;
 
 pub(crate) use bytes::{Pattern, hash_file};
-pub(crate) use mount::{Setup, TestMount, command, is_mounted};
+pub(crate) use mount::{Setup, TestMount, command, is_mounted, with_descriptor_3};
 pub(crate) use store::{BUCKET, Store};
+pub(crate) use tap::Tap;
 
 use std::process::{Command, Output};
 

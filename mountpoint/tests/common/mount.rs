@@ -1,6 +1,7 @@
 //! One engine process and its mount.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub(crate) struct Setup {
     pub(crate) endpoint: Option<String>,
     /// Whether it stays in the foreground.
     pub(crate) foreground: bool,
+    /// Whether its environment has the keys of the store.
+    pub(crate) has_keys: bool,
 }
 
 impl Setup {
@@ -39,6 +42,7 @@ impl Setup {
             bucket: BUCKET.to_owned(),
             endpoint: None,
             foreground: true,
+            has_keys: true,
         }
     }
 
@@ -66,9 +70,20 @@ pub(crate) fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
         .args(&setup.options);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
     command.env("HOME", store.home()).env("RUST_BACKTRACE", "1").env("AWS_EC2_METADATA_DISABLED", "true");
-    command.env("AWS_ACCESS_KEY_ID", Store::ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", Store::SECRET_KEY);
+    if setup.has_keys {
+        command.env("AWS_ACCESS_KEY_ID", Store::ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", Store::SECRET_KEY);
+    }
     command.envs(setup.env.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
     command
+}
+
+/// The same command with this as its descriptor 3. It travels as standard input, which no other child of this process gets.
+pub(crate) fn with_descriptor_3(plain: &Command, descriptor: OwnedFd) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec 3<&0 0</dev/null && exec \"$0\" \"$@\""]).arg(plain.get_program());
+    shell.args(plain.get_args()).env_clear().stdin(Stdio::from(descriptor));
+    shell.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
 }
 
 /// A mounted bucket. Dropped, it unmounts, and fails the test if the engine did not end as it should.
@@ -189,11 +204,16 @@ impl TestMount {
         Self::start(Arc::clone(&self.store), folder, dir, setup)
     }
 
-    /// Sends the engine a signal and waits for its end; how it ended.
-    pub(crate) fn end_by(&mut self, signal: rustix::process::Signal) -> ExitStatus {
+    /// Sends the engine a signal.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("send a signal");
-        self.wait_for_end()
+    }
+
+    /// Sends the engine a signal and waits for its end; how it ended.
+    pub(crate) fn end_by(&mut self, signal: rustix::process::Signal) -> ExitStatus {
+        self.signal(signal);
+        self.end()
     }
 
     /// Unmounts and waits for the engine's end; how it ended.
@@ -206,10 +226,11 @@ impl TestMount {
             }
             let _ = Command::new(tool).args(options).arg(&self.dir).stderr(Stdio::null()).status();
         }
-        self.wait_for_end()
+        self.end()
     }
 
-    fn wait_for_end(&mut self) -> ExitStatus {
+    /// Waits for the engine's end, of which it was told; how it ended.
+    pub(crate) fn end(&mut self) -> ExitStatus {
         if let Some(ended) = self.ended {
             return ended;
         }

@@ -1,5 +1,6 @@
 //! A folder on disk behind an S3 server on loopback: what is mounted, and the way around the mount.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -40,12 +41,17 @@ impl Store {
 
     /// An empty bucket.
     pub(crate) fn new() -> Arc<Self> {
+        Self::signed_by(Self::ACCESS_KEY)
+    }
+
+    /// An empty bucket behind another access key, with the same secret.
+    pub(crate) fn signed_by(access_key: &str) -> Arc<Self> {
         let root = tempfile::tempdir().expect("a temporary folder");
         let mut config = s3server::Config::new(root.path()).bucket(BUCKET);
-        config.access_key = Self::ACCESS_KEY.to_owned();
+        config.access_key = access_key.to_owned();
         config.secret_key = Self::SECRET_KEY.to_owned();
         let server = Server::start(config).expect("start the server");
-        let client = client(server.endpoint(), BUCKET, Self::ACCESS_KEY, Self::SECRET_KEY);
+        let client = client(server.endpoint(), BUCKET, access_key, Self::SECRET_KEY);
         let client = RUNTIME.block_on(client).expect("connect to the server");
         let home = tempfile::tempdir().expect("a temporary folder");
         Arc::new(Self { client, pool: Pool::new(&Config::default()), server, root, home })
@@ -54,6 +60,11 @@ impl Store {
     /// `http://127.0.0.1:PORT`
     pub(crate) fn endpoint(&self) -> String {
         self.server.endpoint()
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server.address()
     }
 
     /// An empty folder that is the engine's HOME.

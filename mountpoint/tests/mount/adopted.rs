@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Pattern, Setup, Store, command, is_mounted, need};
+use crate::common::{Pattern, Setup, Store, command, is_mounted, need, with_descriptor_3};
 
 /// No step may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -37,13 +37,21 @@ fn start(store: &Store, dir: &Path) -> Adopted {
     mount("bucket", dir, "fuse.mount-s3", MountFlags::NOSUID | MountFlags::NODEV, data.as_c_str()).unwrap();
 
     let plain = command(store, Path::new("/dev/fd/3"), &Setup::new(&[]));
-    // The device travels as standard input, which no other child of this process gets.
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "exec 3<&0 0</dev/null && exec \"$0\" \"$@\""]).arg(plain.get_program());
-    shell.args(plain.get_args()).env_clear().stdin(Stdio::from(device)).stdout(Stdio::null());
-    shell.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut shell = with_descriptor_3(&plain, device);
+    shell.stdout(Stdio::null());
     // The command, and our copy of the device with it, goes here: when the engine ends, whoever waits for it hears so.
     Adopted { dir: dir.to_owned(), engine: shell.spawn().unwrap() }
+}
+
+fn wait_for_end(adopted: &mut Adopted) -> ExitStatus {
+    let until = Instant::now() + LIMIT;
+    loop {
+        match adopted.engine.try_wait().unwrap() {
+            Some(status) => return status,
+            None => assert!(Instant::now() < until, "the signal did not end it"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -70,14 +78,7 @@ fn a_device_that_somebody_else_mounted_is_served_and_left_to_its_owner() {
     fs::write(folder.path().join("new"), Pattern(2).bytes(0, len)).unwrap();
 
     kill_process(pid, Signal::TERM).unwrap();
-    let until = Instant::now() + LIMIT;
-    let status = loop {
-        match adopted.engine.try_wait().unwrap() {
-            Some(status) => break status,
-            None => assert!(Instant::now() < until, "SIGTERM did not end it"),
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let status = wait_for_end(&mut adopted);
     drop(alive);
     assert_eq!(status.code(), Some(0), "{status}");
     let written = store.get("new").expect("what was closed is stored");
@@ -85,4 +86,25 @@ fn a_device_that_somebody_else_mounted_is_served_and_left_to_its_owner() {
     assert!(is_mounted(folder.path()), "unmounting is the owner's");
     unmount(folder.path(), UnmountFlags::empty()).unwrap();
     assert!(!is_mounted(folder.path()));
+}
+
+#[test]
+fn a_signal_gives_up_what_is_being_written_to_a_device_of_somebody_else() {
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+    if !need("/dev/fuse", fuse.is_ok()) || !need("root", rustix::process::geteuid().is_root()) {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+        let mut adopted = start(&store, folder.path());
+        let mut file = fs::File::create_new(folder.path().join("new")).unwrap();
+        std::io::Write::write_all(&mut file, &Pattern(1).bytes(0, 20 << 20)).unwrap();
+        kill_process(Pid::from_child(&adopted.engine), signal).unwrap();
+        let status = wait_for_end(&mut adopted);
+        assert_eq!(status.code(), Some(0), "{signal:?}: {status}");
+        assert_eq!((store.keys(), store.pending_uploads()), (vec![], 0), "{signal:?}");
+        assert!(is_mounted(folder.path()), "unmounting is the owner's");
+        let told = file.sync_all().unwrap_err();
+        assert_eq!(told.kind(), std::io::ErrorKind::NotConnected, "{told}");
+    }
 }

@@ -2,14 +2,19 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::sync::Barrier;
+use std::process::Command;
+use std::sync::{Barrier, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::common::{Pattern, Setup, Store, TestMount};
+use rustix::io::Errno;
+
+use crate::common::{Pattern, Setup, Store, TestMount, need, run};
 
 const MIB: usize = 1 << 20;
 /// Peak RSS stays within the target and this much.
 const OVERHEAD: u64 = 64 << 20;
+/// A test that waits longer hangs.
+const LIMIT: Duration = Duration::from_secs(200);
 
 fn assert_peak(mount: &TestMount, target_mib: u64) {
     let peak = mount.peak_rss();
@@ -83,4 +88,64 @@ fn one_thread_writes_round_robin_to_64_files_with_a_spill_folder() {
         assert!(stored.len() == PIECE * PIECES && Pattern(i).is(0, &stored), "f{i}");
     }
     assert_eq!(std::fs::read_dir(spill.path()).unwrap().count(), 0, "spilled parts have no name");
+}
+
+/// Many writers at once, who hold what they have until one of them is refused; what is stored is whole. How many were refused.
+fn refused_writers(mount: &TestMount) -> usize {
+    const WRITERS: usize = 64;
+    const PIECES: usize = 3;
+    let (refused, heard) = (Mutex::new(0), Condvar::new());
+    std::thread::scope(|scope| {
+        for i in 0..WRITERS as u64 {
+            let (refused, heard) = (&refused, &heard);
+            scope.spawn(move || {
+                let name = format!("f{i}");
+                let mut file = File::create_new(mount.path(&name)).unwrap();
+                let mut pieces = (0..PIECES).map(|piece| Pattern(i).bytes((piece * MIB) as u64, MIB));
+                let written = pieces.try_for_each(|piece| file.write_all(&piece));
+                if let Err(error) = &written {
+                    assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()), "{name}: {error}");
+                    *refused.lock().unwrap() += 1;
+                    heard.notify_all();
+                } else {
+                    let someone =
+                        heard.wait_timeout_while(refused.lock().unwrap(), LIMIT, |n| *n == 0).unwrap();
+                    assert!(!someone.1.timed_out(), "there was memory for everybody");
+                }
+                drop(file);
+                match (written, mount.store().get(&name)) {
+                    (Ok(()), Some(stored)) => {
+                        assert!(stored.len() == PIECES * MIB && Pattern(i).is(0, &stored), "{name}");
+                    }
+                    (Err(_), None) => {}
+                    (written, stored) => panic!("{name}: {written:?}, stored: {}", stored.is_some()),
+                }
+            });
+        }
+    });
+    assert_eq!(mount.store().pending_uploads(), 0);
+    std::fs::write(mount.path("after"), b"there is room again").unwrap();
+    assert_eq!(mount.store().get("after").unwrap(), b"there is room again");
+    let refused = *refused.lock().unwrap();
+    eprintln!("{refused} of {WRITERS} writers were refused");
+    refused
+}
+
+#[test]
+fn writers_that_memory_has_no_room_for_hear_enospc_and_the_others_are_stored() {
+    let Some(mount) = TestMount::new(&["--memory-target", "128"]) else { return };
+    assert!(refused_writers(&mount) > 0);
+}
+
+#[test]
+fn writers_for_whom_memory_and_the_spill_folder_are_full_hear_enospc() {
+    if !need("root", rustix::process::geteuid().is_root()) {
+        return;
+    }
+    let spill = tempfile::tempdir().unwrap();
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(spill.path()));
+    let options = ["--memory-target", "128", "--spill-dir", spill.path().to_str().unwrap()];
+    let refused = std::panic::catch_unwind(|| TestMount::new(&options).map(|mount| refused_writers(&mount)));
+    run(Command::new("umount").arg("-l").arg(spill.path()));
+    assert!(refused.unwrap().is_none_or(|refused| refused > 0));
 }

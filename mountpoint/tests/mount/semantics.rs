@@ -2,7 +2,8 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::path::Path;
 
 use rustix::io::Errno;
 
@@ -124,6 +125,50 @@ fn what_s3_has_no_word_for_is_refused_and_changes_nothing() {
     assert_errno(sync, Errno::INVAL);
     assert_eq!(store.keys(), ["file"]);
     assert_eq!(store.get("file").unwrap(), b"1");
+}
+
+#[test]
+fn modes_owners_and_times_of_what_is_stored_are_refused_and_before_that_without_effect() {
+    let store = Store::new();
+    store.plant("dir/file", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-overwrite"])) else { return };
+    type Change = fn(&Path) -> io::Result<()>;
+    let change: [(&str, Change); 3] = [
+        ("chmod", |path| fs::set_permissions(path, fs::Permissions::from_mode(0o600))),
+        ("chown", |path| chown(path, Some(1234), Some(2345))),
+        ("utimens", |path| {
+            let then = rustix::fs::Timespec { tv_sec: 1_000_000, tv_nsec: 0 };
+            let times = rustix::fs::Timestamps { last_access: then, last_modification: then };
+            Ok(rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty())?)
+        }),
+    ];
+    let shown = |path: &Path| {
+        let meta = fs::metadata(path).unwrap();
+        (meta.mode(), meta.uid(), meta.gid(), meta.len())
+    };
+    let mut file = File::create_new(mount.path("new")).unwrap();
+    fs::create_dir(mount.path("here")).unwrap();
+    for (what, change) in change {
+        for stored in ["dir/file", "dir"] {
+            let path = mount.path(stored);
+            let before = (shown(&path), fs::metadata(&path).unwrap().modified().unwrap());
+            let Err(error) = change(&path) else { panic!("{what} of {stored} was accepted") };
+            assert_eq!(error.raw_os_error(), Some(Errno::PERM.raw_os_error()), "{what} of {stored}: {error}");
+            assert_eq!((shown(&path), fs::metadata(&path).unwrap().modified().unwrap()), before, "{what}");
+        }
+        for local in ["new", "here"] {
+            let path = mount.path(local);
+            let before = shown(&path);
+            change(&path).unwrap_or_else(|error| panic!("{what} of {local}: {error}"));
+            assert_eq!(shown(&path), before, "{what} of {local} has no effect");
+            assert!(fs::metadata(&path).unwrap().mtime() > 1_000_000, "{what} of {local}");
+        }
+    }
+    file.write_all(b"stored").unwrap();
+    drop(file);
+    assert_eq!(store.get("new").unwrap(), b"stored");
+    let (_, chmod) = change[0];
+    assert_errno(chmod(&mount.path("new")), Errno::PERM);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Setup, Store, TestMount, command, is_mounted, need};
+use crate::common::{Pattern, Setup, Store, TestMount, command, is_mounted, need};
 
 /// No start may take longer, whatever is wrong; a dead endpoint is said to be dead within 5 s on an idle machine.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -57,9 +57,11 @@ fn a_bucket_that_is_not_there_is_named() {
 #[test]
 fn wrong_keys_are_said_to_be_refused() {
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
-    for (name, value) in [("AWS_SECRET_ACCESS_KEY", "wrong"), ("AWS_ACCESS_KEY_ID", "WRONG")] {
-        let setup = Setup::new(&[]).env(name, value);
-        fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &["403"]);
+    for (name, code) in
+        [("AWS_SECRET_ACCESS_KEY", "SignatureDoesNotMatch"), ("AWS_ACCESS_KEY_ID", "InvalidAccessKeyId")]
+    {
+        let setup = Setup::new(&[]).env(name, "wrong");
+        fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &["403", code]);
     }
 }
 
@@ -153,6 +155,34 @@ fn a_signal_unmounts() {
         assert!(ended.success(), "{signal:?}: {ended}");
         assert!(!is_mounted(mount.dir()));
         assert_eq!(mount.store().get("file").unwrap(), b"1");
+    }
+}
+
+#[test]
+fn a_signal_leaves_a_file_that_is_being_written_to_its_writer_and_ends_with_it() {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
+    {
+        let Some(mut mount) = TestMount::new(&[]) else { return };
+        let store = std::sync::Arc::clone(mount.store());
+        let mut file = fs::File::create_new(mount.path("file")).unwrap();
+        file.write_all(&Pattern(1).bytes(0, 20 << 20)).unwrap();
+        mount.signal(signal);
+        let until = Instant::now() + LIMIT;
+        while is_mounted(mount.dir()) {
+            assert!(Instant::now() < until, "{signal:?} did not unmount");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(fs::read_dir(mount.dir()).unwrap().next().is_none(), "the directory is the one below");
+        assert_eq!(store.get("file"), None, "nothing is stored before the close");
+        // The writer goes on, and is told whether its file is stored.
+        file.write_all(&Pattern(1).bytes(20 << 20, 1 << 20)).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        let stored = store.get("file").unwrap();
+        assert!(stored.len() == 21 << 20 && Pattern(1).is(0, &stored), "{signal:?}");
+        let ended = mount.end();
+        assert!(ended.success(), "{signal:?}: {ended}");
+        assert_eq!(store.pending_uploads(), 0);
     }
 }
 

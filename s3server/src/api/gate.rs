@@ -2,6 +2,7 @@
 
 use http::{HeaderMap, StatusCode};
 use s3s::access::{S3Access, S3AccessContext};
+use s3s::auth::{S3Auth, SecretKey};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::error::{named, unknown};
@@ -18,6 +19,29 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) fn new(faults: FaultPlan, log: RequestLog) -> Self {
         Self { faults, log }
+    }
+}
+
+/// The one access key that may sign, and its secret.
+pub(crate) struct OneKey {
+    access_key: String,
+    secret_key: SecretKey,
+}
+
+impl OneKey {
+    pub(crate) fn new(access_key: &str, secret_key: &str) -> Self {
+        Self { access_key: access_key.to_owned(), secret_key: secret_key.into() }
+    }
+}
+
+#[async_trait::async_trait]
+impl S3Auth for OneKey {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        if access_key == self.access_key {
+            return Ok(self.secret_key.clone());
+        }
+        // In S3's words: clients look for newer keys when they hear them.
+        Err(S3Error::with_message(S3ErrorCode::InvalidAccessKeyId, "The access key is not known here."))
     }
 }
 

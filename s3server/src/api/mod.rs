@@ -19,7 +19,7 @@ use std::sync::Arc;
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
-pub(crate) use self::gate::Gate;
+pub(crate) use self::gate::{Gate, OneKey};
 use self::read::Pool;
 use crate::store::{self, Store};
 

@@ -1,0 +1,150 @@
+//! Whose keys sign: found where every AWS tool finds them, and found again when they change while the bucket is mounted.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use crate::common::{Pattern, Setup, Store, Tap, TestMount};
+
+const LARGE: usize = 20 << 20;
+/// The key after the change.
+const NEW_KEY: &str = "test2";
+
+/// A section of a credentials file.
+fn section(profile: &str, access_key: &str, secret: &str) -> String {
+    format!("[{profile}]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret}\n")
+}
+
+/// What a credential process prints.
+fn printed(access_key: &str) -> String {
+    format!(
+        "{{\"Version\": 1, \"AccessKeyId\": \"{access_key}\", \"SecretAccessKey\": \"{}\"}}",
+        Store::SECRET_KEY
+    )
+}
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Mounts with what the environment does not say, reads, and writes by one request and by several.
+fn works(store: &std::sync::Arc<Store>, setup: Setup) -> Option<()> {
+    let setup = Setup { has_keys: false, ..setup };
+    let mount = TestMount::of(store, &setup)?;
+    store.plant("in", b"1");
+    assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
+    for (name, len) in [("small", 10), ("large", LARGE)] {
+        fs::write(mount.path(name), Pattern(len as u64).bytes(0, len)).unwrap();
+        let stored = store.get(name).unwrap();
+        assert!(stored.len() == len && Pattern(len as u64).is(0, &stored), "{name}");
+        store.remove(name);
+    }
+    Some(())
+}
+
+#[test]
+fn keys_in_the_home_directory_are_found() {
+    let store = Store::new();
+    let (right, wrong) =
+        (section("default", Store::ACCESS_KEY, Store::SECRET_KEY), section("other", "WRONG", "wrong"));
+    write(&store.home().join(".aws/credentials"), &(right + &wrong));
+    works(&store, Setup::new(&[]));
+}
+
+#[test]
+fn aws_profile_names_the_profile_and_aws_shared_credentials_file_the_file() {
+    let store = Store::new();
+    let file = store.home().join("elsewhere/keys");
+    let text = section("default", "WRONG", "wrong") + &section("work", Store::ACCESS_KEY, Store::SECRET_KEY);
+    write(&file, &text);
+    let setup = Setup::new(&[]).env("AWS_PROFILE", "work");
+    works(&store, setup.env("AWS_SHARED_CREDENTIALS_FILE", file.to_str().unwrap()));
+}
+
+#[test]
+fn the_profile_flag_goes_before_keys_in_the_environment() {
+    let store = Store::new();
+    let text = section("work", Store::ACCESS_KEY, Store::SECRET_KEY);
+    write(&store.home().join(".aws/credentials"), &text);
+    let setup = Setup::new(&["--profile", "work"]).env("AWS_ACCESS_KEY_ID", "WRONG");
+    works(&store, setup.env("AWS_SECRET_ACCESS_KEY", "wrong").env("AWS_PROFILE", "other"));
+}
+
+#[test]
+fn a_credential_process_is_asked() {
+    let store = Store::new();
+    let keys = store.home().join("printed");
+    write(&keys, &printed(Store::ACCESS_KEY));
+    let config = store.home().join("elsewhere/config");
+    write(&config, &format!("[profile asks]\ncredential_process = cat {}\n", keys.display()));
+    let setup = Setup::new(&["--profile", "asks"]);
+    works(&store, setup.env("AWS_CONFIG_FILE", config.to_str().unwrap()));
+}
+
+/// A mount whose store takes the old key, until [`Rotation::turn`] and then the new one only.
+struct Rotation {
+    mount: TestMount,
+    tap: Tap,
+    after: std::sync::Arc<Store>,
+    keys: PathBuf,
+    changed: String,
+}
+
+impl Rotation {
+    /// With keys in a file, or printed by a process.
+    fn start(by_process: bool) -> Option<Self> {
+        let (before, after) = (Store::new(), Store::signed_by(NEW_KEY));
+        for store in [&before, &after] {
+            store.plant("in", b"1");
+        }
+        let home = before.home();
+        let text = |key: &str| if by_process { printed(key) } else { section("p", key, Store::SECRET_KEY) };
+        let keys = home.join(if by_process { "printed" } else { ".aws/credentials" });
+        write(&keys, &text(Store::ACCESS_KEY));
+        if by_process {
+            let config = format!("[profile p]\ncredential_process = cat {}\n", keys.display());
+            write(&home.join(".aws/config"), &config);
+        }
+        let tap = Tap::to(&before);
+        let setup = Setup {
+            endpoint: Some(tap.endpoint()),
+            has_keys: false,
+            ..Setup::new(&["--profile", "p", "--allow-overwrite"])
+        };
+        let mount = TestMount::of(&before, &setup)?;
+        Some(Self { mount, tap, after, keys, changed: text(NEW_KEY) })
+    }
+
+    fn turn(&self) {
+        write(&self.keys, &self.changed);
+        self.tap.turn_to(&self.after);
+    }
+}
+
+#[test]
+fn keys_that_change_while_it_is_mounted_are_found_by_the_next_request() {
+    for by_process in [false, true] {
+        let Some(rotation) = Rotation::start(by_process) else { return };
+        let mount = &rotation.mount;
+        assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
+        rotation.turn();
+        assert_eq!(fs::read(mount.path("in")).unwrap(), b"1", "by process: {by_process}");
+        fs::write(mount.path("out"), b"2").unwrap();
+        assert_eq!(rotation.after.get("out").unwrap(), b"2");
+    }
+}
+
+#[test]
+fn keys_that_change_in_the_middle_of_a_file_are_found_by_the_request_that_begins_the_upload() {
+    const SENT_LATER: usize = 4 << 20;
+    let Some(rotation) = Rotation::start(false) else { return };
+    let mut file = File::create_new(rotation.mount.path("out")).unwrap();
+    // Less than a part: nothing is sent yet.
+    file.write_all(&Pattern(1).bytes(0, SENT_LATER)).unwrap();
+    rotation.turn();
+    file.write_all(&Pattern(1).bytes(SENT_LATER as u64, LARGE - SENT_LATER)).unwrap();
+    file.sync_all().unwrap();
+    let stored = rotation.after.get("out").unwrap();
+    assert!(stored.len() == LARGE && Pattern(1).is(0, &stored));
+}

@@ -1,0 +1,96 @@
+//! Flags that are seen from outside: on the wire, and on the disk.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
+
+use crate::common::{Setup, Store, Tap, TestMount, command, is_mounted, need};
+
+#[test]
+fn flags_about_the_bucket_and_new_objects_are_on_the_wire() {
+    let store = Store::new();
+    store.plant("in", b"1");
+    let tap = Tap::to(&store);
+    let options = [
+        "--requester-pays",
+        "--expected-bucket-owner",
+        "111122223333",
+        "--storage-class",
+        "STANDARD_IA",
+        "--sse",
+        "aws:kms",
+        "--sse-kms-key-id",
+        "arn:aws:kms:us-east-1:111122223333:key/1",
+        "--user-agent-prefix",
+        "a-test",
+    ];
+    let setup = Setup { endpoint: Some(tap.endpoint()), ..Setup::new(&options) };
+    let Some(mount) = TestMount::of(&store, &setup) else { return };
+    assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
+    // The server knows no encryption and says so; what matters is what it was asked.
+    let refused = fs::File::create_new(mount.path("out")).and_then(|file| {
+        std::io::Write::write_all(&mut &file, b"2")?;
+        file.sync_all()
+    });
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()));
+    let always = [
+        "x-amz-request-payer: requester",
+        "x-amz-expected-bucket-owner: 111122223333",
+        "user-agent: a-test mount-s3/",
+    ];
+    let new = [
+        "x-amz-storage-class: STANDARD_IA",
+        "x-amz-server-side-encryption: aws:kms",
+        "x-amz-server-side-encryption-aws-kms-key-id: arn:aws:kms:us-east-1:111122223333:key/1",
+    ];
+    for (begin, begins_an_object) in [
+        ("GET /bucket?", false),
+        ("HEAD /bucket/in", false),
+        ("GET /bucket/in", false),
+        ("PUT /bucket/out", true),
+    ] {
+        let heads = tap.asked(begin);
+        assert!(!heads.is_empty(), "{begin} was never asked");
+        for head in heads {
+            assert!(always.iter().all(|line| head.contains(line)), "{head}");
+            assert!(new.iter().all(|line| head.contains(line) == begins_an_object), "{head}");
+        }
+    }
+}
+
+#[test]
+fn a_log_directory_gets_one_file_for_its_owner_and_group() {
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+    if !need("/dev/fuse", fuse.is_ok()) {
+        return;
+    }
+    for foreground in [true, false] {
+        let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+        store.plant("in", b"1");
+        let logs = folder.path().join("made/logs");
+        let options = ["--log-directory", logs.to_str().unwrap(), "--debug"];
+        if foreground {
+            let mount = TestMount::of(&store, &Setup::new(&options)).unwrap();
+            assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
+        } else {
+            let dir = tempfile::tempdir().unwrap();
+            let mut command = command(&store, dir.path(), &Setup { foreground, ..Setup::new(&options) });
+            let started = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+            let mounted = is_mounted(dir.path());
+            let read = fs::read(dir.path().join("in"));
+            let _ = rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH);
+            assert!(started.success() && mounted, "{started}");
+            assert_eq!(read.unwrap(), b"1");
+        }
+        let files: Vec<_> = fs::read_dir(&logs).unwrap().map(Result::unwrap).collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        let name = files[0].file_name().into_string().unwrap();
+        assert!(name.starts_with("mountpoint-s3-") && name.ends_with(".log"), "{name}");
+        let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        // A umask may take more away.
+        assert_eq!((mode(&logs) & !0o750, mode(&files[0].path()) & !0o640), (0, 0));
+        let log = fs::read_to_string(files[0].path()).unwrap();
+        assert!(log.contains("bucket is mounted at") && log.contains("GetObject"), "{log}");
+        assert!(!log.contains(Store::SECRET_KEY), "a secret is in the log");
+    }
+}
