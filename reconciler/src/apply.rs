@@ -1,0 +1,249 @@
+//! Effects become calls to the API server. Enters: an [`Effect`]. Leaves: that it is done, or that it rests on old facts.
+//!
+//! Never here: a decision. What an effect says must still be so goes with the call, as UID and resource version, and the API
+//! server holds it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use csi::contract::attachment::MountpointS3PodAttachment;
+use csi::contract::pod;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Status;
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use crate::events::Teller;
+use crate::facts::WorkloadRef;
+use crate::mountpoint_pod;
+use crate::plan::{ATTEMPTS, Effect, Notice, Version};
+use crate::pod_spec::{self, PodConfig, PodRequest};
+
+/// A call that takes longer has failed. `plan::UNNAMED_FOR` relies on it.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Carries out effects.
+pub struct Applier {
+    config: PodConfig,
+    pods: Api<Pod>,
+    all_pods: Api<Pod>,
+    attachments: Api<MountpointS3PodAttachment>,
+    teller: Teller,
+}
+
+/// How an effect ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is so.
+    Done,
+    /// It rests on facts that are no longer so: the rest of its plan is void.
+    Stale(String),
+}
+
+/// Why an effect failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server said no, or nothing.
+    #[error("{tried}: {source}")]
+    Api {
+        /// What was tried.
+        tried: String,
+        /// What came back.
+        source: Box<kube::Error>,
+    },
+    /// No answer in time.
+    #[error("{tried}: the API server did not answer within {} s", CALL_TIMEOUT.as_secs())]
+    TimedOut {
+        /// What was tried.
+        tried: String,
+    },
+    /// The API server does not take this Mountpoint Pod; somebody must change something.
+    #[error("Mountpoint Pod {pod} for {namespace}/{name} was refused: {message}", namespace = workload.namespace, name = workload.name)]
+    Refused {
+        /// The Mountpoint Pod.
+        pod: String,
+        /// Who waits for it.
+        workload: WorkloadRef,
+        /// The API server's words.
+        message: String,
+    },
+}
+
+impl Applier {
+    /// Effects on the cluster of this client.
+    #[must_use]
+    pub fn new(client: Client, config: PodConfig, teller: Teller) -> Self {
+        Self {
+            pods: Api::namespaced(client.clone(), &config.namespace),
+            all_pods: Api::all(client.clone()),
+            attachments: Api::all(client),
+            config,
+            teller,
+        }
+    }
+
+    /// Carries out one effect.
+    ///
+    /// # Errors
+    /// What the API server refused or did not answer; the effect may have happened.
+    pub async fn apply(&self, effect: &Effect) -> Result<Outcome, Error> {
+        let tried = || describe(effect);
+        match tokio::time::timeout(CALL_TIMEOUT, self.call(effect)).await {
+            Err(_) => Err(Error::TimedOut { tried: tried() }),
+            Ok(Ok(outcome)) => Ok(outcome),
+            Ok(Err(kube::Error::Api(status))) => match effect {
+                Effect::CreatePod { request, workload } if is_refusal(&status) => {
+                    let (pod, message) = (request.name.clone(), status.message.clone());
+                    let note = format!("Mountpoint Pod {pod} was refused by the API server: {message}");
+                    let workload = workload.clone();
+                    let notice = Notice { workload: workload.clone(), reason: "MountpointPodRefused", note };
+                    self.teller.tell(&notice).await;
+                    Err(Error::Refused { pod, workload, message })
+                }
+                _ if status.code == 409 => Ok(Outcome::Stale(format!("{}: {}", tried(), status.message))),
+                _ if status.code == 404 => Ok(gone(effect, &status)),
+                _ => Err(Error::Api { tried: tried(), source: Box::new(kube::Error::Api(status)) }),
+            },
+            Ok(Err(source)) => Err(Error::Api { tried: tried(), source: Box::new(source) }),
+        }
+    }
+
+    async fn call(&self, effect: &Effect) -> kube::Result<Outcome> {
+        match effect {
+            Effect::ConfirmWorkloadsEnded { node, uids } => self.confirm_workloads_ended(node, uids).await,
+            Effect::ConfirmPodEnded { pod } => self.confirm_pod_ended(pod).await,
+            Effect::ConfirmUnnamed { pod } => self.confirm_unnamed(pod).await,
+            Effect::MarkNeedsUnmount(at) => {
+                let patch = with_version(at, json!({"annotations": {pod::NEEDS_UNMOUNT: "true"}}), None);
+                self.pods
+                    .patch(&at.name, &PatchParams::default(), &Patch::Merge(patch))
+                    .await
+                    .map(|_| Outcome::Done)
+            }
+            Effect::CreatePod { request, .. } => self.create_pod(request).await,
+            Effect::CreateAttachment(attachment) => {
+                self.attachments.create(&PostParams::default(), attachment).await.map(|_| Outcome::Done)
+            }
+            Effect::UpdateAttachment { at, entries, attempts } => {
+                let metadata = attempts.map_or_else(
+                    || json!({}),
+                    |attempts| json!({"annotations": {ATTEMPTS: attempts.to_string()}}),
+                );
+                // A merge: an entry that is null goes, fields that we do not know stay.
+                let spec = json!({"mountpointS3PodAttachments": entries});
+                let patch = with_version(at, metadata, Some(spec));
+                let params = PatchParams::default();
+                self.attachments.patch(&at.name, &params, &Patch::Merge(patch)).await.map(|_| Outcome::Done)
+            }
+            Effect::DeleteAttachment(at) => {
+                self.attachments.delete(&at.name, &unchanged(at)).await.map(|_| Outcome::Done)
+            }
+            Effect::DeletePod(at) => self.pods.delete(&at.name, &unchanged(at)).await.map(|_| Outcome::Done),
+            Effect::Tell(notice) => {
+                self.teller.tell(notice).await;
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
+    async fn create_pod(&self, request: &PodRequest) -> kube::Result<Outcome> {
+        let pod = pod_spec::build(&self.config, request);
+        match self.pods.create(&PostParams::default(), &pod).await {
+            Ok(_) => Ok(Outcome::Done),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                let found = self.pods.get(&request.name).await?;
+                let read = mountpoint_pod::read(&found, false, false);
+                let fits = read.is_for(&request.workload_uid, &request.volume)
+                    && read.takes(csi::contract::VERSION)
+                    && pod_spec::node_of(&found) == Some(&request.node);
+                let name = &request.name;
+                Ok(if fits { Outcome::Done } else { Outcome::Stale(format!("the name {name} is taken")) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn confirm_workloads_ended(&self, node: &str, uids: &BTreeSet<String>) -> kube::Result<Outcome> {
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let alive = self.all_pods.list(&on_node).await?.items.into_iter().find(|pod| {
+            pod.uid().is_some_and(|uid| uids.contains(&uid)) && !mountpoint_pod::phase(pod).has_ended()
+        });
+        Ok(alive.map_or(Outcome::Done, |pod| Outcome::Stale(format!("pod {} is there", pod.name_any()))))
+    }
+
+    async fn confirm_pod_ended(&self, name: &str) -> kube::Result<Outcome> {
+        let found = self.pods.get_opt(name).await?;
+        let alive = found.is_some_and(|pod| !mountpoint_pod::phase(&pod).has_ended());
+        Ok(if alive { Outcome::Stale(format!("Mountpoint Pod {name} is there")) } else { Outcome::Done })
+    }
+
+    async fn confirm_unnamed(&self, name: &str) -> kube::Result<Outcome> {
+        let all = self.attachments.list(&ListParams::default()).await?;
+        let named = all.items.iter().find(|it| it.spec.mountpoint_pods.contains_key(name));
+        Ok(named
+            .map_or(Outcome::Done, |it| Outcome::Stale(format!("attachment {} names {name}", it.name_any()))))
+    }
+}
+
+/// The API server takes this only if the object is the one that was seen, unchanged.
+fn with_version(at: &Version, mut metadata: Value, spec: Option<Value>) -> Value {
+    metadata["uid"] = json!(at.uid);
+    metadata["resourceVersion"] = json!(at.resource_version);
+    let mut patch = json!({"metadata": metadata});
+    if let Some(spec) = spec {
+        patch["spec"] = spec;
+    }
+    patch
+}
+
+fn unchanged(at: &Version) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(at.uid.clone()),
+            resource_version: Some(at.resource_version.clone()),
+        }),
+        ..DeleteParams::default()
+    }
+}
+
+/// Who finds nothing to delete has nothing to do.
+fn gone(effect: &Effect, status: &Status) -> Outcome {
+    match effect {
+        Effect::DeleteAttachment(_) | Effect::DeletePod(_) => Outcome::Done,
+        _ => Outcome::Stale(format!("{}: {}", describe(effect), status.message)),
+    }
+}
+
+/// Trying again does not help: quota, policy, a service account that does not exist, a value that is not allowed.
+fn is_refusal(status: &Status) -> bool {
+    matches!(status.code, 400 | 403 | 422)
+}
+
+/// What an effect tries, for logs and errors.
+#[must_use]
+pub fn describe(effect: &Effect) -> String {
+    match effect {
+        Effect::ConfirmWorkloadsEnded { node, uids } => format!("looking on node {node} for pods {uids:?}"),
+        Effect::ConfirmPodEnded { pod } => format!("looking for Mountpoint Pod {pod}"),
+        Effect::ConfirmUnnamed { pod } => format!("looking for attachments that name {pod}"),
+        Effect::MarkNeedsUnmount(at) => format!("telling Mountpoint Pod {} to unmount", at.name),
+        Effect::CreatePod { request, workload } => {
+            format!("creating Mountpoint Pod {} for {}/{}", request.name, workload.namespace, workload.name)
+        }
+        Effect::CreateAttachment(it) => format!("creating attachment {}", it.name_any()),
+        Effect::UpdateAttachment { at, entries, .. } => {
+            let entries: Vec<_> = entries
+                .iter()
+                .map(|(pod, now)| match now {
+                    None => format!("{pod} dropped"),
+                    Some(now) => format!("{pod} for {}", now.len()),
+                })
+                .collect();
+            format!("updating attachment {} ({})", at.name, entries.join(", "))
+        }
+        Effect::DeleteAttachment(at) => format!("deleting attachment {}", at.name),
+        Effect::DeletePod(at) => format!("deleting Mountpoint Pod {}", at.name),
+        Effect::Tell(notice) => format!("telling {}/{}", notice.workload.namespace, notice.workload.name),
+    }
+}

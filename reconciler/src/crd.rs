@@ -1,0 +1,114 @@
+//! The CRD of attachments: as YAML, into a cluster, out of it.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use csi::contract::attachment::MountpointS3PodAttachment;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::{Client, CustomResourceExt as _};
+
+/// Who owns the fields that we write.
+pub const FIELD_MANAGER: &str = "scality-csi-controller";
+/// How long the API server may take until it serves the resource. After that, installing has failed.
+const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);
+
+/// The CRD.
+#[must_use]
+pub fn crd() -> CustomResourceDefinition {
+    MountpointS3PodAttachment::crd()
+}
+
+/// The CRD as the chart's file has it.
+///
+/// # Errors
+/// None that a CRD of ours can have: every part of it is text.
+pub fn yaml() -> anyhow::Result<String> {
+    Ok(serde_norway::to_string(&crd())?)
+}
+
+/// Writes the CRD by server-side apply, over one that a chart, `kubectl` or an older release wrote, and waits until it is served.
+///
+/// # Errors
+/// What the API server refused, or that it does not serve the resource in time.
+pub async fn install(client: Client) -> anyhow::Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client);
+    let crd = crd();
+    let name = MountpointS3PodAttachment::crd_name();
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    crds.patch(name, &params, &Patch::Apply(&crd))
+        .await
+        .with_context(|| format!("applying the CRD {name}"))?;
+    let established =
+        kube::runtime::wait::await_condition(crds, name, kube::runtime::conditions::is_crd_established());
+    tokio::time::timeout(ESTABLISHED_WITHIN, established)
+        .await
+        .with_context(|| {
+            format!(
+                "the CRD {name} is not served after {} s: look at its conditions",
+                ESTABLISHED_WITHIN.as_secs()
+            )
+        })?
+        .with_context(|| format!("waiting until the CRD {name} is served"))?;
+    tracing::info!(name, "the CRD is installed");
+    Ok(())
+}
+
+/// Deletes the CRD, and with it all attachments. Workloads keep their mounts until they end.
+///
+/// # Errors
+/// What the API server refused.
+pub async fn uninstall(client: Client) -> anyhow::Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client);
+    let name = MountpointS3PodAttachment::crd_name();
+    match crds.delete(name, &DeleteParams::default()).await {
+        Ok(_) => tracing::info!(name, "the CRD is being deleted"),
+        Err(kube::Error::Api(status)) if status.is_not_found() => tracing::info!(name, "there is no CRD"),
+        Err(error) => return Err(error).with_context(|| format!("deleting the CRD {name}")),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_charts_file_is_what_crdgen_prints() {
+        let file =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../helm/scality-mountpoint-s3-csi-driver/files/crd.yaml");
+        let kept = std::fs::read_to_string(file).expect("the chart's CRD");
+        assert_eq!(
+            kept,
+            yaml().unwrap(),
+            "run: cargo run -p reconciler --bin crdgen > helm/scality-mountpoint-s3-csi-driver/files/crd.yaml"
+        );
+    }
+
+    #[test]
+    fn the_crd_has_what_release_2_2_and_its_users_rely_on() {
+        let crd = serde_json::to_value(crd()).unwrap();
+        assert_eq!(crd["metadata"]["name"], "mountpoints3podattachments.s3.csi.scality.com");
+        assert_eq!(crd["spec"]["scope"], "Cluster");
+        assert_eq!(crd["spec"]["names"]["shortNames"], serde_json::json!(["s3pa"]));
+        let version = &crd["spec"]["versions"][0];
+        assert_eq!(
+            (&version["name"], &version["served"], &version["storage"]),
+            (&"v2".into(), &true.into(), &true.into())
+        );
+        let selectable: Vec<_> =
+            version["selectableFields"].as_array().unwrap().iter().map(|field| &field["jsonPath"]).collect();
+        assert_eq!(
+            selectable,
+            [
+                ".spec.nodeName",
+                ".spec.persistentVolumeName",
+                ".spec.volumeID",
+                ".spec.mountOptions",
+                ".spec.workloadFSGroup"
+            ]
+        );
+        let spec = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        assert_eq!(spec["required"].as_array().unwrap().len(), 6);
+    }
+}

@@ -1,0 +1,98 @@
+//! Events on workloads: what `kubectl describe pod` shows. Enters: a [`Notice`]. Leaves: an Event, unless the same was said a while
+//! ago. An Event that can't be written is logged, and stops nothing.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::Mutex;
+
+use crate::plan::Notice;
+
+/// The same notice is not repeated within this time; an Event lives an hour.
+const SAID_FOR: Duration = Duration::from_secs(600);
+/// Notices that are remembered. When there are more, all are forgotten, and some may be repeated early.
+const REMEMBERED: usize = 4096;
+/// The API server takes this many bytes of text in an Event.
+const NOTE_LIMIT: usize = 1024;
+
+/// Writes Events.
+pub struct Teller {
+    client: Client,
+    reporter: Reporter,
+    said: Mutex<HashMap<Notice, Instant>>,
+}
+
+impl Teller {
+    /// Events are signed by `controller`, and by the `instance` of it.
+    #[must_use]
+    pub fn new(client: Client, controller: &str, instance: &str) -> Self {
+        let reporter = Reporter { controller: controller.to_owned(), instance: Some(instance.to_owned()) };
+        Self { client, reporter, said: Mutex::default() }
+    }
+
+    /// Writes an Event on the workload.
+    pub async fn tell(&self, notice: &Notice) {
+        if !self.is_news(notice, Instant::now()).await {
+            return;
+        }
+        let Notice { workload, reason, note } = notice;
+        let event = Event {
+            type_: EventType::Warning,
+            reason: (*reason).to_owned(),
+            note: Some(shortened(note)),
+            action: "Mount".to_owned(),
+            secondary: None,
+        };
+        let regarding = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            namespace: Some(workload.namespace.clone()),
+            name: Some(workload.name.clone()),
+            uid: Some(workload.uid.clone()),
+            ..ObjectReference::default()
+        };
+        tracing::warn!(workload = %workload.name, namespace = %workload.namespace, reason, "{note}");
+        // One recorder for each: it would count a new text as a repetition of the old one.
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        if let Err(error) = recorder.publish(&event, &regarding).await {
+            tracing::warn!(workload = %workload.name, namespace = %workload.namespace, %error, "an Event was not written");
+            self.said.lock().await.remove(notice);
+        }
+    }
+
+    async fn is_news(&self, notice: &Notice, now: Instant) -> bool {
+        let mut said = self.said.lock().await;
+        if said.get(notice).is_some_and(|then| now.duration_since(*then) < SAID_FOR) {
+            return false;
+        }
+        if said.len() >= REMEMBERED {
+            said.clear();
+        }
+        said.insert(notice.clone(), now);
+        true
+    }
+}
+
+fn shortened(note: &str) -> String {
+    let mut end = note.len().min(NOTE_LIMIT);
+    while !note.is_char_boundary(end) {
+        end -= 1;
+    }
+    note[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_note_is_cut_between_characters() {
+        assert_eq!(shortened("short"), "short");
+        let long = "ä".repeat(600);
+        assert!(shortened(&long).len() <= NOTE_LIMIT && long.starts_with(&shortened(&long)));
+        assert_eq!(shortened(&format!("x{long}")).len(), 1023);
+    }
+}

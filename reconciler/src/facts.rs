@@ -1,0 +1,147 @@
+//! What is known about one volume on one node: plain values, gathered by `workload.rs` and judged by `plan.rs`.
+//!
+//! They come from caches that may lag behind the API server, each by its own time. Whoever decides by them says what must still
+//! be so (UIDs, resource versions, a fresh look) when the decision is carried out.
+
+use std::collections::BTreeMap;
+
+use csi::contract::attachment::{MountpointS3PodAttachment, ShareKey};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::pod_spec::Settings;
+
+/// One volume on one node: the unit of every decision.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group {
+    /// The node.
+    pub node: String,
+    /// The PersistentVolume's name.
+    pub volume: String,
+}
+
+/// What is known about a group.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Now.
+    pub now: Timestamp,
+    /// The group.
+    pub group: Group,
+    /// The running release; only its Mountpoint Pods take workloads.
+    pub release: String,
+    /// By UID, the workloads that use the volume now or that an attachment of the group names. One that is named and not here
+    /// was not seen.
+    pub workloads: BTreeMap<String, Workload>,
+    /// The attachments of the group.
+    pub attachments: Vec<MountpointS3PodAttachment>,
+    /// By name, the pods that these attachments name, those that were made for the group, and those whose names are taken.
+    pub pods: BTreeMap<String, MountpointPod>,
+}
+
+/// Where a workload's pod is, for messages and Events.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkloadRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// A workload's pod.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Which one.
+    pub at: WorkloadRef,
+    /// How far it is.
+    pub phase: Phase,
+    /// Its deletion has begun.
+    pub deleting: bool,
+    /// What it wants of the volume as of now; `None` if its claim or the volume is gone.
+    pub wants: Option<Wants>,
+}
+
+/// How far a pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not all of its containers were started.
+    Pending,
+    /// It runs.
+    Running,
+    /// It succeeded: no container of it runs or will.
+    Succeeded,
+    /// It failed: no container of it runs or will.
+    Failed,
+}
+
+impl Phase {
+    /// For good.
+    #[must_use]
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+/// What a workload wants of a volume.
+#[derive(Clone, Debug)]
+pub struct Wants {
+    /// What it must have in common with others to share a Mountpoint Pod.
+    pub key: ShareKey,
+    /// What the volume's attributes say about its Mountpoint Pods, or why they can't be read.
+    pub settings: Result<Settings, String>,
+}
+
+/// A pod in the namespace of Mountpoint Pods.
+#[derive(Clone, Debug)]
+pub struct MountpointPod {
+    /// Its UID.
+    pub uid: String,
+    /// The version of it that was seen.
+    pub resource_version: String,
+    /// How far it is.
+    pub phase: Phase,
+    /// Its deletion has begun.
+    pub deleting: bool,
+    /// It has the label of a Mountpoint Pod. Others are left alone.
+    pub ours: bool,
+    /// The release that made it.
+    pub release: Option<String>,
+    /// It was told to unmount.
+    pub needs_unmount: bool,
+    /// It takes nobody new.
+    pub no_new_workload: bool,
+    /// The workload that it was made for.
+    pub workload_uid: Option<String>,
+    /// The PersistentVolume that it was made for.
+    pub volume: Option<String>,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Some attachment in the cluster names it.
+    pub named: bool,
+    /// Some attachment in the cluster names it with a workload.
+    pub used: bool,
+    /// Why it does not start, or why it ended, for whoever waits for it.
+    pub trouble: Option<String>,
+}
+
+impl MountpointPod {
+    /// It serves, and is not about to stop.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        !self.phase.has_ended() && !self.deleting && !self.needs_unmount
+    }
+
+    /// It takes another workload.
+    #[must_use]
+    pub fn takes(&self, release: &str) -> bool {
+        self.ours && self.stays() && !self.no_new_workload && self.release.as_deref() == Some(release)
+    }
+
+    /// It was made for this workload and this volume.
+    #[must_use]
+    pub fn is_for(&self, workload_uid: &str, volume: &str) -> bool {
+        self.ours
+            && self.workload_uid.as_deref() == Some(workload_uid)
+            && self.volume.as_deref() == Some(volume)
+    }
+}

@@ -1,0 +1,170 @@
+//! A Mountpoint Pod as Kubernetes shows it. Enters: a [`Pod`] of the namespace of Mountpoint Pods. Leaves: a [`MountpointPod`],
+//! with a sentence about what keeps it from serving, for the Event that its workloads get.
+//!
+//! Never here: what follows from it (`plan.rs`).
+
+use csi::contract::pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::facts::{MountpointPod, Phase};
+
+/// How far a pod is. A phase that is unknown (a node that does not answer) is one that may still run.
+#[must_use]
+pub fn phase(pod: &Pod) -> Phase {
+    match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
+        Some("Succeeded") => Phase::Succeeded,
+        Some("Failed") => Phase::Failed,
+        Some("Running" | "Unknown") => Phase::Running,
+        _ => Phase::Pending,
+    }
+}
+
+/// What the pod says of itself; `named` and `used` say what attachments say of it.
+#[must_use]
+pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
+    let metadata = &pod.metadata;
+    let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key)).cloned();
+    let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key)).cloned();
+    // Release 2.2 wrote these as labels.
+    let either = |key: &str| annotation(key).or_else(|| label(key));
+    let is_set = |key: &str| annotation(key).as_deref() == Some("true");
+    let phase = phase(pod);
+    MountpointPod {
+        uid: metadata.uid.clone().unwrap_or_default(),
+        resource_version: metadata.resource_version.clone().unwrap_or_default(),
+        phase,
+        deleting: metadata.deletion_timestamp.is_some(),
+        ours: label(pod::MOUNTED_BY_VERSION).is_some(),
+        release: label(pod::MOUNTED_BY_VERSION),
+        needs_unmount: is_set(pod::NEEDS_UNMOUNT),
+        no_new_workload: is_set(pod::NO_NEW_WORKLOAD),
+        workload_uid: either(pod::WORKLOAD_UID),
+        volume: either(pod::VOLUME_NAME),
+        created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        named,
+        used,
+        trouble: pod.status.as_ref().and_then(|status| match phase {
+            Phase::Pending => waits_for(status),
+            Phase::Succeeded => Some("its mount was taken away on the host".to_owned()),
+            Phase::Failed => ended_by(status),
+            Phase::Running => None,
+        }),
+    }
+}
+
+/// Why a pod does not start, if it says so.
+fn waits_for(status: &PodStatus) -> Option<String> {
+    let conditions = status.conditions.iter().flatten();
+    let mut unscheduled = conditions.filter(|it| it.type_ == "PodScheduled" && it.status == "False");
+    if let Some(condition) = unscheduled.next() {
+        return Some(sentence(condition.reason.as_deref(), condition.message.as_deref()));
+    }
+    let waiting = |container: &ContainerStatus| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref()?;
+        (!BEGINS.contains(&reason)).then(|| sentence(Some(reason), waiting.message.as_deref()))
+    };
+    status.container_statuses.iter().flatten().find_map(waiting)
+}
+
+/// Why a pod failed.
+fn ended_by(status: &PodStatus) -> Option<String> {
+    if status.reason.is_some() || status.message.is_some() {
+        return Some(sentence(status.reason.as_deref(), status.message.as_deref()));
+    }
+    let ended = |container: &ContainerStatus| {
+        let ended = container.state.as_ref()?.terminated.as_ref()?;
+        let code = format!("exit code {}", ended.exit_code);
+        Some(sentence(ended.reason.as_deref(), Some(ended.message.as_deref().unwrap_or(&code))))
+    };
+    status.container_statuses.iter().flatten().find_map(ended)
+}
+
+fn sentence(reason: Option<&str>, message: Option<&str>) -> String {
+    match (reason, message) {
+        (Some(reason), Some(message)) => format!("{reason}: {message}"),
+        (Some(text), None) | (None, Some(text)) => text.to_owned(),
+        (None, None) => "no reason given".to_owned(),
+    }
+}
+
+/// What every pod waits for when it begins.
+const BEGINS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(status: serde_json::Value) -> Pod {
+        serde_json::from_value(
+            json!({"metadata": {"name": "mp-1", "namespace": "mount-s3"}, "status": status}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pod_that_does_not_start_says_why() {
+        let pending = |more: serde_json::Value| {
+            let mut status = json!({"phase": "Pending"});
+            status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            read(&pod(status), true, true).trouble
+        };
+        assert_eq!(pending(json!({})), None);
+        assert_eq!(
+            pending(json!({"conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: Insufficient memory"},
+            ]})),
+            Some("Unschedulable: 0/1 nodes: Insufficient memory".to_owned())
+        );
+        let waiting = |reason: &str| {
+            json!({"containerStatuses": [{
+                "name": "mountpoint", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": reason}},
+            }]})
+        };
+        assert_eq!(pending(waiting("ContainerCreating")), None);
+        assert_eq!(pending(waiting("ImagePullBackOff")), Some("ImagePullBackOff".to_owned()));
+    }
+
+    #[test]
+    fn a_failed_pod_says_why() {
+        let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
+        assert_eq!(
+            read(&pod(evicted), true, true).trouble.as_deref(),
+            Some("Evicted: The node was low on resource: memory.")
+        );
+        let exited = json!({"phase": "Failed", "containerStatuses": [{
+            "name": "mountpoint", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+        }]});
+        assert_eq!(read(&pod(exited), true, true).trouble.as_deref(), Some("OOMKilled: exit code 137"));
+    }
+
+    #[test]
+    fn a_mountpoint_pod_of_release_2_2_is_known_by_its_labels() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "mp-1", "labels": {
+            "s3.csi.scality.com/mounted-by-csi-driver-version": "2.2.0",
+            "s3.csi.scality.com/volume-name": "pv-1",
+            "s3.csi.scality.com/pod-uid": "uid-1",
+        }}}))
+        .unwrap();
+        let pod = read(&pod, true, true);
+        assert!(pod.is_for("uid-1", "pv-1"));
+        assert!(pod.takes("2.2.0") && !pod.takes("3.0.0"));
+    }
+
+    #[test]
+    fn only_the_word_true_marks_a_pod() {
+        let mut pod = pod(json!({"phase": "Running"}));
+        let mark = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into();
+        pod.metadata.annotations = Some(mark(pod::NEEDS_UNMOUNT, "true"));
+        assert!(read(&pod, true, true).needs_unmount);
+        pod.metadata.annotations = Some(mark(pod::NEEDS_UNMOUNT, "false"));
+        assert!(!read(&pod, true, true).needs_unmount);
+        pod.metadata.annotations = Some(mark(pod::NO_NEW_WORKLOAD, "true"));
+        assert!(read(&pod, true, true).no_new_workload);
+    }
+}

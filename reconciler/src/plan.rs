@@ -1,0 +1,494 @@
+//! What to do about one volume on one node. Enters: [`Facts`]. Leaves: a [`Plan`], effects in their order.
+//!
+//! Never here: a call to the API server, a clock, a name computed to find something that exists.
+//!
+//! Facts may be old, a plan may be cut off after any effect, and for moments two reconcilers may plan at once. These rules make
+//! that safe:
+//! - A Mountpoint Pod is made before the attachment that names it, under a name that a retry computes again.
+//! - An attachment changes by one write that fails if the attachment was changed by others.
+//! - An entry that was seen empty is closed: nobody is added to it. So a pod is told to unmount only when nobody can join.
+//! - "Not seen" is not "gone": before something follows from an absence, the API server is asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use csi::contract::attachment::{MountpointS3PodAttachment, ShareKey, WorkloadAttachment};
+use csi::contract::pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::facts::{Facts, MountpointPod, Phase, Wants, Workload, WorkloadRef};
+use crate::pod_spec::PodRequest;
+
+/// A Mountpoint Pod that no attachment names is adopted, or after this time told to unmount. Long enough that whoever made it has
+/// either named it or given up: a call takes at most 10 s and a Lease is lost after 15 s.
+pub const UNNAMED_FOR: Duration = Duration::from_secs(90);
+
+/// Annotation of an attachment: names of Mountpoint Pods below this attempt are used up, also when no pod has them any more.
+/// A source directory of theirs may still be mounted.
+pub const ATTEMPTS: &str = "s3.csi.scality.com/attempts";
+
+/// What to do, in this order. If one effect turns out to rest on old facts, the rest is dropped and the facts are looked at again.
+#[derive(Debug, Default, PartialEq)]
+pub struct Plan {
+    /// The effects.
+    pub effects: Vec<Effect>,
+    /// Something is due then, even if nothing changes.
+    pub look_again_in: Option<Duration>,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Ask the API server: none of these pods runs on the node any more.
+    ConfirmWorkloadsEnded {
+        /// The node.
+        node: String,
+        /// UIDs of workloads.
+        uids: BTreeSet<String>,
+    },
+    /// Ask the API server: there is no such pod, or it has ended.
+    ConfirmPodEnded {
+        /// The Mountpoint Pod.
+        pod: String,
+    },
+    /// Ask the API server: no attachment names this pod.
+    ConfirmUnnamed {
+        /// The Mountpoint Pod.
+        pod: String,
+    },
+    /// Tell a Mountpoint Pod to unmount.
+    MarkNeedsUnmount(Version),
+    /// Make a Mountpoint Pod, or take the one of this name if it was made for the same workload and volume.
+    CreatePod {
+        /// What to make.
+        request: PodRequest,
+        /// Who waits for it.
+        workload: WorkloadRef,
+    },
+    /// Make an attachment.
+    CreateAttachment(Box<MountpointS3PodAttachment>),
+    /// Change entries of an attachment.
+    UpdateAttachment {
+        /// Which one, as it was seen.
+        at: Version,
+        /// Entries by Mountpoint Pod: the workloads from now on, or `None` to drop the entry.
+        entries: BTreeMap<String, Option<Vec<WorkloadAttachment>>>,
+        /// The value of [`ATTEMPTS`], if it changes.
+        attempts: Option<u32>,
+    },
+    /// Delete an attachment that has no entry left.
+    DeleteAttachment(Version),
+    /// Delete a Mountpoint Pod that has ended, or that never began and is not needed.
+    DeletePod(Version),
+    /// Tell the user of a workload.
+    Tell(Notice),
+}
+
+/// An object as it was seen: the effect fails if it is another one or has changed since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its resource version.
+    pub resource_version: String,
+}
+
+/// A warning on a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Notice {
+    /// The workload.
+    pub workload: WorkloadRef,
+    /// One word for machines.
+    pub reason: &'static str,
+    /// What happened, and what to look at next.
+    pub note: String,
+}
+
+/// What to do about these facts.
+#[must_use]
+pub fn plan(facts: &Facts) -> Plan {
+    let mut planner = Planner::new(facts);
+    planner.take_out_ended();
+    planner.drop_empty();
+    planner.replace_lost();
+    planner.attach_new();
+    planner.write_attachments();
+    planner.tend_pods();
+    planner.finish()
+}
+
+struct Planner<'a> {
+    facts: &'a Facts,
+    drafts: Vec<Draft<'a>>,
+    /// Live workloads that an attachment names.
+    attached: BTreeSet<&'a str>,
+    ended: BTreeSet<String>,
+    pods_ended: BTreeSet<String>,
+    unnamed: BTreeSet<String>,
+    marks: Vec<Version>,
+    new_pods: Vec<Effect>,
+    new_attachments: BTreeMap<ShareKey, MountpointS3PodAttachment>,
+    writes: Vec<Effect>,
+    deletions: Vec<Effect>,
+    notices: Vec<Notice>,
+    look_again_in: Option<Duration>,
+}
+
+/// An attachment as it was seen, and as it will be.
+struct Draft<'a> {
+    seen: &'a MountpointS3PodAttachment,
+    entries: BTreeMap<String, Vec<WorkloadAttachment>>,
+    attempts: u32,
+}
+
+impl<'a> Planner<'a> {
+    fn new(facts: &'a Facts) -> Self {
+        let mut drafts: Vec<_> = facts.attachments.iter().map(Draft::new).collect();
+        // Everybody who sees two attachments agrees which is the first.
+        drafts.sort_by_key(|draft| {
+            let metadata = &draft.seen.metadata;
+            (metadata.creation_timestamp.as_ref().map(|time| time.0), metadata.name.clone())
+        });
+        Self {
+            facts,
+            drafts,
+            attached: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            pods_ended: BTreeSet::new(),
+            unnamed: BTreeSet::new(),
+            marks: Vec::new(),
+            new_pods: Vec::new(),
+            new_attachments: BTreeMap::new(),
+            writes: Vec::new(),
+            deletions: Vec::new(),
+            notices: Vec::new(),
+            look_again_in: None,
+        }
+    }
+
+    /// Detach by UID: whoever has ended or is gone, and whoever a first attachment names already.
+    fn take_out_ended(&mut self) {
+        let facts = self.facts;
+        for draft in &mut self.drafts {
+            for (pod, seen) in &draft.seen.spec.mountpoint_pods {
+                let stays =
+                    |workload: &&WorkloadAttachment| match facts.workloads.get(&workload.workload_pod_uid) {
+                        Some(known) if known.phase.has_ended() => false,
+                        Some(known) => self.attached.insert(&known.at.uid),
+                        None => {
+                            self.ended.insert(workload.workload_pod_uid.clone());
+                            false
+                        }
+                    };
+                let left = seen.iter().filter(stays).cloned().collect();
+                draft.entries.insert(pod.clone(), left);
+            }
+        }
+    }
+
+    /// An entry that was seen empty: its pod is told to unmount, then the entry goes.
+    fn drop_empty(&mut self) {
+        for draft in &mut self.drafts {
+            for (name, _) in
+                draft.seen.spec.mountpoint_pods.iter().filter(|(_, workloads)| workloads.is_empty())
+            {
+                draft.entries.remove(name);
+                if let Some(pod) = self.facts.pods.get(name)
+                    && pod.ours
+                    && !pod.used
+                    && !pod.needs_unmount
+                    && !pod.phase.has_ended()
+                {
+                    self.marks.push(version_of(name, pod));
+                }
+            }
+        }
+    }
+
+    /// Workloads whose Mountpoint Pod is gone, or is leaving before they began, get another.
+    fn replace_lost(&mut self) {
+        for index in 0..self.drafts.len() {
+            let entries = self.drafts[index].entries.clone();
+            for (name, workloads) in entries {
+                let pod = self.facts.pods.get(&name);
+                for attached in workloads {
+                    let workload = &self.facts.workloads[&attached.workload_pod_uid];
+                    let lost = pod.is_none_or(|pod| pod.phase.has_ended());
+                    // A workload that runs keeps what it has until the pod has really ended: the node unmounts nothing in use.
+                    let never_came = pod.is_some_and(|pod| !pod.stays()) && workload.phase == Phase::Pending;
+                    if workload.deleting || !(lost || never_came) {
+                        continue;
+                    }
+                    let why = match pod {
+                        None => "is gone".to_owned(),
+                        Some(pod) if lost => {
+                            let trouble = pod.trouble.as_deref().unwrap_or("no reason given");
+                            format!("has ended ({trouble})")
+                        }
+                        Some(_) => "is leaving".to_owned(),
+                    };
+                    let Some(wants) = &workload.wants else {
+                        self.tell(workload, "MountpointPodLost", format!(
+                            "Mountpoint Pod {name} {why}, and there is no new one: the claim or the PersistentVolume {} does not \
+                             exist any more. Delete this pod.", self.facts.group.volume));
+                        continue;
+                    };
+                    if pod.is_none() {
+                        self.pods_ended.insert(name.clone());
+                    }
+                    let Some(next) = self.place(index, workload, wants) else { continue };
+                    let left = self.drafts[index]
+                        .entries
+                        .get_mut(&name)
+                        .expect("entries of a draft stay in this step");
+                    left.retain(|it| it.workload_pod_uid != attached.workload_pod_uid);
+                    self.tell(workload, "MountpointPodLost", format!(
+                        "Mountpoint Pod {name} {why}; {next} takes its place. A container that does not see the new mount \
+                         (mountPropagation is not HostToContainer) must be restarted."));
+                }
+            }
+        }
+    }
+
+    /// Workloads that no attachment names.
+    fn attach_new(&mut self) {
+        for (uid, workload) in &self.facts.workloads {
+            let Some(wants) = &workload.wants else { continue };
+            if self.attached.contains(uid.as_str()) || workload.phase.has_ended() || workload.deleting {
+                continue;
+            }
+            // Running without an attachment: mounted by an older release on the host, unless a pod was made for it.
+            if workload.phase == Phase::Running
+                && !self.facts.pods.values().any(|pod| self.is_waiting(pod, uid))
+            {
+                continue;
+            }
+            let same = |draft: &Draft<'_>| draft.seen.spec.share_key() == wants.key;
+            let open = self.drafts.iter().position(|draft| same(draft) && self.open_entry(draft).is_some());
+            if let Some(index) = open.or_else(|| self.drafts.iter().position(same)) {
+                self.place(index, workload, wants);
+            } else if !self.new_attachments.contains_key(&wants.key) {
+                let Some((name, attempt)) = self.new_pod(0, workload, wants) else { continue };
+                let mut attachment = wants.key.attachment(&name, self.attach(workload));
+                if attempt > 0 {
+                    let attempts = BTreeMap::from([(ATTEMPTS.to_owned(), attempt.to_string())]);
+                    attachment.metadata.annotations = Some(attempts);
+                }
+                self.new_attachments.insert(wants.key.clone(), attachment);
+            }
+            // Else: it joins the new attachment once that is seen.
+        }
+    }
+
+    /// Puts a workload into an entry that takes it, or into one of a new pod; the pod's name. `None`: its volume says nothing
+    /// sensible about Mountpoint Pods.
+    fn place(&mut self, index: usize, workload: &Workload, wants: &Wants) -> Option<String> {
+        let draft = &self.drafts[index];
+        let name = if let Some(name) = self.open_entry(draft) {
+            name.to_owned()
+        } else {
+            // A pod that is named and not seen may be one that takes workloads.
+            let unseen = draft.entries.iter().filter(|(name, workloads)| {
+                !workloads.is_empty() && !self.facts.pods.contains_key(*name) && !self.is_new(name)
+            });
+            let unseen: Vec<_> = unseen.map(|(name, _)| name.clone()).collect();
+            let (name, attempt) = self.new_pod(draft.attempts, workload, wants)?;
+            self.pods_ended.extend(unseen);
+            self.drafts[index].attempts = attempt;
+            name
+        };
+        let attached = self.attach(workload);
+        self.drafts[index].entries.entry(name.clone()).or_default().push(attached);
+        Some(name)
+    }
+
+    /// The first entry that takes workloads: one that was seen with a workload, or is new.
+    fn open_entry<'d>(&self, draft: &'d Draft<'_>) -> Option<&'d str> {
+        let seen = &draft.seen.spec.mountpoint_pods;
+        draft.entries.keys().map(String::as_str).find(|name| {
+            let Some(workloads) = seen.get(*name) else { return true };
+            let takes = |pod: &MountpointPod| pod.takes(&self.facts.release);
+            !workloads.is_empty() && self.facts.pods.get(*name).is_some_and(takes)
+        })
+    }
+
+    /// A pod for this workload: one that was made for it and that nobody names, or a new one. Its name, and the attempt.
+    fn new_pod(&mut self, from: u32, workload: &Workload, wants: &Wants) -> Option<(String, u32)> {
+        let settings = match &wants.settings {
+            Ok(settings) => settings.clone(),
+            Err(why) => {
+                let note = format!(
+                    "no Mountpoint Pod is made: {why}. Correct PersistentVolume {}.",
+                    self.facts.group.volume
+                );
+                self.tell(workload, "VolumeRefused", note);
+                return None;
+            }
+        };
+        let (uid, volume) = (&workload.at.uid, &self.facts.group.volume);
+        for attempt in from..=u32::MAX {
+            let name = pod::name(uid, volume, &self.facts.release, attempt);
+            if self.is_listed(&name) {
+                continue;
+            }
+            match self.facts.pods.get(&name) {
+                Some(pod) if self.is_waiting(pod, uid) => {}
+                Some(_) => continue,
+                None => {
+                    let request = PodRequest {
+                        name: name.clone(),
+                        node: self.facts.group.node.clone(),
+                        volume: volume.clone(),
+                        handle: wants.key.handle.clone(),
+                        workload_uid: uid.clone(),
+                        settings,
+                    };
+                    self.new_pods.push(Effect::CreatePod { request, workload: workload.at.clone() });
+                }
+            }
+            return Some((name, attempt));
+        }
+        None
+    }
+
+    fn write_attachments(&mut self) {
+        for draft in &self.drafts {
+            if draft.entries.is_empty() {
+                self.writes.push(Effect::DeleteAttachment(draft.version()));
+            } else if let Some(update) = draft.update() {
+                self.writes.push(update);
+            }
+        }
+        let new = std::mem::take(&mut self.new_attachments);
+        self.writes.extend(new.into_values().map(|it| Effect::CreateAttachment(Box::new(it))));
+    }
+
+    /// Pods that ended and that nobody names are deleted; pods that nobody names are told to unmount.
+    fn tend_pods(&mut self) {
+        for (name, pod) in &self.facts.pods {
+            self.explain(name, pod);
+            if !pod.ours || pod.deleting || pod.named || self.is_listed(name) || self.is_adopted(name) {
+                continue;
+            }
+            if pod.phase.has_ended() || (pod.needs_unmount && pod.phase == Phase::Pending) {
+                self.deletions.push(Effect::DeletePod(version_of(name, pod)));
+            } else if !pod.needs_unmount {
+                let age = self.facts.now.duration_since(pod.created).unsigned_abs();
+                if age >= UNNAMED_FOR {
+                    self.unnamed.insert(name.clone());
+                    self.marks.push(version_of(name, pod));
+                } else {
+                    let left = UNNAMED_FOR - age;
+                    self.look_again_in = Some(self.look_again_in.map_or(left, |other| other.min(left)));
+                }
+            }
+        }
+    }
+
+    /// Whoever waits for a pod that does not start is told why.
+    fn explain(&mut self, name: &str, pod: &MountpointPod) {
+        let Some(trouble) = pod.trouble.as_ref().filter(|_| pod.phase == Phase::Pending) else { return };
+        let named = self.drafts.iter().filter_map(|draft| draft.entries.get(name)).flatten();
+        let waiting: Vec<_> = named
+            .filter_map(|it| self.facts.workloads.get(&it.workload_pod_uid))
+            .filter(|workload| workload.phase == Phase::Pending)
+            .collect();
+        for workload in waiting {
+            self.tell(
+                workload,
+                "MountpointPodWaits",
+                format!("Mountpoint Pod {name} does not start: {trouble}"),
+            );
+        }
+    }
+
+    fn finish(self) -> Plan {
+        let mut effects = Vec::new();
+        if !self.ended.is_empty() {
+            let node = self.facts.group.node.clone();
+            effects.push(Effect::ConfirmWorkloadsEnded { node, uids: self.ended });
+        }
+        effects.extend(self.pods_ended.into_iter().map(|pod| Effect::ConfirmPodEnded { pod }));
+        effects.extend(self.unnamed.into_iter().map(|pod| Effect::ConfirmUnnamed { pod }));
+        effects.extend(self.marks.into_iter().map(Effect::MarkNeedsUnmount));
+        effects.extend(self.new_pods);
+        effects.extend(self.writes);
+        effects.extend(self.deletions);
+        effects.extend(self.notices.into_iter().map(Effect::Tell));
+        Plan { effects, look_again_in: self.look_again_in }
+    }
+
+    /// An attachment of the group names this pod, or will.
+    fn is_listed(&self, name: &str) -> bool {
+        self.facts.attachments.iter().any(|it| it.spec.mountpoint_pods.contains_key(name))
+            || self.drafts.iter().any(|draft| draft.entries.contains_key(name))
+            || self.is_adopted(name)
+    }
+
+    /// A pod that was made for this workload, and whose maker did not get as far as naming it.
+    fn is_waiting(&self, pod: &MountpointPod, uid: &str) -> bool {
+        pod.is_for(uid, &self.facts.group.volume) && pod.takes(&self.facts.release) && !pod.named
+    }
+
+    fn is_adopted(&self, name: &str) -> bool {
+        self.new_attachments.values().any(|it| it.spec.mountpoint_pods.contains_key(name))
+            || self.writes.iter().any(|write| {
+                matches!(write, Effect::CreateAttachment(it) if it.spec.mountpoint_pods.contains_key(name))
+            })
+    }
+
+    fn is_new(&self, name: &str) -> bool {
+        self.new_pods.iter().any(|it| matches!(it, Effect::CreatePod { request, .. } if request.name == name))
+    }
+
+    fn attach(&self, workload: &Workload) -> WorkloadAttachment {
+        WorkloadAttachment {
+            workload_pod_uid: workload.at.uid.clone(),
+            attachment_time: Time(self.facts.now),
+        }
+    }
+
+    fn tell(&mut self, workload: &Workload, reason: &'static str, note: String) {
+        self.notices.push(Notice { workload: workload.at.clone(), reason, note });
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn new(seen: &'a MountpointS3PodAttachment) -> Self {
+        Self { seen, entries: BTreeMap::new(), attempts: attempts(seen) }
+    }
+
+    fn version(&self) -> Version {
+        let metadata = self.seen.metadata.clone();
+        Version {
+            name: metadata.name.unwrap_or_default(),
+            uid: metadata.uid.unwrap_or_default(),
+            resource_version: metadata.resource_version.unwrap_or_default(),
+        }
+    }
+
+    fn update(&self) -> Option<Effect> {
+        let seen = &self.seen.spec.mountpoint_pods;
+        let gone =
+            seen.keys().filter(|name| !self.entries.contains_key(*name)).map(|name| (name.clone(), None));
+        let changed = self.entries.iter().filter(|(name, now)| seen.get(*name) != Some(now));
+        let changed = changed.map(|(name, now)| (name.clone(), Some(now.clone())));
+        let entries: BTreeMap<_, _> = gone.chain(changed).collect();
+        let attempts = (self.attempts > attempts(self.seen)).then_some(self.attempts);
+        (!entries.is_empty()).then(|| Effect::UpdateAttachment { at: self.version(), entries, attempts })
+    }
+}
+
+fn attempts(attachment: &MountpointS3PodAttachment) -> u32 {
+    let annotations = attachment.metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(ATTEMPTS)).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn version_of(name: &str, pod: &MountpointPod) -> Version {
+    Version { name: name.to_owned(), uid: pod.uid.clone(), resource_version: pod.resource_version.clone() }
+}
+
+#[cfg(test)]
+mod tests;

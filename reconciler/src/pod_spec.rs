@@ -1,0 +1,425 @@
+//! The Mountpoint Pod as Kubernetes is asked for it. Enters: the chart's settings, and whom the pod is for. Leaves: a [`Pod`]; or,
+//! for attributes that say nothing sensible, a sentence about them.
+//!
+//! Never here: a call to the API server, a choice of who is served.
+
+use std::collections::BTreeMap;
+
+use csi::contract::{pod, volume};
+use k8s_openapi::api::core::v1::{
+    Affinity, Capabilities, Container, EmptyDirVolumeSource, LocalObjectReference, NodeAffinity,
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSecurityContext, PodSpec,
+    ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// What all Mountpoint Pods have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodConfig {
+    /// The namespace of Mountpoint Pods.
+    pub namespace: String,
+    /// The image with mounter and engine.
+    pub image: String,
+    /// When the image is pulled: `Always`, `IfNotPresent` or `Never`.
+    pub pull_policy: String,
+    /// Names of the secrets to pull it with, in the namespace of Mountpoint Pods.
+    pub pull_secrets: Vec<String>,
+    /// The mounter in the image.
+    pub command: String,
+    /// The priority class; empty for the cluster's default.
+    pub priority_class: String,
+    /// The engine's version, for a label; empty for none.
+    pub engine_version: String,
+    /// What a volume does not say of its own.
+    pub resources: Resources,
+}
+
+/// What a Mountpoint Pod asks for and is limited to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// CPU asked for.
+    pub requests_cpu: Option<String>,
+    /// Memory asked for.
+    pub requests_memory: Option<String>,
+    /// The limit of CPU.
+    pub limits_cpu: Option<String>,
+    /// The limit of memory.
+    pub limits_memory: Option<String>,
+}
+
+/// What a volume's attributes say about its Mountpoint Pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The service account.
+    pub service_account: Option<String>,
+    /// Resources, each of which wins over the chart's.
+    pub resources: Resources,
+}
+
+/// One Mountpoint Pod to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRequest {
+    /// Its name.
+    pub name: String,
+    /// Its node.
+    pub node: String,
+    /// The PersistentVolume's name.
+    pub volume: String,
+    /// The volume handle.
+    pub handle: String,
+    /// The workload that it is made for.
+    pub workload_uid: String,
+    /// What the volume says about it.
+    pub settings: Settings,
+}
+
+impl Settings {
+    /// Reads the attributes of a volume.
+    ///
+    /// # Errors
+    /// A sentence that names the attribute, its value and the form that is expected.
+    pub fn new(attributes: &BTreeMap<String, String>) -> Result<Self, String> {
+        let quantity = |attribute: &str| match attributes.get(attribute) {
+            None => Ok(None),
+            Some(text) if is_quantity(text) => Ok(Some(text.clone())),
+            Some(text) => Err(format!(
+                "volume attribute {attribute} is {text:?}, and must be a quantity like 100m, 0.5, 256Mi or 1Gi"
+            )),
+        };
+        let resources = Resources {
+            requests_cpu: quantity(volume::REQUESTS_CPU)?,
+            requests_memory: quantity(volume::REQUESTS_MEMORY)?,
+            limits_cpu: quantity(volume::LIMITS_CPU)?,
+            limits_memory: quantity(volume::LIMITS_MEMORY)?,
+        };
+        let service_account =
+            attributes.get(volume::POD_SERVICE_ACCOUNT).filter(|name| !name.is_empty()).cloned();
+        Ok(Self { service_account, resources })
+    }
+}
+
+impl Resources {
+    fn or(&self, defaults: &Self) -> Option<ResourceRequirements> {
+        let list = |cpu: &Option<String>,
+                    cpu_default: &Option<String>,
+                    memory: &Option<String>,
+                    memory_default: &Option<String>| {
+            let named = [
+                ("cpu", cpu.as_ref().or(cpu_default.as_ref())),
+                ("memory", memory.as_ref().or(memory_default.as_ref())),
+            ];
+            let list: BTreeMap<String, Quantity> = named
+                .into_iter()
+                .filter_map(|(name, text)| Some((name.to_owned(), Quantity(text?.clone()))))
+                .collect();
+            (!list.is_empty()).then_some(list)
+        };
+        let requests = list(
+            &self.requests_cpu,
+            &defaults.requests_cpu,
+            &self.requests_memory,
+            &defaults.requests_memory,
+        );
+        let limits =
+            list(&self.limits_cpu, &defaults.limits_cpu, &self.limits_memory, &defaults.limits_memory);
+        (requests.is_some() || limits.is_some()).then(|| ResourceRequirements {
+            requests,
+            limits,
+            ..ResourceRequirements::default()
+        })
+    }
+}
+
+/// The pod that this request asks for.
+#[must_use]
+pub fn build(config: &PodConfig, request: &PodRequest) -> Pod {
+    let mut labels =
+        BTreeMap::from([(pod::MOUNTED_BY_VERSION.to_owned(), csi::contract::VERSION.to_owned())]);
+    if !config.engine_version.is_empty() {
+        labels.insert(pod::MOUNTPOINT_VERSION.to_owned(), config.engine_version.clone());
+    }
+    let annotations = BTreeMap::from([
+        (pod::VOLUME_NAME.to_owned(), request.volume.clone()),
+        (pod::VOLUME_ID.to_owned(), request.handle.clone()),
+        (pod::WORKLOAD_UID.to_owned(), request.workload_uid.clone()),
+        // Bound to its node like a DaemonSet's pod: it must not keep a node from being scaled away.
+        ("cluster-autoscaler.kubernetes.io/daemonset-pod".to_owned(), "true".to_owned()),
+    ]);
+    let pull_secrets: Vec<_> =
+        config.pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() }).collect();
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(request.name.clone()),
+            namespace: Some(config.namespace.clone()),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            affinity: Some(on_node(&request.node)),
+            // The workload is on the node already; whatever keeps others away must not keep its mount away.
+            tolerations: Some(vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]),
+            restart_policy: Some("OnFailure".into()),
+            // A drain ends Mountpoint Pods beside their workloads; the mount must outlive the slowest of them.
+            termination_grace_period_seconds: Some(600),
+            security_context: Some(PodSecurityContext {
+                // The node writes credentials for this group.
+                fs_group: Some(1000),
+                ..PodSecurityContext::default()
+            }),
+            priority_class_name: (!config.priority_class.is_empty()).then(|| config.priority_class.clone()),
+            image_pull_secrets: (!pull_secrets.is_empty()).then_some(pull_secrets),
+            service_account_name: request.settings.service_account.clone(),
+            automount_service_account_token: Some(false),
+            containers: vec![mounter(config, request)],
+            volumes: Some(vec![Volume {
+                name: pod::COMM_VOLUME.into(),
+                empty_dir: Some(EmptyDirVolumeSource {
+                    // In memory: credentials never touch the node's disk.
+                    medium: Some("Memory".into()),
+                    size_limit: Some(Quantity("10Mi".into())),
+                }),
+                ..Volume::default()
+            }]),
+            ..PodSpec::default()
+        }),
+        status: None,
+    }
+}
+
+fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
+    Container {
+        name: pod::CONTAINER.into(),
+        image: Some(config.image.clone()),
+        image_pull_policy: (!config.pull_policy.is_empty()).then(|| config.pull_policy.clone()),
+        command: Some(vec![config.command.clone()]),
+        resources: request.settings.resources.or(&config.resources),
+        security_context: Some(SecurityContext {
+            run_as_user: Some(1000),
+            run_as_non_root: Some(true),
+            allow_privilege_escalation: Some(false),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
+            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), localhost_profile: None }),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(vec![VolumeMount {
+            name: pod::COMM_VOLUME.into(),
+            mount_path: csi::contract::comm::Comm::in_pod().directory().to_string_lossy().into_owned(),
+            ..VolumeMount::default()
+        }]),
+        ..Container::default()
+    }
+}
+
+/// Through the scheduler, so that resources are counted, and to one node only.
+fn on_node(node: &str) -> Affinity {
+    Affinity {
+        node_affinity: Some(NodeAffinity {
+            required_during_scheduling_ignored_during_execution: Some(NodeSelector {
+                node_selector_terms: vec![NodeSelectorTerm {
+                    match_fields: Some(vec![NodeSelectorRequirement {
+                        key: "metadata.name".into(),
+                        operator: "In".into(),
+                        values: Some(vec![node.to_owned()]),
+                    }]),
+                    match_expressions: None,
+                }],
+            }),
+            ..NodeAffinity::default()
+        }),
+        ..Affinity::default()
+    }
+}
+
+/// The node that a Mountpoint Pod is bound to, also before it is scheduled.
+#[must_use]
+pub fn node_of(pod: &Pod) -> Option<&str> {
+    let spec = pod.spec.as_ref()?;
+    if let Some(node) = spec.node_name.as_deref().filter(|node| !node.is_empty()) {
+        return Some(node);
+    }
+    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
+    let selector = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
+    let fields = selector.node_selector_terms.iter().filter_map(|term| term.match_fields.as_ref()).flatten();
+    fields
+        .filter(|field| field.key == "metadata.name" && field.operator == "In")
+        .find_map(|field| field.values.as_ref()?.first())
+        .map(String::as_str)
+}
+
+/// The form of a quantity that is not negative: digits with at most one point, then a suffix or an exponent.
+#[must_use]
+pub(crate) fn is_quantity(text: &str) -> bool {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    if !number.bytes().any(|b| b.is_ascii_digit()) || number.matches('.').count() > 1 {
+        return false;
+    }
+    if SUFFIXES.contains(&suffix) {
+        return true;
+    }
+    let Some(exponent) = suffix.strip_prefix(['e', 'E']) else { return false };
+    let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+const SUFFIXES: [&str; 16] =
+    ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config() -> PodConfig {
+        PodConfig {
+            namespace: "mount-s3".into(),
+            image: "registry.example.com/driver:1".into(),
+            pull_policy: "IfNotPresent".into(),
+            pull_secrets: vec!["regcred".into()],
+            command: "/bin/scality-s3-csi-mounter".into(),
+            priority_class: "mount-s3-critical".into(),
+            engine_version: "1.2.3".into(),
+            resources: Resources {
+                requests_cpu: Some("10m".into()),
+                limits_memory: Some("512Mi".into()),
+                ..Resources::default()
+            },
+        }
+    }
+
+    fn request() -> PodRequest {
+        let attributes = BTreeMap::from(
+            [
+                (volume::BUCKET_NAME, "b"),
+                (volume::POD_SERVICE_ACCOUNT, "account"),
+                (volume::REQUESTS_MEMORY, "128Mi"),
+                (volume::LIMITS_MEMORY, "1Gi"),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned())),
+        );
+        PodRequest {
+            name: "mp-1".into(),
+            node: "worker-1".into(),
+            volume: "pv-1".into(),
+            handle: "handle-1".into(),
+            workload_uid: "uid-1".into(),
+            settings: Settings::new(&attributes).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_mountpoint_pod_is_exactly_this() {
+        assert_eq!(
+            serde_json::to_value(build(&config(), &request())).unwrap(),
+            json!({
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": "mp-1",
+                    "namespace": "mount-s3",
+                    "labels": {
+                        "s3.csi.scality.com/mountpoint-version": "1.2.3",
+                        "s3.csi.scality.com/mounted-by-csi-driver-version": csi::contract::VERSION,
+                    },
+                    "annotations": {
+                        "s3.csi.scality.com/volume-name": "pv-1",
+                        "s3.csi.scality.com/volume-id": "handle-1",
+                        "s3.csi.scality.com/pod-uid": "uid-1",
+                        "cluster-autoscaler.kubernetes.io/daemonset-pod": "true",
+                    },
+                },
+                "spec": {
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchFields": [
+                            {"key": "metadata.name", "operator": "In", "values": ["worker-1"]},
+                        ]}],
+                    }}},
+                    "tolerations": [{"operator": "Exists"}],
+                    "restartPolicy": "OnFailure",
+                    "terminationGracePeriodSeconds": 600,
+                    "priorityClassName": "mount-s3-critical",
+                    "imagePullSecrets": [{"name": "regcred"}],
+                    "serviceAccountName": "account",
+                    "automountServiceAccountToken": false,
+                    "securityContext": {"fsGroup": 1000},
+                    "containers": [{
+                        "name": "mountpoint",
+                        "image": "registry.example.com/driver:1",
+                        "imagePullPolicy": "IfNotPresent",
+                        "command": ["/bin/scality-s3-csi-mounter"],
+                        "resources": {
+                            "requests": {"cpu": "10m", "memory": "128Mi"},
+                            "limits": {"memory": "1Gi"},
+                        },
+                        "securityContext": {
+                            "runAsUser": 1000,
+                            "runAsNonRoot": true,
+                            "allowPrivilegeEscalation": false,
+                            "capabilities": {"drop": ["ALL"]},
+                            "seccompProfile": {"type": "RuntimeDefault"},
+                        },
+                        "volumeMounts": [{"name": "comm", "mountPath": "/comm"}],
+                    }],
+                    "volumes": [{"name": "comm", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}}],
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn what_the_chart_leaves_empty_is_left_out() {
+        let config = PodConfig {
+            pull_policy: String::new(),
+            pull_secrets: Vec::new(),
+            priority_class: String::new(),
+            engine_version: String::new(),
+            resources: Resources::default(),
+            ..config()
+        };
+        let request = PodRequest { settings: Settings::default(), ..request() };
+        let pod = build(&config, &request);
+        assert_eq!(pod.metadata.labels.as_ref().unwrap().len(), 1);
+        let spec = pod.spec.unwrap();
+        assert_eq!(spec.image_pull_secrets, None);
+        assert_eq!(spec.priority_class_name, None);
+        assert_eq!(spec.service_account_name, None);
+        assert_eq!(spec.containers[0].resources, None);
+        assert_eq!(spec.containers[0].image_pull_policy, None);
+    }
+
+    #[test]
+    fn free_text_of_any_length_goes_to_annotations_and_never_to_labels() {
+        let long = "v".repeat(250);
+        let pod = build(&config(), &PodRequest { volume: long.clone(), handle: long, ..request() });
+        assert!(pod.metadata.labels.unwrap().values().all(|value| value.len() <= 63));
+    }
+
+    #[test]
+    fn the_node_of_a_mountpoint_pod_is_known_before_it_is_scheduled() {
+        let mut pod = build(&config(), &request());
+        assert_eq!(node_of(&pod), Some("worker-1"));
+        pod.spec.as_mut().unwrap().affinity = None;
+        assert_eq!(node_of(&pod), None);
+        pod.spec.as_mut().unwrap().node_name = Some("worker-2".into());
+        assert_eq!(node_of(&pod), Some("worker-2"));
+    }
+
+    #[test]
+    fn a_quantity_that_is_none_is_refused_with_the_attribute_and_the_form() {
+        for text in ["1", "0.5", "100m", "256Mi", "1e3", "1E-3", ".5", "2."] {
+            assert!(is_quantity(text), "{text}");
+        }
+        for text in ["", "Mi", "1.2.3", "-1", "1 Gi", "1GiB", "1e", "a", ".", "1mi"] {
+            assert!(!is_quantity(text), "{text}");
+        }
+        let attributes = BTreeMap::from([(volume::LIMITS_MEMORY.to_owned(), "lots".to_owned())]);
+        let error = Settings::new(&attributes).unwrap_err();
+        assert!(
+            error.contains(volume::LIMITS_MEMORY) && error.contains("lots") && error.contains("1Gi"),
+            "{error}"
+        );
+    }
+}
