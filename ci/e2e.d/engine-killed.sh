@@ -1,0 +1,40 @@
+# shellcheck shell=bash
+# The engine is killed under pods that read: they get an error at once and no wrong byte; one with HostToContainer propagation gets
+# the new mount by itself, one without needs a restart and is told so.
+# shellcheck disable=SC2154 # given by ci/e2e
+. ci/kubernetes/driver.bash
+
+seq 1 200000 >"$scratch/numbers"
+sum=$(sha256sum <"$scratch/numbers")
+volume data
+s3_put numbers.txt "$scratch/numbers"
+workload plain data
+workload following data propagation=HostToContainer
+wait_pod plain
+wait_pod following
+for pod in plain following; do equal "$pod reads" "$sum" "$(in_pod $pod sh -c 'sha256sum </data/numbers.txt')"; done
+
+mountpoint=$(mountpoint_pods data)
+engine() { cluster run pgrep -f "^/mountpoint-s3/bin/mount-s3 $bucket "; }
+first=$(engine)
+start=$EPOCHREALTIME
+cluster run kill -KILL "$first"
+# With the device closed by its only holder the kernel answers ENOTCONN; nobody hangs.
+for pod in plain following; do
+    refused "$pod looks at a dead mount" "not connected" in_pod $pod stat /data/numbers.txt
+done
+say_after() { awk -v a="$start" -v b="$EPOCHREALTIME" -v what="$1" 'BEGIN { printf "%.1f s after the kill: %s\n", b - a, what }'; }
+say_after "both pods have seen the error"
+
+reads() { [ "$(in_pod "$1" sh -c 'sha256sum </data/numbers.txt')" = "$sum" ]; }
+until_ok "the pod with HostToContainer reads again" reads following
+say_after "the pod with HostToContainer reads again"
+refused "the pod without still looks at the dead mount" "not connected" in_pod plain stat /data/numbers.txt
+until_ok "the pod without is told" mount_refused plain restart
+remove_pod plain
+workload plain data
+wait_pod plain
+equal "after its restart it reads" "$sum" "$(in_pod plain sh -c 'sha256sum </data/numbers.txt')"
+[ "$(engine)" != "$first" ] || fail "the engine that was killed lives"
+equal "attachments" 1 "$(attachment data .metadata.name | wc -l)"
+say "served by $(mountpoint_pods data), before by $mountpoint"

@@ -1,0 +1,33 @@
+# shellcheck shell=bash
+# A Mountpoint Pod that was deleted by hand: the workload that runs is told to restart, a pod that comes later is served by a new one.
+# shellcheck disable=SC2154 # given by ci/e2e
+. ci/kubernetes/driver.bash
+
+volume data
+workload one data
+wait_pod one
+in_pod one sh -c 'echo before >/data/x'
+old=$(mountpoint_pods data)
+cluster kubectl -n mount-s3 delete pod "$old" --grace-period=1 --wait
+new_pod() {
+    local now
+    now=$(mountpoint_pods data Running)
+    if [ -z "$now" ] || [ "$now" = "$old" ]; then
+        echo "Mountpoint Pods: $now"
+        return 1
+    fi
+}
+until_ok "another Mountpoint Pod" new_pod
+until_ok "the workload is told" mount_refused one restart
+workload two data
+wait_pod two
+equal "a later pod reads" before "$(in_pod two cat /data/x)"
+remove_pod one
+workload three data
+wait_pod three
+equal "a pod that was restarted reads" before "$(in_pod three cat /data/x)"
+remove_pod two
+remove_pod three
+until_ok "no attachment is left" count_is 0 attachment data .metadata.name
+until_ok "no Mountpoint Pod is left" count_is 0 mountpoint_pods data
+none_mounted_below "$plugin/mnt/$old" || fail "the source of the first pod"

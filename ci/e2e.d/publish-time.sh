@@ -1,0 +1,20 @@
+# shellcheck shell=bash
+# How long the kubelet's call takes: with a new Mountpoint Pod, and with one that runs. Figures, not limits: machines differ.
+# needs: nobody beside it
+# shellcheck disable=SC2154 # given by ci/e2e
+. ci/kubernetes/driver.bash
+
+# What the driver's log says of the last publish at this target, in milliseconds.
+took() {
+    cluster kubectl -n kube-system logs daemonset/s3-csi-node -c s3-plugin --tail=-1 |
+        grep -F "$1" | grep -F 'published' | tail -n 1 | grep -oE 'took_ms=[0-9]+' | cut -d= -f2
+}
+volume data
+for pod in first second third; do
+    workload $pod data
+    wait_pod $pod
+    ms=$(took "$(target_of $pod data)")
+    [ -n "$ms" ] || fail "the driver's log does not say how long the publish for $pod took"
+    say "publish for the $pod pod: $ms ms"
+done
+equal "they share one Mountpoint Pod" 1 "$(mountpoint_pods data | wc -l)"

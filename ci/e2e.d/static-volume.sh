@@ -1,0 +1,55 @@
+# shellcheck shell=bash
+# A bucket of its own is claimed, written, read by a second pod, and left as it was when both are gone: the seven phases of
+# docs/static-provisioning.md, each looked at.
+# shellcheck disable=SC2154 # given by ci/e2e
+. ci/kubernetes/driver.bash
+
+# 1 and 2: the volume names a bucket; the claim is bound to it, nothing is mounted yet.
+volume data
+equal "the volume is bound" Bound "$(cluster kubectl get pv "$namespace-data" -o 'jsonpath={.status.phase}')"
+equal "attachments before a pod" "" "$(attachment data .metadata.name)"
+
+# 3 to 5: a pod is scheduled, gets a Mountpoint Pod and an attachment that names it, and the bucket is mounted.
+workload writer data
+wait_pod writer
+writer=$(uid_of writer)
+target=$(target_of writer data)
+mountpoint=$(mountpoint_pods data)
+equal "one Mountpoint Pod" 1 "$(wc -l <<<"$mountpoint")"
+equal "it runs where the pod runs" "$(field pod/writer .spec.nodeName)" "$(cluster kubectl -n mount-s3 get pod "$mountpoint" -o 'jsonpath={.spec.nodeName}')"
+equal "the attachment's node and handle" "node $namespace-data" "$(attachment data .spec.nodeName) $(attachment data .spec.volumeID)"
+holds "the attachment names pod and workload" "\"$mountpoint\":[{" "$(attachment data .spec.mountpointS3PodAttachments)"
+holds "the attachment names the workload" "\"workloadPodUID\":\"$writer\"" "$(attachment data .spec.mountpointS3PodAttachments)"
+is_mounted "$plugin/mnt/$mountpoint" || fail "the source"
+is_mounted "$target" || fail "the target"
+
+# 6: files are objects.
+seq 1 200000 >"$scratch/numbers"
+sum=$(sha256sum <"$scratch/numbers")
+in_pod writer sh -c 'mkdir /data/sub && seq 1 200000 >/data/sub/numbers.txt && echo hello >/data/hello.txt'
+equal "the bucket's keys" "hello.txt sub/numbers.txt" "$(s3_keys | tr '\n' ' ' | sed 's/ $//')"
+equal "the object's bytes" "$sum" "$(s3_get sub/numbers.txt | sha256sum)"
+echo "from outside" >"$scratch/outside"
+s3_put outside.txt "$scratch/outside"
+equal "what was put there meanwhile" "from outside" "$(in_pod writer cat /data/outside.txt)"
+workload reader data
+wait_pod reader
+equal "the second pod reads" "$sum" "$(in_pod reader sha256sum /data/sub/numbers.txt | sed 's/ .*/  -/')"
+equal "both share one Mountpoint Pod" "$mountpoint" "$(mountpoint_pods data)"
+equal "and one attachment" 1 "$(attachment data .metadata.name | wc -l)"
+
+# 7: a pod goes and takes its bind mount with it; the last one takes all the rest, but for the bucket.
+remove_pod writer
+until_ok "the writer's target unmounted" none_mounted_below "$kubelet/pods/$writer/"
+not_named() { [[ $(attachment data .spec.mountpointS3PodAttachments) != *"$1"* ]]; }
+until_ok "the attachment no longer names the writer" not_named "$writer"
+is_mounted "$plugin/mnt/$mountpoint" || fail "the source, with a reader left"
+equal "the reader goes on" hello "$(in_pod reader cat /data/hello.txt)"
+reader=$(uid_of reader)
+remove_pod reader
+until_ok "the attachment gone" count_is 0 attachment data .metadata.name
+until_ok "the Mountpoint Pod gone" count_is 0 mountpoint_pods data
+none_mounted_below "$plugin/mnt/$mountpoint" || fail "the source"
+is_missing "$plugin/mnt/$mountpoint" || fail "the source's directory"
+is_missing "$kubelet/pods/$reader/volumes/kubernetes.io~csi/$namespace-data/mount" || fail "the target's directory"
+equal "the bucket's keys at the end" "hello.txt outside.txt sub/numbers.txt" "$(s3_keys | tr '\n' ' ' | sed 's/ $//')"

@@ -1,0 +1,69 @@
+# shellcheck shell=bash
+# What scenarios of the driver have at hand besides scenario.bash: volumes, workloads, and what the driver made for them.
+# shellcheck disable=SC2154,SC2034,SC2016 # namespace and bucket are given by ci/e2e; scenarios use the rest; programs are quoted
+
+kubelet=/var/lib/kubelet
+plugin=$kubelet/plugins/s3.csi.scality.com
+
+# volume NAME [KEY=VALUE]...: a PersistentVolume of the scenario's bucket and a claim of the same name. Keys of volume.yaml.
+volume() {
+    local volume=$1
+    shift
+    apply volume.yaml "$@" volume="$volume" pv="$namespace-$volume" options='[allow-delete, allow-overwrite]' \
+        attributes='{ bucketName: @bucket@ }' secret=null modes='[ReadWriteMany]' bucket="$bucket"
+    until_ok "claim $volume bound" field_is "pvc/$volume" .status.phase Bound
+}
+
+# workload POD VOLUME [KEY=VALUE]...: a pod with the volume at /data. Keys of workload.yaml.
+workload() {
+    local pod=$1 claim=$2
+    shift 2
+    apply workload.yaml "$@" pod="$pod" claim="$claim" security='{}' readonly=false propagation=None
+}
+
+uid_of() { field "pod/$1" .metadata.uid; }
+target_of() { printf '%s/pods/%s/volumes/kubernetes.io~csi/%s/mount' "$kubelet" "$(uid_of "$1")" "$namespace-$2"; } # POD VOLUME
+
+# attachment VOLUME JSONPATH: of each attachment of this volume, a line each.
+attachment() {
+    cluster kubectl get mountpoints3podattachments -o "jsonpath={range .items[?(@.spec.persistentVolumeName==\"$namespace-$1\")]}{$2}{\"\\n\"}{end}"
+}
+
+# mountpoint_pods VOLUME [PHASE]: names of the Mountpoint Pods that serve it, a line each.
+mountpoint_pods() {
+    cluster kubectl -n mount-s3 get pods -o json | python3 -c '
+import json, sys
+volume, phase = sys.argv[1:]
+for pod in json.load(sys.stdin)["items"]:
+    if pod["metadata"].get("annotations", {}).get("s3.csi.scality.com/volume-name") != volume: continue
+    if phase and pod["status"].get("phase") != phase: continue
+    print(pod["metadata"]["name"])' "$namespace-$1" "${2-}"
+}
+
+# The node's mounts that are ours, below this path.
+mounts_below() { cluster run awk -v below="$1" '$1 == "mountpoint-s3" && index($2, below) == 1 { print $2 }' /proc/1/mounts; }
+none_mounted_below() {
+    local left
+    left=$(mounts_below "$1")
+    [ -z "$left" ] || { printf 'still mounted: %s\n' "$left"; return 1; }
+}
+is_mounted() { [ -n "$(mounts_below "$1")" ] || { echo "nothing is mounted at $1"; return 1; }; }
+is_missing() { ! cluster run test -e "$1" || { echo "$1 is still there"; return 1; }; }
+
+count_is() {
+    local is
+    is=$("${@:2}" | grep -c . || true)
+    [ "$is" -eq "$1" ] || { echo "$is instead of $1: ${*:2}"; return 1; }
+}
+
+# mount_refused POD TEXT: the kubelet says TEXT of the pod's volume. A word of what else it said if it never does.
+mount_refused() {
+    local words
+    words=$(kube get events --field-selector "involvedObject.name=$1" -o 'jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}')
+    grep -F -- "$2" <<<"$words" || { printf '%s\n' "$words"; return 1; }
+}
+
+driver_logs() {
+    cluster kubectl -n kube-system logs daemonset/s3-csi-node --all-containers --tail=-1
+    cluster kubectl -n kube-system logs deployment/s3-csi-controller --all-containers --tail=-1
+}
