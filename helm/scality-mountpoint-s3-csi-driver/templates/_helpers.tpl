@@ -1,0 +1,78 @@
+{{/* The label app.kubernetes.io/name; selectors hold it, so it must not change between releases. */}}
+{{- define "mount-s3.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "mount-s3.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "mount-s3.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "mount-s3.labels" -}}
+{{ include "mount-s3.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | quote }}
+app.kubernetes.io/component: csi-driver
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with .Values.customLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/*
+The tag of our image. --reuse-values hands on the defaults of the chart that was installed before: its tag names an image with other
+programs, which these templates can't run.
+*/}}
+{{- define "mount-s3.tag" -}}
+{{- $older := list "1.0.0" "1.0.1" "1.1.0" "1.1.1" "1.2.0" "2.0.0" "2.0.1" "2.1.0" "2.1.1" "2.2.0" -}}
+{{- $tag := toString (default "" .Values.image.tag) -}}
+{{- if or (not $tag) (has $tag $older) }}{{ .Chart.AppVersion }}{{ else }}{{ $tag }}{{ end -}}
+{{- end }}
+
+{{- define "mount-s3.image" -}}
+{{ printf "%s%s:%s" (default "" .Values.image.containerRegistry) .Values.image.repository (include "mount-s3.tag" .) }}
+{{- end }}
+
+{{- define "mount-s3.sidecarImage" -}}
+{{ printf "%s:%s" .image.repository (toString .image.tag) }}
+{{- end }}
+
+{{/* Names of pull secrets, joined by commas. Written as names or as objects with a name. */}}
+{{- define "mount-s3.pullSecretNames" -}}
+{{- $names := list -}}
+{{- range .Values.imagePullSecrets }}
+{{- if kindIs "map" . }}{{ $names = append $names .name }}{{ else }}{{ $names = append $names . }}{{ end }}
+{{- end }}
+{{- join "," $names -}}
+{{- end }}
+
+{{- define "mount-s3.pullSecrets" -}}
+{{- with include "mount-s3.pullSecretNames" . -}}
+imagePullSecrets:
+{{- range splitList "," . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "mount-s3.kubeletPath" -}}
+{{ trimSuffix "/" .Values.node.kubeletPath }}
+{{- end }}
+
+{{- define "mount-s3.pluginPath" -}}
+{{ include "mount-s3.kubeletPath" . }}/plugins/s3.csi.scality.com
+{{- end }}
+
+{{/* Values of release 1.0 and 1.1 stand below node; where somebody still has them, they win, as in 1.2 and 2.2. */}}
+{{- define "mount-s3.endpointUrl" -}}
+{{- coalesce .Values.node.s3EndpointUrl (.Values.s3).endpointUrl | required "s3.endpointUrl is empty: say where the S3 store answers" -}}
+{{- end }}
+
+{{- define "mount-s3.region" -}}
+{{- coalesce .Values.node.s3Region (.Values.s3).region "us-east-1" -}}
+{{- end }}
+
+{{/* A value that older value sets do not have counts as true. */}}
+{{- define "mount-s3.createNamespace" -}}
+{{- if ne (toString .Values.mountpointPod.createNamespace) "false" }}true{{ end -}}
+{{- end }}

@@ -1,0 +1,336 @@
+"""What must be true of what the chart renders. Enters: a command and files, by ci/chart. Leaves: lines `ok: ...` or `FAILED: ...`.
+
+Reads no template and starts nothing: it sees what a cluster would be given.
+"""
+
+import json
+import re
+import sys
+
+import yaml
+
+NAMELESS = {"Namespace", "PriorityClass", "CSIDriver", "ClusterRole", "ClusterRoleBinding", "PersistentVolume"}
+WRITES = {"create", "update", "patch", "delete", "deletecollection", "*"}
+failed = False
+
+
+def check(name, complaint):
+    """One line for the count of ci/test; `complaint` is empty if all is well."""
+    global failed
+    failed = failed or bool(complaint)
+    print(f"FAILED: {name}: {complaint}" if complaint else f"ok: {name}")
+
+
+def read(path):
+    with open(path) as file:
+        return [it for it in yaml.safe_load_all(file) if it]
+
+
+def key(it):
+    return it["kind"], it["metadata"].get("namespace", ""), it["metadata"]["name"]
+
+
+def pod_of(it):
+    return it["spec"]["template"] if it["kind"] in ("DaemonSet", "Deployment", "Job") else None
+
+
+def leaves(value, path=""):
+    """Each scalar, empty list or empty map with its path."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from leaves(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list) and value:
+        for inner in value:
+            yield from leaves(inner, path)
+    else:
+        yield path, value
+
+
+class Rendered:
+    """The objects of one rendering."""
+
+    def __init__(self, path):
+        self.objects = read(path)
+        self.by_key = {key(it): it for it in self.objects}
+
+    def one(self, kind, name):
+        found = [it for it in self.objects if it["kind"] == kind and it["metadata"]["name"] == name]
+        if len(found) != 1:
+            raise SystemExit(f"FAILED: {len(found)} objects {kind} {name} where one is expected")
+        return found[0]
+
+    def containers(self, kind, name):
+        return {it["name"]: it for it in pod_of(self.one(kind, name))["spec"]["containers"]}
+
+    def rules(self, account):
+        """(apiGroup, resource, verb, resourceNames, namespace or "") of everything bound to a service account."""
+        for binding in self.objects:
+            if not binding["kind"].endswith("RoleBinding") or all(s["name"] != account for s in binding["subjects"]):
+                continue
+            kind = binding["roleRef"]["kind"]
+            namespace = binding["metadata"].get("namespace", "")
+            role = self.by_key[(kind, namespace if kind == "Role" else "", binding["roleRef"]["name"])]
+            for rule in role["rules"]:
+                for group in rule["apiGroups"]:
+                    for resource in rule["resources"]:
+                        for verb in rule["verbs"]:
+                            yield group, resource, verb, tuple(rule.get("resourceNames", ())), namespace
+
+
+def form(what, rendered):
+    """What every object must have, and what they say of each other."""
+    wrong = []
+    if len(rendered.by_key) != len(rendered.objects):
+        wrong.append("an object is there twice")
+    for it in rendered.objects:
+        where = f"{it['kind']} {it['metadata']['name']}"
+        if not it.get("apiVersion"):
+            wrong.append(f"{where} has no apiVersion")
+        if (it["kind"] in NAMELESS) == ("namespace" in it["metadata"]):
+            wrong.append(f"{where}: namespace {it['metadata'].get('namespace')}")
+        if it["kind"].endswith("RoleBinding"):
+            ref = it["roleRef"]
+            namespace = it["metadata"].get("namespace", "") if ref["kind"] == "Role" else ""
+            if (ref["kind"], namespace, ref["name"]) not in rendered.by_key:
+                wrong.append(f"{where} binds {ref['name']}, which is not there")
+            wrong += [
+                f"{where}: no account {s['name']}"
+                for s in it["subjects"]
+                if ("ServiceAccount", s["namespace"], s["name"]) not in rendered.by_key
+            ]
+        pod = pod_of(it)
+        if not pod:
+            continue
+        spec, labels = pod["spec"], pod["metadata"]["labels"]
+        wanted = it["spec"].get("selector", {}).get("matchLabels", {})
+        if any(labels.get(name) != value for name, value in wanted.items()):
+            wrong.append(f"{where} does not select its own pods")
+        if ("ServiceAccount", it["metadata"]["namespace"], spec["serviceAccountName"]) not in rendered.by_key:
+            wrong.append(f"{where}: no account {spec['serviceAccountName']}")
+        volumes = [volume["name"] for volume in spec.get("volumes", [])]
+        ports = [port["containerPort"] for c in spec["containers"] for port in c.get("ports", [])]
+        if len(set(ports)) != len(ports):
+            wrong.append(f"{where}: containers of one pod share its ports, and one is there twice")
+        for c in spec["containers"]:
+            names = [variable["name"] for variable in c.get("env", [])]
+            if len(set(names)) != len(names):
+                wrong.append(f"{where}/{c['name']}: a variable is there twice")
+            wrong += [f"{where}/{c['name']}: no volume {m['name']}" for m in c.get("volumeMounts", []) if m["name"] not in volumes]
+            for probe in ("livenessProbe", "readinessProbe"):
+                port = c.get(probe, {}).get("httpGet", {}).get("port")
+                if port and port not in [p["name"] for p in c.get("ports", [])]:
+                    wrong.append(f"{where}/{c['name']}: no port {port} for its {probe}")
+            if not re.fullmatch(r"[^:\s]+:[^:\s]+", c["image"]):
+                wrong.append(f"{where}/{c['name']}: image {c['image']!r}")
+    check(f"{what}: objects are whole and name each other", "; ".join(wrong))
+
+
+def rights(what, rendered, node, controller, release, pods):
+    """No right is wider than what its holder does."""
+    attachments = ("s3.csi.scality.com", "mountpoints3podattachments")
+    of_node = set(rendered.rules(node))
+    of_controller = set(rendered.rules(controller))
+    writes = {(g, r) for g, r, verb, _, _ in of_node if verb in WRITES}
+    check(f"{what}: a node writes nothing but Events", writes - {("", "events"), ("events.k8s.io", "events")} and str(writes))
+    expected = {(*attachments, verb, (), "") for verb in ("get", "list", "watch")}
+    expected |= {("", "pods", verb, (), pods) for verb in ("get", "list", "watch")}
+    check(f"{what}: a node reads attachments, and pods only where Mountpoint Pods are", str(expected - of_node) if expected - of_node else "")
+    wide = [it for it in of_controller if it[1] == "pods" and it[2] in WRITES and it[4] != pods]
+    check(f"{what}: the controller writes pods only where Mountpoint Pods are", str(wide) if wide else "")
+    secret = [it for it in of_node | of_controller if it[1] in ("secrets", "*") or it[2] == "*" or it[0] == "*"]
+    check(f"{what}: nobody reads Secrets, and nothing is allowed by a star", str(secret) if secret else "")
+    needs = {(*attachments, verb, (), "") for verb in ("get", "list", "watch", "create", "patch", "delete")}
+    needs |= {("", "pods", verb, (), pods) for verb in ("get", "create", "patch", "delete")}
+    needs |= {("", r, verb, (), "") for r in ("pods", "persistentvolumes", "persistentvolumeclaims") for verb in ("list", "watch")}
+    needs |= {("events.k8s.io", "events", verb, (), "") for verb in ("create", "patch")}
+    needs |= {("coordination.k8s.io", "leases", "create", (), release)}
+    needs |= {("coordination.k8s.io", "leases", verb, ("scality-csi-controller",), release) for verb in ("get", "patch")}
+    check(f"{what}: the controller may do its work", str(needs - of_controller) if needs - of_controller else "")
+
+
+def default(what, path, version):
+    """The driver as it is installed by who says nothing but the endpoint."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    rights(what, rendered, "s3-csi-driver-sa", "s3-csi-driver-controller-sa", "kube-system", "mount-s3")
+    spec = rendered.one("CSIDriver", "s3.csi.scality.com")["spec"]
+    wanted = {
+        "attachRequired": False,
+        "podInfoOnMount": True,
+        "requiresRepublish": True,
+        "fsGroupPolicy": "None",
+        "volumeLifecycleModes": ["Persistent"],
+    }
+    check(f"{what}: the CSIDriver", "" if spec == wanted else str(spec))
+
+    labels = rendered.one("Namespace", "mount-s3")["metadata"]["labels"]
+    modes = {mode: labels.get(f"pod-security.kubernetes.io/{mode}") for mode in ("enforce", "warn", "audit")}
+    check(f"{what}: Mountpoint Pods live under the standard `restricted`", "" if set(modes.values()) == {"restricted"} else str(modes))
+    classes = [it["metadata"]["name"] for it in rendered.objects if it["kind"] == "PriorityClass"]
+    check(f"{what}: one priority class", "" if classes == ["mount-s3-critical"] else str(classes))
+
+    node = rendered.containers("DaemonSet", "s3-csi-node")
+    check(f"{what}: a node has driver, registrar and liveness probe", "" if list(node) == ["s3-plugin", "node-driver-registrar", "liveness-probe"] else str(list(node)))
+    driver = node["s3-plugin"]
+    mounts = {m["mountPath"]: m for m in driver["volumeMounts"]}
+    check(
+        f"{what}: what the driver mounts, the host sees",
+        "" if mounts["/var/lib/kubelet"].get("mountPropagation") == "Bidirectional" and driver["securityContext"]["privileged"] else str(mounts),
+    )
+    volumes = {v["name"]: v["hostPath"]["path"] for v in pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]["volumes"]}
+    paths = {
+        "kubelet-dir": "/var/lib/kubelet",
+        "plugin-dir": "/var/lib/kubelet/plugins/s3.csi.scality.com/",
+        "registration-dir": "/var/lib/kubelet/plugins_registry/",
+    }
+    check(f"{what}: folders of the host", "" if volumes == paths else str(volumes))
+    env = {it["name"]: it for it in driver["env"]}
+    keys = {
+        name: tuple(env[name]["valueFrom"]["secretKeyRef"][field] for field in ("name", "key", "optional"))
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    }
+    wanted = {
+        "AWS_ACCESS_KEY_ID": ("s3-secret", "access_key_id", True),
+        "AWS_SECRET_ACCESS_KEY": ("s3-secret", "secret_access_key", True),
+        "AWS_SESSION_TOKEN": ("s3-secret", "session_token", True),
+    }
+    check(f"{what}: credentials come from the Secret, by reference", "" if keys == wanted else str(keys))
+    values = (env["AWS_ENDPOINT_URL"]["value"], env["AWS_REGION"]["value"], env["KUBELET_PATH"]["value"], env["CSI_ENDPOINT"]["value"])
+    wanted = ("https://ring.example.test", "eu-west-1", "/var/lib/kubelet", "unix:/csi/csi.sock")
+    check(f"{what}: what the driver is told", "" if values == wanted else str(values))
+    registrar = "--kubelet-registration-path=/var/lib/kubelet/plugins/s3.csi.scality.com/csi.sock"
+    check(f"{what}: the registrar names the socket as the host has it", "" if registrar in node["node-driver-registrar"]["args"] else str(node["node-driver-registrar"]["args"]))
+    probes = [driver.get("livenessProbe"), node["liveness-probe"].get("livenessProbe"), node["liveness-probe"]["args"]]
+    good = probes[0]["httpGet"]["path"] == "/healthz" and driver["ports"][0]["containerPort"] == 9808 and not probes[1] and "--health-port=9808" not in probes[2]
+    check(f"{what}: only the driver's own /healthz restarts it", "" if good else str(probes))
+
+    controller = rendered.one("Deployment", "s3-csi-controller")
+    containers = rendered.containers("Deployment", "s3-csi-controller")
+    check(
+        f"{what}: two reconcilers, and no part of dynamic provisioning",
+        "" if controller["spec"]["replicas"] == 2 and list(containers) == ["s3-pod-reconciler"] else f"{controller['spec']['replicas']} of {list(containers)}",
+    )
+    reconciler = containers["s3-pod-reconciler"]
+    context = reconciler["securityContext"]
+    check(
+        f"{what}: the reconciler has no privilege",
+        "" if context["runAsNonRoot"] and context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]} else str(context),
+    )
+    images = {c["image"] for c in (driver, reconciler)} | {it["value"] for it in reconciler["env"] if it["name"] == "MOUNTPOINT_IMAGE"}
+    check(f"{what}: one image of this release everywhere", "" if images == {f"ghcr.io/scality/mountpoint-s3-csi-driver:{version}"} else str(images))
+
+    hooks = {it["metadata"]["name"]: it["metadata"]["annotations"] for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})}
+    good = set(hooks) == {"s3-csi-crd", "s3-csi-install-crd"} and {it["helm.sh/hook"] for it in hooks.values()} == {"pre-install,pre-upgrade"}
+    command = rendered.containers("Job", "s3-csi-install-crd")["install-crd"]["command"]
+    good = good and command == ["/bin/scality-csi-controller", "install-crd"]
+    check(f"{what}: the CRD is applied before all else, and stays when the release goes", "" if good else f"{hooks} {command}")
+    crd = {(verb, names) for _, resource, verb, names, _ in rendered.rules("s3-csi-crd") if resource == "customresourcedefinitions"}
+    unnamed = {verb for verb, names in crd if not names}
+    check(f"{what}: who applies the CRD may change no other", "" if unnamed == {"create"} and ("delete" not in {v for v, _ in crd}) else str(crd))
+    # Immutable in Kubernetes: an upgrade from 2.2.0 fails if they differ.
+    selectors = [rendered.one(*it)["spec"]["selector"]["matchLabels"] for it in (("DaemonSet", "s3-csi-node"), ("Deployment", "s3-csi-controller"))]
+    common = {"app.kubernetes.io/name": "scality-mountpoint-s3-csi-driver", "app.kubernetes.io/instance": "mount-s3"}
+    roles = {key(it)[2]: it["roleRef"]["name"] for it in rendered.objects if it["kind"].endswith("RoleBinding")}
+    good = (
+        selectors == [{"app": "s3-csi-node", **common}, {"app": "s3-csi-controller", **common}]
+        and roles["mountpoint-s3-csi-node-binding"] == "s3-csi-driver-cluster-role"
+        and roles["s3-csi-driver-controller-cluster-role-binding"] == "s3-csi-driver-controller-cluster-role"
+    )
+    check(f"{what}: what can't be changed by an upgrade is as in 2.2", "" if good else f"{selectors} {roles}")
+
+
+def every_value(what, path, values, defaults):
+    """Each value of `values` shows in what is rendered, and no value of the chart is left out."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    rights(what, rendered, "set-node-sa", "set-controller-sa", "kube-system", "set-mount-namespace")
+    (values,), (defaults,) = read(values), read(defaults)
+    text = json.dumps(rendered.objects)
+    words = {str(value) for _, value in leaves(rendered.objects)} | {name for it in rendered.objects for path, _ in leaves(it) for name in path.split(".")}
+    missing = []
+    for path, value in leaves(values):
+        if isinstance(value, (bool, dict, list)) or value in (None, "1"):
+            # A map whose keys are the value is looked for by its last key; switches have facts of their own.
+            shown = isinstance(value, bool) or path.split(".")[-1] in text
+        else:
+            shown = str(value) in words or str(value).rstrip("/") in text
+        if not shown:
+            missing.append(f"{path} = {value}")
+    check(f"{what}: every value shows in what is rendered", "; ".join(missing))
+    known = [path for path, _ in leaves(values)]
+    left_out = [path for path, _ in leaves(defaults) if not any(it == path or it.startswith(path + ".") or path.startswith(it + ".") for it in known)]
+    check(f"{what}: no value of the chart is left out", ", ".join(left_out))
+    hooks = {it["metadata"]["annotations"]["helm.sh/hook"] for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})}
+    command = rendered.containers("Job", "s3-csi-uninstall-crd")["uninstall-crd"]["command"]
+    good = "post-delete" in hooks and "pre-install,pre-upgrade,post-delete" in hooks and command[1] == "uninstall-crd"
+    check(f"{what}: cleanupCRDOnUninstall takes the CRD along", "" if good else str(hooks))
+    spec = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]
+    check(f"{what}: no token where none is wanted", "" if spec.get("automountServiceAccountToken") is False else "it is mounted")
+    tolerated = [it.get("key") for it in spec["tolerations"]]
+    check(f"{what}: only the tolerations that were asked for", "" if tolerated == ["set-node-toleration"] else str(tolerated))
+
+
+def switches(what, path):
+    """Everything that the chart makes and need not make, left out; one reconciler; every taint tolerated."""
+    rendered = Rendered(path)
+    kinds = {it["kind"] for it in rendered.objects if "helm.sh/hook" not in it["metadata"].get("annotations", {})}
+    made = kinds & {"Namespace", "ServiceAccount", "PodDisruptionBudget"}
+    check(f"{what}: nothing is made that is there", str(made) if made else "")
+    tolerations = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]["tolerations"]
+    check(f"{what}: every taint is tolerated", "" if tolerations == [{"operator": "Exists"}] else str(tolerations))
+
+
+def documented(page, defaults):
+    """The table of values names each value of the chart and its default, and nothing else."""
+    (defaults,) = read(defaults)
+    with open(page) as file:
+        rows = re.findall(r"^\| `([A-Za-z0-9.]+)` \| (.*?) \|", file.read(), re.M)
+    table = dict(rows)
+
+    def groups():
+        for path, value in leaves(defaults):
+            parent = path.rpartition(".")[0]
+            # Rows of maps that are Kubernetes' own stand for their keys.
+            for whole in ("node.resources", "node.seLinuxOptions", "controller.resources"):
+                if parent == whole or parent.startswith(whole + "."):
+                    path, value = whole, None
+            yield path, value
+
+    wanted = dict(groups())
+    missing = [it for it in wanted if it not in table]
+    extra = [it for it in table if it not in wanted]
+    check(f"{page}: every value of the chart has a row, and no other", "; ".join(filter(None, [missing and f"no row for {missing}", extra and f"no value {extra}"])))
+
+    def shown(value):
+        return "empty" if value in ("", [], {}) or value is None else f"`{json.dumps(value).strip(chr(34))}`"
+
+    differ = [f"{it}: {table[it]} and not {shown(value)}" for it, value in wanted.items() if it in table and value is not None and table[it] != shown(value)]
+    check(f"{page}: defaults in the table are those of the chart", "; ".join(differ))
+
+
+def examples(paths):
+    """Manifests of the docs: whole, and fit to be bound by hand."""
+    for path in paths:
+        wrong = []
+        objects = read(path)
+        for it in objects:
+            if it["kind"] == "PersistentVolume":
+                spec = it["spec"]
+                if spec["csi"]["driver"] != "s3.csi.scality.com" or not spec["csi"]["volumeAttributes"].get("bucketName"):
+                    wrong.append("the volume names no bucket of this driver")
+                if spec.get("storageClassName") != "" or spec["persistentVolumeReclaimPolicy"] != "Retain":
+                    wrong.append("a volume that is made by hand has no class and is retained")
+            if it["kind"] == "PersistentVolumeClaim":
+                volumes = [v for v in objects if v["kind"] == "PersistentVolume" and v["metadata"]["name"] == it["spec"]["volumeName"]]
+                if not volumes or volumes[0]["spec"]["accessModes"] != it["spec"]["accessModes"] or it["spec"].get("storageClassName") != "":
+                    wrong.append("the claim can't be bound to the volume")
+        check(f"{path}: a volume, its claim, whoever uses them", "; ".join(wrong))
+
+
+def main():
+    command, *arguments = sys.argv[1:]
+    {"default": default, "every-value": every_value, "switches": switches, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    sys.exit(failed)
+
+
+main()
