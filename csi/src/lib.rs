@@ -4,6 +4,11 @@
 //! Mountpoint Pod, mounts a FUSE device on the host, hands it to the mounter in that pod with one message, and binds the result where
 //! the kubelet wants it. What two processes must agree on is in `contract/`.
 
+pub mod config;
 pub mod contract;
 pub mod error;
+pub mod identity;
 pub mod mounter;
+pub mod node;
+pub mod proto;
+pub mod server;

@@ -7,7 +7,7 @@ use clap::{Args as ClapArgs, Parser, ValueEnum};
 
 use crate::checksum::ChecksumAlgorithm;
 use crate::fuse::Transport;
-use crate::inode::Ttl;
+use crate::inode::{Prefix, Ttl};
 
 /// Mount an S3 bucket as a directory.
 #[derive(Clone, Debug, Parser)]
@@ -287,6 +287,17 @@ fn parse_ttl(text: &str) -> Result<TtlArg, String> {
     }
 }
 
+impl Args {
+    /// Looks at bucket and prefix as the start of a mount will: for who hands these flags on and wants to know earlier.
+    ///
+    /// # Errors
+    /// A sentence that says which of them is wrong and how it should look.
+    pub fn check_bucket(&self) -> Result<(), String> {
+        let (_, prefix) = bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
+        Prefix::new(&prefix).map(drop)
+    }
+}
+
 /// Bucket and prefix out of `BUCKET`, `s3://BUCKET[/PREFIX/]` and `--prefix`.
 ///
 /// # Errors
@@ -340,6 +351,14 @@ mod tests {
         {
             assert!(bucket_and_prefix(b, p).is_err(), "{b} {p:?}");
         }
+    }
+
+    #[test]
+    fn bucket_and_prefix_can_be_judged_without_a_mount() {
+        let judged = |args: &[&str]| parse(args).unwrap().check_bucket();
+        assert_eq!(judged(&["--prefix", "a/"]), Ok(()));
+        assert!(judged(&["--prefix", "a"]).unwrap_err().contains("must end in '/'"));
+        assert!(judged(&["--prefix", &format!("{}/", "a".repeat(1024))]).is_err());
     }
 
     #[test]

@@ -1,1 +1,141 @@
-fn main() {}
+//! `scality-s3-csi-driver`: the driver of one node. Enters: the command line, the environment, SIGTERM. Leaves: a served socket, a log
+//! on standard error with one line a record.
+//!
+//! Never here: what a call means, or how a mount is made; here they are only put together.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use csi::config::{Args, Config};
+use csi::contract::VERSION;
+use csi::mounter::Mounter;
+use csi::node::NodeService;
+use csi::server::{Endpoint, Health, Server};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing::{error, info};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.version {
+        let said = writeln!(io::stdout(), "{}", version());
+        return if said.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    start_logging(args.verbosity);
+    match start(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("the driver ends: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(args: &Args) -> anyhow::Result<()> {
+    let config = Config::from_args(args)?;
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(config))
+}
+
+async fn run(config: Config) -> anyhow::Result<()> {
+    let mountpoint = config.mountpoint_version.as_deref().unwrap_or("not said");
+    info!(version = VERSION, mountpoint, node = config.node.node_id, "starting");
+    let endpoint: Endpoint = config.endpoint.parse()?;
+    let mounter = mounter(&config).await?;
+    let server = Server::bind(&endpoint).await?;
+    let health = Health::new(server.endpoint(), Path::new("/dev/fuse"))?;
+    let listener = tokio::net::TcpListener::bind(config.health_address)
+        .await
+        .with_context(|| format!("listening for /healthz at {}", config.health_address))?;
+    let (stop, stopped) = watch::channel(false);
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stop.send_replace(true);
+    });
+    let on_stop = |mut stopped: watch::Receiver<bool>| async move {
+        // An error would mean that the task above is gone, and with it the process.
+        drop(stopped.wait_for(|&stop| stop).await);
+    };
+    let node = NodeService::new(config.node, mounter);
+    tokio::try_join!(server.serve(node, on_stop(stopped.clone())), health.serve(listener, on_stop(stopped)),)?;
+    Ok(())
+}
+
+/// Who makes this node's mounts.
+#[expect(clippy::unused_async, reason = "the mounter asks the API server first")]
+async fn mounter(_config: &Config) -> anyhow::Result<Arc<dyn Mounter>> {
+    anyhow::bail!("the mounter is not wired yet")
+}
+
+fn version() -> serde_json::Value {
+    serde_json::json!({
+        "driverVersion": VERSION,
+        "gitCommit": option_env!("GIT_COMMIT").unwrap_or_default(),
+        "buildDate": option_env!("BUILD_DATE").unwrap_or_default(),
+        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    })
+}
+
+fn start_logging(verbosity: u8) {
+    let default = match verbosity {
+        0..=3 => "info",
+        4 => "info,csi=debug",
+        _ => "debug",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(|| OneLine(io::stderr()))
+        .init();
+}
+
+/// A writer that is given a record at a time, and writes it as one line: who collects logs takes each line for a record.
+struct OneLine<W>(W);
+
+impl<W: Write> Write for OneLine<W> {
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        let body = record.strip_suffix(b"\n").unwrap_or(record);
+        let mut line = Vec::with_capacity(record.len() + 1);
+        for &byte in body {
+            match byte {
+                b'\n' => line.extend(br"\n"),
+                b'\r' => line.extend(br"\r"),
+                _ => line.push(byte),
+            }
+        }
+        line.push(b'\n');
+        self.0.write_all(&line)?;
+        Ok(record.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_line_whatever_it_holds() {
+        let mut out = Vec::new();
+        OneLine(&mut out).write_all(b"stderr:\nfirst\r\nsecond\n").unwrap();
+        OneLine(&mut out).write_all(b"next\n").unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "stderr:\\nfirst\\r\\nsecond\nnext\n");
+    }
+
+    #[test]
+    fn the_version_is_said_in_json() {
+        assert_eq!(version()["driverVersion"], VERSION);
+    }
+}

@@ -1,0 +1,232 @@
+//! What the driver is told. Enters: the command line and the environment, read once. Leaves: one configuration, or the name of what
+//! is missing and where to set it.
+//!
+//! Never here: a default that is guessed from the machine.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::contract::pod;
+use crate::error::{Error, Result};
+use crate::mounter::Credentials;
+use crate::node::{self, credentials};
+
+/// The CSI driver of S3 buckets on one node.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "scality-s3-csi-driver", disable_version_flag = true)]
+pub struct Args {
+    /// Where the kubelet calls: unix:///path/to.sock or tcp://address:port
+    #[arg(long, default_value = "unix://tmp/csi.sock")]
+    pub endpoint: String,
+    /// Name of this node [default: CSI_NODE_NAME]
+    #[arg(long)]
+    pub node_id: Option<String>,
+    /// Where GET /healthz is answered
+    #[arg(long, default_value = "0.0.0.0:9808")]
+    pub health_address: SocketAddr,
+    /// How much is logged: 4 shows each call, 5 everything; RUST_LOG overrides it
+    #[arg(long = "v", value_name = "LEVEL", default_value_t = 2)]
+    pub verbosity: u8,
+    /// Version of the engine, for the log [default: MOUNTPOINT_VERSION]
+    #[arg(long)]
+    pub mp_version: Option<String>,
+    /// Say which version this is, in JSON
+    #[arg(long)]
+    pub version: bool,
+}
+
+/// A driver that can run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the kubelet calls, as it was written.
+    pub endpoint: String,
+    /// Where `/healthz` is answered.
+    pub health_address: SocketAddr,
+    /// The namespace of Mountpoint Pods.
+    pub mountpoint_namespace: String,
+    /// The version of the engine, if it was said.
+    pub mountpoint_version: Option<String>,
+    /// What the service Node is told.
+    pub node: node::Config,
+}
+
+impl Config {
+    /// From the command line and this process's environment.
+    ///
+    /// # Errors
+    /// As [`Config::new`].
+    pub fn from_args(args: &Args) -> Result<Self> {
+        Self::new(args, |name| std::env::var(name).ok())
+    }
+
+    /// From the command line and an environment. An empty variable is an absent one, as charts write it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the flag or variable and where the chart sets it.
+    pub fn new(args: &Args, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let var = |name: &str| {
+            environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+        };
+        if var("CSI_CONTROLLER_ONLY").is_some_and(|value| value == "true") {
+            return Err(Error::invalid(
+                "CSI_CONTROLLER_ONLY=true: this release makes no volumes (dynamic provisioning), it mounts buckets that are \
+                 there; take the container of the controller service out of the Deployment",
+            ));
+        }
+        let node_id = args.node_id.clone().filter(|id| !id.is_empty()).or_else(|| var("CSI_NODE_NAME"));
+        let node_id = node_id.ok_or_else(|| {
+            Error::invalid(
+                "the node's name is missing: give --node-id or CSI_NODE_NAME (spec.nodeName of the pod)",
+            )
+        })?;
+        let kubelet = PathBuf::from(var("KUBELET_PATH").unwrap_or_else(|| "/var/lib/kubelet".to_owned()));
+        if !kubelet.is_absolute() {
+            return Err(Error::invalid(format!(
+                "KUBELET_PATH {kubelet:?} must be an absolute path: set node.kubeletPath in the chart"
+            )));
+        }
+        let node = node::Config {
+            node_id,
+            kubelet,
+            endpoint_url: endpoint_url(var("AWS_ENDPOINT_URL"))?,
+            region: var("AWS_REGION"),
+            credentials: of_driver(&var)?,
+            kubernetes: None,
+            mount_table: PathBuf::from("/proc/self/mountinfo"),
+        };
+        Ok(Self {
+            endpoint: args.endpoint.clone(),
+            health_address: args.health_address,
+            mountpoint_namespace: var("MOUNTPOINT_NAMESPACE").unwrap_or_else(|| pod::NAMESPACE.to_owned()),
+            mountpoint_version: args.mp_version.clone().or_else(|| var("MOUNTPOINT_VERSION")),
+            node,
+        })
+    }
+}
+
+fn endpoint_url(value: Option<String>) -> Result<String> {
+    let url = value.ok_or_else(|| {
+        Error::invalid(
+            "AWS_ENDPOINT_URL is missing: set s3.endpointUrl in the chart to the URL of your store",
+        )
+    })?;
+    let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let good = host.is_some_and(|rest| {
+        rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
+            && rest.chars().all(|c| c.is_ascii_graphic())
+            && !rest.contains(['@', '?', '#'])
+    });
+    if good {
+        Ok(url)
+    } else {
+        // It may hold a password: not shown.
+        Err(Error::invalid(
+            "AWS_ENDPOINT_URL is not of the form http(s)://host[:port]: set s3.endpointUrl in the chart",
+        ))
+    }
+}
+
+/// All or nothing: half a pair of keys is a Secret with a misspelt key.
+fn of_driver(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Credentials>> {
+    let values = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"].map(var);
+    if values.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let [key, secret, token] = &values;
+    credentials::checked(key.as_deref(), secret.as_deref(), token.as_deref()).map(Some).map_err(
+        |(field, wrong)| {
+            let name = match field {
+                credentials::Field::AccessKeyId => "AWS_ACCESS_KEY_ID",
+                credentials::Field::SecretAccessKey => "AWS_SECRET_ACCESS_KEY",
+                credentials::Field::SessionToken => "AWS_SESSION_TOKEN",
+            };
+            Error::invalid(format!(
+                "the driver's credentials are unusable: {name} {wrong}; look at the Secret that s3CredentialSecret.name \
+                 of the chart names"
+            ))
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(args: &[&str], environment: &[(&str, &str)]) -> Result<Config> {
+        let args = Args::try_parse_from(["driver"].iter().chain(args)).unwrap();
+        let environment: HashMap<_, _> = environment.iter().copied().collect();
+        Config::new(&args, |name| environment.get(name).map(|&value| value.to_owned()))
+    }
+
+    const URL: (&str, &str) = ("AWS_ENDPOINT_URL", "http://s3.example.com:8000");
+
+    #[test]
+    fn the_chart_s_arguments_and_variables_are_understood() {
+        let config = config(
+            &["--endpoint=unix:/csi/csi.sock", "--node-id=worker-1", "--v=4"],
+            &[
+                URL,
+                ("KUBELET_PATH", "/var/snap/kubelet"),
+                ("MOUNTPOINT_NAMESPACE", "elsewhere"),
+                ("AWS_REGION", "eu-west-1"),
+                ("AWS_ACCESS_KEY_ID", "AKIA1\n"),
+                ("AWS_SECRET_ACCESS_KEY", "hush"),
+                ("AWS_SESSION_TOKEN", ""),
+            ],
+        )
+        .unwrap();
+        assert_eq!(config.endpoint, "unix:/csi/csi.sock");
+        assert_eq!(config.mountpoint_namespace, "elsewhere");
+        let node = config.node;
+        assert_eq!(
+            (node.node_id.as_str(), node.kubelet.as_path()),
+            ("worker-1", Path::new("/var/snap/kubelet"))
+        );
+        assert_eq!((node.endpoint_url.as_str(), node.region.as_deref()), (URL.1, Some("eu-west-1")));
+        let keys = node.credentials.unwrap();
+        assert_eq!((keys.access_key_id.as_str(), keys.session_token), ("AKIA1", None));
+    }
+
+    #[test]
+    fn what_is_not_said_has_a_default() {
+        let config = config(&[], &[URL, ("CSI_NODE_NAME", "worker-2"), ("KUBELET_PATH", "")]).unwrap();
+        assert_eq!(config.node.node_id, "worker-2");
+        assert_eq!(config.node.kubelet, Path::new("/var/lib/kubelet"));
+        assert_eq!(config.mountpoint_namespace, "mount-s3");
+        assert_eq!(config.health_address.port(), 9808);
+        assert!(config.node.credentials.is_none() && config.node.region.is_none());
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named_with_its_place_in_the_chart() {
+        let node = ("CSI_NODE_NAME", "n");
+        for (environment, words) in [
+            (&[node][..], "s3.endpointUrl"),
+            (&[node, ("AWS_ENDPOINT_URL", " ")], "AWS_ENDPOINT_URL is missing"),
+            (&[node, ("AWS_ENDPOINT_URL", "s3.example.com")], "AWS_ENDPOINT_URL"),
+            (&[node, ("AWS_ENDPOINT_URL", "http://a:HUSH@s3.example.com")], "AWS_ENDPOINT_URL"),
+            (&[URL], "CSI_NODE_NAME"),
+            (&[URL, node, ("KUBELET_PATH", "kubelet")], "node.kubeletPath"),
+            (&[URL, node, ("AWS_ACCESS_KEY_ID", "HUSH")], "AWS_SECRET_ACCESS_KEY is missing"),
+            (&[URL, node, ("AWS_SECRET_ACCESS_KEY", "HUSH")], "AWS_ACCESS_KEY_ID is missing"),
+            (&[URL, node, ("AWS_SESSION_TOKEN", "HUSH")], "s3CredentialSecret.name"),
+            (&[URL, node, ("CSI_CONTROLLER_ONLY", "true")], "CSI_CONTROLLER_ONLY"),
+        ] {
+            let error = config(&[], environment).unwrap_err().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+            assert!(!error.contains("HUSH"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_can_be_logged() {
+        let environment =
+            [URL, ("CSI_NODE_NAME", "n"), ("AWS_ACCESS_KEY_ID", "HUSH"), ("AWS_SECRET_ACCESS_KEY", "HUSH")];
+        assert!(!format!("{:?}", config(&[], &environment).unwrap()).contains("HUSH"));
+    }
+}

@@ -1,0 +1,61 @@
+//! Who we are: the service Identity, and what the service Controller says of itself. Enters: a call. Leaves: constants.
+//!
+//! Never here: a look at the store or the API server. A probe says that this process answers.
+
+use tonic::{Request, Response, Status};
+
+use crate::contract::{DRIVER, VERSION};
+use crate::proto::csi::controller_server::Controller;
+use crate::proto::csi::controller_service_capability::{Rpc, Type, rpc};
+use crate::proto::csi::identity_server::Identity;
+use crate::proto::csi::{
+    ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse, ControllerServiceCapability,
+    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
+    ProbeRequest, ProbeResponse,
+};
+
+/// The service Identity of a node.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IdentityService;
+
+#[tonic::async_trait]
+impl Identity for IdentityService {
+    async fn get_plugin_info(
+        &self,
+        _: Request<GetPluginInfoRequest>,
+    ) -> Result<Response<GetPluginInfoResponse>, Status> {
+        Ok(Response::new(GetPluginInfoResponse {
+            name: DRIVER.to_owned(),
+            vendor_version: VERSION.to_owned(),
+            manifest: std::collections::HashMap::new(),
+        }))
+    }
+
+    /// None: a node makes no volumes.
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
+        Ok(Response::new(GetPluginCapabilitiesResponse::default()))
+    }
+
+    async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        Ok(Response::new(ProbeResponse { ready: Some(true) }))
+    }
+}
+
+/// The service Controller of a node: it says which access modes there are, and makes nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodesController;
+
+#[tonic::async_trait]
+impl Controller for NodesController {
+    async fn controller_get_capabilities(
+        &self,
+        _: Request<ControllerGetCapabilitiesRequest>,
+    ) -> Result<Response<ControllerGetCapabilitiesResponse>, Status> {
+        let capability = Rpc { r#type: rpc::Type::SingleNodeMultiWriter.into() };
+        let capability = ControllerServiceCapability { r#type: Some(Type::Rpc(capability)) };
+        Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities: vec![capability] }))
+    }
+}

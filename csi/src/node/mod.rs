@@ -1,0 +1,258 @@
+//! The kubelet's calls. Enters: a call of the service Node. Leaves: what a mounter is asked for, and the answer.
+//!
+//! Here a call is parsed (`publish`, `target`), the policy of options and keys is applied (`options`, `credentials`), and one call at a
+//! time is let through for a target (`claims`). A mount that has begun runs to its end, whether or not the caller still waits: a half
+//! mount is nobody's.
+//!
+//! Never here: a mount, a wait for anything but a mounter, a secret in a log or an error.
+
+pub mod claims;
+pub mod credentials;
+pub mod options;
+pub mod publish;
+pub mod stats;
+pub mod target;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+use tracing::{debug, warn};
+
+use self::claims::{Claims, Mounts};
+use self::options::{Inputs, MountOptions};
+use self::publish::PublishRequest;
+use self::stats::{Stats, Usage};
+use self::target::Target;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounter::{Credentials, MountRequest, Mounter};
+use crate::proto::csi::node_server::Node;
+use crate::proto::csi::node_service_capability::{Rpc, Type, rpc};
+use crate::proto::csi::volume_usage::Unit;
+use crate::proto::csi::{
+    NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
+    NodePublishVolumeResponse, NodeServiceCapability, NodeUnpublishVolumeRequest,
+    NodeUnpublishVolumeResponse, VolumeCondition, VolumeUsage,
+};
+
+/// What the service knows of its node.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The node's name.
+    pub node_id: String,
+    /// The kubelet's directory; nothing is mounted outside of it.
+    pub kubelet: PathBuf,
+    /// URL of the store.
+    pub endpoint_url: String,
+    /// Region of volumes that name none.
+    pub region: Option<String>,
+    /// Keys of volumes that bring none. `None`: the engine looks for some itself.
+    pub credentials: Option<Credentials>,
+    /// The API server's version, for the user agent.
+    pub kubernetes: Option<String>,
+    /// The mount table of this process.
+    pub mount_table: PathBuf,
+}
+
+/// The service Node.
+#[derive(Clone)]
+pub struct NodeService {
+    config: Arc<Config>,
+    mounter: Arc<dyn Mounter>,
+    mounts: Arc<Mounts>,
+    claims: Claims,
+    stats: Stats,
+}
+
+impl NodeService {
+    /// Asks this mounter.
+    #[must_use]
+    pub fn new(config: Config, mounter: Arc<dyn Mounter>) -> Self {
+        let mounts = Arc::new(Mounts { table: config.mount_table.clone(), kubelet: config.kubelet.clone() });
+        let claims = Claims::new(mounts.clone());
+        Self { config: Arc::new(config), mounter, mounts, claims, stats: Stats::default() }
+    }
+
+    /// Asks mounts how full they are in another way.
+    #[must_use]
+    pub fn with_stats(self, stats: Stats) -> Self {
+        Self { stats, ..self }
+    }
+
+    async fn publish(&self, call: NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse> {
+        let request = PublishRequest::parse(call, &self.config.kubelet)?;
+        debug!(?request, "NodePublishVolume");
+        let source = request.authentication_source;
+        let credentials = credentials::resolve(source, &request.secrets, self.config.credentials.as_ref())?;
+        let options = MountOptions::new(&Inputs {
+            volume: &request.volume,
+            bucket: &request.bucket,
+            options: &request.mount_options,
+            fs_group: request.fs_group,
+            read_only: request.volume_read_only,
+            source,
+            kubernetes: self.config.kubernetes.as_deref(),
+        })?;
+        for (option, why) in &options.stripped {
+            warn!(volume = request.volume, option, why, "mount option left out");
+        }
+        let target = request.target.path;
+        let claim = self.claims.publish(&target, &request.volume, request.single_writer)?;
+        let mount = MountRequest {
+            volume: request.volume,
+            handle: request.handle,
+            workload_uid: request.workload_uid,
+            target,
+            read_only: request.read_only,
+            source_read_only: options.read_only,
+            bucket: request.bucket,
+            args: options.args,
+            env: self.engine_env(options.env),
+            credentials,
+        };
+        let mounter = self.mounter.clone();
+        let mounted = tokio::spawn(async move {
+            mounter.mount(mount).await?;
+            claim.published();
+            Ok(NodePublishVolumeResponse {})
+        });
+        mounted.await.unwrap_or_else(|_| Err(Error::internal("the mount broke off: see the driver's log")))
+    }
+
+    async fn unpublish(&self, call: NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse> {
+        debug!(volume_id = call.volume_id, target_path = call.target_path, "NodeUnpublishVolume");
+        if call.volume_id.is_empty() {
+            return Err(Error::invalid("volume_id is missing: the kubelet says which volume"));
+        }
+        let target = Target::parse("target_path", &call.target_path, &self.config.kubelet)?.path;
+        let claim = self.claims.unpublish(&target)?;
+        let mounter = self.mounter.clone();
+        let unmounted = tokio::spawn(async move {
+            mounter.unmount(&target).await?;
+            claim.gone();
+            Ok(NodeUnpublishVolumeResponse {})
+        });
+        unmounted
+            .await
+            .unwrap_or_else(|_| Err(Error::internal("the unmount broke off: see the driver's log")))
+    }
+
+    async fn volume_stats(&self, call: NodeGetVolumeStatsRequest) -> Result<NodeGetVolumeStatsResponse> {
+        if call.volume_id.is_empty() {
+            return Err(Error::invalid("volume_id is missing: the kubelet says which volume"));
+        }
+        if call.volume_path.is_empty() {
+            return Err(Error::invalid("volume_path is missing: the kubelet says where the volume is"));
+        }
+        let unknown = || {
+            let path = &call.volume_path;
+            Error::new(ErrorKind::NotFound, format!("volume_path {path:?} is no mounted volume of this node"))
+        };
+        let path = Target::parse("volume_path", &call.volume_path, &self.config.kubelet)
+            .map_err(|_| unknown())?
+            .path;
+        // From the table, which answers always, and not from the mount.
+        let points = self.mounts.points().map_err(|error| {
+            Error::internal(format!("reading the mount table {}: {error}", self.mounts.table.display()))
+        })?;
+        if !points.contains(&path) {
+            return Err(unknown());
+        }
+        let (usage, condition) = match self.stats.of(&path).await {
+            Ok(usage) => (usage, VolumeCondition { abnormal: false, message: "the mount answers".into() }),
+            Err(message) => {
+                warn!(volume_id = call.volume_id, message, "volume condition");
+                (Usage::default(), VolumeCondition { abnormal: true, message })
+            }
+        };
+        Ok(NodeGetVolumeStatsResponse { usage: wire(usage).into(), volume_condition: Some(condition) })
+    }
+
+    /// The engine's environment, without keys.
+    fn engine_env(&self, of_options: Vec<(String, String)>) -> Vec<(String, String)> {
+        let mut env = vec![("AWS_ENDPOINT_URL".to_owned(), self.config.endpoint_url.clone())];
+        env.extend(self.config.region.clone().map(|region| ("AWS_REGION".to_owned(), region)));
+        env.extend(of_options);
+        env
+    }
+}
+
+fn wire(usage: Usage) -> [VolumeUsage; 2] {
+    let number = |it: u64| i64::try_from(it).unwrap_or(i64::MAX);
+    [
+        VolumeUsage {
+            unit: Unit::Bytes.into(),
+            available: number(usage.available_bytes),
+            total: number(usage.total_bytes),
+            used: number(usage.used_bytes),
+        },
+        VolumeUsage {
+            unit: Unit::Inodes.into(),
+            available: number(usage.free_inodes),
+            total: number(usage.total_inodes),
+            used: number(usage.total_inodes.saturating_sub(usage.free_inodes)),
+        },
+    ]
+}
+
+/// A call's end, in the log and on the wire.
+fn answer<T>(call: &str, result: Result<T>) -> std::result::Result<Response<T>, Status> {
+    match result {
+        Ok(answer) => {
+            debug!(call, "done");
+            Ok(Response::new(answer))
+        }
+        Err(error) => {
+            warn!(call, kind = ?error.kind, %error, "failed");
+            Err(error.into())
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Node for NodeService {
+    async fn node_publish_volume(
+        &self,
+        request: Request<NodePublishVolumeRequest>,
+    ) -> std::result::Result<Response<NodePublishVolumeResponse>, Status> {
+        answer("NodePublishVolume", self.publish(request.into_inner()).await)
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<NodeUnpublishVolumeRequest>,
+    ) -> std::result::Result<Response<NodeUnpublishVolumeResponse>, Status> {
+        answer("NodeUnpublishVolume", self.unpublish(request.into_inner()).await)
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<NodeGetVolumeStatsRequest>,
+    ) -> std::result::Result<Response<NodeGetVolumeStatsResponse>, Status> {
+        answer("NodeGetVolumeStats", self.volume_stats(request.into_inner()).await)
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<NodeGetCapabilitiesRequest>,
+    ) -> std::result::Result<Response<NodeGetCapabilitiesResponse>, Status> {
+        let capabilities = [
+            rpc::Type::VolumeMountGroup,
+            rpc::Type::SingleNodeMultiWriter,
+            rpc::Type::GetVolumeStats,
+            rpc::Type::VolumeCondition,
+        ];
+        let capabilities = capabilities
+            .map(|it| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: it.into() })) });
+        answer("NodeGetCapabilities", Ok(NodeGetCapabilitiesResponse { capabilities: capabilities.into() }))
+    }
+
+    async fn node_get_info(
+        &self,
+        _: Request<NodeGetInfoRequest>,
+    ) -> std::result::Result<Response<NodeGetInfoResponse>, Status> {
+        let info = NodeGetInfoResponse { node_id: self.config.node_id.clone(), ..Default::default() };
+        answer("NodeGetInfo", Ok(info))
+    }
+}

@@ -1,0 +1,296 @@
+//! Mount options. Enters: what the author of a volume wrote, what the call adds. Leaves: exactly what the engine is given.
+//!
+//! This is the only place where a flag is added, moved, dropped or refused, and [`TABLE`] says what happens to each. The result is
+//! tried against the engine's own parser: a typo fails the call, and not a pod that nobody looks at.
+//!
+//! Never here: a path of the node, a key.
+
+use std::collections::BTreeSet;
+
+use clap::{CommandFactory as _, FromArgMatches as _};
+use mountpoint::cli::Args;
+
+use crate::contract::VERSION;
+use crate::error::{Error, Result};
+
+use super::credentials::AuthenticationSource;
+
+/// What becomes of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The engine gets it as it is.
+    Pass,
+    /// It is left out, and the log says why: release 2.2 did so, and volumes that hold it go on working.
+    Strip(&'static str),
+    /// The driver sets it itself; what the volume says of it is left out.
+    Own,
+    /// The engine gets it with this value in place of the volume's.
+    Fixed(&'static str),
+    /// The engine gets it by this variable of its environment.
+    Env(&'static str),
+    /// The call fails, and this is why.
+    Refuse(&'static str),
+}
+
+use Rule::{Env, Fixed, Own, Pass, Refuse, Strip};
+
+const ONE_STORE: &str = "the driver serves one store, set in the chart by s3.endpointUrl";
+const NOT_HERE: &str = "this driver has no S3 Express One Zone";
+const PATHS: &str = "the engine runs in a pod of its own, where a path of the node means nothing";
+
+/// Where a Mountpoint Pod keeps its cache.
+const CACHE_DIRECTORY: &str = "/local-cache";
+
+/// Every option of the engine, and those of others that volumes of release 2.2 may hold. Sorted.
+pub const TABLE: &[(&str, Rule)] = &[
+    ("allow-delete", Pass),
+    ("allow-other", Pass),
+    ("allow-overwrite", Pass),
+    ("allow-root", Pass),
+    ("auto-unmount", Own),
+    ("aws-max-attempts", Env("AWS_MAX_ATTEMPTS")),
+    ("ca-bundle", Refuse(PATHS)),
+    ("cache", Fixed(CACHE_DIRECTORY)),
+    ("cache-xz", Strip(NOT_HERE)),
+    ("debug", Pass),
+    ("dir-mode", Pass),
+    ("endpoint-url", Strip(ONE_STORE)),
+    ("expected-bucket-owner", Pass),
+    ("file-mode", Pass),
+    ("force-path-style", Pass),
+    ("foreground", Own),
+    ("fuse-transport", Pass),
+    ("gid", Pass),
+    ("help", Own),
+    ("incremental-upload", Strip(NOT_HERE)),
+    ("log-directory", Refuse(PATHS)),
+    ("log-filter", Pass),
+    ("max-attempts", Pass),
+    ("max-cache-size", Pass),
+    ("max-threads", Pass),
+    ("memory-target", Pass),
+    ("metadata-ttl", Pass),
+    ("negative-metadata-ttl", Pass),
+    ("no-log", Pass),
+    ("no-sign-request", Pass),
+    ("o", Strip("options of mount(8) are the driver's business")),
+    ("part-size", Pass),
+    ("prefix", Pass),
+    ("profile", Strip("the driver hands the engine its keys")),
+    ("read-only", Pass),
+    ("read-part-size", Pass),
+    ("region", Pass),
+    ("requester-pays", Pass),
+    ("sign-payload", Pass),
+    ("spill-dir", Refuse(PATHS)),
+    ("sse", Pass),
+    ("sse-kms-key-id", Pass),
+    ("storage-class", Strip("the store's default class is used")),
+    ("uid", Pass),
+    ("upload-checksums", Pass),
+    ("user-agent-prefix", Own),
+    ("version", Own),
+    ("write-part-size", Pass),
+];
+
+/// What the options are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// The PersistentVolume, for messages.
+    pub volume: &'a str,
+    /// The bucket, for the trial.
+    pub bucket: &'a str,
+    /// The volume's mount options.
+    pub options: &'a [String],
+    /// The workload's fsGroup.
+    pub fs_group: Option<u32>,
+    /// The access mode lets nobody write.
+    pub read_only: bool,
+    /// Who gives the keys, for the user agent.
+    pub source: AuthenticationSource,
+    /// The API server's version, if it was asked.
+    pub kubernetes: Option<&'a str>,
+}
+
+/// What the engine is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Flags, sorted: `--key` or `--key=value`.
+    pub args: Vec<String>,
+    /// Variables.
+    pub env: Vec<(String, String)>,
+    /// Nobody may write: by the access mode, or by the volume's option.
+    pub read_only: bool,
+    /// What was left out and why, for the log.
+    pub stripped: Vec<(String, &'static str)>,
+}
+
+impl MountOptions {
+    /// Applies the policy.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the option, and the volume whose mountOptions hold it.
+    pub fn new(inputs: &Inputs<'_>) -> Result<Self> {
+        let refuse = |what: String| {
+            Error::invalid(format!("{what}: fix the mountOptions of PersistentVolume {}", inputs.volume))
+        };
+        let mut flags = Flags::default();
+        let mut made = Self::default();
+        for item in inputs.options {
+            let Some((name, value)) = split(item) else { continue };
+            let Some(rule) = rule(&name) else {
+                return Err(refuse(unknown(&name)));
+            };
+            match rule {
+                Pass => flags.add(&name, value),
+                Own => {}
+                Strip(why) => made.stripped.push((name, why)),
+                Fixed(value) => flags.set(&name, value),
+                Refuse(why) => return Err(refuse(format!("mount option '{name}' is not allowed: {why}"))),
+                Env(variable) => {
+                    if !value.is_some_and(|it| it.parse::<u32>().is_ok_and(|n| n > 0)) {
+                        return Err(refuse(format!("mount option '{name}' takes a number from 1 on")));
+                    }
+                    let value = value.unwrap_or_default().to_owned();
+                    if made.env.iter().any(|(key, other)| key == variable && *other != value) {
+                        return Err(refuse(format!("mount option '{name}' is given twice")));
+                    }
+                    made.env.retain(|(key, _)| key != variable);
+                    made.env.push((variable.to_owned(), value));
+                }
+            }
+        }
+        flags.complete(inputs);
+        made.read_only = flags.has("read-only");
+        made.args = flags.args();
+        try_out(inputs.bucket, &made.args).map_err(refuse)?;
+        Ok(made)
+    }
+}
+
+/// Name and value of one item: cut at the first `=` or white space, dashes optional, a short name made long. `None` if it is empty.
+fn split(item: &str) -> Option<(String, Option<&str>)> {
+    let item = item.trim();
+    let (name, value) = match item.split_once(|c: char| c == '=' || c.is_whitespace()) {
+        Some((name, value)) => (name, Some(value.trim_start())),
+        None => (item, None),
+    };
+    let bare = name.trim_start_matches('-');
+    if bare.is_empty() && value.is_none() {
+        return None;
+    }
+    let long = match (name.starts_with("--"), bare) {
+        (false, "d") => "debug",
+        (false, "f") => "foreground",
+        (false, "h") => "help",
+        (false, "l") => "log-directory",
+        (false, "v" | "V") => "version",
+        _ => bare,
+    };
+    Some((long.to_owned(), value))
+}
+
+fn rule(name: &str) -> Option<Rule> {
+    TABLE.binary_search_by_key(&name, |(known, _)| known).ok().map(|at| TABLE[at].1)
+}
+
+fn unknown(name: &str) -> String {
+    let nearest = TABLE
+        .iter()
+        .filter(|(_, rule)| matches!(rule, Pass | Fixed(_) | Env(_)))
+        .map(|(known, _)| (strsim::normalized_damerau_levenshtein(known, name), *known))
+        .max_by(|(a, _), (b, _)| a.total_cmp(b));
+    match nearest {
+        Some((likeness, known)) if likeness >= LIKE => {
+            format!("mount option '{}' is unknown, did you mean '{known}'?", name.escape_debug())
+        }
+        _ => format!("mount option '{}' is unknown", name.escape_debug()),
+    }
+}
+
+/// From this likeness on (1 is the same) a name is offered: two wrong letters in five are no longer a typo.
+const LIKE: f64 = 0.6;
+
+/// A set, as it is written in the end.
+#[derive(Default)]
+struct Flags(BTreeSet<(String, Option<String>)>);
+
+impl Flags {
+    /// Beside others of that name: which one was meant, only the author knows.
+    fn add(&mut self, name: &str, value: Option<&str>) {
+        self.0.insert((name.to_owned(), value.map(str::to_owned)));
+    }
+
+    /// In place of others of that name.
+    fn set(&mut self, name: &str, value: &str) {
+        self.remove(name);
+        self.add(name, Some(value));
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.0.retain(|(known, _)| known != name);
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(known, _)| known == name)
+    }
+
+    fn default_to(&mut self, name: &str, value: &str) {
+        if !self.has(name) {
+            self.add(name, Some(value));
+        }
+    }
+
+    /// What the driver adds.
+    fn complete(&mut self, inputs: &Inputs<'_>) {
+        if inputs.read_only {
+            self.add("read-only", None);
+        }
+        // A volume that names a group has said who may enter.
+        if let Some(group) = inputs.fs_group
+            && !self.has("gid")
+        {
+            self.set("gid", &group.to_string());
+            self.default_to("dir-mode", "770");
+            self.default_to("file-mode", "660");
+            // The group's members enter by the kernel's check of permissions, which --allow-root would forestall.
+            self.remove("allow-root");
+            self.add("allow-other", None);
+        }
+        if !self.has("allow-other") {
+            self.add("allow-root", None);
+        }
+        self.add("force-path-style", None);
+        let mut agent = format!("s3-csi-driver/{VERSION} credential-source#{}", inputs.source);
+        if let Some(kubernetes) = inputs.kubernetes {
+            agent.push_str(" k8s/");
+            agent.extend(kubernetes.chars().filter(char::is_ascii_graphic));
+        }
+        self.set("user-agent-prefix", &agent);
+    }
+
+    fn args(self) -> Vec<String> {
+        let written = |(name, value): (String, Option<String>)| match value {
+            Some(value) => format!("--{name}={value}"),
+            None => format!("--{name}"),
+        };
+        self.0.into_iter().map(written).collect()
+    }
+}
+
+/// The engine's own parser has the last word. Its environment is left out: that is this process's, not the engine's.
+fn try_out(bucket: &str, args: &[String]) -> std::result::Result<(), String> {
+    let command = Args::command().mut_args(|arg| arg.env(clap::builder::Resettable::Reset));
+    let line = ["mount-s3", bucket, "/dev/fd/3"].into_iter().chain(args.iter().map(String::as_str));
+    let parsed = command.try_get_matches_from(line).and_then(|matches| Args::from_arg_matches(&matches));
+    let args = parsed.map_err(|error| {
+        let text = error.to_string();
+        let said: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+        format!("mount-s3 refuses a mount option: {}", said.join(" ").trim_start_matches("error: "))
+    })?;
+    args.check_bucket().map_err(|error| format!("mount-s3 refuses a mount option: {error}"))
+}
+
+#[cfg(test)]
+#[path = "options/tests.rs"]
+mod tests;

@@ -1,0 +1,279 @@
+//! What the kubelet asks for. Enters: NodePublishVolume as it came over the wire. Leaves: a request whose every field has been looked
+//! at, or an error that names the field and says what to write instead.
+//!
+//! Never here: a default of the driver's, a look at the disk.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+
+use super::credentials::AuthenticationSource;
+use super::target::Target;
+use crate::contract::volume;
+use crate::error::{Error, Result};
+use crate::proto::csi::NodePublishVolumeRequest;
+use crate::proto::csi::volume_capability::{AccessType, access_mode::Mode};
+
+/// Longest bucket's name: S3 allows 63 characters today, and allowed 255.
+const BUCKET_MAX: usize = 255;
+
+/// A volume to publish.
+pub struct PublishRequest {
+    /// The volume handle.
+    pub handle: String,
+    /// The PersistentVolume's name.
+    pub volume: String,
+    /// The UID of the workload's pod.
+    pub workload_uid: String,
+    /// Where.
+    pub target: Target,
+    /// The bucket.
+    pub bucket: String,
+    /// The volume's mount options, as its author wrote them.
+    pub mount_options: Vec<String>,
+    /// The workload's fsGroup.
+    pub fs_group: Option<u32>,
+    /// This target alone is read-only.
+    pub read_only: bool,
+    /// Nobody may write to the volume.
+    pub volume_read_only: bool,
+    /// No second target at a time.
+    pub single_writer: bool,
+    /// Whose keys.
+    pub authentication_source: AuthenticationSource,
+    /// The Secret that the volume names.
+    pub secrets: HashMap<String, String>,
+}
+
+/// Without the secrets.
+impl fmt::Debug for PublishRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublishRequest")
+            .field("handle", &self.handle)
+            .field("volume", &self.volume)
+            .field("workload_uid", &self.workload_uid)
+            .field("target", &self.target.path)
+            .field("bucket", &self.bucket)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PublishRequest {
+    /// Reads a call.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the field.
+    pub fn parse(call: NodePublishVolumeRequest, kubelet: &Path) -> Result<Self> {
+        let NodePublishVolumeRequest {
+            volume_id: handle,
+            target_path,
+            volume_capability,
+            readonly: read_only,
+            secrets,
+            volume_context: context,
+            publish_context: _,
+            staging_target_path: _,
+        } = call;
+        let attribute = |key| context.get(key).map(String::as_str);
+        if handle.is_empty() {
+            return Err(Error::invalid(
+                "volume_id is missing: set spec.csi.volumeHandle of the PersistentVolume",
+            ));
+        }
+        let target = Target::parse("target_path", &target_path, kubelet)?;
+        let capability = volume_capability.ok_or_else(|| Error::invalid("volume_capability is missing"))?;
+        let mount = match capability.access_type {
+            Some(AccessType::Mount(mount)) => mount,
+            Some(AccessType::Block(_)) => {
+                return Err(Error::invalid(
+                    "volume_capability asks for a block device, and a bucket is a file system: \
+                     set volumeMode: Filesystem in PersistentVolume and PersistentVolumeClaim",
+                ));
+            }
+            None => return Err(Error::invalid("volume_capability.access_type is missing: it must be mount")),
+        };
+        let mode = capability.access_mode.map_or(Mode::Unknown, |access| access.mode());
+        let (volume_read_only, single_writer) = match mode {
+            Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly => (true, false),
+            Mode::SingleNodeSingleWriter => (false, true),
+            Mode::SingleNodeWriter
+            | Mode::SingleNodeMultiWriter
+            | Mode::MultiNodeSingleWriter
+            | Mode::MultiNodeMultiWriter => (false, false),
+            Mode::Unknown => {
+                return Err(Error::invalid(
+                    "volume_capability.access_mode is missing or unknown: set accessModes of the PersistentVolume to \
+                     ReadWriteMany, ReadOnlyMany, ReadWriteOnce or ReadWriteOncePod",
+                ));
+            }
+        };
+        let volume = target.volume(&handle);
+        let bucket = bucket(attribute(volume::BUCKET_NAME), &volume)?;
+        let authentication_source = AuthenticationSource::parse(attribute(volume::AUTHENTICATION_SOURCE))?;
+        let fs_group = match mount.volume_mount_group.as_str() {
+            "" => None,
+            group => Some(group.parse().map_err(|_| {
+                Error::invalid(format!("volume_mount_group {group:?} is not the number of a group"))
+            })?),
+        };
+        Ok(Self {
+            workload_uid: target.workload_uid(attribute(volume::CONTEXT_POD_UID)),
+            handle,
+            volume,
+            target,
+            bucket,
+            mount_options: mount.mount_flags,
+            fs_group,
+            read_only,
+            volume_read_only,
+            single_writer,
+            authentication_source,
+            secrets,
+        })
+    }
+}
+
+/// It becomes an argument of the engine, so it must not look like a flag, a URL or a path.
+fn bucket(attribute: Option<&str>, volume: &str) -> Result<String> {
+    let name = attribute.unwrap_or_default().trim();
+    if name.is_empty() {
+        return Err(Error::invalid(format!(
+            "{} is missing: set it in spec.csi.volumeAttributes of PersistentVolume {volume}",
+            volume::BUCKET_NAME
+        )));
+    }
+    let good = name.len() <= BUCKET_MAX
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if !good {
+        return Err(Error::invalid(format!(
+            "{} {name:?} is no bucket's name (letters, digits, '.', '-', '_'): set it in spec.csi.volumeAttributes of \
+             PersistentVolume {volume}; a prefix is given by the mount option 'prefix some/folder/'",
+            volume::BUCKET_NAME
+        )));
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::proto::csi::VolumeCapability;
+    use crate::proto::csi::volume_capability::{AccessMode, BlockVolume, MountVolume};
+
+    const TARGET: &str = "/var/lib/kubelet/pods/uid-1/volumes/kubernetes.io~csi/pv-1/mount";
+
+    fn call() -> NodePublishVolumeRequest {
+        NodePublishVolumeRequest {
+            volume_id: "handle-1".into(),
+            target_path: TARGET.into(),
+            volume_capability: Some(VolumeCapability {
+                access_mode: Some(AccessMode { mode: Mode::MultiNodeMultiWriter.into() }),
+                access_type: Some(AccessType::Mount(MountVolume::default())),
+            }),
+            volume_context: HashMap::from([(volume::BUCKET_NAME.to_owned(), "bucket-1".to_owned())]),
+            ..Default::default()
+        }
+    }
+
+    fn parse(call: NodePublishVolumeRequest) -> Result<PublishRequest> {
+        PublishRequest::parse(call, Path::new("/var/lib/kubelet"))
+    }
+
+    fn mount(call: &mut NodePublishVolumeRequest) -> &mut MountVolume {
+        match call.volume_capability.as_mut().unwrap().access_type.as_mut().unwrap() {
+            AccessType::Mount(mount) => mount,
+            AccessType::Block(_) => unreachable!("call() asks for a mount"),
+        }
+    }
+
+    fn mode(call: &mut NodePublishVolumeRequest, mode: Mode) {
+        call.volume_capability.as_mut().unwrap().access_mode = Some(AccessMode { mode: mode.into() });
+    }
+
+    #[test]
+    fn a_whole_call_is_read() {
+        let mut given = call();
+        mount(&mut given).mount_flags = vec!["allow-delete".into()];
+        mount(&mut given).volume_mount_group = "2000".into();
+        given.readonly = true;
+        given.volume_context.insert(volume::CONTEXT_POD_UID.into(), "uid-2".into());
+        let request = parse(given).unwrap();
+        assert_eq!(request.handle, "handle-1");
+        assert_eq!(request.volume, "pv-1");
+        assert_eq!(request.workload_uid, "uid-2");
+        assert_eq!(request.bucket, "bucket-1");
+        assert_eq!(request.mount_options, ["allow-delete"]);
+        assert_eq!(request.fs_group, Some(2000));
+        assert!(request.read_only && !request.volume_read_only && !request.single_writer);
+        assert_eq!(request.authentication_source, AuthenticationSource::Driver);
+    }
+
+    #[test]
+    fn every_access_mode_but_unknown_is_served_as_its_name_says() {
+        for (given, read_only, single) in [
+            (Mode::SingleNodeWriter, false, false),
+            (Mode::SingleNodeReaderOnly, true, false),
+            (Mode::MultiNodeReaderOnly, true, false),
+            (Mode::MultiNodeSingleWriter, false, false),
+            (Mode::MultiNodeMultiWriter, false, false),
+            (Mode::SingleNodeSingleWriter, false, true),
+            (Mode::SingleNodeMultiWriter, false, false),
+        ] {
+            let mut call = call();
+            mode(&mut call, given);
+            let request = parse(call).unwrap();
+            assert_eq!((request.volume_read_only, request.single_writer), (read_only, single), "{given:?}");
+            assert!(!request.read_only, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        type Spoil = fn(&mut NodePublishVolumeRequest);
+        let cases: [(&str, Spoil); 15] = [
+            ("volume_id", |c| c.volume_id.clear()),
+            ("target_path", |c| c.target_path.clear()),
+            ("kubeletPath", |c| c.target_path = "/etc/cron.d".into()),
+            ("'..'", |c| c.target_path = "/var/lib/kubelet/../x".into()),
+            ("volume_capability", |c| c.volume_capability = None),
+            ("access_type", |c| c.volume_capability.as_mut().unwrap().access_type = None),
+            ("volumeMode: Filesystem", |c| {
+                c.volume_capability.as_mut().unwrap().access_type = Some(AccessType::Block(BlockVolume {}));
+            }),
+            ("accessModes", |c| mode(c, Mode::Unknown)),
+            ("accessModes", |c| c.volume_capability.as_mut().unwrap().access_mode = None),
+            ("accessModes", |c| {
+                c.volume_capability.as_mut().unwrap().access_mode = Some(AccessMode { mode: 99 });
+            }),
+            ("bucketName is missing: set it in spec.csi.volumeAttributes of PersistentVolume pv-1", |c| {
+                c.volume_context.clear();
+            }),
+            ("bucketName", |c| {
+                c.volume_context.insert(volume::BUCKET_NAME.into(), "--log-directory=/etc".into());
+            }),
+            ("prefix", |c| {
+                c.volume_context.insert(volume::BUCKET_NAME.into(), "bucket/folder".into());
+            }),
+            ("authenticationSource", |c| {
+                c.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), "magic".into());
+            }),
+            ("volume_mount_group", |c| mount(c).volume_mount_group = "staff".into()),
+        ];
+        for (words, spoil) in cases {
+            let mut call = call();
+            spoil(&mut call);
+            let error = parse(call).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidArgument, "{words}: {error}");
+            assert!(error.to_string().contains(words), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_request_can_be_logged_without_its_secrets() {
+        let mut call = call();
+        call.secrets.insert("secret_access_key".into(), "HUSH".into());
+        assert!(!format!("{:?}", parse(call).unwrap()).contains("HUSH"));
+    }
+}

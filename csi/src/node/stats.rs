@@ -1,0 +1,190 @@
+//! How full a volume is, and whether it answers. Enters: a mount point. Leaves: figures, or what is wrong with the mount.
+//!
+//! A mount whose engine is gone or hangs may keep whoever asks it. So a thread of its own asks, for at most [`LIMIT`], and no second
+//! thread joins one that still waits.
+//!
+//! Never here: a word on whether the path is a volume at all.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+/// The kubelet asks every minute, one volume after the other: a dead one must not hold up the rest.
+pub const LIMIT: Duration = Duration::from_secs(2);
+
+/// What statfs(2) says, in bytes and inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes that may still be written.
+    pub available_bytes: u64,
+    /// All bytes.
+    pub total_bytes: u64,
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Inodes that may still be made.
+    pub free_inodes: u64,
+    /// All inodes.
+    pub total_inodes: u64,
+}
+
+type Statfs = dyn Fn(&Path) -> io::Result<Usage> + Send + Sync;
+
+/// Who asks the mounts.
+#[derive(Clone)]
+pub struct Stats {
+    statfs: Arc<Statfs>,
+    limit: Duration,
+    /// Mounts whose answer is still out.
+    asked: Arc<Mutex<HashSet<PathBuf>>>,
+}
+
+impl fmt::Debug for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stats").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self::new(statfs, LIMIT)
+    }
+}
+
+impl Stats {
+    /// Asks with `statfs`, for so long.
+    #[must_use]
+    pub fn new(statfs: impl Fn(&Path) -> io::Result<Usage> + Send + Sync + 'static, limit: Duration) -> Self {
+        Self { statfs: Arc::new(statfs), limit, asked: Arc::default() }
+    }
+
+    /// Asks the mount at this path.
+    ///
+    /// # Errors
+    /// What is wrong with the mount, as a sentence for who looks at the volume.
+    pub async fn of(&self, path: &Path) -> Result<Usage, String> {
+        let Some(asked) = Asked::claim(&self.asked, path) else {
+            return Err(format!(
+                "the mount at {} has not answered an earlier question yet: look at the log of its Mountpoint Pod",
+                path.display()
+            ));
+        };
+        let (answer, answered) = oneshot::channel();
+        let (statfs, at) = (self.statfs.clone(), path.to_owned());
+        // Not of the runtime's pool: a thread that hangs would hold up the end of the process, too.
+        let thread = std::thread::Builder::new().name("statfs".into()).spawn(move || {
+            let result = statfs(&at);
+            drop(asked);
+            // Nobody waits any more: that is what the limit is for.
+            drop(answer.send(result));
+        });
+        if let Err(error) = thread {
+            return Err(format!("no thread to ask the mount at {}: {error}", path.display()));
+        }
+        match tokio::time::timeout(self.limit, answered).await {
+            Ok(Ok(Ok(usage))) => Ok(usage),
+            Ok(Ok(Err(error))) => Err(wrong(path, &error)),
+            Ok(Err(_)) => Err(format!("asking the mount at {} ended without an answer", path.display())),
+            Err(_) => Err(format!(
+                "the mount at {} did not answer within {:?}: look at the log of its Mountpoint Pod",
+                path.display(),
+                self.limit
+            )),
+        }
+    }
+}
+
+fn wrong(path: &Path, error: &io::Error) -> String {
+    let path = path.display();
+    if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) {
+        format!("the engine of the mount at {path} is gone ({error}): restart the workload's pod")
+    } else {
+        format!("the mount at {path} fails: {error}; look at the log of its Mountpoint Pod")
+    }
+}
+
+/// An entry in the set, for as long as the thread runs.
+struct Asked {
+    set: Arc<Mutex<HashSet<PathBuf>>>,
+    path: PathBuf,
+}
+
+impl Asked {
+    fn claim(set: &Arc<Mutex<HashSet<PathBuf>>>, path: &Path) -> Option<Self> {
+        lock(set).insert(path.to_owned()).then(|| Self { set: set.clone(), path: path.to_owned() })
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        lock(&self.set).remove(&self.path);
+    }
+}
+
+fn lock(set: &Mutex<HashSet<PathBuf>>) -> MutexGuard<'_, HashSet<PathBuf>> {
+    set.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn statfs(path: &Path) -> io::Result<Usage> {
+    let said = rustix::fs::statvfs(path)?;
+    Ok(Usage {
+        available_bytes: said.f_bavail.saturating_mul(said.f_frsize),
+        total_bytes: said.f_blocks.saturating_mul(said.f_frsize),
+        used_bytes: said.f_blocks.saturating_sub(said.f_bfree).saturating_mul(said.f_frsize),
+        free_inodes: said.f_ffree,
+        total_inodes: said.f_files,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_live_file_system_tells_its_size() {
+        let directory = tempfile::tempdir().unwrap();
+        let usage = Stats::default().of(directory.path()).await.unwrap();
+        assert!(usage.total_bytes > 0 && usage.used_bytes <= usage.total_bytes, "{usage:?}");
+    }
+
+    #[tokio::test]
+    async fn a_dead_mount_says_what_to_do() {
+        let dead = |_: &Path| Err(io::Error::from(rustix::io::Errno::NOTCONN));
+        let error = Stats::new(dead, LIMIT).of(Path::new("/x")).await.unwrap_err();
+        assert!(error.contains("engine of the mount at /x is gone") && error.contains("restart"), "{error}");
+    }
+
+    /// Goal: one thread waits for a mount that hangs, and no more. The double's question ends when the test says so.
+    #[tokio::test]
+    async fn a_mount_that_hangs_is_asked_once_and_again_when_it_has_answered() {
+        let (release, hanging) = mpsc::channel::<()>();
+        let (count, counted) = mpsc::channel();
+        let hanging = Mutex::new(hanging);
+        let hang = move |_: &Path| {
+            count.send(()).unwrap();
+            hanging.lock().unwrap().recv().ok();
+            Ok(Usage::default())
+        };
+        let stats = Stats::new(hang, Duration::from_millis(20));
+        let path = Path::new("/x");
+        let first = stats.of(path).await.unwrap_err();
+        assert!(first.contains("did not answer"), "{first}");
+        let second = stats.of(path).await.unwrap_err();
+        assert!(second.contains("earlier question"), "{second}");
+        counted.recv().unwrap();
+        assert!(counted.try_recv().is_err(), "a second thread was started");
+        drop(release);
+        // The thread ends in its own time.
+        while lock(&stats.asked).contains(path) {
+            tokio::task::yield_now().await;
+        }
+        let stats = Stats { limit: Duration::from_secs(60), ..stats };
+        stats.of(path).await.unwrap();
+    }
+}

@@ -1,0 +1,182 @@
+//! Where the kubelet wants a volume. Enters: the path of a call and the kubelet's directory. Leaves: the path checked, and what it
+//! says of the workload and the volume.
+//!
+//! Never here: a look at the disk. A path is judged as it is written.
+
+use std::ffi::OsStr;
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// A target beneath the kubelet's directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Absolute, without `.`, `..` or doubled slashes.
+    pub path: PathBuf,
+    /// What the path says, if it is of the kubelet's making: `pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`.
+    pub of_pod: Option<OfPod>,
+    /// The path from the kubelet's directory on.
+    below: String,
+}
+
+/// The names in a path of the kubelet's making.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfPod {
+    /// The workload's pod.
+    pub uid: String,
+    /// The PersistentVolume, or the volume's name in the pod if it is inline.
+    pub volume: String,
+}
+
+impl Target {
+    /// Judges `path`, which the call has in its field `field`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is empty, not absolute, leaves by `..`, or is not beneath `kubelet`.
+    pub fn parse(field: &str, path: &str, kubelet: &Path) -> Result<Self> {
+        if path.is_empty() {
+            return Err(Error::invalid(format!("{field} is missing: the kubelet says where to mount")));
+        }
+        if path.contains('\0') {
+            return Err(Error::invalid(format!("{field} holds a zero byte, which no path can")));
+        }
+        let normal = normalised(Path::new(path)).ok_or_else(|| {
+            Error::invalid(format!("{field} {path:?} must be an absolute path without '..'"))
+        })?;
+        let kubelet = normalised(kubelet).unwrap_or_else(|| kubelet.to_owned());
+        let below = match normal.strip_prefix(&kubelet) {
+            Ok(below) if below != Path::new("") => below.to_owned(),
+            _ => {
+                return Err(Error::invalid(format!(
+                    "{field} {path:?} is not beneath the kubelet's directory {}: if this node's kubelet has another \
+                     one, set node.kubeletPath in the chart",
+                    kubelet.display()
+                )));
+            }
+        };
+        // It came as UTF-8.
+        let below_text = below.to_string_lossy().into_owned();
+        Ok(Self { path: normal, of_pod: OfPod::read(&below), below: below_text })
+    }
+
+    /// The workload's UID: what the kubelet says in the call, else the path. Who calls without either, as csi-sanity does, is known
+    /// by the target itself.
+    #[must_use]
+    pub fn workload_uid(&self, said: Option<&str>) -> String {
+        let of_path = self.of_pod.as_ref().map(|pod| pod.uid.as_str());
+        said.filter(|uid| !uid.is_empty()).or(of_path).unwrap_or(&self.below).to_owned()
+    }
+
+    /// The PersistentVolume's name, or the volume's handle where the path names none.
+    #[must_use]
+    pub fn volume(&self, handle: &str) -> String {
+        self.of_pod.as_ref().map_or(handle, |pod| &pod.volume).to_owned()
+    }
+}
+
+impl OfPod {
+    /// Out of a path relative to the kubelet's directory.
+    fn read(below: &Path) -> Option<Self> {
+        let parts: Vec<&str> = below.iter().map(OsStr::to_str).collect::<Option<_>>()?;
+        match parts[..] {
+            ["pods", uid, "volumes", "kubernetes.io~csi", volume, "mount"] => {
+                Some(Self { uid: uid.to_owned(), volume: volume.to_owned() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Out of a mount point, if it is a target of the kubelet's making.
+    #[must_use]
+    pub fn of_mount_point(path: &Path, kubelet: &Path) -> Option<Self> {
+        Self::read(path.strip_prefix(normalised(kubelet)?).ok()?)
+    }
+}
+
+/// Without `.` and doubled slashes; `None` if it is relative or has a `..`, which may mean another place than it seems.
+fn normalised(path: &Path) -> Option<PathBuf> {
+    if !path.is_absolute() {
+        return None;
+    }
+    let mut normal = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => normal.push(name),
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(normal)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::error::ErrorKind;
+
+    const KUBELET: &str = "/var/lib/kubelet";
+
+    fn parse(path: &str) -> Result<Target> {
+        Target::parse("target_path", path, Path::new(KUBELET))
+    }
+
+    #[test]
+    fn a_target_of_the_kubelet_names_pod_and_volume() {
+        let target = parse("/var/lib/kubelet//pods/0f-1/volumes/kubernetes.io~csi/pv.1/./mount/").unwrap();
+        assert_eq!(target.path, Path::new("/var/lib/kubelet/pods/0f-1/volumes/kubernetes.io~csi/pv.1/mount"));
+        assert_eq!(target.workload_uid(None), "0f-1");
+        assert_eq!(target.workload_uid(Some("")), "0f-1");
+        assert_eq!(target.workload_uid(Some("said")), "said");
+        assert_eq!(target.volume("handle"), "pv.1");
+    }
+
+    #[test]
+    fn a_plain_target_beneath_the_kubelet_is_known_by_itself() {
+        let target = parse("/var/lib/kubelet/sanity/target").unwrap();
+        assert_eq!(target.of_pod, None);
+        assert_eq!(target.workload_uid(None), "sanity/target");
+        assert_eq!(target.volume("handle"), "handle");
+    }
+
+    #[test]
+    fn another_directory_is_another_place_even_if_the_text_begins_alike() {
+        for path in [
+            "/var/lib/kubelet",
+            "/var/lib/kubelet/",
+            "/var/lib/kubelet2/pods/u/volumes/kubernetes.io~csi/pv/mount",
+            "/var/lib/kubelet/../../../etc",
+            "/var/lib/kubelet/pods/../../../etc",
+            "/etc",
+            "/",
+            "var/lib/kubelet/pods/u",
+            "",
+            "/var/lib/kubelet/a\0b",
+        ] {
+            let error = parse(path).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidArgument, "{path}");
+            assert!(error.to_string().contains("target_path"), "{error}");
+        }
+        assert!(parse("/etc").unwrap_err().to_string().contains("node.kubeletPath"));
+    }
+
+    #[test]
+    fn the_kubelet_may_be_written_with_a_slash_at_its_end() {
+        assert!(Target::parse("target_path", "/k/pods/x", Path::new("/k/")).is_ok());
+        assert_eq!(
+            OfPod::of_mount_point(Path::new("/k/pods/u/volumes/kubernetes.io~csi/v/mount"), Path::new("/k/")),
+            Some(OfPod { uid: "u".into(), volume: "v".into() })
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_accepted_stays_beneath_the_kubelet(path in "(/var/lib/kubelet)?(/|\\.|\\.\\.|[a-z]{1,2}){0,12}") {
+            if let Ok(target) = parse(&path) {
+                prop_assert!(target.path.starts_with(KUBELET) && target.path != Path::new(KUBELET));
+                prop_assert!(target.path.components().all(|c| c != Component::ParentDir));
+            }
+        }
+    }
+}

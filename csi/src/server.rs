@@ -1,0 +1,280 @@
+//! The socket that the kubelet calls, and `/healthz`. Enters: where to listen, the services. Leaves: a server that runs until it is
+//! told to stop, and lets calls that have begun end.
+//!
+//! Never here: what a call means.
+
+use std::fmt;
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use tokio::net::{TcpListener, UnixListener};
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tonic::transport::{Channel, server::Router as Services};
+use tracing::{debug, info};
+
+use crate::error::{Error, Result};
+use crate::identity::{IdentityService, NodesController};
+use crate::node::NodeService;
+use crate::proto::csi::ProbeRequest;
+use crate::proto::csi::controller_server::ControllerServer;
+use crate::proto::csi::identity_client::IdentityClient;
+use crate::proto::csi::identity_server::IdentityServer;
+use crate::proto::csi::node_server::NodeServer;
+
+/// The longest call, in bytes; a longer one is refused. A call is a page of text.
+pub const MESSAGE_MAX: usize = 2 << 20;
+/// How long calls that have begun may take after the signal to stop; then they are cut off. Less than a pod's 30 s of grace.
+const GRACE: Duration = Duration::from_secs(20);
+/// How long `/healthz` waits for our own answer before it says no.
+const PROBE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `unix:///csi/csi.sock`; the path is taken from the root, however many slashes there are.
+    Unix(PathBuf),
+    /// `tcp://127.0.0.1:10000`.
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Endpoint {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.trim_start_matches('/');
+            if !path.is_empty() {
+                return Ok(Self::Unix(Path::new("/").join(path)));
+            }
+        } else if let Some(address) = text.strip_prefix("tcp://")
+            && let Ok(address) = address.parse()
+        {
+            return Ok(Self::Tcp(address));
+        }
+        Err(Error::invalid(format!(
+            "--endpoint {text:?} is neither unix:///path/to.sock nor tcp://address:port"
+        )))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Tcp(address) => write!(f, "tcp://{address}"),
+        }
+    }
+}
+
+/// Listens, and does not serve yet.
+#[derive(Debug)]
+pub struct Server {
+    listener: Listener,
+    endpoint: Endpoint,
+}
+
+#[derive(Debug)]
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Server {
+    /// Listens. A socket that an earlier process left is removed; anything else at its path is not ours to remove.
+    ///
+    /// # Errors
+    /// That it can't listen there, and why.
+    pub async fn bind(endpoint: &Endpoint) -> Result<Self> {
+        let listener = match endpoint {
+            Endpoint::Unix(path) => bind_unix(path).map(Listener::Unix),
+            Endpoint::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp),
+        };
+        let listener =
+            listener.map_err(|error| Error::internal(format!("listening at {endpoint}: {error}")))?;
+        let endpoint = match &listener {
+            Listener::Tcp(tcp) => tcp.local_addr().map_or_else(|_| endpoint.clone(), Endpoint::Tcp),
+            Listener::Unix(_) => endpoint.clone(),
+        };
+        Ok(Self { listener, endpoint })
+    }
+
+    /// Where it listens; a TCP port 0 has become a number.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Serves a node until `stop`, then ends the calls that have begun.
+    ///
+    /// # Errors
+    /// That serving failed.
+    pub async fn serve(self, node: NodeService, stop: impl Future<Output = ()> + Send) -> Result<()> {
+        let identity = IdentityServer::new(IdentityService).max_decoding_message_size(MESSAGE_MAX);
+        let controller = ControllerServer::new(NodesController).max_decoding_message_size(MESSAGE_MAX);
+        let node = NodeServer::new(node).max_decoding_message_size(MESSAGE_MAX);
+        let services: Services = tonic::transport::Server::builder()
+            .add_service(identity)
+            .add_service(controller)
+            .add_service(node);
+        info!(endpoint = %self.endpoint, "serving");
+        let (asked, grace) = tokio::sync::oneshot::channel::<()>();
+        let stop = async move {
+            stop.await;
+            info!("stopping");
+            asked.send(()).ok();
+        };
+        let serving = async {
+            match self.listener {
+                Listener::Unix(it) => {
+                    services.serve_with_incoming_shutdown(UnixListenerStream::new(it), stop).await
+                }
+                Listener::Tcp(it) => {
+                    services.serve_with_incoming_shutdown(TcpListenerStream::new(it), stop).await
+                }
+            }
+        };
+        let cut_off = async {
+            if grace.await.is_ok() {
+                tokio::time::sleep(GRACE).await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            served = serving => {
+                served.map_err(|error| Error::internal(format!("serving at {}: {error}", self.endpoint)))
+            }
+            () = cut_off => {
+                info!("calls that had begun were cut off after {GRACE:?}");
+                Ok(())
+            }
+        }
+    }
+}
+
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => fs::remove_file(path)?,
+        Ok(_) => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something is there that is no socket"));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    Ok(listener)
+}
+
+/// What `/healthz` looks at.
+#[derive(Clone, Debug)]
+pub struct Health {
+    channel: Channel,
+    device: PathBuf,
+}
+
+impl Health {
+    /// Of the server at this endpoint, on a node whose FUSE device is `device`.
+    ///
+    /// # Errors
+    /// That the endpoint can't be called.
+    pub fn new(endpoint: &Endpoint, device: &Path) -> Result<Self> {
+        let uri = match endpoint {
+            Endpoint::Unix(_) => endpoint.to_string(),
+            Endpoint::Tcp(address) => format!("http://{address}"),
+        };
+        let channel = tonic::transport::Endpoint::from_shared(uri)
+            .map_err(|error| Error::internal(format!("{endpoint} can't be called: {error}")))?
+            .connect_lazy();
+        Ok(Self { channel, device: device.to_owned() })
+    }
+
+    /// Serves `GET /healthz` until `stop`: 200 if our own socket answers a probe and the device opens, else 503 and what is wrong. It
+    /// never depends on the store or the API server: restarting a driver mends neither.
+    ///
+    /// # Errors
+    /// That serving failed.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<()> {
+        let router = Router::new().route("/healthz", get(healthz)).with_state(self);
+        axum::serve(listener, router)
+            .with_graceful_shutdown(stop)
+            .await
+            .map_err(|error| Error::internal(format!("serving /healthz: {error}")))
+    }
+
+    async fn check(&self) -> std::result::Result<(), String> {
+        let mut identity = IdentityClient::new(self.channel.clone());
+        match tokio::time::timeout(PROBE_LIMIT, identity.probe(ProbeRequest {})).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(status)) => return Err(format!("our socket does not serve: {}", status.message())),
+            Err(_) => return Err(format!("our socket did not answer within {PROBE_LIMIT:?}")),
+        }
+        let opened = fs::File::options().read(true).write(true).open(&self.device);
+        opened.map(drop).map_err(|error| {
+            format!(
+                "{} does not open: {error}; load the kernel module fuse, and run this container privileged",
+                self.device.display()
+            )
+        })
+    }
+}
+
+async fn healthz(State(health): State<Health>) -> (StatusCode, String) {
+    match health.check().await {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(wrong) => {
+            debug!(wrong, "/healthz");
+            (StatusCode::SERVICE_UNAVAILABLE, format!("{wrong}\n"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn an_endpoint_is_a_path_or_an_address() {
+        for text in ["unix:///csi/csi.sock", "unix://csi/csi.sock", "unix:/csi/csi.sock", "unix:csi/csi.sock"]
+        {
+            assert_eq!(text.parse::<Endpoint>().unwrap(), Endpoint::Unix("/csi/csi.sock".into()), "{text}");
+        }
+        let address: Endpoint = "tcp://127.0.0.1:10000".parse().unwrap();
+        assert_eq!(address.to_string(), "tcp://127.0.0.1:10000");
+        for text in ["", "unix:", "unix:///", "tcp://nowhere", "http://127.0.0.1:1", "/csi/csi.sock"] {
+            let error = text.parse::<Endpoint>().unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidArgument, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_left_behind_is_replaced_and_a_file_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("csi.sock");
+        let endpoint = Endpoint::Unix(socket.clone());
+        drop(Server::bind(&endpoint).await.unwrap());
+        assert!(socket.exists(), "a listener that ends leaves its socket");
+        let _server = Server::bind(&endpoint).await.unwrap();
+        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o700);
+        let file = directory.path().join("file");
+        fs::write(&file, "precious").unwrap();
+        let error = Server::bind(&Endpoint::Unix(file.clone())).await.unwrap_err();
+        assert!(error.to_string().contains("no socket"), "{error}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    }
+}

@@ -1,0 +1,240 @@
+//! A driver on a socket of its own, and a mounter that writes down what it is asked.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use csi::contract::volume;
+use csi::error::{Error, ErrorKind, Result};
+use csi::mounter::{Credentials, MountRequest, Mounter};
+use csi::node::stats::Stats;
+use csi::node::{Config, NodeService};
+use csi::proto::csi::controller_client::ControllerClient;
+use csi::proto::csi::identity_client::IdentityClient;
+use csi::proto::csi::node_client::NodeClient;
+use csi::proto::csi::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
+use csi::proto::csi::{NodePublishVolumeRequest, VolumeCapability};
+use csi::server::{Endpoint, Health, Server};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+
+/// What no error and no log may show.
+pub(crate) const HUSH: &str = "HUSHHUSH";
+
+/// Does nothing, and remembers what it was to do.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    mounts: Mutex<Vec<MountRequest>>,
+    unmounts: Mutex<Vec<PathBuf>>,
+    next_error: Mutex<Option<Error>>,
+    gate: Mutex<Option<Arc<Semaphore>>>,
+    finished: watch::Sender<usize>,
+    begun: watch::Sender<usize>,
+}
+
+impl Mounter for Recorder {
+    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>> {
+        async move {
+            self.mounts.lock().unwrap().push(request);
+            self.begun.send_modify(|it| *it += 1);
+            let gate = self.gate.lock().unwrap().clone();
+            if let Some(gate) = gate {
+                // Closed when the test lets go.
+                gate.acquire().await.expect_err("the gate has no permits");
+            }
+            self.finished.send_modify(|it| *it += 1);
+            self.next_error.lock().unwrap().take().map_or(Ok(()), Err)
+        }
+        .boxed()
+    }
+
+    fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
+        async move {
+            self.unmounts.lock().unwrap().push(target.to_owned());
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+/// Mounts wait until this is dropped.
+pub(crate) struct Gate(Arc<Semaphore>);
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Recorder {
+    pub(crate) fn mounts(&self) -> Vec<MountRequest> {
+        self.mounts.lock().unwrap().clone()
+    }
+
+    pub(crate) fn unmounts(&self) -> Vec<PathBuf> {
+        self.unmounts.lock().unwrap().clone()
+    }
+
+    pub(crate) fn finished(&self) -> usize {
+        *self.finished.borrow()
+    }
+
+    /// The next mount fails so.
+    pub(crate) fn fail(&self, kind: ErrorKind, message: &str) {
+        *self.next_error.lock().unwrap() = Some(Error::new(kind, message));
+    }
+
+    pub(crate) fn hold(&self) -> Gate {
+        let gate = Arc::new(Semaphore::new(0));
+        *self.gate.lock().unwrap() = Some(gate.clone());
+        Gate(gate)
+    }
+
+    /// Waits until a mount has begun.
+    pub(crate) async fn reached(&self) {
+        self.begun.subscribe().wait_for(|&it| it > 0).await.unwrap();
+    }
+}
+
+pub(crate) struct Driver {
+    pub(crate) mounter: Arc<Recorder>,
+    directory: tempfile::TempDir,
+    channel: Channel,
+    stop: watch::Sender<bool>,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl Driver {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(Stats::default()).await
+    }
+
+    pub(crate) async fn start_with(stats: Stats) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mount_table = directory.path().join("mountinfo");
+        std::fs::write(&mount_table, "").unwrap();
+        let config = Config {
+            node_id: "worker-1".into(),
+            kubelet: directory.path().join("kubelet"),
+            endpoint_url: "http://s3.example.com:8000".into(),
+            region: Some("us-east-1".into()),
+            credentials: Some(Credentials {
+                access_key_id: "DRIVERKEY".into(),
+                secret_access_key: HUSH.into(),
+                session_token: None,
+            }),
+            kubernetes: None,
+            mount_table,
+        };
+        let mounter = Arc::new(Recorder::default());
+        let node = NodeService::new(config, mounter.clone()).with_stats(stats);
+        let endpoint = Endpoint::Unix(directory.path().join("csi.sock"));
+        let server = Server::bind(&endpoint).await.unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let serving = tokio::spawn(async move { server.serve(node, until(stopped)).await.unwrap() });
+        let channel =
+            tonic::transport::Endpoint::from_shared(endpoint.to_string()).unwrap().connect().await.unwrap();
+        Self { mounter, directory, channel, stop, serving: Some(serving) }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn kubelet(&self) -> String {
+        self.directory.path().join("kubelet").to_str().unwrap().to_owned()
+    }
+
+    /// Where the kubelet wants `pv-1` for this pod.
+    pub(crate) fn target(&self, uid: &str) -> String {
+        format!("{}/pods/{uid}/volumes/kubernetes.io~csi/pv-1/mount", self.kubelet())
+    }
+
+    /// A good call, as the kubelet makes it for a static volume.
+    pub(crate) fn call(&self) -> NodePublishVolumeRequest {
+        NodePublishVolumeRequest {
+            volume_id: "handle-1".into(),
+            target_path: self.target("uid-1"),
+            volume_capability: Some(VolumeCapability {
+                access_mode: Some(AccessMode { mode: Mode::MultiNodeMultiWriter.into() }),
+                access_type: Some(AccessType::Mount(MountVolume {
+                    mount_flags: vec!["allow-delete".into()],
+                    ..Default::default()
+                })),
+            }),
+            volume_context: [(volume::BUCKET_NAME.to_owned(), "bucket-1".to_owned())].into(),
+            ..Default::default()
+        }
+    }
+
+    pub(crate) async fn publish(
+        &self,
+        call: NodePublishVolumeRequest,
+    ) -> std::result::Result<(), tonic::Status> {
+        self.node().node_publish_volume(call).await.map(drop)
+    }
+
+    /// From now on the mount table shows these.
+    pub(crate) fn mounted(&self, targets: &[&str]) {
+        let line =
+            |target: &&str| format!("40 30 0:50 / {target} rw,relatime shared:9 - fuse mountpoint-s3 rw\n");
+        std::fs::write(self.directory.path().join("mountinfo"), targets.iter().map(line).collect::<String>())
+            .unwrap();
+    }
+
+    pub(crate) fn node(&self) -> NodeClient<Channel> {
+        NodeClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn identity(&self) -> IdentityClient<Channel> {
+        IdentityClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn controller(&self) -> ControllerClient<Channel> {
+        ControllerClient::new(self.channel.clone())
+    }
+
+    /// Starts `/healthz` for as long as the test lasts.
+    pub(crate) async fn health(&self, device: &Path) -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let endpoint = Endpoint::Unix(self.directory.path().join("csi.sock"));
+        let health = Health::new(&endpoint, device).unwrap();
+        tokio::spawn(async move { health.serve(listener, std::future::pending()).await.unwrap() });
+        address
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    pub(crate) async fn ended(&mut self) {
+        self.serving.take().unwrap().await.unwrap();
+    }
+}
+
+pub(crate) fn mount_of(call: &mut NodePublishVolumeRequest) -> &mut MountVolume {
+    match call.volume_capability.as_mut().unwrap().access_type.as_mut().unwrap() {
+        AccessType::Mount(mount) => mount,
+        AccessType::Block(_) => panic!("the call asks for a block device"),
+    }
+}
+
+/// Status and body.
+pub(crate) async fn http_get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+async fn until(mut stopped: watch::Receiver<bool>) {
+    drop(stopped.wait_for(|&stop| stop).await);
+}

@@ -1,0 +1,407 @@
+//! The driver's server as the kubelet meets it: real sockets, real gRPC. Only who mounts is a double that writes down what it is asked.
+
+mod harness;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use csi::contract::volume;
+use csi::node::stats::{LIMIT, Stats};
+use csi::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
+use csi::proto::csi::{
+    ControllerGetCapabilitiesRequest, CreateVolumeRequest, GetPluginCapabilitiesRequest,
+    GetPluginInfoRequest, NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest,
+    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    ProbeRequest,
+};
+use harness::{Driver, HUSH, http_get, mount_of};
+use tonic::Code;
+
+#[tokio::test]
+async fn the_driver_says_who_it_is_and_what_it_can() {
+    let driver = Driver::start().await;
+    let info = driver.identity().get_plugin_info(GetPluginInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(
+        (info.name.as_str(), info.vendor_version.as_str()),
+        ("s3.csi.scality.com", csi::contract::VERSION)
+    );
+    assert_eq!(driver.identity().probe(ProbeRequest {}).await.unwrap().into_inner().ready, Some(true));
+    let plugin = driver.identity().get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await.unwrap();
+    assert!(plugin.into_inner().capabilities.is_empty(), "this process makes no volumes");
+    let node = driver.node().node_get_capabilities(NodeGetCapabilitiesRequest {}).await.unwrap().into_inner();
+    assert_eq!(node.capabilities.len(), 4);
+    for name in ["VolumeMountGroup", "SingleNodeMultiWriter", "GetVolumeStats", "VolumeCondition"] {
+        assert!(format!("{node:?}").contains(name), "{name}: {node:?}");
+    }
+    let controller =
+        driver.controller().controller_get_capabilities(ControllerGetCapabilitiesRequest {}).await;
+    assert!(format!("{:?}", controller.unwrap().into_inner()).contains("SingleNodeMultiWriter"));
+    let info = driver.node().node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!((info.node_id.as_str(), info.max_volumes_per_node), ("worker-1", 0));
+    assert_eq!(info.accessible_topology, None);
+}
+
+#[tokio::test]
+async fn what_the_driver_does_not_do_is_unimplemented() {
+    let driver = Driver::start().await;
+    let stage = driver.node().node_stage_volume(NodeStageVolumeRequest::default()).await.unwrap_err();
+    let expand = driver.node().node_expand_volume(NodeExpandVolumeRequest::default()).await.unwrap_err();
+    let create = driver.controller().create_volume(CreateVolumeRequest::default()).await.unwrap_err();
+    for status in [stage, expand, create] {
+        assert_eq!(status.code(), Code::Unimplemented, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_volume_is_published_again_and_again_and_unpublished_twice() {
+    let driver = Driver::start().await;
+    driver.publish(driver.call()).await.unwrap();
+    driver.publish(driver.call()).await.unwrap();
+    let asked = driver.mounter.mounts();
+    assert_eq!(asked.len(), 2, "a republish reaches the mounter, which refreshes credentials");
+    let mount = &asked[0];
+    assert_eq!(mount.volume, "pv-1");
+    assert_eq!(mount.handle, "handle-1");
+    assert_eq!(mount.workload_uid, "uid-1");
+    assert_eq!(mount.target, Path::new(&driver.target("uid-1")));
+    assert_eq!(mount.bucket, "bucket-1");
+    assert!(!mount.read_only && !mount.source_read_only);
+    let agent =
+        format!("--user-agent-prefix=s3-csi-driver/{} credential-source#driver", csi::contract::VERSION);
+    assert_eq!(mount.args, ["--allow-delete", "--allow-root", "--force-path-style", &agent]);
+    let env = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(
+        mount.env,
+        [env("AWS_ENDPOINT_URL", "http://s3.example.com:8000"), env("AWS_REGION", "us-east-1")]
+    );
+    assert_eq!(mount.credentials.as_ref().unwrap().access_key_id, "DRIVERKEY");
+    assert_eq!(format!("{:?}", asked[0]), format!("{:?}", asked[1]));
+    let call =
+        NodeUnpublishVolumeRequest { volume_id: "handle-1".into(), target_path: driver.target("uid-1") };
+    driver.node().node_unpublish_volume(call.clone()).await.unwrap();
+    driver.node().node_unpublish_volume(call).await.unwrap();
+    assert_eq!(
+        driver.mounter.unmounts(),
+        [driver.target("uid-1"), driver.target("uid-1")].map(PathBuf::from)
+    );
+}
+
+#[tokio::test]
+async fn the_workload_is_the_one_that_the_kubelet_names() {
+    let driver = Driver::start().await;
+    let mut call = driver.call();
+    call.volume_context.insert(volume::CONTEXT_POD_UID.into(), "said-by-kubelet".into());
+    driver.publish(call).await.unwrap();
+    assert_eq!(driver.mounter.mounts()[0].workload_uid, "said-by-kubelet");
+}
+
+#[tokio::test]
+async fn a_plain_target_is_served_as_csi_sanity_asks() {
+    let driver = Driver::start().await;
+    let mut call = driver.call();
+    call.target_path = format!("{}/sanity/target", driver.kubelet());
+    mode(&mut call, Mode::SingleNodeWriter);
+    driver.publish(call).await.unwrap();
+    let mount = &driver.mounter.mounts()[0];
+    assert_eq!((mount.volume.as_str(), mount.workload_uid.as_str()), ("handle-1", "sanity/target"));
+}
+
+#[tokio::test]
+async fn an_fs_group_becomes_group_and_modes() {
+    let driver = Driver::start().await;
+    let mut call = driver.call();
+    mount_of(&mut call).volume_mount_group = "2000".into();
+    driver.publish(call).await.unwrap();
+    let args = &driver.mounter.mounts()[0].args;
+    for flag in ["--gid=2000", "--allow-other", "--dir-mode=770", "--file-mode=660"] {
+        assert!(args.iter().any(|arg| arg == flag), "{flag}: {args:?}");
+    }
+    assert!(!args.iter().any(|arg| arg == "--allow-root"), "{args:?}");
+}
+
+/// Goal: a reader never makes the source read-only for others; a volume that is read-only is so for all.
+#[tokio::test]
+async fn read_only_is_of_the_target_or_of_the_volume() {
+    for (readonly, access, option, target_alone, source) in [
+        (false, Mode::MultiNodeMultiWriter, false, false, false),
+        (true, Mode::MultiNodeMultiWriter, false, true, false),
+        (false, Mode::MultiNodeReaderOnly, false, false, true),
+        (false, Mode::SingleNodeReaderOnly, false, false, true),
+        (true, Mode::MultiNodeReaderOnly, false, true, true),
+        (false, Mode::SingleNodeWriter, true, false, true),
+    ] {
+        let driver = Driver::start().await;
+        let mut call = driver.call();
+        call.readonly = readonly;
+        mode(&mut call, access);
+        if option {
+            mount_of(&mut call).mount_flags.push("--read-only".into());
+        }
+        driver.publish(call).await.unwrap();
+        let mount = &driver.mounter.mounts()[0];
+        let case = format!("readonly {readonly}, {access:?}, option {option}");
+        assert_eq!((mount.read_only, mount.source_read_only), (target_alone, source), "{case}");
+        assert_eq!(mount.args.iter().any(|arg| arg == "--read-only"), source, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn the_keys_are_those_that_the_volume_says() {
+    let driver = Driver::start().await;
+    let mut call = driver.call();
+    call.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), "secret".into());
+    call.secrets =
+        secrets(&[("access_key_id", "VOLUMEKEY"), ("secret_access_key", HUSH), ("session_token", HUSH)]);
+    driver.publish(call).await.unwrap();
+    let mount = &driver.mounter.mounts()[0];
+    let keys = mount.credentials.as_ref().unwrap();
+    assert_eq!((keys.access_key_id.as_str(), keys.session_token.as_deref()), ("VOLUMEKEY", Some(HUSH)));
+    assert!(mount.args.iter().any(|arg| arg.ends_with("credential-source#secret")), "{:?}", mount.args);
+    assert!(!format!("{mount:?}").contains(HUSH), "keys are in no argument and no variable");
+}
+
+/// Goal: every bad call is InvalidArgument, names the field and what to do, shows no secret, and no mounter hears of it.
+#[tokio::test]
+async fn a_bad_publish_is_refused_by_name_and_nothing_is_mounted() {
+    type Spoil = fn(&mut NodePublishVolumeRequest);
+    let cases: [(&[&str], Spoil); 21] = [
+        (&["volume_id", "volumeHandle"], |c| c.volume_id.clear()),
+        (&["target_path"], |c| c.target_path.clear()),
+        (&["target_path", "/etc/cron.d", "node.kubeletPath"], |c| c.target_path = "/etc/cron.d".into()),
+        (&["target_path", ".."], |c| c.target_path.push_str("/../../../../../../../etc")),
+        (&["target_path", "absolute"], |c| c.target_path = "pods/uid-1/mount".into()),
+        (&["volume_capability"], |c| c.volume_capability = None),
+        (&["access_type"], |c| c.volume_capability.as_mut().unwrap().access_type = None),
+        (&["block", "volumeMode: Filesystem"], |c| {
+            c.volume_capability.as_mut().unwrap().access_type = Some(AccessType::Block(BlockVolume {}));
+        }),
+        (&["access_mode", "accessModes"], |c| c.volume_capability.as_mut().unwrap().access_mode = None),
+        (&["access_mode"], |c| mode(c, Mode::Unknown)),
+        (&["bucketName", "volumeAttributes of PersistentVolume pv-1"], |c| {
+            c.volume_context.remove(volume::BUCKET_NAME);
+        }),
+        (&["bucketName"], |c| {
+            c.volume_context.insert(volume::BUCKET_NAME.into(), "--foreground".into());
+        }),
+        (&["authenticationSource", "'driver' or 'secret'"], |c| {
+            c.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), "iam".into());
+        }),
+        (&["access_key_id", "missing", "nodePublishSecretRef"], |c| {
+            c.secrets = secrets(&[("secret_access_key", HUSH)]);
+        }),
+        (&["access_key_id", "letters and digits"], |c| {
+            c.secrets = secrets(&[("access_key_id", "HUSHHUSH!"), ("secret_access_key", HUSH)]);
+        }),
+        (&["secret_access_key"], |c| {
+            c.secrets = secrets(&[("access_key_id", "A"), ("secret_access_key", "HUSHHUSH\n[x]")]);
+        }),
+        (&["session_token"], |c| {
+            c.secrets = secrets(&[
+                ("access_key_id", "A"),
+                ("secret_access_key", "b"),
+                ("session_token", "HUSHHUSH HUSHHUSH"),
+            ]);
+        }),
+        (&["'alow-delete'", "'allow-delete'", "mountOptions of PersistentVolume pv-1"], |c| {
+            mount_of(c).mount_flags = vec!["alow-delete".into()];
+        }),
+        (&["'log-directory'", "mountOptions of PersistentVolume pv-1"], |c| {
+            mount_of(c).mount_flags = vec!["log-directory=/etc".into()];
+        }),
+        (&["--uid", "mountOptions of PersistentVolume pv-1"], |c| {
+            mount_of(c).mount_flags = vec!["uid=everybody".into()];
+        }),
+        (&["volume_mount_group"], |c| mount_of(c).volume_mount_group = "staff".into()),
+    ];
+    let driver = Driver::start().await;
+    for (words, spoil) in cases {
+        let mut call = driver.call();
+        call.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), "secret".into());
+        call.secrets = secrets(&[("access_key_id", "A"), ("secret_access_key", HUSH)]);
+        spoil(&mut call);
+        let status = driver.publish(call).await.expect_err(words[0]);
+        assert_eq!(status.code(), Code::InvalidArgument, "{words:?}: {status}");
+        for word in words {
+            assert!(status.message().contains(word), "{word}: {status}");
+        }
+        assert!(!format!("{status:?}").contains(HUSH), "{words:?} shows a secret");
+    }
+    assert!(driver.mounter.mounts().is_empty());
+}
+
+#[tokio::test]
+async fn a_bad_unpublish_is_refused_by_name() {
+    let driver = Driver::start().await;
+    for (id, target, word) in [
+        ("", driver.target("u"), "volume_id"),
+        ("h", String::new(), "target_path"),
+        ("h", "/etc".into(), "target_path"),
+    ] {
+        let call = NodeUnpublishVolumeRequest { volume_id: id.into(), target_path: target };
+        let status = driver.node().node_unpublish_volume(call).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().contains(word), "{status}");
+    }
+    assert!(driver.mounter.unmounts().is_empty());
+}
+
+#[tokio::test]
+async fn a_mounter_s_error_keeps_its_kind_and_its_words() {
+    let driver = Driver::start().await;
+    driver.mounter.fail(csi::error::ErrorKind::Unavailable, "no Mountpoint Pod yet");
+    let status = driver.publish(driver.call()).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "no Mountpoint Pod yet"));
+    // What failed is not in the way of the next try.
+    driver.publish(driver.call()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_single_writer_s_second_target_is_refused_while_the_first_is_live() {
+    let driver = Driver::start().await;
+    let of = |uid: &str| {
+        let mut call = driver.call();
+        call.target_path = driver.target(uid);
+        mode(&mut call, Mode::SingleNodeSingleWriter);
+        call
+    };
+    driver.publish(of("uid-1")).await.unwrap();
+    driver.mounted(&[&driver.target("uid-1")]);
+    let status = driver.publish(of("uid-2")).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    assert!(status.message().contains("pv-1") && status.message().contains("uid-1"), "{status}");
+    driver.publish(of("uid-1")).await.unwrap();
+    driver.mounted(&[]);
+    driver.publish(of("uid-2")).await.unwrap();
+}
+
+/// Goal: a mount that has begun runs to its end though its caller went away, and nobody else touches the target meanwhile.
+#[tokio::test]
+async fn a_mount_outlives_its_caller_and_is_not_disturbed() {
+    let driver = Driver::start().await;
+    let gate = driver.mounter.hold();
+    let mut node = driver.node();
+    let call = driver.call();
+    let caller = tokio::spawn(async move { node.node_publish_volume(call).await });
+    driver.mounter.reached().await;
+    caller.abort();
+    assert!(caller.await.unwrap_err().is_cancelled());
+    let status = driver.publish(driver.call()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Aborted, "{status}");
+    let call =
+        NodeUnpublishVolumeRequest { volume_id: "handle-1".into(), target_path: driver.target("uid-1") };
+    let status = driver.node().node_unpublish_volume(call).await.unwrap_err();
+    assert_eq!(status.code(), Code::Aborted, "{status}");
+    assert_eq!(driver.mounter.finished(), 0);
+    drop(gate);
+    while driver.mounter.finished() == 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn stats_of_a_path_that_is_no_volume_are_not_found() {
+    let driver = Driver::start().await;
+    for path in ["some/path", "/etc", &driver.target("uid-9")] {
+        let status = stats(&driver, "handle-1", path).await.unwrap_err();
+        assert_eq!(status.code(), Code::NotFound, "{path}: {status}");
+    }
+    for (id, path, word) in [("", driver.target("uid-1"), "volume_id"), ("h", String::new(), "volume_path")] {
+        let status = stats(&driver, id, &path).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().contains(word), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn stats_of_a_live_volume_are_its_figures() {
+    let driver = Driver::start().await;
+    let target = driver.target("uid-1");
+    std::fs::create_dir_all(&target).unwrap();
+    driver.mounted(&[&target]);
+    let said = stats(&driver, "handle-1", &target).await.unwrap();
+    assert_eq!(said.usage.len(), 2);
+    assert!(said.usage[0].total > 0, "{said:?}");
+    assert!(!said.volume_condition.unwrap().abnormal);
+}
+
+#[tokio::test]
+async fn stats_of_a_dead_volume_are_zero_and_say_what_is_wrong() {
+    let dead = |_: &Path| Err(io::Error::from_raw_os_error(rustix::io::Errno::NOTCONN.raw_os_error()));
+    let driver = Driver::start_with(Stats::new(dead, LIMIT)).await;
+    let target = driver.target("uid-1");
+    driver.mounted(&[&target]);
+    let said = stats(&driver, "handle-1", &target).await.unwrap();
+    let condition = said.volume_condition.unwrap();
+    assert!(condition.abnormal && condition.message.contains("engine"), "{condition:?}");
+    assert!(said.usage.iter().all(|it| (it.total, it.used, it.available) == (0, 0, 0)), "{:?}", said.usage);
+}
+
+#[tokio::test]
+async fn a_call_longer_than_two_mebibytes_is_refused() {
+    let driver = Driver::start().await;
+    let mut call = driver.call();
+    mount_of(&mut call).mount_flags = vec!["x".repeat(csi::server::MESSAGE_MAX)];
+    let status = driver.publish(call).await.unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+}
+
+#[tokio::test]
+async fn a_call_that_has_begun_ends_after_the_signal_to_stop() {
+    let mut driver = Driver::start().await;
+    let gate = driver.mounter.hold();
+    let mut node = driver.node();
+    let call = driver.call();
+    let caller = tokio::spawn(async move { node.node_publish_volume(call).await });
+    driver.mounter.reached().await;
+    driver.stop();
+    drop(gate);
+    caller.await.unwrap().unwrap();
+    driver.ended().await;
+}
+
+#[tokio::test]
+async fn healthz_follows_the_socket_and_the_device() {
+    let mut driver = Driver::start().await;
+    let device = driver.directory().join("fuse");
+    let address = driver.health(&device).await;
+    let (status, body) = http_get(address, "/healthz").await;
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("does not open") && body.contains("fuse"), "{body}");
+    std::fs::write(&device, "").unwrap();
+    assert_eq!(http_get(address, "/healthz").await, (200, "ok\n".to_owned()));
+    assert_eq!(http_get(address, "/").await.0, 404);
+    driver.stop();
+    driver.ended().await;
+    // The last connection may need a moment to notice.
+    let gone = async {
+        loop {
+            let (status, body) = http_get(address, "/healthz").await;
+            if status == 503 {
+                return body;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let body = gone.await;
+    assert!(body.contains("our socket"), "{body}");
+}
+
+fn mode(call: &mut NodePublishVolumeRequest, mode: Mode) {
+    call.volume_capability.as_mut().unwrap().access_mode = Some(AccessMode { mode: mode.into() });
+}
+
+fn secrets(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+async fn stats(
+    driver: &Driver,
+    id: &str,
+    path: &str,
+) -> Result<csi::proto::csi::NodeGetVolumeStatsResponse, tonic::Status> {
+    let call =
+        NodeGetVolumeStatsRequest { volume_id: id.into(), volume_path: path.into(), ..Default::default() };
+    driver.node().node_get_volume_stats(call).await.map(tonic::Response::into_inner)
+}
