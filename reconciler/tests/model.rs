@@ -25,7 +25,11 @@ const VOLUMES: [&str; 2] = ["pv-a", "pv-b"];
 /// Numbers choose among what there is.
 #[derive(Clone, Debug)]
 enum Op {
-    Schedule { node: u8, volume: u8, group: bool },
+    Schedule {
+        node: u8,
+        volume: u8,
+        group: bool,
+    },
     Start(usize),
     BeginDeletion(usize),
     End(usize),
@@ -39,9 +43,24 @@ enum Op {
     PodVanishes(usize),
     NodeUnmounts(usize),
     AdminStopsIntake(usize),
-    See { leader: usize, resource: usize, part: u8 },
-    Think { leader: usize, group: usize },
-    Act { leader: usize, effects: u8 },
+    See {
+        leader: usize,
+        resource: usize,
+        part: u8,
+    },
+    Think {
+        leader: usize,
+        group: usize,
+    },
+    /// Sees everything, thinks, and carries out all of it.
+    Work {
+        leader: usize,
+        group: usize,
+    },
+    Act {
+        leader: usize,
+        effects: u8,
+    },
     Crash(usize),
     TimePasses,
 }
@@ -66,6 +85,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => at().prop_map(Op::AdminStopsIntake),
         12 => (leader(), 0..4_usize, any::<u8>()).prop_map(|(leader, resource, part)| Op::See { leader, resource, part }),
         8 => (leader(), at()).prop_map(|(leader, group)| Op::Think { leader, group }),
+        8 => (leader(), at()).prop_map(|(leader, group)| Op::Work { leader, group }),
         12 => (leader(), 1..6_u8).prop_map(|(leader, effects)| Op::Act { leader, effects }),
         1 => leader().prop_map(Op::Crash),
         1 => Just(Op::TimePasses),
@@ -174,11 +194,13 @@ impl World {
                 *seen += ((head - *seen) * (u64::from(part) + 1)).div_ceil(256);
             }
             Op::Think { leader, group } => {
-                let cache = self.cluster.cache_at(self.leaders[leader].seen);
-                let groups: Vec<_> = cache.groups().into_iter().collect();
-                if let Some(group) = pick(&groups, group) {
-                    let facts = cache.facts(group, csi::contract::VERSION, self.cluster.now());
-                    self.leaders[leader].pending = plan(&facts).effects;
+                self.think(leader, group);
+            }
+            Op::Work { leader, group } => {
+                self.leaders[leader].seen = [self.cluster.revision(); 4];
+                self.think(leader, group);
+                while !self.leaders[leader].pending.is_empty() {
+                    self.act(leader).await;
                 }
             }
             Op::Act { leader, effects } => {
@@ -194,6 +216,15 @@ impl World {
             }
         }
         self.check();
+    }
+
+    fn think(&mut self, leader: usize, group: usize) {
+        let cache = self.cluster.cache_at(self.leaders[leader].seen);
+        let groups: Vec<_> = cache.groups().into_iter().collect();
+        if let Some(group) = pick(&groups, group) {
+            let facts = cache.facts(group, csi::contract::VERSION, self.cluster.now());
+            self.leaders[leader].pending = plan(&facts).effects;
+        }
     }
 
     async fn act(&mut self, leader: usize) {
