@@ -40,6 +40,10 @@ pub struct Args {
     /// Stay in the foreground, log to standard output
     #[arg(short, long)]
     pub foreground: bool,
+
+    /// Write one line here when the mount can be used: 'ready', or what went wrong; a file, a pipe or /dev/fd/N
+    #[arg(long, value_name = "PATH")]
+    pub ready_file: Option<PathBuf>,
 }
 
 /// Which bucket, and what new objects are like.

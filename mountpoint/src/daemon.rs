@@ -1,10 +1,14 @@
-//! The background: a second process that mounts and stays, while the first waits for its word and leaves.
+//! The background: a second process that mounts and stays, while the first waits for its word and leaves. And the word
+//! itself, for whoever else waits for it: one line, `ready` or what went wrong.
 //!
 //! The second process is started anew rather than forked, so that no thread or lock of the first one is half copied. Its
-//! standard output is the ready pipe: one line, `ready` or what went wrong.
+//! standard output is the ready pipe.
 
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -18,11 +22,25 @@ pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const READY: &str = "ready";
 
-/// Starts this command again in the background and waits until it has mounted.
+/// Starts this command again in the background and waits until it has mounted. What came of it is said in the ready file, too.
 ///
 /// # Errors
-/// What the second process said went wrong; or that it said nothing in time, and was ended.
-pub fn start() -> anyhow::Result<()> {
+/// What the second process said went wrong; or that it said nothing in time, and was ended; or that the ready file can't be
+/// written.
+pub fn start(ready: Option<&Path>) -> anyhow::Result<()> {
+    let ready = ready.map(ReadyFile::open).transpose()?;
+    let started = start_second();
+    let said = ready.map_or(Ok(()), |ready| ready.say(started.as_ref().map(|_| ())));
+    let child = started?;
+    if said.is_err() {
+        // Whoever was to hear of it is gone.
+        end(&child);
+    }
+    said
+}
+
+/// The second process, once it has mounted.
+fn start_second() -> anyhow::Result<Child> {
     let mut args = std::env::args_os();
     let mut command = Command::new(std::env::current_exe().context("finding this program's file")?);
     if let Some(name) = args.next() {
@@ -37,19 +55,22 @@ pub fn start() -> anyhow::Result<()> {
         .context("starting the background process")?;
     let word = wait_for_word(&mut child)?;
     match word.as_deref() {
-        Some(READY) => Ok(()),
+        Some(READY) => Ok(child),
         Some(error) => bail!("{error}"),
         None => {
-            let _ = rustix::process::kill_process(
-                rustix::process::Pid::from_child(&child),
-                rustix::process::Signal::TERM,
-            );
+            end(&child);
             bail!(
                 "not mounted within {} s: the background process was ended; its log (syslog, or --log-directory) says what it waited for",
                 READY_WITHIN.as_secs()
             )
         }
     }
+}
+
+/// Tells the second process to unmount and to end.
+fn end(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
 }
 
 /// The first line of the child, or `None` after [`READY_WITHIN`].
@@ -88,21 +109,64 @@ pub fn detach() -> anyhow::Result<()> {
 /// # Errors
 /// The first process is gone, or `/dev/null` is.
 pub fn report(outcome: Result<(), &anyhow::Error>) -> anyhow::Result<()> {
-    let line = match outcome {
-        Ok(()) => READY.to_owned(),
-        Err(error) => one_line(error),
-    };
-    writeln!(io::stdout(), "{line}")
+    io::stdout()
+        .write_all(word(outcome).as_bytes())
         .and_then(|()| io::stdout().flush())
         .context("writing to the ready pipe")?;
-    let null =
-        std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").context("opening /dev/null")?;
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null").context("opening /dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     // A daemon must not keep somebody's directory busy.
     std::env::set_current_dir("/")?;
     Ok(())
+}
+
+/// What whoever waits is told, with the end of the line.
+fn word(outcome: Result<(), &anyhow::Error>) -> String {
+    match outcome {
+        Ok(()) => format!("{READY}\n"),
+        Err(error) => format!("{}\n", one_line(error)),
+    }
+}
+
+/// Where a supervisor waits for the word: a file, a pipe, or a descriptor as `/dev/fd/N`.
+#[derive(Debug)]
+pub struct ReadyFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl ReadyFile {
+    /// Opens it, before anything else can go wrong. A regular file is made for its owner alone, or emptied, so that nobody
+    /// takes the word of an earlier mount for ours. What a descriptor leads to is never emptied.
+    ///
+    /// # Errors
+    /// It can't be written to; or it is a pipe that nobody reads. That is said at once: waiting for a reader could last for ever.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let context = || format!("opening the ready file {}", path.display());
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+            .open(path)
+            .with_context(context)?;
+        if !path.starts_with("/dev/fd") && file.metadata().with_context(context)?.is_file() {
+            file.set_len(0).with_context(context)?;
+        }
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Says the word, in one write, and closes it.
+    ///
+    /// # Errors
+    /// Nobody reads any more, or there is no room for a line.
+    pub fn say(mut self, outcome: Result<(), &anyhow::Error>) -> anyhow::Result<()> {
+        self.file
+            .write_all(word(outcome).as_bytes())
+            .with_context(|| format!("writing to the ready file {}", self.path.display()))
+    }
 }
 
 /// An error and its causes on one line.

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use mountpoint::cli::Args;
 use mountpoint::config::{self, Config};
-use mountpoint::daemon;
+use mountpoint::daemon::{self, ReadyFile};
 use mountpoint::fuse::Unmounter;
 use mountpoint::{logging, mount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let outcome = match (args.foreground, in_background) {
         (true, _) => run(&args, false),
         (false, true) => run(&args, true),
-        (false, false) => daemon::start(),
+        (false, false) => daemon::start(args.ready_file.as_deref()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -34,24 +34,28 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
+    // In the background the first process has the ready file, and we have the ready pipe.
+    let ready = args.ready_file.as_deref().filter(|_| !in_background).map(ReadyFile::open).transpose()?;
     if in_background {
         daemon::detach()?;
     }
     let mounted = start(args);
-    if in_background {
-        if let Err(error) = daemon::report(mounted.as_ref().map(|_| ())) {
-            // Nobody waits for this mount any more.
-            if let Ok((mounted, _)) = &mounted {
-                let _ = mounted.unmounter().unmount();
-            }
-            return Err(error);
-        }
-        if mounted.is_err() {
-            // The first process tells the user.
-            std::process::exit(1);
-        }
+    let outcome = mounted.as_ref().map(|_| ());
+    let said = match ready {
+        _ if in_background => daemon::report(outcome),
+        Some(ready) => ready.say(outcome),
+        None => Ok(()),
+    };
+    if let (Err(_), Ok((mounted, _))) = (&said, &mounted) {
+        // Nobody waits for this mount any more.
+        let _ = mounted.unmounter().unmount();
+    }
+    if in_background && said.is_ok() && mounted.is_err() {
+        // The first process tells the user.
+        std::process::exit(1);
     }
     let (mounted, signals) = mounted?;
+    said?;
     tracing::info!("{} is mounted at {}", args.bucket, args.directory.display());
     unmount_on_signals(signals, mounted.unmounter(), mounted.farewell())?;
     let served = mounted.wait();

@@ -15,6 +15,7 @@ mod mount {
     mod model;
     mod names;
     mod reading;
+    mod ready;
     mod requests;
     mod semantics;
     mod shared;

@@ -498,7 +498,7 @@ mod tests {
         let schedule = || {
             let pool = small_pool();
             let max = pool.request_max(Use::Demand);
-            let held: Vec<_> = std::iter::from_fn(|| pool.try_reserve(Use::Demand, max)).collect();
+            let mut held: Vec<_> = std::iter::from_fn(|| pool.try_reserve(Use::Demand, max)).collect();
             let gives_up = pool.reserve(Use::Demand, max);
             let mut threads = vec![spawn(move || {
                 let mut waiting = Box::pin(gives_up);
@@ -507,10 +507,13 @@ mod tests {
             for waiting in [pool.reserve(Use::Demand, max), pool.reserve(Use::Demand, max)] {
                 threads.push(spawn(move || assert_eq!(block_on(waiting).bytes(), max)));
             }
-            threads.extend(held.into_iter().map(|reservation| spawn(move || drop(reservation))));
+            // One comes back, and no other will while anybody waits: it must reach both, whoever has it first.
+            let one = held.pop();
+            threads.push(spawn(move || drop(one)));
             for thread in threads {
                 thread.join().unwrap();
             }
+            drop(held);
             assert_eq!((pool.used(Use::Demand), pool.waiting(Use::Demand)), (0, 0));
         };
         // A waiter that nobody wakes is a deadlock, which shuttle reports with its schedule.

@@ -245,8 +245,8 @@ fn url_decode(text: String) -> Result<String, String> {
         match first {
             b'+' => bytes.push(b' '),
             b'%' => {
-                let hex = tail.get(..2).and_then(|h| std::str::from_utf8(h).ok());
-                let byte = hex.and_then(|h| u8::from_str_radix(h, 16).ok());
+                let digit = |at: usize| char::from(*tail.get(at)?).to_digit(16);
+                let byte = digit(0).zip(digit(1)).map(|(high, low)| (high << 4 | low) as u8);
                 bytes.push(byte.ok_or_else(|| format!("{text:?} is not URL-encoded"))?);
                 rest = &tail[2..];
             }
@@ -327,6 +327,8 @@ mod tests {
             ("two roots", page("") + &page("")),
             ("not UTF-8 once decoded", page(&(contents("%FF") + "<EncodingType>url</EncodingType>"))),
             ("not encoded", page(&(contents("%G1") + "<EncodingType>url</EncodingType>"))),
+            ("a sign in place of a digit", page(&(contents("%+1") + "<EncodingType>url</EncodingType>"))),
+            ("an escape cut off", page(&(contents("%4") + "<EncodingType>url</EncodingType>"))),
             ("no token", page("<IsTruncated>true</IsTruncated>")),
             ("size", page(&contents("k").replace(">5<", ">-5<"))),
         ] {

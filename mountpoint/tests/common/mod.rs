@@ -8,7 +8,7 @@ mod mount;
 mod store;
 
 pub(crate) use bytes::{Pattern, hash_file};
-pub(crate) use mount::{Setup, TestMount, command, is_mounted};
+pub(crate) use mount::{Setup, TestMount, command, is_mounted, with_descriptor_3};
 pub(crate) use store::{BUCKET, Store};
 
 use std::process::{Command, Output};

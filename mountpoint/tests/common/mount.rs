@@ -1,6 +1,7 @@
 //! One engine process and its mount.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -69,6 +70,15 @@ pub(crate) fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
     command.env("AWS_ACCESS_KEY_ID", Store::ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", Store::SECRET_KEY);
     command.envs(setup.env.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
     command
+}
+
+/// The same command with this as its descriptor 3. It travels as standard input, which no other child of this process gets.
+pub(crate) fn with_descriptor_3(plain: &Command, descriptor: OwnedFd) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec 3<&0 0</dev/null && exec \"$0\" \"$@\""]).arg(plain.get_program());
+    shell.args(plain.get_args()).env_clear().stdin(Stdio::from(descriptor));
+    shell.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
 }
 
 /// A mounted bucket. Dropped, it unmounts, and fails the test if the engine did not end as it should.

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Pattern, Setup, Store, command, is_mounted, need};
+use crate::common::{Pattern, Setup, Store, command, is_mounted, need, with_descriptor_3};
 
 /// No step may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -37,11 +37,8 @@ fn start(store: &Store, dir: &Path) -> Adopted {
     mount("bucket", dir, "fuse.mount-s3", MountFlags::NOSUID | MountFlags::NODEV, data.as_c_str()).unwrap();
 
     let plain = command(store, Path::new("/dev/fd/3"), &Setup::new(&[]));
-    // The device travels as standard input, which no other child of this process gets.
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "exec 3<&0 0</dev/null && exec \"$0\" \"$@\""]).arg(plain.get_program());
-    shell.args(plain.get_args()).env_clear().stdin(Stdio::from(device)).stdout(Stdio::null());
-    shell.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut shell = with_descriptor_3(&plain, device);
+    shell.stdout(Stdio::null());
     // The command, and our copy of the device with it, goes here: when the engine ends, whoever waits for it hears so.
     Adopted { dir: dir.to_owned(), engine: shell.spawn().unwrap() }
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::ObjectKey;
-use mountpoint::s3::{Config, ErrorKind, ObjectClient as _, S3Client};
+use mountpoint::s3::{CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, S3Client, UploadPart};
 
-use super::server::{EMPTY_LISTING, Scripted, Step};
+use super::server::{EMPTY_LISTING, Request, Scripted, Step, Then};
 use super::{bench, config, http_date};
 
 async fn connect(config: Config) -> mountpoint::s3::Result<Arc<S3Client>> {
@@ -80,24 +81,77 @@ async fn a_region_that_the_user_gave_is_kept_and_the_right_one_named() {
     assert!(error.to_string().contains("is in region eu-west-3, not us-east-1"), "{error}");
 }
 
+/// The answer to a CreateMultipartUpload, which goes through the SDK.
+fn created() -> Step {
+    let body = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
+    Step::answer(200, &[], body)
+}
+
+fn new_object() -> NewObject {
+    NewObject { key: ObjectKey::new("k"), content_type: None, only_if_absent: false, checksum: None }
+}
+
 #[tokio::test]
 async fn a_wrong_clock_is_corrected_by_the_stores() {
     let theirs = SystemTime::now() + Duration::from_secs(7200);
     let date = http_date(theirs);
-    let body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>";
+    let skewed = || {
+        let body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>";
+        Step::answer(403, &[("date", &date)], body)
+    };
+    let found = || Step::answer(200, &[("etag", "e"), ("last-modified", &date)], b"");
+    let hour = |asked: &[Request], i: usize| asked[i].header("x-amz-date").unwrap()[..11].to_owned();
+    let key = ObjectKey::new("k");
+
+    let sdk_first = bench(vec![skewed(), created(), found()]).await;
+    sdk_first.client.create_multipart_upload(&new_object()).await.unwrap();
+    sdk_first.client.head_object(&key).await.unwrap();
+    let asked = sdk_first.asked();
+    assert_ne!(hour(&asked, 0), hour(&asked, 1), "the SDK's request is signed anew");
+    assert_eq!(hour(&asked, 1), hour(&asked, 2), "and ours by the same clock");
+
+    let ours_first = bench(vec![skewed(), Step::answer(204, &[], b""), created()]).await;
+    ours_first.client.delete_object(&key).await.unwrap();
+    ours_first.client.create_multipart_upload(&new_object()).await.unwrap();
+    let asked = ours_first.asked();
+    assert_ne!(hour(&asked, 0), hour(&asked, 1), "our request is signed anew");
+    assert_eq!(hour(&asked, 1), hour(&asked, 2), "and the SDK's by the same clock");
+}
+
+#[tokio::test]
+async fn the_sdk_and_we_share_one_connection() {
+    let etag = ("etag", "\"p\"");
+    let completed =
+        b"<CompleteMultipartUploadResult><ETag>&quot;x-1&quot;</ETag></CompleteMultipartUploadResult>";
     let bench = bench(vec![
-        Step::answer(403, &[("date", &date)], body),
+        created(),
+        Step::answer(200, &[etag], b""),
+        Step::answer(200, &[], completed),
+        Step::answer(200, &[etag, ("last-modified", &http_date(SystemTime::now()))], b""),
         Step::answer(204, &[], b""),
-        Step::answer(200, &[("etag", "e"), ("last-modified", &date)], b""),
+        // The store closes it: the SDK's next request opens another one, at no try's cost.
+        Step::silence(Then::Close),
+        created(),
     ])
     .await;
-    let key = ObjectKey::new("k");
-    bench.client.delete_object(&key).await.unwrap();
-    bench.client.head_object(&key).await.unwrap();
-    let asked = bench.asked();
-    let hour = |i: usize| asked[i].header("x-amz-date").unwrap()[..11].to_owned();
-    assert_ne!(hour(0), hour(1), "the SDK's request is signed anew");
-    assert_eq!(hour(1), hour(2), "and ours by the same clock");
+    let client = &bench.client;
+    let upload = client.create_multipart_upload(&new_object()).await.unwrap();
+    let part = UploadPart {
+        upload: upload.clone(),
+        part_number: 1,
+        body: vec![Bytes::from_static(b"part")],
+        checksum: None,
+    };
+    let parts = vec![client.upload_part(&part).await.unwrap()];
+    let complete = CompleteUpload { upload: upload.clone(), parts, only_if_absent: false };
+    client.complete_multipart_upload(&complete).await.unwrap();
+    client.head_object(&ObjectKey::new("k")).await.unwrap();
+    client.abort_multipart_upload(&upload).await.unwrap();
+    client.create_multipart_upload(&new_object()).await.unwrap();
+    let connections: Vec<_> = bench.server.requests().iter().map(|r| r.connection).collect();
+    // The proof of the bucket is the first.
+    assert_eq!(connections, [0, 0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!((bench.metrics.s3_connections.get(), bench.metrics.s3_retries.get()), (2, 0));
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 
 mod connect;
 mod get;
+mod names;
+mod options;
 mod server;
 mod upload;
 

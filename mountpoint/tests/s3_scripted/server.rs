@@ -1,7 +1,8 @@
 //! A TCP server that answers the n-th request with the n-th step of its script, whatever connection it comes on.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -32,6 +33,8 @@ pub(crate) enum Then {
 pub(crate) struct Request {
     /// Number of its connection, in order of acceptance.
     pub(crate) connection: usize,
+    /// Which of the server's addresses it came to.
+    pub(crate) address: IpAddr,
     pub(crate) line: String,
     headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
@@ -92,17 +95,30 @@ pub(crate) struct Scripted {
 
 impl Scripted {
     pub(crate) fn start(script: Vec<Step>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+        Self::start_at(&[Ipv4Addr::LOCALHOST], script)
+    }
+
+    /// One server, one script, on one port of all these addresses.
+    pub(crate) fn start_at(addresses: &[Ipv4Addr], script: Vec<Step>) -> Self {
+        // A port that is free on the first one may be taken on another.
+        let listeners = std::iter::repeat_with(|| listen(addresses)).find_map(Result::ok).unwrap();
+        let port = listeners[0].local_addr().unwrap().port();
         let state = Arc::new(Mutex::new(State { script: script.into(), requests: Vec::new() }));
-        let shared = Arc::clone(&state);
-        thread::spawn(move || {
-            for (number, stream) in listener.incoming().enumerate() {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || serve(number, stream.unwrap(), &shared));
-            }
-        });
+        let accepted = Arc::new(AtomicUsize::new(0));
+        for listener in listeners {
+            let (shared, accepted) = (Arc::clone(&state), Arc::clone(&accepted));
+            thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let (shared, number) = (Arc::clone(&shared), accepted.fetch_add(1, Ordering::SeqCst));
+                    thread::spawn(move || serve(number, stream.unwrap(), &shared));
+                }
+            });
+        }
         Self { port, state }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(crate) fn url(&self) -> String {
@@ -117,6 +133,13 @@ impl Scripted {
     pub(crate) fn left(&self) -> usize {
         self.state.lock().unwrap().script.len()
     }
+}
+
+fn listen(addresses: &[Ipv4Addr]) -> std::io::Result<Vec<TcpListener>> {
+    let first = TcpListener::bind((addresses[0], 0))?;
+    let port = first.local_addr()?.port();
+    let others = addresses[1..].iter().map(|&address| TcpListener::bind((address, port)));
+    std::iter::once(Ok(first)).chain(others).collect()
 }
 
 fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>) {
@@ -166,5 +189,6 @@ fn read_request(connection: usize, stream: &mut TcpStream) -> Option<Request> {
     let length = headers.iter().find(|(n, _)| n == "content-length").map_or(0, |(_, v)| v.parse().unwrap());
     let mut body = vec![0; length];
     stream.read_exact(&mut body).ok()?;
-    Some(Request { connection, line, headers, body })
+    let address = stream.local_addr().unwrap().ip();
+    Some(Request { connection, address, line, headers, body })
 }
