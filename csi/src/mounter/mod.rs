@@ -3,6 +3,15 @@
 //!
 //! Never here: a gRPC type, a rule about which options a user may give.
 
+pub mod comm_files;
+pub mod credentials;
+mod locks;
+pub mod mountinfo;
+pub mod source;
+pub mod sys;
+#[cfg(test)]
+mod testing;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 
