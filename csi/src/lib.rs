@@ -9,6 +9,7 @@ pub mod contract;
 pub mod error;
 pub mod identity;
 pub mod mounter;
+pub mod mountpoint_pod;
 pub mod node;
 pub mod proto;
 pub mod server;

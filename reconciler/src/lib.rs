@@ -3,10 +3,15 @@
 //! turns the wheel while `leader` says that it may.
 
 pub mod apply;
+pub mod config;
+pub mod controller;
 pub mod crd;
 pub mod events;
 pub mod facts;
+pub mod leader;
 pub mod mountpoint_pod;
 pub mod plan;
 pub mod pod_spec;
+pub mod queue;
+pub mod server;
 pub mod workload;

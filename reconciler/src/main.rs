@@ -1,1 +1,67 @@
-fn main() {}
+//! `scality-csi-controller`: the edge of the process. Flags, log, signals.
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use kube::Client;
+use reconciler::apply::Applier;
+use reconciler::config::{Cli, Command, Run};
+use reconciler::controller::Controller;
+use reconciler::events::Teller;
+use reconciler::leader::Elector;
+use reconciler::{crd, server};
+use tokio::signal::unix::{SignalKind, signal};
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log)
+        .with_context(|| format!("--log (LOG_LEVEL) is {:?}", cli.log))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    match cli.command {
+        None => run(&cli.run).await,
+        Some(Command::InstallCrd) => crd::install(client().await?).await,
+        Some(Command::UninstallCrd) => crd::uninstall(client().await?).await,
+    }
+}
+
+async fn client() -> anyhow::Result<Client> {
+    let mut config = kube::Config::infer().await.context(
+        "finding the API server: neither a kubeconfig (KUBECONFIG) nor a pod's service account was found",
+    )?;
+    // We retry with fresh facts; a call that is repeated below us would come later than we count on.
+    config.default_retry = false;
+    Client::try_from(config).context("connecting to the API server")
+}
+
+async fn run(run: &Run) -> anyhow::Result<()> {
+    let config = run.pod_config()?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let client = client().await?;
+    tracing::info!(version = csi::contract::VERSION, namespace = config.namespace, "starts");
+
+    let mut elector = Elector::new(client.clone(), &run.namespace, &run.pod_name);
+    let teller = Teller::new(client.clone(), crd::FIELD_MANAGER, &run.pod_name);
+    let namespace = config.namespace.clone();
+    let applier = Applier::new(client.clone(), config, teller);
+    let controller = Controller::new(&client, &namespace, applier, elector.leadership());
+    let served = server::serve(run.health_address, controller.health());
+
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let mut controller = tokio::spawn(controller.run(async {
+        let _ = stopped.await;
+    }));
+    let result = tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        failed = served => failed,
+        ended = &mut controller => return ended.context("the controller panicked"),
+        () = elector.run() => Ok(()),
+    };
+    tracing::info!("stops: no effect begins any more");
+    elector.stop();
+    drop(stop);
+    controller.await.context("the controller panicked")?;
+    elector.step_down().await;
+    result
+}

@@ -127,7 +127,8 @@ struct Planner<'a> {
     ended: BTreeSet<String>,
     pods_ended: BTreeSet<String>,
     unnamed: BTreeSet<String>,
-    marks: Vec<Version>,
+    /// By name: two attachments may have named one pod.
+    marks: BTreeMap<String, Version>,
     new_pods: Vec<Effect>,
     new_attachments: BTreeMap<ShareKey, MountpointS3PodAttachment>,
     writes: Vec<Effect>,
@@ -158,7 +159,7 @@ impl<'a> Planner<'a> {
             ended: BTreeSet::new(),
             pods_ended: BTreeSet::new(),
             unnamed: BTreeSet::new(),
-            marks: Vec::new(),
+            marks: BTreeMap::new(),
             new_pods: Vec::new(),
             new_attachments: BTreeMap::new(),
             writes: Vec::new(),
@@ -201,7 +202,7 @@ impl<'a> Planner<'a> {
                     && !pod.needs_unmount
                     && !pod.phase.has_ended()
                 {
-                    self.marks.push(version_of(name, pod));
+                    self.marks.insert(name.clone(), version_of(name, pod));
                 }
             }
         }
@@ -378,7 +379,7 @@ impl<'a> Planner<'a> {
                 let age = self.facts.now.duration_since(pod.created).unsigned_abs();
                 if age >= UNNAMED_FOR {
                     self.unnamed.insert(name.clone());
-                    self.marks.push(version_of(name, pod));
+                    self.marks.insert(name.clone(), version_of(name, pod));
                 } else {
                     let left = UNNAMED_FOR - age;
                     self.look_again_in = Some(self.look_again_in.map_or(left, |other| other.min(left)));
@@ -412,7 +413,7 @@ impl<'a> Planner<'a> {
         }
         effects.extend(self.pods_ended.into_iter().map(|pod| Effect::ConfirmPodEnded { pod }));
         effects.extend(self.unnamed.into_iter().map(|pod| Effect::ConfirmUnnamed { pod }));
-        effects.extend(self.marks.into_iter().map(Effect::MarkNeedsUnmount));
+        effects.extend(self.marks.into_values().map(Effect::MarkNeedsUnmount));
         effects.extend(self.new_pods);
         effects.extend(self.writes);
         effects.extend(self.deletions);

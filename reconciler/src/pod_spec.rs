@@ -249,7 +249,8 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 /// The form of a quantity that is not negative: digits with at most one point, then a suffix or an exponent.
-fn is_quantity(text: &str) -> bool {
+#[must_use]
+pub(crate) fn is_quantity(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     if !number.bytes().any(|b| b.is_ascii_digit()) || number.matches('.').count() > 1 {

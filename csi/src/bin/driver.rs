@@ -7,18 +7,25 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
 use csi::config::{Args, Config};
 use csi::contract::VERSION;
 use csi::mounter::Mounter;
+use csi::mounter::pod::{self, PodMounter};
 use csi::node::NodeService;
 use csi::server::{Endpoint, Health, Server};
+use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tracing::{error, info};
+use tokio::time::timeout;
+use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
+
+/// The API server may be down while the node starts.
+const VERSION_WITHIN: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -41,11 +48,15 @@ fn start(args: &Args) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(config))
 }
 
-async fn run(config: Config) -> anyhow::Result<()> {
+async fn run(mut config: Config) -> anyhow::Result<()> {
     let mountpoint = config.mountpoint_version.as_deref().unwrap_or("not said");
     info!(version = VERSION, mountpoint, node = config.node.node_id, "starting");
     let endpoint: Endpoint = config.endpoint.parse()?;
-    let mounter = mounter(&config).await?;
+    let client = Client::try_default()
+        .await
+        .context("finding the API server: a kubeconfig (KUBECONFIG) or a pod's account")?;
+    config.node.kubernetes = kubernetes_version(&client).await;
+    let mounter = mounter(client, &config)?;
     let server = Server::bind(&endpoint).await?;
     let health = Health::new(server.endpoint(), Path::new("/dev/fuse"))?;
     let listener = tokio::net::TcpListener::bind(config.health_address)
@@ -69,10 +80,31 @@ async fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who makes this node's mounts.
-#[expect(clippy::unused_async, reason = "the mounter asks the API server first")]
-async fn mounter(_config: &Config) -> anyhow::Result<Arc<dyn Mounter>> {
-    anyhow::bail!("the mounter is not wired yet")
+/// Who makes this node's mounts: in Mountpoint Pods. Needs no answer of the API server yet.
+fn mounter(client: Client, config: &Config) -> anyhow::Result<Arc<dyn Mounter>> {
+    let mounts = pod::Config {
+        kubelet: config.node.kubelet.clone(),
+        namespace: config.mountpoint_namespace.clone(),
+        ..pod::Config::new(config.node.node_id.clone())
+    };
+    Ok(Arc::new(PodMounter::new(client, mounts)?))
+}
+
+/// For the user agent, so it may be missing: a node goes on while the API server is away.
+async fn kubernetes_version(client: &Client) -> Option<String> {
+    match timeout(VERSION_WITHIN, client.apiserver_version()).await {
+        Ok(Ok(info)) => Some(info.git_version),
+        Ok(Err(error)) => {
+            warn!(%error, "the API server does not say its version; requests to the store go without it");
+            None
+        }
+        Err(_) => {
+            warn!(
+                "the API server did not say its version within {VERSION_WITHIN:?}; requests to the store go without it"
+            );
+            None
+        }
+    }
 }
 
 fn version() -> serde_json::Value {

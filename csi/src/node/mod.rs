@@ -15,9 +15,10 @@ pub mod target;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tonic::{Request, Response, Status};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use self::claims::{Claims, Mounts};
 use self::options::{Inputs, MountOptions};
@@ -81,6 +82,7 @@ impl NodeService {
     }
 
     async fn publish(&self, call: NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse> {
+        let started = Instant::now();
         let request = PublishRequest::parse(call, &self.config.kubelet)?;
         debug!(?request, "NodePublishVolume");
         let source = request.authentication_source;
@@ -113,8 +115,10 @@ impl NodeService {
         };
         let mounter = self.mounter.clone();
         let mounted = tokio::spawn(async move {
+            let (volume, target) = (mount.volume.clone(), mount.target.clone());
             mounter.mount(mount).await?;
             claim.published();
+            info!(volume, target = %target.display(), took_ms = started.elapsed().as_millis() as u64, "published");
             Ok(NodePublishVolumeResponse {})
         });
         mounted.await.unwrap_or_else(|_| Err(Error::internal("the mount broke off: see the driver's log")))

@@ -1,0 +1,324 @@
+//! The node's hand in the directory that it shares with a Mountpoint Pod. The pod may write there, and it is not trusted: it could
+//! put a symbolic link, a pipe or another's directory where a file should be. So no link is followed, only regular files are
+//! read, and credentials go only into a directory that is our own.
+//!
+//! Never here: what a credential file says.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::contract::comm::Comm;
+
+/// So much of `mount.err` is read; an engine's error is a line or a few.
+const ERROR_MAX_BYTES: u64 = 8 << 10;
+/// The file among the credentials that names the Mountpoint Pod, so that a driver that was started anew finds this directory
+/// without the API server.
+const SOURCE: &str = "source";
+
+/// The directory, open.
+#[derive(Debug)]
+pub struct CommFiles {
+    directory: OwnedFd,
+    group: Gid,
+    path: PathBuf,
+}
+
+impl CommFiles {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// `NotFound` once the Mountpoint Pod is gone; it is not a directory.
+    pub fn open(comm: &Comm) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(comm.directory(), flags, Mode::empty())?;
+        let group = Gid::from_raw(rustix::fs::fstat(&directory)?.st_gid);
+        Ok(Self { directory, group, path: comm.directory().to_owned() })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Says that the source is being unmounted on purpose.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn announce_exit(&self) -> io::Result<()> {
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.directory, "mount.exit", flags, Mode::from_raw_mode(0o640)) {
+            // Whatever it is that stands there, it is there.
+            Ok(_) | Err(Errno::LOOP | Errno::NXIO) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether an unmount was announced.
+    #[must_use]
+    pub fn exit_announced(&self) -> bool {
+        rustix::fs::statat(&self.directory, "mount.exit", AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// What the mounter wrote of a failed engine: one line, without control characters.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(&self.directory, "mount.err", flags, Mode::empty()).ok()?);
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.take(ERROR_MAX_BYTES).read_to_end(&mut bytes).ok()?;
+        let text = one_line(&String::from_utf8_lossy(&bytes));
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// Removes the error of an earlier engine.
+    ///
+    /// # Errors
+    /// What the file system says, other than that there is none.
+    pub fn forget_error(&self) -> io::Result<()> {
+        absent(rustix::fs::unlinkat(&self.directory, "mount.err", AtFlags::empty()))
+    }
+
+    /// The directory of credentials, made if it is missing: ours, and readable for the pod's group.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if somebody else made it; what else the file system says.
+    pub fn credentials(&self) -> io::Result<CredentialFiles> {
+        match rustix::fs::mkdirat(&self.directory, "credentials", Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let files = self.existing_credentials()?;
+        rustix::fs::fchown(&files.directory, None, Some(self.group))?;
+        rustix::fs::fchmod(&files.directory, Mode::from_raw_mode(0o750))?;
+        Ok(files)
+    }
+
+    fn existing_credentials(&self) -> io::Result<CredentialFiles> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(&self.directory, "credentials", flags, Mode::empty())?;
+        if rustix::fs::fstat(&directory)?.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("{}/credentials was not made by this driver", self.path.display()),
+            ));
+        }
+        Ok(CredentialFiles { directory, group: self.group })
+    }
+
+    /// Removes the credentials and their directory; no error if there are none.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn remove_credentials(&self) -> io::Result<()> {
+        let files = match self.existing_credentials() {
+            Ok(files) => files,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut entries = Dir::read_from(&files.directory)?;
+        while let Some(entry) = entries.read() {
+            let entry = entry?;
+            if !matches!(entry.file_name().to_bytes(), b"." | b"..")
+                && entry.file_type() != FileType::Directory
+            {
+                absent(rustix::fs::unlinkat(&files.directory, entry.file_name(), AtFlags::empty()))?;
+            }
+        }
+        absent(rustix::fs::unlinkat(&self.directory, "credentials", AtFlags::REMOVEDIR))
+    }
+}
+
+/// The directory of credentials, open.
+#[derive(Debug)]
+pub struct CredentialFiles {
+    directory: OwnedFd,
+    group: Gid,
+}
+
+impl CredentialFiles {
+    /// Writes a file that the pod's group may read, whole or not at all.
+    ///
+    /// # Errors
+    /// What the file system says; the file is then as it was.
+    pub fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        let temporary = format!(".{name}.new");
+        // Left by a driver that ended here.
+        absent(rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty()))?;
+        let written = self
+            .write_new(&temporary, text)
+            .and_then(|()| Ok(rustix::fs::renameat(&self.directory, &temporary, &self.directory, name)?));
+        if written.is_err() {
+            let _ = rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty());
+        }
+        written
+    }
+
+    fn write_new(&self, name: &str, text: &str) -> io::Result<()> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR)?);
+        rustix::fs::fchown(file.as_fd(), None, Some(self.group))?;
+        rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(0o640))?;
+        file.write_all(text.as_bytes())
+    }
+
+    /// Notes which Mountpoint Pod this directory belongs to.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn note_source(&self, mountpoint_pod: &str) -> io::Result<()> {
+        self.write(SOURCE, mountpoint_pod)
+    }
+
+    fn source(&self) -> Option<String> {
+        read_small(self.directory.as_fd(), SOURCE)
+    }
+}
+
+/// The UID of a Mountpoint Pod by what its comm directory notes: for when the API server can't be asked.
+#[must_use]
+pub fn find_pod_uid(kubelet: &Path, mountpoint_pod: &str) -> Option<String> {
+    let pods = std::fs::read_dir(kubelet.join("pods")).ok()?;
+    pods.flatten().filter_map(|entry| entry.file_name().into_string().ok()).find(|uid| {
+        let files = CommFiles::open(&Comm::on_host(kubelet, uid)).and_then(|it| it.existing_credentials());
+        files.is_ok_and(|files| files.source().as_deref() == Some(mountpoint_pod))
+    })
+}
+
+fn read_small(directory: BorrowedFd<'_>, name: &str) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::openat(directory, name, flags, Mode::empty()).ok()?);
+    let mut text = String::new();
+    file.take(4096).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Text of another process for an error message: one line, no control characters.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let plain = text.trim().replace(['\n', '\r', '\t'], " ");
+    plain.chars().filter(|c| !c.is_control()).collect()
+}
+
+fn absent(removed: rustix::io::Result<()>) -> io::Result<()> {
+    match removed {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn comm() -> (CommFiles, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        (CommFiles::open(&Comm::at(folder.path())).unwrap(), folder)
+    }
+
+    #[test]
+    fn files_are_whole_and_for_the_directorys_group_alone() {
+        let (files, folder) = comm();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(folder.path(), None, Some(1234)).unwrap();
+        }
+        let group = folder.path().metadata().unwrap().gid();
+        let files = CommFiles::open(&Comm::at(files.path())).unwrap();
+        let credentials = files.credentials().unwrap();
+        credentials.write("a", "first and long").unwrap();
+        credentials.write("a", "second").unwrap();
+        let (dir, file) = (folder.path().join("credentials"), folder.path().join("credentials/a"));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "second");
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o7777, 0o640);
+        assert_eq!(dir.metadata().unwrap().permissions().mode() & 0o7777, 0o750);
+        assert_eq!((dir.metadata().unwrap().gid(), file.metadata().unwrap().gid()), (group, group));
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "nothing temporary is left");
+    }
+
+    #[test]
+    fn a_link_that_the_pod_put_there_leads_nowhere() {
+        let (files, folder) = comm();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let secret = elsewhere.path().join("shadow");
+        std::fs::write(&secret, "canary").unwrap();
+        symlink(elsewhere.path(), folder.path().join("credentials")).unwrap();
+        symlink(&secret, folder.path().join("mount.err")).unwrap();
+        symlink(elsewhere.path().join("made"), folder.path().join("mount.exit")).unwrap();
+        assert!(files.credentials().is_err());
+        assert!(files.remove_credentials().is_err());
+        assert_eq!(files.error(), None);
+        files.announce_exit().unwrap();
+        assert_eq!(
+            std::fs::read_dir(elsewhere.path()).unwrap().count(),
+            1,
+            "nothing was made or removed there"
+        );
+    }
+
+    #[test]
+    fn a_directory_of_credentials_that_somebody_else_made_is_refused() {
+        if !crate::mounter::testing::need("root", rustix::process::geteuid().is_root()) {
+            return;
+        }
+        let (files, folder) = comm();
+        let theirs = folder.path().join("credentials");
+        std::fs::create_dir(&theirs).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(1000), None).unwrap();
+        assert_eq!(files.credentials().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_the_error_does_not_stop_the_reader() {
+        let (files, folder) = comm();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            folder.path().join("mount.err"),
+            FileType::Fifo,
+            Mode::from_raw_mode(0o666),
+            0,
+        )
+        .unwrap();
+        assert_eq!(files.error(), None);
+        files.forget_error().unwrap();
+        files.forget_error().unwrap();
+        std::fs::write(folder.path().join("mount.err"), "mount-s3: no such\nbucket\x1b[0m\n").unwrap();
+        assert_eq!(files.error().unwrap(), "mount-s3: no such bucket[0m");
+    }
+
+    #[test]
+    fn an_announced_exit_is_seen_and_may_be_announced_again() {
+        let (files, _folder) = comm();
+        assert!(!files.exit_announced());
+        files.announce_exit().unwrap();
+        files.announce_exit().unwrap();
+        assert!(files.exit_announced());
+    }
+
+    #[test]
+    fn a_pod_is_found_by_its_note_until_its_credentials_are_removed() {
+        let kubelet = tempfile::tempdir().unwrap();
+        for (uid, pod) in [("uid-1", "mp-1"), ("uid-2", "mp-2")] {
+            let comm = Comm::on_host(kubelet.path(), uid);
+            std::fs::create_dir_all(comm.directory()).unwrap();
+            let files = CommFiles::open(&comm).unwrap();
+            files.credentials().unwrap().note_source(pod).unwrap();
+        }
+        std::fs::create_dir_all(kubelet.path().join("pods/uid-3")).unwrap();
+        assert_eq!(find_pod_uid(kubelet.path(), "mp-2").as_deref(), Some("uid-2"));
+        assert_eq!(find_pod_uid(kubelet.path(), "mp-3"), None);
+        let files = CommFiles::open(&Comm::on_host(kubelet.path(), "uid-2")).unwrap();
+        files.remove_credentials().unwrap();
+        files.remove_credentials().unwrap();
+        assert_eq!(find_pod_uid(kubelet.path(), "mp-2"), None);
+    }
+}

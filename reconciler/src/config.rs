@@ -1,0 +1,174 @@
+//! Flags and environment of `scality-csi-controller`, read once.
+
+use std::net::SocketAddr;
+
+use anyhow::ensure;
+use clap::{Args, Parser, Subcommand};
+
+use crate::pod_spec::{PodConfig, Resources, is_quantity};
+
+/// Gives workloads with S3 volumes their Mountpoint Pods.
+#[derive(Debug, Parser)]
+#[command(name = "scality-csi-controller", version)]
+pub struct Cli {
+    /// What else to do than to run.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// What to log: a level, or directives like `info,kube=debug`
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", global = true)]
+    pub log: String,
+    /// How to run.
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// What else than to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Install the CRD of attachments, or bring it up to date
+    InstallCrd,
+    /// Delete the CRD of attachments, and with it all attachments
+    UninstallCrd,
+}
+
+/// How to run.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The namespace of Mountpoint Pods
+    #[arg(long, env = "MOUNTPOINT_NAMESPACE", default_value = csi::contract::pod::NAMESPACE)]
+    pub mountpoint_namespace: String,
+    /// The version of the engine, for a label of Mountpoint Pods
+    #[arg(long, env = "MOUNTPOINT_VERSION", default_value = "")]
+    pub mountpoint_version: String,
+    /// The priority class of Mountpoint Pods
+    #[arg(long, env = "MOUNTPOINT_PRIORITY_CLASS_NAME", default_value = "")]
+    pub mountpoint_priority_class_name: String,
+    /// The image of Mountpoint Pods; needed to run
+    #[arg(long, env = "MOUNTPOINT_IMAGE", default_value = "")]
+    pub mountpoint_image: String,
+    /// When that image is pulled: Always, IfNotPresent or Never
+    #[arg(long, env = "MOUNTPOINT_IMAGE_PULL_POLICY", default_value = "")]
+    pub mountpoint_image_pull_policy: String,
+    /// Names of secrets to pull that image with, separated by commas
+    #[arg(long, env = "MOUNTPOINT_IMAGE_PULL_SECRETS", value_delimiter = ',')]
+    pub mountpoint_image_pull_secrets: Vec<String>,
+    /// The mounter in that image
+    #[arg(long, env = "MOUNTPOINT_CONTAINER_COMMAND", default_value = "/bin/scality-s3-csi-mounter")]
+    pub mountpoint_container_command: String,
+    /// CPU that Mountpoint Pods ask for, where the volume does not say
+    #[arg(long, env = "MOUNTPOINT_RESOURCES_REQUESTS_CPU", default_value = "")]
+    pub mountpoint_resources_requests_cpu: String,
+    /// Memory that Mountpoint Pods ask for, where the volume does not say
+    #[arg(long, env = "MOUNTPOINT_RESOURCES_REQUESTS_MEMORY", default_value = "")]
+    pub mountpoint_resources_requests_memory: String,
+    /// CPU that Mountpoint Pods are limited to, where the volume does not say
+    #[arg(long, env = "MOUNTPOINT_RESOURCES_LIMITS_CPU", default_value = "")]
+    pub mountpoint_resources_limits_cpu: String,
+    /// Memory that Mountpoint Pods are limited to, where the volume does not say
+    #[arg(long, env = "MOUNTPOINT_RESOURCES_LIMITS_MEMORY", default_value = "")]
+    pub mountpoint_resources_limits_memory: String,
+    /// The namespace of this process, where its Lease is
+    #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
+    pub namespace: String,
+    /// The name of this process's pod: who holds the Lease; needed to run
+    #[arg(long, env = "POD_NAME", default_value = "")]
+    pub pod_name: String,
+    /// Where /healthz and /readyz are served
+    #[arg(long, env = "HEALTH_ADDRESS", default_value = "0.0.0.0:8080")]
+    pub health_address: SocketAddr,
+}
+
+impl Run {
+    /// What all Mountpoint Pods have in common.
+    ///
+    /// # Errors
+    /// A setting that is missing or makes no sense; the message names flag and variable.
+    pub fn pod_config(&self) -> anyhow::Result<PodConfig> {
+        ensure!(
+            !self.mountpoint_image.is_empty(),
+            "--mountpoint-image (MOUNTPOINT_IMAGE) is empty: name the image of Mountpoint Pods"
+        );
+        ensure!(
+            !self.pod_name.is_empty(),
+            "--pod-name (POD_NAME) is empty: each replica needs a name of its own to hold the Lease"
+        );
+        ensure!(
+            ["", "Always", "IfNotPresent", "Never"].contains(&self.mountpoint_image_pull_policy.as_str()),
+            "--mountpoint-image-pull-policy (MOUNTPOINT_IMAGE_PULL_POLICY) is {:?}, and must be Always, IfNotPresent or Never",
+            self.mountpoint_image_pull_policy
+        );
+        let quantity = |flag: &str, text: &str| {
+            ensure!(
+                text.is_empty() || is_quantity(text),
+                "--mountpoint-resources-{flag} is {text:?}, and must be a quantity like 100m, 0.5, 256Mi or 1Gi"
+            );
+            Ok((!text.is_empty()).then(|| text.to_owned()))
+        };
+        let secrets = self.mountpoint_image_pull_secrets.iter().map(|name| name.trim().to_owned());
+        Ok(PodConfig {
+            namespace: self.mountpoint_namespace.clone(),
+            image: self.mountpoint_image.clone(),
+            pull_policy: self.mountpoint_image_pull_policy.clone(),
+            pull_secrets: secrets.filter(|name| !name.is_empty()).collect(),
+            command: self.mountpoint_container_command.clone(),
+            priority_class: self.mountpoint_priority_class_name.clone(),
+            engine_version: self.mountpoint_version.clone(),
+            resources: Resources {
+                requests_cpu: quantity("requests-cpu", &self.mountpoint_resources_requests_cpu)?,
+                requests_memory: quantity("requests-memory", &self.mountpoint_resources_requests_memory)?,
+                limits_cpu: quantity("limits-cpu", &self.mountpoint_resources_limits_cpu)?,
+                limits_memory: quantity("limits-memory", &self.mountpoint_resources_limits_memory)?,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(flags: &[&str]) -> Run {
+        let base = ["scality-csi-controller", "--mountpoint-image=i", "--pod-name=p"];
+        Cli::try_parse_from(base.iter().chain(flags)).unwrap().run
+    }
+
+    #[test]
+    fn the_chart_needs_to_name_only_the_image_and_the_pod() {
+        let config = run(&[]).pod_config().unwrap();
+        assert_eq!(config.namespace, "mount-s3");
+        assert_eq!(config.command, "/bin/scality-s3-csi-mounter");
+        assert_eq!(config.pull_secrets, Vec::<String>::new());
+        assert_eq!(config.resources, Resources::default());
+    }
+
+    #[test]
+    fn secrets_are_a_list_and_empty_places_in_it_are_none() {
+        let config = run(&["--mountpoint-image-pull-secrets=a, b,"]).pod_config().unwrap();
+        assert_eq!(config.pull_secrets, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_setting_without_sense_is_named() {
+        let cases: [(&[&str], &str); 4] = [
+            (&["--mountpoint-resources-limits-memory=much"], "--mountpoint-resources-limits-memory"),
+            (&["--mountpoint-image-pull-policy=Sometimes"], "MOUNTPOINT_IMAGE_PULL_POLICY"),
+            (&["--mountpoint-image="], "MOUNTPOINT_IMAGE"),
+            (&["--pod-name="], "POD_NAME"),
+        ];
+        for (flags, named) in cases {
+            let base = ["scality-csi-controller", "--mountpoint-image=i", "--pod-name=p"];
+            let kept = base
+                .iter()
+                .filter(|it| !flags.iter().any(|flag| flag.split('=').next() == it.split('=').next()));
+            let error =
+                Cli::try_parse_from(kept.chain(flags)).unwrap().run.pod_config().unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn installing_the_crd_needs_no_settings() {
+        let cli = Cli::try_parse_from(["scality-csi-controller", "install-crd"]).unwrap();
+        assert_eq!(cli.command, Some(Command::InstallCrd));
+    }
+}

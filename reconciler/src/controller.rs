@@ -1,0 +1,259 @@
+//! The wheel: watches tell which groups changed, and each of them is planned and applied. Wiring only.
+
+use std::time::{Duration, Instant};
+
+use csi::contract::attachment::MountpointS3PodAttachment;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, FuturesUnordered, SelectAll};
+use futures_util::{FutureExt as _, StreamExt as _};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher as watch};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch as channel;
+
+use crate::apply::{Applier, Outcome, describe};
+use crate::facts::Group;
+use crate::leader::Leadership;
+use crate::plan::{Effect, plan};
+use crate::queue::Queue;
+use crate::workload::Cache;
+
+/// Groups that are worked on at once. Twice as many use twice the API server.
+const WORKERS: usize = 8;
+/// All groups are looked at this often: what no event tells (an attachment whose workload went while nobody watched) is found then.
+const SWEEP_EVERY: Duration = Duration::from_secs(120);
+/// The wheel turns at least this often; `/healthz` fails when it has not for much longer.
+pub const TURNS_EVERY: Duration = Duration::from_secs(10);
+
+/// How the controller is.
+#[derive(Clone, Copy, Debug)]
+pub struct Health {
+    /// All caches are filled.
+    pub ready: bool,
+    /// When the wheel turned last.
+    pub turned: Instant,
+}
+
+/// Watches the cluster, and applies while it leads.
+pub struct Controller {
+    cache: Cache,
+    seen: SelectAll<BoxStream<'static, Seen>>,
+    applier: Applier,
+    leadership: Leadership,
+    health: channel::Sender<Health>,
+}
+
+/// When a group is due again; an error says why its plan was left.
+type Again = Result<Option<Duration>, String>;
+
+enum Seen {
+    Pod(Box<Pod>),
+    Claim(Box<PersistentVolumeClaim>),
+    Volume(Box<PersistentVolume>),
+    Attachment(Group),
+    All,
+    Nothing,
+}
+
+impl Controller {
+    /// A controller of the cluster of this client. Nothing is watched before [`Controller::run`].
+    #[must_use]
+    pub fn new(client: &Client, namespace: &str, applier: Applier, leadership: Leadership) -> Self {
+        let mut seen = SelectAll::new();
+        let cache = Cache {
+            namespace: namespace.to_owned(),
+            pods: watched(client, &mut seen, prune_pod, |pod| Seen::Pod(Box::new(pod))),
+            claims: watched(client, &mut seen, |_| {}, |claim| Seen::Claim(Box::new(claim))),
+            volumes: watched(client, &mut seen, |_| {}, |volume| Seen::Volume(Box::new(volume))),
+            attachments: watched(
+                client,
+                &mut seen,
+                |_| {},
+                |it: MountpointS3PodAttachment| Seen::Attachment(crate::workload::group_of_attachment(&it)),
+            ),
+        };
+        let health = channel::channel(Health { ready: false, turned: Instant::now() }).0;
+        Self { cache, seen, applier, leadership, health }
+    }
+
+    /// How it is, from now on.
+    #[must_use]
+    pub fn health(&self) -> channel::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    /// Turns the wheel until `stop`; returns when no effect is under way any more.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let mut queue = Queue::default();
+        let mut working: FuturesUnordered<BoxFuture<'_, (Group, Again)>> = FuturesUnordered::new();
+        let mut filled = filled(self.cache.clone()).boxed().fuse();
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        let mut pulse = tokio::time::interval(TURNS_EVERY);
+        let mut leadership = self.leadership.clone();
+        let (mut ready, mut led, mut stopped) = (false, false, false);
+        let mut stop = std::pin::pin!(stop.fuse());
+        let (cache, applier, gate) = (&self.cache, &self.applier, &self.leadership);
+        loop {
+            let now = Instant::now();
+            self.health.send_replace(Health { ready, turned: now });
+            while !stopped
+                && working.len() < WORKERS
+                && let Some(group) = queue.take(now)
+            {
+                working.push(Box::pin(reconcile(cache, applier, gate, group)));
+            }
+            if stopped && working.is_empty() {
+                return;
+            }
+            let due = queue.next().filter(|_| !stopped && working.len() < WORKERS);
+            let due = async {
+                match due {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = &mut stop, if !stopped => stopped = true,
+                Some((group, result)) = working.next() => match result {
+                    Ok(again) => queue.done(group, again, Instant::now()),
+                    Err(why) => {
+                        let (node, volume) = (group.node.clone(), group.volume.clone());
+                        let wait = queue.failed(group, Instant::now());
+                        tracing::debug!(node, volume, ?wait, why, "to be looked at again");
+                    }
+                },
+                Some(seen) = self.seen.next() => if ready {
+                    for group in groups(cache, seen) {
+                        queue.add(group, Instant::now());
+                    }
+                },
+                result = &mut filled, if !ready => {
+                    ready = result;
+                    tracing::info!(groups = cache.groups().len(), "all caches are filled");
+                    add_all(&mut queue, cache);
+                },
+                () = leadership.changed() => {
+                    let leads = leadership.holds();
+                    if leads && !led && ready {
+                        add_all(&mut queue, cache);
+                    }
+                    led = leads;
+                }
+                _ = sweep.tick() => if ready { add_all(&mut queue, cache) },
+                _ = pulse.tick() => {}
+                () = due => {}
+            }
+        }
+    }
+}
+
+/// One group: facts, plan, effects.
+async fn reconcile(
+    cache: &Cache,
+    applier: &Applier,
+    leadership: &Leadership,
+    group: Group,
+) -> (Group, Again) {
+    if !leadership.holds() {
+        return (group, Ok(None));
+    }
+    let facts = cache.facts(&group, csi::contract::VERSION, Timestamp::now());
+    let plan = plan(&facts);
+    for effect in &plan.effects {
+        if !leadership.holds() {
+            return (group, Ok(None));
+        }
+        match applier.apply(effect).await {
+            Ok(Outcome::Done) => log(effect),
+            Ok(Outcome::Stale(why)) => return (group, Err(why)),
+            Err(error) => {
+                tracing::warn!(node = group.node, volume = group.volume, %error, "an effect failed");
+                return (group, Err(error.to_string()));
+            }
+        }
+    }
+    (group, Ok(plan.look_again_in))
+}
+
+fn log(effect: &Effect) {
+    match effect {
+        Effect::ConfirmWorkloadsEnded { .. }
+        | Effect::ConfirmPodEnded { .. }
+        | Effect::ConfirmUnnamed { .. }
+        | Effect::Tell(_) => tracing::debug!("{}: done", describe(effect)),
+        _ => tracing::info!("{}: done", describe(effect)),
+    }
+}
+
+fn groups(cache: &Cache, seen: Seen) -> Vec<Group> {
+    match seen {
+        Seen::Pod(pod) => cache.groups_of_pod(&pod).into_iter().collect(),
+        Seen::Claim(claim) => cache.groups_of_claim(&claim).into_iter().collect(),
+        Seen::Volume(volume) => cache.groups_of_volume(&volume).into_iter().collect(),
+        Seen::Attachment(group) => vec![group],
+        Seen::All => cache.groups().into_iter().collect(),
+        Seen::Nothing => Vec::new(),
+    }
+}
+
+fn add_all(queue: &mut Queue, cache: &Cache) {
+    let now = Instant::now();
+    for group in cache.groups() {
+        queue.add(group, now);
+    }
+}
+
+/// All caches have been filled once. False if one never will be.
+async fn filled(cache: Cache) -> bool {
+    let Cache { pods, claims, volumes, attachments, .. } = cache;
+    let all = tokio::join!(
+        pods.wait_until_ready(),
+        claims.wait_until_ready(),
+        volumes.wait_until_ready(),
+        attachments.wait_until_ready()
+    );
+    all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok()
+}
+
+/// A cache that a watch fills, and what it saw, added to `seen`.
+fn watched<K>(
+    client: &Client,
+    seen: &mut SelectAll<BoxStream<'static, Seen>>,
+    prune: impl Fn(&mut K) + Send + 'static,
+    as_seen: impl Fn(K) -> Seen + Send + 'static,
+) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+{
+    let (store, writer) = reflector::store();
+    let kind = K::kind(&()).into_owned();
+    let stream = watch(Api::<K>::all(client.clone()), watcher::Config::default())
+        .default_backoff()
+        .modify(prune)
+        .reflect(writer)
+        .map(move |event| match event {
+            Ok(Event::Apply(object) | Event::Delete(object)) => as_seen(object),
+            Ok(Event::InitDone) => Seen::All,
+            Ok(Event::Init | Event::InitApply(_)) => Seen::Nothing,
+            Err(error) => {
+                tracing::warn!(kind, %error, "the watch broke; it begins again");
+                Seen::Nothing
+            }
+        });
+    seen.push(stream.boxed());
+    store
+}
+
+/// A cluster has many pods, and of most of them few words matter here.
+fn prune_pod(pod: &mut Pod) {
+    pod.metadata.managed_fields = None;
+    if let Some(spec) = &mut pod.spec {
+        spec.containers.clear();
+        spec.init_containers = None;
+        spec.ephemeral_containers = None;
+    }
+}

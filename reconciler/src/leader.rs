@@ -1,0 +1,134 @@
+//! Who may apply: one reconciler at a time, by a Lease. Enters: a client. Leaves: [`Leadership`], which is asked before each effect
+//! and which runs out by itself when the Lease can't be renewed.
+//!
+//! The Lease keeps two from working against each other for long; that two for a moment do no harm is the business of `plan.rs`.
+
+use std::time::Duration;
+
+use kube::Client;
+use kube_leader_election::{LeaseLock, LeaseLockParams, LeaseLockResult};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// The Lease.
+pub const LEASE: &str = "scality-csi-controller";
+/// A Lease that was not renewed for this time may be taken by others.
+const TTL: Duration = Duration::from_secs(15);
+/// Whoever holds it counts on it for this time after a renewal began: less than `TTL`, for clocks that differ.
+const HOLDS_FOR: Duration = Duration::from_secs(10);
+/// Between renewals, and between attempts of those who wait.
+const EVERY: Duration = Duration::from_secs(3);
+/// Two who find the Lease free at once may both be told that they have it. Who still has it after this time, has it.
+const CONFIRM_AFTER: Duration = Duration::from_secs(1);
+/// A call that takes longer has failed.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Whether this process may apply effects.
+#[derive(Clone, Debug)]
+pub struct Leadership(watch::Receiver<Option<Instant>>);
+
+impl Leadership {
+    /// Now.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.0.borrow().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Waits until it is renewed, gained or given up.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Held for good: for tests and for tools that run alone.
+    #[must_use]
+    pub fn forever() -> Self {
+        let far = Instant::now() + Duration::from_secs(10 * 365 * 24 * 3600);
+        Self(watch::channel(Some(far)).1)
+    }
+}
+
+/// Takes part in the election.
+pub struct Elector {
+    lock: LeaseLock,
+    until: watch::Sender<Option<Instant>>,
+    /// The count of changes of hands that the last answer showed, if it said that we hold the Lease.
+    confirmed: Option<i32>,
+}
+
+impl Elector {
+    /// `holder` must be another one in each process: the pod's name.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str, holder: &str) -> Self {
+        let params =
+            LeaseLockParams { lease_name: LEASE.to_owned(), holder_id: holder.to_owned(), lease_ttl: TTL };
+        Self {
+            lock: LeaseLock::new(client, namespace, params),
+            until: watch::channel(None).0,
+            confirmed: None,
+        }
+    }
+
+    /// What the election decides.
+    #[must_use]
+    pub fn leadership(&self) -> Leadership {
+        Leadership(self.until.subscribe())
+    }
+
+    /// Takes part, until it is dropped.
+    pub async fn run(&mut self) {
+        loop {
+            let wait = self.step().await;
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// One attempt; how long to wait before the next.
+    async fn step(&mut self) -> Duration {
+        let began = Instant::now();
+        match tokio::time::timeout(CALL_TIMEOUT, self.lock.try_acquire_or_renew()).await {
+            Ok(Ok(LeaseLockResult::Acquired(lease))) => {
+                let changes = lease.spec.and_then(|spec| spec.lease_transitions).unwrap_or_default();
+                if self.confirmed.replace(changes) != Some(changes) {
+                    return CONFIRM_AFTER;
+                }
+                if self.until.send_replace(Some(began + HOLDS_FOR)).is_none() {
+                    tracing::info!(lease = LEASE, "this process leads");
+                }
+            }
+            Ok(Ok(LeaseLockResult::NotAcquired(_))) => {
+                self.confirmed = None;
+                if self.until.send_replace(None).is_some() {
+                    tracing::warn!(lease = LEASE, "another process took the Lease; this one waits");
+                }
+            }
+            // What is held runs out by itself.
+            Ok(Err(error)) => tracing::warn!(lease = LEASE, %error, "the Lease was not renewed"),
+            Err(_) => {
+                tracing::warn!(lease = LEASE, "the Lease was not renewed: no answer in {CALL_TIMEOUT:?}")
+            }
+        }
+        EVERY
+    }
+
+    /// No effect begins after this.
+    pub fn stop(&self) {
+        self.until.send_replace(None);
+    }
+
+    /// Gives the Lease to whoever waits for it. Call it when no effect is under way.
+    pub async fn step_down(&mut self) {
+        self.stop();
+        if self.confirmed.take().is_none() {
+            return;
+        }
+        match tokio::time::timeout(CALL_TIMEOUT, self.lock.step_down()).await {
+            Ok(Ok(())) => tracing::info!(lease = LEASE, "gave the Lease away"),
+            Ok(Err(error)) => {
+                tracing::warn!(lease = LEASE, %error, "the Lease was not given away; it runs out")
+            }
+            Err(_) => tracing::warn!(lease = LEASE, "the Lease was not given away; it runs out"),
+        }
+    }
+}

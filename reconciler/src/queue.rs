@@ -1,0 +1,107 @@
+//! Which group is due when. A group waits at most once and is worked on by one at a time; one that failed waits longer each time.
+//!
+//! Never here: a clock. The caller says what time it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::facts::Group;
+
+/// After the first failure; doubled with each that follows. The usual failure is a cache that has not caught up.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+/// The longest wait after failures.
+const RETRY_LAST: Duration = Duration::from_secs(60);
+
+/// What is due. As many entries as there are groups.
+#[derive(Debug, Default)]
+pub struct Queue {
+    due: BTreeMap<Group, Instant>,
+    busy: BTreeSet<Group>,
+    failures: BTreeMap<Group, u32>,
+}
+
+impl Queue {
+    /// The group is due at this time, or earlier if it was to be earlier already.
+    pub fn add(&mut self, group: Group, at: Instant) {
+        let due = self.due.entry(group).or_insert(at);
+        *due = (*due).min(at);
+    }
+
+    /// A group that is due and that nobody works on. Whoever takes it says [`Queue::done`].
+    pub fn take(&mut self, now: Instant) -> Option<Group> {
+        let free = self.due.iter().filter(|(group, at)| **at <= now && !self.busy.contains(*group));
+        let group = free.min_by_key(|(_, at)| **at)?.0.clone();
+        self.due.remove(&group);
+        self.busy.insert(group.clone());
+        Some(group)
+    }
+
+    /// The next time at which [`Queue::take`] has something.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        self.due.iter().filter(|(group, _)| !self.busy.contains(*group)).map(|(_, at)| *at).min()
+    }
+
+    /// The work ended; it is due again after this time, or when something happens.
+    pub fn done(&mut self, group: Group, again: Option<Duration>, now: Instant) {
+        self.busy.remove(&group);
+        self.failures.remove(&group);
+        if let Some(again) = again {
+            self.add(group, now + again);
+        }
+    }
+
+    /// The work failed; the time until it is tried again.
+    pub fn failed(&mut self, group: Group, now: Instant) -> Duration {
+        self.busy.remove(&group);
+        let failures = self.failures.entry(group.clone()).or_default();
+        let wait = RETRY_FIRST.saturating_mul(1 << (*failures).min(16)).min(RETRY_LAST);
+        *failures += 1;
+        // What happened meanwhile does not shorten the wait: it would turn a busy cluster into a loop.
+        self.due.insert(group, now + wait);
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(name: &str) -> Group {
+        Group { node: "n".into(), volume: name.into() }
+    }
+
+    #[test]
+    fn a_group_is_worked_on_by_one_at_a_time_and_again_if_something_happened_meanwhile() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.add(group("a"), now);
+        queue.add(group("a"), now);
+        assert_eq!(queue.take(now), Some(group("a")));
+        assert_eq!(queue.take(now), None);
+        queue.add(group("a"), now);
+        assert_eq!((queue.take(now), queue.next()), (None, None));
+        queue.done(group("a"), None, now);
+        assert_eq!(queue.take(now), Some(group("a")));
+    }
+
+    #[test]
+    fn who_was_due_first_comes_first_and_nobody_before_his_time() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let later = now + Duration::from_secs(1);
+        queue.add(group("a"), later);
+        queue.add(group("b"), now);
+        assert_eq!(queue.take(now), Some(group("b")));
+        assert_eq!((queue.take(now), queue.next()), (None, Some(later)));
+        assert_eq!(queue.take(later), Some(group("a")));
+    }
+
+    #[test]
+    fn who_fails_waits_longer_each_time_and_no_longer_than_a_minute() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let waits: Vec<_> = (0..20).map(|_| queue.failed(group("a"), now)).collect();
+        assert_eq!(waits[..3], [50, 100, 200].map(Duration::from_millis));
+        assert_eq!(waits[19], RETRY_LAST);
+        queue.done(group("a"), None, now);
+        assert_eq!(queue.failed(group("a"), now), RETRY_FIRST);
+    }
+}

@@ -1,0 +1,69 @@
+//! `/healthz` and `/readyz`, over HTTP.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use tokio::sync::watch::Receiver;
+
+use crate::controller::{Health, TURNS_EVERY};
+
+/// A wheel that has not turned for this long hangs.
+const HANGS_AFTER: Duration = TURNS_EVERY.saturating_mul(6);
+
+/// Serves until it is dropped.
+///
+/// # Errors
+/// The address can't be had, or the listener fails.
+pub async fn serve(address: SocketAddr, health: Receiver<Health>) -> anyhow::Result<()> {
+    let listener =
+        tokio::net::TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+    axum::serve(listener, router(health)).await.with_context(|| format!("serving on {address}"))
+}
+
+/// The routes.
+pub fn router(health: Receiver<Health>) -> Router {
+    let (live, ready) = (health.clone(), health);
+    Router::new()
+        .route("/healthz", get(async move || lively(&live.borrow())))
+        .route("/readyz", get(async move || readiness(&ready.borrow())))
+}
+
+fn lively(health: &Health) -> (StatusCode, &'static str) {
+    if health.turned.elapsed() < HANGS_AFTER {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the controller hangs\n")
+    }
+}
+
+fn readiness(health: &Health) -> (StatusCode, &'static str) {
+    if health.ready {
+        (StatusCode::OK, "ok\n")
+    } else {
+        let why = "caches are not filled: is the CRD installed, may this account list pods, claims, volumes, attachments?\n";
+        (StatusCode::SERVICE_UNAVAILABLE, why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_wheel_that_stands_still_is_not_healthy_and_empty_caches_are_not_ready() {
+        let now = Instant::now();
+        let health = Health { ready: false, turned: now };
+        assert_eq!(lively(&health).0, StatusCode::OK);
+        assert_eq!(readiness(&health).0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(readiness(&Health { ready: true, ..health }).0, StatusCode::OK);
+        if let Some(before) = now.checked_sub(HANGS_AFTER) {
+            assert_eq!(lively(&Health { turned: before, ..health }).0, StatusCode::SERVICE_UNAVAILABLE);
+        }
+    }
+}
