@@ -280,3 +280,37 @@ async fn who_does_not_lead_changes_nothing() {
     running.await.unwrap();
     assert!(cluster.attachments().is_empty() && cluster.mountpoint_pods().is_empty());
 }
+
+#[tokio::test]
+async fn nobody_is_left_on_a_pod_that_another_reconciler_tells_to_unmount_in_whatever_order_they_act() {
+    // One has seen the last workload go; the other sees a new one come. Each order of their effects is tried.
+    for order in 0_u32..1 << 6 {
+        let cluster = cluster();
+        let applier = cluster.applier();
+        all(&applier, &effects(&cluster)).await;
+        cluster.edit("pods", NAMESPACE, &first_pod(), |pod| pod["status"]["phase"] = json!("Running"));
+        cluster.edit("pods", "default", "w", |pod| pod["status"]["phase"] = json!("Succeeded"));
+        all(&applier, &effects(&cluster)).await;
+        let mut leaving = effects(&cluster);
+        assert!(matches!(leaving[0], Effect::MarkNeedsUnmount(_)), "{leaving:?}");
+        cluster.put("pods", fixtures::workload("w2", "node", "pv"));
+        let mut coming = effects(&cluster);
+        for turn in 0..6 {
+            let plan = if order >> turn & 1 == 0 { &mut leaving } else { &mut coming };
+            if !plan.is_empty() && applier.apply(&plan.remove(0)).await.unwrap() != Outcome::Done {
+                plan.clear();
+            }
+            for attachment in cluster.attachments() {
+                for (name, workloads) in attachment["spec"]["mountpointS3PodAttachments"].as_object().unwrap()
+                {
+                    let pod = cluster.get("pods", NAMESPACE, name).unwrap();
+                    let is_marked = pod["metadata"]["annotations"][pod::NEEDS_UNMOUNT] == "true";
+                    assert!(
+                        !is_marked || workloads.as_array().unwrap().is_empty(),
+                        "order {order:b}: {attachment}"
+                    );
+                }
+            }
+        }
+    }
+}
