@@ -22,6 +22,12 @@ impl Locks {
         self.of(name).try_lock_owned().ok()
     }
 
+    /// Whether somebody holds or wants this name.
+    #[cfg(test)]
+    pub(crate) fn is_wanted(&self, name: &str) -> bool {
+        self.0.lock().get(name).is_some_and(|lock| lock.strong_count() > 0)
+    }
+
     fn of(&self, name: &str) -> Arc<Lock> {
         let mut locks = self.0.lock();
         if let Some(lock) = locks.get(name).and_then(Weak::upgrade) {

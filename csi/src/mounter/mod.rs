@@ -3,10 +3,13 @@
 //!
 //! Never here: a gRPC type, a rule about which options a user may give.
 
+pub mod assignment;
 pub mod comm_files;
 pub mod credentials;
+pub mod idle;
 mod locks;
 pub mod mountinfo;
+pub mod pod;
 pub mod source;
 pub mod sys;
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! What the tests of this room share: mount namespaces of their own, directories, a device.
 
+pub(crate) mod api;
+pub(crate) mod engine;
+
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,0 +1,379 @@
+//! What the API server says of this node: which Mountpoint Pod serves a workload, and how that pod is. Enters: two watches. Leaves:
+//! answers to those who wait, and a picture that stays when the API server goes.
+//!
+//! Never here: a write to the API server, polling, an end of the process. A missing CRD is a fault that is told.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::pin::pin;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
+use crate::contract::pod;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The two pictures of this node.
+#[derive(Clone, Debug)]
+pub struct Assignments {
+    namespace: String,
+    attachments: watch::Receiver<View<AttachmentSpec>>,
+    pods: watch::Receiver<View<MountpointPod>>,
+}
+
+impl Assignments {
+    /// Follows the attachments of this node, and the pods of the Mountpoint Pods' namespace on it, for as long as the tasks live.
+    pub fn follow(client: &Client, node: &str, namespace: &str, tasks: &mut JoinSet<()>) -> Self {
+        let (attachments_in, attachments) = watch::channel(View::default());
+        let (pods_in, pods) = watch::channel(View::default());
+        let api = Api::<MountpointS3PodAttachment>::all(client.clone());
+        let here = node.to_owned();
+        tasks.spawn(follow(api, format!("spec.nodeName={node}"), attachments_in, move |it| {
+            // The server may not be able to select.
+            (it.spec.node_name == here).then_some(it.spec)
+        }));
+        let api = Api::<Pod>::namespaced(client.clone(), namespace);
+        let here = node.to_owned();
+        tasks.spawn(follow(api, format!("spec.nodeName={node}"), pods_in, move |it| {
+            let on_this_node = it.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&here);
+            on_this_node.then(|| MountpointPod::of(&it))
+        }));
+        Self { namespace: namespace.to_owned(), attachments, pods }
+    }
+
+    /// The Mountpoint Pod of a workload, once the reconciler has assigned one.
+    ///
+    /// # Errors
+    /// `Unavailable` at once if the CRD is missing, and at the deadline if the API server does not answer;
+    /// `DeadlineExceeded` if no attachment names the workload by then.
+    pub async fn wait_for(&self, volume: &str, workload_uid: &str, deadline: Instant) -> Result<String> {
+        wait(self.attachments.clone(), deadline, |view| assigned(view, volume, workload_uid)).await
+    }
+
+    /// The Mountpoint Pod that the workload is assigned to as far as is known now.
+    #[must_use]
+    pub fn known(&self, volume: &str, workload_uid: &str) -> Option<String> {
+        match assigned(&self.attachments.borrow(), volume, workload_uid) {
+            Step::Ready(pod) => Some(pod),
+            Step::Wait(_) | Step::Fail(_) => None,
+        }
+    }
+
+    /// The Mountpoint Pod, once it runs.
+    ///
+    /// # Errors
+    /// `Unavailable` at once if it has ended or is leaving; at the deadline `DeadlineExceeded` with what it waits for.
+    pub async fn wait_running(&self, name: &str, deadline: Instant) -> Result<MountpointPod> {
+        wait(self.pods.clone(), deadline, |view| running(view, name, &self.namespace)).await
+    }
+
+    /// The Mountpoint Pod as far as is known now.
+    #[must_use]
+    pub fn pod(&self, name: &str) -> Option<MountpointPod> {
+        self.pods.borrow().items.get(name).cloned()
+    }
+
+    /// The Mountpoint Pods of this node, and their changes.
+    #[must_use]
+    pub fn pods(&self) -> watch::Receiver<View<MountpointPod>> {
+        self.pods.clone()
+    }
+
+    /// Why new mounts can't be made now, for a readiness page: the API server is out of reach, the CRD is missing.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let fault = self.attachments.borrow().fault();
+        fault.or_else(|| self.pods.borrow().fault())
+    }
+}
+
+/// What is known of a Mountpoint Pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountpointPod {
+    /// Its UID: its comm directory is found by it.
+    pub uid: String,
+    /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
+    pub phase: String,
+    /// No workload is left: its source is to be unmounted.
+    pub needs_unmount: bool,
+    /// Somebody deletes it.
+    pub leaving: bool,
+    /// What it waits for or died of, in the words of Kubernetes.
+    pub why: Option<String>,
+}
+
+impl MountpointPod {
+    fn of(it: &Pod) -> Self {
+        let status = it.status.as_ref();
+        let annotation = it.annotations().get(pod::NEEDS_UNMOUNT);
+        Self {
+            uid: it.uid().unwrap_or_default(),
+            phase: status.and_then(|status| status.phase.clone()).unwrap_or_default(),
+            needs_unmount: annotation.is_some_and(|value| value == "true"),
+            leaving: it.metadata.deletion_timestamp.is_some(),
+            why: why(it),
+        }
+    }
+}
+
+/// The first that Kubernetes gives as a reason: a container that can't start, a condition that does not hold, the pod's own words.
+fn why(it: &Pod) -> Option<String> {
+    let status = it.status.as_ref()?;
+    let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let waiting = containers.filter_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref().filter(|reason| *reason != "ContainerCreating")?;
+        Some(sentence(Some(reason), waiting.message.as_deref()))
+    });
+    let conditions = status.conditions.iter().flatten().filter_map(|condition| {
+        let is_said = condition.status == "False" && condition.message.is_some();
+        is_said.then(|| sentence(condition.reason.as_deref(), condition.message.as_deref()))
+    });
+    let own = || {
+        let is_said = status.reason.is_some() || status.message.is_some();
+        is_said.then(|| sentence(status.reason.as_deref(), status.message.as_deref()))
+    };
+    waiting.chain(own()).chain(conditions).next()
+}
+
+fn sentence(reason: Option<&str>, message: Option<&str>) -> String {
+    match (reason, message) {
+        (Some(reason), Some(message)) => format!("{reason}: {message}"),
+        (one, other) => one.or(other).unwrap_or_default().to_owned(),
+    }
+}
+
+/// A watched picture of objects by name.
+#[derive(Clone, Debug)]
+pub struct View<T> {
+    /// The objects.
+    pub items: BTreeMap<String, T>,
+    /// All objects have been seen at least once: what is not here is not there.
+    pub synced: bool,
+    listing: BTreeMap<String, T>,
+    broken: Option<Broken>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Broken {
+    /// The server does not know the kind.
+    MissingKind(String),
+    /// Anything else, in the client's words.
+    Other(String),
+}
+
+impl<T> Default for View<T> {
+    fn default() -> Self {
+        Self { items: BTreeMap::new(), synced: false, listing: BTreeMap::new(), broken: None }
+    }
+}
+
+impl<T> View<T> {
+    fn apply(&mut self, event: Event<(String, Option<T>)>) {
+        // The beginning of a list is not an answer yet.
+        if !matches!(event, Event::Init) {
+            self.broken = None;
+        }
+        match event {
+            Event::Init => self.listing.clear(),
+            Event::InitApply((name, item)) => {
+                self.listing.extend(item.map(|item| (name, item)));
+            }
+            Event::InitDone => {
+                self.items = std::mem::take(&mut self.listing);
+                self.synced = true;
+            }
+            Event::Apply((name, Some(item))) => {
+                self.items.insert(name, item);
+            }
+            Event::Apply((name, None)) | Event::Delete((name, _)) => {
+                self.items.remove(&name);
+            }
+        }
+    }
+
+    fn fault(&self) -> Option<String> {
+        match &self.broken {
+            Some(Broken::MissingKind(kind)) => Some(missing(kind)),
+            Some(Broken::Other(error)) => Some(format!("the API server can't be watched: {error}")),
+            None if !self.synced => Some("the API server has not answered yet".to_owned()),
+            None => None,
+        }
+    }
+}
+
+fn missing(kind: &str) -> String {
+    format!(
+        "the API server does not know {kind}: is its CustomResourceDefinition installed? (kubectl get crd {kind})"
+    )
+}
+
+/// What to do with what is known.
+#[derive(Debug)]
+enum Step<T> {
+    /// It is here.
+    Ready(T),
+    /// It may come; and the error if it does not.
+    Wait(Error),
+    /// It does not come by waiting.
+    Fail(Error),
+}
+
+fn assigned(view: &View<AttachmentSpec>, volume: &str, workload_uid: &str) -> Step<String> {
+    let ours = view.items.values().filter(|spec| spec.persistent_volume_name == volume);
+    if let Some(pod) = ours.filter_map(|spec| spec.pod_of(workload_uid)).next() {
+        return Step::Ready(pod.to_owned());
+    }
+    match (&view.broken, view.fault()) {
+        (Some(Broken::MissingKind(_)), Some(fault)) => Step::Fail(Error::new(ErrorKind::Unavailable, fault)),
+        (_, Some(fault)) => Step::Wait(Error::new(
+            ErrorKind::Unavailable,
+            format!("no Mountpoint Pod is known for volume {volume}: {fault}"),
+        )),
+        (_, None) => Step::Wait(Error::new(
+            ErrorKind::DeadlineExceeded,
+            format!(
+                "no MountpointS3PodAttachment assigns a Mountpoint Pod to volume {volume} of pod UID {workload_uid} on this \
+                 node: is the driver's controller running, and what does its log say? (kubectl get pods -A | grep \
+                 s3-csi-controller; kubectl get s3pa)"
+            ),
+        )),
+    }
+}
+
+fn running(view: &View<MountpointPod>, name: &str, namespace: &str) -> Step<MountpointPod> {
+    let look = format!("kubectl -n {namespace} describe pod {name}");
+    let log = format!("kubectl -n {namespace} logs {name}");
+    let Some(pod) = view.items.get(name) else {
+        return Step::Wait(match view.fault() {
+            Some(fault) => {
+                Error::new(ErrorKind::Unavailable, format!("Mountpoint Pod {name} is not known: {fault}"))
+            }
+            None => Error::new(
+                ErrorKind::DeadlineExceeded,
+                format!("Mountpoint Pod {name} is not on this node: not scheduled yet, or deleted ({look})"),
+            ),
+        });
+    };
+    let why = pod.why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+    let gone = |text: String| Step::Fail(Error::new(ErrorKind::Unavailable, text));
+    match pod.phase.as_str() {
+        "Failed" | "Succeeded" => {
+            let phase = pod.phase.to_lowercase();
+            gone(format!("Mountpoint Pod {name} has {phase}{why} ({log}); the controller replaces it"))
+        }
+        _ if pod.needs_unmount || pod.leaving => {
+            gone(format!("Mountpoint Pod {name} is leaving; the controller assigns another"))
+        }
+        "Running" => Step::Ready(pod.clone()),
+        phase => {
+            let phase = if phase.is_empty() { "Pending" } else { phase };
+            let text = format!("Mountpoint Pod {name} is {}{why} ({look})", phase.to_lowercase());
+            Step::Wait(Error::new(ErrorKind::DeadlineExceeded, text))
+        }
+    }
+}
+
+/// Decides with each change until it is decided, or until the deadline.
+async fn wait<T, S>(
+    mut view: watch::Receiver<View<T>>,
+    deadline: Instant,
+    decide: impl Fn(&View<T>) -> Step<S>,
+) -> Result<S> {
+    loop {
+        let step = decide(&view.borrow_and_update());
+        let error = match step {
+            Step::Ready(found) => return Ok(found),
+            Step::Fail(error) => return Err(error),
+            Step::Wait(error) => error,
+        };
+        match timeout_at(deadline, view.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Error::new(ErrorKind::Unavailable, "the driver is stopping")),
+            Err(_elapsed) => return Err(error),
+        }
+    }
+}
+
+/// Keeps a view as the API server has it, through all its errors. A server that refuses the field selector is asked for all.
+async fn follow<K, T>(
+    api: Api<K>,
+    fields: String,
+    view: watch::Sender<View<T>>,
+    keep: impl Fn(K) -> Option<T> + Send,
+) where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    T: Send + Sync,
+{
+    let kind = format!("{}.{}", K::plural(&()), K::group(&()));
+    let mut config = watcher::Config::default().fields(&fields);
+    loop {
+        let mut events = pin!(watcher(api.clone(), config.clone()).default_backoff());
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    let event = facts(event, &keep);
+                    view.send_modify(|view| view.apply(event));
+                }
+                Err(error) if status(&error) == Some(400) && config.field_selector.is_some() => {
+                    tracing::warn!("{kind} can't be selected by {fields} ({error}): watching all");
+                    config = watcher::Config::default();
+                    break;
+                }
+                Err(error) => {
+                    let broken = match status(&error) {
+                        Some(404) => Broken::MissingKind(kind.clone()),
+                        _ => Broken::Other(error.to_string()),
+                    };
+                    let news = view.send_if_modified(|view| {
+                        let is_new = view.broken.as_ref() != Some(&broken);
+                        view.broken = Some(broken);
+                        is_new
+                    });
+                    if news {
+                        tracing::warn!("watching {kind}: {error}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn facts<K: Resource<DynamicType = ()>, T>(
+    event: Event<K>,
+    keep: impl Fn(K) -> Option<T>,
+) -> Event<(String, Option<T>)> {
+    let named = |it: K| (it.name_any(), keep(it));
+    match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(it) => Event::InitApply(named(it)),
+        Event::Apply(it) => Event::Apply(named(it)),
+        Event::Delete(it) => Event::Delete(named(it)),
+    }
+}
+
+/// The HTTP status of the API server's refusal.
+fn status(error: &watcher::Error) -> Option<u16> {
+    let (watcher::Error::InitialListFailed(error)
+    | watcher::Error::WatchStartFailed(error)
+    | watcher::Error::WatchFailed(error)) = error
+    else {
+        return None;
+    };
+    match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

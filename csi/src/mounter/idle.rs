@@ -1,0 +1,166 @@
+//! Unmounting sources that nobody needs: those whose Mountpoint Pod is marked, and those whose pod is gone. Enters: the picture of the
+//! pods, the directories of sources. Leaves: neither mount nor directory nor credentials.
+//!
+//! Never here: an unmount while a target is bound; a conclusion from a picture that is not whole.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mountpoint::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::assignment::{MountpointPod, View};
+use super::comm_files::{self, CommFiles};
+use super::locks::Locks;
+use super::mountinfo::{Changes, Mounts};
+use super::sys::{self, Busy, Health, Probes};
+use crate::contract::comm::{self, Comm};
+
+/// The task that unmounts idle sources.
+#[derive(Debug)]
+pub(super) struct Idle {
+    pub(super) kubelet: PathBuf,
+    pub(super) unused_within: Duration,
+    pub(super) sweep_every: Duration,
+    pub(super) pods: watch::Receiver<View<MountpointPod>>,
+    pub(super) locks: Arc<Locks>,
+    pub(super) probes: Probes,
+}
+
+impl Idle {
+    /// Until it is dropped.
+    pub(super) async fn run(mut self) {
+        let mut sweep = tokio::time::interval(self.sweep_every);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut under_way = JoinSet::new();
+        let mut names = BTreeSet::new();
+        // A source that is still used is left until the next sweep; each change of a pod would ask again and again.
+        let mut left = BTreeSet::new();
+        loop {
+            tokio::select! {
+                changed = self.pods.changed() => if changed.is_err() { return },
+                _ = sweep.tick() => left.clear(),
+                Some(done) = under_way.join_next(), if !under_way.is_empty() => {
+                    let Ok((name, outcome)) = done else { continue };
+                    names.remove(&name);
+                    if let Err(why) = outcome {
+                        tracing::warn!("the source of Mountpoint Pod {name} stays until the next sweep: {why}");
+                        left.insert(name);
+                    }
+                    continue;
+                }
+            }
+            let due = due(&self.sources(), &self.pods.borrow_and_update());
+            for (name, uid) in due {
+                if !left.contains(&name) && names.insert(name.clone()) {
+                    let unmount = self.unmount(name.clone(), uid);
+                    under_way.spawn(async move { (name, unmount.await) });
+                }
+            }
+        }
+    }
+
+    /// The names of the directories of sources.
+    fn sources(&self) -> Vec<String> {
+        // A missing directory has no sources.
+        let entries = std::fs::read_dir(comm::sources(&self.kubelet)).into_iter().flatten();
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    fn unmount(&self, name: String, uid: Option<String>) -> impl Future<Output = Result<(), String>> + use<> {
+        let unmounting = Unmounting {
+            source: comm::source(&self.kubelet, &name),
+            kubelet: self.kubelet.clone(),
+            within: self.unused_within,
+            probes: self.probes.clone(),
+        };
+        let (locks, pods) = (Arc::clone(&self.locks), self.pods.clone());
+        async move {
+            let _pod = locks.lock(&name).await;
+            // A mount may have come first, for a pod that is there after all.
+            if due(std::slice::from_ref(&name), &pods.borrow()).is_empty() {
+                return Ok(());
+            }
+            unmounting.run(&name, uid).await
+        }
+    }
+}
+
+/// The sources to unmount, with their pods' UIDs where they are known: the pod is marked; or it is gone, if all pods have been seen.
+fn due(sources: &[String], pods: &View<MountpointPod>) -> Vec<(String, Option<String>)> {
+    let is_due = |name: &String| match pods.items.get(name) {
+        Some(pod) => pod.needs_unmount.then(|| (name.clone(), Some(pod.uid.clone()))),
+        None => pods.synced.then(|| (name.clone(), None)),
+    };
+    sources.iter().filter_map(is_due).collect()
+}
+
+struct Unmounting {
+    source: PathBuf,
+    kubelet: PathBuf,
+    within: Duration,
+    probes: Probes,
+}
+
+impl Unmounting {
+    /// Under the pod's lock.
+    async fn run(&self, name: &str, uid: Option<String>) -> Result<(), String> {
+        let at = self.source.display();
+        let uid = uid.or_else(|| comm_files::find_pod_uid(&self.kubelet, name));
+        // The kubelet may have removed the pod's directory already.
+        let files = uid.and_then(|uid| CommFiles::open(&Comm::on_host(&self.kubelet, &uid)).ok());
+        if let Some(files) = &files {
+            files.announce_exit().map_err(|error| format!("writing mount.exit: {error}"))?;
+        }
+        self.unused().await?;
+        match sys::unmount(&self.source, Busy::Refuse) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                let health = self.probes.check(&self.source, sys::PROBE_LIMIT).await;
+                if !matches!(health, Health::Dead(_)) {
+                    return Err(format!("somebody has a file or a shell open at {at}"));
+                }
+                sys::unmount(&self.source, Busy::Detach)
+                    .map_err(|error| format!("unmounting {at}: {error}"))?;
+            }
+            Err(error) => return Err(format!("unmounting {at}: {error}")),
+        }
+        match std::fs::remove_dir(&self.source) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(format!("removing the directory {at}: {error}"));
+            }
+            _ => {}
+        }
+        if let Some(files) = &files {
+            files.remove_credentials().map_err(|error| format!("removing credentials: {error}"))?;
+        }
+        tracing::info!("{at} is unmounted");
+        Ok(())
+    }
+
+    /// Waits until the source has no bind mount.
+    async fn unused(&self) -> Result<(), String> {
+        let deadline = Instant::now() + self.within;
+        let mut users = Vec::new();
+        let is_unused = |mounts: &Mounts| {
+            let source = mounts.at(&self.source);
+            users = source.map_or_else(Vec::new, |source| {
+                mounts.references(source, &self.kubelet).map(|it| it.point.clone()).collect()
+            });
+            users.is_empty()
+        };
+        let changes = Changes::watch().map_err(|error| format!("watching the table of mounts: {error}"))?;
+        match changes.until(deadline, is_unused).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(format!("it is still bound at {users:?}")),
+            Err(error) => Err(format!("reading the table of mounts: {error}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,364 @@
+//! Mounts in Mountpoint Pods. Enters: a request that was checked. Leaves: a target bound to a source that an engine serves.
+//!
+//! The order of a mount: the assignment, the pod, its lock, credentials, the source, the target. Each step undoes itself if a later
+//! one fails. What is mounted already needs no API server.
+//!
+//! Never here: a write to the API server; a mount that outlives its failure.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use mountpoint::sync::Arc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use super::assignment::Assignments;
+use super::comm_files::{self, CommFiles};
+use super::credentials::Profile;
+use super::idle::Idle;
+use super::locks::Locks;
+use super::mountinfo::{Mount, Mounts};
+use super::source::{self, SourceMount};
+use super::sys::{self, Busy, Health, Probes};
+use super::{Credentials, MountRequest, Mounter};
+use crate::contract::comm::{self, Comm};
+use crate::contract::message::MountMessage;
+use crate::contract::pod;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What a [`PodMounter`] needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This node's name.
+    pub node: String,
+    /// The kubelet's directory.
+    pub kubelet: PathBuf,
+    /// The namespace of the Mountpoint Pods.
+    pub namespace: String,
+    /// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error; half of it loses mounts
+    /// whose image is still being pulled, which the kubelet then asks for again.
+    pub mount_within: Duration,
+    /// An unmount of a source waits so long for its last target; then it is tried again with the next sweep.
+    pub unused_within: Duration,
+    /// Sources are looked at so often for those whose pod is gone. Doubled, such a mount stays twice as long.
+    pub sweep_every: Duration,
+}
+
+impl Config {
+    /// With the usual places and limits.
+    #[must_use]
+    pub fn new(node: impl Into<String>) -> Self {
+        Self {
+            node: node.into(),
+            kubelet: PathBuf::from("/var/lib/kubelet"),
+            namespace: pod::NAMESPACE.to_owned(),
+            mount_within: Duration::from_secs(110),
+            unused_within: Duration::from_secs(30),
+            sweep_every: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Mounts through Mountpoint Pods. It owns two watches and the task that unmounts idle sources; they end when it is dropped, and
+/// mounts stay.
+#[derive(Debug)]
+pub struct PodMounter {
+    node: Arc<Node>,
+    _tasks: JoinSet<()>,
+}
+
+impl PodMounter {
+    /// Begins to follow the API server. It returns at once: a server or a CRD that is not there yet is told by [`Self::fault`].
+    ///
+    /// # Errors
+    /// The kubelet's directory is not there.
+    pub fn new(client: kube::Client, config: Config) -> Result<Self> {
+        let kubelet = config.kubelet.canonicalize().map_err(|error| {
+            Error::invalid(format!("the kubelet's directory {}: {error}", config.kubelet.display()))
+        })?;
+        let config = Config { kubelet, ..config };
+        let mut tasks = JoinSet::new();
+        let assignments = Assignments::follow(&client, &config.node, &config.namespace, &mut tasks);
+        let node = Arc::new(Node {
+            config,
+            assignments,
+            probes: Probes::default(),
+            locks: Arc::new(Locks::default()),
+        });
+        let idle = Idle {
+            kubelet: node.config.kubelet.clone(),
+            unused_within: node.config.unused_within,
+            sweep_every: node.config.sweep_every,
+            pods: node.assignments.pods(),
+            locks: Arc::clone(&node.locks),
+            probes: node.probes.clone(),
+        };
+        tasks.spawn(idle.run());
+        Ok(Self { node, _tasks: tasks })
+    }
+
+    /// Why new mounts can't be made now, for a readiness page; `None` if they can. It is no reason to end the process: what is
+    /// mounted is still refreshed and unmounted.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        self.node.assignments.fault()
+    }
+}
+
+impl Mounter for PodMounter {
+    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>> {
+        let node = Arc::clone(&self.node);
+        // A task of its own: a kubelet that hangs up does not leave half a mount.
+        let task = tokio::spawn(async move { Box::pin(node.mount(&request)).await });
+        Box::pin(async { task.await.map_err(Error::internal)? })
+    }
+
+    fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async { self.node.unmount(target) })
+    }
+}
+
+#[derive(Debug)]
+struct Node {
+    config: Config,
+    assignments: Assignments,
+    probes: Probes,
+    locks: Arc<Locks>,
+}
+
+impl Node {
+    async fn mount(&self, request: &MountRequest) -> Result<()> {
+        let deadline = Instant::now() + self.config.mount_within;
+        let target = target_path(&request.target)?;
+        let _target = self.target_lock(&target)?;
+        if self.refresh(request, &target).await? {
+            return Ok(());
+        }
+        let name = self.assignments.wait_for(&request.volume, &request.workload_uid, deadline).await?;
+        self.assignments.wait_running(&name, deadline).await?;
+        let locked = timeout_at(deadline, self.locks.lock(&name)).await;
+        let _pod = locked.map_err(|_elapsed| {
+            Error::new(ErrorKind::Aborted, format!("another mount of Mountpoint Pod {name} is under way"))
+        })?;
+        // Whoever had the lock before may have unmounted it for good.
+        let uid = self.assignments.wait_running(&name, deadline).await?.uid;
+        self.mount_through(request, &target, &Assigned { name: &name, uid: &uid }, deadline).await.map_err(
+            |error| {
+                let look = format!("kubectl -n {} logs {name}", self.config.namespace);
+                Error::new(
+                    error.kind,
+                    format!("volume {}, Mountpoint Pod {name}: {error} ({look})", request.volume),
+                )
+            },
+        )
+    }
+
+    /// For a target that is mounted already: fresh credentials, and `true` if that is all there is to do. What is dead, or bound to
+    /// another source than the workload's, is unmounted.
+    async fn refresh(&self, request: &MountRequest, target: &Path) -> Result<bool> {
+        let mounts = table()?;
+        let Some(mount) = mounts.at(target) else { return Ok(false) };
+        check_ours(mount)?;
+        let health = self.probes.check(target, sys::PROBE_LIMIT).await;
+        let sources = comm::sources(&self.config.kubelet);
+        let source = mounts.source_of(mount, &sources).and_then(|it| it.point.file_name()?.to_str());
+        let assigned = self.assignments.known(&request.volume, &request.workload_uid);
+        let moved = source.is_some() && assigned.is_some() && assigned.as_deref() != source;
+        if matches!(health, Health::Dead(_)) || moved {
+            tracing::warn!(
+                "{} is {health:?}, bound to {source:?}, assigned to {assigned:?}",
+                target.display()
+            );
+            unmounted(target)?;
+            return Ok(false);
+        }
+        if let (Some(keys), Some(name)) = (&request.credentials, source) {
+            let uid = self.assignments.pod(name).map(|pod| pod.uid);
+            let uid =
+                uid.or_else(|| comm_files::find_pod_uid(&self.config.kubelet, name)).ok_or_else(|| {
+                    let text = format!(
+                        "refreshing credentials: the comm directory of Mountpoint Pod {name} is not found"
+                    );
+                    Error::new(ErrorKind::Unavailable, text)
+                })?;
+            self.write_credentials(request, keys, &Assigned { name, uid: &uid })?;
+        }
+        match health {
+            Health::Hung => Err(source::hangs(target)),
+            Health::Alive | Health::Dead(_) => Ok(true),
+        }
+    }
+
+    async fn mount_through(
+        &self,
+        request: &MountRequest,
+        target: &Path,
+        pod: &Assigned<'_>,
+        deadline: Instant,
+    ) -> Result<()> {
+        let source = comm::source(&self.config.kubelet, pod.name);
+        if source::is_served(&source, &self.probes).await? {
+            if let Some(keys) = &request.credentials {
+                self.write_credentials(request, keys, pod)?;
+            }
+            return bind(&source, target, request.read_only);
+        }
+        let mounted = self.mount_source(request, &source, pod, deadline).await;
+        let bound = mounted.and_then(|mount| {
+            bind(&source, target, request.read_only)?;
+            mount.keep();
+            Ok(())
+        });
+        if bound.is_err()
+            && let Ok(files) = CommFiles::open(&self.comm(pod))
+        {
+            let _ = files.remove_credentials();
+        }
+        bound
+    }
+
+    async fn mount_source(
+        &self,
+        request: &MountRequest,
+        source: &Path,
+        pod: &Assigned<'_>,
+        deadline: Instant,
+    ) -> Result<SourceMount> {
+        let comm = self.comm(pod);
+        let mut env = request.env.clone();
+        match &request.credentials {
+            Some(keys) => {
+                let profile = self.write_credentials(request, keys, pod)?;
+                env.retain(|(name, _)| !profile.env().iter().any(|(other, _)| other == name));
+                env.extend(profile.env());
+            }
+            None => self.note_source(pod)?,
+        }
+        let message = MountMessage {
+            bucket_name: request.bucket.clone(),
+            // That is said to the kernel here; an engine that is given a device refuses it.
+            args: request.args.iter().filter(|arg| *arg != "--read-only").cloned().collect(),
+            env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        };
+        let (mount, device) = SourceMount::open(source, request.source_read_only)?;
+        mount.hand_over(&comm, message, device, &self.probes, deadline).await?;
+        Ok(mount)
+    }
+
+    fn write_credentials(
+        &self,
+        request: &MountRequest,
+        keys: &Credentials,
+        pod: &Assigned<'_>,
+    ) -> Result<Profile> {
+        let profile = Profile::new(pod.uid, &request.handle)?;
+        profile.write(&self.open_comm(pod)?, keys)?;
+        self.note_source(pod)?;
+        Ok(profile)
+    }
+
+    /// So that a driver started anew, without the API server, finds this pod's directory by its source.
+    fn note_source(&self, pod: &Assigned<'_>) -> Result<()> {
+        let noted = self.open_comm(pod)?.credentials().and_then(|files| files.note_source(pod.name));
+        noted.map_err(|error| Error::internal(format!("writing into the comm directory: {error}")))
+    }
+
+    fn open_comm(&self, pod: &Assigned<'_>) -> Result<CommFiles> {
+        CommFiles::open(&self.comm(pod)).map_err(|error| {
+            let at = self.comm(pod).directory().display().to_string();
+            Error::new(ErrorKind::Unavailable, format!("opening the comm directory {at}: {error}"))
+        })
+    }
+
+    fn comm(&self, pod: &Assigned<'_>) -> Comm {
+        Comm::on_host(&self.config.kubelet, pod.uid)
+    }
+
+    fn unmount(&self, target: &Path) -> Result<()> {
+        let target = match sys::resolved(target) {
+            Ok(target) => target,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(Error::invalid(format!("target path {}: {error}", target.display()))),
+        };
+        let _target = self.target_lock(&target)?;
+        unmounted(&target)?;
+        match std::fs::remove_dir(&target) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::internal(format!(
+                "{} is unmounted, but can't be removed: {error}",
+                target.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn target_lock(&self, target: &Path) -> Result<tokio::sync::OwnedMutexGuard<()>> {
+        self.locks.try_lock(&target.to_string_lossy()).ok_or_else(|| {
+            Error::new(ErrorKind::Aborted, format!("another call for {} is under way", target.display()))
+        })
+    }
+}
+
+/// The Mountpoint Pod of a workload.
+struct Assigned<'a> {
+    name: &'a str,
+    uid: &'a str,
+}
+
+/// The target as the table of mounts has it. The directories above it are made: the kubelet makes them, others may not.
+fn target_path(target: &Path) -> Result<PathBuf> {
+    let failed =
+        |error: io::Error| Error::internal(format!("making the target path {}: {error}", target.display()));
+    if let Some(parent) = target.parent() {
+        std::fs::create_dir_all(parent).map_err(failed)?;
+    }
+    sys::resolved(target).map_err(failed)
+}
+
+/// Binds the target unless it is bound to this source already.
+fn bind(source: &Path, target: &Path, read_only: bool) -> Result<()> {
+    let mounts = table()?;
+    if let Some(mount) = mounts.at(target) {
+        check_ours(mount)?;
+        if mounts.at(source).is_some_and(|it| it.device == mount.device) {
+            return Ok(());
+        }
+        unmounted(target)?;
+    }
+    let failed =
+        |what: &str, error: io::Error| Error::internal(format!("{what} {}: {error}", target.display()));
+    let made = match std::fs::create_dir(target) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(failed("making the target", error)),
+    };
+    sys::bind(source, target, read_only).map_err(|error| {
+        if made {
+            let _ = std::fs::remove_dir(target);
+        }
+        failed("binding the source to", error)
+    })
+}
+
+/// We unmount nothing that another put there.
+fn check_ours(mount: &Mount) -> Result<()> {
+    if mount.is_bucket() {
+        return Ok(());
+    }
+    let Mount { point, kind, name, .. } = mount;
+    let text = format!("{} of {name} is mounted at {} already: unmount it first", kind, point.display());
+    Err(Error::new(ErrorKind::FailedPrecondition, text))
+}
+
+fn unmounted(target: &Path) -> Result<bool> {
+    sys::unmount(target, Busy::Detach)
+        .map_err(|error| Error::internal(format!("unmounting {}: {error}", target.display())))
+}
+
+fn table() -> Result<Mounts> {
+    Mounts::read().map_err(|error| Error::internal(format!("reading the table of mounts: {error}")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+use super::*;
+use crate::mounter::mountinfo::Changes;
+use crate::mounter::testing::api::{Server, attachment, mountpoint_pod};
+use crate::mounter::testing::engine::MountpointPod;
+use crate::mounter::testing::{dirs, fuse, isolated, runtime};
+
+const NODE: &str = "worker-1";
+const LONG: Duration = Duration::from_secs(60);
+
+/// A node with an API server, and a Mountpoint Pod `mp-1` that serves workloads `w1` and `w2` of volume `pv-1`.
+struct Home {
+    kubelet: PathBuf,
+    server: Server,
+    pod: MountpointPod,
+    mounter: Arc<PodMounter>,
+    _folder: tempfile::TempDir,
+}
+
+impl Home {
+    /// `None` where there is no FUSE.
+    fn new() -> Option<Self> {
+        fuse()?;
+        let ([kubelet], folder) = dirs();
+        let server = Server::start();
+        let pod = MountpointPod::start(&kubelet, "pod-uid");
+        server.pods().put("mp-1", mountpoint_pod("mp-1", "pod-uid", NODE, "Running"));
+        let pairs = json_pairs(&[("mp-1", &["w1", "w2"])]);
+        server.attachments().put("a", pairs);
+        let mounter = Arc::new(mounter(&server, &kubelet));
+        Some(Self { kubelet, server, pod, mounter, _folder: folder })
+    }
+
+    fn target(&self, workload: &str) -> PathBuf {
+        self.kubelet.join("pods").join(workload).join("volumes/kubernetes.io~csi/pv-1/mount")
+    }
+
+    fn request(&self, workload: &str, key: &str) -> MountRequest {
+        MountRequest {
+            volume: "pv-1".into(),
+            handle: "handle-1".into(),
+            workload_uid: workload.into(),
+            target: self.target(workload),
+            read_only: false,
+            source_read_only: false,
+            bucket: "bucket".into(),
+            args: vec!["--allow-delete".into(), "--read-only".into()],
+            env: vec![("AWS_REGION".into(), "r".into()), ("AWS_PROFILE".into(), "not this".into())],
+            credentials: Some(Credentials {
+                access_key_id: key.into(),
+                secret_access_key: "canary".into(),
+                session_token: None,
+            }),
+        }
+    }
+
+    fn source(&self) -> PathBuf {
+        comm::source(&self.kubelet, "mp-1")
+    }
+
+    fn keys(&self) -> String {
+        let name = "pod-uid-handle-1-s3-csi-credentials";
+        let path = Comm::on_host(&self.kubelet, "pod-uid").credentials().join(name);
+        std::fs::read_to_string(path).unwrap_or_default()
+    }
+}
+
+fn mounter(server: &Server, kubelet: &Path) -> PodMounter {
+    let config = Config { kubelet: kubelet.to_owned(), sweep_every: LONG, ..Config::new(NODE) };
+    PodMounter::new(server.client(), config).unwrap()
+}
+
+fn json_pairs(pods: &[(&str, &[&str])]) -> serde_json::Value {
+    let mut it = attachment("a", NODE, "pv-1", &[]);
+    for (pod, uids) in pods {
+        let list = uids.iter().map(|uid| {
+            attachment("", "", "", &[(pod, uid)])["spec"]["mountpointS3PodAttachments"][pod][0].clone()
+        });
+        it["spec"]["mountpointS3PodAttachments"][pod] = list.collect();
+    }
+    it
+}
+
+fn mounted(point: &Path) -> Option<Mount> {
+    Mounts::read().unwrap().at(point).cloned()
+}
+
+/// Runs with a home in a mount namespace of its own.
+fn at_home<F: AsyncFn(&Home)>(test: F) {
+    runtime().block_on(async {
+        if let Some(home) = Home::new() {
+            test(&home).await;
+        }
+    });
+}
+
+#[test]
+fn workloads_share_a_source_and_the_last_one_leaves_nothing_behind() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let reader = MountRequest { read_only: true, ..home.request("w2", "key-1") };
+            home.mounter.mount(reader.clone()).await.unwrap();
+            let (first, second) =
+                (mounted(&home.target("w1")).unwrap(), mounted(&home.target("w2")).unwrap());
+            assert!(first.device == second.device && !first.read_only && second.read_only);
+            let messages = home.pod.messages();
+            assert_eq!(messages.len(), 1, "one hand-over serves both");
+            assert_eq!(messages[0].args, ["--allow-delete"]);
+            let in_pod = "/comm/credentials/pod-uid-handle-1-s3-csi";
+            assert_eq!(
+                messages[0].env,
+                [
+                    "AWS_REGION=r".to_owned(),
+                    format!("AWS_CONFIG_FILE={in_pod}-config"),
+                    "AWS_PROFILE=pod-uid-handle-1-s3-csi".to_owned(),
+                    format!("AWS_SHARED_CREDENTIALS_FILE={in_pod}-credentials"),
+                ]
+            );
+
+            // The kubelet asks again and again: new keys, and nothing else.
+            home.mounter.mount(MountRequest { ..home.request("w1", "key-2") }).await.unwrap();
+            home.mounter.mount(MountRequest { credentials: None, ..reader }).await.unwrap();
+            assert!(home.keys().contains("key-2") && mounted(&home.target("w2")).unwrap().read_only);
+            assert_eq!(home.pod.messages().len(), 1);
+
+            home.mounter.unmount(&home.target("w1")).await.unwrap();
+            home.mounter.unmount(&home.target("w1")).await.unwrap();
+            assert!(!home.target("w1").exists() && mounted(&home.source()).is_some());
+            home.mounter.unmount(&home.target("w2")).await.unwrap();
+            let mut marked = mountpoint_pod("mp-1", "pod-uid", NODE, "Running");
+            marked["metadata"]["annotations"][pod::NEEDS_UNMOUNT] = "true".into();
+            let changes = Changes::watch().unwrap();
+            home.server.pods().put("mp-1", marked);
+            let gone = changes.until(Instant::now() + LONG, |mounts| mounts.at(&home.source()).is_none());
+            assert!(gone.await.unwrap());
+            // The unmount goes on under the pod's lock.
+            drop(home.mounter.node.locks.lock("mp-1").await);
+            let comm = Comm::on_host(&home.kubelet, "pod-uid");
+            assert!(!home.source().exists() && !comm.credentials().exists() && comm.exit().exists());
+            let error = home.mounter.mount(home.request("w1", "key-1")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable, "a marked pod takes nobody: {error}");
+        });
+    });
+}
+
+#[test]
+fn a_dead_engine_is_replaced_and_its_targets_are_bound_again() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            home.mounter
+                .mount(MountRequest { read_only: true, ..home.request("w2", "key-1") })
+                .await
+                .unwrap();
+            let dead = mounted(&home.target("w1")).unwrap().device;
+            home.pod.kill_engine();
+            let error = std::fs::metadata(home.target("w1")).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "at once");
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            assert_eq!(home.pod.messages().len(), 2);
+            let target = mounted(&home.target("w1")).unwrap();
+            assert!(target.device == mounted(&home.source()).unwrap().device);
+            std::fs::metadata(home.target("w1")).unwrap();
+            assert!(std::fs::metadata(home.target("w2")).is_err(), "not asked for yet; it was {dead}");
+            home.mounter
+                .mount(MountRequest { read_only: true, ..home.request("w2", "key-1") })
+                .await
+                .unwrap();
+            assert!(mounted(&home.target("w2")).unwrap().read_only);
+            std::fs::metadata(home.target("w2")).unwrap();
+            assert_eq!(home.pod.messages().len(), 2);
+            home.pod.kill_engine();
+            home.mounter.unmount(&home.target("w1")).await.unwrap();
+            home.mounter.unmount(&home.target("w2")).await.unwrap();
+            assert!(!home.target("w1").exists() && !home.target("w2").exists());
+        });
+    });
+}
+
+#[test]
+fn a_failed_mount_leaves_nothing_and_says_what_the_engine_said() {
+    isolated(|| {
+        at_home(async |home| {
+            home.pod.refuse(Some("no such bucket"));
+            let error = home.mounter.mount(home.request("w1", "key-1")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+            let text = error.to_string();
+            assert!(
+                text.contains("no such bucket") && text.contains("kubectl -n mount-s3 logs mp-1"),
+                "{text}"
+            );
+            assert!(!text.contains("canary"), "{text}");
+            assert!(!home.source().exists() && !home.target("w1").exists());
+            assert!(!Comm::on_host(&home.kubelet, "pod-uid").credentials().exists());
+            home.pod.refuse(None);
+            // A target that can't be bound takes the source with it.
+            std::fs::create_dir_all(home.target("w1").parent().unwrap()).unwrap();
+            std::fs::write(home.target("w1"), "a file of somebody").unwrap();
+            let error = home.mounter.mount(home.request("w1", "key-1")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Internal);
+            assert!(!home.source().exists() && home.target("w1").is_file(), "{error}");
+            std::fs::remove_file(home.target("w1")).unwrap();
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_driver_started_anew_without_the_api_server_refreshes_and_unmounts() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let gone = Server::start();
+            gone.attachments().hide(true);
+            gone.pods().hide(true);
+            let anew = mounter(&gone, &home.kubelet);
+            anew.mount(home.request("w1", "key-2")).await.unwrap();
+            assert!(home.keys().contains("key-2") && !home.keys().contains("key-1"));
+            let error = anew.mount(home.request("w2", "key-2")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable);
+            assert!(anew.fault().is_some() && !home.target("w2").exists());
+            anew.unmount(&home.target("w1")).await.unwrap();
+            assert!(mounted(&home.source()).is_some(), "a picture that is not whole ends no source");
+        });
+    });
+}
+
+#[test]
+fn a_target_of_another_source_is_bound_to_the_workloads_own() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let second = MountpointPod::start(&home.kubelet, "pod-uid-2");
+            home.server.pods().put("mp-2", mountpoint_pod("mp-2", "pod-uid-2", NODE, "Running"));
+            home.server.attachments().put("a", json_pairs(&[("mp-2", &["w1"])]));
+            let mut known = home.mounter.node.assignments.known("pv-1", "w1");
+            while known.as_deref() != Some("mp-2") {
+                tokio::task::yield_now().await;
+                known = home.mounter.node.assignments.known("pv-1", "w1");
+            }
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            assert_eq!(second.messages().len(), 1);
+            let source = mounted(&comm::source(&home.kubelet, "mp-2")).unwrap();
+            assert_eq!(mounted(&home.target("w1")).unwrap().device, source.device);
+        });
+    });
+}
+
+#[test]
+fn what_another_mounted_at_a_target_is_left_alone() {
+    isolated(|| {
+        at_home(async |home| {
+            let target = home.target("w1");
+            std::fs::create_dir_all(&target).unwrap();
+            rustix::mount::mount("tmpfs", &target, "tmpfs", rustix::mount::MountFlags::empty(), None)
+                .unwrap();
+            let error = home.mounter.mount(home.request("w1", "key-1")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+            assert_eq!(mounted(&target).unwrap().kind, "tmpfs");
+        });
+    });
+}
+
+#[test]
+fn one_call_at_a_time_for_a_target() {
+    isolated(|| {
+        at_home(async |home| {
+            let mounter = Arc::clone(&home.mounter);
+            let unassigned = home.request("w9", "key-1");
+            let first = tokio::spawn(async move { mounter.mount(unassigned).await });
+            let locks = &home.mounter.node.locks;
+            let name = home.target("w9").to_string_lossy().into_owned();
+            while !locks.is_wanted(&name) {
+                tokio::task::yield_now().await;
+            }
+            let second = home.mounter.mount(home.request("w9", "key-1")).await.unwrap_err();
+            assert_eq!(second.kind, ErrorKind::Aborted);
+            assert_eq!(home.mounter.unmount(&home.target("w9")).await.unwrap_err().kind, ErrorKind::Aborted);
+            home.server.attachments().put("a", json_pairs(&[("mp-1", &["w9"])]));
+            first.await.unwrap().unwrap();
+            assert!(mounted(&home.target("w9")).is_some());
+        });
+    });
+}
