@@ -7,3 +7,4 @@
 pub mod contract;
 pub mod error;
 pub mod mounter;
+pub mod mountpoint_pod;

@@ -1,1 +1,71 @@
-fn main() {}
+//! `scality-s3-csi-mounter`: the process of a Mountpoint Pod. Exit code 0: the node has unmounted; anything else starts the container
+//! anew.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+
+use clap::Parser;
+use csi::contract::comm::Comm;
+use csi::mountpoint_pod::{Config, run};
+use mountpoint::sync::Arc;
+use mountpoint::sync::atomic::{AtomicBool, Ordering};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Receives a FUSE device from the node and runs mount-s3 on it.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// How long to wait for the node, such as 90s or 2m
+    #[arg(long, default_value = "2m", value_name = "DURATION")]
+    mount_sock_recv_timeout: kube::core::Duration,
+    /// The directory of mount-s3
+    #[arg(long, env = "MOUNTPOINT_BIN_DIR", default_value = "/mountpoint-s3/bin", value_name = "DIR")]
+    mountpoint_bin_dir: PathBuf,
+    /// The directory that is shared with the node
+    #[arg(long, default_value = "/comm", value_name = "DIR")]
+    comm_dir: PathBuf,
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let args = Args::parse();
+    let config = Config {
+        comm: Comm::at(args.comm_dir),
+        engine_directory: args.mountpoint_bin_dir,
+        receive_within: args.mount_sock_recv_timeout.into(),
+        local_cache: PathBuf::from("/local-cache"),
+    };
+    let serving = Arc::new(AtomicBool::new(false));
+    if let Err(error) = outlive_signals(Arc::clone(&serving)) {
+        tracing::error!("taking signals: {error}");
+        return ExitCode::FAILURE;
+    }
+    match run(&config, &serving) {
+        Ok(()) => {
+            tracing::info!("the bucket is unmounted");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A pod that is being deleted goes on serving: its workloads drain at the same time. The kubelet's SIGKILL ends it.
+fn outlive_signals(serving: Arc<AtomicBool>) -> std::io::Result<()> {
+    // As PID 1 the process would not end by itself: the kernel gives it no default action.
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            if !serving.load(Ordering::Acquire) {
+                tracing::info!("asked to end before there was anything to mount");
+                std::process::exit(128 + signal);
+            }
+            tracing::info!("asked to end, but workloads may still read: serving until the node unmounts");
+        }
+    });
+    Ok(())
+}

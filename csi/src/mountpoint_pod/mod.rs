@@ -1,0 +1,271 @@
+//! The process in a Mountpoint Pod. Enters: one message with a FUSE device, over the socket in the comm directory. Leaves: an engine
+//! that serves the device until the node unmounts it; its words if it fails.
+//!
+//! Never here: a capability, a mount, a secret in an argument or a log. Once the engine runs, no copy of the device is left here:
+//! when the engine dies, its readers hear so at once.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, PipeReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use mountpoint::sync::atomic::{AtomicBool, Ordering};
+use rustix::io::FdFlags;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use crate::contract::comm::Comm;
+use crate::contract::message::{self, Answer, MountMessage};
+use crate::error::{Error, Result};
+
+/// So much of the end of the engine's standard error is kept for `mount.err` and for the answer.
+const TAIL_BYTES: usize = 8 << 10;
+/// The engine's word that it serves.
+const READY: &str = "ready";
+/// The longest line that is taken as the engine's word.
+const WORD_BYTES: u64 = 64 << 10;
+
+/// What the process needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The directory that is shared with the node.
+    pub comm: Comm,
+    /// Where `mount-s3` is.
+    pub engine_directory: PathBuf,
+    /// A node has this long to bring the message; then the pod starts anew. Doubled, a pod that nobody wants stays twice as long.
+    pub receive_within: Duration,
+    /// Where a cache goes, if this directory is there; else it goes to a temporary directory.
+    pub local_cache: PathBuf,
+}
+
+/// Serves one mount to its end. `serving` becomes true when the message is here: from then on the process is to outlive SIGTERM,
+/// because workloads that drain still read.
+///
+/// # Errors
+/// Whatever calls for a new start of the container: no message, an engine that failed or ended while nobody unmounted.
+pub fn run(config: &Config, serving: &AtomicBool) -> Result<()> {
+    if exit_announced(&config.comm) {
+        return Ok(());
+    }
+    let received = listen(&config.comm).and_then(|listener| receive(&listener, config.receive_within));
+    let _ = std::fs::remove_file(config.comm.socket());
+    let (stream, message, device) = match received {
+        Ok(received) => received,
+        Err(_) if exit_announced(&config.comm) => return Ok(()),
+        Err(error) => {
+            return Err(Error::internal(format!(
+                "waiting for a mount at {}: {error}",
+                config.comm.socket().display()
+            )));
+        }
+    };
+    serving.store(true, Ordering::Release);
+    let ended = Engine::start(config, &message, device).and_then(|engine| engine.serve(&stream));
+    let why = match ended {
+        Ok(ended) if ended.status.success() && exit_announced(&config.comm) => return Ok(()),
+        Ok(ended) => ended.why(),
+        Err(error) => {
+            let error = error.to_string();
+            answer(&stream, &Answer::Failed { error: error.clone() });
+            error
+        }
+    };
+    if let Err(error) = write_error(&config.comm, &why) {
+        tracing::error!("writing {}: {error}", config.comm.error().display());
+    }
+    Err(Error::internal(why))
+}
+
+fn exit_announced(comm: &Comm) -> bool {
+    comm.exit().symlink_metadata().is_ok()
+}
+
+/// In place of whatever an earlier container left.
+fn listen(comm: &Comm) -> io::Result<UnixListener> {
+    match std::fs::remove_file(comm.socket()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    message::listen(&comm.socket())
+}
+
+/// Waits for a node that brings a whole message. One that breaks off is told, if it listens, and may come again.
+fn receive(listener: &UnixListener, within: Duration) -> io::Result<(UnixStream, MountMessage, OwnedFd)> {
+    let until = Instant::now() + within;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no message came within {within:?}"),
+            ));
+        }
+        set_socket_timeout(listener, Timeout::Recv, Some(left.max(Duration::from_millis(1))))?;
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        match message::receive(&stream, left) {
+            Ok((message, device)) => return Ok((stream, message, device)),
+            Err(error) => {
+                tracing::warn!("a message that can't be used: {error}");
+                answer(&stream, &Answer::Failed { error: error.to_string() });
+            }
+        }
+    }
+}
+
+/// A node that is gone does not stop the engine.
+fn answer(stream: &UnixStream, answer: &Answer) {
+    if let Err(error) = message::answer(stream, answer) {
+        tracing::warn!("answering the node: {error}");
+    }
+}
+
+/// A running engine.
+struct Engine {
+    child: Child,
+    /// The end of its standard error, once that is closed.
+    tail: JoinHandle<Vec<u8>>,
+    word: PipeReader,
+}
+
+impl Engine {
+    /// Starts `mount-s3` with the device and the writing end of a pipe, and lets go of both.
+    fn start(config: &Config, message: &MountMessage, device: OwnedFd) -> Result<Self> {
+        let program = config.engine_directory.join("mount-s3");
+        let failed = |error: io::Error| Error::internal(format!("starting {}: {error}", program.display()));
+        let args = with_cache(&message.args, || cache_directory(&config.local_cache)).map_err(failed)?;
+        let (word, word_in) = io::pipe().map_err(failed)?;
+        tracing::info!(bucket = message.bucket_name, args = ?args, "starting the engine");
+        let mut command = Command::new(&program);
+        command.arg(&message.bucket_name).arg(inherited(&device).map_err(failed)?).args(&args);
+        if !args.iter().any(|arg| arg == "--foreground") {
+            command.arg("--foreground");
+        }
+        command.arg("--ready-file").arg(inherited(&word_in).map_err(failed)?);
+        command.env_clear().envs(message.env.iter().filter_map(|it| it.split_once('=')));
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        let started = command.spawn();
+        drop((device, word_in));
+        let mut child = started.map_err(failed)?;
+        let stderr = child.stderr.take();
+        let tail = thread::spawn(move || stderr.map(|it| relay(it, io::stderr())).unwrap_or_default());
+        Ok(Self { child, tail, word })
+    }
+
+    /// Tells the node what the engine says, and waits for its end.
+    fn serve(mut self, stream: &UnixStream) -> Result<Ended> {
+        let mut line = String::new();
+        // Without a line the engine has ended, and its standard error says why.
+        let read = BufReader::new(self.word.take(WORD_BYTES)).read_line(&mut line);
+        let word = read.ok().map(|_| line.trim().to_owned()).filter(|word| !word.is_empty());
+        if word.as_deref() == Some(READY) {
+            tracing::info!("the engine serves");
+            answer(stream, &Answer::Ready);
+        } else if let Some(error) = &word {
+            answer(stream, &Answer::Failed { error: error.clone() });
+        }
+        let status =
+            self.child.wait().map_err(|error| Error::internal(format!("waiting for the engine: {error}")))?;
+        let tail = self.tail.join().unwrap_or_default();
+        let ended = Ended { status, word, tail: String::from_utf8_lossy(&tail).trim().to_owned() };
+        if ended.word.is_none() {
+            answer(stream, &Answer::Failed { error: ended.why() });
+        }
+        Ok(ended)
+    }
+}
+
+/// How an engine ended.
+struct Ended {
+    status: ExitStatus,
+    word: Option<String>,
+    tail: String,
+}
+
+impl Ended {
+    /// Its own words, as far as there are any.
+    fn why(&self) -> String {
+        let failed = self.word.as_deref().filter(|word| *word != READY);
+        match (failed, self.tail.as_str()) {
+            (Some(word), _) => word.to_owned(),
+            (None, "") => format!("the engine ended ({}) while nobody unmounted", self.status),
+            (None, tail) => format!("the engine ended ({}): {tail}", self.status),
+        }
+    }
+}
+
+/// The path by which a child finds a descriptor that it inherits. This process starts no other child.
+fn inherited(descriptor: impl AsFd) -> io::Result<String> {
+    let descriptor = descriptor.as_fd();
+    rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
+    Ok(format!("/dev/fd/{}", descriptor.as_raw_fd()))
+}
+
+/// The node does not know this container's directories, so it sends any path for the cache; ours takes its place.
+fn with_cache(args: &[String], directory: impl FnOnce() -> io::Result<PathBuf>) -> io::Result<Vec<OsString>> {
+    let is_cache = |arg: &String| arg == "--cache" || arg.starts_with("--cache=");
+    let Some(at) = args.iter().position(is_cache) else {
+        return Ok(args.iter().map(OsString::from).collect());
+    };
+    let value_is_next = args[at] == "--cache" && args.get(at + 1).is_some_and(|it| !it.starts_with('-'));
+    let after = at + 1 + usize::from(value_is_next);
+    let mut with: Vec<OsString> = args[..at].iter().map(OsString::from).collect();
+    with.extend([OsString::from("--cache"), directory()?.into_os_string()]);
+    with.extend(args[after..].iter().map(OsString::from));
+    Ok(with)
+}
+
+fn cache_directory(local_cache: &Path) -> io::Result<PathBuf> {
+    if local_cache.is_dir() {
+        return Ok(local_cache.to_owned());
+    }
+    let mut attempt = 0;
+    loop {
+        let name = format!("mountpoint-s3-cache-{}-{attempt}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => attempt += 1,
+            made => return made.map(|()| directory),
+        }
+    }
+}
+
+/// All of it passed on, and the end of it kept.
+fn relay(mut stderr: impl Read, mut to: impl Write) -> Vec<u8> {
+    let (mut tail, mut chunk) = (Vec::new(), [0; 4096]);
+    loop {
+        match stderr.read(&mut chunk) {
+            Ok(0) => return tail,
+            Ok(got) => {
+                let _ = to.write_all(&chunk[..got]);
+                tail.extend_from_slice(&chunk[..got]);
+                let excess = tail.len().saturating_sub(TAIL_BYTES);
+                tail.drain(..excess);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return tail,
+        }
+    }
+}
+
+/// Whole or not at all, for the node alone.
+fn write_error(comm: &Comm, text: &str) -> io::Result<()> {
+    let temporary = comm.directory().join(".mount.err.new");
+    let _ = std::fs::remove_file(&temporary);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    writeln!(file, "{text}")?;
+    std::fs::rename(&temporary, comm.error())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A pod whose engine is a shell that runs this script: its name is the bucket's, the first argument. `$1` is the device, and
+/// `$ready` the ready file. (A script of its own in place of the engine could be busy: another test may be starting a child.)
+struct Pod {
+    folder: tempfile::TempDir,
+    config: Config,
+}
+
+impl Pod {
+    fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let comm = folder.path().join("comm");
+        fs::create_dir(&comm).unwrap();
+        std::os::unix::fs::symlink("/bin/sh", folder.path().join("mount-s3")).unwrap();
+        let find = "for arg; do case $last in --ready-file) ready=$arg;; esac; last=$arg; done";
+        fs::write(folder.path().join("bucket"), format!("{find}\n{script}\n")).unwrap();
+        let config = Config {
+            comm: Comm::at(comm),
+            engine_directory: folder.path().to_owned(),
+            receive_within: LONG,
+            local_cache: folder.path().join("local-cache"),
+        };
+        Self { folder, config }
+    }
+
+    /// Runs the pod, and the node's side beside it.
+    fn run<T>(&self, node: impl FnOnce(UnixStream) -> T) -> (Result<()>, T) {
+        let serving = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let pod = scope.spawn(|| run(&self.config, &serving));
+            let stream = loop {
+                match message::connect(&self.config.comm.socket()) {
+                    Ok(stream) => break stream,
+                    Err(_) => thread::sleep(Duration::from_millis(1)),
+                }
+            };
+            let said = node(stream);
+            let outcome = pod.join().unwrap();
+            assert!(serving.load(Ordering::Acquire));
+            assert!(!self.config.comm.socket().exists(), "nobody else can connect");
+            (outcome, said)
+        })
+    }
+
+    fn message(&self, args: &[&str]) -> MountMessage {
+        MountMessage {
+            bucket_name: self.folder.path().join("bucket").to_str().unwrap().to_owned(),
+            args: args.iter().map(|&it| it.to_owned()).collect(),
+            env: vec!["FIRST=a=b".into(), "SECOND=".into()],
+        }
+    }
+
+    fn hand_over(&self, stream: &UnixStream, args: &[&str]) {
+        let device = fs::File::open("/dev/null").unwrap();
+        message::send(stream, &self.message(args), device.as_fd(), LONG).unwrap();
+    }
+
+    fn error(&self) -> Option<String> {
+        let path = self.config.comm.error();
+        let text = fs::read_to_string(&path).ok()?;
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        Some(text)
+    }
+}
+
+fn answered(stream: &UnixStream) -> Option<Answer> {
+    message::read_answer(stream, LONG).unwrap()
+}
+
+#[test]
+fn the_engine_gets_bucket_device_options_and_exactly_the_environment_that_was_sent() {
+    let pod = Pod::new(
+        "dir=${0%/*}; echo \"$@\" >$dir/args; readlink $1 >$dir/device; env >$dir/env; touch $dir/comm/mount.exit\n\
+         echo ready >$ready",
+    );
+    let (outcome, said) = pod.run(|stream| {
+        pod.hand_over(&stream, &["--allow-delete", "--region=r"]);
+        answered(&stream)
+    });
+    outcome.unwrap();
+    assert_eq!(said, Some(Answer::Ready));
+    let read = |name: &str| fs::read_to_string(pod.folder.path().join(name)).unwrap();
+    let args = read("args");
+    let words: Vec<&str> = args.split_whitespace().collect();
+    assert!(words[0].starts_with("/dev/fd/"), "{args}");
+    assert_eq!(words[1..5], ["--allow-delete", "--region=r", "--foreground", "--ready-file"]);
+    assert_eq!(read("device").trim(), "/dev/null");
+    let env = read("env");
+    // A shell adds what it calls its own.
+    let mut sent: Vec<&str> = env
+        .lines()
+        .filter(|it| !["PWD", "_", "SHLVL", "OLDPWD"].contains(&it.split('=').next().unwrap()))
+        .collect();
+    sent.sort_unstable();
+    assert_eq!(sent, ["FIRST=a=b", "SECOND="]);
+    assert_eq!(pod.error(), None);
+}
+
+#[test]
+fn an_engine_that_says_why_it_can_not_mount_is_quoted() {
+    let pod = Pod::new("echo 'no such bucket' >$ready; echo 'mount-s3: no such bucket' >&2; exit 1");
+    let (outcome, said) = pod.run(|stream| {
+        pod.hand_over(&stream, &[]);
+        answered(&stream)
+    });
+    assert_eq!(said, Some(Answer::Failed { error: "no such bucket".into() }));
+    assert!(outcome.unwrap_err().to_string().contains("no such bucket"));
+    assert_eq!(pod.error().unwrap(), "no such bucket\n");
+}
+
+#[test]
+fn an_engine_that_ends_without_its_word_is_known_by_its_standard_error() {
+    let pod = Pod::new("echo 'unknown option' >&2; exit 2");
+    let (outcome, said) = pod.run(|stream| {
+        pod.hand_over(&stream, &[]);
+        answered(&stream)
+    });
+    let Some(Answer::Failed { error }) = said else { panic!("{said:?}") };
+    assert!(error.contains("unknown option") && error.contains("exit status: 2"), "{error}");
+    assert_eq!(pod.error().unwrap().trim(), error);
+    outcome.unwrap_err();
+}
+
+#[test]
+fn an_end_that_nobody_announced_starts_the_pod_anew_and_an_announced_one_ends_it() {
+    let pod = Pod::new("echo ready >$ready");
+    let (outcome, _) = pod.run(|stream| pod.hand_over(&stream, &[]));
+    assert!(outcome.unwrap_err().to_string().contains("nobody unmounted"));
+    assert!(pod.error().unwrap().contains("nobody unmounted"));
+
+    fs::write(pod.config.comm.exit(), "").unwrap();
+    run(&pod.config, &AtomicBool::new(false)).unwrap();
+
+    let killed = Pod::new("echo ready >$ready; touch ${0%/*}/comm/mount.exit; kill -9 $$");
+    let (outcome, _) = killed.run(|stream| killed.hand_over(&stream, &[]));
+    assert!(
+        outcome.unwrap_err().to_string().contains("signal: 9"),
+        "a crash during an unmount is still told"
+    );
+}
+
+#[test]
+fn while_the_engine_runs_its_device_is_held_by_nobody_else() {
+    let pod = Pod::new("echo ready >$ready; read go <${0%/*}/go; touch ${0%/*}/comm/mount.exit");
+    let go = pod.folder.path().join("go");
+    rustix::fs::mknodat(rustix::fs::CWD, &go, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    let marker = pod.folder.path().join("device");
+    fs::write(&marker, "").unwrap();
+    let (outcome, ()) = pod.run(|stream| {
+        let device = fs::File::open(&marker).unwrap();
+        message::send(&stream, &pod.message(&[]), device.as_fd(), LONG).unwrap();
+        drop(device);
+        assert_eq!(answered(&stream), Some(Answer::Ready));
+        let ours = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let held = ours.filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == marker)).count();
+        fs::write(&go, "go\n").unwrap();
+        assert_eq!(held, 0, "the mounter keeps no copy");
+    });
+    outcome.unwrap();
+}
+
+#[test]
+fn a_node_that_breaks_off_may_come_again() {
+    let pod = Pod::new("touch ${0%/*}/comm/mount.exit; echo ready >$ready");
+    let socket = pod.config.comm.socket();
+    let (outcome, said) = pod.run(|stream| {
+        // Half a message, and the node is gone.
+        (&stream).write_all(b"{\"bucket").unwrap();
+        drop(stream);
+        let stream = message::connect(&socket).unwrap();
+        pod.hand_over(&stream, &[]);
+        answered(&stream)
+    });
+    outcome.unwrap();
+    assert_eq!(said, Some(Answer::Ready));
+}
+
+#[test]
+fn without_a_node_the_pod_starts_anew_unless_it_is_to_end() {
+    let mut pod = Pod::new("");
+    pod.config.receive_within = Duration::from_millis(30);
+    drop(message::listen(&pod.config.comm.socket()).unwrap());
+    let error = run(&pod.config, &AtomicBool::new(false)).unwrap_err().to_string();
+    assert!(error.contains("no message came"), "an old socket is replaced: {error}");
+}
+
+#[test]
+fn a_missing_engine_is_told_to_the_node() {
+    let pod = Pod::new("");
+    fs::remove_file(pod.folder.path().join("mount-s3")).unwrap();
+    let (outcome, said) = pod.run(|stream| {
+        pod.hand_over(&stream, &[]);
+        answered(&stream)
+    });
+    outcome.unwrap_err();
+    let Some(Answer::Failed { error }) = said else { panic!("{said:?}") };
+    assert!(error.contains("mount-s3") && error.contains("No such file"), "{error}");
+}
+
+#[test]
+fn a_cache_goes_where_this_container_has_room() {
+    let place = |args: &[&str]| {
+        let args: Vec<String> = args.iter().map(|&it| it.to_owned()).collect();
+        let with = with_cache(&args, || Ok(PathBuf::from("/here"))).unwrap();
+        with.into_iter().map(|it| it.into_string().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(place(&["--a", "--cache=/x", "--b"]), ["--a", "--cache", "/here", "--b"]);
+    assert_eq!(place(&["--cache", "/x", "--b"]), ["--cache", "/here", "--b"]);
+    assert_eq!(place(&["--cache-xz=b", "--b"]), ["--cache-xz=b", "--b"]);
+    assert_eq!(place(&["--cache"]), ["--cache", "/here"]);
+
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(cache_directory(folder.path()).unwrap(), folder.path());
+    let (first, second) = (
+        cache_directory(Path::new("/not there")).unwrap(),
+        cache_directory(Path::new("/not there")).unwrap(),
+    );
+    assert!(first != second && first.is_dir() && second.is_dir());
+    assert_eq!(first.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    fs::remove_dir(first).unwrap();
+    fs::remove_dir(second).unwrap();
+}
+
+#[test]
+fn only_the_end_of_a_long_standard_error_is_kept() {
+    let text = [vec![b' '; 3 * TAIL_BYTES], b"the end".to_vec()].concat();
+    let mut relayed = Vec::new();
+    let tail = relay(&text[..], &mut relayed);
+    assert!(relayed == text);
+    assert!(tail.len() == TAIL_BYTES && tail.ends_with(b"the end"));
+}

@@ -1,0 +1,260 @@
+//! A mount without Kubernetes: the node's side of this library, the real mounter, the real engine, a real S3 server; the root of a
+//! mount namespace of its own.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use csi::contract::comm::Comm;
+use csi::contract::message::MountMessage;
+use csi::mounter::Credentials;
+use csi::mounter::comm_files::CommFiles;
+use csi::mounter::credentials::Profile;
+use csi::mounter::mountinfo::Mounts;
+use csi::mounter::source::SourceMount;
+use csi::mounter::sys::{self, Busy, Probes};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// No step may take longer.
+const LIMIT: Duration = Duration::from_secs(60);
+const SECRET: &str = "canary-of-the-secret-key";
+
+/// Whether the test may go on; where it can't, it says so aloud, and in CI it fails.
+fn need(what: &str, there: bool) -> bool {
+    if !there {
+        assert!(std::env::var_os("CI").is_none(), "{what} is needed, and CI may not skip it");
+        eprintln!("SKIPPED: a mount without Kubernetes: needs {what}");
+    }
+    there
+}
+
+/// A command of the workspace, beside the mounter's own.
+fn sibling(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_scality-s3-csi-mounter")).with_file_name(name)
+}
+
+fn everything_is_here() -> bool {
+    let built = |name: &str| {
+        need(&format!("target/debug/{name} (cargo build -p mountpoint -p s3server)"), sibling(name).exists())
+    };
+    need("root", rustix::process::geteuid().is_root())
+        && need("/dev/fuse", sys::open_device().is_ok())
+        && built("mount-s3")
+        && built("s3server")
+}
+
+/// Runs the body in a process whose mounts nobody else sees, and which takes them with it.
+fn isolated(name: &str, body: impl Fn()) {
+    if std::env::var_os("CSI_TEST_ISOLATED").is_some() {
+        return body();
+    }
+    if !everything_is_here() {
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "--"]).arg(std::env::current_exe().unwrap());
+    command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env("CSI_TEST_ISOLATED", "1");
+    let output = command.output().expect("unshare of util-linux");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && text.contains("1 passed"), "in its namespace:\n{text}");
+    assert!(!text.contains(SECRET), "the secret is in a log:\n{text}");
+}
+
+/// A child that does not outlive its test.
+struct Process(Child);
+
+impl Process {
+    fn start(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// The exit code, once it has ended.
+    fn code(&mut self) -> Option<i32> {
+        let mut status = None;
+        until("the process ends", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !so() {
+        assert!(Instant::now() < end, "{what}: not within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A store with a bucket, a Mountpoint Pod, and the node's directories.
+struct Home {
+    root: PathBuf,
+    comm: Comm,
+    endpoint: String,
+    pod: Process,
+    _store: Process,
+    _folder: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (store, comm) = (root.join("store"), Comm::at(root.join("comm")));
+        fs::create_dir_all(store.join("bucket")).unwrap();
+        fs::write(store.join("bucket/hello"), "from the bucket").unwrap();
+        fs::create_dir(comm.directory()).unwrap();
+        let (secret, port) = (root.join("secret"), root.join("port"));
+        fs::write(&secret, SECRET).unwrap();
+        let mut server = Command::new(sibling("s3server"));
+        server
+            .arg(&store)
+            .args(["--listen", "127.0.0.1:0", "--access-key", "test", "--secret-key-file"])
+            .arg(&secret);
+        server.arg("--port-file").arg(&port);
+        let server = Process::start(&mut server);
+        let number = || fs::read_to_string(&port).ok().and_then(|text| text.trim().parse::<u16>().ok());
+        until("the store listens", || number().is_some());
+        let endpoint = format!("http://127.0.0.1:{}", number().unwrap());
+        let pod = Self::pod(&comm);
+        Self { root, comm, endpoint, pod, _store: server, _folder: folder }
+    }
+
+    fn pod(comm: &Comm) -> Process {
+        let mut mounter = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-mounter"));
+        mounter
+            .arg("--comm-dir")
+            .arg(comm.directory())
+            .args(["--mount-sock-recv-timeout", "60s", "--mountpoint-bin-dir"])
+            .arg(sibling("mount-s3").parent().unwrap());
+        Process::start(mounter.env_clear())
+    }
+
+    fn message(&self, bucket: &str) -> MountMessage {
+        let keys = Credentials {
+            access_key_id: "test".into(),
+            secret_access_key: SECRET.into(),
+            session_token: None,
+        };
+        let profile = Profile::new("pod-uid", "handle").unwrap();
+        profile.write(&CommFiles::open(&self.comm).unwrap(), &keys).unwrap();
+        // Those are the paths in a real pod, whose comm directory is `/comm`.
+        let (in_pod, here) = (Comm::in_pod(), self.comm.directory().to_str().unwrap());
+        let here = |value: String| value.replace(in_pod.directory().to_str().unwrap(), here);
+        let mut env: Vec<String> =
+            profile.env().into_iter().map(|(name, value)| format!("{name}={}", here(value))).collect();
+        env.extend(["AWS_REGION=us-east-1".to_owned(), format!("AWS_ENDPOINT_URL={}", self.endpoint)]);
+        let args = ["--allow-delete", "--force-path-style"].map(str::to_owned).to_vec();
+        MountMessage { bucket_name: bucket.into(), args, env }
+    }
+
+    fn hand_over(&self, bucket: &str) -> csi::error::Result<(SourceMount, PathBuf)> {
+        let source = self.root.join("mnt/mp-1");
+        let (mount, device): (SourceMount, OwnedFd) = SourceMount::open(&source, false).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let deadline = tokio::time::Instant::now() + LIMIT;
+            mount.hand_over(&self.comm, self.message(bucket), device, &Probes::default(), deadline).await
+        })?;
+        Ok((mount, source))
+    }
+
+    /// The engine, as the mounter's only child.
+    fn engine(&self) -> u32 {
+        let children = format!("/proc/{0}/task/{0}/children", self.pod.pid());
+        fs::read_to_string(children).unwrap().trim().parse().expect("one child")
+    }
+}
+
+/// Who holds a FUSE device among these processes.
+fn device_holders(pids: [u32; 3]) -> Vec<u32> {
+    let holds = |pid: &u32| {
+        let fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|to| to == Path::new("/dev/fuse"))
+    };
+    pids.into_iter().filter(holds).collect()
+}
+
+fn is_mounted(point: &Path) -> bool {
+    Mounts::read().unwrap().at(point).is_some()
+}
+
+#[test]
+fn a_bucket_is_read_through_a_target_until_its_engine_dies_and_then_errors_at_once() {
+    isolated("a_bucket_is_read_through_a_target_until_its_engine_dies_and_then_errors_at_once", || {
+        let mut home = Home::new();
+        let (mount, source) = home.hand_over("bucket").unwrap();
+        let target = home.root.join("target");
+        fs::create_dir(&target).unwrap();
+        sys::bind(&source, &target, false).unwrap();
+        mount.keep();
+        assert_eq!(fs::read_to_string(target.join("hello")).unwrap(), "from the bucket");
+        fs::write(target.join("new"), "to the bucket").unwrap();
+        assert_eq!(fs::read_to_string(home.root.join("store/bucket/new")).unwrap(), "to the bucket");
+
+        let engine = home.engine();
+        assert_eq!(device_holders([std::process::id(), home.pod.pid(), engine]), [engine]);
+        // A drain asks the pod to end while its workload still reads.
+        home.pod.signal(Signal::TERM);
+        assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "from the bucket");
+
+        kill_process(Pid::from_raw(engine.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        assert_ne!(home.pod.code(), Some(0), "the container starts anew");
+        let error = fs::read_to_string(target.join("hello")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "{error}");
+        assert!(fs::read_to_string(home.comm.error()).unwrap().contains("signal: 9"));
+
+        assert!(sys::unmount(&target, Busy::Detach).unwrap() && sys::unmount(&source, Busy::Detach).unwrap());
+        assert!(!is_mounted(&target) && !is_mounted(&source));
+
+        // The container starts anew, and the same source is mounted again.
+        home.pod = Home::pod(&home.comm);
+        let (mount, source) = home.hand_over("bucket").unwrap();
+        assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "from the bucket");
+        CommFiles::open(&home.comm).unwrap().announce_exit().unwrap();
+        drop(mount);
+        assert_eq!(home.pod.code(), Some(0), "an unmount that was announced ends the pod");
+        assert!(!is_mounted(&source));
+    });
+}
+
+#[test]
+fn a_missing_bucket_is_told_in_the_engines_words_and_leaves_nothing_mounted() {
+    isolated("a_missing_bucket_is_told_in_the_engines_words_and_leaves_nothing_mounted", || {
+        let mut home = Home::new();
+        let error = home.hand_over("no-such-bucket").unwrap_err().to_string();
+        assert!(error.contains("no-such-bucket") && !error.contains(SECRET), "{error}");
+        assert!(!is_mounted(&home.root.join("mnt/mp-1")) && !home.root.join("mnt/mp-1").exists());
+        assert_ne!(home.pod.code(), Some(0));
+        assert!(CommFiles::open(&home.comm).unwrap().error().unwrap().contains("no-such-bucket"));
+    });
+}
+
+#[test]
+fn before_there_is_anything_to_mount_the_pod_ends_when_it_is_asked() {
+    isolated("before_there_is_anything_to_mount_the_pod_ends_when_it_is_asked", || {
+        let mut home = Home::new();
+        until("the mounter listens", || home.comm.socket().exists());
+        home.pod.signal(Signal::TERM);
+        assert_eq!(home.pod.code(), Some(143));
+    });
+}
