@@ -1,3 +1,5 @@
+//! The pod with a shell in place of the engine, and the node beside it in this process.
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 

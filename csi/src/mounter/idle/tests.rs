@@ -1,3 +1,5 @@
+//! What is due, by hand; then real mounts of a tmpfs in a namespace of its own.
+
 use std::path::Path;
 
 use super::*;
