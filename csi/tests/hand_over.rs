@@ -145,7 +145,7 @@ impl Home {
             .arg("--comm-dir")
             .arg(comm.directory())
             .args(["--mount-sock-recv-timeout", "60s", "--mountpoint-bin-dir"])
-            .arg(sibling("").parent().unwrap());
+            .arg(sibling("mount-s3").parent().unwrap());
         Process::start(mounter.env_clear())
     }
 

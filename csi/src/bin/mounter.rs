@@ -29,7 +29,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let args = Args::parse();
     let config = Config {
         comm: Comm::at(args.comm_dir),

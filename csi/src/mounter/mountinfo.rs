@@ -121,9 +121,14 @@ impl Changes {
     ///
     /// # Errors
     /// `/proc` is not there, or there is no runtime with I/O.
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, for types whose descriptor changes; a File's does not"
+    )]
     pub fn watch() -> io::Result<Self> {
         // The kernel tells a change as priority and error at once.
-        Ok(Self(AsyncFd::register_with_interest(File::open(TABLE)?, Interest::PRIORITY | Interest::ERROR)?))
+        let interest = Interest::PRIORITY | Interest::ERROR;
+        Ok(Self(AsyncFd::with_interest(File::open(TABLE)?, interest)?))
     }
 
     /// Waits until the table is so; `false` if it is not by then.

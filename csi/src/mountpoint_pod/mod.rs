@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, PipeReader, Read, Write as _};
+use std::io::{self, BufRead as _, BufReader, PipeReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -158,7 +158,7 @@ impl Engine {
         drop((device, word_in));
         let mut child = started.map_err(failed)?;
         let stderr = child.stderr.take();
-        let tail = thread::spawn(move || stderr.map(relay).unwrap_or_default());
+        let tail = thread::spawn(move || stderr.map(|it| relay(it, io::stderr())).unwrap_or_default());
         Ok(Self { child, tail, word })
     }
 
@@ -240,14 +240,14 @@ fn cache_directory(local_cache: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// To our own standard error, and the end of it kept.
-fn relay(mut stderr: impl Read) -> Vec<u8> {
+/// All of it passed on, and the end of it kept.
+fn relay(mut stderr: impl Read, mut to: impl Write) -> Vec<u8> {
     let (mut tail, mut chunk) = (Vec::new(), [0; 4096]);
     loop {
         match stderr.read(&mut chunk) {
             Ok(0) => return tail,
             Ok(got) => {
-                let _ = io::stderr().write_all(&chunk[..got]);
+                let _ = to.write_all(&chunk[..got]);
                 tail.extend_from_slice(&chunk[..got]);
                 let excess = tail.len().saturating_sub(TAIL_BYTES);
                 tail.drain(..excess);

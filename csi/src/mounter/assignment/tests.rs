@@ -1,3 +1,5 @@
+//! Decisions on pictures made by hand, then both watches against an API server in memory.
+
 use std::time::Duration;
 
 use serde_json::json;

@@ -1,10 +1,13 @@
+//! What is due, by hand; then real mounts of a tmpfs in a namespace of its own.
+
 use std::path::Path;
 
 use super::*;
 use crate::mounter::testing::{dirs, isolated, runtime};
 
 fn pods(list: &[(&str, bool)], synced: bool) -> View<MountpointPod> {
-    let mut view = View { synced, ..View::default() };
+    let mut view = View::default();
+    view.synced = synced;
     for (name, needs_unmount) in list {
         let pod =
             MountpointPod { uid: format!("{name}-uid"), needs_unmount: *needs_unmount, ..Default::default() };

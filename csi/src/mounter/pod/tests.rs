@@ -1,3 +1,5 @@
+//! Whole mounts on real FUSE devices: the API server is in memory, the engine serves an empty directory and can be killed.
+
 use super::*;
 use crate::mounter::mountinfo::Changes;
 use crate::mounter::testing::api::{Server, attachment, mountpoint_pod};

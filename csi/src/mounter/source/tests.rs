@@ -1,3 +1,5 @@
+//! Hand-overs of real FUSE devices to mounters that answer, close or die.
+
 use std::fs::File;
 
 use super::*;
