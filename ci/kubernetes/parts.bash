@@ -55,6 +55,26 @@ need_kubernetes() {
     mv "$fresh" "$kubernetes"
 }
 
+# Sets `registrar`: the lab's stand-in for csi-node-driver-registrar, from the modules that Kubernetes is built of.
+need_registrar() {
+    local sums fresh
+    sums=$(cat "$kubernetes_sources"/go.{mod,sum} "$kubernetes_sources/registrar/main.go" | sha256sum)
+    registrar=$cache/registrar-${sums:0:12}/csi-node-driver-registrar
+    [ ! -x "$registrar" ] || return 0
+    need_go 1.25.0
+    fresh=$(mktemp -d "$cache/building.XXXXXX")
+    if ! (
+        cd "$kubernetes_sources" &&
+            export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" &&
+            nice -n 10 "$go" build -ldflags "-s -w" -o "$fresh/csi-node-driver-registrar" ./registrar
+    ); then
+        rm -rf "$fresh"
+        die "the registrar could not be built; the compiler's words are above."
+    fi
+    chmod 755 "$fresh"
+    mv "$fresh" "$(dirname "$registrar")"
+}
+
 # Sets `clients`: kubectl and helm.
 need_clients() {
     local fresh

@@ -7,7 +7,7 @@
 # shellcheck disable=SC2154 # given by ci/e2e, see above
 
 # The bound of a wait that names none. Generous: a busy machine is no failure, it only delays the news of one.
-wait_s=120
+wait_s=${E2E_WAIT_S:-120}
 
 # Ends the scenario, also from within a wait: 99 says that waiting is no use.
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 99; }
