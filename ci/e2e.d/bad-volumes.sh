@@ -29,7 +29,8 @@ for each in no-bucket missing-bucket bad-option bad-value wrong-keys; do
     none_mounted_below "$kubelet/pods/$(uid_of $each)/" || fail "$each: its target"
 done
 for pod in $(mountpoint_pods missing-bucket) $(mountpoint_pods wrong-keys); do
-    none_mounted_below "$plugin/mnt/$pod" || fail "the source of $pod"
+    # The kubelet tries again all the time: between two attempts nothing is mounted.
+    until_ok "the source of $pod is unmounted" none_mounted_below "$plugin/mnt/$pod"
     ! cluster kubectl -n mount-s3 logs "$pod" --tail=-1 | grep -F "$hush" || fail "the log of $pod shows the secret"
 done
 for each in no-bucket missing-bucket bad-option bad-value wrong-keys; do remove_pod $each; done

@@ -18,8 +18,3 @@ use tonic_prost as _;
 pub mod csi {
     tonic::include_proto!("csi.v1");
 }
-
-/// The kubelet's registration of plugins.
-pub mod registration {
-    tonic::include_proto!("pluginregistration");
-}

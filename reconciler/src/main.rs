@@ -14,7 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log)
+    // It tells every three seconds who leads.
+    let filter = tracing_subscriber::EnvFilter::try_new(format!("kube_leader_election=warn,{}", cli.log))
         .with_context(|| format!("--log (LOG_LEVEL) is {:?}", cli.log))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     match cli.command {

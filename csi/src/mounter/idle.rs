@@ -54,13 +54,33 @@ impl Idle {
                     continue;
                 }
             }
-            let due = due(&self.sources(), &self.pods.borrow_and_update());
+            let sources = self.sources();
+            let (due, waiting) = {
+                let pods = self.pods.borrow_and_update();
+                (due(&sources, &pods), waiting(&sources, &pods))
+            };
+            for (name, uid) in waiting {
+                self.send_away(&name, &uid);
+            }
             for (name, uid) in due {
                 if !left.contains(&name) && names.insert(name.clone()) {
                     let unmount = self.unmount(name.clone(), uid);
                     under_way.spawn(async move { (name, unmount.await) });
                 }
             }
+        }
+    }
+
+    /// Tells a mounter that waits for a mount that none will come.
+    fn send_away(&self, name: &str, uid: &str) {
+        let Ok(files) = CommFiles::open(&Comm::on_host(&self.kubelet, uid)) else {
+            // Its container has not begun, or the kubelet has removed the pod: nobody waits.
+            return;
+        };
+        if !files.exit_announced()
+            && let Err(error) = files.announce_exit()
+        {
+            tracing::warn!("telling Mountpoint Pod {name} to end: writing mount.exit: {error}");
         }
     }
 
@@ -99,6 +119,12 @@ fn due(sources: &[String], pods: &View<MountpointPod>) -> Vec<(String, Option<St
     sources.iter().filter_map(is_due).collect()
 }
 
+/// Marked pods that never had a source: a workload went before it was mounted, or could not be.
+fn waiting(sources: &[String], pods: &View<MountpointPod>) -> Vec<(String, String)> {
+    let waits = |(name, pod): &(&String, &MountpointPod)| pod.needs_unmount && !sources.contains(name);
+    pods.items.iter().filter(waits).map(|(name, pod)| (name.clone(), pod.uid.clone())).collect()
+}
+
 struct Unmounting {
     source: PathBuf,
     kubelet: PathBuf,
@@ -116,7 +142,10 @@ impl Unmounting {
         if let Some(files) = &files {
             files.announce_exit().map_err(|error| format!("writing mount.exit: {error}"))?;
         }
-        self.unused().await?;
+        // Nobody is served by a dead one, whoever is still bound to it.
+        if !matches!(self.probes.check(&self.source, sys::PROBE_LIMIT).await, Health::Dead(_)) {
+            self.unused().await?;
+        }
         match sys::unmount(&self.source, Busy::Refuse) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {

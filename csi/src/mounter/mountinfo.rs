@@ -73,6 +73,12 @@ impl Mounts {
         self.0.iter().rev().find(|mount| mount.point == point)
     }
 
+    /// How many mounts lie over one another at this path.
+    #[must_use]
+    pub fn layers(&self, point: &Path) -> usize {
+        self.0.iter().filter(|mount| mount.point == point).count()
+    }
+
     /// The other mounts of a mount's file system beneath a directory: its bind mounts, while a workload has it. Beneath the
     /// kubelet's directory alone, because our container may see a source a second time where its own volumes are.
     pub fn references<'a>(&'a self, of: &'a Mount, beneath: &'a Path) -> impl Iterator<Item = &'a Mount> {

@@ -28,6 +28,10 @@ use crate::contract::message::MountMessage;
 use crate::contract::pod;
 use crate::error::{Error, ErrorKind, Result};
 
+/// So many mounts may lie over one another at a target, each but the uppermost of an engine that died. With more, all are taken
+/// away first, and containers must be restarted.
+const LAYERS_MAX: usize = 8;
+
 /// What a [`PodMounter`] needs to know.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -155,8 +159,8 @@ impl Node {
         )
     }
 
-    /// For a target that is mounted already: fresh credentials, and `true` if that is all there is to do. What is dead, or bound to
-    /// another source than the workload's, is unmounted.
+    /// For a target that is mounted already: fresh credentials, and `true` if that is all there is to do. A dead mount stays for the
+    /// new one to be laid over it; one that is alive but of another source than the workload's is unmounted.
     async fn refresh(&self, request: &MountRequest, target: &Path) -> Result<bool> {
         let mounts = table()?;
         let Some(mount) = mounts.at(target) else { return Ok(false) };
@@ -171,7 +175,9 @@ impl Node {
                 "{} is {health:?}, bound to {source:?}, assigned to {assigned:?}",
                 target.display()
             );
-            unmounted(target)?;
+            if !matches!(health, Health::Dead(_)) || mounts.layers(target) >= LAYERS_MAX {
+                unmounted(target)?;
+            }
             return Ok(false);
         }
         if let (Some(keys), Some(name)) = (&request.credentials, source) {
@@ -316,7 +322,9 @@ fn target_path(target: &Path) -> Result<PathBuf> {
     sys::resolved(target).map_err(failed)
 }
 
-/// Binds the target unless it is bound to this source already.
+/// Binds the target unless it is bound to this source already. What is left there is dead, and the new mount goes over it: containers
+/// hold a copy of the dead mount, and one with HostToContainer propagation gets what is mounted on its root, but never what takes
+/// its place (both tried, docs/e2e.md).
 fn bind(source: &Path, target: &Path, read_only: bool) -> Result<()> {
     let mounts = table()?;
     if let Some(mount) = mounts.at(target) {
@@ -324,7 +332,6 @@ fn bind(source: &Path, target: &Path, read_only: bool) -> Result<()> {
         if mounts.at(source).is_some_and(|it| it.device == mount.device) {
             return Ok(());
         }
-        unmounted(target)?;
     }
     let failed =
         |what: &str, error: io::Error| Error::internal(format!("{what} {}: {error}", target.display()));

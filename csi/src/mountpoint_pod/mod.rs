@@ -30,6 +30,9 @@ const READY: &str = "ready";
 /// The longest line that is taken as the engine's word.
 const WORD_BYTES: u64 = 64 << 10;
 
+/// While nobody connects, `mount.exit` is looked for so often. Doubled, a pod that nobody needs stays a second longer.
+const LOOK_FOR_EXIT: Duration = Duration::from_secs(1);
+
 /// What the process needs to know.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -52,7 +55,7 @@ pub fn run(config: &Config, serving: &AtomicBool) -> Result<()> {
     if exit_announced(&config.comm) {
         return Ok(());
     }
-    let received = listen(&config.comm).and_then(|listener| receive(&listener, config.receive_within));
+    let received = listen(&config.comm).and_then(|listener| receive(&listener, config));
     let _ = std::fs::remove_file(config.comm.socket());
     let (stream, message, device) = match received {
         Ok(received) => received,
@@ -94,10 +97,15 @@ fn listen(comm: &Comm) -> io::Result<UnixListener> {
     message::listen(&comm.socket())
 }
 
-/// Waits for a node that brings a whole message. One that breaks off is told, if it listens, and may come again.
-fn receive(listener: &UnixListener, within: Duration) -> io::Result<(UnixStream, MountMessage, OwnedFd)> {
+/// Waits for a node that brings a whole message. One that breaks off is told, if it listens, and may come again. A node that needs
+/// no mount any more says so with the file `mount.exit`: that ends the wait.
+fn receive(listener: &UnixListener, config: &Config) -> io::Result<(UnixStream, MountMessage, OwnedFd)> {
+    let within = config.receive_within;
     let until = Instant::now() + within;
     loop {
+        if exit_announced(&config.comm) {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "the node needs no mount any more"));
+        }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(
@@ -105,7 +113,8 @@ fn receive(listener: &UnixListener, within: Duration) -> io::Result<(UnixStream,
                 format!("no message came within {within:?}"),
             ));
         }
-        set_socket_timeout(listener, Timeout::Recv, Some(left.max(Duration::from_millis(1))))?;
+        let look_again = left.min(LOOK_FOR_EXIT).max(Duration::from_millis(1));
+        set_socket_timeout(listener, Timeout::Recv, Some(look_again))?;
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {

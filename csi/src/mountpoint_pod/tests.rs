@@ -237,3 +237,18 @@ fn only_the_end_of_a_long_standard_error_is_kept() {
     assert!(relayed == text);
     assert!(tail.len() == TAIL_BYTES && tail.ends_with(b"the end"));
 }
+
+#[test]
+fn a_pod_that_nobody_needs_any_more_ends_well_while_it_waits() {
+    let pod = Pod::new("exit 1");
+    let serving = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| run(&pod.config, &serving));
+        while !pod.config.comm.socket().exists() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        fs::write(pod.config.comm.exit(), "").unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(pod.error(), None);
+}

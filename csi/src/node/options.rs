@@ -79,6 +79,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("profile", Strip("the driver hands the engine its keys")),
     ("read-only", Pass),
     ("read-part-size", Pass),
+    ("ready-file", Own),
     ("region", Pass),
     ("requester-pays", Pass),
     ("sign-payload", Pass),

@@ -24,6 +24,8 @@ fn marked_pods_are_due_and_unknown_ones_only_once_all_are_known() {
     assert_eq!(due(&sources, &pods(&list, true)), [marked.clone(), ("mp-gone".to_owned(), None)]);
     assert_eq!(due(&sources, &pods(&list, false)), [marked]);
     assert_eq!(due(&sources, &View::default()), []);
+    let without_source = ("mp-without-source".to_owned(), "mp-without-source-uid".to_owned());
+    assert_eq!(waiting(&sources, &pods(&list, false)), [without_source]);
 }
 
 struct Home {
