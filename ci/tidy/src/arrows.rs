@@ -47,7 +47,11 @@ fn arrow(home: &str, file: &str, name: &Name, law: &Law) -> Option<String> {
     keys.extend(file.match_indices('/').map(|(i, _)| &file[..i]));
     let rows: Vec<_> = keys.iter().filter_map(|k| law.arrows.get(&in_table(k))).collect();
     if rows.is_empty() {
-        return Some(format!("room `{}` has no row in the table Arrows of {}", in_table(room), crate::law::PAGE));
+        return Some(format!(
+            "room `{}` has no row in the table Arrows of {}",
+            in_table(room),
+            crate::law::PAGE
+        ));
     }
     let used = name.segments[usize::from(ours)..].join("::");
     let allowed = rows.iter().flat_map(|r| r.iter()).any(|a| a == "*" && ours || is_path_prefix(a, &used));

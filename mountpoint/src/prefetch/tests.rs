@@ -32,15 +32,8 @@ fn bench_by(clock: Clock, target: u64, cache: Option<Arc<dyn BlockCache>>) -> Be
     let pool = Pool::new(&buffer::Config { target, network: 0 });
     let metrics = Arc::new(Metrics::default());
     let config = Config { wait_max: Duration::from_secs(20), ..Config::default() };
-    let prefetcher = Prefetcher::new(
-        client.arc(),
-        cache,
-        pool.clone(),
-        config,
-        clock,
-        metrics,
-        runtime.handle().clone(),
-    );
+    let prefetcher =
+        Prefetcher::new(client.arc(), cache, pool.clone(), config, clock, metrics, runtime.handle().clone());
     Bench { client, pool, prefetcher, runtime }
 }
 

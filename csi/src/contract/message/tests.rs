@@ -1,3 +1,5 @@
+//! Both ends of the hand-over in this process, and ends of release 2.2.
+
 use std::os::unix::fs::MetadataExt as _;
 use std::thread;
 
