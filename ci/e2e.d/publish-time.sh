@@ -7,7 +7,7 @@
 # What the driver's log says of the first publish at this target, in milliseconds; later ones only refresh.
 took() {
     cluster kubectl -n kube-system logs daemonset/s3-csi-node -c s3-plugin --tail=-1 |
-        grep -F "$1" | grep -F 'published' | head -n 1 | grep -oE 'took_ms=[0-9]+' | cut -d= -f2
+        awk -v target="$1" 'index($0, target) && / published / && !found++' | sed -n 's/.*took_ms=\([0-9]*\).*/\1/p'
 }
 volume data
 for pod in first second third; do
