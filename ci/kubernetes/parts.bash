@@ -65,8 +65,8 @@ need_registrar() {
     fresh=$(mktemp -d "$cache/building.XXXXXX")
     if ! (
         cd "$kubernetes_sources" &&
-            export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" &&
-            nice -n 10 "$go" build -ldflags "-s -w" -o "$fresh/csi-node-driver-registrar" ./registrar
+            env CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" \
+                nice -n 10 "$go" build -ldflags "-s -w" -o "$fresh/csi-node-driver-registrar" ./registrar
     ); then
         rm -rf "$fresh"
         die "the registrar could not be built; the compiler's words are above."
