@@ -8,8 +8,6 @@ pub const NAMESPACE: &str = "mount-s3";
 pub const CONTAINER: &str = "mountpoint";
 /// The volume that node and mounter share.
 pub const COMM_VOLUME: &str = "comm";
-/// The volume that holds the local cache.
-pub const CACHE_VOLUME: &str = "local-cache";
 
 /// Annotation `"true"`: no workload is left; the node unmounts the source, the pod then ends by itself.
 pub const NEEDS_UNMOUNT: &str = "s3.csi.scality.com/needs-unmount";

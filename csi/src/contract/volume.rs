@@ -17,12 +17,6 @@ pub const LIMITS_MEMORY: &str = "mountpointContainerResourcesLimitsMemory";
 
 /// The UID of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_UID: &str = "csi.storage.k8s.io/pod.uid";
-/// The name of the workload's pod.
-pub const CONTEXT_POD_NAME: &str = "csi.storage.k8s.io/pod.name";
-/// The namespace of the workload's pod.
-pub const CONTEXT_POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
-/// `"true"` for an inline volume.
-pub const CONTEXT_EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 
 /// Mount options as an attachment holds them: in the volume's order, joined by commas.
 #[must_use]
