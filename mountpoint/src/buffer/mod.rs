@@ -44,7 +44,7 @@ pub struct Config {
     /// All memory the engine's data may use, in bytes (`--memory-target`). Doubling it lets more readers and writers run at
     /// full speed at once; nothing fails when it is small, down to [`Config::TARGET_MIN`].
     pub target: u64,
-    /// The part of `target` that the network's own buffers hold: connections times read buffer.
+    /// The part of `target` that the network's own buffers hold: connections times what each may hold.
     pub network: u64,
 }
 
@@ -55,7 +55,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { target: 1 << 30, network: 16 << 20 }
+        Self { target: 1 << 30, network: 8 << 20 }
     }
 }
 

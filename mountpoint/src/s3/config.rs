@@ -44,12 +44,9 @@ pub struct Config {
     /// Tries of one request before its error is final; doubling it rides out longer outages, and keeps whoever
     /// waits waiting longer.
     pub attempts_max: u32,
-    /// Connections open at once; doubling it lets twice as many requests run side by side, for twice the memory in read
-    /// buffers. More requests wait in line.
+    /// Connections open at once; doubling it lets twice as many requests run side by side, for twice the memory in the
+    /// network's buffers. More requests wait in line.
     pub connections_max: usize,
-    /// Bytes that one connection reads at once; doubling it halves the system calls of a fast body. Measured, CPU of a
-    /// body: 0.22 s/GiB with 1 MiB, 0.34 with 256 KiB.
-    pub read_buffer: usize,
     /// Throughput to aim for, in bytes per second: how many connections are worth having. Doubling it doubles them, up to
     /// `connections_max`.
     pub throughput_target: u64,
@@ -113,7 +110,6 @@ impl Default for Config {
             sign_payload: false,
             attempts_max: 10,
             connections_max: Self::CONNECTIONS,
-            read_buffer: Self::READ_BUFFER_MAX as usize,
             throughput_target: 10_000_000_000 / 8,
             timeouts: Timeouts::default(),
         }
@@ -124,24 +120,23 @@ impl Config {
     /// Connections unless told otherwise: as many parts as a fast reader keeps in flight, and as many small requests as a
     /// walk of a tree does.
     const CONNECTIONS: usize = 64;
-    /// The share of the memory target that read buffers may hold.
+    /// The share of the memory target that the network's buffers may hold.
     const MEMORY_SHARE: u64 = 16;
-    const READ_BUFFER_MIN: u64 = 128 << 10;
-    const READ_BUFFER_MAX: u64 = 1 << 20;
+    /// What one connection holds at most besides the blocks that bodies are received into: heads, a page of a listing, the
+    /// frames that hyper queues, the records of TLS.
+    const MEMORY: u64 = 128 << 10;
     /// What one connection brings with requests of a megabyte at 20 ms: 30 MB/s, less when the store is busy.
     const RATE_PER_CONNECTION: u64 = 20_000_000;
 
-    /// Defaults with connections and read buffers that fit a memory target of so many bytes.
+    /// Defaults with connections that fit a memory target of so many bytes.
     pub fn for_memory(target: u64) -> Self {
-        let share = target / Self::MEMORY_SHARE;
-        let buffer = (share / Self::CONNECTIONS as u64).clamp(Self::READ_BUFFER_MIN, Self::READ_BUFFER_MAX);
-        let connections = (share / buffer).clamp(8, Self::CONNECTIONS as u64);
-        Self { connections_max: connections as usize, read_buffer: buffer as usize, ..Self::default() }
+        let connections = (target / Self::MEMORY_SHARE / Self::MEMORY).clamp(8, Self::CONNECTIONS as u64);
+        Self { connections_max: connections as usize, ..Self::default() }
     }
 
-    /// Memory that the connections' read buffers may hold, in bytes: a fixed share of the memory target.
+    /// Memory that the network's buffers may hold, in bytes: a fixed share of the memory target.
     pub fn network_memory(&self) -> u64 {
-        self.connections() as u64 * self.read_buffer as u64
+        self.connections() as u64 * Self::MEMORY
     }
 
     /// Connections to have at most: what the throughput target is worth, within `connections_max`.
@@ -156,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_buffers_stay_a_small_share_of_the_memory_target() {
+    fn the_networks_buffers_stay_a_small_share_of_the_memory_target() {
         for mib in [64u64, 128, 512, 1024, 16 << 10] {
             let target = mib << 20;
             let config = Config::for_memory(target);

@@ -10,26 +10,27 @@ use std::time::Instant;
 use bytes::Bytes;
 use http_body::Body as _;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
+use hyper::client::conn::http1 as hyper1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::body::Body;
 use super::endpoint::Authority;
+use super::http1::{HEADERS_MAX, Http1};
 use super::stream::{Moved, Stream, Tcp};
 use super::tls::Tls;
 use super::watch::{Expired, Watch};
 
-type Driver = Pin<Box<http1::Connection<TokioIo<Stream>, Body>>>;
+type Driver = Pin<Box<hyper1::Connection<TokioIo<Stream>, Body>>>;
 
-/// Header lines and bytes of an answer's head that are accepted.
-const HEADERS_MAX: usize = 128;
+/// Bytes of an answer to a request with a body that are received at once: such answers are short.
+const READ_BUFFER: usize = 16 << 10;
+/// Bytes of a body that are received at once by whoever has no memory of its own for them: most pages of a listing are shorter.
+const PIECE: usize = 512 << 10;
 
 /// An open connection.
 pub(super) struct Connection {
-    sender: http1::SendRequest<Body>,
-    /// `None` once it ended.
-    driver: Option<Driver>,
+    line: Line,
     pub(super) moved: Moved,
     pub(super) address: SocketAddr,
     /// Requests that were answered on it.
@@ -37,11 +38,34 @@ pub(super) struct Connection {
     pub(super) idle_since: Instant,
 }
 
+/// Who speaks on it.
+enum Line {
+    /// We do: requests without a body.
+    Ours(Box<Http1>),
+    /// hyper does: requests with one, since an answer may come while it is being sent.
+    Hyper { sender: hyper1::SendRequest<Body>, driver: Driver },
+    /// Nobody: it ended.
+    Ended,
+}
+
+/// The body of an answer, which comes on the connection that it came on.
+#[derive(Debug)]
+pub(super) enum Answered {
+    /// To be asked for by [`Connection::receive_into`].
+    Ours,
+    /// In hyper's buffers.
+    Hyper(Incoming),
+}
+
 /// Why an exchange broke off.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// The connection: closed, reset, or no HTTP.
+    /// What hyper says of the connection: closed, reset, or no HTTP.
     Http(hyper::Error),
+    /// What the system says of it.
+    Io(io::Error),
+    /// What came is no HTTP.
+    Malformed(String),
     /// It ended without a word.
     Closed,
     /// Our patience.
@@ -52,6 +76,8 @@ impl std::fmt::Display for Broken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Http(e) => e.fmt(f),
+            Self::Io(e) => e.fmt(f),
+            Self::Malformed(what) => f.write_str(what),
             Self::Closed => f.write_str("the connection was closed"),
             Self::Expired(e) => e.fmt(f),
         }
@@ -62,7 +88,8 @@ impl std::error::Error for Broken {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Http(e) => std::error::Error::source(e),
-            Self::Closed | Self::Expired(_) => None,
+            Self::Io(e) => std::error::Error::source(e),
+            Self::Malformed(_) | Self::Closed | Self::Expired(_) => None,
         }
     }
 }
@@ -79,7 +106,6 @@ impl Connection {
         authority: &Authority,
         address: SocketAddr,
         tls: &Tls,
-        read_buffer: usize,
         now: Instant,
     ) -> io::Result<Self> {
         let moved = Moved::default();
@@ -91,14 +117,13 @@ impl Connection {
         } else {
             Stream::Plain(tcp)
         };
-        let (sender, driver) = http1::Builder::new()
-            .read_buf_exact_size(Some(read_buffer))
-            .max_headers(HEADERS_MAX)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(io::Error::other)?;
-        let driver = Some(Box::pin(driver));
-        Ok(Self { sender, driver, moved, address, served: 0, idle_since: now })
+        Ok(Self {
+            line: Line::Ours(Box::new(Http1::new(stream))),
+            moved,
+            address,
+            served: 0,
+            idle_since: now,
+        })
     }
 
     /// Sends a request and waits for the head of the answer.
@@ -106,25 +131,34 @@ impl Connection {
         &mut self,
         request: http::Request<Body>,
         watch: &mut Watch,
-    ) -> Result<http::Response<Incoming>, Broken> {
-        let driver = &mut self.driver;
-        {
-            let ready = pin!(self.sender.ready());
-            drive(driver, watch, ready).await?.map_err(Broken::Http)?;
+    ) -> Result<http::Response<Answered>, Broken> {
+        if request.body().is_end_stream() {
+            return Ok(self.ours()?.send(&request, watch).await?.map(|()| Answered::Ours));
         }
-        let answer = pin!(self.sender.send_request(request));
-        drive(driver, watch, answer).await?.map_err(Broken::Http)
+        self.hand_to_hyper().await?;
+        let Line::Hyper { sender, driver } = &mut self.line else { return Err(Broken::Closed) };
+        let sent = async {
+            drive(driver, watch, pin!(sender.ready())).await?.map_err(Broken::Http)?;
+            drive(driver, watch, pin!(sender.send_request(request))).await?.map_err(Broken::Http)
+        };
+        let sent = sent.await;
+        Ok(sent?.map(Answered::Hyper))
     }
 
-    /// The next bytes of a body, or `None` at its end. They share the read buffer: drop them before asking again.
+    /// The next bytes of a body, or `None` at its end. They may share a read buffer: drop them before asking again.
     pub(super) async fn receive(
         &mut self,
-        body: &mut Incoming,
+        body: &mut Answered,
         watch: &mut Watch,
     ) -> Result<Option<Bytes>, Broken> {
+        let body = match body {
+            Answered::Hyper(body) => body,
+            Answered::Ours => return self.ours()?.piece(PIECE, watch).await,
+        };
         loop {
+            let Line::Hyper { driver, .. } = &mut self.line else { return Err(Broken::Closed) };
             let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
-            match drive(&mut self.driver, watch, pin!(frame)).await? {
+            match drive(driver, watch, pin!(frame)).await? {
                 None => return Ok(None),
                 Some(Err(e)) => return Err(Broken::Http(e)),
                 Some(Ok(frame)) => match frame.into_data() {
@@ -135,17 +169,61 @@ impl Connection {
         }
     }
 
+    /// The next bytes of the body of a request without a body, straight into the front of `into`, which is not empty:
+    /// how many; 0 at the end.
+    pub(super) async fn receive_into(&mut self, into: &mut [u8], watch: &mut Watch) -> Result<usize, Broken> {
+        self.ours()?.receive(into, watch).await
+    }
+
     /// Whether another request may be sent: open, and nothing left over from the last one.
     pub(super) fn is_reusable(&mut self) -> bool {
-        // Looks without waiting: an end that arrived meanwhile, or bytes that nobody asked for, end the driver.
-        let mut cx = Context::from_waker(Waker::noop());
-        self.driver.as_mut().is_some_and(|d| d.as_mut().poll(&mut cx).is_pending()) && self.sender.is_ready()
+        match &mut self.line {
+            Line::Ours(http) => http.is_reusable(),
+            Line::Hyper { sender, driver } => {
+                // Looks without waiting: an end that arrived meanwhile, or bytes that nobody asked for, end the driver.
+                let mut cx = Context::from_waker(Waker::noop());
+                driver.as_mut().poll(&mut cx).is_pending() && sender.is_ready()
+            }
+            Line::Ended => false,
+        }
+    }
+
+    /// The line as one that we speak on. Between two requests it changes hands freely.
+    fn ours(&mut self) -> Result<&mut Http1, Broken> {
+        if let Line::Hyper { .. } = self.line
+            && let Line::Hyper { driver, .. } = std::mem::replace(&mut self.line, Line::Ended)
+        {
+            let parts = Pin::into_inner(driver).into_parts();
+            if parts.read_buf.is_empty() {
+                self.line = Line::Ours(Box::new(Http1::new(parts.io.into_inner())));
+            }
+        }
+        match &mut self.line {
+            Line::Ours(http) => Ok(http),
+            _ => Err(Broken::Closed),
+        }
+    }
+
+    async fn hand_to_hyper(&mut self) -> Result<(), Broken> {
+        if let Line::Ours(_) = self.line
+            && let Line::Ours(http) = std::mem::replace(&mut self.line, Line::Ended)
+            && let Some(stream) = http.into_stream()
+        {
+            let (sender, driver) = hyper1::Builder::new()
+                .read_buf_exact_size(Some(READ_BUFFER))
+                .max_headers(HEADERS_MAX)
+                .handshake(TokioIo::new(stream))
+                .await
+                .map_err(Broken::Http)?;
+            self.line = Line::Hyper { sender, driver: Box::pin(driver) };
+        }
+        Ok(())
     }
 }
 
 /// Runs the connection until `wanted` is there.
 async fn drive<F: Future>(
-    driver: &mut Option<Driver>,
+    driver: &mut Driver,
     watch: &mut Watch,
     mut wanted: Pin<&mut F>,
 ) -> Result<F::Output, Broken> {
@@ -153,14 +231,7 @@ async fn drive<F: Future>(
         if let Poll::Ready(output) = wanted.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        let ended = match driver {
-            Some(running) => running.as_mut().poll(cx).is_ready(),
-            None => true,
-        };
-        if ended {
-            // Dropped, it tells whoever still waits for it.
-            *driver = None;
-        }
+        let ended = driver.as_mut().poll(cx).is_ready();
         match wanted.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Ok(output)),
             Poll::Pending if ended => Poll::Ready(Err(Broken::Closed)),

@@ -16,6 +16,7 @@ mod endpoint;
 mod error;
 mod get;
 mod head;
+mod http1;
 mod list;
 mod multipart;
 mod pool;

@@ -41,7 +41,6 @@ pub(super) struct Pool {
 #[derive(Clone, Debug)]
 struct Limits {
     connections: usize,
-    read_buffer: usize,
     connect: Duration,
     idle: Duration,
     resolve: Duration,
@@ -90,7 +89,6 @@ impl Pool {
     pub(super) fn new(config: &Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Arc<Self>> {
         let limits = Limits {
             connections: config.connections(),
-            read_buffer: config.read_buffer,
             connect: config.timeouts.connect,
             idle: config.timeouts.idle,
             resolve: config.timeouts.resolve,
@@ -210,7 +208,7 @@ impl Pool {
     async fn open_at(&self, host: &Host, address: SocketAddr) -> io::Result<Connection> {
         let guard = OpenGuard { host, address, kept: false };
         let now = self.clock.now();
-        let opening = Connection::open(&host.authority, address, &self.tls, self.limits.read_buffer, now);
+        let opening = Connection::open(&host.authority, address, &self.tls, now);
         let timeout = self.clock.sleep(self.limits.connect);
         let connection = tokio::select! {
             opened = opening => opened?,

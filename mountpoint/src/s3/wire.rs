@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use hyper::body::Incoming;
 
 use super::body::Body;
-use super::connection::Broken;
+use super::connection::{Answered, Broken};
 use super::credentials::{Held, Source};
 use super::endpoint::Endpoint;
 use super::pool::{Host, Lease, NoConnection, Pool};
@@ -23,8 +22,8 @@ use crate::sync::Arc;
 
 /// Bytes of an error document that are read.
 const ERROR_MAX: usize = 64 << 10;
-/// A body of which no more than this is left is read to its end, so that the connection can serve on.
-const DRAIN_MAX: u64 = 64 << 10;
+/// How often more is read of a body that brought what was asked for, to find its end and let the connection serve on.
+const DRAINS_MAX: usize = 4;
 
 /// What all requests to the bucket share.
 #[derive(Debug)]
@@ -83,7 +82,7 @@ impl From<Error> for Failure {
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    body: Incoming,
+    body: Answered,
     lease: Lease,
     watch: Watch,
     context: Context,
@@ -233,7 +232,8 @@ impl Context {
         let kind = match &broken {
             Broken::Expired(_) => ErrorKind::Timeout,
             Broken::Http(e) if e.is_parse() => ErrorKind::BadAnswer,
-            Broken::Http(_) | Broken::Closed => ErrorKind::Network,
+            Broken::Malformed(_) => ErrorKind::BadAnswer,
+            Broken::Http(_) | Broken::Io(_) | Broken::Closed => ErrorKind::Network,
         };
         self.failure(self.error(kind).source(broken), true)
     }
@@ -284,25 +284,21 @@ impl Answer {
         Ok(Collected { status: self.status, headers: self.headers, body, context: self.context })
     }
 
-    /// Receives a body of exactly `into.remaining()` bytes. This is where a data connection of our own will receive
-    /// straight into [`Fill::spare`].
+    /// Receives a body of exactly `into.remaining()` bytes, straight into it.
     pub(super) async fn fill(
         mut self,
         into: &mut Fill,
         metrics: &Metrics,
     ) -> std::result::Result<(), Failure> {
         while into.remaining() > 0 {
-            match self.lease.receive(&mut self.body, &mut self.watch).await {
-                Ok(Some(piece)) => {
-                    let taken = into.put(&piece);
-                    metrics.s3_bytes_received.add(taken as u64);
-                    if taken < piece.len() {
-                        return Ok(()); // more than it announced: the bytes stand, the connection goes
-                    }
-                }
-                Ok(None) => {
+            match self.lease.receive_into(into.spare(), &mut self.watch).await {
+                Ok(0) => {
                     let e = self.error(ErrorKind::Network, "the body broke off");
                     return Err(self.context.failure(e, true));
+                }
+                Ok(n) => {
+                    into.advance(n);
+                    metrics.s3_bytes_received.add(n as u64);
                 }
                 Err(broken) => {
                     self.lease.blame();
@@ -316,12 +312,12 @@ impl Answer {
 
     /// Reads what little may be left, so that the connection can serve on; else it is closed.
     async fn finish(mut self) {
-        let mut left = DRAIN_MAX;
-        loop {
-            match self.lease.receive(&mut self.body, &mut self.watch).await {
-                Ok(None) => return self.lease.give_back(),
-                Ok(Some(piece)) if (piece.len() as u64) <= left => left -= piece.len() as u64,
-                _ => return,
+        let mut rest = [0; 256];
+        for _ in 0..DRAINS_MAX {
+            match self.lease.receive_into(&mut rest, &mut self.watch).await {
+                Ok(0) => return self.lease.give_back(),
+                Ok(_) => {}
+                Err(_) => return,
             }
         }
     }
