@@ -13,7 +13,7 @@ use mountpoint::object::{ETag, ObjectId, ObjectKey};
 use mountpoint::s3::{Config, Credentials, ErrorKind, GetObject, ObjectClient as _, S3Client};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
 
 const LEN: usize = 300_000;
 
@@ -26,6 +26,8 @@ struct Store {
     port: u16,
     requests: Arc<Mutex<Vec<String>>>,
     handshakes_failed: Arc<Mutex<usize>>,
+    /// Of each connection: whether it went on with the keys of an earlier one.
+    resumed: Arc<Mutex<Vec<bool>>>,
     folder: tempfile::TempDir,
 }
 
@@ -52,12 +54,20 @@ impl Store {
 
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let store = Self { port, requests: Arc::default(), handshakes_failed: Arc::default(), folder };
+        let store = Self {
+            port,
+            requests: Arc::default(),
+            handshakes_failed: Arc::default(),
+            resumed: Arc::default(),
+            folder,
+        };
         let (requests, failed) = (Arc::clone(&store.requests), Arc::clone(&store.handshakes_failed));
+        let resumed = Arc::clone(&store.resumed);
         thread::spawn(move || {
             for tcp in listener.incoming() {
                 let (tls, requests, failed) = (Arc::clone(&tls), Arc::clone(&requests), Arc::clone(&failed));
-                thread::spawn(move || serve(tls, tcp.unwrap(), &requests, &failed));
+                let resumed = Arc::clone(&resumed);
+                thread::spawn(move || serve(tls, tcp.unwrap(), &requests, &failed, &resumed));
             }
         });
         store
@@ -65,6 +75,19 @@ impl Store {
 
     fn ca_bundle(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
+    }
+
+    /// Reads the object once.
+    async fn read(&self, client: &S3Client) {
+        let pool = Pool::new(&mountpoint::buffer::Config { target: 128 << 20, network: 0 });
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&received);
+        let block = pool.try_take(Use::Demand, LEN).unwrap();
+        let mut fill = Fill::new([block], move |bytes| sink.lock().unwrap().extend_from_slice(&bytes));
+        let id = ObjectId { key: ObjectKey::new("k"), etag: ETag::new("\"v1\"") };
+        let request = GetObject { id, range: 0..LEN as u64, object_size: LEN as u64 };
+        client.get_object(&request, &mut fill).await.unwrap();
+        assert!(*received.lock().unwrap() == contents());
     }
 
     async fn connect(&self, ca_bundle: Option<PathBuf>) -> mountpoint::s3::Result<Arc<S3Client>> {
@@ -93,7 +116,13 @@ impl Store {
 }
 
 /// Answers requests, if the handshake succeeds.
-fn serve(tls: Arc<ServerConfig>, mut tcp: TcpStream, requests: &Mutex<Vec<String>>, failed: &Mutex<usize>) {
+fn serve(
+    tls: Arc<ServerConfig>,
+    mut tcp: TcpStream,
+    requests: &Mutex<Vec<String>>,
+    failed: &Mutex<usize>,
+    resumed: &Mutex<Vec<bool>>,
+) {
     let mut session = ServerConnection::new(tls).unwrap();
     while session.is_handshaking() {
         if session.complete_io(&mut tcp).is_err() {
@@ -101,14 +130,16 @@ fn serve(tls: Arc<ServerConfig>, mut tcp: TcpStream, requests: &Mutex<Vec<String
             return;
         }
     }
+    resumed.lock().unwrap().push(session.handshake_kind() == Some(HandshakeKind::Resumed));
     let mut stream = StreamOwned::new(session, tcp);
+    let mut served = false;
     loop {
         let (mut head, mut byte) = (Vec::new(), [0]);
         while !head.ends_with(b"\r\n\r\n") {
             match stream.read(&mut byte) {
                 Ok(1) => head.push(byte[0]),
                 // A client may notice only after its own last word that it does not trust us.
-                Err(_) if head.is_empty() => {
+                Err(_) if head.is_empty() && !served => {
                     *failed.lock().unwrap() += 1;
                     return;
                 }
@@ -118,6 +149,7 @@ fn serve(tls: Arc<ServerConfig>, mut tcp: TcpStream, requests: &Mutex<Vec<String
         let line = String::from_utf8(head).unwrap().lines().next().unwrap().to_owned();
         let is_list = line.contains("list-type=2");
         requests.lock().unwrap().push(line);
+        served = true;
         let (status, headers, body) = if is_list {
             (
                 "200 OK",
@@ -125,7 +157,8 @@ fn serve(tls: Arc<ServerConfig>, mut tcp: TcpStream, requests: &Mutex<Vec<String
                 b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>".to_vec(),
             )
         } else {
-            let headers = format!("etag: \"v1\"\r\ncontent-range: bytes 0-{}/{LEN}\r\n", LEN - 1);
+            let headers =
+                format!("etag: \"v1\"\r\ncontent-range: bytes 0-{}/{LEN}\r\nconnection: close\r\n", LEN - 1);
             ("206 Partial Content", headers, contents())
         };
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
@@ -139,19 +172,21 @@ fn serve(tls: Arc<ServerConfig>, mut tcp: TcpStream, requests: &Mutex<Vec<String
 async fn a_store_whose_authority_is_in_the_ca_bundle_is_trusted_and_read() {
     let store = Store::certified_for("127.0.0.1");
     let client = store.connect(Some(store.ca_bundle())).await.unwrap();
-    let pool = Pool::new(&mountpoint::buffer::Config { target: 128 << 20, network: 0 });
-    let received = Arc::new(Mutex::new(Vec::new()));
-    let sink = Arc::clone(&received);
-    let block = pool.try_take(Use::Demand, LEN).unwrap();
-    let mut fill = Fill::new([block], move |bytes| sink.lock().unwrap().extend_from_slice(&bytes));
-    let id = ObjectId { key: ObjectKey::new("k"), etag: ETag::new("\"v1\"") };
-    let request = GetObject { id, range: 0..LEN as u64, object_size: LEN as u64 };
-    client.get_object(&request, &mut fill).await.unwrap();
-    assert!(*received.lock().unwrap() == contents());
+    store.read(&client).await;
     let requests = store.requests.lock().unwrap();
     assert_eq!(requests.len(), 2, "{requests:?}");
     assert!(requests[1].starts_with("GET /bucket/k"), "{requests:?}");
     assert_eq!(*store.handshakes_failed.lock().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_second_connection_resumes_the_session_of_the_first() {
+    let store = Store::certified_for("127.0.0.1");
+    let client = store.connect(Some(store.ca_bundle())).await.unwrap();
+    for _ in 0..3 {
+        store.read(&client).await; // this store closes the connection behind each object
+    }
+    assert_eq!(*store.resumed.lock().unwrap(), [false, true, true]);
 }
 
 #[tokio::test]
