@@ -64,7 +64,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             part_size: 8 << 20,
-            parts_in_flight_max: 8,
+            parts_in_flight_max: 16,
             checksum: Some(ChecksumAlgorithm::Crc32c),
             spill_dir: None,
             wait_max: Duration::from_secs(60),
