@@ -31,6 +31,13 @@ pub(crate) enum Command {
     },
     /// Show what moved between two runs, against their spread
     Compare { before: PathBuf, after: PathBuf },
+    /// Show a run that was kept: its table, or with --html a page of it
+    Report {
+        report: PathBuf,
+        /// Write one page with charts here, which a browser shows without a network
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
+    },
     /// List the workloads, and fio's jobs
     Workloads,
     /// Say how to get the peers
@@ -172,6 +179,9 @@ pub(crate) struct RoundArgs {
     /// Keep the figures here
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Draw them on one page here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Run the server on this processor only
     #[arg(long, value_name = "CPU")]
     pub(crate) server_cpu: Option<usize>,

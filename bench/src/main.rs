@@ -5,6 +5,7 @@
 mod cli;
 mod compare;
 mod floor;
+mod html;
 mod machine;
 mod meter;
 mod mount;
@@ -35,6 +36,14 @@ fn main() -> anyhow::Result<()> {
         Command::Smoke { mount } => smoke(mount),
         Command::Compare { before, after } => {
             print!("{}", compare::markdown(&load(&before)?, &load(&after)?));
+            Ok(())
+        }
+        Command::Report { report, html } => {
+            let report = load(&report)?;
+            match html {
+                Some(file) => write(&file, &html::page(&report))?,
+                None => print!("{}", report::markdown(&report)),
+            }
             Ok(())
         }
         Command::Workloads => {
@@ -117,6 +126,9 @@ fn run_rounds(
     if let Some(file) = &args.json {
         let text = serde_json::to_string_pretty(&report)?;
         write(file, &text)?;
+    }
+    if let Some(file) = &args.html {
+        write(file, &html::page(&report))?;
     }
     Ok(())
 }

@@ -106,7 +106,7 @@ impl Metric {
         self == Self::Speed && matches!(unit, Unit::GiB | Unit::PerSecond)
     }
 
-    fn unit(self, unit: Unit) -> &'static str {
+    pub(crate) fn unit(self, unit: Unit) -> &'static str {
         match (self, unit) {
             (Self::Speed, Unit::GiB) => "GiB/s",
             (Self::Speed, Unit::PerSecond) => "/s",
@@ -166,7 +166,7 @@ impl Row {
         self.samples.iter().any(|sample| sample.stored_at_close == Some(false))
     }
 
-    fn notes(&self) -> String {
+    pub(crate) fn notes(&self) -> String {
         let mut notes: Vec<String> = self.remark.iter().cloned().collect();
         if self.stores_later() {
             notes.push("close returns before it is stored: no rival".to_owned());
@@ -219,7 +219,8 @@ pub(crate) fn markdown(report: &Report) -> String {
     out
 }
 
-fn cell(metric: Metric, unit: Unit, spread: Spread) -> String {
+/// A figure as tables show it.
+pub(crate) fn cell(metric: Metric, unit: Unit, spread: Spread) -> String {
     let Spread { median, min, max } = spread;
     match metric {
         Metric::Speed | Metric::Cpu if min < max => {
