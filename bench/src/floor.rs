@@ -1,168 +1,171 @@
-//! What nobody gets below: a bare receive loop, and a null file system over memory.
+//! What nobody gets below, each measured by a process of its own beside the peers: a receive loop, the page cache, a copy in
+//! memory. Nothing of a file system is in here; the null file system is in `null_fs`.
 
-use std::ffi::OsStr;
-use std::io::{Read as _, Write as _};
+use std::fs::File;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
-    LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry, ReplyOpen, Request,
-};
+use rustls::{ClientConnection, StreamOwned};
 use serde::{Deserialize, Serialize};
 
 use crate::meter::own_cpu_s;
-use crate::pattern::{PERIOD, base_of, fill};
+use crate::pattern;
+use crate::server::tls;
 
-/// Largest FUSE read in bytes.
-const READ_MAX: u64 = 1 << 20;
-/// How long the kernel may keep what we say about names.
-const TTL: Duration = Duration::from_secs(3600);
 /// Receive buffer: small enough to stay in the processor's cache, big enough for huge pages.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// Bytes asked of one receive.
-const RECEIVE: usize = 1 << 20;
-/// Files that the null file system shows.
-const FILES: u64 = 4;
+/// Bytes asked of one receive, read or copy.
+const PIECE: usize = 1 << 20;
+/// Memory that copies and cached reads go through: more than most processors' caches hold.
+const MEMORY: usize = 256 << 20;
 
-/// What a bare receive loop took.
+/// A floor that is measured beside the peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Floor {
+    /// A file system over memory: a peer of its own, `Peer::null_fs`.
+    NullFs,
+    /// One object received, over TLS where the workload is.
+    Receive,
+    /// A file in memory read: what the kernel's copy to a reader costs.
+    PageCache,
+    /// Memory copied to memory by a program.
+    Memcpy,
+}
+
+impl Floor {
+    /// Name of its row.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::NullFs => "(null fs)",
+            Self::Receive => "(receive loop)",
+            Self::PageCache => "(page cache)",
+            Self::Memcpy => "(memcpy)",
+        }
+    }
+}
+
+/// What one pass took.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Received {
+pub(crate) struct Pass {
     pub(crate) seconds: f64,
     pub(crate) cpu_s: f64,
     pub(crate) bytes: u64,
 }
 
-/// Gets one object and throws it away.
+impl Pass {
+    /// Times some work, which says how many bytes it moved.
+    fn of(work: impl FnOnce() -> anyhow::Result<u64>) -> anyhow::Result<Self> {
+        let (before, begun) = (own_cpu_s(), Instant::now());
+        let bytes = work()?;
+        Ok(Self { seconds: begun.elapsed().as_secs_f64(), cpu_s: own_cpu_s() - before, bytes })
+    }
+}
+
+/// Gets one object and throws it away; over TLS if there is a certificate to trust.
 ///
 /// # Errors
-/// The server is not there, or sends less than it says.
-pub(crate) fn receive(server: SocketAddr, path: &str) -> anyhow::Result<Received> {
-    let mut memory = vec![0; RECEIVE_BUFFER];
-    memory.fill(1); // touched before the clock runs
-    let mut stream = TcpStream::connect(server).with_context(|| format!("connect to {server}"))?;
-    let (before, begun) = (own_cpu_s(), Instant::now());
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n").as_bytes())?;
-    let (mut bytes, mut at) = (0, 0);
-    loop {
-        let count = stream.read(&mut memory[at..at + RECEIVE])?;
-        if count == 0 {
-            break;
-        }
-        bytes += count as u64;
-        at = (at + RECEIVE) % RECEIVE_BUFFER;
+/// The server is not there, is not the one that the certificate vouches for, or sends nothing.
+pub(crate) fn receive(server: SocketAddr, path: &str, ca_file: Option<&Path>) -> anyhow::Result<Pass> {
+    let stream = TcpStream::connect(server).with_context(|| format!("connect to {server}"))?;
+    let Some(ca_file) = ca_file else { return receive_from(stream, path) };
+    let session = ClientConnection::new(tls::client(ca_file)?, tls::HOST.try_into()?)?;
+    let mut stream = StreamOwned::new(session, tls::Buffered::new(stream));
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock).with_context(|| format!("speak TLS with {server}"))?;
     }
-    ensure!(bytes > 0, "nothing came from {server}{path}");
-    Ok(Received { seconds: begun.elapsed().as_secs_f64(), cpu_s: own_cpu_s() - before, bytes })
+    receive_from(stream, path)
 }
 
-/// Four files of `size` bytes, read from memory.
-#[derive(Debug)]
-struct NullFs {
-    size: u64,
-    /// The pattern, and as much of its beginning again as one read may need.
-    memory: Vec<u8>,
-    bases: Vec<u64>,
+fn receive_from(mut stream: impl Read + Write, path: &str) -> anyhow::Result<Pass> {
+    let mut memory = touched(RECEIVE_BUFFER);
+    Pass::of(|| {
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n").as_bytes())?;
+        let (mut bytes, mut at) = (0, 0);
+        loop {
+            let count = stream.read(&mut memory[at..at + PIECE])?;
+            if count == 0 {
+                break;
+            }
+            bytes += count as u64;
+            at = (at + PIECE) % RECEIVE_BUFFER;
+        }
+        ensure!(bytes > 0, "nothing came of {path}");
+        Ok(bytes)
+    })
 }
 
-/// Serves a null file system on `dir` until it is unmounted.
+/// Reads `bytes` of a file that is in memory, from its start to its end and again.
 ///
 /// # Errors
-/// The mount is refused.
-pub(crate) fn serve_null_fs(dir: &Path, size: u64) -> anyhow::Result<()> {
-    let mut memory = vec![0; (PERIOD + READ_MAX) as usize];
-    fill(0, 0, &mut memory);
-    let bases = (0..FILES).map(|number| base_of(&format!("{number:08}"))).collect();
-    let mut config = Config::default();
-    config.n_threads = Some(2);
-    config.clone_fd = true;
-    fuser::mount(NullFs { size, memory, bases }, dir, &config).context("mount the null file system")
+/// No memory for the file.
+pub(crate) fn page_cache(bytes: u64) -> anyhow::Result<Pass> {
+    let size = (MEMORY as u64).min(bytes);
+    let file = File::from(rustix::fs::memfd_create("bench-floor", rustix::fs::MemfdFlags::CLOEXEC)?);
+    let mut piece = touched(PIECE);
+    for offset in (0..size).step_by(PIECE) {
+        pattern::fill(0, offset, &mut piece);
+        file.write_all_at(&piece, offset).context("fill a file in memory")?;
+    }
+    let pass = Pass::of(|| {
+        for offset in (0..bytes).step_by(PIECE) {
+            file.read_exact_at(&mut piece, offset % size)?;
+        }
+        Ok(bytes)
+    })?;
+    pattern::check(0, (bytes - PIECE as u64) % size, &piece)?;
+    Ok(pass)
 }
 
-impl NullFs {
-    fn attr(&self, inode: INodeNo) -> Option<FileAttr> {
-        let number = u64::from(inode);
-        let (kind, size) = match number {
-            1 => (FileType::Directory, 0),
-            2.. if number < 2 + FILES => (FileType::RegularFile, self.size),
-            _ => return None,
-        };
-        Some(FileAttr {
-            ino: inode,
-            size,
-            blocks: size.div_ceil(512),
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm: 0o755,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        })
-    }
+/// Copies `bytes` of memory, a block at a time from one half of it to the other.
+///
+/// # Errors
+/// The copy differs.
+pub(crate) fn memcpy(bytes: u64) -> anyhow::Result<Pass> {
+    let mut memory = touched(MEMORY.min(2 * bytes as usize));
+    let (from, to) = memory.split_at_mut(MEMORY.min(2 * bytes as usize) / 2);
+    pattern::fill(0, 0, from);
+    let pass = Pass::of(|| {
+        for offset in (0..bytes).step_by(PIECE) {
+            let at = (offset % from.len() as u64) as usize;
+            to[at..at + PIECE].copy_from_slice(&from[at..at + PIECE]);
+            std::hint::black_box(&mut *to);
+        }
+        Ok(bytes)
+    })?;
+    ensure!(from == to, "a copy differs from what was copied");
+    Ok(pass)
 }
 
-impl Filesystem for NullFs {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // A refusal names the nearest value that the kernel takes, and that is what it keeps.
-        let _ = config.set_max_readahead(READ_MAX as u32);
-        let _ = config.set_max_background(64);
-        Ok(())
-    }
+/// Memory whose pages are there before the clock runs.
+fn touched(size: usize) -> Vec<u8> {
+    let mut memory = vec![0; size];
+    memory.fill(1);
+    memory
+}
 
-    fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
-        match number.and_then(|number| self.attr(INodeNo(number + 2))) {
-            Some(attr) => reply.entry(&TTL, &attr, Generation(0)),
-            None => reply.error(Errno::ENOENT),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_floor_moves_as_many_bytes_as_it_was_told() {
+        let size = 3 * PIECE as u64;
+        assert_eq!(page_cache(size).unwrap().bytes, size);
+        assert_eq!(memcpy(size).unwrap().bytes, size);
+        let folder = tempfile::tempdir().unwrap();
+        let ca_file = folder.path().join("ca.pem");
+        let server = crate::server::Server::bind(0, Some(&ca_file)).unwrap();
+        let (plain, over_tls) = server.addresses().unwrap();
+        std::thread::spawn(move || server.run());
+        crate::server::control::Control::new(plain).fill("b", "", "counter", 1, size).unwrap();
+        // The head of the answer comes with the bytes.
+        for (address, ca_file) in [(plain, None), (over_tls.unwrap(), Some(ca_file.as_path()))] {
+            let bytes = receive(address, "/b/00000000", ca_file).unwrap().bytes;
+            assert!(bytes > size && bytes < size + 1000, "{bytes}");
         }
-    }
-
-    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attr(inode) {
-            Some(attr) => reply.attr(&TTL, &attr),
-            None => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn open(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::empty());
-    }
-
-    fn read(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let Some(base) = self.bases.get(u64::from(inode).wrapping_sub(2) as usize) else {
-            return reply.error(Errno::ENOENT);
-        };
-        let from = ((base + offset) % PERIOD) as usize;
-        let len = u64::from(size).min(self.size.saturating_sub(offset)).min(READ_MAX) as usize;
-        reply.data(&self.memory[from..from + len]);
-    }
-
-    fn readdir(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        _offset: u64,
-        reply: ReplyDirectory,
-    ) {
-        reply.ok();
     }
 }

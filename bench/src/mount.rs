@@ -32,8 +32,9 @@ pub(crate) struct Mount {
 }
 
 /// Settings that would send a daemon elsewhere than to our server, or keep it from reading its own.
-const UNSET: [&str; 12] = [
+const UNSET: [&str; 13] = [
     "AWS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
     "AWS_PROFILE",
     "AWS_ENDPOINT_URL",
     "AWS_SESSION_TOKEN",
@@ -47,18 +48,30 @@ const UNSET: [&str; 12] = [
     "RUST_LOG",
 ];
 
+/// Where programs look for certificates to trust: the SDKs and mount-s3, s3fs, Go and OpenSSL.
+const TRUSTED: [&str; 3] = ["AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"];
+
 impl Mount {
-    /// Runs `shell`, a daemon in the foreground that mounts on `work`/mnt, and waits until it stands.
+    /// Runs `shell`, a daemon in the foreground that mounts on `work`/mnt, and waits until it stands. With `ca_file` it is
+    /// told in the environment to trust that certificate, by each name that a file system of ours or others looks for.
     ///
     /// # Errors
     /// It ended or did not mount in time; with its last words.
-    pub(crate) fn start(shell: &str, work: &Path, name: &str) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        shell: &str,
+        work: &Path,
+        name: &str,
+        ca_file: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let (dir, log) = (work.join("mnt"), work.join("daemon.log"));
         fs::create_dir_all(&dir)?;
         let group = Group::new(name);
         let mut command = group.command(shell);
         for name in UNSET {
             command.env_remove(name);
+        }
+        if let Some(ca_file) = ca_file {
+            command.envs(TRUSTED.map(|name| (name, ca_file)));
         }
         command
             .env("HOME", work)

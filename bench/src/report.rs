@@ -8,8 +8,6 @@ use crate::machine::Machine;
 use crate::stats::{Spread, short};
 use crate::workload::{Sample, Scale, Unit, Workload};
 
-/// Name of the bare receive loop's row.
-pub(crate) const FLOOR_RECEIVE: &str = "(receive loop)";
 const GIB: f64 = (1_u64 << 30) as f64;
 
 /// A whole run.
@@ -33,6 +31,9 @@ pub(crate) struct Row {
     /// Why there are no figures.
     pub(crate) failure: Option<String>,
     pub(crate) read_ahead_kb: Option<u64>,
+    /// What a reader must know of how the peer was started.
+    #[serde(default)]
+    pub(crate) remark: Option<String>,
     pub(crate) samples: Vec<Sample>,
 }
 
@@ -105,7 +106,7 @@ impl Metric {
         self == Self::Speed && matches!(unit, Unit::GiB | Unit::PerSecond)
     }
 
-    fn unit(self, unit: Unit) -> &'static str {
+    pub(crate) fn unit(self, unit: Unit) -> &'static str {
         match (self, unit) {
             (Self::Speed, Unit::GiB) => "GiB/s",
             (Self::Speed, Unit::PerSecond) => "/s",
@@ -131,6 +132,7 @@ impl Row {
             is_floor,
             failure: None,
             read_ahead_kb: None,
+            remark: None,
             samples: Vec::new(),
         }
     }
@@ -164,8 +166,8 @@ impl Row {
         self.samples.iter().any(|sample| sample.stored_at_close == Some(false))
     }
 
-    fn notes(&self) -> String {
-        let mut notes = Vec::new();
+    pub(crate) fn notes(&self) -> String {
+        let mut notes: Vec<String> = self.remark.iter().cloned().collect();
         if self.stores_later() {
             notes.push("close returns before it is stored: no rival".to_owned());
         }
@@ -217,7 +219,8 @@ pub(crate) fn markdown(report: &Report) -> String {
     out
 }
 
-fn cell(metric: Metric, unit: Unit, spread: Spread) -> String {
+/// A figure as tables show it.
+pub(crate) fn cell(metric: Metric, unit: Unit, spread: Spread) -> String {
     let Spread { median, min, max } = spread;
     match metric {
         Metric::Speed | Metric::Cpu if min < max => {

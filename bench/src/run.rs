@@ -1,19 +1,20 @@
 //! Rounds: every peer does every workload once a round, one after another, so that what the machine does in between
 //! falls on all alike.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use crate::floor::Received;
+use crate::floor::{Floor, Pass};
 use crate::machine::Machine;
 use crate::meter::Group;
 use crate::mount::{Mount, Watchdog};
 use crate::peers::{Peer, Plan};
-use crate::report::{FLOOR_RECEIVE, Report, Row};
+use crate::report::{Report, Row};
 use crate::server::control::Control;
 use crate::workload::{Bucket, Job, Sample, Scale, Workload};
 
@@ -26,25 +27,34 @@ pub(crate) struct ServerProcess {
     child: Child,
     group: Group,
     pub(crate) address: SocketAddr,
+    /// The same buckets and counters over TLS.
+    pub(crate) tls_address: SocketAddr,
+    /// The certificate to trust there.
+    pub(crate) ca_file: PathBuf,
 }
 
 impl ServerProcess {
+    /// Starts it; what clients must trust is written into `work`.
+    ///
     /// # Errors
     /// It did not start.
-    pub(crate) fn start(cpu: Option<usize>) -> anyhow::Result<Self> {
+    pub(crate) fn start(cpu: Option<usize>, work: &Path) -> anyhow::Result<Self> {
         let group = Group::new("server");
         let program = std::env::current_exe()?;
         let pin = cpu.map_or_else(String::new, |cpu| format!(" --cpu {cpu}"));
-        let mut command = group.command(&format!("'{}' serve{pin}", program.display()));
+        let ca_file = work.join("ca.pem");
+        let mut command =
+            group.command(&format!("'{}' serve{pin} --tls '{}'", program.display(), ca_file.display()));
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("start the server")?;
-        let mut line = String::new();
-        let stdout = child.stdout.take().context("the server has no output")?;
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line)?;
-        let address =
-            line.trim().parse().with_context(|| format!("the server said {line:?} instead of its address"));
-        match address {
-            Ok(address) => Ok(Self { child, group, address }),
+        let mut stdout = BufReader::new(child.stdout.take().context("the server has no output")?);
+        let mut address = || {
+            let mut line = String::new();
+            stdout.read_line(&mut line)?;
+            line.trim().parse().with_context(|| format!("the server said {line:?} instead of an address"))
+        };
+        match address().and_then(|plain| Ok((plain, address()?))) {
+            Ok((address, tls_address)) => Ok(Self { child, group, address, tls_address, ca_file }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -91,16 +101,17 @@ struct Bench<'a> {
 /// # Errors
 /// The server does not start. A peer that fails is a row of the report, not an error.
 pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Report> {
-    let server = ServerProcess::start(order.server_cpu)?;
-    let control = Control::new(server.address);
     let work = tempfile::Builder::new().prefix("s3-bench-").tempdir()?;
+    let server = ServerProcess::start(order.server_cpu, work.path())?;
+    let control = Control::new(server.address);
     let mut bench = Bench { order, server, control, work, serial: 0 };
     let mut report = Report { machine: Machine::here(), scale: order.scale.clone(), ..Report::default() };
     report.rounds = order.rounds;
     report.cpu_counted_by = bench.server.group.method().to_owned();
     bench.fill()?;
     for workload in &order.workloads {
-        for peer in order.peers.iter().filter(|peer| workload.floor || !peer.is_floor()) {
+        let null_fs = workload.floors.contains(&Floor::NullFs);
+        for peer in order.peers.iter().filter(|peer| null_fs || !peer.is_floor()) {
             let mut row = Row::new(workload, &peer.name, peer.is_floor());
             if let Err(error) = bench.once(workload, peer, &Scale::smoke(), &mut row) {
                 row.failure = Some(format!("{error:#}"));
@@ -114,9 +125,8 @@ pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Repor
             ));
             report.rows.push(row);
         }
-        if order.floors && workload.floor {
-            report.rows.push(Row::new(workload, FLOOR_RECEIVE, true));
-        }
+        let others = workload.floors.iter().filter(|floor| order.floors && **floor != Floor::NullFs);
+        report.rows.extend(others.map(|floor| Row::new(workload, floor.name(), true)));
     }
     for round in 1..=order.rounds {
         for row in report.rows.iter_mut().filter(|row| row.failure.is_none()) {
@@ -124,9 +134,11 @@ pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Repor
                 continue;
             };
             let peer = order.peers.iter().find(|peer| peer.name == row.peer);
-            let done = match peer {
-                Some(peer) => bench.once(workload, peer, &order.scale, row),
-                None => bench.receive(workload, row),
+            let floor = workload.floors.iter().find(|floor| floor.name() == row.peer);
+            let done = match (peer, floor) {
+                (Some(peer), _) => bench.once(workload, peer, &order.scale, row),
+                (None, Some(floor)) => bench.floor(workload, *floor, row),
+                (None, None) => continue,
             };
             if let Err(error) = done {
                 row.failure = Some(format!("round {round}: {error:#}"));
@@ -143,7 +155,7 @@ impl Bench<'_> {
         for scale in [&Scale::smoke(), &self.order.scale] {
             for bucket in Bucket::ALL {
                 let (prefix, shape, count, size) = bucket.objects(scale);
-                self.control.fill(&bucket.name(scale), prefix, shape, count, size)?;
+                self.control.fill(&bucket.name(scale), prefix, shape.word(), count, size)?;
             }
         }
         Ok(())
@@ -174,16 +186,26 @@ impl Bench<'_> {
         }
         let plan = Plan {
             bucket: &bucket,
-            endpoint: &format!("http://{}", self.server.address),
+            endpoint: &if workload.tls {
+                format!("https://{}", self.server.tls_address)
+            } else {
+                format!("http://{}", self.server.address)
+            },
+            ca_file: &self.server.ca_file,
             dir: &dir,
             cache: workload.cache.then_some(&cache),
             ttl_s: workload.ttl_s,
+            memory_mib: workload.memory_mib,
+            deletes: workload.deletes,
             work,
             object_bytes: scale.big_bytes,
         };
         let command = peer.command(&plan)?;
+        row.remark = peer.remark(&plan);
         self.control.pace(Duration::ZERO, 0)?;
-        let mount = Mount::start(&command, work, &format!("{}-{}", self.serial, workload.name))?;
+        let name = format!("{}-{}", self.serial, workload.name);
+        let mount =
+            Mount::start(&command, work, &name, workload.tls.then_some(self.server.ca_file.as_path()))?;
         if let Some(read_ahead_kb) = self.order.read_ahead_kb {
             mount.set_read_ahead(read_ahead_kb)?;
         }
@@ -194,6 +216,7 @@ impl Bench<'_> {
             control: &self.control,
             server_cpu_s: &|| self.server.cpu_s(),
             scale,
+            workload,
             bucket: &bucket,
             serial: self.serial,
         };
@@ -209,26 +232,44 @@ impl Bench<'_> {
         result.with_context(|| format!("its last words: {}", mount.last_words()))
     }
 
-    /// The bare receive loop: as many bytes as the workload's.
-    fn receive(&self, workload: &Workload, row: &mut Row) -> anyhow::Result<()> {
+    /// One floor: as many bytes as the workload's, by a process of its own.
+    fn floor(&self, workload: &Workload, floor: Floor, row: &mut Row) -> anyhow::Result<()> {
         self.control.pace(Duration::ZERO, 0)?;
         self.control.reset()?;
-        let path = format!("/{}/00000000", workload.bucket.name(&self.order.scale));
+        let mut command = std::process::Command::new(std::env::current_exe()?);
+        let bytes = self.order.scale.big_bytes.to_string();
+        match floor {
+            Floor::NullFs => bail!("the null file system is mounted like a peer"),
+            Floor::PageCache => command.args(["page-cache", &bytes]),
+            Floor::Memcpy => command.args(["memcpy", &bytes]),
+            Floor::Receive => {
+                let address = if workload.tls { self.server.tls_address } else { self.server.address };
+                let path = format!("/{}/00000000", workload.bucket.name(&self.order.scale));
+                command.args(["receive", &address.to_string(), &path]);
+                if workload.tls {
+                    command.arg("--ca").arg(&self.server.ca_file);
+                }
+                &mut command
+            }
+        };
         let server_before = self.server.cpu_s();
-        let output = std::process::Command::new(std::env::current_exe()?)
-            .args(["receive", &self.server.address.to_string(), &path])
+        let output = command
             .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
             .output()
-            .context("start the receive loop")?;
+            .with_context(|| format!("start {}", floor.name()))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let Received { seconds, cpu_s, bytes } = serde_json::from_str(&text).with_context(|| {
-            format!("the receive loop failed: {}", String::from_utf8_lossy(&output.stderr))
+        let Pass { seconds, cpu_s, bytes } = serde_json::from_str(&text).with_context(|| {
+            format!("{} failed: {}", floor.name(), String::from_utf8_lossy(&output.stderr))
         })?;
+        // A read out of the page cache is paid by the reader, all else by whoever serves.
+        let (daemon_cpu_s, client_cpu_s) =
+            if floor == Floor::PageCache { (0.0, cpu_s) } else { (cpu_s, 0.0) };
         row.samples.push(Sample {
             seconds,
             bytes,
             items: 1,
-            daemon_cpu_s: cpu_s,
+            daemon_cpu_s,
+            client_cpu_s,
             server_cpu_s: self.server.cpu_s() - server_before,
             counts: self.control.counts()?,
             ..Sample::default()

@@ -1,11 +1,11 @@
 //! Just enough HTTP/1.1 for S3: a request head read from a socket, an answer written to it.
 
 use std::fmt::Write as _;
-use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::wire::Wire;
 
 /// What is escaped in a key: everything but what S3 leaves alone, and the slash.
 pub(crate) const KEY_ESCAPES: &AsciiSet =
@@ -135,6 +135,11 @@ impl Answer {
         self
     }
 
+    /// The body, where it is text.
+    pub(crate) fn text(&self) -> &str {
+        if let Body::Text(text) = &self.body { text } else { "" }
+    }
+
     /// The head as sent.
     pub(crate) fn head(&self) -> String {
         let length = match &self.body {
@@ -174,18 +179,18 @@ fn reason(status: u16) -> &'static str {
 /// One connection: bytes that came before they were asked for stay in `early`.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
+    wire: Wire,
     early: Vec<u8>,
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, early: Vec::with_capacity(8 << 10) })
+    pub(crate) fn new(wire: Wire) -> Self {
+        Self { wire, early: Vec::with_capacity(8 << 10) }
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
-        &self.stream
+    /// What answers are sent on.
+    pub(crate) fn wire(&mut self) -> &mut Wire {
+        &mut self.wire
     }
 
     /// The next request; none when the client is done.
@@ -204,7 +209,7 @@ impl Connection {
                 return Err(io::Error::other("request head too long"));
             }
             let mut bytes = [0; 8 << 10];
-            match self.stream.read(&mut bytes)? {
+            match self.wire.read(&mut bytes)? {
                 0 => return Ok(None),
                 count => self.early.extend_from_slice(&bytes[..count]),
             }
@@ -214,7 +219,7 @@ impl Connection {
     /// Tells a client that waits for leave to send its body to go on.
     pub(crate) fn go_on(&mut self, head: &Head) -> io::Result<()> {
         if head.header("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue")) {
-            self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+            self.wire.send(b"HTTP/1.1 100 Continue\r\n\r\n", false)?;
         }
         Ok(())
     }
@@ -228,7 +233,7 @@ impl Connection {
             return Ok(count);
         }
         let at_most = at_most.min(scratch.len());
-        let (_, count) = recv(&self.stream, &mut scratch[..at_most], RecvFlags::TRUNC)?;
+        let count = self.wire.discard(&mut scratch[..at_most])?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -244,20 +249,7 @@ impl Connection {
         let mut body: Vec<u8> = self.early.drain(..length.min(self.early.len())).collect();
         let have = body.len();
         body.resize(length, 0);
-        self.stream.read_exact(&mut body[have..])?;
+        self.wire.read_exact(&mut body[have..])?;
         Ok(String::from_utf8_lossy(&body).into_owned())
-    }
-
-    /// Sends bytes; `more` holds them back until what follows fills the packet.
-    pub(crate) fn send(&self, mut bytes: &[u8], more: bool) -> io::Result<()> {
-        let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
-        while !bytes.is_empty() {
-            match send(&self.stream, bytes, flags) {
-                Ok(count) => bytes = &bytes[count..],
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! A nearly free S3 server: in come S3 requests over HTTP, out go answers that cost the machine next to nothing, so that
 //! what is measured is the client's cost. Bytes read are sent by sendfile from one file of pattern; bytes written are
-//! dropped in the kernel and only their number is kept. Signatures are never checked, nothing is ever stored on disk.
+//! dropped in the kernel and only their number is kept. Over TLS both cost what encryption costs. Signatures are never
+//! checked, nothing is ever stored on disk.
 
 pub(crate) mod control;
 pub(crate) mod counters;
@@ -10,20 +11,25 @@ pub(crate) mod ops;
 pub(crate) mod store;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tls;
+mod wire;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use rustls::ServerConfig;
 
 use crate::pattern::{self, PERIOD};
 use counters::{Kind, Meters, PACED_CHUNK, Pace};
 use http::{Answer, Body, Connection, Head};
 use store::Store;
+use wire::Wire;
 
 /// Most connections at once; one more is closed at once.
 const CONNECTIONS_MAX: usize = 2048;
@@ -36,6 +42,7 @@ const DROP_MAX: usize = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct Server {
     listener: TcpListener,
+    tls: Option<(TcpListener, Arc<ServerConfig>)>,
     shared: Arc<Shared>,
 }
 
@@ -48,13 +55,18 @@ struct Shared {
 }
 
 impl Server {
-    /// Listens on loopback; port 0 takes a free one.
+    /// Listens on loopback; port 0 takes a free one. With `ca_file` also on a port for TLS, whose certificate the authority
+    /// signed that is written there; both ports show the same buckets and the same counters.
     ///
     /// # Errors
-    /// The port is taken, or there is no memory for the pattern.
-    pub(crate) fn bind(port: u16) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
-            .with_context(|| format!("listen on 127.0.0.1:{port}"))?;
+    /// The port is taken, there is no memory for the pattern, or the file can't be written.
+    pub(crate) fn bind(port: u16, ca_file: Option<&Path>) -> anyhow::Result<Self> {
+        let listen = |port| {
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+                .with_context(|| format!("listen on 127.0.0.1:{port}"))
+        };
+        let listener = listen(port)?;
+        let tls = ca_file.map(|file| anyhow::Ok((listen(0)?, tls::server(file)?))).transpose()?;
         let pattern = pattern_file().context("make the pattern in memory (64 MiB)")?;
         let shared = Shared {
             store: Store::default(),
@@ -62,15 +74,16 @@ impl Server {
             pattern,
             connected: AtomicUsize::new(0),
         };
-        Ok(Self { listener, shared: Arc::new(shared) })
+        Ok(Self { listener, tls, shared: Arc::new(shared) })
     }
 
-    /// Where it listens.
+    /// Where it listens, and where for TLS.
     ///
     /// # Errors
     /// The socket has no address, which cannot be once bound.
-    pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
-        Ok(self.listener.local_addr()?)
+    pub(crate) fn addresses(&self) -> anyhow::Result<(SocketAddr, Option<SocketAddr>)> {
+        let tls = self.tls.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?;
+        Ok((self.listener.local_addr()?, tls))
     }
 
     /// Serves, one thread a connection, until the process ends.
@@ -78,23 +91,41 @@ impl Server {
     /// # Errors
     /// No more connections can be accepted.
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        loop {
-            let (stream, _) = self.listener.accept().context("accept a connection")?;
-            if self.shared.connected.fetch_add(1, Relaxed) >= CONNECTIONS_MAX {
-                self.shared.connected.fetch_sub(1, Relaxed);
-                continue;
-            }
-            self.shared.meters.connections.fetch_add(1, Relaxed);
+        if let Some((listener, config)) = self.tls {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().stack_size(STACK);
-            thread
-                .spawn(move || {
-                    // A client that hangs up in the middle is its own business.
-                    let _ = Connection::new(stream).and_then(|connection| serve(&shared, connection));
-                    shared.connected.fetch_sub(1, Relaxed);
-                })
-                .context("start a connection's thread")?;
+            std::thread::spawn(move || {
+                // Without its second port it is no server: whoever waits for an answer there would wait for ever.
+                if let Err(error) = accept(&listener, &shared, Some(&config)) {
+                    eprintln!("{error:#}");
+                    std::process::exit(1);
+                }
+            });
         }
+        accept(&self.listener, &self.shared, None)
+    }
+}
+
+fn accept(
+    listener: &TcpListener,
+    shared: &Arc<Shared>,
+    tls: Option<&Arc<ServerConfig>>,
+) -> anyhow::Result<()> {
+    loop {
+        let (stream, _) = listener.accept().context("accept a connection")?;
+        if shared.connected.fetch_add(1, Relaxed) >= CONNECTIONS_MAX {
+            shared.connected.fetch_sub(1, Relaxed);
+            continue;
+        }
+        shared.meters.connections.fetch_add(1, Relaxed);
+        let (shared, tls) = (Arc::clone(shared), tls.cloned());
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        thread
+            .spawn(move || {
+                // A client that hangs up in the middle is its own business.
+                let _ = Wire::new(stream, tls).and_then(|wire| serve(&shared, Connection::new(wire)));
+                shared.connected.fetch_sub(1, Relaxed);
+            })
+            .context("start a connection's thread")?;
     }
 }
 
@@ -115,7 +146,7 @@ fn serve(shared: &Shared, mut connection: Connection) -> io::Result<()> {
     while let Some(head) = connection.next()? {
         if head.path.starts_with("/-/") {
             let answer = control::answer(&shared.store, &shared.meters, &head);
-            send_answer(shared, &connection, &answer, &mut pace)?;
+            connection.wire().send((answer.head() + answer.text()).as_bytes(), false)?;
             continue;
         }
         let kind = ops::kind(&head);
@@ -124,7 +155,7 @@ fn serve(shared: &Shared, mut connection: Connection) -> io::Result<()> {
             (head.content_length(), head.payload_length(), head.header("transfer-encoding"))
         else {
             let refusal = Answer::error(411, "MissingContentLength");
-            return send_answer(shared, &connection, &refusal, &mut pace);
+            return send_answer(shared, &mut connection, &refusal, &mut pace);
         };
         connection.go_on(&head)?;
         let kept = take_body(shared, &mut connection, kind, length, &mut scratch, &mut pace)?;
@@ -136,11 +167,12 @@ fn serve(shared: &Shared, mut connection: Connection) -> io::Result<()> {
         if answer.status >= 400 {
             shared.meters.errors.fetch_add(1, Relaxed);
         }
-        send_answer(shared, &connection, &answer, &mut pace)?;
+        send_answer(shared, &mut connection, &answer, &mut pace)?;
         if closes(&head) {
-            return Ok(());
+            break;
         }
     }
+    connection.wire().finish();
     Ok(())
 }
 
@@ -178,42 +210,35 @@ fn take_body(
     Ok(String::new())
 }
 
-fn send_answer(shared: &Shared, connection: &Connection, answer: &Answer, pace: &mut Pace) -> io::Result<()> {
+fn send_answer(
+    shared: &Shared,
+    connection: &mut Connection,
+    answer: &Answer,
+    pace: &mut Pace,
+) -> io::Result<()> {
     let mut head = answer.head();
+    let wire = connection.wire();
     match &answer.body {
-        Body::Length(_) => connection.send(head.as_bytes(), false),
+        Body::Length(_) => wire.send(head.as_bytes(), false),
         Body::Text(text) => {
             shared.meters.bytes_sent.fetch_add(text.len() as u64, Relaxed);
             head.push_str(text);
-            connection.send(head.as_bytes(), false)
+            wire.send(head.as_bytes(), false)
         }
         Body::Pattern { base, offset, len } => {
-            connection.send(head.as_bytes(), *len > 0)?;
-            send_pattern(shared, connection, base + offset, *len, pace)
+            wire.send(head.as_bytes(), *len > 0)?;
+            send_pattern(shared, wire, base + offset, *len, pace)
         }
     }
 }
 
-fn send_pattern(
-    shared: &Shared,
-    connection: &Connection,
-    from: u64,
-    len: u64,
-    pace: &mut Pace,
-) -> io::Result<()> {
+fn send_pattern(shared: &Shared, wire: &mut Wire, from: u64, len: u64, pace: &mut Pace) -> io::Result<()> {
     let rate = shared.meters.rate_bytes_per_s.load(Relaxed);
     let (mut position, mut left) = (from % PERIOD, len);
     while left > 0 {
         let at_most = if rate > 0 { left.min(PACED_CHUNK) } else { left };
         let count = at_most.min(PERIOD - position);
-        let mut at = position;
-        let sent =
-            match rustix::fs::sendfile(connection.stream(), &shared.pattern, Some(&mut at), count as usize) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent) => sent as u64,
-                Err(rustix::io::Errno::INTR) => 0,
-                Err(error) => return Err(error.into()),
-            };
+        let sent = wire.send_file(&shared.pattern, position, count as usize)? as u64;
         shared.meters.bytes_sent.fetch_add(sent, Relaxed);
         position = (position + sent) % PERIOD;
         left -= sent;

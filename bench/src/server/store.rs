@@ -51,6 +51,8 @@ pub(crate) enum Shape {
     Dates,
     /// `012/034/00000042`, ten files a folder, ten folders a folder
     Tree,
+    /// All in one folder, eight folders down
+    Deep,
 }
 
 impl std::str::FromStr for Shape {
@@ -62,12 +64,24 @@ impl std::str::FromStr for Shape {
             "hex" => Self::Hex,
             "dates" => Self::Dates,
             "tree" => Self::Tree,
-            other => bail!("no such shape: {other} (counter, hex, dates, tree)"),
+            "deep" => Self::Deep,
+            other => bail!("no such shape: {other} (counter, hex, dates, tree, deep)"),
         })
     }
 }
 
 impl Shape {
+    /// The word that is read back.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Hex => "hex",
+            Self::Dates => "dates",
+            Self::Tree => "tree",
+            Self::Deep => "deep",
+        }
+    }
+
     /// Name of the object with this number, below the prefix.
     pub(crate) fn name(self, number: u64) -> String {
         match self {
@@ -78,6 +92,7 @@ impl Shape {
                 format!("{}/{:02}/{:02}/{number:08}", 2020 + day / 336, day / 28 % 12 + 1, day % 28 + 1)
             }
             Self::Tree => format!("{:03}/{:03}/{number:08}", number / 100, number / 10 % 10),
+            Self::Deep => format!("eight/folders/down/one/after/the/other/lies/{number:08}"),
         }
     }
 }

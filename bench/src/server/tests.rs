@@ -1,16 +1,19 @@
 //! The server asked over a real socket by the smallest client there is.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::Server;
+use rustls::{ClientConnection, StreamOwned};
+
 use super::control::Control;
 use super::ops::between;
+use super::store::Shape;
+use super::{Server, tls};
 use crate::pattern;
 
-struct Client {
-    stream: TcpStream,
+struct Client<S = TcpStream> {
+    stream: S,
     control: Control,
 }
 
@@ -31,17 +34,39 @@ impl Response {
     }
 }
 
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
+}
+
 impl Client {
     /// A client of a server of its own; the server's thread ends with the process.
     fn start() -> Self {
-        let server = Server::bind(0).unwrap();
-        let address = server.address().unwrap();
+        let server = Server::bind(0, None).unwrap();
+        let (address, over_tls) = server.addresses().unwrap();
+        assert_eq!(over_tls, None);
         std::thread::spawn(move || server.run());
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self { stream: connect(address), control: Control::new(address) }
+    }
+}
+
+impl Client<StreamOwned<ClientConnection, TcpStream>> {
+    /// The same over TLS.
+    fn start_tls() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let ca_file = folder.path().join("ca.pem");
+        let server = Server::bind(0, Some(&ca_file)).unwrap();
+        let (address, over_tls) = server.addresses().unwrap();
+        std::thread::spawn(move || server.run());
+        let host = tls::HOST.try_into().unwrap();
+        let session = ClientConnection::new(tls::client(&ca_file).unwrap(), host).unwrap();
+        let stream = StreamOwned::new(session, connect(over_tls.unwrap()));
         Self { stream, control: Control::new(address) }
     }
+}
 
+impl<S: Read + Write> Client<S> {
     fn send(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
         let mut head = format!("{method} {target} HTTP/1.1\r\nHost: x\r\ncontent-length: {}\r\n", body.len());
         for (name, value) in headers {
@@ -190,6 +215,31 @@ fn the_pages_of_100_000_keys_are_complete_and_in_order() {
 }
 
 #[test]
+fn the_names_of_each_shape_are_unique_in_order_and_all_there() {
+    let mut client = Client::start();
+    let count = 100_000;
+    for shape in ["counter", "hex", "dates", "deep"] {
+        client.control.fill(shape, "dir/", shape, count, 1).unwrap();
+        let (mut keys, mut token) = (Vec::new(), String::new());
+        loop {
+            let page = client.send("GET", &format!("/{shape}?list-type=2{token}"), &[], b"");
+            keys.extend(between(page.text(), "<Key>", "</Key>").map(str::to_owned));
+            let next = between(page.text(), "<NextContinuationToken>", "</NextContinuationToken>").next();
+            match next {
+                Some(next) => token = format!("&continuation-token={}", next.replace('%', "%25")),
+                None => break,
+            }
+        }
+        assert_eq!(keys.len() as u64, count, "{shape}");
+        assert!(keys.windows(2).all(|pair| pair[0] < pair[1]), "{shape}: not in order, or twice");
+        let name = |number| format!("dir/{}", shape.parse::<Shape>().unwrap().name(number));
+        let mut expected: Vec<String> = (0..count).map(name).collect();
+        expected.sort();
+        assert_eq!(keys, expected, "{shape}");
+    }
+}
+
+#[test]
 fn latency_and_rate_hold_an_answer_back() {
     let mut client = Client::start();
     client.control.fill("b", "f", "counter", 1, 4 << 20).unwrap();
@@ -211,4 +261,44 @@ fn an_expected_body_is_asked_for_before_it_comes() {
     client.stream.write_all(b"abc").unwrap();
     assert_eq!(client.receive(false).status, 200);
     assert_eq!(client.control.count("b", "k").unwrap(), (1, 3));
+}
+
+#[test]
+fn over_tls_every_byte_of_the_pattern_comes_and_bodies_are_counted() {
+    let mut client = Client::start_tls();
+    let size = pattern::PERIOD + (1 << 20);
+    client.control.fill("b", "f", "counter", 1, size).unwrap();
+    let whole = client.send("GET", "/b/f00000000", &[], b"");
+    assert_eq!((whole.status, whole.body.len() as u64), (200, size));
+    pattern::check(pattern::base_of("f00000000"), 0, &whole.body).unwrap();
+    let range = client.send("GET", "/b/f00000000", &[("range", "bytes=5000-70000")], b"");
+    assert_eq!((range.status, range.body.len()), (206, 65_001));
+    pattern::check(pattern::base_of("f00000000"), 5000, &range.body).unwrap();
+    let body = vec![7; 300_000];
+    assert_eq!(client.send("PUT", "/b/k", &[], &body).status, 200);
+    assert_eq!(client.control.count("b", "k").unwrap(), (1, 300_000));
+    let counts = client.control.counts().unwrap();
+    assert_eq!((counts.bytes_sent, counts.bytes_received), (size + 65_001, 300_000));
+    assert_eq!(client.stream.conn.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
+}
+
+#[test]
+fn over_tls_the_last_word_is_a_goodbye_and_no_cut() {
+    let mut client = Client::start_tls();
+    client.control.fill("b", "f", "counter", 1, 10).unwrap();
+    client.stream.write_all(b"GET /b/f00000000 HTTP/1.1\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    client.stream.read_to_end(&mut answer).unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200 "));
+}
+
+#[test]
+fn a_client_that_trusts_another_authority_is_told_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    tls::server(&folder.path().join("other.pem")).unwrap();
+    let stranger = tls::client(&folder.path().join("other.pem")).unwrap();
+    let mut client = Client::start_tls();
+    client.stream.conn = ClientConnection::new(stranger, tls::HOST.try_into().unwrap()).unwrap();
+    let refused = client.stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap_err();
+    assert!(refused.to_string().contains("certificate"), "{refused}");
 }

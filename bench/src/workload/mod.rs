@@ -1,5 +1,8 @@
 //! What is asked of a mount: each workload prepares, measures one stretch of work, and checks what it was given.
 
+pub(crate) mod fio;
+mod fio_table;
+pub(crate) mod mapped;
 mod names;
 mod read;
 mod table;
@@ -10,10 +13,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::floor::Floor;
 use crate::meter::own_cpu_s;
 use crate::mount::Mount;
 use crate::server::control::Control;
 use crate::server::counters::Counts;
+use crate::server::store::Shape;
+pub(crate) use fio_table::FIO;
 pub(crate) use table::WORKLOADS;
 
 /// How long a peer that stores after close may take before it counts as failed.
@@ -42,13 +48,21 @@ pub(crate) struct Workload {
     pub(crate) latency_ms: u64,
     /// Bytes a second of each connection, in MB/s; 0 as fast as it goes.
     pub(crate) rate_mb: u64,
+    /// Over TLS 1.3.
+    pub(crate) tls: bool,
     /// Mounted with a disk cache.
     pub(crate) cache: bool,
+    /// Mounted with so much memory for data, in MiB.
+    pub(crate) memory_mib: Option<u32>,
+    /// Mounted so that files may be removed.
+    pub(crate) deletes: bool,
+    /// The job, where fio does the work.
+    pub(crate) fio: Option<&'static str>,
     /// Mounted with names and attributes kept so long, in seconds.
     pub(crate) ttl_s: Option<u32>,
     pub(crate) unit: Unit,
-    /// The null file system can serve it.
-    pub(crate) floor: bool,
+    /// What nobody gets below in it.
+    pub(crate) floors: &'static [Floor],
     pub(crate) run: fn(&Job<'_>) -> anyhow::Result<Sample>,
 }
 
@@ -59,10 +73,20 @@ pub(crate) enum Bucket {
     Big,
     /// Forty objects of 64 GiB.
     Huge,
+    /// Four objects of 5 MiB.
+    Medium,
+    /// Four objects of one byte.
+    Byte,
     /// Files of 100 KiB in one directory.
     Small,
-    /// Many names in one directory.
+    /// Many names in one directory, counted up.
     Names,
+    /// The same by chance.
+    NamesHex,
+    /// The same in folders of a hundred, by year, month and day.
+    NamesDates,
+    /// The same eight folders down.
+    NamesDeep,
     /// Ten files a folder, ten folders a folder.
     Tree,
     /// Empty.
@@ -71,9 +95,21 @@ pub(crate) enum Bucket {
 
 impl Bucket {
     /// All of them.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Big, Self::Huge, Self::Small, Self::Names, Self::Tree, Self::Write];
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Big,
+        Self::Huge,
+        Self::Medium,
+        Self::Byte,
+        Self::Small,
+        Self::Names,
+        Self::NamesHex,
+        Self::NamesDates,
+        Self::NamesDeep,
+        Self::Tree,
+        Self::Write,
+    ];
     const HUGE_OBJECT: u64 = 64 << 30;
+    const MEDIUM_OBJECT: u64 = 5 << 20;
     const SMALL_OBJECT: u64 = 100 << 10;
 
     /// The bucket's name at this scale.
@@ -82,20 +118,26 @@ impl Bucket {
     }
 
     /// Prefix, shape, number and size of its objects.
-    pub(crate) fn objects(self, scale: &Scale) -> (&'static str, &'static str, u64, u64) {
+    pub(crate) fn objects(self, scale: &Scale) -> (&'static str, Shape, u64, u64) {
         match self {
-            Self::Big => ("", "counter", 4, scale.big_bytes),
-            Self::Huge => ("", "counter", 40, Self::HUGE_OBJECT),
-            Self::Small => ("dir/", "counter", scale.files, Self::SMALL_OBJECT),
-            Self::Names => ("dir/", "counter", scale.names, 1),
-            Self::Tree => ("", "tree", scale.tree, 1),
-            Self::Write => ("", "counter", 0, 0),
+            Self::Big => ("", Shape::Counter, 4, scale.big_bytes),
+            Self::Huge => ("", Shape::Counter, 40, Self::HUGE_OBJECT),
+            Self::Medium => ("", Shape::Counter, 4, Self::MEDIUM_OBJECT),
+            Self::Byte => ("", Shape::Counter, 4, 1),
+            Self::Small => ("dir/", Shape::Counter, scale.files, Self::SMALL_OBJECT),
+            Self::Names => ("dir/", Shape::Counter, scale.names, 1),
+            Self::NamesHex => ("dir/", Shape::Hex, scale.names, 1),
+            Self::NamesDates => ("dir/", Shape::Dates, scale.names, 1),
+            Self::NamesDeep => ("dir/", Shape::Deep, scale.names, 1),
+            Self::Tree => ("", Shape::Tree, scale.tree, 1),
+            Self::Write => ("", Shape::Counter, 0, 0),
         }
     }
 }
 
 /// How much of everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Scale {
     /// Part of the buckets' names.
     pub(crate) name: String,
@@ -108,6 +150,8 @@ pub(crate) struct Scale {
     pub(crate) created: u64,
     /// How long random reads go on.
     pub(crate) random_for: Duration,
+    /// How long each of fio's jobs goes on.
+    pub(crate) fio_for: Duration,
     /// Every byte is checked, not a sample.
     pub(crate) check_all: bool,
 }
@@ -123,6 +167,7 @@ impl Scale {
             tree: 120,
             created: 3,
             random_for: Duration::from_millis(500),
+            fio_for: Duration::from_millis(500),
             check_all: true,
         }
     }
@@ -134,6 +179,7 @@ pub(crate) struct Job<'a> {
     pub(crate) control: &'a Control,
     pub(crate) server_cpu_s: &'a (dyn Fn() -> f64 + Sync),
     pub(crate) scale: &'a Scale,
+    pub(crate) workload: &'a Workload,
     /// Bucket the workload is mounted on.
     pub(crate) bucket: &'a str,
     /// Different in every run, for names that must be new.
@@ -147,6 +193,10 @@ pub(crate) struct Work {
     pub(crate) bytes: u64,
     /// Files, reads or names.
     pub(crate) items: u64,
+    /// How long it took by the clock of the process that did it, where that is not ours.
+    pub(crate) seconds: Option<f64>,
+    /// CPU seconds of that process.
+    pub(crate) child_cpu_s: f64,
 }
 
 /// The figures of one run.
@@ -183,15 +233,15 @@ impl Job<'_> {
         self.control.reset()?;
         let before = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
         let begun = Instant::now();
-        let Work { bytes, items } = work()?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let Work { bytes, items, seconds, child_cpu_s } = work()?;
+        let seconds = seconds.unwrap_or_else(|| begun.elapsed().as_secs_f64());
         let after = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
         Ok(Sample {
             seconds,
             bytes,
             items,
             daemon_cpu_s: after.0 - before.0,
-            client_cpu_s: after.1 - before.1,
+            client_cpu_s: after.1 - before.1 + child_cpu_s,
             server_cpu_s: after.2 - before.2,
             peak_rss_bytes: self.mount.peak_rss(),
             counts: self.control.counts()?,

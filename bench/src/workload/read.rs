@@ -14,17 +14,17 @@ use crate::pattern::{base_of, check};
 
 /// Size of a sequential read in bytes.
 const READ: usize = 1 << 20;
-const PAGE: usize = 4096;
-const RANDOM_THREADS: u64 = 16;
+pub(super) const PAGE: usize = 4096;
+pub(super) const RANDOM_THREADS: u64 = 16;
 /// Files whose first byte is timed.
 const FIRST_BYTES: u64 = 20;
 /// Odd, so that multiples of it visit every page of a power of two once, far from one another.
-const STRIDE: u64 = 0x9e37_79b1;
+pub(super) const STRIDE: u64 = 0x9e37_79b1;
 /// How long a cache may take to write down what it was given.
 const CACHE_SETTLES: Duration = Duration::from_secs(1);
 
 /// Name of the object with this number in a bucket of counters.
-fn numbered(number: u64) -> String {
+pub(super) fn numbered(number: u64) -> String {
     format!("{number:08}")
 }
 
@@ -63,7 +63,7 @@ pub(super) fn first_byte(job: &Job<'_>) -> anyhow::Result<Sample> {
             file.read_exact_at(&mut page, 0).with_context(|| format!("read the start of {name}"))?;
             check(base_of(&name), 0, &page)?;
         }
-        Ok(Work { bytes: FIRST_BYTES * PAGE as u64, items: FIRST_BYTES })
+        Ok(Work { bytes: FIRST_BYTES * PAGE as u64, items: FIRST_BYTES, ..Work::default() })
     })
 }
 
@@ -110,7 +110,7 @@ fn stream(job: &Job<'_>, number: u64, flags: OFlags) -> anyhow::Result<Work> {
         look(job, &name, offset, &buf[..wanted])?;
     }
     ensure!(file.read_at(&mut buf[..PAGE], size)? == 0, "{name} goes on behind its end");
-    Ok(Work { bytes: size, items: 1 })
+    Ok(Work { bytes: size, items: 1, ..Work::default() })
 }
 
 /// Checks what was read: all of it when the scale says so, else the first and the last page.
@@ -167,7 +167,10 @@ fn open(path: &Path, flags: OFlags) -> anyhow::Result<File> {
 }
 
 /// The same work in `count` threads, each with its number; the sum.
-fn in_threads(count: u64, work: impl Fn(u64) -> anyhow::Result<Work> + Sync) -> anyhow::Result<Work> {
+pub(super) fn in_threads(
+    count: u64,
+    work: impl Fn(u64) -> anyhow::Result<Work> + Sync,
+) -> anyhow::Result<Work> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..count)
             .map(|number| {

@@ -1,35 +1,52 @@
 //! The workloads by name.
 
-use super::{Bucket, Unit, Workload, names, read, write};
+use super::{Bucket, Unit, Workload, mapped, names, read, write};
+use crate::floor::Floor;
 
 /// The plainest workload; the others say where they differ.
-const PLAIN: Workload = Workload {
+pub(super) const PLAIN: Workload = Workload {
     name: "",
     about: "",
     bucket: Bucket::Big,
     latency_ms: 0,
     rate_mb: 0,
+    tls: false,
     cache: false,
+    memory_mib: None,
+    deletes: false,
+    fio: None,
     ttl_s: None,
     unit: Unit::GiB,
-    floor: false,
+    floors: &[],
     run: read::sequential,
 };
 
 /// All workloads, in the order of the table.
 pub(crate) const WORKLOADS: &[Workload] = &[
-    Workload { name: "seq_read", about: "one file, 1 MiB reads", floor: true, ..PLAIN },
+    Workload {
+        name: "seq_read",
+        about: "one file, 1 MiB reads",
+        floors: &[Floor::NullFs, Floor::Receive, Floor::PageCache, Floor::Memcpy],
+        ..PLAIN
+    },
     Workload {
         name: "seq_read_4",
         about: "four files at once, 1 MiB reads",
-        floor: true,
+        floors: &[Floor::NullFs, Floor::Receive],
+        run: read::sequential_4,
+        ..PLAIN
+    },
+    Workload {
+        name: "seq_read_4_small_memory",
+        about: "the same with 128 MiB of memory for data",
+        memory_mib: Some(128),
         run: read::sequential_4,
         ..PLAIN
     },
     Workload {
         name: "seq_read_direct",
         about: "one file, 1 MiB reads, O_DIRECT",
-        floor: true,
+        floors: &[Floor::NullFs, Floor::Receive],
         run: read::direct,
         ..PLAIN
     },
@@ -41,12 +58,28 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "seq_read_tls",
+        about: "one file, 1 MiB reads, over TLS 1.3",
+        tls: true,
+        floors: &[Floor::Receive],
+        ..PLAIN
+    },
+    Workload {
         name: "random_4k",
         about: "4 KiB reads by 16 threads in a file of 64 GiB; 20 ms a request",
         bucket: Bucket::Huge,
         latency_ms: 20,
         unit: Unit::PerSecond,
         run: read::random,
+        ..PLAIN
+    },
+    Workload {
+        name: "random_4k_mmap",
+        about: "the same by page faults in a mapping, MADV_RANDOM",
+        bucket: Bucket::Huge,
+        latency_ms: 20,
+        unit: Unit::PerSecond,
+        run: mapped::random,
         ..PLAIN
     },
     Workload {
@@ -94,6 +127,33 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "list_hex",
+        about: "the same, names by chance",
+        bucket: Bucket::NamesHex,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::list,
+        ..PLAIN
+    },
+    Workload {
+        name: "list_dates",
+        about: "the same names in folders of 100, by year, month and day; 20 ms a request",
+        bucket: Bucket::NamesDates,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::list,
+        ..PLAIN
+    },
+    Workload {
+        name: "list_deep",
+        about: "all names of one big directory that is eight folders down; 20 ms a request",
+        bucket: Bucket::NamesDeep,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::list,
+        ..PLAIN
+    },
+    Workload {
         name: "walk",
         about: "a tree of small folders, every file looked at",
         bucket: Bucket::Tree,
@@ -109,8 +169,16 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "write_tls",
+        about: "the same over TLS 1.3",
+        bucket: Bucket::Write,
+        tls: true,
+        run: write::one,
+        ..PLAIN
+    },
+    Workload {
         name: "write_slow",
-        about: "the same; 20 ms a request, 90 MB/s a connection",
+        about: "one file, 1 MiB writes, closed; 20 ms a request, 90 MB/s a connection",
         bucket: Bucket::Write,
         latency_ms: 20,
         rate_mb: 90,

@@ -25,7 +25,7 @@ pub(super) fn one(job: &Job<'_>) -> anyhow::Result<Sample> {
         }
         // The store is asked afterwards: an error of close shows as an object that never comes.
         drop(file);
-        Ok(Work { bytes: size, items: 1 })
+        Ok(Work { bytes: size, items: 1, ..Work::default() })
     })
 }
 
@@ -40,7 +40,7 @@ pub(super) fn small(job: &Job<'_>) -> anyhow::Result<Sample> {
             file.write_all(&buf).with_context(|| format!("write {key}"))?;
             drop(file);
         }
-        Ok(Work { bytes: job.scale.created * SMALL as u64, items: job.scale.created })
+        Ok(Work { bytes: job.scale.created * SMALL as u64, items: job.scale.created, ..Work::default() })
     })
 }
 

@@ -1,0 +1,271 @@
+//! The command line: words in, peers and sizes out. Nothing is measured here.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::{Args, Parser, Subcommand};
+
+use crate::peers::Peer;
+use crate::workload::{Scale, Workload};
+
+#[derive(Debug, Parser)]
+#[command(version, about = "What mount-s3 costs, beside its peers")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure file systems side by side, in interleaved rounds
+    Run(Box<RunArgs>),
+    /// The same with the program fio and the jobs that AWS's mount-s3 is published with
+    Fio(Box<FioArgs>),
+    /// Run every workload once, tiny and with every byte checked; fails if mount-s3 can't do one
+    Smoke {
+        /// Our mount-s3; without, the one that stands beside this program
+        #[arg(long, value_name = "PROGRAM")]
+        mount: Option<PathBuf>,
+    },
+    /// Show what moved between two runs, against their spread
+    Compare { before: PathBuf, after: PathBuf },
+    /// Show a run that was kept: its table, or with --html a page of it
+    Report {
+        report: PathBuf,
+        /// Write one page with charts here, which a browser shows without a network
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
+    },
+    /// List the workloads, and fio's jobs
+    Workloads,
+    /// Say how to get the peers
+    Peers,
+    /// Serve S3 on loopback and nothing else; prints its address, with --tls that for TLS on a second line
+    Serve {
+        /// Port on 127.0.0.1; 0 takes a free one
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+        /// Run on this processor only
+        #[arg(long)]
+        cpu: Option<usize>,
+        /// Serve TLS 1.3 too, on a port of its own; the certificate to trust is written to this file
+        #[arg(long, value_name = "CA_FILE")]
+        tls: Option<PathBuf>,
+    },
+    /// Receive one object and throw it away (the floor of reading)
+    #[command(hide = true)]
+    Receive {
+        server: SocketAddr,
+        path: String,
+        /// Over TLS, trusting this certificate
+        #[arg(long)]
+        ca: Option<PathBuf>,
+    },
+    /// Read a file that is in memory (the floor of reading what is cached)
+    #[command(hide = true)]
+    PageCache { bytes: u64 },
+    /// Copy memory (the floor of moving bytes)
+    #[command(hide = true)]
+    Memcpy { bytes: u64 },
+    /// Read pages of a mapped file
+    #[command(hide = true)]
+    MappedReads { file: PathBuf, random_ms: u64 },
+    /// Serve files out of memory (the floor of FUSE)
+    #[command(hide = true)]
+    NullFs { dir: PathBuf, size: u64 },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Only this workload; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) workload: Vec<String>,
+    #[command(flatten)]
+    pub(crate) peers: PeerArgs,
+    #[command(flatten)]
+    pub(crate) rounds: RoundArgs,
+    /// Leave out the floors: receive loop, null file system, page cache, memcpy
+    #[arg(long)]
+    pub(crate) no_floors: bool,
+    /// Size of a big file; a power of two
+    #[arg(long, default_value_t = 1024)]
+    big_mib: u64,
+    /// Small files read
+    #[arg(long, default_value_t = 1000)]
+    files: u64,
+    /// Names in the big directory
+    #[arg(long, default_value_t = 100_000)]
+    names: u64,
+    /// Files in the tree
+    #[arg(long, default_value_t = 5000)]
+    tree: u64,
+    /// Small files created
+    #[arg(long, default_value_t = 50)]
+    created: u64,
+    /// How long random reads go on
+    #[arg(long, default_value_t = 5)]
+    random_s: u64,
+    /// Check every byte that is read, not a sample
+    #[arg(long)]
+    check_all: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FioArgs {
+    /// Only this job; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) job: Vec<String>,
+    #[command(flatten)]
+    pub(crate) peers: PeerArgs,
+    #[command(flatten)]
+    pub(crate) rounds: RoundArgs,
+    /// How long a job goes on
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=120))]
+    runtime_s: u64,
+}
+
+/// Whom to measure.
+#[derive(Debug, Args)]
+pub(crate) struct PeerArgs {
+    /// Our mount-s3, or any program that takes the same flags
+    #[arg(long, value_name = "PROGRAM")]
+    mount: Option<PathBuf>,
+    /// Another file system, as NAME=COMMAND; see `bench peers`
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = Peer::parse)]
+    peer: Vec<Peer>,
+    /// Debian's s3fs
+    #[arg(long)]
+    s3fs: bool,
+    /// Debian's rclone
+    #[arg(long)]
+    rclone: bool,
+    /// geesefs, from the path if no program is named
+    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "geesefs")]
+    geesefs: Option<PathBuf>,
+    /// AWS's engine: the program that bench/aws builds
+    #[arg(long, value_name = "PROGRAM")]
+    aws: Option<PathBuf>,
+}
+
+impl PeerArgs {
+    /// The peers, ours first.
+    ///
+    /// # Errors
+    /// A program that is not there.
+    pub(crate) fn peers(&self) -> anyhow::Result<Vec<Peer>> {
+        let mut peers = Vec::new();
+        peers.extend(self.mount.as_deref().map(found).transpose()?.map(Peer::mount_s3));
+        peers.extend(self.peer.iter().cloned());
+        peers.extend(self.s3fs.then(Peer::s3fs));
+        peers.extend(self.rclone.then(Peer::rclone));
+        peers.extend(self.geesefs.clone().map(Peer::geesefs));
+        peers.extend(self.aws.as_deref().map(found).transpose()?.map(Peer::aws));
+        Ok(peers)
+    }
+}
+
+/// The absolute path of a program: a mount is started in other surroundings.
+pub(crate) fn found(program: &Path) -> anyhow::Result<PathBuf> {
+    std::fs::canonicalize(program).with_context(|| format!("find {}", program.display()))
+}
+
+/// How often, on what, and where the figures go.
+#[derive(Debug, Args)]
+pub(crate) struct RoundArgs {
+    #[arg(long, default_value_t = 3)]
+    pub(crate) rounds: usize,
+    /// Keep the figures here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Draw them on one page here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Run the server on this processor only
+    #[arg(long, value_name = "CPU")]
+    pub(crate) server_cpu: Option<usize>,
+    /// Read-ahead given to every mount (root only)
+    #[arg(long, value_name = "KIB")]
+    pub(crate) read_ahead_kb: Option<u64>,
+}
+
+impl RunArgs {
+    /// How much of everything.
+    ///
+    /// # Errors
+    /// A size that random reads can't be spread over.
+    pub(crate) fn scale(&self) -> anyhow::Result<Scale> {
+        ensure!(self.big_mib.is_power_of_two(), "--big-mib is a power of two, not {}", self.big_mib);
+        Ok(Scale {
+            name: "full".to_owned(),
+            big_bytes: self.big_mib << 20,
+            files: self.files,
+            names: self.names,
+            tree: self.tree,
+            created: self.created,
+            random_for: Duration::from_secs(self.random_s),
+            fio_for: Duration::ZERO,
+            check_all: self.check_all,
+        })
+    }
+}
+
+impl FioArgs {
+    /// fio's jobs have sizes of their own: only the time is to be said.
+    pub(crate) fn scale(&self) -> Scale {
+        Scale { name: "fio".to_owned(), fio_for: Duration::from_secs(self.runtime_s), ..Scale::smoke() }
+    }
+}
+
+/// Those of `table` that are wanted, all of them if none is named. fio's jobs go by their files' names.
+///
+/// # Errors
+/// A name that the table has not.
+pub(crate) fn chosen<'t>(table: &'t [Workload], names: &[String]) -> anyhow::Result<Vec<&'t Workload>> {
+    let short = |workload: &Workload| workload.name.strip_prefix("fio_").unwrap_or(workload.name);
+    let is = |workload: &Workload, name: &String| name == workload.name || name == short(workload);
+    for name in names {
+        let known = || table.iter().map(short).collect::<Vec<_>>().join(", ");
+        ensure!(
+            table.iter().any(|workload| is(workload, name)),
+            "nothing is called {name}; there are {}",
+            known()
+        );
+    }
+    let wanted = |workload: &&Workload| names.is_empty() || names.iter().any(|name| is(workload, name));
+    Ok(table.iter().filter(wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::{FIO, WORKLOADS};
+
+    #[test]
+    fn workloads_and_jobs_are_chosen_by_name_and_a_stranger_is_refused() {
+        let names = |table: &'static [Workload], names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            chosen(table, &names)
+                .map(|chosen| chosen.iter().map(|workload| workload.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(WORKLOADS, &["walk", "seq_read"]).unwrap(), ["seq_read", "walk"]);
+        assert_eq!(names(FIO, &["ttfb", "fio_seq_read"]).unwrap(), ["fio_seq_read", "fio_ttfb"]);
+        assert_eq!(names(FIO, &[]).unwrap().len(), FIO.len());
+        assert!(names(WORKLOADS, &["nonsense"]).unwrap_err().to_string().contains("there are seq_read, "));
+    }
+
+    #[test]
+    fn every_name_of_both_tables_is_its_own() {
+        let mut names: Vec<_> = WORKLOADS.iter().chain(FIO).map(|workload| workload.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+}

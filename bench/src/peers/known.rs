@@ -1,0 +1,130 @@
+//! The commands of the file systems we know. All are told the same part size; TTL, cache and memory where the workload says
+//! so; everything else stays as each one sets it.
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use super::Plan;
+
+/// Part size that every peer is told, in MiB.
+const PART_MIB: u32 = 8;
+
+/// The flags of those that are set, each with its value.
+fn flags<const N: usize>(flags: [(&str, Option<String>); N]) -> String {
+    let set = flags.into_iter().filter_map(|(flag, value)| Some(format!(" {flag}{}", value?)));
+    set.collect()
+}
+
+fn quoted(path: Option<&Path>) -> Option<String> {
+    path.map(|path| format!("'{}'", path.display()))
+}
+
+pub(super) fn mount_s3(binary: &Path, plan: &Plan<'_>) -> String {
+    format!(
+        "'{}' {} '{}' --endpoint-url {} --region us-east-1 --force-path-style --foreground --part-size {}{}",
+        binary.display(),
+        plan.bucket,
+        plan.dir.display(),
+        plan.endpoint,
+        PART_MIB << 20,
+        flags([
+            ("--metadata-ttl ", plan.ttl_s.map(|ttl| ttl.to_string())),
+            ("--cache ", quoted(plan.cache)),
+            ("--memory-target ", plan.memory_mib.map(|memory| memory.to_string())),
+            ("--allow-delete", plan.deletes.then(String::new)),
+        ])
+    )
+}
+
+/// # Errors
+/// Its file of keys can't be written.
+pub(super) fn s3fs(plan: &Plan<'_>) -> anyhow::Result<String> {
+    let password = plan.work.join("passwd-s3fs");
+    write_private(&password, "bench:bench-secret\n")?;
+    Ok(format!(
+        "s3fs {} '{}' -f -o url={},use_path_request_style,endpoint=us-east-1,passwd_file='{}',multipart_size={PART_MIB}{}",
+        plan.bucket,
+        plan.dir.display(),
+        plan.endpoint,
+        password.display(),
+        flags([
+            ("-o stat_cache_expire=", plan.ttl_s.map(|ttl| ttl.to_string())),
+            ("-o use_cache=", quoted(plan.cache)),
+        ])
+    ))
+}
+
+/// The colon-form remote reads its keys from the environment that the mount is given. With `AWS_CA_BUNDLE` its SDK refuses to
+/// start; it finds the certificate to trust by `SSL_CERT_FILE`.
+pub(super) fn rclone(plan: &Plan<'_>) -> String {
+    format!(
+        "env -u AWS_CA_BUNDLE rclone mount :s3:{} '{}' --config /dev/null --s3-provider Other --s3-env-auth --s3-endpoint {} \
+         --s3-region us-east-1 --s3-force-path-style --s3-no-check-bucket --s3-chunk-size {PART_MIB}M{}",
+        plan.bucket,
+        plan.dir.display(),
+        plan.endpoint,
+        flags([
+            ("--dir-cache-time ", plan.ttl_s.map(|ttl| format!("{ttl}s --attr-timeout {ttl}s"))),
+            ("--vfs-cache-mode full --cache-dir ", quoted(plan.cache)),
+        ])
+    )
+}
+
+/// Told to store at close: by default it does so some time later. It still does so behind the program's back, in RELEASE, which
+/// close does not wait for.
+pub(super) fn geesefs(binary: &Path, plan: &Plan<'_>) -> String {
+    format!(
+        "'{}' -f --endpoint {} --region us-east-1 --list-type 2 --single-part {PART_MIB} --part-sizes {PART_MIB} \
+         --fsync-on-close{} {} '{}'",
+        binary.display(),
+        plan.endpoint,
+        flags([
+            ("--stat-cache-ttl ", plan.ttl_s.map(|ttl| format!("{ttl}s"))),
+            ("--cache ", quoted(plan.cache)),
+            ("--memory-limit ", plan.memory_mib.map(|memory| memory.to_string())),
+        ]),
+        plan.bucket,
+        plan.dir.display(),
+    )
+}
+
+/// The flags are those of the program in `bench/aws`.
+pub(super) fn aws(binary: &Path, plan: &Plan<'_>) -> String {
+    format!(
+        "'{}' {} '{}' --endpoint {} --part-mib {PART_MIB}{}",
+        binary.display(),
+        plan.bucket,
+        plan.dir.display(),
+        plan.endpoint,
+        flags([
+            ("--ttl-s ", plan.ttl_s.map(|ttl| ttl.to_string())),
+            ("--cache ", quoted(plan.cache)),
+            ("--memory-mib ", plan.memory_mib.map(|memory| memory.to_string())),
+            ("--allow-delete", plan.deletes.then(String::new)),
+        ])
+    )
+}
+
+/// # Errors
+/// The plan wants what only a real file system has.
+pub(super) fn null_fs(program: &Path, plan: &Plan<'_>) -> anyhow::Result<String> {
+    if plan.cache.is_some() || plan.ttl_s.is_some() {
+        bail!("a floor");
+    }
+    // The allocator then asks for huge pages, as an engine that cares does.
+    Ok(format!(
+        "env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 '{}' null-fs '{}' {}",
+        program.display(),
+        plan.dir.display(),
+        plan.object_bytes
+    ))
+}
+
+fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut file = std::fs::File::options().create(true).truncate(true).write(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    Ok(())
+}

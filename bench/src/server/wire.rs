@@ -1,0 +1,110 @@
+//! What a connection's bytes travel on: a socket, or TLS over one. In plain text the kernel drops and sends bodies by
+//! itself; TLS has to touch each byte, and that is this server's cost, not the client's.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use super::tls::Buffered;
+
+/// Bytes of a file that are encrypted at once.
+const ENCRYPTED_CHUNK: usize = 256 << 10;
+
+/// One connection's bytes.
+#[derive(Debug)]
+pub(crate) enum Wire {
+    Plain(TcpStream),
+    Tls(Box<Tls>),
+}
+
+/// A session and the memory its files pass through.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    stream: StreamOwned<ServerConnection, Buffered>,
+    chunk: Vec<u8>,
+}
+
+impl Wire {
+    /// Plain, or over TLS; the handshake is made with the first byte that is read.
+    ///
+    /// # Errors
+    /// The socket takes no options.
+    pub(crate) fn new(socket: TcpStream, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
+        socket.set_nodelay(true)?;
+        let Some(config) = tls else { return Ok(Self::Plain(socket)) };
+        let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
+        session.set_buffer_limit(Some(2 * ENCRYPTED_CHUNK));
+        let stream = StreamOwned::new(session, Buffered::new(socket));
+        Ok(Self::Tls(Box::new(Tls { stream, chunk: Vec::new() })))
+    }
+
+    pub(crate) fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(buf),
+            Self::Tls(tls) => tls.stream.read(buf),
+        }
+    }
+
+    pub(crate) fn read_exact(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.read_exact(buf),
+            Self::Tls(tls) => tls.stream.read_exact(buf),
+        }
+    }
+
+    /// Receives bytes that nobody wants: how many.
+    pub(crate) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => Ok(recv(socket, scratch, RecvFlags::TRUNC)?.1),
+            Self::Tls(tls) => tls.stream.read(scratch),
+        }
+    }
+
+    /// Sends bytes; `more` holds them back until what follows fills the packet.
+    pub(crate) fn send(&mut self, mut bytes: &[u8], more: bool) -> io::Result<()> {
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(tls) => return tls.stream.write_all(bytes),
+        };
+        let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+        while !bytes.is_empty() {
+            match send(&*socket, bytes, flags) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends up to `count` bytes of a file from `at` on; how many went.
+    pub(crate) fn send_file(&mut self, file: &OwnedFd, mut at: u64, count: usize) -> io::Result<usize> {
+        let sent = match self {
+            Self::Plain(socket) => match rustix::fs::sendfile(socket, file, Some(&mut at), count) {
+                Ok(sent) => sent,
+                Err(rustix::io::Errno::INTR) => return Ok(0),
+                Err(error) => return Err(error.into()),
+            },
+            Self::Tls(tls) => {
+                tls.chunk.resize(ENCRYPTED_CHUNK, 0);
+                let count = rustix::io::pread(file, &mut tls.chunk[..count.min(ENCRYPTED_CHUNK)], at)?;
+                tls.stream.write_all(&tls.chunk[..count])?;
+                count
+            }
+        };
+        if sent == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(sent) }
+    }
+
+    /// Says goodbye where the protocol has a word for it; without one a client must think that bytes were cut off.
+    pub(crate) fn finish(&mut self) {
+        if let Self::Tls(tls) = self {
+            tls.stream.conn.send_close_notify();
+            // A client that is gone already needs no goodbye.
+            let _ = tls.stream.flush();
+        }
+    }
+}
