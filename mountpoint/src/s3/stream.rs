@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
+
+use super::tls::TlsStream;
 
 /// Bytes that moved, in both directions. Whoever waits on the connection looks whether it still grows.
 #[derive(Clone, Debug, Default)]
@@ -101,7 +102,7 @@ impl AsyncWrite for Tcp {
 #[derive(Debug)]
 pub(super) enum Stream {
     Plain(Tcp),
-    Tls(Box<TlsStream<Tcp>>),
+    Tls(Box<TlsStream>),
 }
 
 macro_rules! either {

@@ -7,11 +7,17 @@ use std::sync::{Arc, OnceLock};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::io::BufReader;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 use super::stream::Tcp;
 use super::{Error, ErrorKind, Result};
+
+/// Bytes received at once. rustls by itself asks the kernel for 4 KiB at a time: a call for every quarter of a record.
+const RECEIVE: usize = 64 << 10;
+
+/// A stream that is encrypted on the wire.
+pub(super) type TlsStream = tokio_rustls::client::TlsStream<BufReader<Tcp>>;
 
 /// Makes TLS streams; sessions are resumed across connections.
 #[derive(Clone, Default)]
@@ -35,10 +41,10 @@ impl Tls {
     }
 
     /// The handshake with `host`, whose certificate must say so.
-    pub(super) async fn connect(&self, host: &str, tcp: Tcp) -> io::Result<TlsStream<Tcp>> {
+    pub(super) async fn connect(&self, host: &str, tcp: Tcp) -> io::Result<TlsStream> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        self.0.get_or_init(|| connector(system())).connect(name, tcp).await
+        self.0.get_or_init(|| connector(system())).connect(name, BufReader::with_capacity(RECEIVE, tcp)).await
     }
 }
 
