@@ -16,6 +16,7 @@ mod report;
 mod run;
 mod server;
 mod stats;
+mod warm;
 mod workload;
 
 use std::path::{Path, PathBuf};

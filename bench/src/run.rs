@@ -16,10 +16,14 @@ use crate::mount::{Mount, Watchdog};
 use crate::peers::{Peer, Plan};
 use crate::report::{Report, Row};
 use crate::server::control::Control;
-use crate::workload::{Bucket, Job, Sample, Scale, Workload};
+use crate::warm::warm;
+use crate::workload::{Bucket, Job, Sample, Scale, Unit, Workload};
 
 /// How long one run of one workload may take; then its daemon is killed and the peer has failed it.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
+
+/// Memory touched before a run besides four big files in the page cache, in bytes: a daemon's own.
+const WARM_BESIDES: u64 = 512 << 20;
 
 /// The server as a process of its own, so that its CPU time is not the client's; ended when dropped.
 #[derive(Debug)]
@@ -135,6 +139,9 @@ pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Repor
             };
             let peer = order.peers.iter().find(|peer| peer.name == row.peer);
             let floor = workload.floors.iter().find(|floor| floor.name() == row.peer);
+            if workload.unit == Unit::GiB {
+                warm(4 * order.scale.big_bytes + WARM_BESIDES).context("touch memory before a run")?;
+            }
             let done = match (peer, floor) {
                 (Some(peer), _) => bench.once(workload, peer, &order.scale, row),
                 (None, Some(floor)) => bench.floor(workload, *floor, row),
