@@ -15,6 +15,8 @@ mod request;
 mod serve;
 mod session;
 
+#[cfg(feature = "testing")]
+pub use request::fuzzing;
 pub use session::{Device, MountOptions, Session, Transport, Unmounter};
 
 /// Bytes of the largest WRITE (and READ) we ask the kernel for: one block.
