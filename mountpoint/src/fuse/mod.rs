@@ -4,6 +4,7 @@
 //! that thread; the rest is handed over with its reply, to the thread that will have the answer. A FUSE thread never waits
 //! for the network. This room decides nothing about files; it alone knows the crate `fuser`.
 
+mod capability;
 mod device;
 mod encode;
 mod fuser;
