@@ -4,6 +4,9 @@
 
 mod common;
 
+/// What carries requests; `mount_fuser.rs` has the other one.
+const TRANSPORT: &str = "dev";
+
 /// The modules lie in `mount/`.
 mod mount {
     mod adopted;
@@ -12,6 +15,7 @@ mod mount {
     mod credentials;
     mod faults;
     mod interrupts;
+    mod large;
     mod memory;
     mod model;
     mod names;

@@ -29,6 +29,25 @@ impl Error {
         self.errno
     }
 
+    /// Whether an upload that ended so may have left an object: a request that makes one visible may have been sent, and no answer
+    /// settles what became of it, or what the store has is not what was written.
+    pub(super) fn leaves_doubt(error: &upload::Error) -> bool {
+        match error {
+            upload::Error::Corrupt => true,
+            upload::Error::Remote(error) => matches!(
+                error.kind(),
+                S3::Unknown
+                    | S3::Corrupt
+                    | S3::BadAnswer
+                    | S3::Timeout
+                    | S3::Network
+                    | S3::ServerError
+                    | S3::Throttled
+            ),
+            _ => false,
+        }
+    }
+
     /// Whether this is an everyday answer (a name that is not there), not worth a line in the log.
     pub fn is_everyday(&self) -> bool {
         matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)

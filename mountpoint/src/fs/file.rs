@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::ending::Ending;
 use super::handle::{FileHandle, HandleNo, Mode, Writer};
 use super::process::{is_of_process, thread_group};
 use super::{Entry, Error, FileSystem, Result};
 use crate::inode::{InodeNo, OpenRead, OpenWrite, WriteWish};
+use crate::object::ObjectMeta;
 use crate::prefetch::Bytes;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::upload;
 
 /// The flags of open(2) that matter here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,10 +137,13 @@ impl FileSystem {
             match self.inodes.open_write(ino, no.0, wish).await? {
                 OpenWrite::Granted { key, .. } => {
                     let writer = Writer {
-                        upload: self.uploader.create(key, false),
+                        upload: self.uploader.create(key.clone(), false),
+                        key,
                         flushed: AtomicBool::new(false),
                         released: AtomicBool::new(false),
                         settled: AtomicBool::new(false),
+                        asked: AtomicBool::new(false),
+                        ending: Ending::default(),
                     };
                     let opener = thread_group(pid).unwrap_or(pid);
                     self.files.insert(no, FileHandle { ino, opener, mode: Mode::Write(writer) });
@@ -229,7 +235,10 @@ impl FileSystem {
         let Ok(writer) = open.writer() else { return Some(Ok(())) };
         writer.flushed.store(true, Ordering::Release);
         match on_flush(writer.upload.size(), is_of_process(open.opener, pid)) {
-            FlushAction::Complete => None,
+            FlushAction::Complete => {
+                writer.asked.store(true, Ordering::Release);
+                None
+            }
             FlushAction::WaitForRelease => Some(Ok(())),
         }
     }
@@ -237,30 +246,47 @@ impl FileSystem {
     /// Completes a file that is being written; its outcome is the answer, however often it is asked.
     pub async fn fsync(&self, handle: HandleNo) -> Result<()> {
         let open = self.files.get(handle)?;
-        if open.writer().is_err() {
-            return Ok(());
-        }
+        let Ok(writer) = open.writer() else { return Ok(()) };
+        writer.asked.store(true, Ordering::Release);
         self.complete(&open).await
+    }
+
+    /// The close or fsync (`operation`) of this handle was interrupted. The upload goes on to its end; the log tells of it.
+    pub fn nobody_waits(&self, handle: HandleNo, operation: &'static str) {
+        if let Some(open) = self.files.find(handle)
+            && let Mode::Write(writer) = &open.mode
+            && let Some(line) = writer.ending.unheard(&writer.key, operation)
+        {
+            tracing::warn!("{line}");
+        }
+    }
+
+    /// Undoes an open whose opener was killed before it heard of it, as if it had never been: nothing is stored, and what was there
+    /// stays.
+    pub async fn take_back(&self, handle: HandleNo) {
+        let Some(open) = self.files.remove(handle) else { return };
+        match &open.mode {
+            Mode::Read(_) => self.inodes.close_read(open.ino),
+            Mode::Write(writer) => {
+                if !writer.settled.swap(true, Ordering::AcqRel) {
+                    self.inodes.abandon_write(open.ino);
+                    writer.upload.abort().await;
+                }
+            }
+        }
     }
 
     async fn complete(&self, open: &FileHandle) -> Result<()> {
         let writer = open.writer()?;
         let outcome = writer.upload.finish().await;
-        let first = !writer.settled.swap(true, Ordering::AcqRel);
-        match outcome {
-            Ok(meta) => {
-                if first {
-                    self.inodes.commit_write(open.ino, meta);
-                }
-                Ok(())
+        if !writer.settled.swap(true, Ordering::AcqRel) {
+            match &outcome {
+                Ok(meta) => self.inodes.commit_write(open.ino, meta.clone()),
+                Err(_) => self.inodes.abandon_write(open.ino),
             }
-            Err(error) => {
-                if first {
-                    self.inodes.abandon_write(open.ino);
-                }
-                Err(error.into())
-            }
+            writer.tell(&outcome);
         }
+        outcome.map(drop).map_err(Error::from)
     }
 
     /// The last descriptor is gone. An unfinished file is completed; its error can only be logged.
@@ -276,10 +302,10 @@ impl FileSystem {
             Mode::Write(writer) => {
                 writer.released.store(true, Ordering::Release);
                 writer.flushed.store(true, Ordering::Release);
-                let told = writer.settled.load(Ordering::Acquire);
+                let told = writer.asked.load(Ordering::Acquire) || writer.settled.load(Ordering::Acquire);
                 let outcome = self.complete(&open).await;
                 self.files.remove(handle);
-                // An error that close(2) or fsync already told is not news.
+                // An error that close(2) or fsync tells, or the log in their place, is not news.
                 if told { Ok(()) } else { outcome }
             }
         }
@@ -294,7 +320,7 @@ impl FileSystem {
         Some(Ok(()))
     }
 
-    /// The mount ends. What was closed by its last descriptor is completed, since close(2) has answered; what is still being
+    /// The mount ends. What was closed is completed, since close(2) has answered or was interrupted; what is still being
     /// written is given up, so that no half upload stays in the store. All at once, within `limit`.
     pub async fn end(self: &Arc<Self>, limit: Duration) {
         let ends: Vec<_> = self
@@ -317,19 +343,29 @@ impl FileSystem {
 
     async fn end_writer(&self, open: &FileHandle, limit: Duration) {
         let Mode::Write(writer) = &open.mode else { return };
-        if writer.released.load(Ordering::Acquire) {
+        if writer.released.load(Ordering::Acquire) || writer.asked.load(Ordering::Acquire) {
             match tokio::time::timeout(limit, self.complete(open)).await {
                 Ok(Ok(())) => return,
-                Ok(Err(error)) => tracing::error!("inode {}: closed, but not stored: {error}", open.ino.0),
+                Ok(Err(error)) => tracing::error!("\"{}\": closed, but not stored: {error}", writer.key),
                 Err(_) => {
-                    tracing::error!("inode {}: closed, but not stored in time before the end", open.ino.0)
+                    tracing::error!("\"{}\": closed, but not stored in time before the end", writer.key)
                 }
             }
         } else {
-            tracing::warn!("inode {}: given up, it was still open when the mount ended", open.ino.0);
+            tracing::warn!("\"{}\": given up, it was still open when the mount ended", writer.key);
         }
         if !writer.settled.swap(true, Ordering::AcqRel) {
             writer.upload.abort().await;
+            writer.tell(&writer.upload.finish().await);
+        }
+    }
+}
+
+impl Writer {
+    /// The upload ended so: a line in the log if nobody hears it.
+    fn tell(&self, outcome: &std::result::Result<ObjectMeta, upload::Error>) {
+        if let Some(line) = self.ending.ended(&self.key, outcome.as_ref().map(|meta| &meta.etag)) {
+            tracing::warn!("{line}");
         }
     }
 }

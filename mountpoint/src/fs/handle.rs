@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use rustix::io::Errno;
 
+use super::ending::Ending;
 use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
+use crate::object::ObjectKey;
 use crate::prefetch::Reader;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, RwLock};
@@ -33,6 +35,7 @@ pub(super) enum Mode {
 /// What is known of a handle for writing beyond its upload.
 #[derive(Debug)]
 pub(super) struct Writer {
+    pub(super) key: ObjectKey,
     pub(super) upload: Arc<Upload>,
     /// Somebody closed a descriptor of it: whoever opens the file next may have it completed.
     pub(super) flushed: AtomicBool,
@@ -40,6 +43,10 @@ pub(super) struct Writer {
     pub(super) released: AtomicBool,
     /// Its outcome was told to the inode table.
     pub(super) settled: AtomicBool,
+    /// A close or an fsync asked for its outcome: who waits there, or the log, is told of an error.
+    pub(super) asked: AtomicBool,
+    /// Whether that one still waits, and what it came to.
+    pub(super) ending: Ending,
 }
 
 /// An open directory.

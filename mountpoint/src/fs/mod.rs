@@ -5,6 +5,7 @@
 //! room knows POSIX, but neither FUSE's bytes nor HTTP.
 
 mod attr;
+mod ending;
 mod error;
 mod file;
 mod handle;

@@ -193,3 +193,31 @@ pub(super) fn unmount_directory(dir: &Path) -> anyhow::Result<()> {
         Err(error) => Err(error).with_context(|| format!("unmounting {}", dir.display())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn a_reply_of_any_number_of_slices_is_one_write_of_header_and_slices() {
+        // A datagram is what one write(2) wrote, as the device sees it.
+        let (kernel, ours) = UnixDatagram::pair().unwrap();
+        let device = FuseDevice::adopt(ours.into());
+        let slices: Vec<Vec<u8>> = (0..20u8).map(|i| vec![i; 1000 + usize::from(i)]).collect();
+        let mut received = vec![0; 64 << 10];
+        for count in 0..=slices.len() {
+            let sent = &slices[..count];
+            device.reply(42, 0, sent.iter().map(Vec::as_slice)).unwrap();
+            let n = kernel.recv(&mut received).unwrap();
+            let (header, body) = received[..n].split_at(16);
+            assert_eq!(header[..4], (n as u32).to_ne_bytes());
+            assert_eq!((&header[4..8], &header[8..]), (&[0; 4][..], &42u64.to_ne_bytes()[..]));
+            assert_eq!(body, sent.concat(), "{count} slices");
+        }
+        device.reply(43, Errno::INTR.raw_os_error(), []).unwrap();
+        assert_eq!(kernel.recv(&mut received).unwrap(), 16);
+        assert_eq!(received[4..8], (-Errno::INTR.raw_os_error()).to_ne_bytes());
+    }
+}

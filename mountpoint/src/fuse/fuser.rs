@@ -12,6 +12,7 @@ use ::fuser::{
     SessionACL, SessionUnmounter, TimeOrNow, WriteFlags,
 };
 
+use super::capability::CAPABILITIES;
 use super::ops::Operations;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
 use super::{BACKGROUND_MAX, DIR_BATCH, Device, MountOptions, TRANSFER_MAX};
@@ -119,20 +120,9 @@ impl FuserAdapter {
 
 impl Filesystem for FuserAdapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // O_TRUNC comes with the open: replacing a file is one decision. Without it overwriting can't be told from truncation.
-        let wanted = [
-            InitFlags::FUSE_ASYNC_READ,
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
-            InitFlags::FUSE_BIG_WRITES,
-            InitFlags::FUSE_MAX_PAGES,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            InitFlags::FUSE_NO_EXPORT_SUPPORT,
-        ];
-        for flag in wanted {
-            if config.add_capabilities(flag).is_err() {
-                tracing::debug!("the kernel has no {flag:?}");
+        for capability in &CAPABILITIES {
+            if config.add_capabilities(InitFlags::from_bits_retain(capability.flag())).is_err() {
+                tracing::debug!("the kernel has no {capability}");
             }
         }
         let _ = config.set_max_write(TRANSFER_MAX);

@@ -4,6 +4,7 @@
 //! that thread; the rest is handed over with its reply, to the thread that will have the answer. A FUSE thread never waits
 //! for the network. This room decides nothing about files; it alone knows the crate `fuser`.
 
+mod capability;
 mod device;
 mod encode;
 mod fuser;
@@ -15,6 +16,8 @@ mod request;
 mod serve;
 mod session;
 
+#[cfg(feature = "testing")]
+pub use request::fuzzing;
 pub use session::{Device, MountOptions, Session, Transport, Unmounter};
 
 /// Bytes of the largest WRITE (and READ) we ask the kernel for: one block.

@@ -168,6 +168,23 @@ impl Operations {
         self.later(move |fs| async move { fs.fsync(handle).await }, done);
     }
 
+    /// The close or fsync of this handle was interrupted. See [`FileSystem::nobody_waits`].
+    pub(super) fn nobody_waits(&self, handle: HandleNo, operation: &'static str) {
+        self.fs.nobody_waits(handle, operation);
+    }
+
+    /// An open whose opener was killed before it heard of it. See [`FileSystem::take_back`]. `created`: it made the file, and
+    /// the kernel did not take its reference.
+    pub(super) fn take_back(&self, handle: HandleNo, created: Option<InodeNo>) {
+        let undo = move |fs: Arc<FileSystem>| async move {
+            fs.take_back(handle).await;
+            if let Some(ino) = created {
+                fs.forget(ino, 1);
+            }
+        };
+        self.later(undo, |()| {});
+    }
+
     pub(super) fn release(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
         if let Some(result) = self.fs.try_release(handle) {
             return done(result);

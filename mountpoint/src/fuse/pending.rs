@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use crate::fs::HandleNo;
 use crate::sync::Mutex;
 
 /// Shards, so that threads rarely meet.
@@ -12,14 +13,23 @@ const SHARDS: usize = 16;
 /// All requests under way.
 #[derive(Debug)]
 pub(super) struct Pending {
-    shards: [Mutex<HashMap<u64, Option<u32>>>; SHARDS],
+    shards: [Mutex<HashMap<u64, Option<Waiter>>>; SHARDS],
+}
+
+/// For whom a request can be interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiter {
+    /// The thread that waits.
+    pub(super) tid: u32,
+    /// The file whose storing it waits for, and in which operation: that goes on, and its end goes to the log.
+    pub(super) stores: Option<(HandleNo, &'static str)>,
 }
 
 /// What an INTERRUPT met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interrupted {
     /// The request is ours to answer, with EINTR; its outcome will find that it was answered.
-    Now,
+    Now(Waiter),
     /// Its thread goes on living: so does the request.
     NotYet,
     /// It must run to its end.
@@ -35,13 +45,13 @@ impl Default for Pending {
 }
 
 impl Pending {
-    fn shard(&self, unique: u64) -> &Mutex<HashMap<u64, Option<u32>>> {
+    fn shard(&self, unique: u64) -> &Mutex<HashMap<u64, Option<Waiter>>> {
         // The kernel counts in steps of two.
         &self.shards[(unique >> 1) as usize % SHARDS]
     }
 
-    /// A request is taken. `waiter`: the thread it can be interrupted for; none if it must run to its end.
-    pub(super) fn begin(&self, unique: u64, waiter: Option<u32>) {
+    /// A request is taken. `waiter`: whom it can be interrupted for; none if it must run to its end.
+    pub(super) fn begin(&self, unique: u64, waiter: Option<Waiter>) {
         self.shard(unique).lock().insert(unique, waiter);
     }
 
@@ -50,13 +60,13 @@ impl Pending {
         self.shard(unique).lock().remove(&unique).is_some()
     }
 
-    /// The kernel tells of a signal to its thread.
+    /// Its thread may have been killed: the kernel tells of a signal, or it was seen on its way out.
     pub(super) fn interrupt(&self, unique: u64, is_dying: impl FnOnce(u32) -> bool) -> Interrupted {
         let mut shard = self.shard(unique).lock();
         match shard.get(&unique) {
-            Some(Some(tid)) if is_dying(*tid) => {
+            Some(&Some(waiter)) if is_dying(waiter.tid) => {
                 shard.remove(&unique);
-                Interrupted::Now
+                Interrupted::Now(waiter)
             }
             Some(Some(_)) => Interrupted::NotYet,
             Some(None) => Interrupted::Never,
@@ -72,11 +82,12 @@ mod tests {
     #[test]
     fn a_request_is_answered_once_by_its_outcome_or_by_the_interrupt() {
         let pending = Pending::default();
-        pending.begin(4, Some(1));
+        let waiter = Waiter { tid: 1, stores: Some((HandleNo(7), "close")) };
+        pending.begin(4, Some(waiter));
         assert_eq!(pending.interrupt(4, |_| false), Interrupted::NotYet);
-        assert_eq!(pending.interrupt(4, |tid| tid == 1), Interrupted::Now);
+        assert_eq!(pending.interrupt(4, |tid| tid == 1), Interrupted::Now(waiter));
         assert!(!pending.end(4), "the outcome comes too late");
-        pending.begin(6, Some(1));
+        pending.begin(6, Some(waiter));
         assert!(pending.end(6));
         assert_eq!(pending.interrupt(6, |_| true), Interrupted::Unknown);
         pending.begin(8, None);

@@ -1,29 +1,89 @@
 //! Whether the thread behind a request is being killed.
+//!
+//! The kernel says INTERRUPT for any signal. Only a thread that dies may hear EINTR: programs whose runtimes signal their own threads
+//! (Go preempts with SIGURG, Java stops threads, everybody gets SIGCHLD) take EINTR from a file for a broken disk. Whether a
+//! handler was installed without SA_RESTART, so that its program expects EINTR, nobody outside that program can see.
 
-/// Whether a fatal signal is pending for this thread: the kernel puts SIGKILL there for every signal that will end the
-/// process. False for a thread that we can't see (another process namespace): its request runs to its end.
+use std::fs::read_to_string;
+
+/// Whether this thread ends, whatever its request answers: a signal that kills it is pending, or it is on its way out by one. False
+/// for a thread that we can't see (another process namespace): its request runs to its end.
 pub(super) fn is_dying(tid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{tid}/status")).is_ok_and(|status| has_sigkill(&status))
+    is_killed(tid) || read_to_string(format!("/proc/{tid}/status")).is_ok_and(|status| awaits_death(&status))
 }
 
-fn has_sigkill(status: &str) -> bool {
+/// Whether this thread was killed and is on its way out: what it closes now, it closes because it ends. The kernel lets no signal
+/// interrupt it any more. A program that ends by itself is not meant: who starts the next one wants its files stored.
+pub(super) fn is_killed(tid: u32) -> bool {
+    read_to_string(format!("/proc/{tid}/stat")).is_ok_and(|stat| ends_by_signal(&stat))
+}
+
+/// `status`: a signal is pending that ends the process. For most of them the kernel puts SIGKILL there. Those that dump core stay
+/// as they are until a thread takes them; they count where nobody catches, ignores or blocks them, nor watches with a debugger.
+fn awaits_death(status: &str) -> bool {
     const SIGKILL: u64 = 1 << 8;
-    status
-        .lines()
-        .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")))
-        .filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .any(|mask| mask & SIGKILL != 0)
+    // QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
+    const DUMPS_CORE: u64 =
+        1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 23 | 1 << 24 | 1 << 30;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let mask = |name: &str| field(name).and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    let pending = mask("SigPnd:") | mask("ShdPnd:");
+    let survived = mask("SigBlk:") | mask("SigIgn:") | mask("SigCgt:");
+    let is_traced = field("TracerPid:").is_some_and(|pid| pid != "0");
+    pending & SIGKILL != 0 || !is_traced && pending & DUMPS_CORE & !survived != 0
+}
+
+/// `stat`: the thread is exiting (a flag of the kernel's, field 9), and its exit code (field 52) is a signal.
+fn ends_by_signal(stat: &str) -> bool {
+    const EXITING: u64 = 4;
+    // The name, field 2, may hold anything; it ends at the last parenthesis.
+    let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
+    let field = |n: usize| fields.split_ascii_whitespace().nth(n - 3).and_then(|f| f.parse::<u64>().ok());
+    let (flags, exit_code) = (field(9).unwrap_or(0), field(52).unwrap_or(0));
+    flags & EXITING != 0 && exit_code & 0x7f != 0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn pending(thread: u64, process: u64, survived: u64, tracer: u32) -> String {
+        format!(
+            "Name:\tcat\nTracerPid:\t{tracer}\nSigPnd:\t{thread:016x}\nShdPnd:\t{process:016x}\nSigBlk:\t{:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{survived:016x}\n",
+            0, 0
+        )
+    }
+
     #[test]
     fn sigkill_counts_and_other_signals_do_not() {
-        assert!(has_sigkill("Name:\tcat\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000002\n"));
-        assert!(has_sigkill("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000102\n"));
-        assert!(!has_sigkill("SigPnd:\t0000000000010000\nShdPnd:\t0000000000000002\n"));
+        let (kill, urg, child, int) = (1 << 8, 1 << 22, 1 << 16, 1 << 1);
+        assert!(awaits_death(&pending(kill, int, 0, 0)));
+        assert!(awaits_death(&pending(0, kill | int, 0, 0)));
+        assert!(!awaits_death(&pending(urg | child, int, 0, 0)));
+        assert!(!awaits_death("no status at all"));
         assert!(!is_dying(std::process::id()));
+        assert!(!is_dying(0), "whom we can't see lives");
+    }
+
+    #[test]
+    fn a_signal_that_dumps_core_counts_unless_the_program_handles_it_or_a_debugger_watches() {
+        let quit = 1 << 2;
+        assert!(awaits_death(&pending(0, quit, 0, 0)));
+        assert!(!awaits_death(&pending(0, quit, quit, 0)));
+        assert!(!awaits_death(&pending(0, quit, 0, 4242)));
+        assert!(awaits_death(&pending(0, quit | 1 << 8, quit, 4242)), "a debugger does not hold SIGKILL");
+    }
+
+    #[test]
+    fn who_exits_by_a_signal_is_killed_and_who_exits_by_itself_or_lives_is_not() {
+        let stat = |flags: u64, exit_code: u64| {
+            format!("4242 (a) name) D 1 2 3 4 5 {flags} {}{exit_code}\n", "0 ".repeat(42))
+        };
+        assert!(ends_by_signal(&stat(4_194_304 | 4, 9)));
+        assert!(ends_by_signal(&stat(4, 2 | 0x80)), "with a core dumped");
+        assert!(!ends_by_signal(&stat(4, 1 << 8)), "exit(1)");
+        assert!(!ends_by_signal(&stat(4_194_304, 19)), "stopped under a debugger");
+        assert!(!ends_by_signal("4242 (short) R 1"));
+        assert!(!is_killed(std::process::id()));
     }
 }

@@ -256,61 +256,43 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
+/// What fuzz targets reach.
+#[cfg(feature = "testing")]
+pub mod fuzzing {
+    use std::ffi::OsStr;
 
-    fn request(opcode: u32, body: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        bytes.extend(((HEADER_LEN + body.len()) as u32).to_ne_bytes());
-        bytes.extend(opcode.to_ne_bytes());
-        bytes.extend(77u64.to_ne_bytes());
-        bytes.extend(5u64.to_ne_bytes());
-        for field in [1000u32, 1000, 4242, 0] {
-            bytes.extend(field.to_ne_bytes());
-        }
-        bytes.extend(body);
-        bytes
+    use super::Operation;
+
+    /// What was borrowed or counted from a request's bytes.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Facts<'a> {
+        /// Whom to answer.
+        pub unique: u64,
+        /// The name that it carries.
+        pub name: Option<&'a OsStr>,
+        /// The bytes to write.
+        pub data: Option<&'a [u8]>,
+        /// How many inodes it gives back.
+        pub nodes: usize,
     }
 
-    #[test]
-    fn a_write_carries_exactly_its_data() {
-        let mut body = Vec::new();
-        body.extend(9u64.to_ne_bytes());
-        body.extend(4096u64.to_ne_bytes());
-        body.extend(3u32.to_ne_bytes());
-        body.extend([0; 20]);
-        body.extend(b"abc");
-        let bytes = request(16, &body);
-        let decoded = decode(&bytes).unwrap();
-        assert_eq!((decoded.unique, decoded.node, decoded.pid), (77, 5, 4242));
-        assert_eq!(decoded.operation, Operation::Write { handle: 9, offset: 4096, data: b"abc" });
-        let short = request(16, &body[..body.len() - 1]);
-        assert_eq!(decode(&short), Err(DecodeError::Body { unique: 77, opcode: 16 }));
-    }
-
-    #[test]
-    fn a_name_ends_at_its_nul_and_must_have_one() {
-        let bytes = request(1, b"file\0");
-        assert_eq!(decode(&bytes).unwrap().operation, Operation::Lookup { name: OsStr::new("file") });
-        assert!(decode(&request(1, b"file")).is_err());
-    }
-
-    #[test]
-    fn a_batch_that_claims_more_than_it_holds_is_refused() {
-        let mut body = Vec::new();
-        body.extend(u32::MAX.to_ne_bytes());
-        body.extend(0u32.to_ne_bytes());
-        body.extend([0; 16]);
-        assert!(decode(&request(42, &body)).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), opcode in 0u32..60) {
-            let _ = decode(&bytes);
-            let _ = decode(&request(opcode, &bytes));
-        }
+    /// What one read of the device gave, decoded. `None`: no request.
+    pub fn decode(bytes: &[u8]) -> Option<Facts<'_>> {
+        let request = super::decode(bytes).ok()?;
+        let facts = Facts { unique: request.unique, ..Facts::default() };
+        Some(match request.operation {
+            Operation::Lookup { name }
+            | Operation::Mknod { name, .. }
+            | Operation::Mkdir { name }
+            | Operation::Unlink { name }
+            | Operation::Rmdir { name }
+            | Operation::Create { name, .. } => Facts { name: Some(name), ..facts },
+            Operation::Write { data, .. } => Facts { data: Some(data), ..facts },
+            Operation::BatchForget { nodes } => Facts { nodes: nodes.len(), ..facts },
+            _ => facts,
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,36 +7,19 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::capability::{self, PROTOCOL, PROTOCOL_MIN, init_out};
 use super::device::FuseDevice;
 use super::encode::{self, DirReply};
 use super::ops::Operations;
-use super::pending::{Interrupted, Pending};
-use super::process::is_dying;
+use super::pending::{Interrupted, Pending, Waiter};
+use super::process::{is_dying, is_killed};
 use super::reply::{open_flags, refusal};
 use super::request::{DecodeError, HEADER_LEN, Operation, Request, decode};
-use super::{BACKGROUND_MAX, DIR_BATCH, TRANSFER_MAX};
+use super::{DIR_BATCH, TRANSFER_MAX};
 use crate::fs::{Error, HandleNo, Result, SetAttr};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::Arc;
-
-/// What the kernel must at least speak: 7.31 is Linux 5.4.
-const PROTOCOL: (u32, u32) = (7, 31);
-/// What we speak; the kernel falls back to it.
-const PROTOCOL_OURS: (u32, u32) = (7, 40);
-
-/// Capabilities we ask for where the kernel offers them, with the reason for each.
-const CAPABILITIES: [(u64, &str); 9] = [
-    (1 << 0, "ASYNC_READ: several reads of one handle at once"),
-    (1 << 3, "ATOMIC_O_TRUNC: replacing a file is one decision, at open"),
-    (1 << 5, "BIG_WRITES: writes above a page"),
-    (1 << 13, "DO_READDIRPLUS: a listing's attributes save the lookups; always, as S3 sends them anyway"),
-    (1 << 18, "PARALLEL_DIROPS: lookups in one directory at once"),
-    (1 << 22, "MAX_PAGES: requests of a whole block"),
-    (1 << 30, "INIT_EXT: the upper half of these bits"),
-    (1 << 36, "DIRECT_IO_ALLOW_MMAP: mmap of a file opened with O_DIRECT"),
-    (1 << 38, "NO_EXPORT_SUPPORT: no file handles by inode number, so no NFS re-export"),
-];
 
 /// How soon a request whose thread was signalled is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -70,43 +53,28 @@ pub(super) fn greet(
                 "/dev/fuse: the first request is not INIT: the device serves another process already"
             )
         };
-        if major > PROTOCOL_OURS.0 {
+        if major > PROTOCOL.0 {
             // It will say hello again in our version.
             let mut out = [0; 8];
-            out[..4].copy_from_slice(&PROTOCOL_OURS.0.to_ne_bytes());
-            out[4..].copy_from_slice(&PROTOCOL_OURS.1.to_ne_bytes());
+            out[..4].copy_from_slice(&PROTOCOL.0.to_ne_bytes());
+            out[4..].copy_from_slice(&PROTOCOL.1.to_ne_bytes());
             device.reply(unique, 0, [&out[..]])?;
             continue;
         }
-        if (major, minor) < PROTOCOL {
+        if (major, minor) < PROTOCOL_MIN {
             device.reply(unique, Errno::PROTO.raw_os_error(), [])?;
             anyhow::bail!(
                 "the kernel speaks FUSE {major}.{minor}; {}.{} or later is needed (Linux 5.4)",
-                PROTOCOL.0,
-                PROTOCOL.1
+                PROTOCOL_MIN.0,
+                PROTOCOL_MIN.1
             );
+        }
+        for capability in capability::missing(flags) {
+            tracing::debug!("the kernel has no {capability}");
         }
         device.reply(unique, 0, [&init_out(flags, max_readahead)[..]])?;
         return Ok(Arc::new(Channel { device, ops, pending: Pending::default(), metrics, only }));
     }
-}
-
-/// `struct fuse_init_out`, 64 bytes.
-fn init_out(offered: u64, max_readahead: u32) -> Vec<u8> {
-    let flags = CAPABILITIES.iter().map(|(bit, _)| bit & offered).sum::<u64>();
-    let mut out = Vec::with_capacity(64);
-    for field in [PROTOCOL_OURS.0, PROTOCOL_OURS.1, max_readahead.max(TRANSFER_MAX), flags as u32] {
-        out.extend(field.to_ne_bytes());
-    }
-    out.extend(BACKGROUND_MAX.to_ne_bytes());
-    out.extend((BACKGROUND_MAX / 4 * 3).to_ne_bytes());
-    out.extend(TRANSFER_MAX.to_ne_bytes());
-    out.extend(1u32.to_ne_bytes()); // times to the nanosecond
-    out.extend(((TRANSFER_MAX / 4096) as u16).to_ne_bytes());
-    out.extend(0u16.to_ne_bytes());
-    out.extend(((flags >> 32) as u32).to_ne_bytes());
-    out.resize(64, 0);
-    out
 }
 
 /// Starts the threads.
@@ -150,9 +118,11 @@ impl Reply {
     }
 
     fn refuse(mut self, error: &Error) {
-        let errno = refusal(self.operation, error, &self.channel.metrics);
         if self.take() {
+            let errno = refusal(self.operation, error, &self.channel.metrics);
             self.write(errno, []);
+        } else {
+            tracing::debug!("{}, which was interrupted: {error}", self.operation);
         }
     }
 
@@ -206,8 +176,8 @@ impl Channel {
         Ok(())
     }
 
-    /// `waiter`: the thread that may be interrupted in it.
-    fn reply(self: &Arc<Self>, unique: u64, operation: &'static str, waiter: Option<u32>) -> Reply {
+    /// `waiter`: who may be interrupted in it.
+    fn reply(self: &Arc<Self>, unique: u64, operation: &'static str, waiter: Option<Waiter>) -> Reply {
         self.pending.begin(unique, waiter);
         Reply { channel: Arc::clone(self), unique, operation, open: true }
     }
@@ -220,9 +190,14 @@ impl Channel {
         {
             return self.reply(unique, "access", None).errno(Errno::ACCESS);
         }
-        // What changes names or may have changed them runs to its end; what only waits can be interrupted.
-        let waits = |operation| self.reply(unique, operation, Some(pid));
+        // What changes names in one step runs to its end. What only waits can be interrupted, and what opens is taken back then.
+        let waits = |operation| self.reply(unique, operation, Some(Waiter { tid: pid, stores: None }));
         let runs = |operation| self.reply(unique, operation, None);
+        // The storing of a file goes on without whoever waited for it.
+        let stores = |operation, handle| {
+            let waiter = Waiter { tid: pid, stores: Some((handle, operation)) };
+            self.reply(unique, operation, Some(waiter))
+        };
         match request.operation {
             Operation::Lookup { name } => {
                 let (reply, undo) = (waits("lookup"), ops.clone());
@@ -241,7 +216,7 @@ impl Channel {
             }
             Operation::Getattr => ops.getattr(node, attributes(waits("getattr"))),
             Operation::Setattr { mode_or_owner, size, times } => {
-                ops.setattr(node, SetAttr { mode_or_owner, size, times }, attributes(runs("setattr")));
+                ops.setattr(node, SetAttr { mode_or_owner, size, times }, attributes(waits("setattr")));
             }
             Operation::Mknod { mode, name } => {
                 let reply = runs("mknod");
@@ -258,24 +233,23 @@ impl Channel {
             Operation::Rename { .. } => runs("rename").errno(Errno::INVAL),
             Operation::Symlink | Operation::Link => runs("link").errno(Errno::PERM),
             Operation::Open { flags } => {
-                let flags = open_flags(flags);
-                // To undo an open for writing would be to store an empty file: it runs to its end.
-                let reply = if flags.write { runs("open") } else { waits("open") };
-                let undo = ops.clone();
-                ops.open(node, flags, pid, move |result| match result {
+                let (reply, undo) = (waits("open"), ops.clone());
+                ops.open(node, open_flags(flags), pid, move |result| match result {
                     Ok(opened) => {
                         if !reply.send([&encode::open(&opened)[..]]) {
-                            undo.release(opened.handle, |_| {});
+                            undo.take_back(opened.handle, None);
                         }
                     }
                     Err(error) => reply.refuse(&error),
                 });
             }
             Operation::Create { flags, name } => {
-                let reply = runs("create");
+                let (reply, undo) = (waits("create"), ops.clone());
                 ops.create(node, name.to_owned(), open_flags(flags), pid, move |result| match result {
                     Ok((entry, opened)) => {
-                        reply.send([&encode::create(&entry, &opened)[..]]);
+                        if !reply.send([&encode::create(&entry, &opened)[..]]) {
+                            undo.take_back(opened.handle, Some(entry.attr.ino));
+                        }
                     }
                     Err(error) => reply.refuse(&error),
                 });
@@ -290,7 +264,8 @@ impl Channel {
                 });
             }
             Operation::Write { handle, offset, data } => {
-                let (reply, len) = (runs("write"), data.len() as u32);
+                // Interrupted or not, its bytes are taken in their turn: only the reply was held, until there is room for more.
+                let (reply, len) = (waits("write"), data.len() as u32);
                 ops.write(HandleNo(handle), offset, data, move |result| match result {
                     Ok(()) => {
                         reply.send([&encode::written(len)[..]]);
@@ -299,9 +274,17 @@ impl Channel {
                 });
             }
             Operation::Flush { handle } => {
-                ops.flush(HandleNo(handle), pid, outcome_told(waits("close"), node))
+                let handle = HandleNo(handle);
+                ops.flush(handle, pid, stores("close", handle).empty());
+                // A thread that was killed closes its files on its way out, and nothing interrupts it there.
+                if let Interrupted::Now(waiter) = self.pending.interrupt(unique, is_killed) {
+                    self.end_interrupted(unique, waiter);
+                }
             }
-            Operation::Fsync { handle } => ops.fsync(HandleNo(handle), outcome_told(waits("fsync"), node)),
+            Operation::Fsync { handle } => {
+                let handle = HandleNo(handle);
+                ops.fsync(handle, stores("fsync", handle).empty());
+            }
             Operation::Release { handle } => ops.release(HandleNo(handle), runs("release").empty()),
             Operation::Opendir => {
                 let (reply, undo) = (waits("opendir"), ops.clone());
@@ -365,11 +348,11 @@ impl Channel {
         }
     }
 
-    /// A signal came to a thread that waits. Only one that ends the thread ends its request: programs do not expect EINTR from
-    /// close, stat or readdir for a SIGCHLD. The kernel says it once, so we look again until either is over.
+    /// A signal came to a thread that waits. Only one that ends the thread ends its request: see `process.rs`. The kernel says it
+    /// once, so we look again until either is over.
     fn interrupt(self: &Arc<Self>, unique: u64, target: u64) {
         match self.pending.interrupt(target, is_dying) {
-            Interrupted::Now => self.answer_interrupted(target, Errno::INTR),
+            Interrupted::Now(waiter) => self.end_interrupted(target, waiter),
             Interrupted::NotYet => {
                 let channel = Arc::clone(self);
                 self.ops.spawn(async move {
@@ -377,7 +360,7 @@ impl Channel {
                         tokio::time::sleep(LOOK_AGAIN).await;
                         match channel.pending.interrupt(target, is_dying) {
                             Interrupted::NotYet => {}
-                            Interrupted::Now => return channel.answer_interrupted(target, Errno::INTR),
+                            Interrupted::Now(waiter) => return channel.end_interrupted(target, waiter),
                             Interrupted::Never | Interrupted::Unknown => return,
                         }
                     }
@@ -387,6 +370,15 @@ impl Channel {
             // Perhaps another thread is about to take it: the kernel sends the INTERRUPT again if it still waits.
             Interrupted::Unknown => self.answer_interrupted(unique, Errno::AGAIN),
         }
+    }
+
+    /// Ends a request that was taken off the list for its waiter's death.
+    fn end_interrupted(&self, unique: u64, waiter: Waiter) {
+        if let Some((handle, operation)) = waiter.stores {
+            // Before the kernel can release the handle.
+            self.ops.nobody_waits(handle, operation);
+        }
+        self.answer_interrupted(unique, Errno::INTR);
     }
 
     fn answer_interrupted(&self, unique: u64, errno: Errno) {
@@ -411,26 +403,5 @@ fn entry(reply: Reply) -> impl FnOnce(Result<crate::fs::Entry>) + Send + 'static
             reply.send([&encode::entry(&entry)[..]]);
         }
         Err(error) => reply.refuse(&error),
-    }
-}
-
-/// A close or fsync that was interrupted goes on; its outcome, which nobody waits for, goes to the log.
-fn outcome_told(reply: Reply, node: InodeNo) -> impl FnOnce(Result<()>) + Send + 'static {
-    move |result| {
-        let operation = reply.operation;
-        match result {
-            Ok(()) => {
-                if !reply.send([]) {
-                    tracing::warn!(
-                        "inode {}: the {operation} that was interrupted did store the object",
-                        node.0
-                    );
-                }
-            }
-            Err(error) => {
-                tracing::debug!("inode {}: {operation}: {error}", node.0);
-                reply.refuse(&error);
-            }
-        }
     }
 }

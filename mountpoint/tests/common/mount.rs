@@ -65,7 +65,7 @@ pub(crate) fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
     let endpoint = setup.endpoint.clone().unwrap_or_else(|| store.endpoint());
     command.arg(&setup.bucket).arg(dir).args(["--endpoint-url", &endpoint, "--force-path-style"]);
     command
-        .args(["--region", "us-east-1"])
+        .args(["--region", "us-east-1", "--fuse-transport", crate::TRANSPORT])
         .args(setup.foreground.then_some("--foreground"))
         .args(&setup.options);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());

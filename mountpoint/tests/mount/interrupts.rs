@@ -1,53 +1,287 @@
-//! Programs that are ended while they wait, and the other transport.
+//! Programs that are killed while they wait for a store that hangs, and what becomes of what they were closing.
+//!
+//! For our own loop alone: fuser answers INTERRUPT with ENOSYS.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use s3server::{Effect, Fault};
 
 use crate::common::{Pattern, Setup, Store, TestMount};
 
 /// Longer than any test waits, and than the engine's own limit for a first byte (20 s) it would need to give up by itself.
 const HANGS_FOR_MS: u64 = 120_000;
+/// A store that answers in the end: before the engine's limit, so that it is this answer which counts.
+const ANSWERS_AFTER_MS: u64 = 18_000;
 /// A program that was killed and still waits after this long waits for the store.
 const HANGS: Duration = Duration::from_secs(15);
+/// No step may take longer.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The signals by which users end programs; each has its default action, whatever the tests were started with.
+const DEADLY: [Signal; 4] = [Signal::KILL, Signal::INT, Signal::TERM, Signal::QUIT];
+
+fn program(words: &[&str], file: &Path) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT,TERM,QUIT").args(words).arg(file);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < end, "waited {LIMIT:?} until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts a program and returns once it waits for a request that a fault struck.
+fn start_waiting(store: &Store, command: &mut Command) -> Child {
+    let fired = store.faults().fired();
+    let child = command.spawn().unwrap();
+    until("a fault strikes", || store.faults().fired() > fired);
+    child
+}
+
+/// Sends a signal that ends the program; it must not wait for the store first.
+fn ends_by(signal: Signal, mut child: Child) {
+    let killed = Instant::now();
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    let status = child.wait().unwrap();
+    let took = killed.elapsed();
+    assert!(took < HANGS, "{signal:?}: it waited for the store: {took:?}");
+    let by = std::os::unix::process::ExitStatusExt::signal(&status);
+    assert_eq!(by, Some(signal.as_raw()), "{signal:?}: it ended by itself: {status}");
+}
+
+fn delay(operation: &str, key: &str, for_ms: u64) -> Fault {
+    Fault::on(operation, Effect::Delay { for_ms }).key(key)
+}
 
 #[test]
 fn a_killed_program_does_not_wait_for_a_store_that_hangs() {
     let store = Store::new();
-    store.plant("file", &Pattern(1).bytes(0, 1 << 20));
-    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
-    store.faults().add(Fault::on("GetObject", Effect::Delay { for_ms: HANGS_FOR_MS }).times(100));
-    let mut cat = Command::new("cat").arg(mount.path("file")).stdout(Stdio::null()).spawn().unwrap();
-    while store.faults().fired() == 0 {
-        std::thread::sleep(Duration::from_millis(10));
+    for signal in DEADLY {
+        let n = signal.as_raw();
+        for name in ["read", "stat", "open"] {
+            store.plant(&format!("{name}{n}"), &Pattern(1).bytes(0, 1 << 20));
+        }
+        store.plant(&format!("dir{n}/file"), b"");
     }
-    let killed = Instant::now();
-    cat.kill().unwrap();
-    cat.wait().unwrap();
-    assert!(killed.elapsed() < HANGS, "it waited for the store: {:?}", killed.elapsed());
-    store.faults().clear();
-    let bytes = fs::read(mount.path("file")).unwrap();
-    assert!(Pattern(1).is(0, &bytes), "the mount goes on");
+    store.plant("after/file", b"after");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    for signal in DEADLY {
+        let path = |name: &str| mount.path(&format!("{name}{}", signal.as_raw()));
+        // A read through the page cache waits for the page, and there the kernel does not look for a signal that dumps core.
+        if signal != Signal::QUIT {
+            store.faults().add(delay("GetObject", "read", HANGS_FOR_MS));
+            ends_by(signal, start_waiting(&store, &mut program(&["cat"], &path("read"))));
+        }
+
+        store.faults().add(delay("HeadObject", "stat", HANGS_FOR_MS));
+        ends_by(signal, start_waiting(&store, &mut program(&["stat"], &path("stat"))));
+
+        // An open without a look-up before it: of a file that is open already.
+        let script = "exec 3<\"$0\"; read go; exec cat /proc/self/fd/3";
+        let mut command = program(&["sh", "-c", script], &path("open"));
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        until("it has the file open", || {
+            let link = fs::read_link(format!("/proc/{}/fd/3", child.id()));
+            link.is_ok_and(|target| target == path("open"))
+        });
+        // The mount believes what it knows of a file for a moment; the open must ask.
+        std::thread::sleep(Duration::from_millis(200));
+        store.faults().add(delay("HeadObject", "open", HANGS_FOR_MS));
+        let fired = store.faults().fired();
+        drop(child.stdin.take());
+        until("the open asks the store", || store.faults().fired() > fired);
+        ends_by(signal, child);
+
+        fs::metadata(path("dir")).unwrap();
+        store.faults().add(Fault::on("ListObjectsV2", Effect::Delay { for_ms: HANGS_FOR_MS }));
+        ends_by(signal, start_waiting(&store, &mut program(&["ls"], &path("dir"))));
+        store.faults().clear();
+    }
+    let names: Vec<_> = fs::read_dir(mount.path("after")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["file"], "the mount goes on");
+    assert_eq!(fs::read(mount.path("after/file")).unwrap(), b"after");
+}
+
+/// The lines of the log about the interrupted storing of this key.
+fn lines(mount: &TestMount, key: &str) -> Vec<String> {
+    let about = format!("of \"{key}\" was interrupted");
+    mount.log().lines().filter(|line| line.contains(&about)).map(str::to_owned).collect()
+}
+
+/// A file is written and its program killed in `close` or `fsync`, or on its way out; the store answers long after.
+struct Case {
+    key: &'static str,
+    signal: Signal,
+    /// Words of the program before the file.
+    words: Vec<String>,
+    /// What the store is slow at.
+    operation: &'static str,
+    /// Whether it refuses in the end.
+    refused: bool,
+    /// What the log calls it.
+    called: &'static str,
 }
 
 #[test]
-fn the_transport_of_the_crate_fuser_reads_and_writes_the_same() {
-    let store = Store::new();
-    store.plant("dir/in", &Pattern(2).bytes(0, 9 << 20));
-    let Some(mount) = TestMount::of(&store, &Setup::new(&["--fuse-transport", "fuser", "--allow-delete"]))
-    else {
-        return;
+fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_object() {
+    const SMALL: usize = 1 << 20;
+    const LARGE: usize = 20 << 20;
+    let Some(mount) = TestMount::with(&Setup::new(&[])) else { return };
+    let store = mount.store();
+    let source = |len: usize| {
+        let path = mount.scratch(&len.to_string());
+        fs::write(&path, Pattern(3).bytes(0, len)).unwrap();
+        path.to_str().unwrap().to_owned()
     };
-    let bytes = fs::read(mount.path("dir/in")).unwrap();
-    assert!(bytes.len() == 9 << 20 && Pattern(2).is(0, &bytes));
-    fs::create_dir(mount.path("new")).unwrap();
-    fs::copy(mount.path("dir/in"), mount.path("new/out")).unwrap();
-    assert!(Pattern(2).is(0, &store.get("new/out").unwrap()));
-    let names: Vec<_> = fs::read_dir(mount.dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(names, ["dir", "new"]);
-    fs::remove_file(mount.path("new/out")).unwrap();
-    assert_eq!(store.get("new/out"), None);
-    assert_eq!(fs::read(mount.path("nothing")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    let cp = |len| vec!["cp".to_owned(), source(len)];
+    // dd handles SIGINT, but not SIGQUIT.
+    let sync = "exec dd if=\"$0\" of=\"$1\" bs=1M conv=fsync".to_owned();
+    let dd = |len| vec!["sh".to_owned(), "-c".to_owned(), sync.clone(), source(len)];
+    let (put, complete) = ("PutObject", "CompleteMultipartUpload");
+    let case = |key, signal, words, operation, refused, called| Case {
+        key,
+        signal,
+        words,
+        operation,
+        refused,
+        called,
+    };
+    let cases = [
+        case("stored/close-kill", Signal::KILL, cp(SMALL), put, false, "close"),
+        case("stored/close-int", Signal::INT, cp(SMALL), put, false, "close"),
+        case("stored/fsync-quit", Signal::QUIT, dd(SMALL), put, false, "fsync"),
+        case("stored/parts-kill", Signal::KILL, cp(LARGE), complete, false, "close"),
+        case("refused/close-kill", Signal::KILL, cp(SMALL), put, true, "close"),
+        case("refused/parts-int", Signal::INT, cp(LARGE), complete, true, "close"),
+    ];
+    fs::create_dir(mount.path("stored")).unwrap();
+    fs::create_dir(mount.path("refused")).unwrap();
+    for case in &cases {
+        store.faults().add(delay(case.operation, case.key, ANSWERS_AFTER_MS).times(1));
+        if case.refused {
+            let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
+            store.faults().add(Fault::on(case.operation, denied).key(case.key));
+        }
+        let words: Vec<&str> = case.words.iter().map(String::as_str).collect();
+        let child = start_waiting(store, &mut program(&words, &mount.path(case.key)));
+        ends_by(case.signal, child);
+        assert!(lines(&mount, case.key).is_empty(), "it ended with the store, not before: {}", mount.log());
+    }
+
+    // One that closes nothing: it is killed with the file open, which the kernel closes on its way out.
+    let left_open = "stored/left-open";
+    store.faults().add(delay(put, left_open, ANSWERS_AFTER_MS).times(1));
+    let mut command = program(&["sh", "-c", "exec cat >\"$0\""], &mount.path(left_open));
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(b"so far").unwrap();
+    until("it has written", || fs::metadata(mount.path(left_open)).is_ok_and(|meta| meta.len() == 6));
+    ends_by(Signal::INT, child);
+    assert!(lines(&mount, left_open).is_empty(), "it ended with the store, not before: {}", mount.log());
+
+    // Who opens the file meanwhile waits for its end, and reads all of it.
+    let under_way = mount.path("stored/close-kill");
+    let reader = std::thread::spawn(move || fs::read(under_way));
+    for case in &cases {
+        until("the log says what became of it", || !lines(&mount, case.key).is_empty());
+    }
+    until("the log says what became of it", || !lines(&mount, left_open).is_empty());
+    let read = reader.join().unwrap().unwrap();
+    assert!(read.len() == SMALL && Pattern(3).is(0, &read), "the reader that waited");
+
+    store.faults().clear();
+    for case in &cases {
+        let said = lines(&mount, case.key);
+        let Case { key, called, .. } = *case;
+        let what =
+            if case.refused { "the object was NOT stored: " } else { "the object was stored (ETag \"" };
+        let expected = format!("{called} of \"{key}\" was interrupted; {what}");
+        assert!(said.len() == 1 && said[0].contains(&expected), "{expected}: {said:?}");
+        if case.refused {
+            assert_eq!(store.get(key), None);
+            let gone = fs::read(mount.path(key)).unwrap_err();
+            assert_eq!(gone.kind(), std::io::ErrorKind::NotFound, "{key}: {gone}");
+            fs::write(mount.path(key), b"again").unwrap();
+            assert_eq!(store.get(key).unwrap(), b"again", "its name is free again");
+        } else {
+            let stored = store.get(key).expect("the log says that it is stored");
+            assert!(Pattern(3).is(0, &stored), "{key}");
+            assert_eq!(fs::read(mount.path(key)).unwrap(), stored, "{key}");
+        }
+    }
+    assert_eq!(lines(&mount, left_open).len(), 1);
+    assert_eq!(store.get(left_open).unwrap(), b"so far", "as a local disk would have it");
+    assert_eq!(store.pending_uploads(), 0);
+}
+
+#[test]
+fn a_program_that_is_killed_while_it_writes_to_a_store_that_hangs_ends_at_once() {
+    let Some(mount) = TestMount::with(&Setup::new(&["--memory-target", "128"])) else { return };
+    let store = mount.store();
+    store.faults().add(delay("UploadPart", "file", ANSWERS_AFTER_MS).times(100));
+    let script = "exec head -c 1G /dev/zero >\"$0\"";
+    let child = start_waiting(store, &mut program(&["sh", "-c", script], &mount.path("file")));
+    let (mut size, mut since) = (0, Instant::now());
+    until("it waits for room", || {
+        let now = fs::metadata(mount.path("file")).unwrap().len();
+        if now != size {
+            (size, since) = (now, Instant::now());
+        }
+        since.elapsed() > Duration::from_millis(500)
+    });
+    ends_by(Signal::INT, child);
+    assert!(lines(&mount, "file").is_empty(), "it ended with the store, not before: {}", mount.log());
+    until("the log says what became of it", || !lines(&mount, "file").is_empty());
+    let said = lines(&mount, "file");
+    assert!(said.len() == 1 && said[0].contains("the object was stored"), "{said:?}");
+    let stored = fs::read(mount.path("file")).unwrap();
+    assert!(stored.len() < 1024 << 20 && stored.iter().all(|byte| *byte == 0), "what was written so far");
+}
+
+#[test]
+fn an_open_that_is_killed_while_it_waits_leaves_the_file_as_it_is_and_free_for_the_next() {
+    let Some(mount) = TestMount::with(&Setup::new(&["--allow-overwrite"])) else { return };
+    let store = mount.store();
+    store.faults().add(delay("PutObject", "file", ANSWERS_AFTER_MS).times(1));
+    let path = mount.path("file");
+    ends_by(Signal::KILL, start_waiting(store, &mut program(&["sh", "-c", "echo first >\"$0\""], &path)));
+    // Both find a file whose storing is under way, and wait for its end. (Shells handle SIGINT.)
+    for words in [["sh", "-c", "echo second >\"$0\""], ["sh", "-c", "read line <\"$0\""]] {
+        let child = program(&words, &path).spawn().unwrap();
+        let (stat, mut asleep) = (format!("/proc/{}/stat", child.id()), 0);
+        until("it waits in open", || {
+            let sleeps = fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+            asleep = if sleeps { asleep + 1 } else { 0 };
+            asleep == 40
+        });
+        ends_by(Signal::TERM, child);
+    }
+    assert!(lines(&mount, "file").is_empty(), "they ended with the store, not before: {}", mount.log());
+    until("the log says what became of it", || !lines(&mount, "file").is_empty());
+    assert_eq!(fs::read(&path).unwrap(), b"first\n");
+    assert_eq!(store.get("file").unwrap(), b"first\n", "the open that was killed stored nothing");
+    fs::write(&path, b"third").unwrap();
+    assert_eq!(store.get("file").unwrap(), b"third", "and holds no lock");
+}
+
+#[test]
+fn a_signal_that_a_program_handles_does_not_interrupt_its_file_operations() {
+    let store = Store::new();
+    store.plant("file", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    store.faults().add(delay("HeadObject", "file", 3_000).times(1));
+    let script = "trap 'caught=yes' USR1; test -e \"$0\" && test -n \"$caught\"";
+    let mut child = start_waiting(&store, &mut program(&["sh", "-c", script], &mount.path("file")));
+    kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "stat heard EINTR, or the signal never came: {status}");
 }

@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use crate::common::{Pattern, Setup, Store, TestMount, need, run};
 
 const MIB: usize = 1 << 20;
-/// Peak RSS stays within the target and this much.
-const OVERHEAD: u64 = 64 << 20;
+/// Peak RSS stays within the target and this much. fuser's loop has a buffer of 16 MiB per thread, and its replies take one slice:
+/// a read across blocks is copied.
+const OVERHEAD: u64 = if matches!(crate::TRANSPORT.as_bytes(), b"fuser") { 128 << 20 } else { 64 << 20 };
 /// A test that waits longer hangs.
 const LIMIT: Duration = Duration::from_secs(200);
 

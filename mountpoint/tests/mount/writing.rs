@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
-use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::common::{Pattern, Setup, TestMount, hash_file, need};
+use crate::common::{Pattern, TestMount};
 
 const MIB: usize = 1 << 20;
 
@@ -105,24 +104,4 @@ fn many_files_are_written_at_once() {
         let stored = mount.store().get(&format!("{thread}-{i}")).unwrap();
         assert!(stored.len() == 100_000 + i && Pattern((thread * 100 + i) as u64).is(0, &stored));
     }
-}
-
-/// 6 GiB through the mount and back: parts, their growing sizes, offsets beyond 32 bits, and no memory that grows with them.
-#[test]
-fn six_gibibytes_come_back_with_the_same_checksum() {
-    const LEN: u64 = (6 << 30) + 12_345;
-    if !need("MOUNT_S3_LARGE=1", std::env::var("MOUNT_S3_LARGE").as_deref() == Ok("1")) {
-        return;
-    }
-    let setup = Setup::new(&["--memory-target", "512"]).limit(Duration::from_secs(1200));
-    let Some(mount) = TestMount::with(&setup) else { return };
-    let mut file = File::create_new(mount.path("large")).unwrap();
-    let written = Pattern(9).write_to(&mut file, LEN, MIB).unwrap();
-    file.sync_all().unwrap();
-    drop(file);
-    mount.store().requests().reset();
-    let read = hash_file(&mount.path("large"), MIB).unwrap();
-    assert_eq!(read, (LEN, written));
-    assert!(mount.store().requests().bytes_sent() >= LEN, "it was read from the bucket");
-    assert!(mount.peak_rss() <= (512 + 64) << 20, "peak RSS {} MiB", mount.peak_rss() >> 20);
 }

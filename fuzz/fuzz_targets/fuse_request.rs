@@ -1,0 +1,31 @@
+//! What a read of /dev/fuse may give: a request of a kernel that we know, of one that we don't, or rubbish. It is a request or an
+//! error; nothing is made up, and nothing is held that the bytes do not pay for.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mountpoint::fuse::fuzzing::{Facts, decode};
+
+fn check(bytes: &[u8]) -> Option<Facts<'_>> {
+    let facts = decode(bytes)?;
+    assert!(bytes.len() >= 40, "a request without a header");
+    if let Some(name) = facts.name {
+        let name = name.as_encoded_bytes();
+        assert!(!name.contains(&0) && name.len() < bytes.len() - 40, "a name that was not sent");
+    }
+    assert!(facts.data.is_none_or(|data| data.len() <= bytes.len() - 80), "data that was not sent");
+    assert!(facts.nodes <= (bytes.len() - 40) / 16, "inodes that were not sent");
+    Some(facts)
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let raw = check(bytes);
+    // The length in the header is checked first: with the right one, the rest is looked at.
+    if bytes.len() >= 40 {
+        let mut framed = bytes.to_vec();
+        framed[..4].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
+        let facts = check(&framed);
+        assert!(raw.is_none() || raw == facts, "a right length changes nothing");
+    } else {
+        assert_eq!(raw, None);
+    }
+});

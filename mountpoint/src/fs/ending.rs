@@ -1,0 +1,122 @@
+//! How the storing of a file ended, and who is told of it: whoever waits for it, or, if that one was killed meanwhile, the log.
+//!
+//! Enters: the outcome of an upload, and that nobody waits for it. Leaves: one line for the log, once both are there.
+
+use super::Error;
+use crate::object::{ETag, ObjectKey};
+use crate::sync::Mutex;
+use crate::upload;
+
+/// What is known of the end of one file's upload.
+#[derive(Debug, Default)]
+pub(super) struct Ending(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// What was interrupted: close or fsync.
+    unheard: Option<&'static str>,
+    fate: Option<Fate>,
+    told: bool,
+}
+
+/// What became of the object.
+#[derive(Clone, Debug)]
+enum Fate {
+    Stored(ETag),
+    NotStored(String),
+    /// The store may have it: its answer was lost, or its bytes are not to be trusted.
+    Unknown(String),
+}
+
+impl Ending {
+    /// The upload has ended. A line, if nobody hears it.
+    pub(super) fn ended(&self, key: &ObjectKey, outcome: Result<&ETag, &upload::Error>) -> Option<String> {
+        let mut state = self.0.lock();
+        state.fate.get_or_insert_with(|| Fate::of(outcome));
+        state.tell(key)
+    }
+
+    /// Nobody waits for it any more in `operation`. A line, if it has ended already.
+    pub(super) fn unheard(&self, key: &ObjectKey, operation: &'static str) -> Option<String> {
+        let mut state = self.0.lock();
+        state.unheard.get_or_insert(operation);
+        state.tell(key)
+    }
+}
+
+impl State {
+    fn tell(&mut self, key: &ObjectKey) -> Option<String> {
+        let (operation, fate) = self.unheard.zip(self.fate.as_ref())?;
+        if std::mem::replace(&mut self.told, true) {
+            return None;
+        }
+        let what = format!("{operation} of \"{key}\" was interrupted");
+        Some(match fate {
+            Fate::Stored(etag) => format!("{what}; the object was stored (ETag {etag:?})"),
+            Fate::NotStored(why) => format!("{what}; the object was NOT stored: {why}"),
+            Fate::Unknown(why) => {
+                format!(
+                    "{what}; whether the object was stored is not known, look at it before relying on it: {why}"
+                )
+            }
+        })
+    }
+}
+
+impl Fate {
+    fn of(outcome: Result<&ETag, &upload::Error>) -> Self {
+        match outcome {
+            Ok(etag) => Self::Stored(etag.clone()),
+            Err(error) if Error::leaves_doubt(error) => Self::Unknown(error.to_string()),
+            Err(error) => Self::NotStored(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::s3::{self, ErrorKind};
+    use crate::upload::Error as Upload;
+
+    fn line(outcome: Result<&ETag, &Upload>) -> String {
+        let (ending, key) = (Ending::default(), ObjectKey::new("a/b"));
+        assert_eq!(ending.unheard(&key, "close"), None);
+        ending.ended(&key, outcome).expect("a line")
+    }
+
+    fn remote(kind: ErrorKind) -> Upload {
+        s3::Error::new(kind, "PutObject").into()
+    }
+
+    #[test]
+    fn the_log_says_once_what_became_of_a_close_that_was_interrupted_whichever_came_first() {
+        let (etag, key) = (ETag::new("\"1\""), ObjectKey::new("a\nb"));
+        let ending = Ending::default();
+        assert_eq!(ending.ended(&key, Ok(&etag)), None, "somebody hears it");
+        let line = ending.unheard(&key, "close").expect("a line");
+        assert_eq!(line, "close of \"a\\nb\" was interrupted; the object was stored (ETag \"1\")");
+        assert_eq!(ending.unheard(&key, "fsync"), None);
+        assert_eq!(ending.ended(&key, Err(&Upload::Aborted)), None);
+    }
+
+    #[test]
+    fn not_stored_is_said_only_where_nothing_can_be_in_the_store() {
+        assert!(line(Ok(&ETag::new("1"))).contains("the object was stored"));
+        for (error, is_certain) in [
+            (remote(ErrorKind::Denied), true),
+            (remote(ErrorKind::InvalidRequest), true),
+            (Upload::NoMemory, true),
+            (Upload::Aborted, true),
+            (remote(ErrorKind::Timeout), false),
+            (remote(ErrorKind::Network), false),
+            (remote(ErrorKind::ServerError), false),
+            (remote(ErrorKind::Unknown), false),
+            (Upload::Corrupt, false),
+        ] {
+            let line = line(Err(&error));
+            assert_eq!(line.contains("was NOT stored"), is_certain, "{line}");
+            assert_eq!(line.contains("not known"), !is_certain, "{line}");
+        }
+    }
+}

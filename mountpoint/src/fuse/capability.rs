@@ -1,0 +1,126 @@
+//! What we ask the kernel for when it says hello. Pure: what it offers in, the answer to INIT out.
+//!
+//! Both transports ask for the same. `ARCHITECTURE.md` shows the table; a test here compares the two.
+
+use std::fmt;
+
+use super::{BACKGROUND_MAX, TRANSFER_MAX};
+
+/// What the kernel must at least speak: 7.31 is Linux 5.4.
+pub(super) const PROTOCOL_MIN: (u32, u32) = (7, 31);
+/// What we speak; the kernel falls back to it.
+pub(super) const PROTOCOL: (u32, u32) = (7, 40);
+
+/// One flag of INIT.
+#[derive(Debug)]
+pub(super) struct Capability {
+    bit: u32,
+    /// As `linux/fuse.h` names it behind `FUSE_`.
+    name: &'static str,
+    /// Why we ask for it.
+    why: &'static str,
+}
+
+impl Capability {
+    const fn new(bit: u32, name: &'static str, why: &'static str) -> Self {
+        Self { bit, name, why }
+    }
+
+    /// The flag as INIT carries it.
+    pub(super) const fn flag(&self) -> u64 {
+        1 << self.bit
+    }
+}
+
+/// What we ask for where the kernel offers it.
+pub(super) const CAPABILITIES: [Capability; 9] = [
+    Capability::new(0, "ASYNC_READ", "several reads of one handle at once"),
+    Capability::new(3, "ATOMIC_O_TRUNC", "replacing a file is one decision, at open"),
+    Capability::new(5, "BIG_WRITES", "writes above a page"),
+    Capability::new(
+        13,
+        "DO_READDIRPLUS",
+        "a listing's attributes save the lookups; always, as S3 sends them anyway",
+    ),
+    Capability::new(18, "PARALLEL_DIROPS", "lookups in one directory at once"),
+    Capability::new(22, "MAX_PAGES", "requests of a whole block"),
+    Capability::new(30, "INIT_EXT", "the upper half of these flags"),
+    Capability::new(36, "DIRECT_IO_ALLOW_MMAP", "mmap of a file opened with O_DIRECT"),
+    Capability::new(38, "NO_EXPORT_SUPPORT", "no file handles by inode number, so no NFS re-export"),
+];
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.why)
+    }
+}
+
+/// Of what is offered, what we ask for.
+pub(super) fn asked(offered: u64) -> u64 {
+    CAPABILITIES.iter().map(|capability| capability.flag() & offered).sum()
+}
+
+/// What we would ask for, and the kernel does not offer.
+pub(super) fn missing(offered: u64) -> impl Iterator<Item = &'static Capability> {
+    CAPABILITIES.iter().filter(move |capability| capability.flag() & offered == 0)
+}
+
+/// The answer to INIT: `struct fuse_init_out`, 64 bytes.
+pub(super) fn init_out(offered: u64, max_readahead: u32) -> Vec<u8> {
+    let flags = asked(offered);
+    let mut out = Vec::with_capacity(64);
+    for field in [PROTOCOL.0, PROTOCOL.1, max_readahead.max(TRANSFER_MAX), flags as u32] {
+        out.extend(field.to_ne_bytes());
+    }
+    out.extend(BACKGROUND_MAX.to_ne_bytes());
+    out.extend((BACKGROUND_MAX / 4 * 3).to_ne_bytes());
+    out.extend(TRANSFER_MAX.to_ne_bytes());
+    out.extend(1u32.to_ne_bytes()); // times to the nanosecond
+    out.extend(((TRANSFER_MAX / 4096) as u16).to_ne_bytes());
+    out.extend(0u16.to_ne_bytes());
+    out.extend(((flags >> 32) as u32).to_ne_bytes());
+    out.resize(64, 0);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_capability_has_a_reason_and_the_page_has_the_same_table() {
+        let page = include_str!("../../../ARCHITECTURE.md");
+        for Capability { bit, name, why } in &CAPABILITIES {
+            assert!(!why.is_empty(), "{name}");
+            let row = format!("| {bit} | `{name}` | {why} |");
+            assert!(page.contains(&row), "ARCHITECTURE.md has no row {row}");
+        }
+        let section = page.split("### What the kernel is asked for").nth(1).expect("the section");
+        let rows =
+            section.split("\n#").next().unwrap_or_default().lines().filter(|l| l.contains("| `")).count();
+        assert_eq!(rows, CAPABILITIES.len(), "ARCHITECTURE.md has a row too many");
+        assert!(CAPABILITIES.is_sorted_by(|a, b| a.bit < b.bit), "sorted, and none twice");
+    }
+
+    #[test]
+    fn the_upper_half_stands_where_the_kernel_looks_for_it() {
+        let out = init_out(u64::MAX, 4096);
+        let field = |at: usize| u32::from_ne_bytes(out[at..at + 4].try_into().unwrap());
+        assert_eq!(out.len(), 64);
+        assert_eq!((field(0), field(4)), PROTOCOL);
+        assert_eq!(u64::from(field(32)) << 32 | u64::from(field(12)), asked(u64::MAX));
+        assert_eq!((field(8), field(20)), (TRANSFER_MAX, TRANSFER_MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_asked_that_is_not_offered(offered: u64) {
+            prop_assert_eq!(asked(offered) & !offered, 0);
+            prop_assert_eq!(asked(offered), asked(u64::MAX) & offered);
+            let missing: u64 = missing(offered).map(Capability::flag).sum();
+            prop_assert_eq!(asked(offered) | missing, asked(u64::MAX));
+        }
+    }
+}
