@@ -302,6 +302,13 @@ async fn a_mounter_s_error_keeps_its_kind_and_its_words() {
     driver.mounter.fail(csi::error::ErrorKind::Unavailable, "no Mountpoint Pod yet");
     let status = driver.publish(driver.call()).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::Unavailable, "no Mountpoint Pod yet"));
+    driver.mounter.fail(csi::error::ErrorKind::FailedPrecondition, "404 NoSuchBucket");
+    let status = driver.publish(driver.call()).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(
+        status.message().starts_with("404 NoSuchBucket: set bucketName in spec.csi.volumeAttributes"),
+        "{status}"
+    );
     // What failed is not in the way of the next try.
     driver.publish(driver.call()).await.unwrap();
 }

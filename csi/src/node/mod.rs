@@ -6,6 +6,7 @@
 //!
 //! Never here: a mount, a wait for anything but a mounter, a secret in a log or an error.
 
+pub mod advice;
 pub mod claims;
 pub mod credentials;
 pub mod options;
@@ -22,6 +23,7 @@ use tonic::{Request, Response, Status};
 use tracing::{debug, info, warn};
 
 use self::claims::{Claims, Table};
+use self::credentials::AuthenticationSource;
 use self::options::{Inputs, MountOptions};
 use self::publish::PublishRequest;
 use self::stats::{Stats, Usage};
@@ -108,6 +110,8 @@ impl NodeService {
             source,
             kubernetes: self.config.kubernetes.as_deref(),
         })?;
+        // A volume that says `secret` and brings none has the driver's keys.
+        let whose = if request.secrets.is_empty() { AuthenticationSource::Driver } else { source };
         let claim = self.claims.publish(&request.target.path, &request.volume, request.single_writer)?;
         self.tell_of_options(&request, &options)?;
         let target = request.target.path;
@@ -126,7 +130,12 @@ impl NodeService {
         let mounter = self.mounter.clone();
         let mounted = tokio::spawn(async move {
             let (volume, target) = (mount.volume.clone(), mount.target.clone());
-            mounter.mount(mount).await?;
+            mounter.mount(mount).await.map_err(|error| {
+                match advice::field_for(&error.to_string(), &volume, whose) {
+                    Some(field) => Error::new(error.kind, format!("{error}: {field}")),
+                    None => error,
+                }
+            })?;
             claim.published();
             info!(volume, target = %target.display(), took_ms = started.elapsed().as_millis() as u64, "published");
             Ok(NodePublishVolumeResponse {})
