@@ -163,6 +163,16 @@ fn every_flag_of_aws_mount_s3_is_used_left_out_with_a_word_or_refused_with_a_way
 }
 
 #[test]
+fn the_page_for_users_names_every_option_that_is_not_passed_on() {
+    let page = include_str!("../../../../docs/static-provisioning.md");
+    let table = page.split("\n## Mount options\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    for (name, rule) in TABLE {
+        let dashed = if *name == "o" { "`-o`".to_owned() } else { format!("`{name}`") };
+        assert_eq!(table.contains(&dashed), *rule != Pass, "--{name}: {rule:?}");
+    }
+}
+
+#[test]
 fn short_names_of_the_engine_are_known() {
     let mut command = Args::command();
     command.build();
