@@ -18,16 +18,23 @@ new_pod() {
     fi
 }
 until_ok "another Mountpoint Pod" new_pod
-until_ok "the workload is told" mount_refused one restart
+until_ok "the workload is told" mount_refused one "MountpointPodLost: Mountpoint Pod $old "
+words=$(mount_refused one "MountpointPodLost: Mountpoint Pod $old ")
+holds "it names the new one" "$(mountpoint_pods data Running | grep -vxF "$old") takes its place" "$words"
+holds "it says what to do" "must be restarted" "$words"
 workload two data
 wait_pod two
 equal "a later pod reads" before "$(in_pod two cat /data/x)"
+uids=("$(uid_of one)" "$(uid_of two)")
 remove_pod one
 workload three data
 wait_pod three
 equal "a pod that was restarted reads" before "$(in_pod three cat /data/x)"
+uids+=("$(uid_of three)")
 remove_pod two
 remove_pod three
 until_ok "no attachment is left" count_is 0 attachment data .metadata.name
 until_ok "no Mountpoint Pod is left" count_is 0 mountpoint_pods data
 none_mounted_below "$plugin/mnt/$old" || fail "the source of the first pod"
+is_missing "$plugin/mnt/$old" || fail "its directory"
+for each in "${uids[@]}"; do none_mounted_below "$kubelet/pods/$each/" || fail "a target of pod $each"; done

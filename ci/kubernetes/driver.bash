@@ -5,12 +5,24 @@
 kubelet=/var/lib/kubelet
 plugin=$kubelet/plugins/s3.csi.scality.com
 
-# volume NAME [KEY=VALUE]...: a PersistentVolume of the scenario's bucket and a claim of the same name. Keys of volume.yaml.
+# volume NAME [KEY=VALUE]...: a PersistentVolume of the scenario's bucket and a claim of the same name, bound to each other. Keys of
+# volume.yaml and claim.yaml.
 volume() {
+    unclaimed_volume "$@"
+    claim "$@"
+}
+
+unclaimed_volume() {
     local volume=$1
     shift
     apply volume.yaml "$@" volume="$volume" pv="$namespace-$volume" options='[allow-delete, allow-overwrite]' \
-        attributes='{ bucketName: @bucket@ }' secret=null modes='[ReadWriteMany]' bucket="$bucket"
+        attributes='{ bucketName: @bucket@ }' secret=null modes='[ReadWriteMany]' policy=Retain bucket="$bucket"
+}
+
+claim() {
+    local volume=$1
+    shift
+    apply claim.yaml "$@" volume="$volume" pv="$namespace-$volume" modes='[ReadWriteMany]'
     until_ok "claim $volume bound" field_is "pvc/$volume" .status.phase Bound
 }
 
@@ -63,7 +75,25 @@ mount_refused() {
     grep -F -- "$2" <<<"$words" || { printf '%s\n' "$words"; return 1; }
 }
 
-driver_logs() {
-    cluster kubectl -n kube-system logs daemonset/s3-csi-node --all-containers --tail=-1
-    cluster kubectl -n kube-system logs deployment/s3-csi-controller --all-containers --tail=-1
+# no_secret SECRET...: none of them can be read where people or other pods look: logs of pods and of Kubernetes, Events, objects but
+# Secrets, command lines, the environments of engines and mounters. The driver's own keys come to it by its environment.
+no_secret() {
+    printf '%s\n' "$@" >"$scratch/secrets"
+    {
+        # Pods and processes may go while they are looked at.
+        cluster run sh -c 'cat /var/log/pods/*/*/*.log /var/log/kubernetes/*.log' 2>/dev/null || true
+        cluster kubectl get events -A -o yaml
+        cluster kubectl get pods,daemonsets,deployments,configmaps,persistentvolumes,persistentvolumeclaims,mountpoints3podattachments -A -o yaml
+        cluster run sh -c 'cat /proc/[0-9]*/cmdline 2>/dev/null || true' | tr '\0' '\n'
+        cluster run sh -c 'for it in /proc/[0-9]*; do
+            case $(tr "\0" " " <"$it/cmdline") in
+                /mountpoint-s3/bin/mount-s3* | /bin/scality-s3-csi-mounter*) cat "$it/environ" ;;
+            esac
+        done 2>/dev/null || true' | tr '\0' '\n'
+    } >"$scratch/words"
+    # So that nobody passes by searching nothing.
+    for word in "NodePublishVolume" "MountpointS3PodAttachment" "/bin/scality-s3-csi-driver" "reason: FailedMount" "AWS_SHARED_CREDENTIALS_FILE="; do
+        grep -qaF -- "$word" "$scratch/words" || fail "the search for secrets did not even find $word"
+    done
+    ! grep -aF -f "$scratch/secrets" "$scratch/words" || fail "a secret is shown; see the lines above"
 }

@@ -7,6 +7,7 @@
 pub mod config;
 pub mod contract;
 pub mod error;
+pub mod events;
 pub mod identity;
 pub mod mounter;
 pub mod mountpoint_pod;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use csi::contract::volume;
+use csi::events::WorkloadRef;
+use csi::node::OPTION_LEFT_OUT;
 use csi::node::stats::{LIMIT, Stats};
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi::proto::csi::{
@@ -231,6 +233,53 @@ async fn a_bad_publish_is_refused_by_name_and_nothing_is_mounted() {
     assert!(driver.mounter.mounts().is_empty());
 }
 
+/// Goal: who wrote an option that has no effect hears of it where `kubectl describe pod` shows it, once for each mount.
+#[tokio::test]
+async fn a_workload_is_told_of_options_that_have_no_effect() {
+    let driver = Driver::start().await;
+    let with_options = || {
+        let mut call = driver.call();
+        mount_of(&mut call).mount_flags =
+            ["endpoint-url=http://HUSHHUSH", "dual-stack", "cache /x", "allow-delete"]
+                .map(String::from)
+                .into();
+        call
+    };
+    let of_pod = || {
+        let mut call = with_options();
+        call.volume_context.insert(volume::CONTEXT_POD_NAME.into(), "web-0".into());
+        call.volume_context.insert(volume::CONTEXT_POD_NAMESPACE.into(), "team".into());
+        call
+    };
+    driver.publish(of_pod()).await.unwrap();
+    let notice = driver.notice().unwrap();
+    assert_eq!(
+        notice.workload,
+        WorkloadRef { namespace: "team".into(), name: "web-0".into(), uid: "uid-1".into() }
+    );
+    assert_eq!(notice.reason, OPTION_LEFT_OUT);
+    for word in
+        ["'endpoint-url' (", "s3.endpointUrl", "'dual-stack' (", "mountOptions of PersistentVolume pv-1"]
+    {
+        assert!(notice.note.contains(word), "{word}: {}", notice.note);
+    }
+    assert!(!notice.note.contains(HUSH) && !notice.note.contains("cache"), "{}", notice.note);
+    assert_eq!(driver.notice(), None, "one Event for all of them");
+
+    // A mount that failed is explained again; whoever writes Events keeps count of repetitions.
+    driver.publish(of_pod()).await.unwrap();
+    assert!(driver.notice().is_some());
+    driver.mounted(&[&driver.target("uid-1")]);
+    driver.publish(of_pod()).await.unwrap();
+    assert_eq!(driver.notice(), None, "what is mounted was told of");
+    driver.mounted(&[]);
+    driver.publish(with_options()).await.unwrap();
+    assert_eq!(driver.notice(), None, "no pod is named: the log has it");
+    driver.publish(driver.call()).await.unwrap();
+    assert_eq!(driver.notice(), None);
+    assert_eq!(driver.mounter.mounts().len(), 5);
+}
+
 #[tokio::test]
 async fn a_bad_unpublish_is_refused_by_name() {
     let driver = Driver::start().await;
@@ -253,6 +302,13 @@ async fn a_mounter_s_error_keeps_its_kind_and_its_words() {
     driver.mounter.fail(csi::error::ErrorKind::Unavailable, "no Mountpoint Pod yet");
     let status = driver.publish(driver.call()).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::Unavailable, "no Mountpoint Pod yet"));
+    driver.mounter.fail(csi::error::ErrorKind::FailedPrecondition, "404 NoSuchBucket");
+    let status = driver.publish(driver.call()).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(
+        status.message().starts_with("404 NoSuchBucket: set bucketName in spec.csi.volumeAttributes"),
+        "{status}"
+    );
     // What failed is not in the way of the next try.
     driver.publish(driver.call()).await.unwrap();
 }

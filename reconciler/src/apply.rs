@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use csi::contract::attachment::MountpointS3PodAttachment;
 use csi::contract::pod;
+use csi::events::{Notice, Teller, WorkloadRef};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Status;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::events::Teller;
-use crate::facts::WorkloadRef;
 use crate::mountpoint_pod;
-use crate::plan::{ATTEMPTS, Effect, Notice, Version};
+use crate::plan::{ATTEMPTS, Effect, Version};
 use crate::pod_spec::{self, PodConfig, PodRequest};
 
 /// A call that takes longer has failed. `plan::UNNAMED_FOR` relies on it.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use csi::contract::attachment::{MountpointS3PodAttachment, ShareKey};
+use csi::events::WorkloadRef;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::pod_spec::Settings;
@@ -35,17 +36,6 @@ pub struct Facts {
     pub attachments: Vec<MountpointS3PodAttachment>,
     /// By name, the pods that these attachments name, those that were made for the group, and those whose names are taken.
     pub pods: BTreeMap<String, MountpointPod>,
-}
-
-/// Where a workload's pod is, for messages and Events.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WorkloadRef {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its UID.
-    pub uid: String,
 }
 
 /// A workload's pod.

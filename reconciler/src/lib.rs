@@ -6,7 +6,6 @@ pub mod apply;
 pub mod config;
 pub mod controller;
 pub mod crd;
-pub mod events;
 pub mod facts;
 pub mod leader;
 pub mod mountpoint_pod;

@@ -2,11 +2,11 @@
 
 use anyhow::Context as _;
 use clap::Parser as _;
+use csi::events::Teller;
 use kube::Client;
 use reconciler::apply::Applier;
 use reconciler::config::{Cli, Command, Run};
 use reconciler::controller::Controller;
-use reconciler::events::Teller;
 use reconciler::leader::Elector;
 use reconciler::{crd, server};
 use tokio::signal::unix::{SignalKind, signal};

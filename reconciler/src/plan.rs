@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use csi::contract::attachment::{MountpointS3PodAttachment, ShareKey, WorkloadAttachment};
 use csi::contract::pod;
+use csi::events::{Notice, WorkloadRef};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::facts::{Facts, MountpointPod, Phase, Wants, Workload, WorkloadRef};
+use crate::facts::{Facts, MountpointPod, Phase, Wants, Workload};
 use crate::pod_spec::PodRequest;
 
 /// A Mountpoint Pod that no attachment names is adopted, or after this time told to unmount. Long enough that whoever made it has
@@ -93,17 +94,6 @@ pub struct Version {
     pub uid: String,
     /// Its resource version.
     pub resource_version: String,
-}
-
-/// A warning on a workload.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Notice {
-    /// The workload.
-    pub workload: WorkloadRef,
-    /// One word for machines.
-    pub reason: &'static str,
-    /// What happened, and what to look at next.
-    pub note: String,
 }
 
 /// What to do about these facts.

@@ -10,12 +10,13 @@ use csi::contract::DRIVER;
 use csi::contract::attachment::{MountpointS3PodAttachment, ShareKey};
 use csi::contract::pod;
 use csi::contract::volume::joined_options;
+use csi::events::WorkloadRef;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
 
-use crate::facts::{Facts, Group, Wants, Workload, WorkloadRef};
+use crate::facts::{Facts, Group, Wants, Workload};
 use crate::mountpoint_pod;
 use crate::pod_spec::{self, Settings};
 

@@ -5,15 +5,15 @@ mod fixtures;
 
 use csi::contract::VERSION;
 use csi::contract::attachment::MountpointS3PodAttachment;
+use csi::events::{Notice, Teller, WorkloadRef};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, ResourceExt as _};
 use reconciler::apply::{Applier, Outcome};
 use reconciler::crd;
-use reconciler::events::Teller;
-use reconciler::facts::{Group, WorkloadRef};
-use reconciler::plan::{Effect, Notice, plan};
+use reconciler::facts::Group;
+use reconciler::plan::{Effect, plan};
 use serde_json::json;
 
 async fn client() -> Option<Client> {

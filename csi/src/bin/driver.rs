@@ -12,20 +12,23 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use csi::config::{Args, Config};
-use csi::contract::VERSION;
+use csi::contract::{DRIVER, VERSION};
+use csi::events::{Notice, Teller};
 use csi::mounter::Mounter;
 use csi::mounter::pod::{self, PodMounter};
 use csi::node::NodeService;
 use csi::server::{Endpoint, Health, Server};
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
 /// The API server may be down while the node starts.
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
+/// So many Events may wait to be written. With more, what they say stands in the log alone.
+const NOTICES: usize = 64;
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -56,6 +59,7 @@ async fn run(mut config: Config) -> anyhow::Result<()> {
         .await
         .context("finding the API server: a kubeconfig (KUBECONFIG) or a pod's account")?;
     config.node.kubernetes = kubernetes_version(&client).await;
+    let notices = tell(Teller::new(client.clone(), DRIVER, &config.node.node_id));
     let mounter = mounter(client, &config)?;
     let server = Server::bind(&endpoint).await?;
     let health = Health::new(server.endpoint(), Path::new("/dev/fuse"))?;
@@ -75,9 +79,20 @@ async fn run(mut config: Config) -> anyhow::Result<()> {
         // An error would mean that the task above is gone, and with it the process.
         drop(stopped.wait_for(|&stop| stop).await);
     };
-    let node = NodeService::new(config.node, mounter);
+    let node = NodeService::new(config.node, mounter).with_notices(notices);
     tokio::try_join!(server.serve(node, on_stop(stopped.clone())), health.serve(listener, on_stop(stopped)),)?;
     Ok(())
+}
+
+/// Writes Events of what is sent here, one after the other, while the API server lets it: no mount waits for that.
+fn tell(teller: Teller) -> mpsc::Sender<Notice> {
+    let (notices, mut sent) = mpsc::channel(NOTICES);
+    tokio::spawn(async move {
+        while let Some(notice) = sent.recv().await {
+            teller.tell(&notice).await;
+        }
+    });
+    notices
 }
 
 /// Who makes this node's mounts: in Mountpoint Pods. Needs no answer of the API server yet.

@@ -15,6 +15,10 @@ pub const LIMITS_CPU: &str = "mountpointContainerResourcesLimitsCpu";
 /// Memory that the Mountpoint Pod is limited to.
 pub const LIMITS_MEMORY: &str = "mountpointContainerResourcesLimitsMemory";
 
+/// The name of the workload's pod, from the kubelet (`podInfoOnMount`).
+pub const CONTEXT_POD_NAME: &str = "csi.storage.k8s.io/pod.name";
+/// Its namespace.
+pub const CONTEXT_POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 /// The UID of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_UID: &str = "csi.storage.k8s.io/pod.uid";
 

@@ -52,7 +52,15 @@ impl Mounts {
     /// # Errors
     /// `/proc` is not there.
     pub fn read() -> io::Result<Self> {
-        Ok(Self::parse(&std::fs::read(TABLE)?))
+        Self::read_from(Path::new(TABLE))
+    }
+
+    /// As this table has it.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn read_from(table: &Path) -> io::Result<Self> {
+        Ok(Self::parse(&std::fs::read(table)?))
     }
 
     /// A line that can't be understood is none of ours: another's odd mount must not stop our driver.
@@ -71,6 +79,11 @@ impl Mounts {
     pub fn at(&self, point: &Path) -> Option<&Mount> {
         // A later line is mounted over an earlier one.
         self.0.iter().rev().find(|mount| mount.point == point)
+    }
+
+    /// Every mount point; one with several mounts over one another comes several times.
+    pub fn points(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(|mount| mount.point.as_path())
     }
 
     /// How many mounts lie over one another at this path.
@@ -190,6 +203,12 @@ mod tests {
         assert_eq!(mounts.source_of(target, Path::new("/k/plugins/mnt")), Some(source));
         let other = mounts.at(Path::new("/k/pods/b/mount")).unwrap();
         assert_eq!(mounts.source_of(other, Path::new("/k/plugins/mnt")), None);
+    }
+
+    #[test]
+    fn the_table_of_this_process_has_its_root() {
+        assert!(Mounts::read().unwrap().points().any(|point| point == Path::new("/")));
+        assert!(Mounts::read_from(Path::new("/nonexistent")).is_err());
     }
 
     #[test]

@@ -135,7 +135,7 @@ struct Node {
 impl Node {
     async fn mount(&self, request: &MountRequest) -> Result<()> {
         let deadline = Instant::now() + self.config.mount_within;
-        let target = target_path(&request.target)?;
+        let target = self.target_path(&request.target)?;
         let _target = self.target_lock(&target)?;
         if self.refresh(request, &target).await? {
             return Ok(());
@@ -288,6 +288,7 @@ impl Node {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(Error::invalid(format!("target path {}: {error}", target.display()))),
         };
+        self.check_beneath(&target)?;
         let _target = self.target_lock(&target)?;
         unmounted(&target)?;
         match std::fs::remove_dir(&target) {
@@ -297,6 +298,36 @@ impl Node {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// The target as the table of mounts has it. The directories above it are made: the kubelet makes them, others may not.
+    fn target_path(&self, target: &Path) -> Result<PathBuf> {
+        let failed = |error: io::Error| {
+            Error::internal(format!("making the target path {}: {error}", target.display()))
+        };
+        // Before anything is made: a link on the way may lead elsewhere.
+        let there = target.ancestors().skip(1).find(|directory| directory.exists());
+        if let Some(directory) = there {
+            self.check_beneath(&directory.canonicalize().map_err(failed)?)?;
+        }
+        if let Some(parent) = target.parent() {
+            std::fs::create_dir_all(parent).map_err(failed)?;
+        }
+        sys::resolved(target).map_err(failed)
+    }
+
+    /// We mount and unmount nothing outside the kubelet's directory, whatever links there say.
+    fn check_beneath(&self, resolved: &Path) -> Result<()> {
+        let kubelet = &self.config.kubelet;
+        if resolved.starts_with(kubelet) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "target_path leads by a symbolic link to {}, which is not beneath the kubelet's directory {}: if this node's \
+             kubelet keeps its pods elsewhere, set node.kubeletPath in the chart to that place",
+            resolved.display(),
+            kubelet.display()
+        )))
     }
 
     fn target_lock(&self, target: &Path) -> Result<tokio::sync::OwnedMutexGuard<()>> {
@@ -310,16 +341,6 @@ impl Node {
 struct Assigned<'a> {
     name: &'a str,
     uid: &'a str,
-}
-
-/// The target as the table of mounts has it. The directories above it are made: the kubelet makes them, others may not.
-fn target_path(target: &Path) -> Result<PathBuf> {
-    let failed =
-        |error: io::Error| Error::internal(format!("making the target path {}: {error}", target.display()));
-    if let Some(parent) = target.parent() {
-        std::fs::create_dir_all(parent).map_err(failed)?;
-    }
-    sys::resolved(target).map_err(failed)
 }
 
 /// Binds the target unless it is bound to this source already. What is left there is dead, and the new mount goes over it: containers

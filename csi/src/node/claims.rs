@@ -6,70 +6,39 @@
 //!
 //! Never here: a stat of a mount, which may hang.
 
-use std::collections::{HashMap, HashSet};
-use std::io::{self, BufRead as _, BufReader};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use procfs::process::MountInfo;
-
 use super::target::OfPod;
 use crate::error::{Error, ErrorKind, Result};
+use crate::mounter::mountinfo::Mounts;
 
 /// The mount table of this process, and the kubelet whose targets are told from other mounts.
 #[derive(Debug)]
-pub struct Mounts {
+pub struct Table {
     /// `/proc/self/mountinfo`.
-    pub table: PathBuf,
+    pub path: PathBuf,
     /// The kubelet's directory.
     pub kubelet: PathBuf,
 }
 
-impl Mounts {
-    /// Every mount point.
+impl Table {
+    /// As it is now.
     ///
     /// # Errors
-    /// What reading the table says.
-    pub fn points(&self) -> io::Result<HashSet<PathBuf>> {
-        let table = BufReader::new(std::fs::File::open(&self.table)?);
-        let mut points = HashSet::new();
-        for line in table.lines() {
-            // A line of a shape that we do not know is no target of ours.
-            if let Ok(mount) = MountInfo::from_line(&line?) {
-                points.insert(unescaped(&mount.mount_point));
-            }
-        }
-        Ok(points)
+    /// `Internal`: it can't be read.
+    pub fn read(&self) -> Result<Mounts> {
+        Mounts::read_from(&self.path).map_err(|error| {
+            Error::internal(format!("reading the mount table {}: {error}", self.path.display()))
+        })
     }
-}
-
-/// The kernel writes white space and backslashes as three octal digits.
-fn unescaped(path: &Path) -> PathBuf {
-    let bytes = path.as_os_str().as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
-    let mut rest = bytes;
-    while let Some((&byte, after)) = rest.split_first() {
-        let code = (byte == b'\\').then(|| after.get(..3)).flatten();
-        let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(meant) => {
-                plain.push(meant);
-                rest = &after[3..];
-            }
-            None => {
-                plain.push(byte);
-                rest = after;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(plain))
 }
 
 /// All claims of this driver.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    mounts: Arc<Mounts>,
+    table: Arc<Table>,
     state: Arc<Mutex<State>>,
 }
 
@@ -91,8 +60,8 @@ pub struct Claim {
 impl Claims {
     /// None yet.
     #[must_use]
-    pub fn new(mounts: Arc<Mounts>) -> Self {
-        Self { mounts, state: Arc::default() }
+    pub fn new(table: Arc<Table>) -> Self {
+        Self { table, state: Arc::default() }
     }
 
     /// Claims a target to publish `volume` at.
@@ -142,16 +111,14 @@ impl Claims {
 
     /// Another target of this volume that is live or about to be.
     fn other(&self, state: &State, target: &Path, volume: &str) -> Result<Option<PathBuf>> {
-        let points = self.mounts.points().map_err(|error| {
-            Error::internal(format!("reading the mount table {}: {error}", self.mounts.table.display()))
-        })?;
-        let live = points.iter().filter(|point| {
-            let of_kubelet = OfPod::of_mount_point(point, &self.mounts.kubelet);
+        let mounts = self.table.read()?;
+        let live = mounts.points().filter(|point| {
+            let of_kubelet = OfPod::of_mount_point(point, &self.table.kubelet);
             of_kubelet.is_some_and(|it| it.volume == volume)
                 || state.published.get(*point).is_some_and(|it| it == volume)
         });
-        let coming = state.busy.iter().filter(|(_, it)| *it == volume).map(|(point, _)| point);
-        Ok(live.chain(coming).find(|point| *point != target).cloned())
+        let coming = state.busy.iter().filter(|(_, it)| *it == volume).map(|(point, _)| point.as_path());
+        Ok(live.chain(coming).find(|point| *point != target).map(Path::to_owned))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -198,7 +165,7 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let table = tempfile::NamedTempFile::new().unwrap();
-            let mounts = Mounts { table: table.path().to_owned(), kubelet: KUBELET.into() };
+            let mounts = Table { path: table.path().to_owned(), kubelet: KUBELET.into() };
             Self { claims: Claims::new(Arc::new(mounts)), table }
         }
 
@@ -261,15 +228,8 @@ mod tests {
 
     #[test]
     fn a_mount_table_that_can_not_be_read_is_no_licence() {
-        let mounts = Mounts { table: "/nonexistent".into(), kubelet: KUBELET.into() };
-        let error = Claims::new(Arc::new(mounts)).publish(&target("a"), "pv-1", true).unwrap_err();
+        let table = Table { path: "/nonexistent".into(), kubelet: KUBELET.into() };
+        let error = Claims::new(Arc::new(table)).publish(&target("a"), "pv-1", true).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Internal);
-    }
-
-    #[test]
-    fn escapes_of_the_mount_table_are_undone() {
-        assert_eq!(unescaped(Path::new(r"/a\040b\134c\x\04")), Path::new(r"/a b\c\x\04"));
-        let own = Mounts { table: "/proc/self/mountinfo".into(), kubelet: KUBELET.into() };
-        assert!(own.points().unwrap().contains(Path::new("/")));
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Never here: a mount, a wait for anything but a mounter, a secret in a log or an error.
 
+pub mod advice;
 pub mod claims;
 pub mod credentials;
 pub mod options;
@@ -17,15 +18,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 use tracing::{debug, info, warn};
 
-use self::claims::{Claims, Mounts};
+use self::claims::{Claims, Table};
+use self::credentials::AuthenticationSource;
 use self::options::{Inputs, MountOptions};
 use self::publish::PublishRequest;
 use self::stats::{Stats, Usage};
 use self::target::Target;
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::Notice;
 use crate::mounter::{Credentials, MountRequest, Mounter};
 use crate::proto::csi::node_server::Node;
 use crate::proto::csi::node_service_capability::{Rpc, Type, rpc};
@@ -36,6 +40,9 @@ use crate::proto::csi::{
     NodePublishVolumeResponse, NodeServiceCapability, NodeUnpublishVolumeRequest,
     NodeUnpublishVolumeResponse, VolumeCondition, VolumeUsage,
 };
+
+/// The reason of an Event: a mount option has no effect.
+pub const OPTION_LEFT_OUT: &str = "MountOptionLeftOut";
 
 /// What the service knows of its node.
 #[derive(Clone, Debug)]
@@ -61,24 +68,31 @@ pub struct Config {
 pub struct NodeService {
     config: Arc<Config>,
     mounter: Arc<dyn Mounter>,
-    mounts: Arc<Mounts>,
+    table: Arc<Table>,
     claims: Claims,
     stats: Stats,
+    notices: Option<mpsc::Sender<Notice>>,
 }
 
 impl NodeService {
     /// Asks this mounter.
     #[must_use]
     pub fn new(config: Config, mounter: Arc<dyn Mounter>) -> Self {
-        let mounts = Arc::new(Mounts { table: config.mount_table.clone(), kubelet: config.kubelet.clone() });
-        let claims = Claims::new(mounts.clone());
-        Self { config: Arc::new(config), mounter, mounts, claims, stats: Stats::default() }
+        let table = Arc::new(Table { path: config.mount_table.clone(), kubelet: config.kubelet.clone() });
+        let claims = Claims::new(table.clone());
+        Self { config: Arc::new(config), mounter, table, claims, stats: Stats::default(), notices: None }
     }
 
     /// Asks mounts how full they are in another way.
     #[must_use]
     pub fn with_stats(self, stats: Stats) -> Self {
         Self { stats, ..self }
+    }
+
+    /// Hands what a workload should hear of to whoever writes Events. Without, it stands in the log alone.
+    #[must_use]
+    pub fn with_notices(self, notices: mpsc::Sender<Notice>) -> Self {
+        Self { notices: Some(notices), ..self }
     }
 
     async fn publish(&self, call: NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse> {
@@ -96,11 +110,11 @@ impl NodeService {
             source,
             kubernetes: self.config.kubernetes.as_deref(),
         })?;
-        for (option, why) in &options.stripped {
-            warn!(volume = request.volume, option, why, "mount option left out");
-        }
+        // A volume that says `secret` and brings none has the driver's keys.
+        let whose = if request.secrets.is_empty() { AuthenticationSource::Driver } else { source };
+        let claim = self.claims.publish(&request.target.path, &request.volume, request.single_writer)?;
+        self.tell_of_options(&request, &options)?;
         let target = request.target.path;
-        let claim = self.claims.publish(&target, &request.volume, request.single_writer)?;
         let mount = MountRequest {
             volume: request.volume,
             handle: request.handle,
@@ -116,7 +130,12 @@ impl NodeService {
         let mounter = self.mounter.clone();
         let mounted = tokio::spawn(async move {
             let (volume, target) = (mount.volume.clone(), mount.target.clone());
-            mounter.mount(mount).await?;
+            mounter.mount(mount).await.map_err(|error| {
+                match advice::field_for(&error.to_string(), &volume, whose) {
+                    Some(field) => Error::new(error.kind, format!("{error}: {field}")),
+                    None => error,
+                }
+            })?;
             claim.published();
             info!(volume, target = %target.display(), took_ms = started.elapsed().as_millis() as u64, "published");
             Ok(NodePublishVolumeResponse {})
@@ -157,10 +176,7 @@ impl NodeService {
             .map_err(|_| unknown())?
             .path;
         // From the table, which answers always, and not from the mount.
-        let points = self.mounts.points().map_err(|error| {
-            Error::internal(format!("reading the mount table {}: {error}", self.mounts.table.display()))
-        })?;
-        if !points.contains(&path) {
+        if self.table.read()?.at(&path).is_none() {
             return Err(unknown());
         }
         let (usage, condition) = match self.stats.of(&path).await {
@@ -171,6 +187,31 @@ impl NodeService {
             }
         };
         Ok(NodeGetVolumeStatsResponse { usage: wire(usage).into(), volume_condition: Some(condition) })
+    }
+
+    /// What became of options that are not used as they were written. The kubelet asks for a mounted target again and again: its
+    /// options were told of when it was new.
+    fn tell_of_options(&self, request: &PublishRequest, options: &MountOptions) -> Result<()> {
+        let MountOptions { stripped, overruled, .. } = options;
+        if (stripped.is_empty() && overruled.is_empty())
+            || self.table.read()?.at(&request.target.path).is_some()
+        {
+            return Ok(());
+        }
+        let volume = &request.volume;
+        for (option, why) in overruled {
+            info!(volume, option, why, "mount option overruled");
+        }
+        for (option, why) in stripped {
+            warn!(volume, option, why, "mount option left out");
+        }
+        if let (Some(workload), Some(note), Some(notices)) =
+            (request.workload.clone(), options.left_out(volume), &self.notices)
+            && let Err(error) = notices.try_send(Notice { workload, reason: OPTION_LEFT_OUT, note })
+        {
+            warn!(volume, %error, "no Event of the mount options is written");
+        }
+        Ok(())
     }
 
     /// The engine's environment, without keys.

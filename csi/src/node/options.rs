@@ -20,7 +20,8 @@ use super::credentials::AuthenticationSource;
 pub enum Rule {
     /// The engine gets it as it is.
     Pass,
-    /// It is left out, and the log says why: release 2.2 did so, and volumes that hold it go on working.
+    /// It is left out, and an Event says why: it changes nothing that is read or stored, or release 2.2 left it out. Volumes that
+    /// hold it go on working.
     Strip(&'static str),
     /// The driver sets it itself; what the volume says of it is left out.
     Own,
@@ -28,20 +29,22 @@ pub enum Rule {
     Fixed(&'static str),
     /// The engine gets it by this variable of its environment.
     Env(&'static str),
-    /// The call fails, and this is why.
+    /// The call fails, and this is why and what to do instead.
     Refuse(&'static str),
 }
 
 use Rule::{Env, Fixed, Own, Pass, Refuse, Strip};
 
-const ONE_STORE: &str = "the driver serves one store, set in the chart by s3.endpointUrl";
-const NOT_HERE: &str = "this driver has no S3 Express One Zone";
-const PATHS: &str = "the engine runs in a pod of its own, where a path of the node means nothing";
+const ONE_STORE: &str = "the driver serves one store, and s3.endpointUrl of the chart says how it is reached";
+const NOT_HERE: &str = "there is no S3 Express One Zone here, every bucket is a general purpose one";
+const NO_EXPORT: &str = "this release exports no metrics";
+const NO_PATHS: &str = "the engine runs in a pod of its own, where a path of the node means nothing; the certificate of the store must be \
+     one that a public authority signed";
 
 /// Where a Mountpoint Pod keeps its cache.
 const CACHE_DIRECTORY: &str = "/local-cache";
 
-/// Every option of the engine, and those of others that volumes of release 2.2 may hold. Sorted.
+/// Every option of the engine; and those of AWS's, and of release 2.2's driver, that volumes may hold and ours does not have. Sorted.
 pub const TABLE: &[(&str, Rule)] = &[
     ("allow-delete", Pass),
     ("allow-other", Pass),
@@ -49,11 +52,16 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("allow-root", Pass),
     ("auto-unmount", Own),
     ("aws-max-attempts", Env("AWS_MAX_ATTEMPTS")),
-    ("ca-bundle", Refuse(PATHS)),
+    ("bind", Refuse("the engine has the network of its pod, as Kubernetes gives it; leave it out")),
+    ("bucket-type", Strip(NOT_HERE)),
+    ("ca-bundle", Refuse(NO_PATHS)),
     ("cache", Fixed(CACHE_DIRECTORY)),
+    ("cache-block-size", Strip("blocks of the cache have 1 MiB")),
     ("cache-xz", Strip(NOT_HERE)),
     ("debug", Pass),
+    ("debug-crt", Strip("the engine has no CRT; 'debug' and 'log-filter' show its requests")),
     ("dir-mode", Pass),
+    ("dual-stack", Strip(ONE_STORE)),
     ("endpoint-url", Strip(ONE_STORE)),
     ("expected-bucket-owner", Pass),
     ("file-mode", Pass),
@@ -63,30 +71,50 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("gid", Pass),
     ("help", Own),
     ("incremental-upload", Strip(NOT_HERE)),
-    ("log-directory", Refuse(PATHS)),
+    (
+        "infer-content-type",
+        Refuse(
+            "objects are stored as binary/octet-stream; leave it out, and where types matter write with another client",
+        ),
+    ),
+    (
+        "log-directory",
+        Refuse("the engine runs in a pod of its own; leave it out, 'kubectl logs' shows what it says"),
+    ),
     ("log-filter", Pass),
+    ("log-metrics", Strip(NO_EXPORT)),
     ("max-attempts", Pass),
     ("max-cache-size", Pass),
     ("max-threads", Pass),
+    ("maximum-throughput-gbps", Strip("the engine learns from its reads what the network carries")),
     ("memory-target", Pass),
     ("metadata-ttl", Pass),
     ("negative-metadata-ttl", Pass),
     ("no-log", Pass),
     ("no-sign-request", Pass),
-    ("o", Strip("options of mount(8) are the driver's business")),
+    ("o", Strip("options of mount(8) are the driver's business; 'read-only' is an option of its own")),
+    ("otlp-endpoint", Strip(NO_EXPORT)),
+    ("otlp-export-interval", Strip(NO_EXPORT)),
     ("part-size", Pass),
     ("prefix", Pass),
-    ("profile", Strip("the driver hands the engine its keys")),
+    (
+        "profile",
+        Strip("the driver hands the engine its keys; nodePublishSecretRef of the volume names others"),
+    ),
     ("read-only", Pass),
     ("read-part-size", Pass),
     ("ready-file", Own),
     ("region", Pass),
     ("requester-pays", Pass),
     ("sign-payload", Pass),
-    ("spill-dir", Refuse(PATHS)),
+    (
+        "spill-dir",
+        Refuse("the engine runs in a pod of its own; use 'cache', where it puts what memory has no room for"),
+    ),
     ("sse", Pass),
     ("sse-kms-key-id", Pass),
     ("storage-class", Strip("the store's default class is used")),
+    ("transfer-acceleration", Strip(ONE_STORE)),
     ("uid", Pass),
     ("upload-checksums", Pass),
     ("user-agent-prefix", Own),
@@ -122,8 +150,10 @@ pub struct MountOptions {
     pub env: Vec<(String, String)>,
     /// Nobody may write: by the access mode, or by the volume's option.
     pub read_only: bool,
-    /// What was left out and why, for the log.
+    /// What was left out and why, for the log and an Event.
     pub stripped: Vec<(String, &'static str)>,
+    /// What the driver sets itself, and to what, for the log.
+    pub overruled: Vec<(String, &'static str)>,
 }
 
 impl MountOptions {
@@ -144,9 +174,12 @@ impl MountOptions {
             };
             match rule {
                 Pass => flags.add(&name, value),
-                Own => {}
+                Own => made.overruled.push((name, "the driver says it")),
                 Strip(why) => made.stripped.push((name, why)),
-                Fixed(value) => flags.set(&name, value),
+                Fixed(value) => {
+                    made.overruled.push((name.clone(), value));
+                    flags.set(&name, value);
+                }
                 Refuse(why) => return Err(refuse(format!("mount option '{name}' is not allowed: {why}"))),
                 Env(variable) => {
                     if !value.is_some_and(|it| it.parse::<u32>().is_ok_and(|n| n > 0)) {
@@ -166,6 +199,18 @@ impl MountOptions {
         made.args = flags.args();
         try_out(inputs.bucket, &made.args).map_err(refuse)?;
         Ok(made)
+    }
+}
+
+impl MountOptions {
+    /// What was left out of this volume's options, as a sentence for its users; `None` if nothing was.
+    #[must_use]
+    pub fn left_out(&self, volume: &str) -> Option<String> {
+        let each: Vec<_> = self.stripped.iter().map(|(name, why)| format!("'{name}' ({why})")).collect();
+        (!each.is_empty()).then(|| {
+            let each = each.join(", ");
+            format!("mount options have no effect: {each}. Take them out of the mountOptions of PersistentVolume {volume}")
+        })
     }
 }
 

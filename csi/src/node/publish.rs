@@ -11,6 +11,7 @@ use super::credentials::AuthenticationSource;
 use super::target::Target;
 use crate::contract::volume;
 use crate::error::{Error, Result};
+use crate::events::WorkloadRef;
 use crate::proto::csi::NodePublishVolumeRequest;
 use crate::proto::csi::volume_capability::{AccessType, access_mode::Mode};
 
@@ -25,6 +26,8 @@ pub struct PublishRequest {
     pub volume: String,
     /// The UID of the workload's pod.
     pub workload_uid: String,
+    /// The workload's pod, for Events; `None` if the call does not say which.
+    pub workload: Option<WorkloadRef>,
     /// Where.
     pub target: Target,
     /// The bucket.
@@ -110,6 +113,13 @@ impl PublishRequest {
         let volume = target.volume(&handle);
         let bucket = bucket(attribute(volume::BUCKET_NAME), &volume)?;
         let authentication_source = AuthenticationSource::parse(attribute(volume::AUTHENTICATION_SOURCE))?;
+        let workload_uid = target.workload_uid(attribute(volume::CONTEXT_POD_UID));
+        let named = |key| attribute(key).filter(|it| !it.is_empty()).map(str::to_owned);
+        let workload = named(volume::CONTEXT_POD_NAMESPACE).zip(named(volume::CONTEXT_POD_NAME));
+        let workload = workload.map(|(namespace, name)| {
+            let uid = workload_uid.clone();
+            WorkloadRef { namespace, name, uid }
+        });
         let fs_group = match mount.volume_mount_group.as_str() {
             "" => None,
             group => Some(group.parse().map_err(|_| {
@@ -117,7 +127,8 @@ impl PublishRequest {
             })?),
         };
         Ok(Self {
-            workload_uid: target.workload_uid(attribute(volume::CONTEXT_POD_UID)),
+            workload_uid,
+            workload,
             handle,
             volume,
             target,
@@ -203,11 +214,22 @@ mod tests {
         assert_eq!(request.handle, "handle-1");
         assert_eq!(request.volume, "pv-1");
         assert_eq!(request.workload_uid, "uid-2");
+        assert_eq!(request.workload, None, "an Event needs the pod's name and namespace");
         assert_eq!(request.bucket, "bucket-1");
         assert_eq!(request.mount_options, ["allow-delete"]);
         assert_eq!(request.fs_group, Some(2000));
         assert!(request.read_only && !request.volume_read_only && !request.single_writer);
         assert_eq!(request.authentication_source, AuthenticationSource::Driver);
+    }
+
+    #[test]
+    fn the_workload_is_known_by_what_the_kubelet_says_of_its_pod() {
+        let mut given = call();
+        given.volume_context.insert(volume::CONTEXT_POD_NAMESPACE.into(), "team".into());
+        assert_eq!(parse(given.clone()).unwrap().workload, None);
+        given.volume_context.insert(volume::CONTEXT_POD_NAME.into(), "web-0".into());
+        let workload = WorkloadRef { namespace: "team".into(), name: "web-0".into(), uid: "uid-1".into() };
+        assert_eq!(parse(given).unwrap().workload, Some(workload));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use csi::contract::volume;
 use csi::error::{Error, ErrorKind, Result};
+use csi::events::Notice;
 use csi::mounter::{Credentials, MountRequest, Mounter};
 use csi::node::stats::Stats;
 use csi::node::{Config, NodeService};
@@ -18,7 +19,7 @@ use csi::server::{Endpoint, Health, Server};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
@@ -105,6 +106,7 @@ pub(crate) struct Driver {
     directory: tempfile::TempDir,
     channel: Channel,
     stop: watch::Sender<bool>,
+    notices: Mutex<mpsc::Receiver<Notice>>,
     serving: Option<JoinHandle<()>>,
 }
 
@@ -131,14 +133,15 @@ impl Driver {
             mount_table,
         };
         let mounter = Arc::new(Recorder::default());
-        let node = NodeService::new(config, mounter.clone()).with_stats(stats);
+        let (to_tell, notices) = mpsc::channel(8);
+        let node = NodeService::new(config, mounter.clone()).with_stats(stats).with_notices(to_tell);
         let endpoint = Endpoint::Unix(directory.path().join("csi.sock"));
         let server = Server::bind(&endpoint).await.unwrap();
         let (stop, stopped) = watch::channel(false);
         let serving = tokio::spawn(async move { server.serve(node, until(stopped)).await.unwrap() });
         let channel =
             tonic::transport::Endpoint::from_shared(endpoint.to_string()).unwrap().connect().await.unwrap();
-        Self { mounter, directory, channel, stop, serving: Some(serving) }
+        Self { mounter, directory, channel, stop, notices: Mutex::new(notices), serving: Some(serving) }
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -206,6 +209,11 @@ impl Driver {
         let health = Health::new(&endpoint, device).unwrap();
         tokio::spawn(async move { health.serve(listener, std::future::pending()).await.unwrap() });
         address
+    }
+
+    /// The next word to a workload, if one was said.
+    pub(crate) fn notice(&self) -> Option<Notice> {
+        self.notices.lock().unwrap().try_recv().ok()
     }
 
     pub(crate) fn stop(&self) {

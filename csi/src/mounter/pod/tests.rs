@@ -264,6 +264,29 @@ fn what_another_mounted_at_a_target_is_left_alone() {
 }
 
 #[test]
+fn a_link_does_not_lead_out_of_the_kubelets_directory() {
+    isolated(|| {
+        at_home(async |home| {
+            let outside = tempfile::tempdir().unwrap();
+            std::fs::create_dir_all(home.kubelet.join("pods")).unwrap();
+            std::os::unix::fs::symlink(outside.path(), home.kubelet.join("pods/w1")).unwrap();
+            let target = home.target("w1");
+            let words = |error: Error| {
+                assert_eq!(error.kind, ErrorKind::InvalidArgument, "{error}");
+                assert!(error.to_string().contains("target_path leads by a symbolic link to "), "{error}");
+                assert!(error.to_string().contains("node.kubeletPath"), "{error}");
+            };
+            words(home.mounter.mount(home.request("w1", "key-1")).await.unwrap_err());
+            assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0, "nothing is made there");
+            assert_eq!(mounted(&home.source()), None);
+            std::fs::create_dir_all(&target).unwrap();
+            words(home.mounter.unmount(&target).await.unwrap_err());
+            assert!(target.exists(), "nothing is removed there");
+        });
+    });
+}
+
+#[test]
 fn one_call_at_a_time_for_a_target() {
     isolated(|| {
         at_home(async |home| {

@@ -3,8 +3,82 @@
 use super::*;
 use crate::error::ErrorKind;
 
-/// The engine does not have these; volumes of release 2.2 may.
-const OF_OTHERS: [&str; 4] = ["aws-max-attempts", "cache-xz", "incremental-upload", "o"];
+/// The engine does not have these; volumes of release 2.2, or of AWS's driver, may.
+const OF_OTHERS: [&str; 15] = [
+    "aws-max-attempts",
+    "bind",
+    "bucket-type",
+    "cache-block-size",
+    "cache-xz",
+    "debug-crt",
+    "dual-stack",
+    "incremental-upload",
+    "infer-content-type",
+    "log-metrics",
+    "maximum-throughput-gbps",
+    "o",
+    "otlp-endpoint",
+    "otlp-export-interval",
+    "transfer-acceleration",
+];
+
+/// Every flag of AWS's mount-s3 from 1.18 to 1.24, with a value it takes; and that their driver and release 2.2 took besides.
+const OF_AWS: &[&str] = &[
+    "allow-delete",
+    "allow-other",
+    "allow-overwrite",
+    "allow-root",
+    "auto-unmount",
+    "aws-max-attempts 5",
+    "bind eth0",
+    "bucket-type general-purpose",
+    "ca-bundle /etc/ca.pem",
+    "cache /tmp/cache",
+    "cache-block-size 512",
+    "cache-xz express--use1-az1--x-s3",
+    "debug",
+    "debug-crt",
+    "dir-mode 0755",
+    "dual-stack",
+    "endpoint-url https://s3.example.com",
+    "expected-bucket-owner 111122223333",
+    "file-mode 0644",
+    "force-path-style",
+    "foreground",
+    "gid 1000",
+    "help",
+    "incremental-upload",
+    "infer-content-type",
+    "log-directory /var/log/mount-s3",
+    "log-metrics",
+    "max-cache-size 1024",
+    "max-threads 16",
+    "maximum-throughput-gbps 10",
+    "memory-target 512",
+    "metadata-ttl indefinite",
+    "negative-metadata-ttl minimal",
+    "no-log",
+    "no-sign-request",
+    "o ro",
+    "otlp-endpoint http://collector:4318",
+    "otlp-export-interval 60",
+    "part-size 8388608",
+    "prefix logs/",
+    "profile mine",
+    "read-only",
+    "read-part-size 8388608",
+    "region eu-west-1",
+    "requester-pays",
+    "sse aws:kms",
+    "sse-kms-key-id arn:aws:kms:eu-west-1:111122223333:key/k",
+    "storage-class STANDARD_IA",
+    "transfer-acceleration",
+    "uid 1000",
+    "upload-checksums off",
+    "user-agent-prefix mine",
+    "version",
+    "write-part-size 8388608",
+];
 
 fn inputs<'a>(options: &'a [String]) -> Inputs<'a> {
     Inputs {
@@ -50,6 +124,52 @@ fn the_table_is_sorted_and_has_exactly_the_engine_s_options_and_the_old_ones() {
     of_engine.sort();
     let of_table: Vec<&str> = TABLE.iter().map(|(name, _)| *name).collect();
     assert_eq!(of_table, of_engine, "each option of the engine needs a row that says what becomes of it");
+}
+
+/// Goal: whoever brings volumes from AWS's driver has them mounted, is told by an Event what has no effect, or reads in the error why
+/// the volume is refused and what to do; nobody is told that an option which he knows does not exist.
+#[test]
+fn every_flag_of_aws_mount_s3_is_used_left_out_with_a_word_or_refused_with_a_way_out() {
+    let mut refused = Vec::new();
+    for option in OF_AWS {
+        let name = option.split(' ').next().unwrap();
+        // What it needs beside it.
+        let with: &[&str] = match name {
+            "max-cache-size" => &["cache"],
+            "sse-kms-key-id" => &["sse aws:kms"],
+            _ => &[],
+        };
+        let made = match make(&[&[*option], with].concat()) {
+            Ok(made) => made,
+            Err(error) => {
+                let text = error.to_string();
+                assert_eq!(error.kind, ErrorKind::InvalidArgument);
+                assert!(text.contains(&format!("mount option '{name}' is not allowed: ")), "{text}");
+                assert!(text.contains("; "), "no way out is named: {text}");
+                refused.push(name);
+                continue;
+            }
+        };
+        let flag = format!("--{name}");
+        let passed = made.args.iter().any(|arg| *arg == flag || arg.starts_with(&format!("{flag}=")));
+        let by_env = made.env.iter().any(|(variable, _)| variable == "AWS_MAX_ATTEMPTS");
+        let named = |list: &[(String, &str)]| list.iter().any(|(known, _)| known == name);
+        let told = named(&made.stripped) || named(&made.overruled);
+        assert!(passed || by_env || told, "--{name} is lost without a word: {made:?}");
+        let event = made.left_out("pv-1").unwrap_or_default();
+        assert_eq!(event.contains(&format!("'{name}' (")), named(&made.stripped), "{event}");
+    }
+    assert_eq!(refused, ["bind", "ca-bundle", "infer-content-type", "log-directory"]);
+}
+
+#[test]
+fn the_page_for_users_names_every_option_that_is_not_passed_on() {
+    let page = include_str!("../../../../docs/static-provisioning.md");
+    let table = page.split("\n## Mount options\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    for (name, rule) in TABLE {
+        let dashed = if *name == "o" { "`-o`".to_owned() } else { format!("`{name}`") };
+        assert_eq!(table.contains(&dashed), *rule != Pass, "--{name}: {rule:?}");
+    }
 }
 
 #[test]
@@ -122,15 +242,23 @@ fn what_release_2_2_left_out_is_left_out_and_said() {
     assert_eq!(args(&made), ["--allow-root"]);
     let names: Vec<&str> = made.stripped.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["endpoint-url", "profile", "cache-xz", "incremental-upload", "storage-class", "o"]);
+    let told = made.left_out("pv-1").unwrap();
+    assert!(told.contains("'endpoint-url' (the driver serves one store, and s3.endpointUrl"), "{told}");
+    assert!(told.ends_with("Take them out of the mountOptions of PersistentVolume pv-1"), "{told}");
+    assert!(!told.contains("elsewhere") && !told.contains("mine"), "a value may be a secret: {told}");
     let made = make(&["-f", "foreground", "--help", "-V", "-v", "version", "auto-unmount"]).unwrap();
     assert_eq!(args(&made), ["--allow-root"]);
-    assert!(made.stripped.is_empty());
+    assert!(made.stripped.is_empty() && made.left_out("pv-1").is_none());
+    let names: Vec<&str> = made.overruled.iter().map(|(name, _)| name.as_str()).collect();
+    let own = ["foreground", "foreground", "help", "version", "version", "version", "auto-unmount"];
+    assert_eq!(names, own);
 }
 
 #[test]
 fn the_cache_is_where_the_pod_has_it() {
     let made = make(&["cache /var/tmp/mine", "max-cache-size 100"]).unwrap();
     assert_eq!(args(&made), ["--allow-root", "--cache=/local-cache", "--max-cache-size=100"]);
+    assert_eq!(made.overruled, [("cache".to_owned(), "/local-cache")]);
 }
 
 #[test]
@@ -185,6 +313,7 @@ fn what_is_wrong_is_refused_with_its_name_and_the_place_to_fix_it() {
         (&["-l /var/log"], "'log-directory' is not allowed"),
         (&["log-directory=/var/log"], "'log-directory' is not allowed"),
         (&["spill-dir /tmp"], "'spill-dir' is not allowed"),
+        (&["infer-content-type"], "write with another client"),
         (&["gid staff"], "--gid"),
         (&["gid"], "--gid"),
         (&["uid 1", "uid 2"], "--uid"),

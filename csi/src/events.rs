@@ -1,5 +1,7 @@
 //! Events on workloads: what `kubectl describe pod` shows. Enters: a [`Notice`]. Leaves: an Event, unless the same was said a while
 //! ago. An Event that can't be written is logged, and stops nothing.
+//!
+//! Never here: what is worth an Event.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,14 +11,34 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::Mutex;
 
-use crate::plan::Notice;
-
 /// The same notice is not repeated within this time; an Event lives an hour.
 const SAID_FOR: Duration = Duration::from_secs(600);
 /// Notices that are remembered. When there are more, all are forgotten, and some may be repeated early.
 const REMEMBERED: usize = 4096;
 /// The API server takes this many bytes of text in an Event.
 const NOTE_LIMIT: usize = 1024;
+
+/// Where a workload's pod is, for messages and Events.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkloadRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// A warning on a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Notice {
+    /// The workload.
+    pub workload: WorkloadRef,
+    /// One word for machines.
+    pub reason: &'static str,
+    /// What happened, and what to look at next.
+    pub note: String,
+}
 
 /// Writes Events.
 pub struct Teller {

@@ -1,0 +1,75 @@
+//! What the author of a volume can do when its store said no. Enters: the engine's words, whose keys it had. Leaves: the field to look
+//! at, as the end of a sentence.
+//!
+//! The engine knows buckets and keys, but not where a volume names them.
+
+use super::credentials::AuthenticationSource;
+use crate::contract::volume;
+
+/// S3's codes for keys that it does not know, that don't fit each other, or that may not use the bucket.
+const OF_KEYS: [&str; 7] = [
+    "AccessDenied",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "NoCredentials",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+];
+
+/// The field to look at; `None` if the words name no cause that a volume has.
+#[must_use]
+pub fn field_for(words: &str, volume: &str, source: AuthenticationSource) -> Option<String> {
+    if words.contains("NoSuchBucket") {
+        return Some(format!(
+            "set {} in spec.csi.volumeAttributes of PersistentVolume {volume} to a bucket that exists",
+            volume::BUCKET_NAME
+        ));
+    }
+    if !OF_KEYS.iter().any(|code| words.contains(code)) {
+        return None;
+    }
+    Some(match source {
+        AuthenticationSource::Secret => {
+            format!("look at the Secret that nodePublishSecretRef of PersistentVolume {volume} names")
+        }
+        AuthenticationSource::Driver => format!(
+            "the keys are the driver's: look at the Secret that s3CredentialSecret.name of the chart names, or give \
+             PersistentVolume {volume} its own by nodePublishSecretRef"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_that_is_not_there_leads_to_the_attribute() {
+        let words = "the engine could not mount: bucket x: 404 NoSuchBucket";
+        let field = field_for(words, "pv-1", AuthenticationSource::Secret).unwrap();
+        assert!(
+            field.contains("bucketName in spec.csi.volumeAttributes of PersistentVolume pv-1"),
+            "{field}"
+        );
+    }
+
+    #[test]
+    fn refused_keys_lead_to_the_secret_that_holds_them() {
+        for code in OF_KEYS {
+            let words = format!("403 {code}");
+            let own = field_for(&words, "pv-1", AuthenticationSource::Secret).unwrap();
+            assert!(own.contains("nodePublishSecretRef of PersistentVolume pv-1"), "{own}");
+            assert!(!own.contains("chart"), "{own}");
+            let driver = field_for(&words, "pv-1", AuthenticationSource::Driver).unwrap();
+            assert!(driver.contains("s3CredentialSecret.name"), "{driver}");
+        }
+    }
+
+    #[test]
+    fn what_is_nobody_s_field_gets_no_advice() {
+        for words in ["no Mountpoint Pod yet", "Network: connection refused", "503 SlowDown"] {
+            assert_eq!(field_for(words, "pv-1", AuthenticationSource::Driver), None, "{words}");
+        }
+    }
+}
