@@ -227,7 +227,8 @@ fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_obje
 fn a_program_that_is_killed_while_it_writes_to_a_store_that_hangs_ends_at_once() {
     let Some(mount) = TestMount::with(&Setup::new(&["--memory-target", "128"])) else { return };
     let store = mount.store();
-    store.faults().add(delay("UploadPart", "file", ANSWERS_AFTER_MS).times(100));
+    // As many as are on their way at once: behind them everything waits.
+    store.faults().add(delay("UploadPart", "file", ANSWERS_AFTER_MS).times(8));
     let script = "exec head -c 1G /dev/zero >\"$0\"";
     let child = start_waiting(store, &mut program(&["sh", "-c", script], &mount.path("file")));
     let (mut size, mut since) = (0, Instant::now());
