@@ -4,13 +4,21 @@
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 
-# 1 and 2: the volume names a bucket; the claim is bound to it, nothing is mounted yet.
-volume data
-equal "the volume is bound" Bound "$(cluster kubectl get pv "$namespace-data" -o 'jsonpath={.status.phase}')"
+# 1: the volume names a bucket, and waits for its claim.
+volume_is() { equal "phase of the volume" "$1" "$(cluster kubectl get pv "$namespace-data" -o 'jsonpath={.status.phase}')"; }
+unclaimed_volume data policy=Delete
+until_ok "the volume is available" volume_is Available
+
+# 2: the claim is bound to it, nothing is mounted yet.
+claim data
+until_ok "the volume is bound" volume_is Bound
+equal "the claim's volume" "$namespace-data" "$(field pvc/data .spec.volumeName)"
 equal "attachments before a pod" "" "$(attachment data .metadata.name)"
+equal "Mountpoint Pods before a pod" "" "$(mountpoint_pods data)"
 
 # 3 to 5: a pod is scheduled, gets a Mountpoint Pod and an attachment that names it, and the bucket is mounted.
 workload writer data
+until_ok "the pod is scheduled" field_is pod/writer .spec.nodeName node
 wait_pod writer
 writer=$(uid_of writer)
 target=$(target_of writer data)
@@ -29,6 +37,8 @@ sum=$(sha256sum <"$scratch/numbers")
 in_pod writer sh -c 'mkdir /data/sub && seq 1 200000 >/data/sub/numbers.txt && echo hello >/data/hello.txt'
 equal "the bucket's keys" "hello.txt sub/numbers.txt" "$(s3_keys | tr '\n' ' ' | sed 's/ $//')"
 equal "the object's bytes" "$sum" "$(s3_get sub/numbers.txt | sha256sum)"
+equal "a listing" "hello.txt sub" "$(in_pod writer ls /data | tr '\n' ' ' | sed 's/ $//')"
+refused "a write in the middle of an object" "Operation not permitted" in_pod writer sh -c 'echo x | dd of=/data/hello.txt bs=1 seek=2 conv=notrunc'
 echo "from outside" >"$scratch/outside"
 s3_put outside.txt "$scratch/outside"
 equal "what was put there meanwhile" "from outside" "$(in_pod writer cat /data/outside.txt)"
@@ -52,4 +62,14 @@ until_ok "the Mountpoint Pod gone" count_is 0 mountpoint_pods data
 none_mounted_below "$plugin/mnt/$mountpoint" || fail "the source"
 is_missing "$plugin/mnt/$mountpoint" || fail "the source's directory"
 is_missing "$kubelet/pods/$reader/volumes/kubernetes.io~csi/$namespace-data/mount" || fail "the target's directory"
-equal "the bucket's keys at the end" "hello.txt outside.txt sub/numbers.txt" "$(s3_keys | tr '\n' ' ' | sed 's/ $//')"
+bucket_is_whole() {
+    equal "the bucket's keys $1" "hello.txt outside.txt sub/numbers.txt" "$(s3_keys | tr '\n' ' ' | sed 's/ $//')"
+    equal "numbers.txt $1" "$sum" "$(s3_get sub/numbers.txt | sha256sum)"
+    equal "hello.txt $1" hello "$(s3_get hello.txt)"
+    equal "outside.txt $1" "from outside" "$(s3_get outside.txt)"
+}
+bucket_is_whole "when the pods are gone"
+# Nor does the claim take it along, whatever the reclaim policy says.
+kube delete pvc data --wait
+until_ok "the volume is given up" volume_is Released
+bucket_is_whole "when the claim is gone, with the policy Delete"
