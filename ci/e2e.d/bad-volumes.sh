@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # A volume that can't be mounted says on its pod what is wrong, in which field, and what to do; it leaves nothing mounted, and shows no
 # secret. A target outside the kubelet's directory, which no kubelet asks for, has its tests in csi/tests/node.rs and csi/src/mounter/pod.
-# shellcheck disable=SC2154 # given by ci/e2e
+# shellcheck disable=SC2154,SC2034 # given by ci/e2e, and read by its functions
 . ci/kubernetes/driver.bash
 
 # A secret that must not be seen anywhere, in a volume whose keys are wrong.
@@ -54,6 +54,9 @@ done
 no_secret "$hush" "$secret_key"
 kube delete pod "${all[@]}" --wait=false
 for each in "${all[@]}"; do until_ok "pod $each gone" pod_gone "$each"; done
+# A mounter whose engine refused ends, and Kubernetes starts it again later each time, up to five minutes; only then it sees that nobody
+# needs it any more.
+wait_s=420
 for each in "${all[@]}"; do
     until_ok "$each: its attachments gone" count_is 0 attachment "$each" .metadata.name
     until_ok "$each: its Mountpoint Pods gone" count_is 0 mountpoint_pods "$each"

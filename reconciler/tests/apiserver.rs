@@ -79,7 +79,10 @@ async fn a_real_api_server_takes_the_crd_the_pods_and_the_preconditions() {
         }
         let mut cache = seen.cache();
         cache.namespace.clone_from(&namespace);
-        plan(&cache.facts(&group, VERSION, k8s_openapi::jiff::Timestamp::now())).effects
+        let mut effects = plan(&cache.facts(&group, VERSION, k8s_openapi::jiff::Timestamp::now())).effects;
+        // A cluster with a scheduler has words of its own on pods whose node does not exist.
+        effects.retain(|effect| !matches!(effect, Effect::Tell(_)));
+        effects
     };
 
     let mut config = fixtures::config();

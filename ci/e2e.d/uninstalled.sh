@@ -1,0 +1,55 @@
+# shellcheck shell=bash
+# The release is uninstalled under a pod that has a volume, as docs/install.md tells it; with cleanupCRDOnUninstall the CRD goes, too.
+# Installed again, it takes up what was left. In between the reconciler's test against a real API server has that to itself.
+# needs: nobody beside it
+# shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
+. ci/kubernetes/driver.bash
+
+volume data
+workload left data
+wait_pod left
+in_pod left sh -c 'echo hello >/data/hello'
+uid=$(uid_of left)
+old=$(mountpoint_pods data)
+crd=mountpoints3podattachments.s3.csi.scality.com
+
+trap install_driver EXIT
+release_driver --set cleanupCRDOnUninstall=true
+cluster helm uninstall mount-s3 --namespace "$driver_namespace" --timeout 180s
+# absent OBJECT...: the API server says that there is none.
+absent() {
+    local words
+    ! words=$(cluster kubectl get "$@" 2>&1) || { echo "there still is $words"; return 1; }
+    [[ $words == *NotFound* ]] || { echo "$words"; return 1; }
+}
+until_ok "the CRD is gone" absent crd "$crd"
+until_ok "the CSIDriver is gone" absent csidriver s3.csi.scality.com
+until_ok "the driver is gone" absent --namespace "$driver_namespace" daemonset s3-csi-node
+# The Mountpoint Pod has been told to end, and serves who uses it for ten minutes more.
+equal "the namespace of Mountpoint Pods" Terminating "$(cluster kubectl get namespace mount-s3 -o 'jsonpath={.status.phase}')"
+in_pod left sh -c 'echo later >/data/later && cat /data/hello'
+equal "what the pod that was left writes" later "$(s3_get later)"
+cluster kubectl --namespace mount-s3 delete pods --all --grace-period=1
+until_ok "the namespace of Mountpoint Pods is gone" absent namespace mount-s3
+refused "the pod that was left reads" "not connected" in_pod left cat /data/hello
+equal "the object" hello "$(s3_get hello)"
+cluster net "$release/scality-csi-controller" uninstall-crd 2>&1 | tee "$scratch/again"
+grep -q "there is no CRD" "$scratch/again" || fail "deleting it again must say that there is none"
+kube delete pod left --wait=false
+
+if [ -n "${RECONCILER_EXAM:-}" ]; then
+    cluster net sh -c 'MOUNT_S3_APISERVER=$KUBECONFIG exec "$0" --nocapture' "$RECONCILER_EXAM" 2>&1 | tee "$scratch/exam"
+    if grep -q SKIPPED "$scratch/exam" || ! grep -q '^test result: ok. [1-9][0-9]* passed' "$scratch/exam"; then fail "it did not run"; fi
+else
+    say "SKIPPED: the reconciler's test against a real API server: RECONCILER_EXAM names no built test (ci/test does)"
+fi
+equal "the pod that is deleted waits for the driver" left "$(field pod/left .metadata.name)"
+
+install_driver
+trap - EXIT
+until_ok "pod left gone" pod_gone left
+none_mounted_below "$kubelet/pods/$uid/" || fail "the target of the pod that was left"
+until_ok "the source of the pod that was left is unmounted" none_mounted_below "$plugin/mnt/$old"
+workload next data
+wait_pod next
+equal "a pod that comes now reads" hello "$(in_pod next cat /data/hello)"
