@@ -158,7 +158,7 @@ pub(crate) const INSTALL: &str = "\
 s3fs, rclone  apt-get install -y s3fs rclone fuse3
 geesefs       --geesefs \"$(bench/peers/geesefs)\"; the script builds it once, with git and go
 aws           AWS's engine as its published library: cargo build --release --manifest-path bench/aws/Cargo.toml
-              (cmake and clang; many minutes), then --aws bench/aws/target/release/aws-engine
+              (many minutes; apt-get install -y cmake clang pkg-config libfuse-dev), then --aws bench/aws/target/release/aws-engine
 anything else --peer 'NAME=COMMAND', a daemon in the foreground, with {bucket} {endpoint} {dir} and, for the workloads
               that want them, {cache} (a directory), {ttl} (seconds), {region}, {memory} (MiB; 1024 where a
               workload names no limit), {ca} (a certificate to trust over TLS; AWS_CA_BUNDLE, CURL_CA_BUNDLE and
