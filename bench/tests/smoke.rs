@@ -1,6 +1,7 @@
 //! The whole path once: server, mount, workload, checks, table, JSON.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -56,6 +57,80 @@ fn a_daemon_that_does_not_mount_is_a_row_with_its_last_words() {
     let failure = rows[0]["failure"].as_str().unwrap();
     assert!(failure.contains("out of order") && failure.contains("exit status: 3"), "{failure}");
     assert!(rows[0]["samples"].as_array().unwrap().is_empty());
+}
+
+/// Needs no FUSE: the one peer never mounts.
+#[test]
+fn a_run_is_kept_and_drawn_and_can_be_drawn_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let broken = "broken=sh -c 'echo out of order {bucket} {dir} {endpoint} >&2; exit 3'";
+    rows(&["--no-floors", "--workload", "walk", "--peer", broken, "--html", &file("page.html")]);
+    let page = std::fs::read_to_string(file("page.html")).unwrap();
+    assert!(page.contains("<h2>walk</h2>") && page.contains("out of order"), "{page}");
+
+    let run = ["run", "--rounds", "1", "--workload", "walk", "--no-floors", "--peer", broken];
+    let bench = || Command::new(env!("CARGO_BIN_EXE_bench"));
+    let kept = bench().args(run).args(["--json", &file("kept.json")]).output().unwrap();
+    let shown = bench().args(["report", &file("kept.json")]).output().unwrap();
+    assert_eq!(String::from_utf8(shown.stdout).unwrap(), String::from_utf8(kept.stdout).unwrap());
+    let drawn = bench().args(["report", &file("kept.json"), "--html", &file("again.html")]).status().unwrap();
+    assert!(drawn.success());
+    assert!(std::fs::read_to_string(file("again.html")).unwrap().contains("out of order"));
+}
+
+#[test]
+fn the_server_says_where_it_serves_tls_and_writes_what_to_trust() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca_file = dir.path().join("ca.pem");
+    let mut server = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["serve", "--tls", ca_file.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines().take(2);
+    let addresses: Vec<_> = lines.map(|line| line.unwrap()).collect();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(addresses.iter().all(|address| address.starts_with("127.0.0.1:")), "{addresses:?}");
+    assert_ne!(addresses[0], addresses[1]);
+    assert!(std::fs::read_to_string(ca_file).unwrap().starts_with("-----BEGIN CERTIFICATE-----"));
+}
+
+#[test]
+fn without_fio_the_message_says_how_to_get_it() {
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["fio", "--rclone"])
+        .env("PATH", "/nonexistent")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("apt-get install -y fio"), "{said}");
+}
+
+#[test]
+fn fio_s_jobs_run_on_mount_s3() {
+    let Some(binary) = std::env::var_os("MOUNT_S3_BIN") else {
+        eprintln!("SKIPPED: MOUNT_S3_BIN names no mount-s3 to measure");
+        return;
+    };
+    if Command::new("fio").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: fio is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("report.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["fio", "--rounds", "1", "--runtime-s", "1", "--job", "mix_1r4w", "--job", "ttfb_small"])
+        .args(["--mount", binary.to_str().unwrap(), "--json", json.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    for row in report["rows"].as_array().unwrap() {
+        assert_eq!(row["failure"], Value::Null, "{row:#}");
+        assert!(row["samples"][0]["bytes"].as_u64().unwrap() > 0, "{row:#}");
+    }
 }
 
 #[test]

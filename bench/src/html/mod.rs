@@ -125,7 +125,8 @@ fn table(rows: &[Row]) -> String {
         "<section><h2>All figures</h2><div class=\"scroll\"><table><thead><tr><th>workload</th><th>file system</th>",
     );
     for metric in Metric::ALL {
-        let _ = write!(out, "<th>{}</th>", metric.name());
+        let unit = if metric == Metric::PeakRss { " MiB" } else { "" };
+        let _ = write!(out, "<th>{}{unit}</th>", metric.name());
     }
     out.push_str("<th></th></tr></thead><tbody>");
     let mut last = "";
@@ -134,12 +135,16 @@ fn table(rows: &[Row]) -> String {
         last = &row.workload;
         let _ =
             write!(out, r#"<tr class="{class}"><td>{}</td><td>{}</td>"#, escaped(name), escaped(&row.peer));
+        if row.failure.is_some() {
+            // Why stands with the workload's charts, where there is room.
+            let _ = write!(out, r#"<td colspan="{}">failed</td></tr>"#, Metric::ALL.len() + 1);
+            continue;
+        }
         for metric in Metric::ALL {
             let figure = row.spread(metric).map_or_else(String::new, |spread| cell(metric, row.unit, spread));
             let _ = write!(out, "<td>{}</td>", escaped(&figure));
         }
-        let said = row.failure.as_ref().map_or_else(|| row.notes(), |failure| format!("failed: {failure}"));
-        let _ = write!(out, r#"<td class="wide">{}</td></tr>"#, escaped(&said));
+        let _ = write!(out, "<td>{}</td></tr>", escaped(&row.notes()));
     }
     out + "</tbody></table></div></section>"
 }
