@@ -228,7 +228,7 @@ fn a_program_that_is_killed_while_it_writes_to_a_store_that_hangs_ends_at_once()
     let Some(mount) = TestMount::with(&Setup::new(&["--memory-target", "128"])) else { return };
     let store = mount.store();
     // As many as are on their way at once: behind them everything waits.
-    store.faults().add(delay("UploadPart", "file", ANSWERS_AFTER_MS).times(8));
+    store.faults().add(delay("UploadPart", "file", ANSWERS_AFTER_MS).times(16));
     let script = "exec head -c 1G /dev/zero >\"$0\"";
     let child = start_waiting(store, &mut program(&["sh", "-c", script], &mount.path("file")));
     let (mut size, mut since) = (0, Instant::now());
