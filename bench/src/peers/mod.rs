@@ -142,7 +142,7 @@ fn filled(template: &str, plan: &Plan<'_>) -> anyhow::Result<String> {
 /// How to get the peers.
 pub(crate) const INSTALL: &str = "\
 s3fs, rclone  apt-get install -y s3fs rclone fuse3
-geesefs       --geesefs \"$(bench/peers/geesefs)\"; the script builds it once, with git and go
+geesefs       --geesefs PROGRAM; build it yourself, no package has it
 anything else --peer 'NAME=COMMAND', a daemon in the foreground, with {bucket} {endpoint} {dir} and, for the workloads
               that want them, {cache} (a directory), {ttl} (seconds), {region}, {memory} (MiB; 1024 where a
               workload names no limit), {ca} (a certificate to trust over TLS; AWS_CA_BUNDLE, CURL_CA_BUNDLE and
