@@ -43,7 +43,8 @@ enum Line {
     /// We do: requests without a body.
     Ours(Box<Http1>),
     /// hyper does: requests with one, since an answer may come while it is being sent.
-    Hyper { sender: hyper1::SendRequest<Body>, driver: Driver },
+    /// The driver is `None` once it ended.
+    Hyper { sender: hyper1::SendRequest<Body>, driver: Option<Driver> },
     /// Nobody: it ended.
     Ended,
 }
@@ -137,12 +138,9 @@ impl Connection {
         }
         self.hand_to_hyper().await?;
         let Line::Hyper { sender, driver } = &mut self.line else { return Err(Broken::Closed) };
-        let sent = async {
-            drive(driver, watch, pin!(sender.ready())).await?.map_err(Broken::Http)?;
-            drive(driver, watch, pin!(sender.send_request(request))).await?.map_err(Broken::Http)
-        };
-        let sent = sent.await;
-        Ok(sent?.map(Answered::Hyper))
+        drive(driver, watch, pin!(sender.ready())).await?.map_err(Broken::Http)?;
+        let answer = drive(driver, watch, pin!(sender.send_request(request))).await?;
+        Ok(answer.map_err(Broken::Http)?.map(Answered::Hyper))
     }
 
     /// The next bytes of a body, or `None` at its end. They may share a read buffer: drop them before asking again.
@@ -182,7 +180,7 @@ impl Connection {
             Line::Hyper { sender, driver } => {
                 // Looks without waiting: an end that arrived meanwhile, or bytes that nobody asked for, end the driver.
                 let mut cx = Context::from_waker(Waker::noop());
-                driver.as_mut().poll(&mut cx).is_pending() && sender.is_ready()
+                driver.as_mut().is_some_and(|d| d.as_mut().poll(&mut cx).is_pending()) && sender.is_ready()
             }
             Line::Ended => false,
         }
@@ -191,7 +189,7 @@ impl Connection {
     /// The line as one that we speak on. Between two requests it changes hands freely.
     fn ours(&mut self) -> Result<&mut Http1, Broken> {
         if let Line::Hyper { .. } = self.line
-            && let Line::Hyper { driver, .. } = std::mem::replace(&mut self.line, Line::Ended)
+            && let Line::Hyper { driver: Some(driver), .. } = std::mem::replace(&mut self.line, Line::Ended)
         {
             let parts = Pin::into_inner(driver).into_parts();
             if parts.read_buf.is_empty() {
@@ -215,7 +213,7 @@ impl Connection {
                 .handshake(TokioIo::new(stream))
                 .await
                 .map_err(Broken::Http)?;
-            self.line = Line::Hyper { sender, driver: Box::pin(driver) };
+            self.line = Line::Hyper { sender, driver: Some(Box::pin(driver)) };
         }
         Ok(())
     }
@@ -223,7 +221,7 @@ impl Connection {
 
 /// Runs the connection until `wanted` is there.
 async fn drive<F: Future>(
-    driver: &mut Driver,
+    driver: &mut Option<Driver>,
     watch: &mut Watch,
     mut wanted: Pin<&mut F>,
 ) -> Result<F::Output, Broken> {
@@ -231,7 +229,14 @@ async fn drive<F: Future>(
         if let Poll::Ready(output) = wanted.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        let ended = driver.as_mut().poll(cx).is_ready();
+        let ended = match driver {
+            Some(running) => running.as_mut().poll(cx).is_ready(),
+            None => true,
+        };
+        if ended {
+            // Dropped, it tells whoever still waits for it; and what ended is not polled again.
+            *driver = None;
+        }
         match wanted.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Ok(output)),
             Poll::Pending if ended => Poll::Ready(Err(Broken::Closed)),
