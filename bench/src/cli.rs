@@ -144,6 +144,9 @@ pub(crate) struct PeerArgs {
     /// geesefs, from the path if no program is named
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "geesefs")]
     geesefs: Option<PathBuf>,
+    /// AWS's engine: the program that bench/aws builds
+    #[arg(long, value_name = "PROGRAM")]
+    aws: Option<PathBuf>,
 }
 
 impl PeerArgs {
@@ -158,6 +161,7 @@ impl PeerArgs {
         peers.extend(self.s3fs.then(Peer::s3fs));
         peers.extend(self.rclone.then(Peer::rclone));
         peers.extend(self.geesefs.clone().map(Peer::geesefs));
+        peers.extend(self.aws.as_deref().map(found).transpose()?.map(Peer::aws));
         Ok(peers)
     }
 }

@@ -89,6 +89,23 @@ pub(super) fn geesefs(binary: &Path, plan: &Plan<'_>) -> String {
     )
 }
 
+/// The flags are those of the program in `bench/aws`.
+pub(super) fn aws(binary: &Path, plan: &Plan<'_>) -> String {
+    format!(
+        "'{}' {} '{}' --endpoint {} --part-mib {PART_MIB}{}",
+        binary.display(),
+        plan.bucket,
+        plan.dir.display(),
+        plan.endpoint,
+        flags([
+            ("--ttl-s ", plan.ttl_s.map(|ttl| ttl.to_string())),
+            ("--cache ", quoted(plan.cache)),
+            ("--memory-mib ", plan.memory_mib.map(|memory| memory.to_string())),
+            ("--allow-delete", plan.deletes.then(String::new)),
+        ])
+    )
+}
+
 /// # Errors
 /// The plan wants what only a real file system has.
 pub(super) fn null_fs(program: &Path, plan: &Plan<'_>) -> anyhow::Result<String> {

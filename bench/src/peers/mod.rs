@@ -11,6 +11,9 @@ use crate::floor::Floor;
 /// What a command that always wants `{memory}` is given where the workload names no limit, in MiB.
 const MEMORY_MIB: u32 = 1024;
 
+/// The least memory that AWS's engine takes as a limit, in MiB.
+const AWS_MEMORY_MIB: u32 = 512;
+
 /// A file system to measure.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
@@ -24,6 +27,8 @@ enum Kind {
     S3fs,
     Rclone,
     Geesefs(PathBuf),
+    /// AWS's engine, in the program of `bench/aws`.
+    Aws(PathBuf),
     /// A null file system over memory: what the kernel's FUSE costs by itself.
     NullFs(PathBuf),
     Command(String),
@@ -68,6 +73,10 @@ impl Peer {
         Self { name: "geesefs".to_owned(), kind: Kind::Geesefs(binary) }
     }
 
+    pub(crate) fn aws(binary: PathBuf) -> Self {
+        Self { name: "aws".to_owned(), kind: Kind::Aws(binary) }
+    }
+
     /// The null file system that this program serves.
     pub(crate) fn null_fs() -> anyhow::Result<Self> {
         Ok(Self { name: Floor::NullFs.name().to_owned(), kind: Kind::NullFs(std::env::current_exe()?) })
@@ -100,6 +109,7 @@ impl Peer {
             Kind::S3fs => known::s3fs(plan),
             Kind::Rclone => Ok(known::rclone(plan)),
             Kind::Geesefs(binary) => Ok(known::geesefs(binary, plan)),
+            Kind::Aws(binary) => Ok(known::aws(binary, plan)),
             Kind::NullFs(program) => known::null_fs(program, plan),
             Kind::Command(template) => filled(template, plan),
         }
@@ -107,12 +117,16 @@ impl Peer {
 
     /// What the table's reader must know of how this peer was started.
     pub(crate) fn remark(&self, plan: &Plan<'_>) -> Option<String> {
+        let memory_mib = plan.memory_mib?;
         let has_limit = match &self.kind {
-            Kind::MountS3(_) | Kind::Geesefs(_) => true,
+            Kind::Aws(_) if memory_mib < AWS_MEMORY_MIB => {
+                return Some(format!("knows no limit of memory below {AWS_MEMORY_MIB} MiB: has that"));
+            }
+            Kind::MountS3(_) | Kind::Geesefs(_) | Kind::Aws(_) => true,
             Kind::S3fs | Kind::Rclone | Kind::NullFs(_) => false,
             Kind::Command(template) => template.contains("{memory}"),
         };
-        (plan.memory_mib.is_some() && !has_limit).then(|| "has no flag for memory: its default".to_owned())
+        (!has_limit).then(|| "has no flag for memory: its default".to_owned())
     }
 }
 
@@ -143,6 +157,8 @@ fn filled(template: &str, plan: &Plan<'_>) -> anyhow::Result<String> {
 pub(crate) const INSTALL: &str = "\
 s3fs, rclone  apt-get install -y s3fs rclone fuse3
 geesefs       --geesefs PROGRAM; build it yourself, no package has it
+aws           AWS's engine as its published library: cargo build --release --manifest-path bench/aws/Cargo.toml
+              (4 minutes on 2 cores; apt-get install -y cmake clang pkg-config libfuse-dev), then --aws bench/aws/target/release/aws-engine
 anything else --peer 'NAME=COMMAND', a daemon in the foreground, with {bucket} {endpoint} {dir} and, for the workloads
               that want them, {cache} (a directory), {ttl} (seconds), {region}, {memory} (MiB; 1024 where a
               workload names no limit), {ca} (a certificate to trust over TLS; AWS_CA_BUNDLE, CURL_CA_BUNDLE and
@@ -206,6 +222,8 @@ mod tests {
             assert!(command.contains(flag), "{command}");
             assert_eq!(peer.remark(&plan), None);
         }
+        assert!(Peer::aws(binary()).command(&plan).unwrap().contains("--memory-mib 128"));
+        assert!(Peer::aws(binary()).remark(&plan).unwrap().contains("512 MiB"));
         for peer in [Peer::rclone(), Peer::parse("x=fs {bucket} {dir} {endpoint}").unwrap()] {
             peer.command(&plan).unwrap();
             assert!(peer.remark(&plan).unwrap().contains("its default"));
