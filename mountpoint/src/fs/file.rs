@@ -147,7 +147,9 @@ impl FileSystem {
                     };
                     let opener = thread_group(pid).unwrap_or(pid);
                     self.files.insert(no, FileHandle { ino, opener, mode: Mode::Write(writer) });
-                    return Ok(Opened { handle: no, keep_cache: false, direct: flags.direct });
+                    // Past the page cache: nothing reads there what is being written, and its pages cost the writer
+                    // more than all the rest.
+                    return Ok(Opened { handle: no, keep_cache: false, direct: true });
                 }
                 OpenWrite::Busy { writer } => self.settle_writer(ino, HandleNo(writer)).await?,
             }
