@@ -98,6 +98,23 @@ impl AsyncWrite for Tcp {
     }
 }
 
+/// Bytes that rustls is given in one piece. It copies each piece to where it encrypts it, 5 bytes beside any alignment. glibc
+/// copies what is a little longer than this by an instruction (`rep movsb`) that AMD's processors run at a quarter of their
+/// speed there: it took a quarter of all CPU of a writer over TLS.
+const SLICE: usize = 2 << 10;
+/// Bytes that rustls takes at once.
+const ENCRYPTED_AT_ONCE: usize = 64 << 10;
+
+/// Cuts the front of `bufs` into `slices` of at most [`SLICE`]: how many there are.
+fn cut<'a>(bufs: &'a [io::IoSlice<'_>], slices: &mut [io::IoSlice<'a>]) -> usize {
+    let mut count = 0;
+    for (slice, piece) in slices.iter_mut().zip(bufs.iter().flat_map(|buf| buf.chunks(SLICE))) {
+        *slice = io::IoSlice::new(piece);
+        count += 1;
+    }
+    count
+}
+
 /// What HTTP runs over.
 #[derive(Debug)]
 pub(super) enum Stream {
@@ -136,7 +153,14 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        either!(self, s => s.poll_write_vectored(cx, bufs))
+        match self.get_mut() {
+            Stream::Plain(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Stream::Tls(s) => {
+                let mut slices = [io::IoSlice::new(&[]); ENCRYPTED_AT_ONCE / SLICE];
+                let count = cut(bufs, &mut slices);
+                Pin::new(s.as_mut()).poll_write_vectored(cx, &slices[..count])
+            }
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -149,5 +173,25 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(self, s => s.poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_is_the_front_in_order_in_small_pieces() {
+        let bytes: Vec<u8> = (0..3 * SLICE + 5).map(|i| (i % 251) as u8).collect();
+        let bufs = [&bytes[..7], &[], &bytes[7..]].map(io::IoSlice::new);
+        for room in [1, 3, 5, 9] {
+            let mut slices = vec![io::IoSlice::new(&[]); room];
+            let count = cut(&bufs, &mut slices);
+            assert_eq!(count, room.min(4), "7 bytes, two whole pieces, and what is left");
+            assert!(slices[..count].iter().all(|slice| (1..=SLICE).contains(&slice.len())));
+            let whole: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.iter().copied()).collect();
+            assert!(bytes.starts_with(&whole));
+        }
+        assert_eq!(cut(&[io::IoSlice::new(&[])], &mut [io::IoSlice::new(&bytes)]), 0);
     }
 }
