@@ -95,6 +95,34 @@ fn a_file_read_from_start_to_end_is_right_and_takes_few_requests() {
     wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }
 
+/// The order of what is tidied was once made anew at each comparison: a panic, and nobody tidied that mount ever after.
+#[test]
+fn tidying_goes_on_while_everybody_reads() {
+    let b = bench(128 << 20);
+    let readers: Vec<_> = (0..200)
+        .map(|i| {
+            let (id, data) = b.object(&format!("o{i}"), 4096);
+            let reader = b.prefetcher.open(id, data.len() as u64);
+            assert_eq!(read(&reader, 0, 4096).unwrap(), data);
+            reader
+        })
+        .collect();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                for reader in &readers {
+                    read(reader, 0, 1).unwrap();
+                }
+            }
+        });
+        let tidied =
+            std::thread::scope(|scope| scope.spawn(|| (0..2_000).for_each(|_| b.prefetcher.0.tidy())).join());
+        stop.store(true, Relaxed);
+        assert!(tidied.is_ok(), "tidying panicked");
+    });
+}
+
 #[test]
 fn reads_of_any_size_at_any_place_are_right() {
     let b = bench(128 << 20);
