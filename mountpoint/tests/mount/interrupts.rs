@@ -126,10 +126,18 @@ struct Case {
     words: Vec<String>,
     /// What the store is slow at.
     operation: &'static str,
-    /// Whether it refuses in the end.
-    refused: bool,
+    /// What it does in the end.
+    end: End,
     /// What the log calls it.
     called: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Stores,
+    Refuses,
+    /// Stores, loses its answer, and refuses what is sent again.
+    LosesItsAnswer,
 }
 
 #[test]
@@ -148,29 +156,32 @@ fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_obje
     let sync = "exec dd if=\"$0\" of=\"$1\" bs=1M conv=fsync".to_owned();
     let dd = |len| vec!["sh".to_owned(), "-c".to_owned(), sync.clone(), source(len)];
     let (put, complete) = ("PutObject", "CompleteMultipartUpload");
-    let case = |key, signal, words, operation, refused, called| Case {
-        key,
-        signal,
-        words,
-        operation,
-        refused,
-        called,
-    };
+    let case =
+        |key, signal, words, operation, end, called| Case { key, signal, words, operation, end, called };
+    let (stores, refuses, loses) = (End::Stores, End::Refuses, End::LosesItsAnswer);
     let cases = [
-        case("stored/close-kill", Signal::KILL, cp(SMALL), put, false, "close"),
-        case("stored/close-int", Signal::INT, cp(SMALL), put, false, "close"),
-        case("stored/fsync-quit", Signal::QUIT, dd(SMALL), put, false, "fsync"),
-        case("stored/parts-kill", Signal::KILL, cp(LARGE), complete, false, "close"),
-        case("refused/close-kill", Signal::KILL, cp(SMALL), put, true, "close"),
-        case("refused/parts-int", Signal::INT, cp(LARGE), complete, true, "close"),
+        case("stored/close-kill", Signal::KILL, cp(SMALL), put, stores, "close"),
+        case("stored/close-int", Signal::INT, cp(SMALL), put, stores, "close"),
+        case("stored/fsync-quit", Signal::QUIT, dd(SMALL), put, stores, "fsync"),
+        case("stored/parts-kill", Signal::KILL, cp(LARGE), complete, stores, "close"),
+        case("refused/close-kill", Signal::KILL, cp(SMALL), put, refuses, "close"),
+        case("refused/parts-int", Signal::INT, cp(LARGE), complete, refuses, "close"),
+        case("unclear/close-kill", Signal::KILL, cp(SMALL), put, loses, "close"),
     ];
     fs::create_dir(mount.path("stored")).unwrap();
     fs::create_dir(mount.path("refused")).unwrap();
+    fs::create_dir(mount.path("unclear")).unwrap();
     for case in &cases {
         store.faults().add(delay(case.operation, case.key, ANSWERS_AFTER_MS).times(1));
-        if case.refused {
-            let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
-            store.faults().add(Fault::on(case.operation, denied).key(case.key));
+        let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
+        let denied = Fault::on(case.operation, denied).key(case.key);
+        match case.end {
+            End::Stores => {}
+            End::Refuses => store.faults().add(denied),
+            End::LosesItsAnswer => {
+                store.faults().add(Fault::on(case.operation, Effect::DropAnswer).key(case.key).times(1));
+                store.faults().add(Fault { skip: 1, ..denied });
+            }
         }
         let words: Vec<&str> = case.words.iter().map(String::as_str).collect();
         let child = start_waiting(store, &mut program(&words, &mount.path(case.key)));
@@ -202,11 +213,14 @@ fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_obje
     for case in &cases {
         let said = lines(&mount, case.key);
         let Case { key, called, .. } = *case;
-        let what =
-            if case.refused { "the object was NOT stored: " } else { "the object was stored (ETag \"" };
+        let what = match case.end {
+            End::Stores => "the object was stored (ETag \"",
+            End::Refuses => "the object was NOT stored: ",
+            End::LosesItsAnswer => "whether the object was stored is not known, ",
+        };
         let expected = format!("{called} of \"{key}\" was interrupted; {what}");
         assert!(said.len() == 1 && said[0].contains(&expected), "{expected}: {said:?}");
-        if case.refused {
+        if case.end == End::Refuses {
             assert_eq!(store.get(key), None);
             let gone = fs::read(mount.path(key)).unwrap_err();
             assert_eq!(gone.kind(), std::io::ErrorKind::NotFound, "{key}: {gone}");
