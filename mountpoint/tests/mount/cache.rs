@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use crate::common::{Pattern, Setup, Store, TestMount};
 
 /// Five blocks and a bit.
-const LEN: usize = (5 << 20) + 12_345;
+pub(super) const LEN: usize = (5 << 20) + 12_345;
 
 /// Mounts, reads the file, unmounts; how many GETs that took. `None` where there is no FUSE.
-fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u64> {
+pub(super) fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u64> {
     let mount = TestMount::of(store, &Setup::new(&["--cache", cache.to_str().unwrap()]))?;
     store.requests().reset();
     let bytes = fs::read(mount.path("file")).unwrap();

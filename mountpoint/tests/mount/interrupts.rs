@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use s3server::{Effect, Fault};
 
+use super::released::{Cached, MANY};
 use crate::common::{Pattern, Setup, Store, TestMount};
 
 /// Longer than any test waits, and than the engine's own limit for a first byte (20 s) it would need to give up by itself.
@@ -235,6 +236,34 @@ fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_obje
     assert_eq!(lines(&mount, left_open).len(), 1);
     assert_eq!(store.get(left_open).unwrap(), b"so far", "as a local disk would have it");
     assert_eq!(store.pending_uploads(), 0);
+}
+
+#[test]
+fn many_interrupted_closes_do_not_hold_up_the_reading_of_another_file() {
+    let Some(mut cached) = Cached::new() else { return };
+    let paths: Vec<_> = (0..MANY).map(|i| cached.mount.path(&format!("of-one-program{i}"))).collect();
+    let mut command = program(&["tee"], &paths[0]);
+    let mut child = command.args(&paths[1..]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(b"so far").unwrap();
+    until("it has written", || paths.iter().all(|path| fs::metadata(path).is_ok_and(|meta| meta.len() == 6)));
+    cached.hang();
+    ends_by(Signal::KILL, child);
+    cached.is_read();
+}
+
+#[test]
+fn a_mount_that_ends_waits_for_a_file_whose_close_was_interrupted() {
+    let Some(mut mount) = TestMount::with(&Setup::new(&[])) else { return };
+    mount.store().faults().add(delay("PutObject", "file", 2_000));
+    let path = mount.path("file");
+    ends_by(
+        Signal::KILL,
+        start_waiting(mount.store(), &mut program(&["sh", "-c", "echo all >\"$0\""], &path)),
+    );
+    assert!(mount.end_by(Signal::TERM).success());
+    let said = lines(&mount, "file");
+    assert!(said.len() == 1 && said[0].contains("the object was stored"), "{}", mount.log());
+    assert_eq!(mount.store().get("file").unwrap(), b"all\n");
 }
 
 #[test]
