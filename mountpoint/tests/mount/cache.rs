@@ -13,7 +13,7 @@ pub(super) const LEN: usize = (5 << 20) + 12_345;
 
 /// Mounts, reads the file, unmounts; how many GETs that took. `None` where there is no FUSE.
 pub(super) fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u64> {
-    let mount = TestMount::of(store, &Setup::new(&["--cache", cache.to_str().unwrap()]))?;
+    let mount = TestMount::of(store, &setup(cache))?;
     store.requests().reset();
     let bytes = fs::read(mount.path("file")).unwrap();
     assert!(bytes.len() == LEN && Pattern(1).is(0, &bytes), "wrong bytes");
@@ -26,6 +26,11 @@ pub(super) fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u6
     }
     drop(mount);
     Some(gets)
+}
+
+/// A mount with this cache, on a disk however full.
+pub(super) fn setup(cache: &Path) -> Setup {
+    Setup::new(&["--cache", cache.to_str().unwrap(), "--max-cache-size", "64"])
 }
 
 fn data_files(below: &Path) -> Vec<PathBuf> {

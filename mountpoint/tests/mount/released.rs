@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use s3server::{Effect, Fault};
 
-use super::cache::{LEN, gets_of_one_reading};
+use super::cache::{LEN, gets_of_one_reading, setup};
 use crate::common::{Pattern, Setup, Store, TestMount};
 
 /// More than the kernel lets wait in the background, where its read-ahead waits, too.
@@ -29,7 +29,7 @@ impl Cached {
         let (store, cache) = (Store::new(), tempfile::tempdir().unwrap());
         store.plant("file", &Pattern(1).bytes(0, LEN));
         gets_of_one_reading(&store, cache.path())?;
-        let mount = TestMount::of(&store, &Setup::new(&["--cache", cache.path().to_str().unwrap()]))?;
+        let mount = TestMount::of(&store, &setup(cache.path()))?;
         let file = File::open(mount.path("file")).unwrap();
         Some(Self { file, mount, _cache: cache })
     }
