@@ -22,6 +22,7 @@ mod mount {
     mod options;
     mod reading;
     mod ready;
+    mod released;
     mod requests;
     mod semantics;
     mod shared;

@@ -23,6 +23,7 @@ mod by_fuser {
     // options: flags on the wire and on the disk.
     mod reading;
     mod ready;
+    mod released;
     // requests: how many S3 sees is decided behind the transport.
     mod semantics;
     mod shared;

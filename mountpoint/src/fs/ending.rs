@@ -2,6 +2,8 @@
 //!
 //! Enters: the outcome of an upload, and that nobody waits for it. Leaves: one line for the log, once both are there.
 
+use std::fmt;
+
 use super::Error;
 use crate::object::{ETag, ObjectKey};
 use crate::sync::Mutex;
@@ -21,7 +23,7 @@ struct State {
 
 /// What became of the object.
 #[derive(Clone, Debug)]
-enum Fate {
+pub(super) enum Fate {
     Stored(ETag),
     NotStored(String),
     /// The store may have it: its answer was lost, or its bytes are not to be trusted.
@@ -50,25 +52,31 @@ impl State {
         if std::mem::replace(&mut self.told, true) {
             return None;
         }
-        let what = format!("{operation} of \"{key}\" was interrupted");
-        Some(match fate {
-            Fate::Stored(etag) => format!("{what}; the object was stored (ETag {etag:?})"),
-            Fate::NotStored(why) => format!("{what}; the object was NOT stored: {why}"),
-            Fate::Unknown(why) => {
-                format!(
-                    "{what}; whether the object was stored is not known, look at it before relying on it: {why}"
-                )
-            }
-        })
+        Some(format!("{operation} of \"{key}\" was interrupted; {fate}"))
     }
 }
 
 impl Fate {
-    fn of(outcome: Result<&ETag, &upload::Error>) -> Self {
+    pub(super) fn of(outcome: Result<&ETag, &upload::Error>) -> Self {
         match outcome {
             Ok(etag) => Self::Stored(etag.clone()),
             Err(error) if Error::leaves_doubt(error) => Self::Unknown(error.to_string()),
             Err(error) => Self::NotStored(error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stored(etag) => write!(f, "the object was stored (ETag {etag:?})"),
+            Self::NotStored(why) => write!(f, "the object was NOT stored: {why}"),
+            Self::Unknown(why) => {
+                write!(
+                    f,
+                    "whether the object was stored is not known, look at it before relying on it: {why}"
+                )
+            }
         }
     }
 }
@@ -112,6 +120,12 @@ mod tests {
             (remote(ErrorKind::Network), false),
             (remote(ErrorKind::ServerError), false),
             (remote(ErrorKind::Unknown), false),
+            // A part is no object, and what can't be begun stores nothing.
+            (s3::Error::new(ErrorKind::Timeout, "UploadPart").unsettled().into(), true),
+            (s3::Error::new(ErrorKind::Throttled, "CreateMultipartUpload").unsettled().into(), true),
+            // The last try was refused, one before it had no answer.
+            (s3::Error::new(ErrorKind::Denied, "PutObject").unsettled().into(), false),
+            (s3::Error::new(ErrorKind::InvalidRequest, "CompleteMultipartUpload").unsettled().into(), false),
             (Upload::Corrupt, false),
         ] {
             let line = line(Err(&error));

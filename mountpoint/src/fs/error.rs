@@ -34,16 +34,7 @@ impl Error {
     pub(super) fn leaves_doubt(error: &upload::Error) -> bool {
         match error {
             upload::Error::Corrupt => true,
-            upload::Error::Remote(error) => matches!(
-                error.kind(),
-                S3::Unknown
-                    | S3::Corrupt
-                    | S3::BadAnswer
-                    | S3::Timeout
-                    | S3::Network
-                    | S3::ServerError
-                    | S3::Throttled
-            ),
+            upload::Error::Remote(error) => error.may_have_stored(),
             _ => false,
         }
     }

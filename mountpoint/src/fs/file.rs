@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::ending::Ending;
+use super::ending::{Ending, Fate};
 use super::handle::{FileHandle, HandleNo, Mode, Writer};
 use super::process::{is_of_process, thread_group};
 use super::{Entry, Error, FileSystem, Result};
@@ -42,6 +42,9 @@ pub struct Opened {
     /// Keep out of the page cache.
     pub direct: bool,
 }
+
+/// What an upload came to.
+type Outcome = std::result::Result<ObjectMeta, upload::Error>;
 
 /// What closing a descriptor does to an unfinished file. Pure; see [`on_flush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +146,7 @@ impl FileSystem {
                         released: AtomicBool::new(false),
                         settled: AtomicBool::new(false),
                         asked: AtomicBool::new(false),
+                        reported: AtomicBool::new(false),
                         ending: Ending::default(),
                     };
                     let opener = thread_group(pid).unwrap_or(pid);
@@ -279,7 +283,11 @@ impl FileSystem {
     }
 
     async fn complete(&self, open: &FileHandle) -> Result<()> {
-        let writer = open.writer()?;
+        let outcome = self.finish(open, open.writer()?).await;
+        outcome.map(drop).map_err(Error::from)
+    }
+
+    async fn finish(&self, open: &FileHandle, writer: &Writer) -> Outcome {
         let outcome = writer.upload.finish().await;
         if !writer.settled.swap(true, Ordering::AcqRel) {
             match &outcome {
@@ -288,38 +296,42 @@ impl FileSystem {
             }
             writer.tell(&outcome);
         }
-        outcome.map(drop).map_err(Error::from)
+        outcome
     }
 
-    /// The last descriptor is gone. An unfinished file is completed; its error can only be logged.
-    pub async fn release(&self, handle: HandleNo) -> Result<()> {
-        // Found by others (a new open) until it is settled, then removed.
+    /// The last descriptor is gone. True: it was a writer's, and [`FileSystem::finish_released`] is due. Nobody waits for that:
+    /// the kernel would only keep one of the few places for its read-ahead busy.
+    pub fn release(&self, handle: HandleNo) -> Result<bool> {
         let open = self.files.get(handle)?;
         match &open.mode {
             Mode::Read(_) => {
                 self.files.remove(handle);
                 self.inodes.close_read(open.ino);
-                Ok(())
+                Ok(false)
             }
             Mode::Write(writer) => {
                 writer.released.store(true, Ordering::Release);
                 writer.flushed.store(true, Ordering::Release);
-                let told = writer.asked.load(Ordering::Acquire) || writer.settled.load(Ordering::Acquire);
-                let outcome = self.complete(&open).await;
-                self.files.remove(handle);
-                // An error that close(2) or fsync tells, or the log in their place, is not news.
-                if told { Ok(()) } else { outcome }
+                Ok(true)
             }
         }
     }
 
-    /// A reader's release needs nobody to wait.
-    pub fn try_release(&self, handle: HandleNo) -> Option<Result<()>> {
-        let open = self.files.find(handle)?;
-        let Mode::Read(_) = &open.mode else { return None };
+    /// Completes a file that was released. An error that nobody is told goes to the log.
+    pub async fn finish_released(&self, handle: HandleNo) {
+        // Found by others (a new open, the end of the mount) until it is settled, then removed.
+        let Some(open) = self.files.find(handle) else { return };
+        let Mode::Write(writer) = &open.mode else { return };
+        let is_asked = writer.asked.load(Ordering::Acquire);
+        // What a close or an fsync asked for is under way already; the rest begins here, in turn.
+        let _turn = if is_asked { None } else { self.finishing.acquire().await.ok() };
+        let is_told = is_asked || writer.settled.load(Ordering::Acquire);
+        let outcome = self.finish(&open, writer).await;
         self.files.remove(handle);
-        self.inodes.close_read(open.ino);
-        Some(Ok(()))
+        // An error that close(2) or fsync tells, or the log in their place, is not news.
+        if !is_told && outcome.is_err() {
+            writer.report_closed(&outcome);
+        }
     }
 
     /// The mount ends. What was closed is completed, since close(2) has answered or was interrupted; what is still being
@@ -346,12 +358,13 @@ impl FileSystem {
     async fn end_writer(&self, open: &FileHandle, limit: Duration) {
         let Mode::Write(writer) = &open.mode else { return };
         if writer.released.load(Ordering::Acquire) || writer.asked.load(Ordering::Acquire) {
-            match tokio::time::timeout(limit, self.complete(open)).await {
-                Ok(Ok(())) => return,
-                Ok(Err(error)) => tracing::error!("\"{}\": closed, but not stored: {error}", writer.key),
-                Err(_) => {
-                    tracing::error!("\"{}\": closed, but not stored in time before the end", writer.key)
-                }
+            match tokio::time::timeout(limit, self.finish(open, writer)).await {
+                Ok(Ok(_)) => return,
+                Ok(outcome) => writer.report_closed(&outcome),
+                Err(_) => tracing::error!(
+                    "\"{}\": closed, but not known to be stored in time before the end: look at it before relying on it",
+                    writer.key
+                ),
             }
         } else {
             tracing::warn!("\"{}\": given up, it was still open when the mount ended", writer.key);
@@ -364,8 +377,17 @@ impl FileSystem {
 }
 
 impl Writer {
+    /// The upload of a closed file ended so, and its application can't be told: the log is, once.
+    fn report_closed(&self, outcome: &Outcome) {
+        if self.reported.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let fate = Fate::of(outcome.as_ref().map(|meta| &meta.etag));
+        tracing::error!("\"{}\" was closed; {fate}", self.key);
+    }
+
     /// The upload ended so: a line in the log if nobody hears it.
-    fn tell(&self, outcome: &std::result::Result<ObjectMeta, upload::Error>) {
+    fn tell(&self, outcome: &Outcome) {
         if let Some(line) = self.ending.ended(&self.key, outcome.as_ref().map(|meta| &meta.etag)) {
             tracing::warn!("{line}");
         }

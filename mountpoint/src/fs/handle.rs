@@ -45,6 +45,8 @@ pub(super) struct Writer {
     pub(super) settled: AtomicBool,
     /// A close or an fsync asked for its outcome: who waits there, or the log, is told of an error.
     pub(super) asked: AtomicBool,
+    /// The log was told what became of it behind its last close.
+    pub(super) reported: AtomicBool,
     /// Whether that one still waits, and what it came to.
     pub(super) ending: Ending,
 }

@@ -18,6 +18,8 @@ pub use file::{OpenFlags, Opened};
 pub use handle::HandleNo;
 pub use namespace::{DirItem, SetAttr, StatFs};
 
+use tokio::sync::Semaphore;
+
 use crate::inode::InodeTable;
 use crate::prefetch::Prefetcher;
 use crate::upload::Uploader;
@@ -44,8 +46,13 @@ pub struct FileSystem {
     uploader: Uploader,
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
+    finishing: Semaphore,
     config: Config,
 }
+
+/// Files that are completed behind their release at once, besides those that a close asked for. The others wait in turn: more
+/// would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
+const FINISHING_MAX: usize = 64;
 
 impl FileSystem {
     /// Of these parts.
@@ -56,6 +63,7 @@ impl FileSystem {
             uploader,
             files: HandleTable::default(),
             dirs: HandleTable::default(),
+            finishing: Semaphore::new(FINISHING_MAX),
             config,
         }
     }

@@ -49,10 +49,11 @@ impl FuseDevice {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(n) => return Ok(Some(n)),
-                // NOENT: the request was interrupted before we took it.
-                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
-                Err(Errno::NODEV) => return Ok(None),
-                Err(error) => return Err(error.into()),
+                Err(error) => match after_failed_read(error) {
+                    AfterFailedRead::Again => {}
+                    AfterFailedRead::Unmounted => return Ok(None),
+                    AfterFailedRead::Broken => return Err(error.into()),
+                },
             }
         }
     }
@@ -92,6 +93,24 @@ impl FuseDevice {
             Ok(_) | Err(Errno::NOENT | Errno::NODEV) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// What a read of the device that failed means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterFailedRead {
+    Again,
+    Unmounted,
+    Broken,
+}
+
+fn after_failed_read(error: Errno) -> AfterFailedRead {
+    match error {
+        // NOENT: the request was interrupted before we took it.
+        Errno::INTR | Errno::AGAIN | Errno::NOENT => AfterFailedRead::Again,
+        // CONNABORTED: it was unmounted just when we took a request, the release of its last file mostly.
+        Errno::NODEV | Errno::CONNABORTED => AfterFailedRead::Unmounted,
+        _ => AfterFailedRead::Broken,
     }
 }
 
@@ -199,6 +218,18 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use super::*;
+
+    #[test]
+    fn a_mount_that_goes_while_a_request_is_taken_is_unmounted_and_not_broken() {
+        for (error, means) in [
+            (Errno::CONNABORTED, AfterFailedRead::Unmounted),
+            (Errno::NODEV, AfterFailedRead::Unmounted),
+            (Errno::NOENT, AfterFailedRead::Again),
+            (Errno::IO, AfterFailedRead::Broken),
+        ] {
+            assert_eq!(after_failed_read(error), means, "{error:?}");
+        }
+    }
 
     #[test]
     fn a_reply_of_any_number_of_slices_is_one_write_of_header_and_slices() {

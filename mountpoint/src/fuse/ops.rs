@@ -186,10 +186,12 @@ impl Operations {
     }
 
     pub(super) fn release(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
-        if let Some(result) = self.fs.try_release(handle) {
-            return done(result);
+        let released = self.fs.release(handle);
+        let is_unfinished = matches!(released, Ok(true));
+        done(released.map(drop));
+        if is_unfinished {
+            self.later(move |fs| async move { fs.finish_released(handle).await }, |()| {});
         }
-        self.later(move |fs| async move { fs.release(handle).await }, done);
     }
 
     pub(super) fn opendir(&self, ino: InodeNo, done: impl FnOnce(Result<HandleNo>) + Send + 'static) {

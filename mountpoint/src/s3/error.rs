@@ -61,6 +61,8 @@ struct Inner {
     message: Option<String>,
     request_id: Option<String>,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    /// See [`Error::unsettled`].
+    unsettled: bool,
 }
 
 impl Error {
@@ -75,6 +77,7 @@ impl Error {
             message: None,
             request_id: None,
             source: None,
+            unsettled: false,
         }))
     }
 
@@ -113,6 +116,33 @@ impl Error {
     pub fn source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
+    }
+
+    /// A try of it may have done what was asked, whatever the last one was answered.
+    pub fn unsettled(mut self) -> Self {
+        self.0.unsettled = true;
+        self
+    }
+
+    /// Whether an object may be there all the same: a request that makes one was sent, and no answer settles what became of it.
+    /// Beside the kind, which tells of the last try alone.
+    pub fn may_have_stored(&self) -> bool {
+        let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload");
+        makes_object && (self.0.unsettled || self.leaves_doubt())
+    }
+
+    /// Whether the kind alone says that the request was not refused.
+    fn leaves_doubt(&self) -> bool {
+        matches!(
+            self.0.kind,
+            ErrorKind::Unknown
+                | ErrorKind::Corrupt
+                | ErrorKind::BadAnswer
+                | ErrorKind::Timeout
+                | ErrorKind::Network
+                | ErrorKind::ServerError
+                | ErrorKind::Throttled
+        )
     }
 
     /// What to do next.
@@ -155,6 +185,9 @@ impl fmt::Display for Error {
         }
         if let Some(id) = &self.0.request_id {
             write!(f, " (request id {})", id.escape_debug())?;
+        }
+        if self.may_have_stored() && !self.leaves_doubt() {
+            f.write_str("; an earlier try had no clear answer: look whether the object is there")?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use aws_sdk_s3::types::{
 };
 
 use super::put::exists;
-use super::sdk::{EXCHANGE_MAX, failure};
+use super::sdk::{EXCHANGE_MAX, Resent, failure};
 use super::tries::Tries;
 use super::verify::{Ours, look};
 use super::wire::{Failure, Wire};
@@ -99,13 +99,13 @@ impl Cold {
                     unknown(key, "the upload is gone, and another object is there").source(failed.error);
                 return look(wire, OPERATION, key, &ours, otherwise).await;
             }
-            if taken && !tries.ambiguous {
+            let ambiguous = tries.ambiguous || failed.ambiguous;
+            if taken && !ambiguous {
                 return Err(exists(OPERATION, key).status(412));
             }
             if taken {
                 return look(wire, OPERATION, key, &ours, exists(OPERATION, key).status(412)).await;
             }
-            let ambiguous = tries.ambiguous || failed.ambiguous;
             if let Err(last) = tries.again(failed).await {
                 if !ambiguous {
                     return Err(last);
@@ -128,6 +128,8 @@ impl Cold {
             .set_parts(Some(request.parts.iter().map(completed_part).collect()))
             .build();
         let generation = wire.generation();
+        let resent = Resent::default();
+        let noted = resent.clone();
         let answer = self
             .client
             .complete_multipart_upload()
@@ -140,9 +142,14 @@ impl Cold {
             .set_if_none_match(request.only_if_absent.then(|| "*".to_owned()))
             .set_request_payer(Self::payer(wire))
             .set_expected_bucket_owner(Self::owner(wire))
+            .customize()
+            .mutate_request(move |request| request.add_extension(noted.clone()))
             .send()
             .await
-            .map_err(|e| failure(OPERATION, Some(key), generation, e))?;
+            .map_err(|e| {
+                let failed = failure(OPERATION, Some(key), generation, e);
+                Failure { ambiguous: failed.ambiguous || resent.happened(), ..failed }
+            })?;
         let checksum = answer.checksum_crc32_c.or(answer.checksum_crc64_nvme);
         match answer.e_tag.filter(|e| !e.is_empty()) {
             Some(etag) => Ok(Stored { etag: ETag::new(etag), checksum }),

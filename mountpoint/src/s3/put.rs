@@ -39,7 +39,7 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject) -> Result<Store
             Err(failure) => failure,
         };
         let taken = request.object.only_if_absent && *failure.error.kind() == ErrorKind::Changed;
-        if taken && tries.ambiguous {
+        if taken && (tries.ambiguous || failure.ambiguous) {
             // A try whose answer was lost may have stored it: then what is in the way is ours.
             let ours = Ours { size, parts: None, checksum: request.checksum.map(Checksum::to_base64) };
             return look(wire, OPERATION, key, &ours, exists(OPERATION, key)).await;

@@ -23,9 +23,20 @@ use super::wire::Failure;
 use super::{Config, Error, ErrorKind, answer, xml};
 use crate::object::ObjectKey;
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// No exchange of the SDK's lasts longer; CompleteMultipartUpload of ten thousand parts may take minutes.
 pub(super) const EXCHANGE_MAX: Duration = Duration::from_secs(300);
+
+/// Travels with a request, and says behind it whether the request was sent once more after a whole one had no answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resent(Arc<AtomicBool>);
+
+impl Resent {
+    pub(super) fn happened(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// Carries the SDK's requests. The bucket's own go over the bucket's connections, those for credentials over a few others.
 #[derive(Clone, Debug)]
@@ -100,7 +111,7 @@ impl Connector {
         loop {
             let mut lease = self.lease(&host, fresh).await?;
             let mut watch = Watch::new(&self.http.pool.clock, &lease.moved, self.quiet_max, deadline);
-            let received = lease.moved.received();
+            let (received, sent) = (lease.moved.received(), lease.moved.sent());
             if is_bucket {
                 self.http.pool.metrics.s3_requests.inc();
                 self.http.pool.metrics.s3_bytes_sent.add(body.len() as u64);
@@ -126,6 +137,11 @@ impl Connector {
             };
             let silent = lease.moved.received() == received;
             if silent && lease.is_reused() && !matches!(broken, Broken::Expired(_)) {
+                if lease.moved.sent() - sent >= body.len() as u64
+                    && let Some(Resent(happened)) = head.extensions.get()
+                {
+                    happened.store(true, Ordering::Relaxed);
+                }
                 fresh = true;
                 continue;
             }

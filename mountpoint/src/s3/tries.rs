@@ -119,6 +119,7 @@ impl<'a> Tries<'a> {
     }
 
     fn give_up(&self, error: Error) -> Error {
+        let error = if self.ambiguous { error.unsettled() } else { error };
         match error.kind() {
             // Answers, not failures: a lookup asks for what may not be there.
             ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists => {}

@@ -96,6 +96,8 @@ struct Context {
     generation: Option<u64>,
     started: Instant,
     attempt: u32,
+    /// It was sent whole before, on a connection that broke without a word, and once more at once.
+    resent: bool,
 }
 
 impl Wire {
@@ -113,12 +115,13 @@ impl Wire {
             Some(source) => Some(source.get().await?),
             None => None,
         };
-        let context = Context {
+        let mut context = Context {
             operation: draft.operation,
             key: draft.key.cloned(),
             generation: held.as_ref().map(|h| h.generation),
             started: self.clock.now(),
             attempt: draft.attempt,
+            resent: false,
         };
         let mut fresh = false;
         loop {
@@ -142,12 +145,15 @@ impl Wire {
                     return Ok(answer);
                 }
                 Err(broken) => {
+                    // A store that did not get the whole body can't have stored it.
+                    let whole = lease.moved.sent() - sent >= body_len;
                     let silent = lease.moved.received() == received;
                     if silent && lease.is_reused() && !matches!(broken, Broken::Expired(_)) {
                         tracing::trace!(
                             operation = draft.operation,
                             "idle connection was closed, sending again"
                         );
+                        context.resent |= whole;
                         fresh = true;
                         continue;
                     }
@@ -156,8 +162,7 @@ impl Wire {
                     let mut failure = context.broken(broken);
                     let host = self.endpoint.authority.host_header();
                     failure.error = failure.error.message(format!("{host} gave no answer"));
-                    // A store that did not get the whole body can't have stored it.
-                    failure.ambiguous = lease.moved.sent() - sent >= body_len;
+                    failure.ambiguous = whole || context.resent;
                     return Err(failure);
                 }
             }
@@ -225,7 +230,7 @@ impl Context {
             Some(key) => error.key(key),
             None => error,
         };
-        Failure { ambiguous, generation: self.generation, ..error.into() }
+        Failure { ambiguous: ambiguous || self.resent, generation: self.generation, ..error.into() }
     }
 
     fn broken(&self, broken: Broken) -> Failure {
@@ -379,7 +384,7 @@ impl Collected {
         let document = xml::error_body(&self.body);
         let region = answer::text(&self.headers, "x-amz-bucket-region").or(document.region.as_deref());
         let kind = answer::kind_of(self.status, document.code.as_deref(), region);
-        let ambiguous = self.status.is_server_error();
+        let ambiguous = self.status.is_server_error() || self.context.resent;
         let request_id = answer::request_id(&self.headers).or(document.request_id);
         let error = self
             .context

@@ -180,7 +180,7 @@ impl MemoryClient {
         }
         match struck.0.iter().find(|p| p.answer_lost) {
             Some(plan) if answer.is_ok() => {
-                Err(fault(plan.fail.clone().unwrap_or(ErrorKind::Unknown), &call))
+                Err(fault(plan.fail.clone().unwrap_or(ErrorKind::Unknown), &call).unsettled())
             }
             _ => answer,
         }

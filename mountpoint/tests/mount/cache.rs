@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use crate::common::{Pattern, Setup, Store, TestMount};
 
 /// Five blocks and a bit.
-const LEN: usize = (5 << 20) + 12_345;
+pub(super) const LEN: usize = (5 << 20) + 12_345;
 
 /// Mounts, reads the file, unmounts; how many GETs that took. `None` where there is no FUSE.
-fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u64> {
-    let mount = TestMount::of(store, &Setup::new(&["--cache", cache.to_str().unwrap()]))?;
+pub(super) fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u64> {
+    let mount = TestMount::of(store, &setup(cache))?;
     store.requests().reset();
     let bytes = fs::read(mount.path("file")).unwrap();
     assert!(bytes.len() == LEN && Pattern(1).is(0, &bytes), "wrong bytes");
@@ -26,6 +26,11 @@ fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u64> {
     }
     drop(mount);
     Some(gets)
+}
+
+/// A mount with this cache, on a disk however full.
+pub(super) fn setup(cache: &Path) -> Setup {
+    Setup::new(&["--cache", cache.to_str().unwrap(), "--max-cache-size", "64"])
 }
 
 fn data_files(below: &Path) -> Vec<PathBuf> {

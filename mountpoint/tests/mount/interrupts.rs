@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use s3server::{Effect, Fault};
 
+use super::released::{Cached, MANY};
 use crate::common::{Pattern, Setup, Store, TestMount};
 
 /// Longer than any test waits, and than the engine's own limit for a first byte (20 s) it would need to give up by itself.
@@ -126,10 +127,18 @@ struct Case {
     words: Vec<String>,
     /// What the store is slow at.
     operation: &'static str,
-    /// Whether it refuses in the end.
-    refused: bool,
+    /// What it does in the end.
+    end: End,
     /// What the log calls it.
     called: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Stores,
+    Refuses,
+    /// Stores, loses its answer, and refuses what is sent again.
+    LosesItsAnswer,
 }
 
 #[test]
@@ -148,29 +157,32 @@ fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_obje
     let sync = "exec dd if=\"$0\" of=\"$1\" bs=1M conv=fsync".to_owned();
     let dd = |len| vec!["sh".to_owned(), "-c".to_owned(), sync.clone(), source(len)];
     let (put, complete) = ("PutObject", "CompleteMultipartUpload");
-    let case = |key, signal, words, operation, refused, called| Case {
-        key,
-        signal,
-        words,
-        operation,
-        refused,
-        called,
-    };
+    let case =
+        |key, signal, words, operation, end, called| Case { key, signal, words, operation, end, called };
+    let (stores, refuses, loses) = (End::Stores, End::Refuses, End::LosesItsAnswer);
     let cases = [
-        case("stored/close-kill", Signal::KILL, cp(SMALL), put, false, "close"),
-        case("stored/close-int", Signal::INT, cp(SMALL), put, false, "close"),
-        case("stored/fsync-quit", Signal::QUIT, dd(SMALL), put, false, "fsync"),
-        case("stored/parts-kill", Signal::KILL, cp(LARGE), complete, false, "close"),
-        case("refused/close-kill", Signal::KILL, cp(SMALL), put, true, "close"),
-        case("refused/parts-int", Signal::INT, cp(LARGE), complete, true, "close"),
+        case("stored/close-kill", Signal::KILL, cp(SMALL), put, stores, "close"),
+        case("stored/close-int", Signal::INT, cp(SMALL), put, stores, "close"),
+        case("stored/fsync-quit", Signal::QUIT, dd(SMALL), put, stores, "fsync"),
+        case("stored/parts-kill", Signal::KILL, cp(LARGE), complete, stores, "close"),
+        case("refused/close-kill", Signal::KILL, cp(SMALL), put, refuses, "close"),
+        case("refused/parts-int", Signal::INT, cp(LARGE), complete, refuses, "close"),
+        case("unclear/close-kill", Signal::KILL, cp(SMALL), put, loses, "close"),
     ];
     fs::create_dir(mount.path("stored")).unwrap();
     fs::create_dir(mount.path("refused")).unwrap();
+    fs::create_dir(mount.path("unclear")).unwrap();
     for case in &cases {
         store.faults().add(delay(case.operation, case.key, ANSWERS_AFTER_MS).times(1));
-        if case.refused {
-            let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
-            store.faults().add(Fault::on(case.operation, denied).key(case.key));
+        let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
+        let denied = Fault::on(case.operation, denied).key(case.key);
+        match case.end {
+            End::Stores => {}
+            End::Refuses => store.faults().add(denied),
+            End::LosesItsAnswer => {
+                store.faults().add(Fault::on(case.operation, Effect::DropAnswer).key(case.key).times(1));
+                store.faults().add(Fault { skip: 1, ..denied });
+            }
         }
         let words: Vec<&str> = case.words.iter().map(String::as_str).collect();
         let child = start_waiting(store, &mut program(&words, &mount.path(case.key)));
@@ -202,11 +214,14 @@ fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_obje
     for case in &cases {
         let said = lines(&mount, case.key);
         let Case { key, called, .. } = *case;
-        let what =
-            if case.refused { "the object was NOT stored: " } else { "the object was stored (ETag \"" };
+        let what = match case.end {
+            End::Stores => "the object was stored (ETag \"",
+            End::Refuses => "the object was NOT stored: ",
+            End::LosesItsAnswer => "whether the object was stored is not known, ",
+        };
         let expected = format!("{called} of \"{key}\" was interrupted; {what}");
         assert!(said.len() == 1 && said[0].contains(&expected), "{expected}: {said:?}");
-        if case.refused {
+        if case.end == End::Refuses {
             assert_eq!(store.get(key), None);
             let gone = fs::read(mount.path(key)).unwrap_err();
             assert_eq!(gone.kind(), std::io::ErrorKind::NotFound, "{key}: {gone}");
@@ -221,6 +236,34 @@ fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_obje
     assert_eq!(lines(&mount, left_open).len(), 1);
     assert_eq!(store.get(left_open).unwrap(), b"so far", "as a local disk would have it");
     assert_eq!(store.pending_uploads(), 0);
+}
+
+#[test]
+fn many_interrupted_closes_do_not_hold_up_the_reading_of_another_file() {
+    let Some(mut cached) = Cached::new() else { return };
+    let paths: Vec<_> = (0..MANY).map(|i| cached.mount.path(&format!("of-one-program{i}"))).collect();
+    let mut command = program(&["tee"], &paths[0]);
+    let mut child = command.args(&paths[1..]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(b"so far").unwrap();
+    until("it has written", || paths.iter().all(|path| fs::metadata(path).is_ok_and(|meta| meta.len() == 6)));
+    cached.hang();
+    ends_by(Signal::KILL, child);
+    cached.is_read();
+}
+
+#[test]
+fn a_mount_that_ends_waits_for_a_file_whose_close_was_interrupted() {
+    let Some(mut mount) = TestMount::with(&Setup::new(&[])) else { return };
+    mount.store().faults().add(delay("PutObject", "file", 2_000));
+    let path = mount.path("file");
+    ends_by(
+        Signal::KILL,
+        start_waiting(mount.store(), &mut program(&["sh", "-c", "echo all >\"$0\""], &path)),
+    );
+    assert!(mount.end_by(Signal::TERM).success());
+    let said = lines(&mount, "file");
+    assert!(said.len() == 1 && said[0].contains("the object was stored"), "{}", mount.log());
+    assert_eq!(mount.store().get("file").unwrap(), b"all\n");
 }
 
 #[test]

@@ -165,6 +165,72 @@ async fn an_object_that_is_there_already_is_told_apart_from_our_own() {
 }
 
 #[tokio::test]
+async fn a_refusal_behind_a_try_without_an_answer_leaves_open_whether_the_object_was_stored() {
+    let lost = || Step::silence(Then::Stall(3_000));
+    let bench = bench(vec![
+        // Refused, plainly.
+        Step::error(403, "AccessDenied"),
+        // Refused only when it was sent again.
+        lost(),
+        Step::error(403, "AccessDenied"),
+        Step::error(500, "InternalError"),
+        Step::error(400, "InvalidArgument"),
+        lost(),
+        Step::error(412, "PreconditionFailed"),
+        // A part is no object yet.
+        lost(),
+        Step::error(403, "AccessDenied"),
+    ])
+    .await;
+    let (request, _) = put(false);
+    let hint = "look whether the object is there";
+    let plain = bench.client.put_object(&request).await.unwrap_err();
+    assert_eq!((plain.kind(), plain.may_have_stored()), (&ErrorKind::Denied, false));
+    assert!(!plain.to_string().contains(hint), "{plain}");
+    for kind in [ErrorKind::Denied, ErrorKind::InvalidRequest, ErrorKind::Changed] {
+        let error = bench.client.put_object(&request).await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_stored()), (&kind, true), "{error}");
+        assert!(error.to_string().contains(hint), "{error}");
+    }
+    let part =
+        UploadPart { upload: upload(), part_number: 1, body: request.body, checksum: request.checksum };
+    let error = bench.client.upload_part(&part).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_stored()), (&ErrorKind::Denied, false), "{error}");
+    assert_eq!(bench.server.left(), 0);
+}
+
+#[tokio::test]
+async fn a_request_sent_again_at_once_on_a_new_connection_is_remembered_as_sent_twice() {
+    let sum = put(true).0.checksum.unwrap().to_base64();
+    let ours = [DATE, ("etag", "\"e\""), ("content-length", "3000000"), ("x-amz-checksum-crc32c", &*sum)];
+    // Each comes on the connection of the request before it, which looks as if it had been closed while it was idle.
+    let lost = || Step::silence(Then::Close);
+    let bench = bench(vec![
+        lost(),
+        Step::error(403, "AccessDenied"),
+        lost(),
+        Step::error(412, "PreconditionFailed"),
+        Step::answer(200, &ours, b""),
+        lost(),
+        Step::error(403, "AccessDenied"),
+        Step::error(404, "NoSuchKey"),
+        lost(),
+        Step::error(412, "PreconditionFailed"),
+        head(Some(&composite())),
+    ])
+    .await;
+    let error = bench.client.put_object(&put(false).0).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_stored()), (&ErrorKind::Denied, true), "{error}");
+    let stored = bench.client.put_object(&put(true).0).await.unwrap();
+    assert_eq!(stored.etag.as_str(), "\"e\"", "what is in the way is our own");
+    let error = bench.client.complete_multipart_upload(&complete(false)).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_stored()), (&ErrorKind::Unknown, true), "{error}");
+    let stored = bench.client.complete_multipart_upload(&complete(true)).await.unwrap();
+    assert_eq!(stored.etag.as_str(), "\"x-2\"", "what is in the way is our own");
+    assert_eq!(bench.server.left(), 0);
+}
+
+#[tokio::test]
 async fn a_200_that_carries_an_error_is_no_success() {
     let error = b"\n  \n<Error><Code>InternalError</Code><Message>m</Message></Error>";
     let bench = bench(vec![Step::answer(200, &[], error), completed()]).await;

@@ -1,0 +1,88 @@
+//! Files whose storing goes on behind their release, which the kernel lets nobody wait for: what becomes of them, and of the others
+//! meanwhile.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use s3server::{Effect, Fault};
+
+use super::cache::{LEN, gets_of_one_reading, setup};
+use crate::common::{Pattern, Setup, Store, TestMount};
+
+/// More than the kernel lets wait in the background, where its read-ahead waits, too.
+pub(super) const MANY: usize = 70;
+/// Longer than any test waits, and than the engine tries.
+const HANGS_FOR_MS: u64 = 120_000;
+
+/// A file that is open on a mount whose cache has all of it: to read it takes the kernel's read-ahead, but nothing of the store.
+pub(super) struct Cached {
+    file: File,
+    pub(super) mount: TestMount,
+    _cache: tempfile::TempDir,
+}
+
+impl Cached {
+    /// `None` where there is no FUSE.
+    pub(super) fn new() -> Option<Self> {
+        let (store, cache) = (Store::new(), tempfile::tempdir().unwrap());
+        store.plant("file", &Pattern(1).bytes(0, LEN));
+        gets_of_one_reading(&store, cache.path())?;
+        let mount = TestMount::of(&store, &setup(cache.path()))?;
+        let file = File::open(mount.path("file")).unwrap();
+        Some(Self { file, mount, _cache: cache })
+    }
+
+    /// From now on no object is stored.
+    pub(super) fn hang(&self) {
+        self.mount.store().faults().add(Fault::on("PutObject", Effect::Delay { for_ms: HANGS_FOR_MS }));
+    }
+
+    /// Reads the file, while storing hangs.
+    pub(super) fn is_read(&mut self) {
+        until("a request hangs", || self.mount.store().faults().fired() > 0);
+        let mut bytes = Vec::with_capacity(LEN);
+        self.file.read_to_end(&mut bytes).unwrap();
+        assert!(bytes.len() == LEN && Pattern(1).is(0, &bytes), "wrong bytes");
+        let log = self.mount.log();
+        // What ends behind its close, and fails, is logged.
+        assert!(
+            !log.contains("PutObject"),
+            "it was read when the storing of the others ended, not before:\n{log}"
+        );
+    }
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end, "waited 60 s until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn files_that_are_stored_behind_their_close_do_not_hold_up_the_reading_of_another() {
+    let Some(mut cached) = Cached::new() else { return };
+    let create = |i| File::create(cached.mount.path(&format!("empty{i}"))).unwrap();
+    let files: Vec<_> = (0..MANY).map(create).collect();
+    cached.hang();
+    drop(files);
+    cached.is_read();
+}
+
+#[test]
+fn a_mount_that_ends_waits_for_a_file_that_is_stored_behind_its_close_and_tells_how_that_ended() {
+    let Some(mut mount) = TestMount::with(&Setup::new(&[])) else { return };
+    let faults = mount.store().faults().clone();
+    let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
+    faults.add(Fault::on("PutObject", Effect::Delay { for_ms: 2_000 }).key("empty"));
+    faults.add(Fault::on("PutObject", denied).key("empty"));
+    drop(File::create(mount.path("empty")).unwrap());
+    until("the request is under way", || faults.fired() > 0);
+    assert!(mount.end_by(Signal::TERM).success());
+    let log = mount.log();
+    let said = log.matches("\"empty\" was closed; the object was NOT stored: PutObject").count();
+    assert_eq!(said, 1, "{log}");
+}
