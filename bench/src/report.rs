@@ -17,6 +17,9 @@ pub(crate) struct Report {
     pub(crate) scale: Scale,
     pub(crate) rounds: usize,
     pub(crate) cpu_counted_by: String,
+    /// CPU seconds a second of the kernel's own threads before anything was measured.
+    #[serde(default)]
+    pub(crate) kernel_threads_idle: Option<f64>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -45,6 +48,8 @@ pub(crate) enum Metric {
     /// The daemon's CPU: seconds per GiB or for all, milliseconds per item.
     Cpu,
     ClientCpu,
+    /// The same of the kernel's own threads, whoever they worked for.
+    KernelThreads,
     PeakRss,
     /// Requests per unit.
     Requests,
@@ -55,8 +60,16 @@ pub(crate) enum Metric {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Speed, Self::Cpu, Self::ClientCpu, Self::PeakRss, Self::Requests, Self::Fetched, Self::Cost];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Speed,
+        Self::Cpu,
+        Self::ClientCpu,
+        Self::KernelThreads,
+        Self::PeakRss,
+        Self::Requests,
+        Self::Fetched,
+        Self::Cost,
+    ];
 
     /// Of one sample; none where it means nothing.
     pub(crate) fn of(self, sample: &Sample, unit: Unit) -> Option<f64> {
@@ -80,6 +93,7 @@ impl Metric {
             },
             Self::Cpu => cpu(sample.daemon_cpu_s),
             Self::ClientCpu => cpu(sample.client_cpu_s),
+            Self::KernelThreads => cpu(sample.kernel_cpu_s?),
             Self::PeakRss => sample.peak_rss_bytes as f64 / f64::from(1 << 20),
             Self::Requests => sample.counts.requests() as f64 / per,
             Self::Fetched if sample.counts.bytes_received > 0 => return None,
@@ -94,10 +108,20 @@ impl Metric {
             Self::Speed => "speed",
             Self::Cpu => "daemon CPU",
             Self::ClientCpu => "client CPU",
+            Self::KernelThreads => "kernel threads",
             Self::PeakRss => "peak RSS",
             Self::Requests => "requests",
             Self::Fetched => "fetched/asked",
             Self::Cost => "request cost",
+        }
+    }
+
+    /// Its column in the table.
+    fn title(self) -> &'static str {
+        match self {
+            Self::PeakRss => "peak RSS MiB",
+            Self::Cost => "cost",
+            other => other.name(),
         }
     }
 
@@ -111,14 +135,30 @@ impl Metric {
             (Self::Speed, Unit::GiB) => "GiB/s",
             (Self::Speed, Unit::PerSecond) => "/s",
             (Self::Speed, Unit::Each) => "ms each",
-            (Self::Speed | Self::Cpu | Self::ClientCpu, Unit::Whole) => "s",
-            (Self::Cpu | Self::ClientCpu, Unit::GiB) => "s/GiB",
-            (Self::Cpu | Self::ClientCpu, Unit::PerSecond | Unit::Each) => "ms each",
+            (Self::Speed | Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::Whole) => "s",
+            (Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::GiB) => "s/GiB",
+            (Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::PerSecond | Unit::Each) => "ms each",
             (Self::PeakRss, _) => "MiB",
             (Self::Requests | Self::Cost, Unit::GiB) => "/GiB",
             (Self::Requests | Self::Cost, Unit::PerSecond | Unit::Each) => "each",
             (Self::Requests | Self::Cost, Unit::Whole) | (Self::Fetched, _) => "",
         }
+    }
+}
+
+impl Report {
+    /// The figures that are shown: a column for the kernel's threads only where they could be seen.
+    pub(crate) fn metrics(&self) -> Vec<Metric> {
+        let seen = |metric| self.rows.iter().any(|row| row.spread(metric).is_some());
+        let shown = |metric: &Metric| *metric != Metric::KernelThreads || seen(*metric);
+        Metric::ALL.into_iter().filter(shown).collect()
+    }
+
+    /// What the kernel's threads took before the run, for the head; empty where they could not be seen.
+    pub(crate) fn idle_line(&self) -> String {
+        self.kernel_threads_idle.map_or_else(String::new, |idle| {
+            format!("; kernel threads {} s a second before the run", short(idle))
+        })
     }
 }
 
@@ -183,19 +223,22 @@ impl Row {
 /// The run as a Markdown table.
 pub(crate) fn markdown(report: &Report) -> String {
     let mut out = String::new();
-    let Report { machine, scale, rounds, cpu_counted_by, rows } = report;
+    let Report { machine, scale, rounds, cpu_counted_by, rows, .. } = report;
+    let metrics = report.metrics();
     let _ = writeln!(out, "{}.", machine.line());
     let _ = writeln!(
         out,
         "Medians of {rounds} interleaved rounds (least to most); big files of {} MiB, {} small files, {} names, a tree of {} \
-         files; CPU counted by {cpu_counted_by}.\n",
+         files; CPU counted by {cpu_counted_by}{}.\n",
         scale.big_bytes >> 20,
         scale.files,
         scale.names,
         scale.tree,
+        report.idle_line(),
     );
-    out.push_str("| workload | file system | speed | daemon CPU | client CPU | peak RSS MiB | requests | fetched/asked | cost | |\n");
-    out.push_str("|---|---|---|---|---|---|---|---|---|---|\n");
+    let titles: String = metrics.iter().map(|metric| format!(" {} |", metric.title())).collect();
+    let _ = writeln!(out, "| workload | file system |{titles} |");
+    let _ = writeln!(out, "|{}", "---|".repeat(metrics.len() + 3));
     let mut last = "";
     for row in rows {
         let title =
@@ -204,10 +247,10 @@ pub(crate) fn markdown(report: &Report) -> String {
         let _ = write!(out, "| {title} | {} |", row.peer);
         if let Some(failure) = &row.failure {
             let reason: String = failure.replace(['|', '\n'], "/").chars().take(200).collect();
-            let _ = writeln!(out, " failed | | | | | | | {reason} |");
+            let _ = writeln!(out, " failed |{} {reason} |", " |".repeat(metrics.len() - 1));
             continue;
         }
-        for metric in Metric::ALL {
+        for metric in metrics.iter().copied() {
             let _ = write!(
                 out,
                 " {} |",
@@ -243,6 +286,7 @@ mod tests {
             items: 8,
             daemon_cpu_s: 1.0,
             client_cpu_s: 0.5,
+            kernel_cpu_s: Some(0.25),
             peak_rss_bytes: 64 << 20,
             counts: Counts { get: 12, list: 1, bytes_sent: 6 << 30, ..Counts::default() },
             ..Sample::default()
@@ -252,10 +296,10 @@ mod tests {
     #[test]
     fn each_unit_counts_speed_and_cost_its_own_way() {
         let figures = |unit| Metric::ALL.map(|metric| metric.of(&sample(), unit).unwrap());
-        assert_eq!(figures(Unit::GiB), [2.0, 0.25, 0.125, 64.0, 3.25, 1.5, 6.0]);
-        assert_eq!(figures(Unit::PerSecond), [4.0, 125.0, 62.5, 64.0, 1.625, 1.5, 3.0]);
-        assert_eq!(figures(Unit::Each), [250.0, 125.0, 62.5, 64.0, 1.625, 1.5, 3.0]);
-        assert_eq!(figures(Unit::Whole), [2.0, 1.0, 0.5, 64.0, 13.0, 1.5, 24.0]);
+        assert_eq!(figures(Unit::GiB), [2.0, 0.25, 0.125, 0.0625, 64.0, 3.25, 1.5, 6.0]);
+        assert_eq!(figures(Unit::PerSecond), [4.0, 125.0, 62.5, 31.25, 64.0, 1.625, 1.5, 3.0]);
+        assert_eq!(figures(Unit::Each), [250.0, 125.0, 62.5, 31.25, 64.0, 1.625, 1.5, 3.0]);
+        assert_eq!(figures(Unit::Whole), [2.0, 1.0, 0.5, 0.25, 64.0, 13.0, 1.5, 24.0]);
     }
 
     #[test]
@@ -270,6 +314,51 @@ mod tests {
             shown.contains("failed") && shown.contains("it / fell") && !shown.contains("GiB/s"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn the_kernel_s_threads_have_a_column_where_they_could_be_seen() {
+        let mut row = Row::new(&crate::workload::WORKLOADS[0], "x", false);
+        row.samples = vec![sample()];
+        let seen = Report { rows: vec![row.clone()], kernel_threads_idle: Some(0.01), ..Report::default() };
+        let shown = markdown(&seen);
+        assert!(shown.contains("| client CPU | kernel threads | peak RSS MiB |"), "{shown}");
+        assert!(shown.contains("| 0.12 s/GiB | 0.062 s/GiB | 64.0 |"), "{shown}");
+        assert!(shown.contains("kernel threads 0.010 s a second before"), "{shown}");
+        row.samples[0].kernel_cpu_s = None;
+        let unseen = markdown(&Report { rows: vec![row], ..Report::default() });
+        assert!(unseen.contains("| client CPU | peak RSS MiB |") && !unseen.contains("kernel threads"));
+        for table in [shown, unseen] {
+            let cells: Vec<_> = table.lines().filter(|line| line.starts_with('|')).map(columns).collect();
+            assert!(cells.windows(2).all(|two| two[0] == two[1]), "{table}");
+        }
+    }
+
+    /// As the first bench wrote it.
+    const OLD: &str = r#"{
+        "machine": {"kernel": "6.1", "processor": "x", "cores": 2, "memory_mib": 4096, "transparent_huge_pages": "always",
+            "load": 0.1, "commit": "c"},
+        "scale": {"name": "full", "big_bytes": 1073741824, "files": 1, "names": 1, "tree": 1, "created": 1,
+            "random_for": {"secs": 5, "nanos": 0}, "check_all": false},
+        "rounds": 1, "cpu_counted_by": "control group",
+        "rows": [{"workload": "seq_read", "about": "one file", "unit": "GiB", "peer": "mount-s3", "is_floor": false,
+            "failure": null, "read_ahead_kb": 1024, "samples": [{"seconds": 2.0, "bytes": 1073741824, "items": 1,
+                "daemon_cpu_s": 0.5, "client_cpu_s": 0.25, "server_cpu_s": 0.1, "peak_rss_bytes": 1048576,
+                "counts": {"get": 4, "head": 1, "list": 1, "put": 0, "upload_part": 0, "create_upload": 0,
+                    "complete_upload": 0, "delete": 0, "other": 0, "bytes_sent": 1073741824, "bytes_received": 0,
+                    "connections": 4, "errors": 0}, "stored_at_close": null}]}]
+    }"#;
+
+    #[test]
+    fn a_report_of_an_older_bench_is_shown_without_what_it_did_not_measure() {
+        let report: Report = serde_json::from_str(OLD).unwrap();
+        let shown = markdown(&report);
+        assert!(shown.contains("| mount-s3 | 0.50 GiB/s | 0.50 s/GiB | 0.25 s/GiB | 1.00 |"), "{shown}");
+        assert!(!shown.contains("kernel threads"), "{shown}");
+    }
+
+    fn columns(line: &str) -> usize {
+        line.matches('|').count()
     }
 
     #[test]

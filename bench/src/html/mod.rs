@@ -31,18 +31,19 @@ pub(crate) fn page(report: &Report) -> String {
     let _ = write!(
         out,
         "<p>{}.</p><p>Medians of {} interleaved rounds; whiskers go from the least to the most. CPU is that of the file \
-         system's processes, counted by {}. Grey ones are no rivals but floors: what nobody gets below. A bar that would \
+         system's processes, counted by {}{}. Grey ones are no rivals but floors: what nobody gets below. A bar that would \
          not fit ends at the edge, with {} before its figure.</p>",
         escaped(&report.machine.line()),
         report.rounds,
         escaped(&report.cpu_counted_by),
+        report.idle_line(),
         chart::CUT.trim()
     );
     out.push_str(&peers.legend());
     for rows in report.rows.chunk_by(|a, b| a.workload == b.workload) {
         out.push_str(&section(rows, &peers));
     }
-    out.push_str(&table(&report.rows));
+    out.push_str(&table(report));
     out.push_str(&machine(&report.machine));
     out.push_str("</body></html>\n");
     out
@@ -120,11 +121,12 @@ fn remark(row: &Row) -> Option<String> {
 }
 
 /// Every figure of the run.
-fn table(rows: &[Row]) -> String {
+fn table(report: &Report) -> String {
+    let (rows, metrics) = (&report.rows, report.metrics());
     let mut out = String::from(
         "<section><h2>All figures</h2><div class=\"scroll\"><table><thead><tr><th>workload</th><th>file system</th>",
     );
-    for metric in Metric::ALL {
+    for metric in metrics.iter().copied() {
         let unit = if metric == Metric::PeakRss { " MiB" } else { "" };
         let _ = write!(out, "<th>{}{unit}</th>", metric.name());
     }
@@ -137,10 +139,10 @@ fn table(rows: &[Row]) -> String {
             write!(out, r#"<tr class="{class}"><td>{}</td><td>{}</td>"#, escaped(name), escaped(&row.peer));
         if row.failure.is_some() {
             // Why stands with the workload's charts, where there is room.
-            let _ = write!(out, r#"<td colspan="{}">failed</td></tr>"#, Metric::ALL.len() + 1);
+            let _ = write!(out, r#"<td colspan="{}">failed</td></tr>"#, metrics.len() + 1);
             continue;
         }
-        for metric in Metric::ALL {
+        for metric in metrics.iter().copied() {
             let figure = row.spread(metric).map_or_else(String::new, |spread| cell(metric, row.unit, spread));
             let _ = write!(out, "<td>{}</td>", escaped(&figure));
         }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::floor::Floor;
+use crate::kernel_threads::{self, KernelThreads};
 use crate::meter::own_cpu_s;
 use crate::mount::Mount;
 use crate::server::control::Control;
@@ -208,6 +209,9 @@ pub(crate) struct Sample {
     pub(crate) daemon_cpu_s: f64,
     pub(crate) client_cpu_s: f64,
     pub(crate) server_cpu_s: f64,
+    /// Of the kernel's own threads, whoever they worked for; none where they can't be seen.
+    #[serde(default)]
+    pub(crate) kernel_cpu_s: Option<f64>,
     pub(crate) peak_rss_bytes: u64,
     pub(crate) counts: Counts,
     /// For a writer: everything was in the store when the last close returned.
@@ -231,11 +235,13 @@ impl Job<'_> {
     /// Those of the work.
     pub(crate) fn measure(&self, work: impl FnOnce() -> anyhow::Result<Work>) -> anyhow::Result<Sample> {
         self.control.reset()?;
+        let kernel_before = KernelThreads::now();
         let before = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
         let begun = Instant::now();
         let Work { bytes, items, seconds, child_cpu_s } = work()?;
         let seconds = seconds.unwrap_or_else(|| begun.elapsed().as_secs_f64());
         let after = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
+        let kernel_cpu_s = kernel_threads::since(kernel_before.as_ref());
         Ok(Sample {
             seconds,
             bytes,
@@ -243,6 +249,7 @@ impl Job<'_> {
             daemon_cpu_s: after.0 - before.0,
             client_cpu_s: after.1 - before.1 + child_cpu_s,
             server_cpu_s: after.2 - before.2,
+            kernel_cpu_s,
             peak_rss_bytes: self.mount.peak_rss(),
             counts: self.control.counts()?,
             stored_at_close: None,
