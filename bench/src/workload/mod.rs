@@ -1,6 +1,7 @@
 //! What is asked of a mount: each workload prepares, measures one stretch of work, and checks what it was given.
 
 pub(crate) mod fio;
+mod fio_check;
 mod fio_table;
 pub(crate) mod mapped;
 mod names;
@@ -270,20 +271,52 @@ impl Job<'_> {
         })?;
         let wanted = (sample.items, sample.bytes);
         sample.stored_at_close = Some(stored == wanted);
-        let begun = Instant::now();
-        while stored != wanted {
-            anyhow::ensure!(
-                begun.elapsed() < STORED_LIMIT,
-                "close returned, but {} s later the store has {} objects and {} bytes instead of {} and {}",
-                STORED_LIMIT.as_secs(),
-                stored.0,
-                stored.1,
-                wanted.0,
-                wanted.1,
-            );
-            std::thread::sleep(Duration::from_millis(50));
-            stored = self.control.count(self.bucket, prefix)?;
-        }
+        wait_stored(wanted, stored, STORED_LIMIT, || self.control.count(self.bucket, prefix))?;
         Ok(sample)
+    }
+}
+
+/// Looks until the store has as many objects and bytes as are `wanted`; it had `stored` at the last close.
+///
+/// # Errors
+/// It has not when the time is up.
+fn wait_stored(
+    wanted: (u64, u64),
+    mut stored: (u64, u64),
+    limit: Duration,
+    look: impl Fn() -> anyhow::Result<(u64, u64)>,
+) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    while stored != wanted {
+        anyhow::ensure!(
+            begun.elapsed() < limit,
+            "close returned, but {} s later the store has {} objects and {} bytes instead of {} and {}",
+            limit.as_secs(),
+            stored.0,
+            stored.1,
+            wanted.0,
+            wanted.1,
+        );
+        std::thread::sleep(Duration::from_millis(50));
+        stored = look()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_never_gets_it_all_is_an_error_and_a_late_one_is_waited_for() {
+        let looks = std::cell::Cell::new(0);
+        let late = || {
+            looks.set(looks.get() + 1);
+            Ok((1, looks.get()))
+        };
+        wait_stored((1, 3), (0, 0), Duration::from_secs(600), late).unwrap();
+        assert_eq!(looks.get(), 3);
+        let error = wait_stored((1, 3), (0, 0), Duration::ZERO, || Ok((1, 2))).unwrap_err().to_string();
+        assert!(error.contains("0 objects and 0 bytes instead of 1 and 3"), "{error}");
     }
 }
