@@ -1,5 +1,6 @@
 //! The figures of a run: kept as samples, shown as medians with their spread.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -154,11 +155,34 @@ impl Report {
         Metric::ALL.into_iter().filter(shown).collect()
     }
 
-    /// What the kernel's threads took before the run, for the head; empty where they could not be seen.
-    pub(crate) fn idle_line(&self) -> String {
-        self.kernel_threads_idle.map_or_else(String::new, |idle| {
-            format!("; kernel threads {} s a second before the run", short(idle))
-        })
+    /// How CPU was counted, what the kernel's threads took before the run, and the mounts' read-ahead, for the head.
+    pub(crate) fn conditions(&self) -> String {
+        let mut out = self.cpu_counted_by.clone();
+        if let Some(idle) = self.kernel_threads_idle {
+            let _ = write!(out, "; kernel threads {} s a second before the run", short(idle));
+        }
+        let mut mounts: Vec<(&str, BTreeSet<u64>)> = Vec::new();
+        for row in &self.rows {
+            let Some(kib) = row.read_ahead_kb else { continue };
+            if let Some((_, known)) = mounts.iter_mut().find(|(peer, _)| *peer == row.peer) {
+                known.insert(kib);
+            } else {
+                mounts.push((&row.peer, BTreeSet::from([kib])));
+            }
+        }
+        let all: BTreeSet<u64> = mounts.iter().flat_map(|(_, known)| known).copied().collect();
+        let shown = |known: &BTreeSet<u64>| {
+            let known: Vec<_> = known.iter().map(u64::to_string).collect();
+            format!("{} KiB", known.join(" or "))
+        };
+        if all.len() == 1 {
+            let _ = write!(out, "; read-ahead of every mount {}", shown(&all));
+        } else if !all.is_empty() {
+            let each: Vec<_> =
+                mounts.iter().map(|(peer, known)| format!("{peer} {}", shown(known))).collect();
+            let _ = write!(out, "; read-ahead: {}", each.join(", "));
+        }
+        out
     }
 }
 
@@ -223,18 +247,18 @@ impl Row {
 /// The run as a Markdown table.
 pub(crate) fn markdown(report: &Report) -> String {
     let mut out = String::new();
-    let Report { machine, scale, rounds, cpu_counted_by, rows, .. } = report;
+    let Report { machine, scale, rounds, rows, .. } = report;
     let metrics = report.metrics();
     let _ = writeln!(out, "{}.", machine.line());
     let _ = writeln!(
         out,
         "Medians of {rounds} interleaved rounds (least to most); big files of {} MiB, {} small files, {} names, a tree of {} \
-         files; CPU counted by {cpu_counted_by}{}.\n",
+         files; CPU counted by {}.\n",
         scale.big_bytes >> 20,
         scale.files,
         scale.names,
         scale.tree,
-        report.idle_line(),
+        report.conditions(),
     );
     let titles: String = metrics.iter().map(|metric| format!(" {} |", metric.title())).collect();
     let _ = writeln!(out, "| workload | file system |{titles} |");
@@ -355,6 +379,26 @@ mod tests {
         let shown = markdown(&report);
         assert!(shown.contains("| mount-s3 | 0.50 GiB/s | 0.50 s/GiB | 0.25 s/GiB | 1.00 |"), "{shown}");
         assert!(!shown.contains("kernel threads"), "{shown}");
+    }
+
+    #[test]
+    fn the_head_says_the_read_ahead_of_each_mount_or_once_that_of_all() {
+        let row = |peer: &str, kib: Option<u64>| {
+            let mut row = Row::new(&crate::workload::WORKLOADS[0], peer, false);
+            row.read_ahead_kb = kib;
+            row
+        };
+        let shown = |rows: &[Row]| {
+            Report { rows: rows.to_vec(), cpu_counted_by: "x".to_owned(), ..Report::default() }.conditions()
+        };
+        assert_eq!(shown(&[row("a", None)]), "x");
+        let same = [row("a", Some(128)), row("b", Some(128)), row("c", None)];
+        assert_eq!(shown(&same), "x; read-ahead of every mount 128 KiB");
+        let different = [row("a", Some(1024)), row("b", Some(128)), row("a", Some(128)), row("b", Some(128))];
+        assert_eq!(shown(&different), "x; read-ahead: a 128 or 1024 KiB, b 128 KiB");
+        assert!(
+            markdown(&Report { rows: same.to_vec(), ..Report::default() }).contains("every mount 128 KiB.")
+        );
     }
 
     fn columns(line: &str) -> usize {

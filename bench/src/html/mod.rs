@@ -31,12 +31,11 @@ pub(crate) fn page(report: &Report) -> String {
     let _ = write!(
         out,
         "<p>{}.</p><p>Medians of {} interleaved rounds; whiskers go from the least to the most. CPU is that of the file \
-         system's processes, counted by {}{}. Grey ones are no rivals but floors: what nobody gets below. A bar that would \
+         system's processes, counted by {}. Grey ones are no rivals but floors: what nobody gets below. A bar that would \
          not fit ends at the edge, with {} before its figure.</p>",
         escaped(&report.machine.line()),
         report.rounds,
-        escaped(&report.cpu_counted_by),
-        report.idle_line(),
+        escaped(&report.conditions()),
         chart::CUT.trim()
     );
     out.push_str(&peers.legend());
@@ -152,7 +151,8 @@ fn table(report: &Report) -> String {
 }
 
 fn machine(machine: &Machine) -> String {
-    let Machine { kernel, processor, cores, memory_mib, transparent_huge_pages, load, commit } = machine;
+    let Machine { kernel, processor, cores, memory_mib, transparent_huge_pages, load, commit, user } =
+        machine;
     let facts = [
         ("processor", format!("{cores} cores of {processor}")),
         ("memory", format!("{memory_mib} MiB")),
@@ -160,6 +160,7 @@ fn machine(machine: &Machine) -> String {
         ("huge pages", transparent_huge_pages.clone()),
         ("load when the run began", load.to_string()),
         ("commit", commit.clone()),
+        ("run by", user.clone()),
     ];
     let rows = facts.map(|(name, fact)| format!("<tr><th>{name}</th><td>{}</td></tr>", escaped(&fact)));
     format!("<section><h2>The machine</h2><table><tbody>{}</tbody></table></section>", rows.concat())
