@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 
 use crate::floor::{Floor, Pass};
 use crate::kernel_threads::{self, KernelThreads};
@@ -239,7 +239,8 @@ impl Bench<'_> {
         if barked {
             bail!("not done after {} s", RUN_LIMIT.as_secs());
         }
-        result.with_context(|| format!("its last words: {}", mount.last_words()))
+        // The reason first: a table shows the beginning of it.
+        result.map_err(|error| anyhow!("{error:#}; its last words: {}", mount.last_words()))
     }
 
     /// One floor: as many bytes as the workload's, by a process of its own.
