@@ -58,7 +58,9 @@ pub(crate) fn markdown(before: &Report, after: &Report) -> String {
             let _ = writeln!(out, "| {} | {} | | | | | {word} |", row.workload, row.peer);
         }
         for metric in Metric::ALL {
-            match line(metric, old, row) {
+            // An older run has not every figure, and a peer that failed none.
+            let Some(figures) = old.spread(metric).zip(row.spread(metric)) else { continue };
+            match line(metric, old, row, figures) {
                 Some(line) => out.push_str(&line),
                 None => same += 1,
             }
@@ -73,8 +75,7 @@ pub(crate) fn markdown(before: &Report, after: &Report) -> String {
     out
 }
 
-fn line(metric: Metric, old: &Row, row: &Row) -> Option<String> {
-    let (before, after) = (old.spread(metric)?, row.spread(metric)?);
+fn line(metric: Metric, old: &Row, row: &Row, (before, after): (Spread, Spread)) -> Option<String> {
     let rounds = old.samples.len().min(row.samples.len());
     let word = match judge(before, after, rounds, metric.more_is_better(row.unit)) {
         Verdict::Same => return None,
@@ -116,6 +117,24 @@ mod tests {
         assert_eq!(judge(low, high, 3, false), Verdict::Worse);
         assert_eq!(judge(high, low, 3, false), Verdict::Better);
         assert_eq!(judge(high, low, 2, false), Verdict::TooFewRounds);
+    }
+
+    #[test]
+    fn a_figure_that_only_one_run_has_is_not_compared() {
+        let sample =
+            |kernel| Sample { seconds: 1.0, bytes: 1 << 30, kernel_cpu_s: kernel, ..Sample::default() };
+        let report = |kernel| {
+            let mut row = Row::new(&WORKLOADS[0], "a", false);
+            row.samples = vec![sample(kernel); 3];
+            Report { rows: vec![row], ..Report::default() }
+        };
+        let shown = |before, after| markdown(&report(before), &report(after));
+        let moved = shown(Some(1.0), Some(2.0));
+        assert!(moved.contains("| kernel threads | 1.00 (1.00-1.00) | 2.00"), "{moved}");
+        assert!(moved.ends_with("7 figures stayed within their spread.\n"), "{moved}");
+        for one in [shown(None, Some(2.0)), shown(Some(2.0), None)] {
+            assert!(!one.contains("kernel threads") && one.contains("\n7 figures"), "{one}");
+        }
     }
 
     #[test]

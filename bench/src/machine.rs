@@ -17,6 +17,9 @@ pub(crate) struct Machine {
     pub(crate) load: f64,
     /// Commit of the working directory.
     pub(crate) commit: String,
+    /// Who ran it: only root may raise a mount's read-ahead and make control groups where none is delegated.
+    #[serde(default)]
+    pub(crate) user: String,
 }
 
 impl Machine {
@@ -39,18 +42,48 @@ impl Machine {
             memory_mib: memory / 1024,
             transparent_huge_pages: chosen.to_owned(),
             load: read("/proc/loadavg").split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0.0),
-            commit: commit
-                .map_or_else(String::new, |output| String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+            commit: commit.map_or_else(
+                || "unknown".to_owned(),
+                |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+            ),
+            user: name_of(rustix::process::geteuid().as_raw(), &read("/etc/passwd")),
         }
     }
 
     /// One line for the head of a table.
     pub(crate) fn line(&self) -> String {
-        let Self { kernel, processor, cores, memory_mib, transparent_huge_pages, load, commit } = self;
+        let Self { kernel, processor, cores, memory_mib, transparent_huge_pages, load, commit, user } = self;
+        let by = if user.is_empty() { String::new() } else { format!(", run by {user}") };
         let gib = (memory_mib + 512) / 1024;
         format!(
             "{cores} cores of {processor}, {gib} GiB, Linux {kernel}, huge pages {transparent_huge_pages}, load {load} at \
-             the start, commit {commit}"
+             the start, commit {commit}{by}"
         )
+    }
+}
+
+/// The name that a list of users has for a number.
+fn name_of(uid: u32, users: &str) -> String {
+    let uid = uid.to_string();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == uid).then_some(name)
+    });
+    name.map_or_else(|| format!("uid {uid}"), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_names_who_ran_it() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nme:x:1000:0::/:\n";
+        assert_eq!(name_of(0, users), "root");
+        assert_eq!(name_of(1000, users), "me");
+        assert_eq!(name_of(10, users), "uid 10");
+        let by = |user: &str| Machine { user: user.to_owned(), ..Machine::default() }.line();
+        assert!(by("me").ends_with(", run by me") && !by("").contains("run by"), "{}", by("me"));
     }
 }

@@ -6,6 +6,7 @@ mod cli;
 mod compare;
 mod floor;
 mod html;
+mod kernel_threads;
 mod machine;
 mod meter;
 mod mount;

@@ -6,8 +6,9 @@ use std::process::Command;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A set of processes whose CPU time is counted together: in a control group where one can be made (to the microsecond,
-/// processes that ended included), else by adding up `/proc` (to the 10 ms, those that are left).
+/// A set of processes whose CPU time is counted together: in a control group where one can be made, by root or in a group that
+/// was delegated to whoever runs us (to the microsecond, processes that ended included); else by adding up `/proc` (to the 10
+/// ms, those that are left).
 #[derive(Debug)]
 pub(crate) struct Group {
     cgroup: Option<PathBuf>,
@@ -15,7 +16,10 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new(name: &str) -> Self {
-        let path = cgroup_home().map(|home| home.join(format!("bench-{}-{name}", std::process::id())));
+        // Who goes from our group into one below needs to be let by ours.
+        let home = cgroup_home()
+            .filter(|home| fs::File::options().write(true).open(home.join("cgroup.procs")).is_ok());
+        let path = home.map(|home| home.join(format!("bench-{}-{name}", std::process::id())));
         let cgroup = path.filter(|path| fs::create_dir(path).is_ok());
         let cgroup = cgroup.filter(|path| {
             let usable = usage_s(path).is_some();

@@ -1,5 +1,6 @@
 //! The figures of a run: kept as samples, shown as medians with their spread.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,9 @@ pub(crate) struct Report {
     pub(crate) scale: Scale,
     pub(crate) rounds: usize,
     pub(crate) cpu_counted_by: String,
+    /// CPU seconds a second of the kernel's own threads before anything was measured.
+    #[serde(default)]
+    pub(crate) kernel_threads_idle: Option<f64>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -45,6 +49,8 @@ pub(crate) enum Metric {
     /// The daemon's CPU: seconds per GiB or for all, milliseconds per item.
     Cpu,
     ClientCpu,
+    /// The same of the kernel's own threads, whoever they worked for.
+    KernelThreads,
     PeakRss,
     /// Requests per unit.
     Requests,
@@ -55,8 +61,16 @@ pub(crate) enum Metric {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Speed, Self::Cpu, Self::ClientCpu, Self::PeakRss, Self::Requests, Self::Fetched, Self::Cost];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Speed,
+        Self::Cpu,
+        Self::ClientCpu,
+        Self::KernelThreads,
+        Self::PeakRss,
+        Self::Requests,
+        Self::Fetched,
+        Self::Cost,
+    ];
 
     /// Of one sample; none where it means nothing.
     pub(crate) fn of(self, sample: &Sample, unit: Unit) -> Option<f64> {
@@ -80,6 +94,7 @@ impl Metric {
             },
             Self::Cpu => cpu(sample.daemon_cpu_s),
             Self::ClientCpu => cpu(sample.client_cpu_s),
+            Self::KernelThreads => cpu(sample.kernel_cpu_s?),
             Self::PeakRss => sample.peak_rss_bytes as f64 / f64::from(1 << 20),
             Self::Requests => sample.counts.requests() as f64 / per,
             Self::Fetched if sample.counts.bytes_received > 0 => return None,
@@ -94,10 +109,20 @@ impl Metric {
             Self::Speed => "speed",
             Self::Cpu => "daemon CPU",
             Self::ClientCpu => "client CPU",
+            Self::KernelThreads => "kernel threads",
             Self::PeakRss => "peak RSS",
             Self::Requests => "requests",
             Self::Fetched => "fetched/asked",
             Self::Cost => "request cost",
+        }
+    }
+
+    /// Its column in the table.
+    fn title(self) -> &'static str {
+        match self {
+            Self::PeakRss => "peak RSS MiB",
+            Self::Cost => "cost",
+            other => other.name(),
         }
     }
 
@@ -111,14 +136,53 @@ impl Metric {
             (Self::Speed, Unit::GiB) => "GiB/s",
             (Self::Speed, Unit::PerSecond) => "/s",
             (Self::Speed, Unit::Each) => "ms each",
-            (Self::Speed | Self::Cpu | Self::ClientCpu, Unit::Whole) => "s",
-            (Self::Cpu | Self::ClientCpu, Unit::GiB) => "s/GiB",
-            (Self::Cpu | Self::ClientCpu, Unit::PerSecond | Unit::Each) => "ms each",
+            (Self::Speed | Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::Whole) => "s",
+            (Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::GiB) => "s/GiB",
+            (Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::PerSecond | Unit::Each) => "ms each",
             (Self::PeakRss, _) => "MiB",
             (Self::Requests | Self::Cost, Unit::GiB) => "/GiB",
             (Self::Requests | Self::Cost, Unit::PerSecond | Unit::Each) => "each",
             (Self::Requests | Self::Cost, Unit::Whole) | (Self::Fetched, _) => "",
         }
+    }
+}
+
+impl Report {
+    /// The figures that are shown: a column for the kernel's threads only where they could be seen.
+    pub(crate) fn metrics(&self) -> Vec<Metric> {
+        let seen = |metric| self.rows.iter().any(|row| row.spread(metric).is_some());
+        let shown = |metric: &Metric| *metric != Metric::KernelThreads || seen(*metric);
+        Metric::ALL.into_iter().filter(shown).collect()
+    }
+
+    /// How CPU was counted, what the kernel's threads took before the run, and the mounts' read-ahead, for the head.
+    pub(crate) fn conditions(&self) -> String {
+        let mut out = self.cpu_counted_by.clone();
+        if let Some(idle) = self.kernel_threads_idle {
+            let _ = write!(out, "; kernel threads {} s a second before the run", short(idle));
+        }
+        let mut mounts: Vec<(&str, BTreeSet<u64>)> = Vec::new();
+        for row in &self.rows {
+            let Some(kib) = row.read_ahead_kb else { continue };
+            if let Some((_, known)) = mounts.iter_mut().find(|(peer, _)| *peer == row.peer) {
+                known.insert(kib);
+            } else {
+                mounts.push((&row.peer, BTreeSet::from([kib])));
+            }
+        }
+        let all: BTreeSet<u64> = mounts.iter().flat_map(|(_, known)| known).copied().collect();
+        let shown = |known: &BTreeSet<u64>| {
+            let known: Vec<_> = known.iter().map(u64::to_string).collect();
+            format!("{} KiB", known.join(" or "))
+        };
+        if all.len() == 1 {
+            let _ = write!(out, "; read-ahead of every mount {}", shown(&all));
+        } else if !all.is_empty() {
+            let each: Vec<_> =
+                mounts.iter().map(|(peer, known)| format!("{peer} {}", shown(known))).collect();
+            let _ = write!(out, "; read-ahead: {}", each.join(", "));
+        }
+        out
     }
 }
 
@@ -183,19 +247,22 @@ impl Row {
 /// The run as a Markdown table.
 pub(crate) fn markdown(report: &Report) -> String {
     let mut out = String::new();
-    let Report { machine, scale, rounds, cpu_counted_by, rows } = report;
+    let Report { machine, scale, rounds, rows, .. } = report;
+    let metrics = report.metrics();
     let _ = writeln!(out, "{}.", machine.line());
     let _ = writeln!(
         out,
         "Medians of {rounds} interleaved rounds (least to most); big files of {} MiB, {} small files, {} names, a tree of {} \
-         files; CPU counted by {cpu_counted_by}.\n",
+         files; CPU counted by {}.\n",
         scale.big_bytes >> 20,
         scale.files,
         scale.names,
         scale.tree,
+        report.conditions(),
     );
-    out.push_str("| workload | file system | speed | daemon CPU | client CPU | peak RSS MiB | requests | fetched/asked | cost | |\n");
-    out.push_str("|---|---|---|---|---|---|---|---|---|---|\n");
+    let titles: String = metrics.iter().map(|metric| format!(" {} |", metric.title())).collect();
+    let _ = writeln!(out, "| workload | file system |{titles} |");
+    let _ = writeln!(out, "|{}", "---|".repeat(metrics.len() + 3));
     let mut last = "";
     for row in rows {
         let title =
@@ -204,10 +271,10 @@ pub(crate) fn markdown(report: &Report) -> String {
         let _ = write!(out, "| {title} | {} |", row.peer);
         if let Some(failure) = &row.failure {
             let reason: String = failure.replace(['|', '\n'], "/").chars().take(200).collect();
-            let _ = writeln!(out, " failed | | | | | | | {reason} |");
+            let _ = writeln!(out, " failed |{} {reason} |", " |".repeat(metrics.len() - 1));
             continue;
         }
-        for metric in Metric::ALL {
+        for metric in metrics.iter().copied() {
             let _ = write!(
                 out,
                 " {} |",
@@ -243,6 +310,7 @@ mod tests {
             items: 8,
             daemon_cpu_s: 1.0,
             client_cpu_s: 0.5,
+            kernel_cpu_s: Some(0.25),
             peak_rss_bytes: 64 << 20,
             counts: Counts { get: 12, list: 1, bytes_sent: 6 << 30, ..Counts::default() },
             ..Sample::default()
@@ -252,10 +320,10 @@ mod tests {
     #[test]
     fn each_unit_counts_speed_and_cost_its_own_way() {
         let figures = |unit| Metric::ALL.map(|metric| metric.of(&sample(), unit).unwrap());
-        assert_eq!(figures(Unit::GiB), [2.0, 0.25, 0.125, 64.0, 3.25, 1.5, 6.0]);
-        assert_eq!(figures(Unit::PerSecond), [4.0, 125.0, 62.5, 64.0, 1.625, 1.5, 3.0]);
-        assert_eq!(figures(Unit::Each), [250.0, 125.0, 62.5, 64.0, 1.625, 1.5, 3.0]);
-        assert_eq!(figures(Unit::Whole), [2.0, 1.0, 0.5, 64.0, 13.0, 1.5, 24.0]);
+        assert_eq!(figures(Unit::GiB), [2.0, 0.25, 0.125, 0.0625, 64.0, 3.25, 1.5, 6.0]);
+        assert_eq!(figures(Unit::PerSecond), [4.0, 125.0, 62.5, 31.25, 64.0, 1.625, 1.5, 3.0]);
+        assert_eq!(figures(Unit::Each), [250.0, 125.0, 62.5, 31.25, 64.0, 1.625, 1.5, 3.0]);
+        assert_eq!(figures(Unit::Whole), [2.0, 1.0, 0.5, 0.25, 64.0, 13.0, 1.5, 24.0]);
     }
 
     #[test]
@@ -270,6 +338,71 @@ mod tests {
             shown.contains("failed") && shown.contains("it / fell") && !shown.contains("GiB/s"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn the_kernel_s_threads_have_a_column_where_they_could_be_seen() {
+        let mut row = Row::new(&crate::workload::WORKLOADS[0], "x", false);
+        row.samples = vec![sample()];
+        let seen = Report { rows: vec![row.clone()], kernel_threads_idle: Some(0.01), ..Report::default() };
+        let shown = markdown(&seen);
+        assert!(shown.contains("| client CPU | kernel threads | peak RSS MiB |"), "{shown}");
+        assert!(shown.contains("| 0.12 s/GiB | 0.062 s/GiB | 64.0 |"), "{shown}");
+        assert!(shown.contains("kernel threads 0.010 s a second before"), "{shown}");
+        row.samples[0].kernel_cpu_s = None;
+        let unseen = markdown(&Report { rows: vec![row], ..Report::default() });
+        assert!(unseen.contains("| client CPU | peak RSS MiB |") && !unseen.contains("kernel threads"));
+        for table in [shown, unseen] {
+            let cells: Vec<_> = table.lines().filter(|line| line.starts_with('|')).map(columns).collect();
+            assert!(cells.windows(2).all(|two| two[0] == two[1]), "{table}");
+        }
+    }
+
+    /// As the first bench wrote it.
+    const OLD: &str = r#"{
+        "machine": {"kernel": "6.1", "processor": "x", "cores": 2, "memory_mib": 4096, "transparent_huge_pages": "always",
+            "load": 0.1, "commit": "c"},
+        "scale": {"name": "full", "big_bytes": 1073741824, "files": 1, "names": 1, "tree": 1, "created": 1,
+            "random_for": {"secs": 5, "nanos": 0}, "check_all": false},
+        "rounds": 1, "cpu_counted_by": "control group",
+        "rows": [{"workload": "seq_read", "about": "one file", "unit": "GiB", "peer": "mount-s3", "is_floor": false,
+            "failure": null, "read_ahead_kb": 1024, "samples": [{"seconds": 2.0, "bytes": 1073741824, "items": 1,
+                "daemon_cpu_s": 0.5, "client_cpu_s": 0.25, "server_cpu_s": 0.1, "peak_rss_bytes": 1048576,
+                "counts": {"get": 4, "head": 1, "list": 1, "put": 0, "upload_part": 0, "create_upload": 0,
+                    "complete_upload": 0, "delete": 0, "other": 0, "bytes_sent": 1073741824, "bytes_received": 0,
+                    "connections": 4, "errors": 0}, "stored_at_close": null}]}]
+    }"#;
+
+    #[test]
+    fn a_report_of_an_older_bench_is_shown_without_what_it_did_not_measure() {
+        let report: Report = serde_json::from_str(OLD).unwrap();
+        let shown = markdown(&report);
+        assert!(shown.contains("| mount-s3 | 0.50 GiB/s | 0.50 s/GiB | 0.25 s/GiB | 1.00 |"), "{shown}");
+        assert!(!shown.contains("kernel threads"), "{shown}");
+    }
+
+    #[test]
+    fn the_head_says_the_read_ahead_of_each_mount_or_once_that_of_all() {
+        let row = |peer: &str, kib: Option<u64>| {
+            let mut row = Row::new(&crate::workload::WORKLOADS[0], peer, false);
+            row.read_ahead_kb = kib;
+            row
+        };
+        let shown = |rows: &[Row]| {
+            Report { rows: rows.to_vec(), cpu_counted_by: "x".to_owned(), ..Report::default() }.conditions()
+        };
+        assert_eq!(shown(&[row("a", None)]), "x");
+        let same = [row("a", Some(128)), row("b", Some(128)), row("c", None)];
+        assert_eq!(shown(&same), "x; read-ahead of every mount 128 KiB");
+        let different = [row("a", Some(1024)), row("b", Some(128)), row("a", Some(128)), row("b", Some(128))];
+        assert_eq!(shown(&different), "x; read-ahead: a 128 or 1024 KiB, b 128 KiB");
+        assert!(
+            markdown(&Report { rows: same.to_vec(), ..Report::default() }).contains("every mount 128 KiB.")
+        );
+    }
+
+    fn columns(line: &str) -> usize {
+        line.matches('|').count()
     }
 
     #[test]

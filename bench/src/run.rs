@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 
 use crate::floor::{Floor, Pass};
+use crate::kernel_threads::{self, KernelThreads};
 use crate::machine::Machine;
 use crate::meter::Group;
 use crate::mount::{Mount, Watchdog};
@@ -106,11 +107,13 @@ struct Bench<'a> {
 /// The server does not start. A peer that fails is a row of the report, not an error.
 pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Report> {
     let work = tempfile::Builder::new().prefix("s3-bench-").tempdir()?;
+    let kernel_threads_idle = kernel_threads::idle();
     let server = ServerProcess::start(order.server_cpu, work.path())?;
     let control = Control::new(server.address);
     let mut bench = Bench { order, server, control, work, serial: 0 };
     let mut report = Report { machine: Machine::here(), scale: order.scale.clone(), ..Report::default() };
     report.rounds = order.rounds;
+    report.kernel_threads_idle = kernel_threads_idle;
     report.cpu_counted_by = bench.server.group.method().to_owned();
     bench.fill()?;
     for workload in &order.workloads {
@@ -236,7 +239,8 @@ impl Bench<'_> {
         if barked {
             bail!("not done after {} s", RUN_LIMIT.as_secs());
         }
-        result.with_context(|| format!("its last words: {}", mount.last_words()))
+        // The reason first: a table shows the beginning of it.
+        result.map_err(|error| anyhow!("{error:#}; its last words: {}", mount.last_words()))
     }
 
     /// One floor: as many bytes as the workload's, by a process of its own.
@@ -259,11 +263,14 @@ impl Bench<'_> {
                 &mut command
             }
         };
+        let kernel_before = KernelThreads::now();
         let server_before = self.server.cpu_s();
         let output = command
             .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
             .output()
             .with_context(|| format!("start {}", floor.name()))?;
+        let server_cpu_s = self.server.cpu_s() - server_before;
+        let kernel_cpu_s = kernel_threads::since(kernel_before.as_ref());
         let text = String::from_utf8_lossy(&output.stdout);
         let Pass { seconds, cpu_s, bytes } = serde_json::from_str(&text).with_context(|| {
             format!("{} failed: {}", floor.name(), String::from_utf8_lossy(&output.stderr))
@@ -277,7 +284,8 @@ impl Bench<'_> {
             items: 1,
             daemon_cpu_s,
             client_cpu_s,
-            server_cpu_s: self.server.cpu_s() - server_before,
+            server_cpu_s,
+            kernel_cpu_s,
             counts: self.control.counts()?,
             ..Sample::default()
         });

@@ -1,6 +1,8 @@
 //! The whole path once: server, mount, workload, checks, table, JSON.
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -25,13 +27,176 @@ fn rows(extra: &[&str]) -> Vec<Value> {
 fn has_fuse() -> bool {
     let there = std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     if !there {
-        assert!(
-            std::env::var("CI").as_deref() != Ok("true"),
-            "/dev/fuse is missing, and in CI nothing is skipped"
-        );
-        eprintln!("SKIPPED: /dev/fuse can't be opened, so nothing can be mounted");
+        skip("/dev/fuse can't be opened, so nothing can be mounted");
     }
     there
+}
+
+/// Says what is not there for a test, which in CI must be there.
+fn skip(why: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}, and in CI nothing is skipped");
+    eprintln!("SKIPPED: {why}");
+}
+
+/// Whom Debian and others call nobody.
+const NOBODY: u32 = 65534;
+
+/// What somebody who is not root needs to run a bench: programs that he can reach, and a folder of his own.
+struct Unprivileged {
+    folder: tempfile::TempDir,
+}
+
+impl Unprivileged {
+    /// None where nothing can be mounted so.
+    fn new() -> Option<Self> {
+        if !has_fuse() {
+            return None;
+        }
+        for helper in ["fusermount3", "setpriv"] {
+            if Command::new(helper).arg("--version").output().is_err() {
+                skip(&format!("{helper} is missing, so nobody but root can mount"));
+                return None;
+            }
+        }
+        let bench = Path::new(env!("CARGO_BIN_EXE_bench"));
+        let beside = bench.with_file_name("mount-s3");
+        let mount = std::env::var_os("MOUNT_S3_BIN").map_or(beside, PathBuf::from);
+        if !mount.exists() {
+            skip(&format!("no mount-s3 at {}: run the tests of the whole workspace", mount.display()));
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        for (program, name) in [(bench, "bench"), (&mount, "mount-s3")] {
+            std::fs::copy(program, folder.path().join(name)).unwrap();
+        }
+        let own = folder.path().join("own");
+        std::fs::create_dir(&own).unwrap();
+        if is_root() {
+            chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        Some(Self { folder })
+    }
+
+    /// What a command begins with to be run by somebody who is not root. Where only root may open `/dev/fuse`, he is given a
+    /// copy that all may open, in a mount namespace of his own: the helper opens it with his rights.
+    fn become_him(&self) -> Vec<String> {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        if !is_root() {
+            return Vec::new();
+        }
+        let id = NOBODY.to_string();
+        let mut command = words(&["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
+        let mode = std::fs::metadata("/dev/fuse").unwrap().permissions().mode();
+        if mode & 0o006 != 0o006 {
+            let device = self.folder.path().join("device");
+            std::fs::create_dir_all(&device).unwrap();
+            let script = "mount -t tmpfs tmpfs \"$0\" && mknod -m 666 \"$0/fuse\" c 10 229 && \
+                          mount --bind \"$0/fuse\" /dev/fuse && exec \"$@\"";
+            let mut namespace =
+                words(&["unshare", "--mount", "--propagation", "private", "sh", "-c", script]);
+            namespace.push(device.to_str().unwrap().to_owned());
+            namespace.append(&mut command);
+            command = namespace;
+        }
+        command
+    }
+
+    /// The report of one tiny round with every byte checked, made inside this control group if there is one.
+    fn report(&self, workloads: &[&str], group: Option<&Path>) -> Value {
+        let (folder, own) = (self.folder.path(), self.folder.path().join("own"));
+        let json = own.join("report.json");
+        let enter =
+            group.map_or_else(String::new, |path| format!("echo $$ > '{}/cgroup.procs' && ", path.display()));
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("{enter}exec \"$@\""), "sh"])
+            .args(self.become_him())
+            .arg(folder.join("bench"))
+            .args("run --rounds 1 --big-mib 16 --files 10 --tree 30 --created 2".split(' '))
+            .args(["--random-s", "1", "--check-all", "--json"])
+            .arg(&json)
+            .arg("--mount")
+            .arg(folder.join("mount-s3"))
+            .args(workloads.iter().flat_map(|name| ["--workload", name]))
+            .env("TMPDIR", &own)
+            .env("HOME", &own)
+            .current_dir(&own);
+        let output = command.output().unwrap();
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{stdout}{stderr}");
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+        let user = report["machine"]["user"].as_str().unwrap();
+        assert!(user != "root" && stdout.contains(&format!("run by {user}")), "{stdout}");
+        for row in report["rows"].as_array().unwrap() {
+            assert_eq!(row["failure"], Value::Null, "{row:#}");
+            assert_eq!(row["samples"].as_array().unwrap().len(), 1, "{row:#}");
+            assert_ne!(row["samples"][0]["stored_at_close"], Value::Bool(false), "{row:#}");
+        }
+        std::fs::remove_file(json).unwrap();
+        let left: Vec<_> = std::fs::read_dir(own).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(left.is_empty(), "it left {left:?}");
+        report
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn somebody_who_is_not_root_can_measure_and_the_head_says_who_and_with_what_read_ahead() {
+    let Some(user) = Unprivileged::new() else { return };
+    let report = user.report(
+        &["seq_read", "seq_read_direct", "small_files", "random_4k", "walk", "write_1g", "create_4k"],
+        None,
+    );
+    let rows = report["rows"].as_array().unwrap();
+    let of = |peer: &str| rows.iter().filter(|row| row["peer"] == peer).collect::<Vec<_>>();
+    assert_eq!((of("mount-s3").len(), of("(null fs)").len()), (7, 2), "{rows:#?}");
+    for row in of("mount-s3") {
+        assert!(row["read_ahead_kb"].as_u64().unwrap() > 0, "{row:#}");
+    }
+}
+
+/// A control group of version 2 below ours, given away; removed when dropped.
+struct Delegated(PathBuf);
+
+impl Delegated {
+    fn new() -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?.to_owned();
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();
+        let group = Path::new(&mount).join(own).join(format!("bench-test-{}", std::process::id()));
+        std::fs::create_dir(&group).ok()?;
+        let group = Self(group);
+        for file in ["", "cgroup.procs", "cgroup.subtree_control"] {
+            chown(group.0.join(file), Some(NOBODY), Some(NOBODY)).ok()?;
+        }
+        Some(group)
+    }
+}
+
+impl Drop for Delegated {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn in_a_control_group_that_was_delegated_cpu_is_counted_by_it() {
+    let Some(user) = Unprivileged::new() else { return };
+    let Some(group) = is_root().then(Delegated::new).flatten() else {
+        eprintln!("SKIPPED: no control group of version 2 can be delegated here");
+        return;
+    };
+    let report = user.report(&["walk"], Some(&group.0));
+    assert_eq!(report["cpu_counted_by"], "control group");
+    assert!(report["rows"][0]["samples"][0]["daemon_cpu_s"].as_f64().unwrap() > 0.0, "{report:#}");
+    let left: Vec<_> = std::fs::read_dir(&group.0).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(!left.iter().any(|path| path.is_dir()), "it left groups: {left:?}");
 }
 
 #[test]

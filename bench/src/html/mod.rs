@@ -35,14 +35,14 @@ pub(crate) fn page(report: &Report) -> String {
          not fit ends at the edge, with {} before its figure.</p>",
         escaped(&report.machine.line()),
         report.rounds,
-        escaped(&report.cpu_counted_by),
+        escaped(&report.conditions()),
         chart::CUT.trim()
     );
     out.push_str(&peers.legend());
     for rows in report.rows.chunk_by(|a, b| a.workload == b.workload) {
         out.push_str(&section(rows, &peers));
     }
-    out.push_str(&table(&report.rows));
+    out.push_str(&table(report));
     out.push_str(&machine(&report.machine));
     out.push_str("</body></html>\n");
     out
@@ -120,11 +120,12 @@ fn remark(row: &Row) -> Option<String> {
 }
 
 /// Every figure of the run.
-fn table(rows: &[Row]) -> String {
+fn table(report: &Report) -> String {
+    let (rows, metrics) = (&report.rows, report.metrics());
     let mut out = String::from(
         "<section><h2>All figures</h2><div class=\"scroll\"><table><thead><tr><th>workload</th><th>file system</th>",
     );
-    for metric in Metric::ALL {
+    for metric in metrics.iter().copied() {
         let unit = if metric == Metric::PeakRss { " MiB" } else { "" };
         let _ = write!(out, "<th>{}{unit}</th>", metric.name());
     }
@@ -137,10 +138,10 @@ fn table(rows: &[Row]) -> String {
             write!(out, r#"<tr class="{class}"><td>{}</td><td>{}</td>"#, escaped(name), escaped(&row.peer));
         if row.failure.is_some() {
             // Why stands with the workload's charts, where there is room.
-            let _ = write!(out, r#"<td colspan="{}">failed</td></tr>"#, Metric::ALL.len() + 1);
+            let _ = write!(out, r#"<td colspan="{}">failed</td></tr>"#, metrics.len() + 1);
             continue;
         }
-        for metric in Metric::ALL {
+        for metric in metrics.iter().copied() {
             let figure = row.spread(metric).map_or_else(String::new, |spread| cell(metric, row.unit, spread));
             let _ = write!(out, "<td>{}</td>", escaped(&figure));
         }
@@ -150,7 +151,8 @@ fn table(rows: &[Row]) -> String {
 }
 
 fn machine(machine: &Machine) -> String {
-    let Machine { kernel, processor, cores, memory_mib, transparent_huge_pages, load, commit } = machine;
+    let Machine { kernel, processor, cores, memory_mib, transparent_huge_pages, load, commit, user } =
+        machine;
     let facts = [
         ("processor", format!("{cores} cores of {processor}")),
         ("memory", format!("{memory_mib} MiB")),
@@ -158,6 +160,7 @@ fn machine(machine: &Machine) -> String {
         ("huge pages", transparent_huge_pages.clone()),
         ("load when the run began", load.to_string()),
         ("commit", commit.clone()),
+        ("run by", user.clone()),
     ];
     let rows = facts.map(|(name, fact)| format!("<tr><th>{name}</th><td>{}</td></tr>", escaped(&fact)));
     format!("<section><h2>The machine</h2><table><tbody>{}</tbody></table></section>", rows.concat())

@@ -33,6 +33,7 @@ fn act(store: &Store, meters: &Meters, head: &Head) -> anyhow::Result<String> {
         "/-/counters" => serde_json::to_string(&meters.counts())?,
         "/-/reset" => {
             meters.reset();
+            store.forget_removed();
             String::new()
         }
         "/-/pace" => {
@@ -50,14 +51,14 @@ fn act(store: &Store, meters: &Meters, head: &Head) -> anyhow::Result<String> {
             String::new()
         }
         "/-/count" => {
-            let prefix = text("prefix")?;
-            let count = |objects: &std::collections::BTreeMap<String, super::store::Object>| {
-                let below = objects.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
-                below
-                    .map(|(_, object)| (1, object.size))
-                    .fold((0, 0), |sum: (u64, u64), one| (sum.0 + one.0, sum.1 + one.1))
-            };
-            serde_json::to_string(&store.with(text("bucket")?, count).context("no such bucket")?)?
+            let count = store.count(text("bucket")?, text("prefix")?);
+            serde_json::to_string(&count.context("no such bucket")?)?
+        }
+        "/-/stored" => {
+            let (bucket, prefix) = (text("bucket")?, text("prefix")?);
+            let there = store.count(bucket, prefix).context("no such bucket")?;
+            let removed = store.count_removed(bucket, prefix);
+            serde_json::to_string(&(there.0 + removed.0, there.1 + removed.1))?
         }
         "/-/uploads" => store.open_uploads().to_string(),
         other => bail!("no such control path: {other}"),
@@ -112,6 +113,11 @@ impl Control {
     /// How many objects stand below a prefix, and their bytes.
     pub(crate) fn count(&self, bucket: &str, prefix: &str) -> anyhow::Result<(u64, u64)> {
         Ok(serde_json::from_str(&self.ask("count", &[("bucket", bucket), ("prefix", prefix)])?)?)
+    }
+
+    /// The same with those that were there and have been removed since the last reset.
+    pub(crate) fn stored(&self, bucket: &str, prefix: &str) -> anyhow::Result<(u64, u64)> {
+        Ok(serde_json::from_str(&self.ask("stored", &[("bucket", bucket), ("prefix", prefix)])?)?)
     }
 
     fn ask(&self, command: &str, args: &[(&str, &str)]) -> anyhow::Result<String> {

@@ -260,14 +260,12 @@ fn delete(store: &Store, head: &Head, bucket: &str, key: &str, kept: &str) -> An
         return if store.abort(id) { Answer::new(204) } else { Answer::error(404, "NoSuchUpload") };
     }
     if !key.is_empty() {
-        store.with_mut(bucket, |objects| objects.remove(key));
+        store.remove(bucket, key);
         return Answer::new(204);
     }
-    store.with_mut(bucket, |objects| {
-        for key in between(kept, "<Key>", "</Key>") {
-            objects.remove(&unescape(key));
-        }
-    });
+    for key in between(kept, "<Key>", "</Key>") {
+        store.remove(bucket, &unescape(key));
+    }
     Answer::xml(200, "<DeleteResult/>".to_owned())
 }
 

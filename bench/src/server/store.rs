@@ -111,6 +111,8 @@ struct Upload {
 pub(crate) struct Store {
     buckets: RwLock<HashMap<String, BTreeMap<String, Object>>>,
     uploads: Mutex<Uploads>,
+    /// Objects that were removed since the last reset, by bucket and key: how often, and the bytes they had.
+    removed: Mutex<BTreeMap<(String, String), (u64, u64)>>,
 }
 
 #[derive(Debug, Default)]
@@ -183,6 +185,37 @@ impl Store {
             objects.insert(key.to_owned(), object);
             etag
         })
+    }
+
+    /// Removes an object, if it is there, and remembers how big it was.
+    pub(crate) fn remove(&self, bucket: &str, key: &str) {
+        if let Some(object) = self.with_mut(bucket, |objects| objects.remove(key)).flatten() {
+            let mut removed = poisoned(self.removed.lock());
+            let (times, bytes) = removed.entry((bucket.to_owned(), key.to_owned())).or_default();
+            *times += 1;
+            *bytes += object.size;
+        }
+    }
+
+    /// Forgets what was removed.
+    pub(crate) fn forget_removed(&self) {
+        poisoned(self.removed.lock()).clear();
+    }
+
+    /// How many objects stand below a prefix, and their bytes.
+    pub(crate) fn count(&self, bucket: &str, prefix: &str) -> Option<(u64, u64)> {
+        self.with(bucket, |objects| {
+            let below = objects.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
+            below.fold((0, 0), |sum, (_, object)| (sum.0 + 1, sum.1 + object.size))
+        })
+    }
+
+    /// The same of those that were removed since the last reset.
+    pub(crate) fn count_removed(&self, bucket: &str, prefix: &str) -> (u64, u64) {
+        let removed = poisoned(self.removed.lock());
+        let below = removed.range((bucket.to_owned(), prefix.to_owned())..);
+        let below = below.take_while(|((of, key), _)| of == bucket && key.starts_with(prefix));
+        below.fold((0, 0), |sum, (_, (times, bytes))| (sum.0 + times, sum.1 + bytes))
     }
 
     /// Begins an upload; its id.

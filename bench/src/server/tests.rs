@@ -160,6 +160,28 @@ fn what_was_put_is_headed_listed_and_read_with_its_metadata() {
 }
 
 #[test]
+fn what_was_stored_is_counted_also_after_it_was_removed() {
+    let mut client = Client::start();
+    let control = client.control;
+    control.fill("b", "", "counter", 1, 5).unwrap();
+    for (key, body) in [("job.0", &b"four"[..]), ("job.1", b"three"), ("job.1", b"another"), ("joke", b"x")] {
+        assert_eq!(client.send("PUT", &format!("/b/{key}"), &[], body).status, 200);
+    }
+    let counted = || (control.count("b", "job.").unwrap(), control.stored("b", "job.").unwrap());
+    assert_eq!(counted(), ((2, 11), (2, 11)), "an object that is replaced counts once, as it is now");
+    for key in ["job.0", "job.0", "00000000"] {
+        assert_eq!(client.send("DELETE", &format!("/b/{key}"), &[], b"").status, 204);
+    }
+    let many = b"<Delete><Object><Key>job.1</Key></Object><Object><Key>never</Key></Object></Delete>";
+    assert_eq!(client.send("POST", "/b?delete", &[], many).status, 200);
+    assert_eq!(counted(), ((0, 0), (2, 11)));
+    assert_eq!(client.send("PUT", "/b/job.0", &[], b"again").status, 200);
+    assert_eq!(counted(), ((1, 5), (3, 16)));
+    control.reset().unwrap();
+    assert_eq!(counted(), ((1, 5), (1, 5)));
+}
+
+#[test]
 fn parts_become_one_object_of_their_sizes() {
     let mut client = Client::start();
     client.control.fill("b", "", "counter", 0, 0).unwrap();

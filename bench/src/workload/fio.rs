@@ -1,13 +1,14 @@
 //! fio's jobs: the set that AWS's mount-s3 is published with, run by the program `fio` on a mount. Its report comes in, a sample
-//! goes out. What fio reads is not compared with what the bucket holds; the other workloads do that.
+//! goes out. fio compares nothing with what the bucket holds; `fio_check` does, once the time has been taken.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use serde::Deserialize;
 
-use super::{Job, Sample, Work};
+use super::{Job, Sample, Work, fio_check};
 
 /// What to do when fio is not there.
 const INSTALL: &str = "fio is not to be found; install it with: apt-get install -y fio";
@@ -22,13 +23,15 @@ pub(crate) fn version() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Runs the workload's job on the mount.
+/// Runs the workload's job on the mount, and checks what it read and wrote.
 pub(super) fn run(job: &Job<'_>) -> anyhow::Result<Sample> {
     let text = job.workload.fio.context("this workload has no job for fio")?;
     let folder = tempfile::tempdir()?;
     let (file, report) = (folder.path().join("job.fio"), folder.path().join("report.json"));
     std::fs::write(&file, text)?;
-    job.measure(|| {
+    let sections = fio_check::sections(text).context("read the job for fio")?;
+    let (mut done, mut stored) = (Done::default(), (0, 0));
+    let mut sample = job.measure(|| {
         let output = Command::new("fio")
             .args(["--output-format=json", "--output"])
             .args([&report, &file])
@@ -42,8 +45,22 @@ pub(super) fn run(job: &Job<'_>) -> anyhow::Result<Sample> {
             bail!("fio failed ({}): {}", output.status, words(&report, &output.stderr));
         }
         let text = std::fs::read_to_string(&report).context("fio wrote no report")?;
-        parse(&text)
-    })
+        done = parse(&text)?;
+        stored = fio_check::stored(job, &sections)?;
+        Ok(done.work)
+    })?;
+    // Not measured any more: what is read now need not come slowly.
+    job.control.pace(Duration::ZERO, 0)?;
+    sample.stored_at_close = fio_check::written(job, &sections, done.written, stored)?;
+    fio_check::read_back(job, &sections, done.work.bytes - done.written)?;
+    Ok(sample)
+}
+
+/// What fio did, and how much of it was writing, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Done {
+    work: Work,
+    written: u64,
 }
 
 /// What fio said before it failed, in its report or beside it.
@@ -97,10 +114,10 @@ impl Direction {
 }
 
 /// What fio did, from its report in JSON; lines before it are warnings.
-fn parse(text: &str) -> anyhow::Result<Work> {
+fn parse(text: &str) -> anyhow::Result<Done> {
     let json = text.find('{').map_or(text, |at| &text[at..]);
     let Report { jobs } = serde_json::from_str(json).context("fio's report is not what we know")?;
-    let mut work = Work::default();
+    let Done { mut work, mut written } = Done::default();
     let mut seconds = 0_f64;
     for group in &jobs {
         ensure!(group.error == 0, "fio's job {} failed with errno {}", group.jobname, group.error);
@@ -110,11 +127,12 @@ fn parse(text: &str) -> anyhow::Result<Work> {
             let processes = (group.job_runtime as f64 / direction.runtime.max(1) as f64).max(1.0);
             seconds = seconds.max(direction.seconds(processes));
         }
+        written += group.write.io_bytes;
         work.child_cpu_s += (group.usr_cpu + group.sys_cpu) / 100.0 * group.job_runtime as f64 / 1e3;
     }
     ensure!(work.items > 0, "fio did nothing");
     work.seconds = Some(seconds);
-    Ok(work)
+    Ok(Done { work, written })
 }
 
 #[cfg(test)]
@@ -127,14 +145,15 @@ mod tests {
 
     #[test]
     fn a_report_of_fio_becomes_bytes_operations_seconds_and_cpu() {
-        let work = parse(RECORDED).unwrap();
+        let Done { work, written } = parse(RECORDED).unwrap();
+        assert_eq!(written, 13_670_023_168);
         assert_eq!(work.bytes, 521_404_416 + 13_670_023_168);
         assert_eq!(work.items, 1989 + 52_147);
         assert_eq!(work.seconds, Some(1.042));
         let cpu_s = 0.153_233_83 * 1.005 + 0.201_834_86 * 4.142;
         assert!((work.child_cpu_s - cpu_s).abs() < 1e-6, "{}", work.child_cpu_s);
         let warned = format!("note: both iodepth >= 1 and synchronous I/O engine are selected\n{RECORDED}");
-        assert_eq!(parse(&warned).unwrap().bytes, work.bytes);
+        assert_eq!(parse(&warned).unwrap().work.bytes, work.bytes);
     }
 
     #[test]

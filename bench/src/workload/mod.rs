@@ -1,6 +1,7 @@
 //! What is asked of a mount: each workload prepares, measures one stretch of work, and checks what it was given.
 
 pub(crate) mod fio;
+mod fio_check;
 mod fio_table;
 pub(crate) mod mapped;
 mod names;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::floor::Floor;
+use crate::kernel_threads::{self, KernelThreads};
 use crate::meter::own_cpu_s;
 use crate::mount::Mount;
 use crate::server::control::Control;
@@ -208,6 +210,9 @@ pub(crate) struct Sample {
     pub(crate) daemon_cpu_s: f64,
     pub(crate) client_cpu_s: f64,
     pub(crate) server_cpu_s: f64,
+    /// Of the kernel's own threads, whoever they worked for; none where they can't be seen.
+    #[serde(default)]
+    pub(crate) kernel_cpu_s: Option<f64>,
     pub(crate) peak_rss_bytes: u64,
     pub(crate) counts: Counts,
     /// For a writer: everything was in the store when the last close returned.
@@ -231,11 +236,13 @@ impl Job<'_> {
     /// Those of the work.
     pub(crate) fn measure(&self, work: impl FnOnce() -> anyhow::Result<Work>) -> anyhow::Result<Sample> {
         self.control.reset()?;
+        let kernel_before = KernelThreads::now();
         let before = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
         let begun = Instant::now();
         let Work { bytes, items, seconds, child_cpu_s } = work()?;
         let seconds = seconds.unwrap_or_else(|| begun.elapsed().as_secs_f64());
         let after = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
+        let kernel_cpu_s = kernel_threads::since(kernel_before.as_ref());
         Ok(Sample {
             seconds,
             bytes,
@@ -243,6 +250,7 @@ impl Job<'_> {
             daemon_cpu_s: after.0 - before.0,
             client_cpu_s: after.1 - before.1 + child_cpu_s,
             server_cpu_s: after.2 - before.2,
+            kernel_cpu_s,
             peak_rss_bytes: self.mount.peak_rss(),
             counts: self.control.counts()?,
             stored_at_close: None,
@@ -263,20 +271,52 @@ impl Job<'_> {
         })?;
         let wanted = (sample.items, sample.bytes);
         sample.stored_at_close = Some(stored == wanted);
-        let begun = Instant::now();
-        while stored != wanted {
-            anyhow::ensure!(
-                begun.elapsed() < STORED_LIMIT,
-                "close returned, but {} s later the store has {} objects and {} bytes instead of {} and {}",
-                STORED_LIMIT.as_secs(),
-                stored.0,
-                stored.1,
-                wanted.0,
-                wanted.1,
-            );
-            std::thread::sleep(Duration::from_millis(50));
-            stored = self.control.count(self.bucket, prefix)?;
-        }
+        wait_stored(wanted, stored, STORED_LIMIT, || self.control.count(self.bucket, prefix))?;
         Ok(sample)
+    }
+}
+
+/// Looks until the store has as many objects and bytes as are `wanted`; it had `stored` at the last close.
+///
+/// # Errors
+/// It has not when the time is up.
+fn wait_stored(
+    wanted: (u64, u64),
+    mut stored: (u64, u64),
+    limit: Duration,
+    look: impl Fn() -> anyhow::Result<(u64, u64)>,
+) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    while stored != wanted {
+        anyhow::ensure!(
+            begun.elapsed() < limit,
+            "close returned, but {} s later the store has {} objects and {} bytes instead of {} and {}",
+            limit.as_secs(),
+            stored.0,
+            stored.1,
+            wanted.0,
+            wanted.1,
+        );
+        std::thread::sleep(Duration::from_millis(50));
+        stored = look()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_never_gets_it_all_is_an_error_and_a_late_one_is_waited_for() {
+        let looks = std::cell::Cell::new(0);
+        let late = || {
+            looks.set(looks.get() + 1);
+            Ok((1, looks.get()))
+        };
+        wait_stored((1, 3), (0, 0), Duration::from_secs(600), late).unwrap();
+        assert_eq!(looks.get(), 3);
+        let error = wait_stored((1, 3), (0, 0), Duration::ZERO, || Ok((1, 2))).unwrap_err().to_string();
+        assert!(error.contains("0 objects and 0 bytes instead of 1 and 3"), "{error}");
     }
 }

@@ -13,7 +13,7 @@ use super::{Bucket, Job, Sample, Work};
 use crate::pattern::{base_of, check};
 
 /// Size of a sequential read in bytes.
-const READ: usize = 1 << 20;
+pub(super) const READ: usize = 1 << 20;
 pub(super) const PAGE: usize = 4096;
 pub(super) const RANDOM_THREADS: u64 = 16;
 /// Files whose first byte is timed.
@@ -100,10 +100,8 @@ fn small(job: &Job<'_>, first: u64, step: u64) -> anyhow::Result<Work> {
 fn stream(job: &Job<'_>, number: u64, flags: OFlags) -> anyhow::Result<Work> {
     let (name, size) = (numbered(number), job.scale.big_bytes);
     let file = open(&job.path(&name), flags)?;
-    // O_DIRECT wants a buffer that begins at a page.
     let mut memory = vec![0; READ + PAGE];
-    let skip = memory.as_ptr().align_offset(PAGE);
-    let buf = &mut memory[skip..skip + READ];
+    let buf = aligned(&mut memory);
     for offset in (0..size).step_by(READ) {
         let wanted = READ.min((size - offset) as usize);
         file.read_exact_at(&mut buf[..wanted], offset).with_context(|| format!("read {name} at {offset}"))?;
@@ -111,6 +109,12 @@ fn stream(job: &Job<'_>, number: u64, flags: OFlags) -> anyhow::Result<Work> {
     }
     ensure!(file.read_at(&mut buf[..PAGE], size)? == 0, "{name} goes on behind its end");
     Ok(Work { bytes: size, items: 1, ..Work::default() })
+}
+
+/// What of `memory` O_DIRECT takes: it begins at a page, and is a page shorter.
+pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
+    let (skip, len) = (memory.as_ptr().align_offset(PAGE), memory.len() - PAGE);
+    &mut memory[skip..skip + len]
 }
 
 /// Checks what was read: all of it when the scale says so, else the first and the last page.
@@ -160,7 +164,7 @@ fn fill_cache(job: &Job<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open(path: &Path, flags: OFlags) -> anyhow::Result<File> {
+pub(super) fn open(path: &Path, flags: OFlags) -> anyhow::Result<File> {
     let flags = i32::try_from(flags.bits())?;
     let file = File::options().read(true).custom_flags(flags).open(path);
     file.with_context(|| format!("open {}", path.display()))

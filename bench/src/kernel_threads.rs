@@ -1,0 +1,125 @@
+//! CPU of the kernel's own threads (`kworker`, `ksoftirqd` and the like): two looks at all of them come in, the seconds in
+//! between go out. Whose work they did nobody can tell, and nothing here guesses.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Flag of a task that is a thread of the kernel's own (`PF_KTHREAD`); those that io_uring has in a process are not.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+/// How long `idle` looks.
+const IDLE_LOOK: Duration = Duration::from_millis(500);
+
+/// CPU time of each of the kernel's threads at one moment, in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KernelThreads(HashMap<Thread, u64>);
+
+/// A number alone may be given out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Thread {
+    pid: u32,
+    /// In ticks since the system's start.
+    started: u64,
+}
+
+impl KernelThreads {
+    /// A look at all of them; none where `/proc` shows none, as in most containers.
+    pub(crate) fn now() -> Option<Self> {
+        let precise = schedstat("self").is_some_and(|ran_ns| ran_ns > 0);
+        let mut threads = HashMap::new();
+        for entry in fs::read_dir("/proc").ok()?.flatten() {
+            let name = entry.file_name();
+            let Some((name, pid)) = name.to_str().and_then(|name| Some((name, name.parse().ok()?))) else {
+                continue;
+            };
+            // What ends while we look is left out.
+            let stat = fs::read_to_string(format!("/proc/{name}/stat"));
+            let Some((started, ticks)) = stat.ok().as_deref().and_then(kernel_thread) else { continue };
+            let ran_ns = if precise { schedstat(name) } else { Some(ticks * NS_PER_S / ticks_per_s()) };
+            let Some(ran_ns) = ran_ns else { continue };
+            threads.insert(Thread { pid, started }, ran_ns);
+        }
+        (!threads.is_empty()).then_some(Self(threads))
+    }
+
+    /// CPU seconds of all of them since `before`. One that ended in between counts nothing, which is little: idle ones end.
+    fn seconds_since(&self, before: &Self) -> f64 {
+        let ran_ns = |(thread, ran_ns): (&Thread, &u64)| {
+            ran_ns.saturating_sub(before.0.get(thread).copied().unwrap_or(0))
+        };
+        self.0.iter().map(ran_ns).sum::<u64>() as f64 / NS_PER_S as f64
+    }
+}
+
+/// CPU seconds of all of them since a look, if there was one.
+pub(crate) fn since(before: Option<&KernelThreads>) -> Option<f64> {
+    Some(KernelThreads::now()?.seconds_since(before?))
+}
+
+/// What they take while nothing is measured, in CPU seconds a second: a floor of every later figure.
+pub(crate) fn idle() -> Option<f64> {
+    let (before, begun) = (KernelThreads::now()?, Instant::now());
+    std::thread::sleep(IDLE_LOOK);
+    Some(since(Some(&before))? / begun.elapsed().as_secs_f64())
+}
+
+const NS_PER_S: u64 = 1_000_000_000;
+
+fn ticks_per_s() -> u64 {
+    rustix::param::clock_ticks_per_second()
+}
+
+/// How long a task ran, in nanoseconds: the scheduler's own figure. A kernel that keeps none says 0, also of us who run.
+fn schedstat(pid: &str) -> Option<u64> {
+    fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split(' ').next()?.parse().ok()
+}
+
+/// When a thread of the kernel began and how long it ran, in ticks, from its `/proc/PID/stat`; none if it is another task.
+fn kernel_thread(stat: &str) -> Option<(u64, u64)> {
+    // The name, field 2, is in parentheses and may hold anything; what follows begins with field 3.
+    let fields: Vec<&str> = stat[stat.rfind(')')? + 2..].split(' ').collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    (field(9)? & KERNEL_THREAD != 0).then_some((field(22)?, field(14)? + field(15)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKER: &str = "44 (kworker/0:1H-kb) I 2 0 0 0 -1 69238880 0 0 0 0 3 1010 0 0 0 -20 1 0 77 0 0 184";
+    const DAEMON: &str = "812 (a) b (c) S 1 812 812 0 -1 4194304 9 0 0 0 12 5 0 0 20 0 1 0 9921 0 0 184";
+
+    #[test]
+    fn a_thread_of_the_kernel_is_told_from_a_process_by_its_flags() {
+        assert_eq!(kernel_thread(WORKER), Some((77, 1013)));
+        assert_eq!(kernel_thread(DAEMON), None);
+        assert_eq!(kernel_thread(&DAEMON.replace("4194304", "2097152")), Some((9921, 17)));
+        assert_eq!(kernel_thread("1 (x"), None);
+    }
+
+    #[test]
+    fn what_ran_in_between_is_counted_also_of_threads_that_are_new() {
+        let look = |threads: &[(u32, u64, u64)]| {
+            let one =
+                |(pid, started, ran_ns): &(u32, u64, u64)| (Thread { pid: *pid, started: *started }, *ran_ns);
+            KernelThreads(threads.iter().map(one).collect())
+        };
+        let before = look(&[(2, 0, 100), (14, 1, 4 * NS_PER_S), (30, 1, 9 * NS_PER_S)]);
+        // 14 ran for a second, 30 ended, its number went to another one that ran for two; 31 is new.
+        let after = look(&[(2, 0, 100), (14, 1, 5 * NS_PER_S), (30, 8, 2 * NS_PER_S), (31, 9, NS_PER_S)]);
+        assert!((after.seconds_since(&before) - 4.0).abs() < 1e-9);
+        assert!(after.seconds_since(&after).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_threads_of_this_kernel_are_seen_where_proc_shows_them() {
+        let shown = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
+        let look = KernelThreads::now();
+        let parent = |look: &KernelThreads| look.0.keys().any(|thread| thread.pid == 2);
+        assert_eq!(look.as_ref().is_some_and(parent), shown, "{look:?}");
+        assert!(
+            !look.is_some_and(|look| look.0.keys().any(|thread| thread.pid == std::process::id())),
+            "we are no thread of the kernel"
+        );
+    }
+}
