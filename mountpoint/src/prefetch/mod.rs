@@ -183,7 +183,8 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    fn push(&mut self, block: Block, range: Range<usize>) {
+    /// Appends this part of a block.
+    pub fn push(&mut self, block: Block, range: Range<usize>) {
         match self.first {
             None => self.first = Some((block, range)),
             Some(_) => self.rest.push((block, range)),
