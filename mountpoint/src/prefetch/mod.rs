@@ -142,7 +142,8 @@ impl Shared {
     /// longest unread first until nobody does.
     fn tidy(&self) {
         let mut objects: Vec<Arc<Object>> = self.objects.lock().values().filter_map(Weak::upgrade).collect();
-        objects.sort_by_key(|o| o.last_read());
+        // Cached: read again for each comparison the keys would change meanwhile, and sorting by such keys panics.
+        objects.sort_by_cached_key(|o| o.last_read());
         let now = self.clock.now();
         for object in objects {
             let short = self.pool.pressure() == crate::buffer::Pressure::High;

@@ -282,3 +282,26 @@ fn one_block_that_the_cache_lost_is_one_request_for_exactly_that_block() {
     let asked: Vec<_> = b.client.log()[cold..].iter().map(|call| call.range.clone()).collect();
     assert_eq!(asked, [Some(3 * MIB as u64..4 * MIB as u64)]);
 }
+
+#[test]
+fn keeping_house_goes_on_while_files_are_read_under_its_eyes() {
+    use crate::sync::atomic::AtomicBool;
+    const FILES: usize = 64;
+    let b = bench(256 << 20);
+    let readers: Vec<_> =
+        (0..FILES).map(|i| b.prefetcher.open(b.object(&format!("f{i}"), 4096).0, 4096)).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let keeper = scope.spawn(|| {
+            let tidied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                (0..5000).for_each(|_| b.prefetcher.0.tidy());
+            }));
+            done.store(true, Relaxed);
+            tidied.is_ok()
+        });
+        for i in (0..FILES).map(|i| i * 37 % FILES).cycle().take_while(|_| !done.load(Relaxed)) {
+            readers[i].read(0, 16, |_| ());
+        }
+        assert!(keeper.join().unwrap(), "who was read last changed while files were sorted by it");
+    });
+}
