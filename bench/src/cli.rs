@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::{Args, Parser, Subcommand};
 
+use crate::null_fs::Transport;
 use crate::peers::Peer;
 use crate::workload::{Scale, Workload};
 
@@ -74,7 +75,7 @@ pub(crate) enum Command {
     MappedReads { file: PathBuf, random_ms: u64 },
     /// Serve files out of memory (the floor of FUSE)
     #[command(hide = true)]
-    NullFs { dir: PathBuf, size: u64 },
+    NullFs { transport: Transport, dir: PathBuf, size: u64 },
 }
 
 #[derive(Debug, Args)]
@@ -86,7 +87,7 @@ pub(crate) struct RunArgs {
     pub(crate) peers: PeerArgs,
     #[command(flatten)]
     pub(crate) rounds: RoundArgs,
-    /// Leave out the floors: receive loop, null file system, page cache, memcpy
+    /// Leave out the floors: receive loop, null file systems, page cache, memcpy
     #[arg(long)]
     pub(crate) no_floors: bool,
     /// Size of a big file; a power of two

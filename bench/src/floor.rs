@@ -1,5 +1,5 @@
 //! What nobody gets below, each measured by a process of its own beside the peers: a receive loop, the page cache, a copy in
-//! memory. Nothing of a file system is in here; the null file system is in `null_fs`.
+//! memory. Nothing of a file system is in here; the null file systems are in `null_fs`.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,6 +13,7 @@ use rustls::{ClientConnection, StreamOwned};
 use serde::{Deserialize, Serialize};
 
 use crate::meter::own_cpu_s;
+use crate::null_fs::Transport;
 use crate::pattern;
 use crate::server::tls;
 
@@ -27,7 +28,7 @@ const MEMORY: usize = 256 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Floor {
     /// A file system over memory: a peer of its own, `Peer::null_fs`.
-    NullFs,
+    NullFs(Transport),
     /// One object received, over TLS where the workload is.
     Receive,
     /// A file in memory read: what the kernel's copy to a reader costs.
@@ -40,7 +41,8 @@ impl Floor {
     /// Name of its row.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::NullFs => "(null fs)",
+            Self::NullFs(Transport::Dev) => "(null fs, dev)",
+            Self::NullFs(Transport::Fuser) => "(null fs, fuser)",
             Self::Receive => "(receive loop)",
             Self::PageCache => "(page cache)",
             Self::Memcpy => "(memcpy)",

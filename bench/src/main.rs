@@ -65,7 +65,7 @@ fn main() -> anyhow::Result<()> {
         }
         Command::PageCache { bytes } => pass(floor::page_cache(bytes)?),
         Command::Memcpy { bytes } => pass(floor::memcpy(bytes)?),
-        Command::NullFs { dir, size } => null_fs::serve(&dir, size),
+        Command::NullFs { transport, dir, size } => null_fs::serve(transport, &dir, size),
     }
 }
 
@@ -94,7 +94,7 @@ fn measure(args: &RunArgs) -> anyhow::Result<()> {
     let workloads = cli::chosen(WORKLOADS, &args.workload)?;
     let mut peers = args.peers.peers()?;
     if !args.no_floors {
-        peers.push(Peer::null_fs()?);
+        peers.extend(Peer::null_fs()?);
     }
     run_rounds(workloads, peers, args.scale()?, &args.rounds, !args.no_floors)
 }
@@ -154,9 +154,11 @@ fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
         Ok(_) => workloads.extend(FIO),
         Err(error) => println!("SKIPPED: bench smoke of fio's jobs: {error}"),
     }
+    let mut peers = vec![Peer::mount_s3(program)];
+    peers.extend(Peer::null_fs()?);
     let order = run::Order {
         workloads,
-        peers: vec![Peer::mount_s3(program), Peer::null_fs()?],
+        peers,
         rounds: 1,
         scale: Scale::smoke(),
         server_cpu: None,

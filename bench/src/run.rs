@@ -117,9 +117,9 @@ pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Repor
     report.cpu_counted_by = bench.server.group.method().to_owned();
     bench.fill()?;
     for workload in &order.workloads {
-        let null_fs = workload.floors.contains(&Floor::NullFs);
-        for peer in order.peers.iter().filter(|peer| null_fs || !peer.is_floor()) {
-            let mut row = Row::new(workload, &peer.name, peer.is_floor());
+        let takes_part = |peer: &&Peer| peer.floor().is_none_or(|floor| workload.floors.contains(&floor));
+        for peer in order.peers.iter().filter(takes_part) {
+            let mut row = Row::new(workload, &peer.name, peer.floor().is_some());
             if let Err(error) = bench.once(workload, peer, &Scale::smoke(), &mut row) {
                 row.failure = Some(format!("{error:#}"));
             }
@@ -132,7 +132,8 @@ pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Repor
             ));
             report.rows.push(row);
         }
-        let others = workload.floors.iter().filter(|floor| order.floors && **floor != Floor::NullFs);
+        let others =
+            workload.floors.iter().filter(|floor| order.floors && !matches!(floor, Floor::NullFs(_)));
         report.rows.extend(others.map(|floor| Row::new(workload, floor.name(), true)));
     }
     for round in 1..=order.rounds {
@@ -250,7 +251,7 @@ impl Bench<'_> {
         let mut command = std::process::Command::new(std::env::current_exe()?);
         let bytes = self.order.scale.big_bytes.to_string();
         match floor {
-            Floor::NullFs => bail!("the null file system is mounted like a peer"),
+            Floor::NullFs(_) => bail!("a null file system is mounted like a peer"),
             Floor::PageCache => command.args(["page-cache", &bytes]),
             Floor::Memcpy => command.args(["memcpy", &bytes]),
             Floor::Receive => {

@@ -207,7 +207,7 @@ fn the_floors_are_measured_and_every_byte_is_right() {
     let rows =
         rows(&["--workload", "seq_read", "--workload", "seq_read_direct", "--workload", "seq_read_tls"]);
     let of = |workload| rows.iter().filter(|row| row["workload"] == workload).count();
-    assert_eq!([of("seq_read"), of("seq_read_direct"), of("seq_read_tls")], [4, 2, 1], "{rows:#?}");
+    assert_eq!([of("seq_read"), of("seq_read_direct"), of("seq_read_tls")], [5, 3, 1], "{rows:#?}");
     for row in rows {
         assert_eq!(row["failure"], Value::Null, "{row:#}");
         assert_eq!(row["samples"].as_array().unwrap().len(), 1, "{row:#}");

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::bail;
 
 use super::Plan;
+use crate::null_fs::Transport;
 
 /// Part size that every peer is told, in MiB.
 const PART_MIB: u32 = 8;
@@ -108,14 +109,15 @@ pub(super) fn aws(binary: &Path, plan: &Plan<'_>) -> String {
 
 /// # Errors
 /// The plan wants what only a real file system has.
-pub(super) fn null_fs(program: &Path, plan: &Plan<'_>) -> anyhow::Result<String> {
+pub(super) fn null_fs(program: &Path, transport: Transport, plan: &Plan<'_>) -> anyhow::Result<String> {
     if plan.cache.is_some() || plan.ttl_s.is_some() {
         bail!("a floor");
     }
     // The allocator then asks for huge pages, as an engine that cares does.
     Ok(format!(
-        "env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 '{}' null-fs '{}' {}",
+        "env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 '{}' null-fs {} '{}' {}",
         program.display(),
+        transport.word(),
         plan.dir.display(),
         plan.object_bytes
     ))

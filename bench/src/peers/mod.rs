@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use crate::floor::Floor;
+use crate::null_fs::Transport;
 
 /// What a command that always wants `{memory}` is given where the workload names no limit, in MiB.
 const MEMORY_MIB: u32 = 1024;
@@ -30,7 +31,7 @@ enum Kind {
     /// AWS's engine, in the program of `bench/aws`.
     Aws(PathBuf),
     /// A null file system over memory: what the kernel's FUSE costs by itself.
-    NullFs(PathBuf),
+    NullFs(PathBuf, Transport),
     Command(String),
 }
 
@@ -77,9 +78,13 @@ impl Peer {
         Self { name: "aws".to_owned(), kind: Kind::Aws(binary) }
     }
 
-    /// The null file system that this program serves.
-    pub(crate) fn null_fs() -> anyhow::Result<Self> {
-        Ok(Self { name: Floor::NullFs.name().to_owned(), kind: Kind::NullFs(std::env::current_exe()?) })
+    /// The null file systems that this program serves, on each transport.
+    pub(crate) fn null_fs() -> anyhow::Result<[Self; 2]> {
+        let program = std::env::current_exe()?;
+        Ok(Transport::ALL.map(|transport| Self {
+            name: Floor::NullFs(transport).name().to_owned(),
+            kind: Kind::NullFs(program.clone(), transport),
+        }))
     }
 
     /// From `NAME=COMMAND`.
@@ -95,8 +100,11 @@ impl Peer {
     }
 
     /// A floor answers some workloads only, and is no rival.
-    pub(crate) fn is_floor(&self) -> bool {
-        matches!(self.kind, Kind::NullFs(_))
+    pub(crate) fn floor(&self) -> Option<Floor> {
+        match self.kind {
+            Kind::NullFs(_, transport) => Some(Floor::NullFs(transport)),
+            _ => None,
+        }
     }
 
     /// The shell command that mounts, in the foreground.
@@ -110,7 +118,7 @@ impl Peer {
             Kind::Rclone => Ok(known::rclone(plan)),
             Kind::Geesefs(binary) => Ok(known::geesefs(binary, plan)),
             Kind::Aws(binary) => Ok(known::aws(binary, plan)),
-            Kind::NullFs(program) => known::null_fs(program, plan),
+            Kind::NullFs(program, transport) => known::null_fs(program, *transport, plan),
             Kind::Command(template) => filled(template, plan),
         }
     }
@@ -123,7 +131,7 @@ impl Peer {
                 return Some(format!("knows no limit of memory below {AWS_MEMORY_MIB} MiB: has that"));
             }
             Kind::MountS3(_) | Kind::Geesefs(_) | Kind::Aws(_) => true,
-            Kind::S3fs | Kind::Rclone | Kind::NullFs(_) => false,
+            Kind::S3fs | Kind::Rclone | Kind::NullFs(..) => false,
             Kind::Command(template) => template.contains("{memory}"),
         };
         (!has_limit).then(|| "has no flag for memory: its default".to_owned())

@@ -2,6 +2,10 @@
 
 use super::{Bucket, Unit, Workload, mapped, names, read, write};
 use crate::floor::Floor;
+use crate::null_fs::Transport;
+
+const NULL_FS_DEV: Floor = Floor::NullFs(Transport::Dev);
+const NULL_FS_FUSER: Floor = Floor::NullFs(Transport::Fuser);
 
 /// The plainest workload; the others say where they differ.
 pub(super) const PLAIN: Workload = Workload {
@@ -26,13 +30,13 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "seq_read",
         about: "one file, 1 MiB reads",
-        floors: &[Floor::NullFs, Floor::Receive, Floor::PageCache, Floor::Memcpy],
+        floors: &[NULL_FS_DEV, NULL_FS_FUSER, Floor::Receive, Floor::PageCache, Floor::Memcpy],
         ..PLAIN
     },
     Workload {
         name: "seq_read_4",
         about: "four files at once, 1 MiB reads",
-        floors: &[Floor::NullFs, Floor::Receive],
+        floors: &[NULL_FS_DEV, NULL_FS_FUSER, Floor::Receive],
         run: read::sequential_4,
         ..PLAIN
     },
@@ -46,7 +50,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "seq_read_direct",
         about: "one file, 1 MiB reads, O_DIRECT",
-        floors: &[Floor::NullFs, Floor::Receive],
+        floors: &[NULL_FS_DEV, NULL_FS_FUSER, Floor::Receive],
         run: read::direct,
         ..PLAIN
     },

@@ -13,7 +13,7 @@ use ::fuser::{
 };
 
 use super::capability::CAPABILITIES;
-use super::ops::Operations;
+use super::operations::Operations;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
 use super::{BACKGROUND_MAX, DIR_BATCH, Device, MountOptions, TRANSFER_MAX};
 use crate::fs::{Attr, DirItem, Entry, HandleNo, Opened, Result, SetAttr};
@@ -27,7 +27,7 @@ const GENERATION: Generation = Generation(0);
 /// Mounts or adopts by `fuser`, and serves on threads of its own.
 pub(super) fn start_fuser(
     device: Device,
-    ops: Operations,
+    ops: impl Operations,
     options: &MountOptions,
     metrics: Arc<Metrics>,
 ) -> anyhow::Result<(JoinHandle<io::Result<()>>, Option<SessionUnmounter>)> {
@@ -61,8 +61,8 @@ pub(super) fn start_fuser(
 
 /// The file system as `fuser` sees it.
 #[derive(Debug)]
-pub(super) struct FuserAdapter {
-    pub(super) ops: Operations,
+pub(super) struct FuserAdapter<O> {
+    pub(super) ops: O,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -74,13 +74,17 @@ fn handle(number: FileHandle) -> HandleNo {
     HandleNo(number.0)
 }
 
-impl FuserAdapter {
-    fn errno(&self, operation: &'static str) -> impl FnOnce(&crate::fs::Error) -> Errno + Send + use<> {
+impl<O: Operations> FuserAdapter<O> {
+    fn errno(&self, operation: &'static str) -> impl FnOnce(&crate::fs::Error) -> Errno + Send + use<O> {
         let metrics = Arc::clone(&self.metrics);
         move |error| Errno::from_i32(refusal(operation, error, &metrics))
     }
 
-    fn entry(&self, operation: &'static str, reply: ReplyEntry) -> impl FnOnce(Result<Entry>) + Send + use<> {
+    fn entry(
+        &self,
+        operation: &'static str,
+        reply: ReplyEntry,
+    ) -> impl FnOnce(Result<Entry>) + Send + use<O> {
         let errno = self.errno(operation);
         move |result| match result {
             Ok(entry) => reply.entry_with_ttls(
@@ -93,7 +97,7 @@ impl FuserAdapter {
         }
     }
 
-    fn attr(&self, operation: &'static str, reply: ReplyAttr) -> impl FnOnce(Result<Attr>) + Send + use<> {
+    fn attr(&self, operation: &'static str, reply: ReplyAttr) -> impl FnOnce(Result<Attr>) + Send + use<O> {
         let errno = self.errno(operation);
         move |result| match result {
             Ok(attr) => reply.attr(&attr.valid_for, &file_attr(&attr)),
@@ -101,7 +105,7 @@ impl FuserAdapter {
         }
     }
 
-    fn empty(&self, operation: &'static str, reply: ReplyEmpty) -> impl FnOnce(Result<()>) + Send + use<> {
+    fn empty(&self, operation: &'static str, reply: ReplyEmpty) -> impl FnOnce(Result<()>) + Send + use<O> {
         let errno = self.errno(operation);
         move |result| match result {
             Ok(()) => reply.ok(),
@@ -109,7 +113,7 @@ impl FuserAdapter {
         }
     }
 
-    fn opened(&self, reply: ReplyOpen) -> impl FnOnce(Result<Opened>) + Send + use<> {
+    fn opened(&self, reply: ReplyOpen) -> impl FnOnce(Result<Opened>) + Send + use<O> {
         let errno = self.errno("open");
         move |result| match result {
             Ok(opened) => reply.opened(FileHandle(opened.handle.0), fopen_flags(&opened)),
@@ -118,7 +122,7 @@ impl FuserAdapter {
     }
 }
 
-impl Filesystem for FuserAdapter {
+impl<O: Operations> Filesystem for FuserAdapter<O> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for capability in &CAPABILITIES {
             if config.add_capabilities(InitFlags::from_bits_retain(capability.flag())).is_err() {
@@ -422,7 +426,7 @@ impl Filesystem for FuserAdapter {
 }
 
 /// Puts into the reply what fits. Only what went in counts as a reference of the kernel's.
-fn add_plus(ops: &Operations, dir: HandleNo, items: &[DirItem], reply: &mut ReplyDirectoryPlus) {
+fn add_plus(ops: &impl Operations, dir: HandleNo, items: &[DirItem], reply: &mut ReplyDirectoryPlus) {
     for item in items {
         let entry = ops.remember(dir, item);
         let (attr, ttl) = match &entry {

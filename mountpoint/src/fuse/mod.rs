@@ -8,7 +8,8 @@ mod capability;
 mod device;
 mod encode;
 mod fuser;
-mod ops;
+mod on_runtime;
+mod operations;
 mod pending;
 mod process;
 mod reply;
@@ -16,6 +17,7 @@ mod request;
 mod serve;
 mod session;
 
+pub use operations::Operations;
 #[cfg(feature = "testing")]
 pub use request::fuzzing;
 pub use session::{Device, MountOptions, Session, Transport, Unmounter};

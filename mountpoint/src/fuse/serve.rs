@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::capability::{self, PROTOCOL, PROTOCOL_MIN, init_out};
 use super::device::FuseDevice;
 use super::encode::{self, DirReply};
-use super::ops::Operations;
+use super::operations::Operations;
 use super::pending::{Interrupted, Pending, Waiter};
 use super::process::{is_dying, is_killed};
 use super::reply::{open_flags, refusal};
@@ -25,22 +25,25 @@ use crate::sync::Arc;
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// A connection that is served.
-pub(super) struct Channel {
+pub(super) struct Channel<O> {
     device: FuseDevice,
-    ops: Operations,
+    ops: O,
     pending: Pending,
     metrics: Arc<Metrics>,
+    /// For what runs beside the requests.
+    runtime: tokio::runtime::Handle,
     /// Requests of other users are refused but for root's (`allow_root`: the kernel only knows `allow_other`).
     only: Option<u32>,
 }
 
 /// Greets the kernel. Once this returns, the file system can be used.
-pub(super) fn greet(
+pub(super) fn greet<O: Operations>(
     device: FuseDevice,
-    ops: Operations,
+    ops: O,
     only: Option<u32>,
     metrics: Arc<Metrics>,
-) -> anyhow::Result<Arc<Channel>> {
+    runtime: tokio::runtime::Handle,
+) -> anyhow::Result<Arc<Channel<O>>> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let Some(n) = device.read(&mut buffer)? else {
@@ -73,12 +76,15 @@ pub(super) fn greet(
             tracing::debug!("the kernel has no {capability}");
         }
         device.reply(unique, 0, [&init_out(flags, max_readahead)[..]])?;
-        return Ok(Arc::new(Channel { device, ops, pending: Pending::default(), metrics, only }));
+        return Ok(Arc::new(Channel { device, ops, pending: Pending::default(), metrics, runtime, only }));
     }
 }
 
 /// Starts the threads.
-pub(super) fn serve(channel: &Arc<Channel>, threads: usize) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+pub(super) fn serve<O: Operations>(
+    channel: &Arc<Channel<O>>,
+    threads: usize,
+) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
     (0..threads.max(1))
         .map(|i| {
             let channel = Arc::clone(channel);
@@ -88,14 +94,14 @@ pub(super) fn serve(channel: &Arc<Channel>, threads: usize) -> io::Result<Vec<Jo
 }
 
 /// Where one request's answer goes. Dropped unanswered (a panic on the way), it answers EIO.
-struct Reply {
-    channel: Arc<Channel>,
+struct Reply<O> {
+    channel: Arc<Channel<O>>,
     unique: u64,
     operation: &'static str,
     open: bool,
 }
 
-impl Reply {
+impl<O> Reply<O> {
     /// Takes the request off the list; false when it was interrupted.
     fn take(&mut self) -> bool {
         self.open = false;
@@ -132,7 +138,10 @@ impl Reply {
         }
     }
 
-    fn empty(self) -> impl FnOnce(Result<()>) + Send + 'static {
+    fn empty(self) -> impl FnOnce(Result<()>) + Send + 'static
+    where
+        O: Operations,
+    {
         move |result| match result {
             Ok(()) => {
                 self.send([]);
@@ -142,7 +151,7 @@ impl Reply {
     }
 }
 
-impl Drop for Reply {
+impl<O> Drop for Reply<O> {
     fn drop(&mut self) {
         if self.open && self.take() {
             tracing::error!("{}: left unanswered; answering EIO", self.operation);
@@ -151,7 +160,7 @@ impl Drop for Reply {
     }
 }
 
-impl Channel {
+impl<O: Operations> Channel<O> {
     fn run(self: Arc<Self>) -> io::Result<()> {
         // As much as the kernel may send at once: a WRITE of the largest size and its headers.
         let mut buffer = vec![0; TRANSFER_MAX as usize + 4096 + HEADER_LEN];
@@ -177,7 +186,7 @@ impl Channel {
     }
 
     /// `waiter`: who may be interrupted in it.
-    fn reply(self: &Arc<Self>, unique: u64, operation: &'static str, waiter: Option<Waiter>) -> Reply {
+    fn reply(self: &Arc<Self>, unique: u64, operation: &'static str, waiter: Option<Waiter>) -> Reply<O> {
         self.pending.begin(unique, waiter);
         Reply { channel: Arc::clone(self), unique, operation, open: true }
     }
@@ -355,7 +364,7 @@ impl Channel {
             Interrupted::Now(waiter) => self.end_interrupted(target, waiter),
             Interrupted::NotYet => {
                 let channel = Arc::clone(self);
-                self.ops.spawn(async move {
+                self.runtime.spawn(async move {
                     loop {
                         tokio::time::sleep(LOOK_AGAIN).await;
                         match channel.pending.interrupt(target, is_dying) {
@@ -388,7 +397,7 @@ impl Channel {
     }
 }
 
-fn attributes(reply: Reply) -> impl FnOnce(Result<crate::fs::Attr>) + Send + 'static {
+fn attributes<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Attr>) + Send + 'static {
     move |result| match result {
         Ok(attr) => {
             reply.send([&encode::attributes(&attr)[..]]);
@@ -397,7 +406,7 @@ fn attributes(reply: Reply) -> impl FnOnce(Result<crate::fs::Attr>) + Send + 'st
     }
 }
 
-fn entry(reply: Reply) -> impl FnOnce(Result<crate::fs::Entry>) + Send + 'static {
+fn entry<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Entry>) + Send + 'static {
     move |result| match result {
         Ok(entry) => {
             reply.send([&encode::entry(&entry)[..]]);

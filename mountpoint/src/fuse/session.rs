@@ -10,7 +10,8 @@ use anyhow::Context as _;
 
 use super::device::{FuseDevice, unmount_directory};
 use super::fuser::start_fuser;
-use super::ops::Operations;
+use super::on_runtime::OnRuntime;
+use super::operations::Operations;
 use super::serve::{greet, serve};
 use crate::fs::FileSystem;
 use crate::metrics::Metrics;
@@ -76,7 +77,7 @@ enum Way {
 }
 
 impl Session {
-    /// Mounts, and serves until the unmount. Returns once the kernel has been greeted: the file system can be used.
+    /// Mounts a bucket, and serves it until the unmount. Returns once the kernel has been greeted: the file system can be used.
     ///
     /// # Errors
     /// What mount(2), fusermount3 or the kernel's INIT said; nothing is left mounted then.
@@ -87,13 +88,26 @@ impl Session {
         metrics: Arc<Metrics>,
         runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
-        let ops = Operations::new(fs, runtime);
+        Self::start_with(device, OnRuntime::new(fs, runtime.clone()), options, metrics, runtime)
+    }
+
+    /// The same for any file system. What the transport does beside the requests runs on `runtime`, which needs timers.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn start_with(
+        device: Device,
+        ops: impl Operations,
+        options: &MountOptions,
+        metrics: Arc<Metrics>,
+        runtime: tokio::runtime::Handle,
+    ) -> anyhow::Result<Self> {
         let mounted_on = match &device {
             Device::Mount(dir) => Some(dir.clone()),
             Device::Adopted(_) => None,
         };
         let session = match options.transport {
-            Transport::Dev => Self::start_dev(device, ops, options, metrics)?,
+            Transport::Dev => Self::start_dev(device, ops, options, metrics, runtime)?,
             Transport::Fuser => {
                 let (serving, unmounter) = start_fuser(device, ops, options, metrics)?;
                 let way = match (&mounted_on, unmounter) {
@@ -111,9 +125,10 @@ impl Session {
 
     fn start_dev(
         device: Device,
-        ops: Operations,
+        ops: impl Operations,
         options: &MountOptions,
         metrics: Arc<Metrics>,
+        runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
         let only = (options.allow_root && !options.allow_other).then(|| rustix::process::getuid().as_raw());
         let (device, dir, socket) = match device {
@@ -123,7 +138,7 @@ impl Session {
                 (device, Some(dir), socket)
             }
         };
-        let started = greet(device, ops, only, metrics)
+        let started = greet(device, ops, only, metrics, runtime)
             .and_then(|channel| serve(&channel, options.threads).context("starting the FUSE threads"));
         match (started, dir) {
             (Ok(serving), dir) => {

@@ -142,7 +142,7 @@ impl Shared {
     /// longest unread first until nobody does.
     fn tidy(&self) {
         let mut objects: Vec<Arc<Object>> = self.objects.lock().values().filter_map(Weak::upgrade).collect();
-        // By one look at each: readers go on meanwhile, and an order that changes while it is made is none.
+        // Cached: read again for each comparison the keys would change meanwhile, and sorting by such keys panics.
         objects.sort_by_cached_key(|o| o.last_read());
         let now = self.clock.now();
         for object in objects {
@@ -184,7 +184,8 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    fn push(&mut self, block: Block, range: Range<usize>) {
+    /// Appends this part of a block.
+    pub fn push(&mut self, block: Block, range: Range<usize>) {
         match self.first {
             None => self.first = Some((block, range)),
             Some(_) => self.rest.push((block, range)),

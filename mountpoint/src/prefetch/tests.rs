@@ -95,34 +95,6 @@ fn a_file_read_from_start_to_end_is_right_and_takes_few_requests() {
     wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }
 
-/// The order of what is tidied was once made anew at each comparison: a panic, and nobody tidied that mount ever after.
-#[test]
-fn tidying_goes_on_while_everybody_reads() {
-    let b = bench(128 << 20);
-    let readers: Vec<_> = (0..200)
-        .map(|i| {
-            let (id, data) = b.object(&format!("o{i}"), 4096);
-            let reader = b.prefetcher.open(id, data.len() as u64);
-            assert_eq!(read(&reader, 0, 4096).unwrap(), data);
-            reader
-        })
-        .collect();
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Relaxed) {
-                for reader in &readers {
-                    read(reader, 0, 1).unwrap();
-                }
-            }
-        });
-        let tidied =
-            std::thread::scope(|scope| scope.spawn(|| (0..2_000).for_each(|_| b.prefetcher.0.tidy())).join());
-        stop.store(true, Relaxed);
-        assert!(tidied.is_ok(), "tidying panicked");
-    });
-}
-
 #[test]
 fn reads_of_any_size_at_any_place_are_right() {
     let b = bench(128 << 20);
@@ -309,4 +281,27 @@ fn one_block_that_the_cache_lost_is_one_request_for_exactly_that_block() {
     read_all();
     let asked: Vec<_> = b.client.log()[cold..].iter().map(|call| call.range.clone()).collect();
     assert_eq!(asked, [Some(3 * MIB as u64..4 * MIB as u64)]);
+}
+
+#[test]
+fn keeping_house_goes_on_while_files_are_read_under_its_eyes() {
+    use crate::sync::atomic::AtomicBool;
+    const FILES: usize = 64;
+    let b = bench(256 << 20);
+    let readers: Vec<_> =
+        (0..FILES).map(|i| b.prefetcher.open(b.object(&format!("f{i}"), 4096).0, 4096)).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let keeper = scope.spawn(|| {
+            let tidied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                (0..5000).for_each(|_| b.prefetcher.0.tidy());
+            }));
+            done.store(true, Relaxed);
+            tidied.is_ok()
+        });
+        for i in (0..FILES).map(|i| i * 37 % FILES).cycle().take_while(|_| !done.load(Relaxed)) {
+            readers[i].read(0, 16, |_| ());
+        }
+        assert!(keeper.join().unwrap(), "who was read last changed while files were sorted by it");
+    });
 }

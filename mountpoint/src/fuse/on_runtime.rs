@@ -1,29 +1,23 @@
-//! The operations of a file system as transports call them: answered on the calling thread when memory has the answer,
-//! else on the thread that gets it. Every answer goes through a callback, once.
+//! The engine's file system as operations: answered on the calling thread when memory has the answer, else on the thread
+//! that gets it.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::future::Future;
 
+use super::operations::Operations;
 use crate::fs::{Attr, DirItem, Entry, FileSystem, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs};
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
 use crate::sync::Arc;
 
-/// A file system and where its waiting operations run. Cheap to clone, one per transport thread.
+/// A file system and where its waiting operations run.
 #[derive(Clone)]
-pub(super) struct Operations {
+pub(super) struct OnRuntime {
     fs: Arc<FileSystem>,
     runtime: tokio::runtime::Handle,
 }
 
-impl fmt::Debug for Operations {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Operations")
-    }
-}
-
-impl Operations {
+impl OnRuntime {
     pub(super) fn new(fs: Arc<FileSystem>, runtime: tokio::runtime::Handle) -> Self {
         Self { fs, runtime }
     }
@@ -38,18 +32,10 @@ impl Operations {
         let fs = Arc::clone(&self.fs);
         self.runtime.spawn(async move { done(work(fs).await) });
     }
+}
 
-    /// Runs beside the requests.
-    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(work);
-    }
-
-    pub(super) fn lookup(
-        &self,
-        parent: InodeNo,
-        name: &OsStr,
-        done: impl FnOnce(Result<Entry>) + Send + 'static,
-    ) {
+impl Operations for OnRuntime {
+    fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static) {
         if let Some(result) = self.fs.try_lookup(parent, name) {
             return done(result);
         }
@@ -57,63 +43,38 @@ impl Operations {
         self.later(move |fs| async move { fs.lookup(parent, &name).await }, done);
     }
 
-    pub(super) fn forget(&self, ino: InodeNo, count: u64) {
+    fn forget(&self, ino: InodeNo, count: u64) {
         self.fs.forget(ino, count);
     }
 
-    pub(super) fn getattr(&self, ino: InodeNo, done: impl FnOnce(Result<Attr>) + Send + 'static) {
+    fn getattr(&self, ino: InodeNo, done: impl FnOnce(Result<Attr>) + Send + 'static) {
         if let Some(result) = self.fs.try_getattr(ino) {
             return done(result);
         }
         self.later(move |fs| async move { fs.getattr(ino).await }, done);
     }
 
-    pub(super) fn setattr(
-        &self,
-        ino: InodeNo,
-        wish: SetAttr,
-        done: impl FnOnce(Result<Attr>) + Send + 'static,
-    ) {
+    fn setattr(&self, ino: InodeNo, wish: SetAttr, done: impl FnOnce(Result<Attr>) + Send + 'static) {
         self.later(move |fs| async move { fs.setattr(ino, wish).await }, done);
     }
 
-    pub(super) fn mknod(
-        &self,
-        parent: InodeNo,
-        name: OsString,
-        done: impl FnOnce(Result<Entry>) + Send + 'static,
-    ) {
+    fn mknod(&self, parent: InodeNo, name: OsString, done: impl FnOnce(Result<Entry>) + Send + 'static) {
         self.later(move |fs| async move { fs.make_file(parent, &name).await }, done);
     }
 
-    pub(super) fn mkdir(
-        &self,
-        parent: InodeNo,
-        name: OsString,
-        done: impl FnOnce(Result<Entry>) + Send + 'static,
-    ) {
+    fn mkdir(&self, parent: InodeNo, name: OsString, done: impl FnOnce(Result<Entry>) + Send + 'static) {
         self.later(move |fs| async move { fs.mkdir(parent, &name).await }, done);
     }
 
-    pub(super) fn unlink(
-        &self,
-        parent: InodeNo,
-        name: OsString,
-        done: impl FnOnce(Result<()>) + Send + 'static,
-    ) {
+    fn unlink(&self, parent: InodeNo, name: OsString, done: impl FnOnce(Result<()>) + Send + 'static) {
         self.later(move |fs| async move { fs.unlink(parent, &name).await }, done);
     }
 
-    pub(super) fn rmdir(
-        &self,
-        parent: InodeNo,
-        name: OsString,
-        done: impl FnOnce(Result<()>) + Send + 'static,
-    ) {
+    fn rmdir(&self, parent: InodeNo, name: OsString, done: impl FnOnce(Result<()>) + Send + 'static) {
         self.later(move |fs| async move { fs.rmdir(parent, &name).await }, done);
     }
 
-    pub(super) fn create(
+    fn create(
         &self,
         parent: InodeNo,
         name: OsString,
@@ -124,7 +85,7 @@ impl Operations {
         self.later(move |fs| async move { fs.create(parent, &name, flags, pid).await }, done);
     }
 
-    pub(super) fn open(
+    fn open(
         &self,
         ino: InodeNo,
         flags: OpenFlags,
@@ -137,7 +98,7 @@ impl Operations {
         self.later(move |fs| async move { fs.open(ino, flags, pid).await }, done);
     }
 
-    pub(super) fn read(
+    fn read(
         &self,
         handle: HandleNo,
         offset: u64,
@@ -147,7 +108,7 @@ impl Operations {
         self.fs.read(handle, offset, len, done);
     }
 
-    pub(super) fn write(
+    fn write(
         &self,
         handle: HandleNo,
         offset: u64,
@@ -157,25 +118,22 @@ impl Operations {
         self.fs.write(handle, offset, data, done);
     }
 
-    pub(super) fn flush(&self, handle: HandleNo, pid: u32, done: impl FnOnce(Result<()>) + Send + 'static) {
+    fn flush(&self, handle: HandleNo, pid: u32, done: impl FnOnce(Result<()>) + Send + 'static) {
         if let Some(result) = self.fs.try_flush(handle, pid) {
             return done(result);
         }
         self.fsync(handle, done);
     }
 
-    pub(super) fn fsync(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
+    fn fsync(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
         self.later(move |fs| async move { fs.fsync(handle).await }, done);
     }
 
-    /// The close or fsync of this handle was interrupted. See [`FileSystem::nobody_waits`].
-    pub(super) fn nobody_waits(&self, handle: HandleNo, operation: &'static str) {
+    fn nobody_waits(&self, handle: HandleNo, operation: &'static str) {
         self.fs.nobody_waits(handle, operation);
     }
 
-    /// An open whose opener was killed before it heard of it. See [`FileSystem::take_back`]. `created`: it made the file, and
-    /// the kernel did not take its reference.
-    pub(super) fn take_back(&self, handle: HandleNo, created: Option<InodeNo>) {
+    fn take_back(&self, handle: HandleNo, created: Option<InodeNo>) {
         let undo = move |fs: Arc<FileSystem>| async move {
             fs.take_back(handle).await;
             if let Some(ino) = created {
@@ -185,7 +143,7 @@ impl Operations {
         self.later(undo, |()| {});
     }
 
-    pub(super) fn release(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
+    fn release(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
         let released = self.fs.release(handle);
         let is_unfinished = matches!(released, Ok(true));
         done(released.map(drop));
@@ -194,11 +152,11 @@ impl Operations {
         }
     }
 
-    pub(super) fn opendir(&self, ino: InodeNo, done: impl FnOnce(Result<HandleNo>) + Send + 'static) {
+    fn opendir(&self, ino: InodeNo, done: impl FnOnce(Result<HandleNo>) + Send + 'static) {
         self.later(move |fs| async move { fs.opendir(ino).await }, done);
     }
 
-    pub(super) fn readdir(
+    fn readdir(
         &self,
         handle: HandleNo,
         offset: u64,
@@ -208,16 +166,15 @@ impl Operations {
         self.later(move |fs| async move { fs.readdir(handle, offset, max).await }, done);
     }
 
-    /// An item goes out as looked up: one more reference. See [`FileSystem::remember`].
-    pub(super) fn remember(&self, handle: HandleNo, item: &DirItem) -> Option<Entry> {
+    fn remember(&self, handle: HandleNo, item: &DirItem) -> Option<Entry> {
         self.fs.remember(handle, item)
     }
 
-    pub(super) fn releasedir(&self, handle: HandleNo) {
+    fn releasedir(&self, handle: HandleNo) {
         self.fs.releasedir(handle);
     }
 
-    pub(super) fn statfs(&self) -> StatFs {
+    fn statfs(&self) -> StatFs {
         self.fs.statfs()
     }
 }

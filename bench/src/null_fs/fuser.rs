@@ -1,55 +1,40 @@
-//! The null file system: four files out of memory through the library `fuser`. What the kernel's FUSE and that library
-//! cost by themselves; it never speaks to a server.
+//! The null file system through the library `fuser`.
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
-use anyhow::Context as _;
-use fuser::{
+use ::fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
     LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry, ReplyOpen, Request,
 };
+use anyhow::Context as _;
 
-use crate::pattern::{PERIOD, base_of, fill};
+use super::{Files, MEMORY, READ_MAX, TTL};
+use crate::pattern::fill;
 
-/// Largest FUSE read in bytes.
-const READ_MAX: u64 = 1 << 20;
-/// How long the kernel may keep what we say about names.
-const TTL: Duration = Duration::from_secs(3600);
-/// Files that the null file system shows.
-const FILES: u64 = 4;
-
-/// Four files of `size` bytes, read from memory.
 #[derive(Debug)]
 struct NullFs {
-    size: u64,
-    /// The pattern, and as much of its beginning again as one read may need.
+    files: Files,
     memory: Vec<u8>,
-    bases: Vec<u64>,
 }
 
-/// Serves a null file system on `dir` until it is unmounted.
-///
-/// # Errors
-/// The mount is refused.
-pub(crate) fn serve(dir: &Path, size: u64) -> anyhow::Result<()> {
-    let mut memory = vec![0; (PERIOD + READ_MAX) as usize];
+pub(super) fn serve(dir: &Path, size: u64) -> anyhow::Result<()> {
+    let mut memory = vec![0; MEMORY as usize];
     fill(0, 0, &mut memory);
-    let bases = (0..FILES).map(|number| base_of(&format!("{number:08}"))).collect();
     let mut config = Config::default();
     config.n_threads = Some(2);
     config.clone_fd = true;
-    fuser::mount(NullFs { size, memory, bases }, dir, &config).context("mount the null file system")
+    let fs = NullFs { files: Files::new(size), memory };
+    ::fuser::mount(fs, dir, &config).context("mount the null file system")
 }
 
 impl NullFs {
     fn attr(&self, inode: INodeNo) -> Option<FileAttr> {
-        let number = u64::from(inode);
-        let (kind, size) = match number {
-            1 => (FileType::Directory, 0),
-            2.. if number < 2 + FILES => (FileType::RegularFile, self.size),
-            _ => return None,
+        let (kind, size) = match self.files.size(inode.into()) {
+            Some(size) => (FileType::RegularFile, size),
+            None if inode == INodeNo::ROOT => (FileType::Directory, 0),
+            None => return None,
         };
         Some(FileAttr {
             ino: inode,
@@ -80,8 +65,7 @@ impl Filesystem for NullFs {
     }
 
     fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
-        match number.and_then(|number| self.attr(INodeNo(number + 2))) {
+        match self.files.inode(name).and_then(|inode| self.attr(INodeNo(inode))) {
             Some(attr) => reply.entry(&TTL, &attr, Generation(0)),
             None => reply.error(Errno::ENOENT),
         }
@@ -109,12 +93,10 @@ impl Filesystem for NullFs {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let Some(base) = self.bases.get(u64::from(inode).wrapping_sub(2) as usize) else {
-            return reply.error(Errno::ENOENT);
-        };
-        let from = ((base + offset) % PERIOD) as usize;
-        let len = u64::from(size).min(self.size.saturating_sub(offset)).min(READ_MAX) as usize;
-        reply.data(&self.memory[from..from + len]);
+        match self.files.span(inode.into(), offset, size.into()) {
+            Some(span) => reply.data(&self.memory[span]),
+            None => reply.error(Errno::ENOENT),
+        }
     }
 
     fn readdir(

@@ -1,0 +1,87 @@
+//! The null file system: four files out of memory, on each transport that mount-s3 has. What the kernel's FUSE and that
+//! transport cost by themselves; it never speaks to a server.
+
+mod dev;
+mod fuser;
+
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::pattern::{PERIOD, base_of};
+
+/// Largest FUSE read in bytes.
+const READ_MAX: u64 = 1 << 20;
+/// How long the kernel may keep what we say about names.
+const TTL: Duration = Duration::from_secs(3600);
+/// Files that the null file system shows.
+const FILES: u64 = 4;
+/// The inode of the first.
+const FIRST: u64 = 2;
+/// What both keep in memory: the pattern, and as much of its beginning again as one read may need.
+const MEMORY: u64 = PERIOD + READ_MAX;
+
+/// What carries requests and replies, by the words of mount-s3's `--fuse-transport`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Transport {
+    /// mount-s3's own loop.
+    Dev,
+    /// The library `fuser`.
+    Fuser,
+}
+
+impl Transport {
+    pub(crate) const ALL: [Self; 2] = [Self::Dev, Self::Fuser];
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Dev => "dev",
+            Self::Fuser => "fuser",
+        }
+    }
+}
+
+/// Serves a null file system on `dir` until it is unmounted.
+///
+/// # Errors
+/// The mount is refused.
+pub(crate) fn serve(transport: Transport, dir: &Path, size: u64) -> anyhow::Result<()> {
+    match transport {
+        Transport::Dev => dev::serve(dir, size),
+        Transport::Fuser => fuser::serve(dir, size),
+    }
+}
+
+/// Which files there are, and where in memory their bytes stand.
+#[derive(Debug)]
+struct Files {
+    size: u64,
+    bases: Vec<u64>,
+}
+
+impl Files {
+    /// Four of `size` bytes.
+    fn new(size: u64) -> Self {
+        Self { size, bases: (0..FILES).map(|number| base_of(&format!("{number:08}"))).collect() }
+    }
+
+    /// The inode by this name.
+    fn inode(&self, name: &OsStr) -> Option<u64> {
+        let number: u64 = name.to_str()?.parse().ok()?;
+        (number < FILES).then_some(FIRST + number)
+    }
+
+    /// Size of a file; `None` for what is none.
+    fn size(&self, inode: u64) -> Option<u64> {
+        (FIRST..FIRST + FILES).contains(&inode).then_some(self.size)
+    }
+
+    /// What a read of a file is answered from.
+    fn span(&self, inode: u64, offset: u64, len: u64) -> Option<Range<usize>> {
+        let base = self.bases.get(inode.checked_sub(FIRST)? as usize)?;
+        let from = (base + offset) % PERIOD;
+        let len = len.min(self.size.saturating_sub(offset)).min(READ_MAX);
+        Some(from as usize..(from + len) as usize)
+    }
+}

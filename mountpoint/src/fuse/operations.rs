@@ -1,0 +1,131 @@
+//! What transports call: the operations of a file system. Every answer goes through a callback, once.
+
+use std::ffi::{OsStr, OsString};
+
+use rustix::io::Errno;
+
+use crate::fs::{Attr, DirItem, Entry, Error, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs};
+use crate::inode::InodeNo;
+use crate::prefetch::Bytes;
+
+/// A file system that a [`Session`](super::Session) serves. Cheap to clone, and shared by all threads of a transport.
+///
+/// An operation calls `done` once: on the calling thread if it knows the answer, else later on another. It never waits: the
+/// caller is a thread that the kernel's next request comes to. What changes anything is refused with EROFS unless implemented.
+pub trait Operations: Clone + Send + Sync + 'static {
+    /// A name. The kernel holds one more reference to what is found.
+    fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static);
+
+    /// The kernel gives `count` references back.
+    fn forget(&self, ino: InodeNo, count: u64);
+
+    /// Attributes.
+    fn getattr(&self, ino: InodeNo, done: impl FnOnce(Result<Attr>) + Send + 'static);
+
+    /// Changes attributes.
+    fn setattr(&self, _ino: InodeNo, _wish: SetAttr, done: impl FnOnce(Result<Attr>) + Send + 'static) {
+        done(read_only());
+    }
+
+    /// A new, empty file. The kernel holds a reference to it.
+    fn mknod(&self, _parent: InodeNo, _name: OsString, done: impl FnOnce(Result<Entry>) + Send + 'static) {
+        done(read_only());
+    }
+
+    /// A new directory. The kernel holds a reference to it.
+    fn mkdir(&self, _parent: InodeNo, _name: OsString, done: impl FnOnce(Result<Entry>) + Send + 'static) {
+        done(read_only());
+    }
+
+    /// Deletes a file.
+    fn unlink(&self, _parent: InodeNo, _name: OsString, done: impl FnOnce(Result<()>) + Send + 'static) {
+        done(read_only());
+    }
+
+    /// Removes a directory.
+    fn rmdir(&self, _parent: InodeNo, _name: OsString, done: impl FnOnce(Result<()>) + Send + 'static) {
+        done(read_only());
+    }
+
+    /// A new file, opened by the process or thread `pid`. The kernel holds a reference to it.
+    fn create(
+        &self,
+        _parent: InodeNo,
+        _name: OsString,
+        _flags: OpenFlags,
+        _pid: u32,
+        done: impl FnOnce(Result<(Entry, Opened)>) + Send + 'static,
+    ) {
+        done(read_only());
+    }
+
+    /// Opens a file for the process or thread `pid`.
+    fn open(
+        &self,
+        ino: InodeNo,
+        flags: OpenFlags,
+        pid: u32,
+        done: impl FnOnce(Result<Opened>) + Send + 'static,
+    );
+
+    /// Up to `len` bytes of an open file from `offset` on; fewer only at its end.
+    fn read(
+        &self,
+        handle: HandleNo,
+        offset: u64,
+        len: usize,
+        done: impl FnOnce(Result<Bytes>) + Send + 'static,
+    );
+
+    /// Writes all of `data`, which is lent for the call.
+    fn write(
+        &self,
+        _handle: HandleNo,
+        _offset: u64,
+        _data: &[u8],
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        done(read_only());
+    }
+
+    /// A descriptor of an open file was closed by the process or thread `pid`.
+    fn flush(&self, handle: HandleNo, pid: u32, done: impl FnOnce(Result<()>) + Send + 'static);
+
+    /// Stores what was written.
+    fn fsync(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static);
+
+    /// The close or fsync of this handle was interrupted: its outcome reaches nobody.
+    fn nobody_waits(&self, handle: HandleNo, operation: &'static str);
+
+    /// An open whose opener was killed before it heard of it: the kernel never names this handle. `created`: it made the file, and
+    /// the kernel did not take its reference.
+    fn take_back(&self, handle: HandleNo, created: Option<InodeNo>);
+
+    /// The last descriptor of an open file was closed.
+    fn release(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static);
+
+    /// Opens a directory.
+    fn opendir(&self, ino: InodeNo, done: impl FnOnce(Result<HandleNo>) + Send + 'static);
+
+    /// Up to `max` names of an open directory from `offset` on; none at the end.
+    fn readdir(
+        &self,
+        handle: HandleNo,
+        offset: u64,
+        max: usize,
+        done: impl FnOnce(Result<Vec<DirItem>>) + Send + 'static,
+    );
+
+    /// The kernel takes an item of a listing as looked up: one more reference. `None` if it is to take none.
+    fn remember(&self, handle: HandleNo, item: &DirItem) -> Option<Entry>;
+
+    /// Closes a directory.
+    fn releasedir(&self, handle: HandleNo);
+
+    /// Size and limits of the file system.
+    fn statfs(&self) -> StatFs;
+}
+
+fn read_only<T>() -> Result<T> {
+    Err(Error::new(Errno::ROFS, "this file system can't be changed"))
+}
