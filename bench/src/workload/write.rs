@@ -5,8 +5,9 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 
+use super::read::{PAGE, aligned};
 use super::{Job, Sample, Work};
-use crate::pattern::{base_of, fill};
+use crate::pattern::{PERIOD, base_of, fill};
 
 /// Size of a write in bytes.
 const WRITE: usize = 1 << 20;
@@ -15,12 +16,17 @@ const SMALL: usize = 4096;
 pub(super) fn one(job: &Job<'_>) -> anyhow::Result<Sample> {
     let (key, size) = (format!("one-{:04}", job.serial), job.scale.big_bytes);
     let base = base_of(&key);
+    // Made before the clock runs: making the bytes costs more than writing them.
+    let mut pattern = vec![0; PERIOD as usize + WRITE];
+    fill(0, 0, &mut pattern);
+    let mut memory = vec![0; WRITE + PAGE];
+    let buf = aligned(&mut memory);
     job.measure_writing(&key, || {
         let mut file = create(job, &key)?;
-        let mut buf = vec![0; WRITE];
         for offset in (0..size).step_by(WRITE) {
             let count = WRITE.min((size - offset) as usize);
-            fill(base, offset, &mut buf[..count]);
+            let from = ((base + offset) % PERIOD) as usize;
+            buf[..count].copy_from_slice(&pattern[from..from + count]);
             file.write_all(&buf[..count]).with_context(|| format!("write {key} at {offset}"))?;
         }
         // The store is asked afterwards: an error of close shows as an object that never comes.
