@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{IoSlice, Seek, SeekFrom, Write};
 
 use rustix::io::Errno;
 
@@ -28,6 +28,36 @@ fn files_of_every_size_around_the_edges_arrive_whole() {
         }
     }
     assert_eq!(mount.store().pending_uploads(), 0);
+}
+
+/// Writes pass the page cache by: the kernel takes them from wherever the program's bytes are, up to the file system's own pages.
+#[test]
+fn bytes_are_taken_from_another_file_of_the_mount_and_from_pieces_that_lie_anywhere() {
+    const LEN: usize = 9 * MIB + 77;
+    let Some(mount) = TestMount::new(&[]) else { return };
+    mount.store().plant("in", &Pattern(3).bytes(0, LEN));
+    let open =
+        |name: &str| (File::open(mount.path("in")).unwrap(), File::create_new(mount.path(name)).unwrap());
+
+    let (mut from, mut to) = open("copied");
+    assert_eq!(std::io::copy(&mut from, &mut to).unwrap(), LEN as u64);
+    drop(to);
+    let (from, to) = open("sent");
+    while rustix::fs::sendfile(&to, &from, None, LEN).unwrap() > 0 {}
+    drop(to);
+    let (_, mut to) = open("gathered");
+    let bytes = Pattern(3).bytes(0, LEN);
+    let mut at = 0;
+    while at < LEN {
+        let end = |more: usize| (at + more).min(LEN);
+        let pieces = [at..end(1), end(1)..end(5_000), end(5_000)..end(MIB + 5_003)];
+        at += to.write_vectored(&pieces.map(|piece| IoSlice::new(&bytes[piece]))).unwrap();
+    }
+    drop(to);
+    for name in ["copied", "sent", "gathered"] {
+        let stored = mount.store().get(name).expect("it is in the bucket");
+        assert!(stored == bytes, "{name}: {} bytes", stored.len());
+    }
 }
 
 #[test]
