@@ -15,11 +15,12 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::body::Body;
+use super::broken::Broken;
 use super::endpoint::Authority;
 use super::http1::{HEADERS_MAX, Http1};
 use super::stream::{Moved, Stream, Tcp};
 use super::tls::Tls;
-use super::watch::{Expired, Watch};
+use super::watch::Watch;
 
 type Driver = Pin<Box<hyper1::Connection<TokioIo<Stream>, Body>>>;
 
@@ -56,43 +57,6 @@ pub(super) enum Answered {
     Ours,
     /// In hyper's buffers.
     Hyper(Incoming),
-}
-
-/// Why an exchange broke off.
-#[derive(Debug)]
-pub(super) enum Broken {
-    /// What hyper says of the connection: closed, reset, or no HTTP.
-    Http(hyper::Error),
-    /// What the system says of it.
-    Io(io::Error),
-    /// What came is no HTTP.
-    Malformed(String),
-    /// It ended without a word.
-    Closed,
-    /// Our patience.
-    Expired(Expired),
-}
-
-impl std::fmt::Display for Broken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Http(e) => e.fmt(f),
-            Self::Io(e) => e.fmt(f),
-            Self::Malformed(what) => f.write_str(what),
-            Self::Closed => f.write_str("the connection was closed"),
-            Self::Expired(e) => e.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Broken {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Http(e) => std::error::Error::source(e),
-            Self::Io(e) => std::error::Error::source(e),
-            Self::Malformed(_) | Self::Closed | Self::Expired(_) => None,
-        }
-    }
 }
 
 impl std::fmt::Debug for Connection {

@@ -13,7 +13,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection::Broken;
+use super::broken::Broken;
 use super::stream::Stream;
 use super::watch::Watch;
 

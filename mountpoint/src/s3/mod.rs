@@ -7,6 +7,7 @@
 mod address;
 mod answer;
 mod body;
+mod broken;
 mod client;
 mod config;
 mod connection;

@@ -15,7 +15,7 @@ use http::{HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::BodyExt as _;
 
 use super::body::Body;
-use super::connection::Broken;
+use super::broken::Broken;
 use super::endpoint::Authority;
 use super::pool::Pool;
 use super::watch::{Expired, Watch};

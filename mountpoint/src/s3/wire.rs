@@ -6,7 +6,8 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::body::Body;
-use super::connection::{Answered, Broken};
+use super::broken::Broken;
+use super::connection::Answered;
 use super::credentials::{Held, Source};
 use super::endpoint::Endpoint;
 use super::pool::{Host, Lease, NoConnection, Pool};

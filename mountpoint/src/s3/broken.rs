@@ -1,0 +1,44 @@
+//! Why an exchange on a connection broke off: whoever speaks there says so, whoever asked decides what to do next.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use super::watch::Expired;
+
+/// Why an exchange broke off.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// What hyper says of the connection: closed, reset, or no HTTP.
+    Http(hyper::Error),
+    /// What the system says of it.
+    Io(io::Error),
+    /// What came is no HTTP.
+    Malformed(String),
+    /// It ended without a word.
+    Closed,
+    /// Our patience.
+    Expired(Expired),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http(e) => e.fmt(f),
+            Self::Io(e) => e.fmt(f),
+            Self::Malformed(what) => f.write_str(what),
+            Self::Closed => f.write_str("the connection was closed"),
+            Self::Expired(e) => e.fmt(f),
+        }
+    }
+}
+
+impl Error for Broken {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Http(e) => Error::source(e),
+            Self::Io(e) => Error::source(e),
+            Self::Malformed(_) | Self::Closed | Self::Expired(_) => None,
+        }
+    }
+}
