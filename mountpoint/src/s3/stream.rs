@@ -154,8 +154,8 @@ impl AsyncWrite for Stream {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain(s) => Pin::new(s).poll_write_vectored(cx, bufs),
-            Stream::Tls(s) => {
+            Self::Plain(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Self::Tls(s) => {
                 let mut slices = [io::IoSlice::new(&[]); ENCRYPTED_AT_ONCE / SLICE];
                 let count = cut(bufs, &mut slices);
                 Pin::new(s.as_mut()).poll_write_vectored(cx, &slices[..count])
