@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use aws_smithy_runtime_api::client::connection::{CaptureSmithyConnection, ConnectionMetadata};
 use aws_smithy_runtime_api::client::http::{
     HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
 };
@@ -84,6 +85,13 @@ impl Connector {
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
         let request = request.try_into_http1x().map_err(user)?;
         let (mut head, body) = request.into_parts();
+        // Behind each 500 the SDK asks for the connection, to have it closed, and logs an error if nobody shows it one. What is broken
+        // the pool finds by itself, and an answer of 500 has broken nothing.
+        if let Some(asked) = head.extensions.get::<CaptureSmithyConnection>() {
+            asked.set_connection_retriever(|| {
+                Some(ConnectionMetadata::builder().proxied(false).poison_fn(|| {}).build())
+            });
+        }
         let authority = Authority::of_uri(&head.uri).ok_or_else(|| user("no http(s) URL"))?;
         let body = whole(body).await?;
         if !head.headers.contains_key(header::HOST) {

@@ -148,6 +148,8 @@ fn write_under(faults: &[Fault], len: usize) -> Option<(bool, Option<Vec<u8>>)> 
     let written = dd.output().unwrap().status.success();
     assert!(store.faults().fired() > 0, "the fault never struck: {}", mount.log());
     store.faults().clear();
+    let log = mount.log();
+    assert!(!log.contains(" ERROR "), "what a store does is no error of ours, under {faults:?}: {log}");
     drop(mount);
     assert_eq!(store.pending_uploads(), 0, "an upload was left behind by {faults:?}");
     let stored = store.get("file");
