@@ -16,7 +16,7 @@ fn six_gibibytes_come_back_with_the_same_checksum() {
     if !need("MOUNT_S3_LARGE=1", std::env::var("MOUNT_S3_LARGE").as_deref() == Ok("1")) {
         return;
     }
-    let tmp = statvfs(&std::env::temp_dir()).unwrap();
+    let tmp = statvfs(std::env::temp_dir()).unwrap();
     let free = tmp.f_bavail * tmp.f_frsize;
     if !need(
         &format!("room for the object and its parts in TMPDIR (10 GiB; {} GiB are free)", free >> 30),
