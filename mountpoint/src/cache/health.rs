@@ -57,6 +57,7 @@ pub(super) struct Health {
     off: AtomicBool,
     failures: AtomicU32,
     full_said: AtomicBool,
+    no_room_said: AtomicBool,
     full_until: Mutex<Option<Instant>>,
 }
 
@@ -69,6 +70,7 @@ impl Health {
             off: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             full_said: AtomicBool::new(false),
+            no_room_said: AtomicBool::new(false),
             full_until: Mutex::new(None),
         }
     }
@@ -116,6 +118,23 @@ impl Health {
             Trouble::Final => self.switch_off(doing, error),
         }
         true
+    }
+
+    /// Not one block fits into what the cache may hold now; `free_min_percent` if that is a share of the disk.
+    pub(super) fn no_room(&self, free_min_percent: Option<u8>) {
+        if self.no_room_said.swap(true, Relaxed) {
+            return;
+        }
+        let dir = self.dir.display();
+        match free_min_percent {
+            Some(percent) => tracing::warn!(
+                "cache {dir}: nothing is kept: no more than {percent} % of its disk is free, and so much stays free unless \
+                 --max-cache-size sets a limit; make room or set one (said once)"
+            ),
+            None => tracing::warn!(
+                "cache {dir}: nothing is kept: not one block fits; raise --max-cache-size (said once)"
+            ),
+        }
     }
 
     fn switch_off(&self, doing: Doing, error: &io::Error) {

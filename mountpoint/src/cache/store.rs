@@ -126,6 +126,9 @@ impl Store {
         let fits = self.used_bytes() <= self.allowed_bytes.load(Relaxed) || self.shrink();
         if !fits {
             self.used_bytes.fetch_sub(charge, Relaxed);
+            if self.allowed_bytes.load(Relaxed) < charge {
+                self.health.no_room(self.free_min_percent);
+            }
         }
         fits
     }

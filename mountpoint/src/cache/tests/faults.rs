@@ -252,6 +252,28 @@ fn without_a_limit_the_share_of_the_file_system_stays_free() {
 }
 
 #[test]
+fn a_cache_that_may_hold_nothing_says_so_once() {
+    for (limit, way_out) in [(None, "make room"), (Some(4096), "raise --max-cache-size")] {
+        let dir = tempfile::tempdir().unwrap();
+        let (io, plan) = FaultyDisk::over(dir.path(), Fault::Once(Errno::IO), u64::MAX);
+        plan.lock().space = Some((5 * MIB, 100 * MIB));
+        let store = store_with(io, dir.path(), limit);
+        store.load_all(&AtomicBool::new(false));
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let copy = log.reopen().unwrap();
+        let to_log = tracing_subscriber::fmt().with_writer(move || copy.try_clone().unwrap()).finish();
+        tracing::subscriber::with_default(to_log, || {
+            for block in 0..3 {
+                assert!(!put(&store, &id("a", "\"1\""), 3 * MIB, block));
+            }
+        });
+        let said = std::fs::read_to_string(log.path()).unwrap();
+        assert_eq!(said.matches("nothing is kept").count(), 1, "{said}");
+        assert!(said.contains(way_out) && said.contains(dir.path().to_str().unwrap()), "{said}");
+    }
+}
+
+#[test]
 fn a_full_disk_stops_writing_for_a_while_and_never_reading() {
     let dir = tempfile::tempdir().unwrap();
     let (io, plan) = FaultyDisk::over(dir.path(), Fault::Once(Errno::NOSPC), u64::MAX);
