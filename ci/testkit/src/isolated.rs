@@ -1,0 +1,64 @@
+//! Tests that need a mount namespace of their own.
+//!
+//! The test binary starts itself again under `unshare`, with the one test that asked. What it mounts goes with it, and nobody else
+//! sees it.
+
+use std::process::Command;
+
+/// Set in the process that runs inside the namespace.
+const INSIDE: &str = "TESTKIT_IS_ISOLATED";
+
+/// Runs `body` as root of a mount namespace of its own. Returns what that run printed; `None` inside the namespace, and where the
+/// test was skipped because this process is not root. `body` must be a closure written in the test function itself: the name of its
+/// type names the test.
+///
+/// # Panics
+/// The run inside failed; the message holds its output.
+#[track_caller]
+pub fn isolated<F: Fn()>(body: F) -> Option<String> {
+    if std::env::var_os(INSIDE).is_some() {
+        body();
+        return None;
+    }
+    let root = crate::need("root, for a mount namespace", rustix::process::geteuid().is_root());
+    root.then(|| again(&name_of::<F>()))
+}
+
+/// The test's name as the harness knows it: the path of the closure without the crate and without the closure.
+fn name_of<F>() -> String {
+    let path = std::any::type_name::<F>();
+    let inner = path.split_once("::").map_or(path, |(_, rest)| rest);
+    inner.split("::{{closure}}").next().unwrap_or(inner).to_owned()
+}
+
+#[track_caller]
+fn again(test: &str) -> String {
+    let binary = std::env::current_exe().expect("the path of this test binary");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "--"]).arg(binary);
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
+    let output = command.output().expect("unshare of util-linux");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    // A name that fits no test would pass without running anything.
+    assert!(output.status.success() && text.contains("1 passed"), "{test} in its namespace:\n{text}");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespace() -> String {
+        std::fs::read_link("/proc/self/ns/mnt").unwrap().display().to_string()
+    }
+
+    #[test]
+    fn the_body_runs_once_in_another_mount_namespace() {
+        let said = isolated(|| eprintln!("inside: {}", namespace()));
+        if let Some(said) = said {
+            assert_eq!(said.matches("inside: mnt:[").count(), 1, "{said}");
+            assert!(!said.contains(&namespace()), "{said}");
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! What the tests of several crates share.
+//!
+//! Nothing here knows the engine, the driver or a store: tests hand in addresses, commands and closures. No product code depends on
+//! this crate.
+
+pub mod built;
+pub mod isolated;
+pub mod need;
+pub mod proxy;
+pub mod until;
+
+pub use isolated::isolated;
+pub use need::{need, need_tool};
+pub use until::{until, until_within};

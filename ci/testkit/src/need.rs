@@ -1,0 +1,63 @@
+//! What a test needs and a machine may lack.
+//!
+//! One meaning of CI: with `CI=true` what is missing fails the test. Elsewhere the test says `SKIPPED: test: why` on standard error,
+//! which `ci/test` counts, and ends.
+
+use std::process::{Command, Stdio};
+
+/// Needs that may be missing with `CI=true` too, because no script can provide them. `ci/test` counts the tests that they skip.
+pub const EXCUSED: [&str; 1] = ["a control group of version 2 that can be delegated"];
+
+/// Whether nothing may be skipped: `CI=true`.
+pub fn in_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| value == "true")
+}
+
+/// Whether the test may go on; `there` says whether the machine has `what`.
+///
+/// # Panics
+/// It is missing, `CI=true`, and it is not [`EXCUSED`].
+#[track_caller]
+pub fn need(what: &str, there: bool) -> bool {
+    let skips = judge(what, there, in_ci());
+    if let Some(words) = &skips {
+        eprintln!("{words}");
+    }
+    skips.is_none()
+}
+
+/// Whether a program can be run.
+///
+/// # Panics
+/// It is missing and `CI=true`.
+#[track_caller]
+pub fn need_tool(name: &str) -> bool {
+    let mut command = Command::new(name);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    need(name, command.status().is_ok())
+}
+
+/// What a test says that skips; `None` if it goes on.
+#[track_caller]
+fn judge(what: &str, there: bool, in_ci: bool) -> Option<String> {
+    if there {
+        return None;
+    }
+    let excused = EXCUSED.contains(&what);
+    assert!(!in_ci || excused, "needs {what}, and with CI=true nothing is skipped");
+    let why = if excused { "excused: needs" } else { "needs" };
+    Some(format!("SKIPPED: {}: {why} {what}", std::thread::current().name().unwrap_or("a test")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_skips_a_test_here_and_fails_it_in_ci() {
+        assert_eq!((judge("air", true, true), judge("air", true, false)), (None, None));
+        assert!(judge("water", false, false).unwrap().ends_with("in_ci: needs water"));
+        assert!(std::panic::catch_unwind(|| judge("water", false, true)).is_err());
+        assert!(judge(EXCUSED[0], false, true).unwrap().contains(": excused: needs "));
+    }
+}

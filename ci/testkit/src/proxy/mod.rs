@@ -1,0 +1,273 @@
+//! A TCP proxy between a mount and its store that makes foul weather.
+//!
+//! Enters: the store's address and, at any time, a [`Weather`]. Leaves: bytes, late or never; counts. It runs on a thread with a
+//! runtime of its own, so that plain tests can use it, and listens on loopback only. The bytes that do pass are never changed.
+
+mod connection;
+mod link;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod weather;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use link::Link;
+use weather::Passage;
+pub use weather::Weather;
+
+/// Of each socket and direction, so that the kernel does not queue megabytes behind a slow link.
+const SOCKET_BUFFER: u32 = 64 << 10;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// How long a connect to our own full listener may take before it counts as unanswered.
+const NO_ANSWER: Duration = Duration::from_millis(100);
+
+/// A listener on loopback whose connections lead to a store. Dropped, it closes all of them.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    /// Taken when dropped, which ends the thread.
+    state: Option<watch::Sender<State>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What passed since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// Bytes of clients that were delivered to the store.
+    pub bytes_up: u64,
+    /// Bytes of the store that were delivered to clients.
+    pub bytes_down: u64,
+    /// Requests over plain HTTP whose head was seen, refused ones included.
+    pub requests: u64,
+    /// Requests that were answered 503 here.
+    pub requests_refused: u64,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct Shared {
+    to: SocketAddr,
+    up: Link,
+    down: Link,
+    counts: AtomicCounts,
+    /// The generation of weather that the listener follows.
+    followed: Mutex<u64>,
+    follows: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct AtomicCounts {
+    connections: AtomicU64,
+    bytes_up: AtomicU64,
+    bytes_down: AtomicU64,
+    requests: AtomicU64,
+    requests_refused: AtomicU64,
+}
+
+/// The weather, and what it did that lasts.
+#[derive(Clone, Debug, Default)]
+struct State {
+    weather: Arc<Weather>,
+    /// Grows with each weather.
+    generation: u64,
+    /// Connections with a lower number are dead for ever.
+    dead_below: u64,
+}
+
+impl Proxy {
+    /// On the way to this server, from a port of its own on 127.0.0.1, in clear weather.
+    ///
+    /// # Panics
+    /// No port, no thread.
+    pub fn start(to: SocketAddr) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let reserved = socket().expect("a socket");
+        reserved.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port of loopback");
+        let address = reserved.local_addr().expect("its number");
+        let listener = {
+            let _in_runtime = runtime.enter();
+            listen(address).expect("listen on loopback")
+        };
+        let (state, receiver) = watch::channel(State::default());
+        let shared = Arc::new(Shared {
+            to,
+            up: Link::new(),
+            down: Link::new(),
+            counts: AtomicCounts::default(),
+            followed: Mutex::new(0),
+            follows: Condvar::new(),
+        });
+        let thread = std::thread::Builder::new().name("fault-proxy".to_owned());
+        let of_thread = Arc::clone(&shared);
+        let thread = thread.spawn(move || {
+            // Holds the port while nobody listens on it.
+            let _reserved = reserved;
+            runtime.block_on(serve(address, listener, of_thread, receiver));
+        });
+        Self { address, shared, state: Some(state), thread: Some(thread.expect("a thread")) }
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Changes the weather, also for connections that are open. Once it returns, new connections meet the new weather, and no piece
+    /// (16 KiB) but the one being written passes by the old one.
+    ///
+    /// # Panics
+    /// The proxy's thread is gone.
+    pub fn set(&self, weather: Weather) {
+        let Some(state) = &self.state else { return };
+        let mut generation = 0;
+        state.send_modify(|state| {
+            state.generation += 1;
+            if weather.half_open {
+                state.dead_below = self.shared.counts.connections.load(Ordering::Relaxed);
+            }
+            state.weather = Arc::new(weather);
+            generation = state.generation;
+        });
+        let followed = self.shared.followed.lock().expect("the lock of a thread that lives");
+        let wait =
+            self.shared.follows.wait_timeout_while(followed, crate::until::LIMIT, |at| *at < generation);
+        let (_followed, waited) = wait.expect("the lock of a thread that lives");
+        assert!(!waited.timed_out(), "the fault proxy does not follow the weather");
+    }
+
+    /// What passed since the start.
+    pub fn counts(&self) -> Counts {
+        let AtomicCounts { connections, bytes_up, bytes_down, requests, requests_refused } =
+            &self.shared.counts;
+        let value = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counts {
+            connections: value(connections),
+            bytes_up: value(bytes_up),
+            bytes_down: value(bytes_down),
+            requests: value(requests),
+            requests_refused: value(requests_refused),
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state = None;
+        let ended = self.thread.take().map(JoinHandle::join);
+        if let Some(Err(_)) = ended
+            && !std::thread::panicking()
+        {
+            panic!("the fault proxy panicked");
+        }
+    }
+}
+
+/// With small buffers, and a port that another socket of ours may listen on.
+fn socket() -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseport(true)?;
+    socket.set_recv_buffer_size(SOCKET_BUFFER)?;
+    socket.set_send_buffer_size(SOCKET_BUFFER)?;
+    Ok(socket)
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket()?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_recv_buffer_size(SOCKET_BUFFER)?;
+    socket.set_send_buffer_size(SOCKET_BUFFER)?;
+    let stream = socket.connect(to).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Listens as the weather has it, until the proxy is dropped.
+async fn serve(
+    address: SocketAddr,
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    mut state: watch::Receiver<State>,
+) {
+    let mut connections = JoinSet::new();
+    let mut open = Some(listener);
+    let mut is_silent = false;
+    // Fills the listener's queue while SYNs are to go unanswered.
+    let mut _filler: Option<TcpStream> = None;
+    let mut filled_from = None;
+    loop {
+        let State { weather, generation, .. } = state.borrow_and_update().clone();
+        if weather.passage == Passage::Refused {
+            open = None;
+        } else if open.is_none() {
+            open = Some(listen(address).expect("listen again on the reserved port"));
+        }
+        let silent = weather.passage == Passage::SilentSyns;
+        if let Some(listener) = open.as_ref().filter(|_| silent != is_silent) {
+            // Linux drops the SYNs of a listener whose queue is full, and one connection fills a queue of length 0.
+            rustix::net::listen(listener, if silent { 0 } else { BACKLOG as i32 }).expect("change the queue");
+            if silent {
+                let filler = timeout(NO_ANSWER, TcpStream::connect(address)).await.ok().and_then(Result::ok);
+                filled_from = filler.as_ref().and_then(|filler| filler.local_addr().ok());
+                _filler = filler;
+            } else {
+                _filler = None;
+            }
+        }
+        is_silent = silent && open.is_some();
+        *shared.followed.lock().expect("the lock of a test that lives") = generation;
+        shared.follows.notify_all();
+        loop {
+            let accepted = async {
+                match &open {
+                    Some(listener) if !silent => listener.accept().await,
+                    _ => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                changed = state.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                accepted = accepted => match accepted {
+                    Ok((_, from)) if Some(from) == filled_from => filled_from = None,
+                    Ok((client, _)) => {
+                        let number = shared.counts.connections.fetch_add(1, Ordering::Relaxed);
+                        let _ = client.set_nodelay(true);
+                        connections.spawn(connection::carry(number, client, Arc::clone(&shared), state.clone()));
+                    }
+                    // No descriptor is left, say: some connection will end.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                },
+                Some(ended) = connections.join_next() => ended.expect("a connection of the fault proxy panicked"),
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What the way to the store is like: data, set from the test, read by every connection.
+
+use std::time::Duration;
+
+/// The weather between a mount and its store. Begins clear; each method adds one thing, later ones of the same kind win.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weather {
+    pub(super) passage: Passage,
+    pub(super) half_open: bool,
+    pub(super) unavailable: Option<Unavailable>,
+    pub(super) latency: Duration,
+    pub(super) rate: Option<u64>,
+    pub(super) answers: Answers,
+}
+
+/// Whether bytes and connections pass at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Passage {
+    #[default]
+    Open,
+    Refused,
+    BlackHole,
+    SilentSyns,
+}
+
+/// Which requests are answered 503.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Unavailable {
+    pub(super) share: f64,
+    pub(super) seed: u64,
+    pub(super) retry_after: Option<String>,
+}
+
+impl Unavailable {
+    /// Whether the request of this number, counted from the start of the proxy, is struck.
+    pub(super) fn strikes(&self, request: u64) -> bool {
+        // splitmix64, so that a share strikes without a pattern and the same seed strikes the same requests.
+        let z = self.seed.wrapping_add(request.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / ((1u64 << 53) as f64) < self.share
+    }
+}
+
+/// What becomes of the bytes that come from the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Answers {
+    #[default]
+    Pass,
+    ResetAfter(u64),
+    StallAfter(u64),
+    Drip {
+        bytes: u64,
+        every: Duration,
+    },
+}
+
+/// One step of passing an answer on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// So many bytes pass now.
+    pub(super) bytes: usize,
+    pub(super) then: Then,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    GoOn,
+    Reset,
+    /// For this long, or until the weather changes.
+    Pause(Duration),
+    /// Until the weather changes.
+    Stall,
+}
+
+impl Answers {
+    /// What happens to `waiting` bytes on a connection where `passed` bytes of answers passed in this weather.
+    pub(super) fn step(self, passed: u64, waiting: usize) -> Step {
+        let up_to = |limit: u64, then: Then| {
+            let room = limit.saturating_sub(passed);
+            let bytes = usize::try_from(room).unwrap_or(usize::MAX).min(waiting);
+            let then = if bytes as u64 == room { then } else { Then::GoOn };
+            Step { bytes, then }
+        };
+        match self {
+            Self::Pass => Step { bytes: waiting, then: Then::GoOn },
+            Self::ResetAfter(limit) => up_to(limit, Then::Reset),
+            Self::StallAfter(limit) => up_to(limit, Then::Stall),
+            Self::Drip { bytes, every } => {
+                let bytes = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX).min(waiting);
+                Step { bytes, then: Then::Pause(every) }
+            }
+        }
+    }
+}
+
+impl Weather {
+    /// Everything passes at once, and what earlier weather held goes on.
+    pub fn clear() -> Self {
+        Self::default()
+    }
+
+    /// Nothing listens: connects are refused (RST), connections that are open are reset. The port stays ours, so that the same
+    /// address answers again later.
+    #[must_use]
+    pub fn refused(mut self) -> Self {
+        self.passage = Passage::Refused;
+        self
+    }
+
+    /// Connections are opened, nothing passes in either direction, nothing is closed. What waits passes in later weather.
+    #[must_use]
+    pub fn black_hole(mut self) -> Self {
+        self.passage = Passage::BlackHole;
+        self
+    }
+
+    /// As [`Weather::black_hole`], and new connections are not even opened: the kernel drops their SYN. In later weather a client's
+    /// next SYN is answered; Linux repeats it after 1, 3 and 7 seconds.
+    #[must_use]
+    pub fn silent_syns(mut self) -> Self {
+        self.passage = Passage::SilentSyns;
+        self
+    }
+
+    /// Connections that are open when this is set are dead for ever, whatever the weather later: nothing passes, nothing is closed,
+    /// as when a firewall forgets them. New ones work.
+    #[must_use]
+    pub fn half_open(mut self) -> Self {
+        self.half_open = true;
+        self
+    }
+
+    /// Each HTTP request is answered `503 SlowDown` by the proxy, with this `Retry-After` if any, once its body was taken and thrown
+    /// away; the connection is kept. A request whose head passed before goes on. Needs plain HTTP/1.1 and bodies with a
+    /// Content-Length: TLS and chunked requests pass.
+    #[must_use]
+    pub fn unavailable(mut self, retry_after: Option<String>) -> Self {
+        self.unavailable = Some(Unavailable { share: 1.0, seed: 0, retry_after });
+        self
+    }
+
+    /// As [`Weather::unavailable`] for this share of the requests, from 0 to 1. The same seed strikes the same requests, by the
+    /// order in which they come.
+    #[must_use]
+    pub fn unavailable_share(mut self, share: f64, seed: u64) -> Self {
+        self.unavailable = Some(Unavailable { share, seed, retry_after: None });
+        self
+    }
+
+    /// Adds this to each round trip, half of it in each direction. A connection's handshake is not delayed: the kernel answers it.
+    #[must_use]
+    pub fn latency(mut self, round_trip: Duration) -> Self {
+        self.latency = round_trip;
+        self
+    }
+
+    /// At most so many bytes a second in each direction, all connections together; those that have bytes waiting get equal shares.
+    /// At most 64 KiB of a connection's bytes wait here in each direction, the kernel's buffers aside (64 KiB each).
+    ///
+    /// # Panics
+    /// A rate of 0: that is a black hole.
+    #[must_use]
+    pub fn rate(mut self, bytes_per_second: u64) -> Self {
+        assert!(bytes_per_second > 0, "a rate of 0 is a black hole");
+        self.rate = Some(bytes_per_second);
+        self
+    }
+
+    /// Each connection is reset (RST) once so many bytes of answers, heads included, passed on it, counted from now. 0: with the
+    /// first byte that would pass.
+    #[must_use]
+    pub fn reset_answers_after(mut self, bytes: u64) -> Self {
+        self.answers = Answers::ResetAfter(bytes);
+        self
+    }
+
+    /// On each connection answers stop once so many bytes of them passed, counted from now. Nothing is closed; requests pass. Later
+    /// weather lets the rest pass.
+    #[must_use]
+    pub fn stall_answers_after(mut self, bytes: u64) -> Self {
+        self.answers = Answers::StallAfter(bytes);
+        self
+    }
+
+    /// Requests reach the store, no byte of an answer comes back. Later weather lets the answers pass.
+    #[must_use]
+    pub fn never_answered(self) -> Self {
+        self.stall_answers_after(0)
+    }
+
+    /// On each connection answers pass in drips: so many bytes, then a pause.
+    #[must_use]
+    pub fn drip(mut self, bytes: u64, every: Duration) -> Self {
+        self.answers = Answers::Drip { bytes, every };
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_cut_at_its_byte_wherever_the_pieces_end() {
+        let answers = Answers::ResetAfter(10);
+        assert_eq!(answers.step(0, 4), Step { bytes: 4, then: Then::GoOn });
+        assert_eq!(answers.step(4, 6), Step { bytes: 6, then: Then::Reset });
+        assert_eq!(answers.step(4, 60), Step { bytes: 6, then: Then::Reset });
+        assert_eq!(answers.step(11, 5), Step { bytes: 0, then: Then::Reset });
+        assert_eq!(Answers::StallAfter(0).step(0, 5), Step { bytes: 0, then: Then::Stall });
+        assert_eq!(Answers::Pass.step(1 << 40, 5), Step { bytes: 5, then: Then::GoOn });
+        let every = Duration::from_millis(1);
+        let drip = Answers::Drip { bytes: 2, every };
+        assert_eq!(drip.step(9, 5), Step { bytes: 2, then: Then::Pause(every) });
+    }
+
+    #[test]
+    fn a_share_strikes_its_share_and_a_seed_the_same_requests() {
+        let some = |share, seed| {
+            let unavailable = Unavailable { share, seed, retry_after: None };
+            (0..10_000).map(|n| unavailable.strikes(n)).collect::<Vec<_>>()
+        };
+        let struck = some(0.3, 7).iter().filter(|struck| **struck).count();
+        assert!((2_800..3_200).contains(&struck), "{struck}");
+        assert_eq!(some(0.3, 7), some(0.3, 7));
+        assert_ne!(some(0.3, 7), some(0.3, 8));
+        assert!(some(1.0, 1).iter().all(|struck| *struck) && !some(0.0, 1).contains(&true));
+    }
+}
