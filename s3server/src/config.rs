@@ -1,4 +1,4 @@
-//! What a server is started with.
+//! The configuration of a server.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,6 +23,10 @@ pub struct Config {
     pub faults: FaultPlan,
     /// The domain whose subdomains are buckets (`BUCKET.DOMAIN`); path style works either way.
     pub domain: Option<String>,
+    /// Behaves as S3 does where this server is otherwise easier on clients: README, "Strict mode".
+    pub strict: bool,
+    /// Allows nothing but the keys below this prefix, and answers 403 to everything else: README, "Policy".
+    pub policy_prefix: Option<String>,
 }
 
 impl Config {
@@ -36,7 +40,15 @@ impl Config {
             buckets: Vec::new(),
             faults: FaultPlan::new(),
             domain: None,
+            strict: false,
+            policy_prefix: None,
         }
+    }
+
+    /// Strict.
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
     }
 
     /// Also makes this bucket.
@@ -56,6 +68,8 @@ impl fmt::Debug for Config {
             .field("buckets", &self.buckets)
             .field("faults", &self.faults)
             .field("domain", &self.domain)
+            .field("strict", &self.strict)
+            .field("policy_prefix", &self.policy_prefix)
             .finish()
     }
 }

@@ -1,4 +1,4 @@
-//! Faults as data: which requests are to go wrong, and how.
+//! Faults as data: which requests fail, and how.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,6 +48,12 @@ pub enum Effect {
         /// S3 error code, as `SlowDown`.
         code: String,
     },
+    /// Answered with status 503 and code `SlowDown`, as S3 throttles; nothing is done.
+    SlowDown {
+        /// Value of the header `Retry-After`: seconds or a date; absent without one.
+        #[serde(default)]
+        retry_after: Option<String>,
+    },
     /// Answered with status 200 and an error as the body, as S3 may do for CompleteMultipartUpload and CopyObject;
     /// nothing is done.
     OkWithError {
@@ -89,10 +95,17 @@ pub enum Effect {
         /// Milliseconds.
         for_ms: u64,
     },
+    /// The work of a CompleteMultipartUpload takes longer, and goes on when the client has left.
+    Slow {
+        /// Milliseconds.
+        for_ms: u64,
+    },
     /// If-Match of a GetObject is not looked at.
     IgnoreIfMatch,
     /// Range of a GetObject is not looked at: the whole object, status 200.
     IgnoreRange,
+    /// The encryption that a PutObject or CreateMultipartUpload asks for is not looked at: the object is stored without.
+    IgnoreSse,
     /// The request is carried out, then the connection is reset instead of an answer.
     DropAnswer,
 }
@@ -189,6 +202,15 @@ impl FaultPlan {
     }
 }
 
+/// How much longer the work takes.
+pub(crate) fn slow(effects: &[Effect]) -> Duration {
+    let longer = |effect: &Effect| match effect {
+        Effect::Slow { for_ms } => *for_ms,
+        _ => 0,
+    };
+    Duration::from_millis(effects.iter().map(longer).sum())
+}
+
 /// How long the answer waits.
 pub(crate) fn delay(effects: &[Effect]) -> Duration {
     let wait = |effect: &Effect| match effect {
@@ -227,11 +249,12 @@ mod tests {
                  "effect": {"error": {"status": 503, "code": "SlowDown"}}},
                 {"effect": "wrong_etag"},
                 {"effect": {"reset": {}}},
-                {"effect": {"stall": {"after_bytes": 10, "for_ms": 5}}}
+                {"effect": {"stall": {"after_bytes": 10, "for_ms": 5}}},
+                {"effect": {"slow_down": {"retry_after": "2"}}}
             ]"#,
         )
         .unwrap();
-        assert_eq!(plan.lock().len(), 4);
+        assert_eq!(plan.lock().len(), 5);
         assert_eq!(plan.lock()[2].fault.effect, Effect::Reset { after_bytes: None });
     }
 

@@ -6,8 +6,8 @@
 //!             +----------- fault.rs, requests.rs ----+
 //! ```
 //!
-//! It keeps what S3 promises about one object: reads, conditions, checksums, multipart, listings. It has no versions,
-//! no policies, no users but one, and no TLS; what it does not know it answers with 501, never with something similar.
+//! It keeps S3's promises about one object: reads, conditions, checksums, multipart, listings. It has one user, and no versions,
+//! policies or TLS. It answers 501 to every unknown request, and never does something similar instead.
 
 mod api;
 mod config;

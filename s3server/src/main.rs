@@ -43,6 +43,12 @@ struct Args {
     /// Domain whose subdomains are buckets
     #[arg(long, value_name = "DOMAIN")]
     domain: Option<String>,
+    /// Behave as S3 does where this server is otherwise easier on clients (see the README)
+    #[arg(long)]
+    strict: bool,
+    /// Answer 403 to everything but keys below this prefix
+    #[arg(long, value_name = "PREFIX")]
+    policy_prefix: Option<String>,
     /// Write the port here once it listens
     #[arg(long, value_name = "FILE")]
     port_file: Option<PathBuf>,
@@ -70,6 +76,8 @@ fn serve(args: Args) -> anyhow::Result<()> {
     config.buckets = args.buckets;
     config.access_key = args.access_key;
     config.domain = args.domain;
+    config.strict = args.strict;
+    config.policy_prefix = args.policy_prefix;
     match secret(args.secret_key_file.as_deref())? {
         Some(secret) => config.secret_key = secret,
         None => anyhow::ensure!(
@@ -103,7 +111,7 @@ fn secret(file: Option<&Path>) -> anyhow::Result<Option<String>> {
     Ok(Some(secret.to_owned()))
 }
 
-/// Who waits for the file finds it whole.
+/// Renames the file into place, so that a process that waits for it finds it whole.
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let temporary = path.with_extension("tmp");
     fs::write(&temporary, text)?;

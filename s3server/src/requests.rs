@@ -1,4 +1,4 @@
-//! What the server was asked: counts that tests compare with what they expected to cost.
+//! Counts of requests to the server, which tests compare with the expected number.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -10,7 +10,7 @@ use s3s::service::S3ServiceBuilder;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::api::{Folder, Gate, OneKey};
+use crate::api::{Folder, Gate, OneKey, Policy};
 use crate::config::Config;
 use crate::fault::FaultPlan;
 use crate::requests::RequestLog;
@@ -51,9 +51,10 @@ impl Server {
             }
         }
         let log = RequestLog::default();
-        let mut builder = S3ServiceBuilder::new(Folder::new(store));
+        let policy = Policy::new(config.policy_prefix.clone());
+        let mut builder = S3ServiceBuilder::new(Folder::new(store, config.strict, policy.clone()));
         builder.set_auth(OneKey::new(&config.access_key, &config.secret_key));
-        builder.set_access(Gate::new(config.faults.clone(), log.clone()));
+        builder.set_access(Gate::new(config.faults.clone(), log.clone(), policy));
         if let Some(domain) = &config.domain {
             let host = SingleDomain::new(domain)
                 .with_context(|| format!("`{domain}` can't be a domain for buckets"))?;

@@ -25,6 +25,7 @@ impl Folder {
         if objects.len() > KEYS_MAX {
             return Err(S3Error::with_message(S3ErrorCode::MalformedXML, "More than 1000 keys."));
         }
+        let policy = self.policy.clone();
         let outcomes = self
             .blocking(move |store| {
                 let bucket = store.bucket(&input.bucket)?;
@@ -32,7 +33,9 @@ impl Folder {
                     let outcome = if object.version_id.as_ref().is_some_and(|id| id != "null") {
                         Err(unknown("object versions"))
                     } else {
-                        condition(object.e_tag.map(ETagCondition::ETag), None)
+                        policy
+                            .allows(&object.key)
+                            .and_then(|()| condition(object.e_tag.map(ETagCondition::ETag), None))
                             .and_then(|if_| bucket.delete(&object.key, &if_).map_err(to_s3))
                     };
                     (object.key, outcome)

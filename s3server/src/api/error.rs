@@ -1,4 +1,4 @@
-//! The one table from what the folder says to what S3 says.
+//! The one table from errors of the folder to errors of S3.
 
 use s3s::{S3Error, S3ErrorCode, StdError};
 
@@ -19,6 +19,11 @@ pub(super) fn to_s3(error: Error) -> S3Error {
         Error::Precondition => {
             S3Error::with_message(Code::PreconditionFailed, "A condition of the request does not hold.")
         }
+        Error::Conflict => named(
+            http::StatusCode::CONFLICT,
+            "ConditionalRequestConflict",
+            "The object was changed by another request meanwhile. Send the request again.",
+        ),
         Error::InvalidPart(number) => S3Error::with_message(
             Code::InvalidPart,
             format!("Part {number} was not uploaded, or its ETag or checksum is another one."),

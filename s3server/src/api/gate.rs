@@ -1,10 +1,11 @@
-//! The door: counts requests, lets faults strike, and refuses what the server would otherwise misread.
+//! The gate: counts requests, applies faults, and refuses requests that the server would otherwise misread.
 
 use http::{HeaderMap, StatusCode};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
+use super::Policy;
 use super::error::{named, unknown};
 use crate::fault::{Effect, FaultPlan};
 use crate::requests::RequestLog;
@@ -14,11 +15,12 @@ use crate::wire::Exchange;
 pub(crate) struct Gate {
     faults: FaultPlan,
     log: RequestLog,
+    policy: Policy,
 }
 
 impl Gate {
-    pub(crate) fn new(faults: FaultPlan, log: RequestLog) -> Self {
-        Self { faults, log }
+    pub(crate) fn new(faults: FaultPlan, log: RequestLog, policy: Policy) -> Self {
+        Self { faults, log, policy }
     }
 }
 
@@ -65,10 +67,12 @@ impl S3Access for Gate {
         for effect in effects {
             match effect {
                 Effect::Error { status, code } => return Err(ordered(status, &code)),
+                Effect::SlowDown { retry_after } => return Err(slow_down(retry_after.as_deref())),
                 Effect::OkWithError { code } => return Err(ordered(200, &code)),
                 _ => {}
             }
         }
+        self.policy.allows_operation(operation, cx.s3_path().get_object_key())?;
         check_query(operation, cx.uri().query().unwrap_or(""))?;
         check_headers(cx.headers())
     }
@@ -78,6 +82,14 @@ impl S3Access for Gate {
 fn ordered(status: u16, code: &str) -> S3Error {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     named(status, code, "A fault asked for this error.")
+}
+
+fn slow_down(retry_after: Option<&str>) -> S3Error {
+    let mut error = S3Error::with_message(S3ErrorCode::SlowDown, "Please reduce your request rate.");
+    if let Some(value) = retry_after.and_then(|value| http::HeaderValue::from_str(value).ok()) {
+        error.set_headers([(http::header::RETRY_AFTER, value)].into_iter().collect());
+    }
+    error
 }
 
 /// What S3 or a client may add to any request: the operation's name, and signatures in the URL.
@@ -150,7 +162,6 @@ fn check_query(operation: &str, query: &str) -> S3Result<()> {
 const REFUSED: &[&str] = &[
     "x-amz-write-offset-bytes",
     "x-amz-rename-source",
-    "x-amz-server-side-encryption",
     "x-amz-server-side-encryption-customer-algorithm",
     "x-amz-copy-source-server-side-encryption-customer-algorithm",
     "x-amz-tagging",

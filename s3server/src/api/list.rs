@@ -21,6 +21,7 @@ impl Folder {
     pub(super) async fn list_objects_v2_(&self, input: ListObjectsV2Input) -> Answer<ListObjectsV2Output> {
         let names = Names::new(input.encoding_type)?;
         let prefix = input.prefix.unwrap_or_default();
+        self.policy.allows(&prefix)?;
         let from = match (&input.continuation_token, &input.start_after) {
             (Some(token), _) => {
                 decode(token).ok_or_else(|| argument("The continuation token is not ours."))?
@@ -60,6 +61,7 @@ impl Folder {
     pub(super) async fn list_objects_(&self, input: ListObjectsInput) -> Answer<ListObjectsOutput> {
         let names = Names::new(input.encoding_type)?;
         let prefix = input.prefix.unwrap_or_default();
+        self.policy.allows(&prefix)?;
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let marker = input.marker.unwrap_or_default();
         let query = Query {
@@ -136,7 +138,12 @@ impl Names {
     }
 
     pub(super) fn write(&self, name: &str) -> String {
-        if self.encoded { utf8_percent_encode(name, PLAIN).to_string() } else { name.to_owned() }
+        if self.encoded {
+            // S3 writes a space as `+`, and a plus sign as `%2B`.
+            utf8_percent_encode(name, PLAIN).to_string().replace("%20", "+")
+        } else {
+            name.to_owned()
+        }
     }
 
     pub(super) fn encoding_type(&self) -> Option<EncodingType> {
@@ -214,6 +221,6 @@ mod tests {
     #[test]
     fn encoded_names_are_plain_ascii() {
         let names = Names { encoded: true };
-        assert_eq!(names.write("a b/é\0\n+%"), "a%20b/%C3%A9%00%0A%2B%25");
+        assert_eq!(names.write("a b/é\0\n+%"), "a+b/%C3%A9%00%0A%2B%25");
     }
 }

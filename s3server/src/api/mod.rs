@@ -10,28 +10,37 @@ mod gate;
 mod list;
 mod multipart;
 mod object;
+mod policy;
 mod read;
 mod receive;
+mod sse;
 mod write;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
 pub(crate) use self::gate::{Gate, OneKey};
+pub(crate) use self::policy::Policy;
 use self::read::Pool;
+use crate::fault;
 use crate::store::{self, Store};
+use crate::wire::Exchange;
 
 /// The folder as s3s sees it.
 pub(crate) struct Folder {
     store: Arc<Store>,
     pool: Arc<Pool>,
+    /// Whether it behaves as S3 also where that is harder on clients.
+    strict: bool,
+    policy: Policy,
 }
 
 impl Folder {
-    pub(crate) fn new(store: Arc<Store>) -> Self {
-        Self { store, pool: Arc::default() }
+    pub(crate) fn new(store: Arc<Store>, strict: bool, policy: Policy) -> Self {
+        Self { store, pool: Arc::default(), strict, policy }
     }
 
     /// Runs what may wait for the disk on a thread that may.
@@ -123,7 +132,8 @@ impl S3 for Folder {
         &self,
         req: S3Request<CompleteMultipartUploadInput>,
     ) -> Answer<CompleteMultipartUploadOutput> {
-        self.complete_multipart_upload_(req.input).await
+        let longer = req.extensions.get::<Exchange>().map_or(Duration::ZERO, |e| fault::slow(e.effects()));
+        self.complete_multipart_upload_(req.input, longer).await
     }
 
     async fn abort_multipart_upload(

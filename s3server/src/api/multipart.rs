@@ -1,13 +1,16 @@
 //! Multipart uploads.
 
+use std::time::Duration;
+
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::error::{invalid, to_s3};
 use super::list::Names;
 use super::object::{ReadConditions, check_key, checksum, condition, etag, meta_of, sum_of};
-use super::receive::Announced;
-use super::write::hash;
+use super::receive::{Announced, PUT_MAX};
+use super::sse::echo;
+use super::write::{hash, md5_of};
 use super::{Answer, Folder};
 use crate::store::meta::Meta;
 use crate::store::{self, Condition, NewUpload, Store, Upload, Wanted, append};
@@ -22,7 +25,7 @@ impl Folder {
         &self,
         req: S3Request<CreateMultipartUploadInput>,
     ) -> Answer<CreateMultipartUploadOutput> {
-        let S3Request { input, headers, .. } = req;
+        let S3Request { input, headers, extensions, .. } = req;
         check_key(&input.key)?;
         self.store.bucket(&input.bucket).map_err(to_s3)?;
         let algorithm = match &input.checksum_algorithm {
@@ -37,17 +40,20 @@ impl Folder {
         let new = NewUpload {
             bucket: input.bucket.clone(),
             key: input.key.clone(),
-            meta: meta_of(&headers, input.metadata, class)?,
+            meta: Meta { sse: self.sse(&headers, &extensions)?, ..meta_of(&headers, input.metadata, class)? },
             algorithm,
             full_object,
         };
         let upload = self.blocking(move |store| store.create_upload(new)).await?;
+        let (server_side_encryption, ssekms_key_id) = echo(upload.started_with().meta.sse.as_ref());
         Ok(S3Response::new(CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
             upload_id: Some(upload.id().to_owned()),
             checksum_algorithm: input.checksum_algorithm,
             checksum_type: algorithm.map(|_| checksum_type(full_object)),
+            server_side_encryption,
+            ssekms_key_id,
             ..CreateMultipartUploadOutput::default()
         }))
     }
@@ -70,6 +76,7 @@ impl Folder {
         let received = self.receive(input.body, announced, agreed.unwrap_or(Algorithm::Crc64Nvme)).await?;
         let etag_ = received.md5.unwrap_or_else(|| self.store.new_etag());
         let sums = checksum(Some(&received.sum));
+        let (server_side_encryption, ssekms_key_id) = echo(upload.started_with().meta.sse.as_ref());
         let part = self.blocking(move |_| upload.store(number, received.staged, etag_, received.sum)).await?;
         Ok(S3Response::new(UploadPartOutput {
             e_tag: Some(etag(&part.etag)),
@@ -78,6 +85,8 @@ impl Folder {
             checksum_crc64nvme: sums.checksum_crc64nvme,
             checksum_sha1: sums.checksum_sha1,
             checksum_sha256: sums.checksum_sha256,
+            server_side_encryption,
+            ssekms_key_id,
             ..UploadPartOutput::default()
         }))
     }
@@ -107,6 +116,12 @@ impl Folder {
                 inside.ok_or_else(|| S3Error::new(S3ErrorCode::InvalidRange))?
             }
         };
+        if range.end - range.start > PUT_MAX {
+            return Err(invalid(
+                "The specified copy range is larger than the maximum allowable size: 5368709120.",
+            ));
+        }
+        let strict = self.strict;
         let part = self
             .blocking(move |store| {
                 let staged = store.stage()?;
@@ -116,7 +131,8 @@ impl Folder {
                 append(&file, range.start, &target, 0, size).map_err(copying)?;
                 let algorithm = upload.started_with().algorithm.unwrap_or(Algorithm::Crc64Nvme);
                 let sum = hash(&target, size, algorithm).map_err(copying)?;
-                upload.store(number, staged, store.new_etag(), sum)
+                let etag = if strict { md5_of(&target, size).map_err(copying)? } else { store.new_etag() };
+                upload.store(number, staged, etag, sum)
             })
             .await?;
         let sums = checksum(part.sum.as_ref());
@@ -138,6 +154,7 @@ impl Folder {
     pub(super) async fn complete_multipart_upload_(
         &self,
         input: CompleteMultipartUploadInput,
+        longer: Duration,
     ) -> Answer<CompleteMultipartUploadOutput> {
         let if_ = condition(input.if_match, input.if_none_match)?;
         let claimed = sum_of([
@@ -151,12 +168,31 @@ impl Folder {
         let parts = input.multipart_upload.and_then(|u| u.parts).unwrap_or_default();
         let wanted = parts.into_iter().map(wanted_part).collect::<S3Result<Vec<_>>>()?;
         let (bucket, key, id) = (input.bucket.clone(), input.key.clone(), input.upload_id);
+        let before = self.before(&*self.store.bucket(&bucket).map_err(to_s3)?, &key, &if_);
+        // Strict: an upload that was completed is gone, and only a HEAD says what became of it.
+        let remembers = !self.strict;
         let meta = self
-            .blocking(move |store| match store.upload(&bucket, &key, &id) {
-                Ok(upload) => complete(store, &upload, &wanted, claimed.as_ref(), size, &if_),
-                Err(error) => completed_before(store, &bucket, &key, &id).ok_or(error),
+            .blocking(move |store| {
+                let done = || completed_before(store, &bucket, &key, &id).filter(|_| remembers);
+                match store.upload(&bucket, &key, &id) {
+                    Ok(upload) => {
+                        // One after the other: a second Complete beside the first would make a second object.
+                        let _turn = upload.completing();
+                        if let Some(meta) = done() {
+                            return Ok(meta);
+                        }
+                        std::thread::sleep(longer);
+                        let completed = complete(store, &upload, &wanted, claimed.as_ref(), size, &if_);
+                        completed.map_err(|error| match store.bucket(&bucket) {
+                            Ok(bucket) => before.judge(error, &bucket, &key),
+                            Err(_) => error,
+                        })
+                    }
+                    Err(error) => done().ok_or(error),
+                }
             })
             .await?;
+        let (server_side_encryption, ssekms_key_id) = echo(meta.sse.as_ref());
         let sums = checksum(meta.sum.as_ref());
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             location: Some(format!("/{}/{}", input.bucket, input.key)),
@@ -169,6 +205,8 @@ impl Folder {
             checksum_sha1: sums.checksum_sha1,
             checksum_sha256: sums.checksum_sha256,
             checksum_type: sums.checksum_type,
+            server_side_encryption,
+            ssekms_key_id,
             ..CompleteMultipartUploadOutput::default()
         }))
     }
@@ -236,6 +274,7 @@ impl Folder {
         self.store.bucket(&input.bucket).map_err(to_s3)?;
         let names = Names::new(input.encoding_type)?;
         let prefix = input.prefix.unwrap_or_default();
+        self.policy.allows(&prefix)?;
         if input.delimiter.as_ref().is_some_and(|d| !d.is_empty()) {
             return Err(super::error::unknown("a delimiter of ListMultipartUploads"));
         }
@@ -394,7 +433,8 @@ fn full_object(algorithm: Option<Algorithm>, kind: Option<&str>) -> S3Result<boo
     let Some(algorithm) = algorithm else {
         return Ok(false);
     };
-    match (algorithm, kind) {
+    // S3 and some clients write it in lower case, too.
+    match (algorithm, kind.map(str::to_ascii_uppercase).as_deref()) {
         (Algorithm::Crc64Nvme, None | Some("FULL_OBJECT")) => Ok(true),
         (_, None) => Ok(false),
         (Algorithm::Crc32 | Algorithm::Crc32c, Some("FULL_OBJECT")) => Ok(true),
@@ -432,6 +472,8 @@ mod tests {
         assert!(full_object(Some(Algorithm::Crc64Nvme), None).unwrap());
         assert!(!full_object(Some(Algorithm::Crc32c), None).unwrap());
         assert!(full_object(Some(Algorithm::Crc32), Some("FULL_OBJECT")).unwrap());
+        assert!(full_object(Some(Algorithm::Crc32c), Some("full_object")).unwrap());
+        assert!(!full_object(Some(Algorithm::Sha256), Some("Composite")).unwrap());
         assert!(full_object(Some(Algorithm::Sha256), Some("FULL_OBJECT")).is_err());
         assert!(full_object(Some(Algorithm::Crc64Nvme), Some("COMPOSITE")).is_err());
         assert!(full_object(Some(Algorithm::Crc32c), Some("SOMETHING")).is_err());

@@ -1,4 +1,4 @@
-//! What several operations on objects share: conditions, metadata of requests, checksums of answers.
+//! Parts that several operations on objects share: conditions, metadata of requests, checksums of answers.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

@@ -16,6 +16,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use tokio::task::JoinHandle;
 
 use super::object::{ReadConditions, checksum, etag};
+use super::sse::echo;
 use super::{Answer, Folder, error};
 use crate::fault::Effect;
 use crate::store::Entry;
@@ -33,7 +34,7 @@ impl Folder {
         let (ignore_if_match, ignore_range) = (struck(&Effect::IgnoreIfMatch), struck(&Effect::IgnoreRange));
         let input = req.input;
         let bucket = self.store.bucket(&input.bucket).map_err(error::to_s3)?;
-        let (file, entry) = bucket.read(&input.key).map_err(error::to_s3)?;
+        let (file, entry) = bucket.read(&input.key).map_err(|e| self.policy.of_read(error::to_s3(e)))?;
         let conditions = ReadConditions {
             if_match: input.if_match.filter(|_| !ignore_if_match),
             if_none_match: input.if_none_match,
@@ -52,6 +53,7 @@ impl Folder {
         let kept = |name: &str| meta.headers.get(name).cloned();
         let sum = meta.sum.as_ref().filter(|_| input.checksum_mode.is_some() && part.content_range.is_none());
         let sums = checksum(sum);
+        let (server_side_encryption, ssekms_key_id) = echo(meta.sse.as_ref());
         Ok(S3Response::new(GetObjectOutput {
             accept_ranges: Some("bytes".into()),
             body: Some(StreamingBlob::from(s3s::Body::http_body(body))),
@@ -73,6 +75,8 @@ impl Folder {
             last_modified: Some(entry.modified().into()),
             metadata: user_metadata(&entry),
             parts_count: part.count,
+            server_side_encryption,
+            ssekms_key_id,
             storage_class: meta.storage_class.clone().map(StorageClass::from),
             ..GetObjectOutput::default()
         }))
@@ -80,7 +84,7 @@ impl Folder {
 
     pub(super) fn head_object_(&self, input: HeadObjectInput) -> Answer<HeadObjectOutput> {
         let bucket = self.store.bucket(&input.bucket).map_err(error::to_s3)?;
-        let entry = bucket.head(&input.key).map_err(error::to_s3)?;
+        let entry = bucket.head(&input.key).map_err(|e| self.policy.of_read(error::to_s3(e)))?;
         let conditions = ReadConditions {
             if_match: input.if_match,
             if_none_match: input.if_none_match,
@@ -93,6 +97,7 @@ impl Folder {
         let kept = |name: &str| meta.headers.get(name).cloned();
         let sum = meta.sum.as_ref().filter(|_| input.checksum_mode.is_some() && part.content_range.is_none());
         let sums = checksum(sum);
+        let (server_side_encryption, ssekms_key_id) = echo(meta.sse.as_ref());
         let status = match part.content_range {
             Some(_) => http::StatusCode::PARTIAL_CONTENT,
             None => http::StatusCode::OK,
@@ -117,6 +122,8 @@ impl Folder {
             last_modified: Some(entry.modified().into()),
             metadata: user_metadata(&entry),
             parts_count: part.count,
+            server_side_encryption,
+            ssekms_key_id,
             storage_class: meta.storage_class.clone().map(StorageClass::from),
             ..HeadObjectOutput::default()
         };

@@ -1,4 +1,4 @@
-//! Receiving a body: into a temporary file, its checksums computed in the same pass and compared.
+//! Receives a body into a temporary file, and computes and compares its checksums in the same pass.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -18,6 +18,9 @@ use crate::sums::{Algorithm, Hasher, Sum, hex};
 
 /// Bytes collected before a thread hashes and writes them. Two such batches per upload are in memory at most.
 const BATCH: usize = 1 << 20;
+
+/// S3's limit of one PutObject, one part, one copy.
+pub(super) const PUT_MAX: u64 = 5 << 30;
 
 /// What a request says about the body it brings.
 #[derive(Debug)]
@@ -51,6 +54,11 @@ impl Announced {
                     .ok_or_else(|| invalid("The algorithm of x-amz-sdk-checksum-algorithm is not known."))?,
             ),
         };
+        let length = text("content-length").and_then(|value| value.parse().ok());
+        if length.is_some_and(|length: u64| length > PUT_MAX) {
+            let message = "Your proposed upload exceeds the maximum allowed size of 5 GiB.";
+            return Err(S3Error::with_message(S3ErrorCode::EntityTooLarge, message));
+        }
         let value = in_header.and_then(|a| text(a.header())).map(str::to_owned);
         if let (Some(algorithm), Some(value)) = (in_header, &value)
             && !(Sum { algorithm, value: value.clone() }).is_well_formed()
@@ -66,7 +74,7 @@ impl Announced {
             value,
             in_trailer: in_header.is_none() && in_trailer.is_some(),
             md5: md5.transpose()?,
-            length: text("content-length").and_then(|value| value.parse().ok()),
+            length,
             trailers,
         })
     }
@@ -81,7 +89,7 @@ impl Announced {
 pub(super) struct Received {
     pub(super) staged: Staged,
     pub(super) sum: Sum,
-    /// Of the bytes, when the client sent Content-MD5 (and it was right).
+    /// Of the bytes, when the client sent Content-MD5 (and it was right), and in strict mode.
     pub(super) md5: Option<String>,
 }
 
@@ -127,7 +135,8 @@ impl Folder {
         algorithm: Algorithm,
     ) -> S3Result<Received> {
         let staged = self.store.stage().map_err(to_s3)?;
-        let hasher = Hasher::new(announced.algorithm.unwrap_or(algorithm), announced.md5.is_some());
+        let hasher =
+            Hasher::new(announced.algorithm.unwrap_or(algorithm), announced.md5.is_some() || self.strict);
         let mut sink = Writing::Idle(Sink { staged, hasher, at: 0 });
         let mut batch: Vec<Bytes> = Vec::new();
         let mut collected = 0;
@@ -157,7 +166,7 @@ fn check(sink: Sink, announced: &Announced) -> S3Result<Received> {
         return Err(S3Error::new(S3ErrorCode::IncompleteBody));
     }
     let (sum, md5) = hasher.finish();
-    if md5 != announced.md5 {
+    if announced.md5.is_some() && md5 != announced.md5 {
         return Err(S3Error::with_message(
             S3ErrorCode::BadDigest,
             "The Content-MD5 you specified did not match what we received.",
@@ -220,6 +229,7 @@ mod tests {
         let in_header = Announced::of(&headers(&[("x-amz-checksum-crc32c", "AAAAAQ==")]), None).unwrap();
         assert_eq!(in_header.algorithm(), Some(Algorithm::Crc32c));
         assert!(!in_header.in_trailer);
+        assert!(Announced::of(&headers(&[("content-length", "5368709120")]), None).is_ok());
         let trailer = headers(&[("x-amz-trailer", "x-amz-checksum-crc64nvme")]);
         let in_trailer = Announced::of(&trailer, None).unwrap();
         assert_eq!(in_trailer.algorithm(), Some(Algorithm::Crc64Nvme));
@@ -233,6 +243,7 @@ mod tests {
             &[("x-amz-checksum-crc32c", "AAAAAQ=="), ("x-amz-checksum-crc32", "AAAAAQ==")],
             &[("content-md5", "AAAAAQ==")],
             &[("x-amz-sdk-checksum-algorithm", "CRC7")],
+            &[("content-length", "5368709121")],
         ] {
             assert!(Announced::of(&headers(pairs), None).is_err(), "{pairs:?}");
         }

@@ -1,20 +1,24 @@
-//! PutObject and CopyObject.
+//! PutObject and CopyObject, and what of them multipart uploads share.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
+use http::{Extensions, HeaderMap};
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result};
 
 use super::error::{invalid, to_s3, unknown};
 use super::object::{ReadConditions, check_key, checksum, condition, etag, meta_of};
-use super::receive::Announced;
+use super::receive::{Announced, PUT_MAX};
+use super::sse::{self, echo};
 use super::{Answer, Folder};
-use crate::store::meta::Meta;
-use crate::store::{self, Entry, append};
-use crate::sums::{Algorithm, Hasher, Sum};
+use crate::fault::Effect;
+use crate::store::meta::{Meta, Sse};
+use crate::store::{self, Bucket, Entry, append};
+use crate::sums::{Algorithm, Hasher, Sum, hex};
+use crate::wire::Exchange;
 
 /// The checksum S3 gives an object when the client chose none.
 const DEFAULT: Algorithm = Algorithm::Crc64Nvme;
@@ -23,19 +27,27 @@ const HASH_PIECE: usize = 1 << 20;
 
 impl Folder {
     pub(super) async fn put_object_(&self, req: S3Request<PutObjectInput>) -> Answer<PutObjectOutput> {
-        let S3Request { input, headers, trailing_headers, .. } = req;
+        let S3Request { input, headers, trailing_headers, extensions, .. } = req;
         check_key(&input.key)?;
         let if_ = condition(input.if_match, input.if_none_match)?;
-        let meta = meta_of(&headers, input.metadata, input.storage_class.map(|c| c.as_str().to_owned()))?;
+        let class = input.storage_class.map(|class| class.as_str().to_owned());
+        let meta =
+            Meta { sse: self.sse(&headers, &extensions)?, ..meta_of(&headers, input.metadata, class)? };
         let announced = Announced::of(&headers, trailing_headers)?;
         let bucket = self.store.bucket(&input.bucket).map_err(to_s3)?;
+        let before = self.before(&bucket, &input.key, &if_);
         let received = self.receive(input.body, announced, DEFAULT).await?;
 
-        // A client that sends Content-MD5 has paid for an MD5 and may compare it with the ETag.
+        // Strict: always the MD5, as S3's is, so that equal bytes have equal ETags. A client that sends Content-MD5 has paid for an MD5 and may compare it with the ETag.
         let etag_ = received.md5.unwrap_or_else(|| self.store.new_etag());
         let sums = checksum(Some(&received.sum));
         let meta = Meta { etag: etag_.clone(), sum: Some(received.sum), ..meta };
-        self.blocking(move |_| bucket.commit(&input.key, received.staged, meta, &if_)).await?;
+        let (server_side_encryption, ssekms_key_id) = echo(meta.sse.as_ref());
+        self.blocking(move |_| {
+            let committed = bucket.commit(&input.key, received.staged, meta, &if_);
+            committed.map_err(|error| before.judge(error, &bucket, &input.key))
+        })
+        .await?;
         Ok(S3Response::new(PutObjectOutput {
             e_tag: Some(etag(&etag_)),
             checksum_crc32: sums.checksum_crc32,
@@ -44,12 +56,14 @@ impl Folder {
             checksum_sha1: sums.checksum_sha1,
             checksum_sha256: sums.checksum_sha256,
             checksum_type: sums.checksum_type,
+            server_side_encryption,
+            ssekms_key_id,
             ..PutObjectOutput::default()
         }))
     }
 
     pub(super) async fn copy_object_(&self, req: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
-        let S3Request { input, headers, .. } = req;
+        let S3Request { input, headers, extensions, .. } = req;
         check_key(&input.key)?;
         let (file, source) = self.copy_source(
             &input.copy_source,
@@ -62,12 +76,18 @@ impl Folder {
         )?;
         let class = input.storage_class.map(|class| class.as_str().to_owned());
         let replace = input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == "REPLACE");
+        if source.size() > PUT_MAX {
+            return Err(invalid(
+                "The specified copy source is larger than the maximum allowable size: 5368709120.",
+            ));
+        }
         let onto_itself = matches!(&input.copy_source, CopySource::Bucket { bucket, key, .. }
             if **bucket == *input.bucket && **key == *input.key);
         if onto_itself && !replace && class.is_none() {
             return Err(invalid("A copy onto itself changes metadata or storage class."));
         }
-        let mut meta = meta_of(&headers, input.metadata, class)?;
+        let sse = self.sse(&headers, &extensions)?;
+        let mut meta = Meta { sse, ..meta_of(&headers, input.metadata, class)? };
         if !replace {
             meta.headers = source.meta.headers.clone();
             meta.user = source.meta.user.clone();
@@ -80,13 +100,17 @@ impl Folder {
             ),
         };
         let bucket = self.store.bucket(&input.bucket).map_err(to_s3)?;
-        meta.etag = self.store.new_etag();
+        let strict = self.strict;
         let entry = self
             .blocking(move |store| {
                 let staged = store.stage()?;
                 let copying = |source| store::Error::Io { what: "copy the object", source };
                 let target = staged.file();
                 append(&file, 0, &target, 0, source.size()).map_err(copying)?;
+                meta.etag = match strict {
+                    true => md5_of(&target, source.size()).map_err(copying)?,
+                    false => store.new_etag(),
+                };
                 // The sum of one run of bytes still holds for the copy; one of parts does not.
                 let same = source.meta.sum.as_ref().filter(|sum| {
                     !sum.is_composite() && algorithm.is_none_or(|wanted| wanted == sum.algorithm)
@@ -109,10 +133,26 @@ impl Folder {
             checksum_sha256: sums.checksum_sha256,
             checksum_type: sums.checksum_type,
         };
+        let (server_side_encryption, ssekms_key_id) = echo(entry.meta.sse.as_ref());
         Ok(S3Response::new(CopyObjectOutput {
             copy_object_result: Some(result),
+            server_side_encryption,
+            ssekms_key_id,
             ..CopyObjectOutput::default()
         }))
+    }
+
+    /// The encryption of the object that a request makes. Strict: as since 2023 on S3, AES256 unless told otherwise.
+    pub(super) fn sse(&self, headers: &HeaderMap, extensions: &Extensions) -> S3Result<Option<Sse>> {
+        let asked = sse::requested(headers)?;
+        let ignored = extensions.get::<Exchange>().is_some_and(|e| e.has(&Effect::IgnoreSse));
+        let default = || self.strict.then(|| Sse { method: "AES256".to_owned(), key: None });
+        Ok(asked.filter(|_| !ignored).or_else(default))
+    }
+
+    /// What is there when a conditional write begins.
+    pub(super) fn before(&self, bucket: &Bucket, key: &str, if_: &store::Condition) -> Before {
+        Before((self.strict && *if_ != store::Condition::None).then(|| etag_of(bucket, key)))
     }
 
     /// The object a copy reads, open. S3 answers 412 to any condition that does not hold, never 304.
@@ -127,8 +167,9 @@ impl Folder {
         if version_id.as_ref().is_some_and(|id| **id != *"null") {
             return Err(unknown("object versions"));
         }
+        self.policy.allows(key)?;
         let bucket = self.store.bucket(bucket).map_err(to_s3)?;
-        let (file, entry) = bucket.read(key).map_err(to_s3)?;
+        let (file, entry) = bucket.read(key).map_err(|error| self.policy.of_read(to_s3(error)))?;
         match conditions.judge(&entry.meta.etag, entry.modified()) {
             super::object::Verdict::Go => Ok((file, entry)),
             _ => Err(to_s3(store::Error::Precondition)),
@@ -136,9 +177,34 @@ impl Folder {
     }
 }
 
+/// The ETag that a conditional write found when it began, if conflicts are told apart from conditions that never held.
+pub(super) struct Before(Option<Option<String>>);
+
+impl Before {
+    /// The error of a write whose condition does not hold at its end.
+    pub(super) fn judge(&self, error: store::Error, bucket: &Bucket, key: &str) -> store::Error {
+        let changed = self.0.as_ref().is_some_and(|before| *before != etag_of(bucket, key));
+        let failed = matches!(error, store::Error::Precondition | store::Error::NoSuchKey);
+        if failed && changed { store::Error::Conflict } else { error }
+    }
+}
+
+fn etag_of(bucket: &Bucket, key: &str) -> Option<String> {
+    bucket.head(key).ok().map(|entry| entry.meta.etag.clone())
+}
+
+/// The MD5 of a file's first bytes, as an ETag has it.
+pub(super) fn md5_of(file: &File, size: u64) -> io::Result<String> {
+    let (_, md5) = read_through(file, size, Hasher::new(DEFAULT, true))?.finish();
+    Ok(hex(&md5.unwrap_or_default()))
+}
+
 /// The checksum of a file's first bytes.
 pub(super) fn hash(file: &File, size: u64, algorithm: Algorithm) -> io::Result<Sum> {
-    let mut hasher = Hasher::new(algorithm, false);
+    Ok(read_through(file, size, Hasher::new(algorithm, false))?.finish().0)
+}
+
+fn read_through(file: &File, size: u64, mut hasher: Hasher) -> io::Result<Hasher> {
     let mut buffer = vec![0; HASH_PIECE];
     let mut at = 0;
     while at < size {
@@ -147,5 +213,5 @@ pub(super) fn hash(file: &File, size: u64, algorithm: Algorithm) -> io::Result<S
         hasher.update(&buffer[..piece]);
         at += piece as u64;
     }
-    Ok(hasher.finish().0)
+    Ok(hasher)
 }

@@ -1,7 +1,7 @@
 //! One bucket: its files, and the sorted index of them in memory.
 //!
-//! Every change is decided and carried out under the bucket's lock: condition, journal line, rename, index. So what a
-//! conditional write compares with is what it replaces. Reads take the lock for the look-up only.
+//! The bucket's lock covers the decision and all steps of a change: condition, journal line, rename, index. A conditional write
+//! therefore replaces the same version that it compared. Reads take the lock for the lookup only.
 
 use std::fs::{self, File};
 use std::io;
@@ -85,7 +85,7 @@ pub(super) struct State {
     pub(super) index: Sorted<Arc<Entry>>,
     pub(super) folders: Folders,
     journal: Journal,
-    /// The bucket is gone: who still holds it must not bring its folders back.
+    /// The bucket is gone: a request that still holds it must not create its folders again.
     removed: bool,
 }
 

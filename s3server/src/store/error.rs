@@ -1,4 +1,4 @@
-//! Why the folder refused.
+//! The errors of the folder.
 
 use std::io;
 
@@ -15,6 +15,8 @@ pub(crate) enum Error {
     NoSuchUpload,
     /// If-Match or If-None-Match does not hold.
     Precondition,
+    /// The condition did hold when the request came, but the object was replaced or deleted meanwhile.
+    Conflict,
     /// A part of a Complete is not there, or is another one.
     InvalidPart(u16),
     InvalidPartOrder,

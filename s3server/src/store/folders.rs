@@ -1,8 +1,8 @@
-//! The folders of a bucket: which exist, and whether somebody changed them by hand.
+//! The folders of a bucket: which exist, and whether a user changed them by hand.
 //!
-//! A folder's modification time says whether a name came or went. Our own changes are noted as they are made, so that
-//! a listing reads a folder again only after somebody else's. A file that is edited in place changes no folder: it is
-//! noticed when it is read or asked for by name.
+//! A folder's modification time shows that a name was added or removed. The server notes its own changes, so a listing reads a folder
+//! again only after a change from outside. Editing a file in place does not change its folder: the server notices it when it
+//! reads the file or looks it up by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -223,7 +223,7 @@ impl Folders {
         Ok(false)
     }
 
-    /// Whether a key's folders are folders, not links that somebody put there and that may lead anywhere.
+    /// Whether a key's folders are folders, not links that a user put there and that may lead anywhere.
     pub(super) fn are_real(root: &Path, key: &str) -> io::Result<bool> {
         for (at, _) in key.match_indices('/') {
             if !is_real_folder(&root.join(&key[..at]))? {

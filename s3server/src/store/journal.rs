@@ -1,8 +1,8 @@
 //! Metadata on disk: one line per object version, appended before the rename that makes the version visible.
 //!
 //! Each line names the file it belongs to. A crash before the rename leaves a line that matches no file and is ignored,
-//! a crash after it leaves a complete object; there is no moment at which bytes and metadata can be mixed. Nothing is
-//! synced: a power cut may lose the last writes, as it may with any file that was just copied.
+//! a crash after it leaves a complete object; bytes and metadata are never mixed. The server does not sync: a power cut
+//! may lose the last writes, as with any freshly copied file.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};

@@ -1,9 +1,8 @@
-//! Where a key lives in the folder, and back.
+//! Maps a key to its path in the folder, and back.
 //!
-//! A key that is a safe path is its own path under the bucket's folder. Every key also has one escaped path, under the
-//! server's hidden folder; it is used for keys that are no safe path, and where the plain path is taken by another
-//! key's folder or file (`a` beside `a/b`). Both maps are injective and reversible, and their images are disjoint
-//! because they lie in different folders.
+//! A key that is a safe path is its own path under the bucket's folder. Every key also has one escaped path, under the server's hidden
+//! folder. The server uses it for keys that are not safe paths, and for keys whose plain path another key's folder or file occupies
+//! (`a` beside `a/b`). Both maps are injective and reversible, and their images are disjoint because they are in different folders.
 
 /// Longest file name that Linux file systems store, in bytes.
 const NAME_MAX: usize = 255;
@@ -21,7 +20,7 @@ const _: () = assert!(PIECE < NAME_MAX);
 /// The key's path under the bucket's folder, when the key is a safe path.
 ///
 /// Safe: each component is neither empty nor `.` nor `..`, has at most 255 bytes and no control characters (which
-/// would let a key write to the terminal of whoever lists the folder).
+/// would let a key write to the terminal of a user who lists the folder).
 pub(crate) fn plain_path(key: &str) -> Option<&str> {
     let safe = key.split('/').all(|name| {
         !matches!(name, "" | "." | "..") && name.len() <= NAME_MAX && !name.chars().any(char::is_control)

@@ -1,4 +1,4 @@
-//! One page of a listing, decided from the sorted index alone.
+//! One page of a listing, computed from the sorted index alone.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,4 +1,4 @@
-//! What is remembered about an object beside its bytes.
+//! The metadata of an object.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -52,13 +52,25 @@ pub(crate) struct Meta {
     /// Sizes of its parts, when it was uploaded in parts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<u64>,
+    /// The encryption it was stored with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sse: Option<Sse>,
     /// The upload that made it: a Complete that is sent again is answered as the first one was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) upload: Option<String>,
 }
 
+/// Server-side encryption as a request named it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Sse {
+    /// `AES256`, `aws:kms`, `aws:kms:dsse`.
+    pub(crate) method: String,
+    /// The KMS key.
+    pub(crate) key: Option<String>,
+}
+
 impl Meta {
-    /// Of a file that nobody uploaded.
+    /// Of a file that was put there by hand.
     pub(crate) fn derived(identity: &Identity) -> Self {
         Self { etag: identity.derived_etag(), ..Self::default() }
     }

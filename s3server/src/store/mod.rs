@@ -1,7 +1,7 @@
 //! The folder: buckets, objects and uploads as files.
 //!
-//! Enters: keys, staged files with their metadata, conditions. Leaves: open files with what is known of them, pages of
-//! listings, or an [`Error`]. All calls block on the file system. The room never looks at HTTP or XML.
+//! Enters: keys, staged files with their metadata, conditions. Leaves: open files with their metadata, pages of listings, or
+//! an [`Error`]. All calls block on the file system. The room never looks at HTTP or XML.
 //!
 //! ```text
 //! ROOT/BUCKET/...                    objects whose key is a safe path, as ordinary files

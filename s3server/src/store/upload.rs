@@ -47,6 +47,7 @@ pub(crate) struct Upload {
     new: NewUpload,
     initiated_ms: u64,
     parts: Mutex<Parts>,
+    completing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -82,7 +83,8 @@ impl Upload {
         fs::write(folder.join("upload.json"), serde_json::to_vec(&description)?)?;
         let (journal, _) = Journal::open(&folder.join("parts"))?;
         let parts = Mutex::new(Parts { stored: BTreeMap::new(), journal, ended: false });
-        Ok(Self { id, folder, new: description.new, initiated_ms, parts })
+        let completing = Mutex::default();
+        Ok(Self { id, folder, new: description.new, initiated_ms, parts, completing })
     }
 
     /// Opens the uploads that were under way when the server ended. A folder without a whole description is one that
@@ -115,7 +117,8 @@ impl Upload {
             }
         }
         let parts = Mutex::new(Parts { stored, journal, ended: false });
-        Ok(Self { id, folder, new: description.new, initiated_ms: description.initiated_ms, parts })
+        let (initiated_ms, completing) = (description.initiated_ms, Mutex::default());
+        Ok(Self { id, folder, new: description.new, initiated_ms, parts, completing })
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -136,6 +139,11 @@ impl Upload {
 
     pub(crate) fn initiated(&self) -> SystemTime {
         UNIX_EPOCH + std::time::Duration::from_millis(self.initiated_ms)
+    }
+
+    /// Held by the request that makes the object.
+    pub(crate) fn completing(&self) -> MutexGuard<'_, ()> {
+        self.completing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Parts> {

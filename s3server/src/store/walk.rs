@@ -1,4 +1,4 @@
-//! Finding the objects in the folders at start.
+//! Finds the objects in the folders at the start.
 
 use std::fs;
 use std::io;

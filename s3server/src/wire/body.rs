@@ -1,4 +1,4 @@
-//! Bodies that break off, stall or lie, as a fault asks.
+//! Bodies that break off, stall or have wrong bytes, as a fault demands.
 
 use std::future::Future as _;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Connections and what a fault does to them.
+//! Connections, and the effects of faults on them.
 //!
 //! Enters: HTTP requests on TCP connections. Leaves: the answers of [`crate::api`], changed as the fault plan says.
 //! The room never looks at keys or objects.

@@ -1,4 +1,4 @@
-//! Checksums: verified in header and trailer, kept, given back.
+//! Checksums: verified in header and trailer, stored, returned.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -26,6 +26,7 @@ pub(crate) struct Lab {
     pub(crate) root: tempfile::TempDir,
     /// Where requests go: the server in this process, or another one.
     pub(crate) address: SocketAddr,
+    change: fn(Config) -> Config,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -98,10 +99,16 @@ pub(crate) struct Request<'a> {
 
 impl Lab {
     pub(crate) fn new() -> Self {
+        Self::with(|config| config)
+    }
+
+    /// Whose server is started with this change of its configuration, also after a restart.
+    pub(crate) fn with(change: fn(Config) -> Config) -> Self {
         let root = tempfile::tempdir().unwrap();
         let mut lab = Self {
             server: None,
             root,
+            change,
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             runtime: tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(1)
@@ -114,7 +121,7 @@ impl Lab {
     }
 
     pub(crate) fn start(&mut self) {
-        let server = Server::start(Config::new(self.root.path()).bucket(BUCKET)).unwrap();
+        let server = Server::start((self.change)(Config::new(self.root.path()).bucket(BUCKET))).unwrap();
         self.address = server.address();
         self.server = Some(server);
     }
@@ -176,7 +183,8 @@ impl Lab {
             }
             let answer = request.send().ok();
             let decode = |text: &String| {
-                percent_encoding::percent_decode_str(text).decode_utf8().unwrap().into_owned()
+                let spaced = text.replace('+', " ");
+                percent_encoding::percent_decode_str(&spaced).decode_utf8().unwrap().into_owned()
             };
             keys.extend(answer.all("Key").iter().map(decode));
             let text = answer.text();

@@ -81,7 +81,7 @@ fn operations_that_are_not_known_are_never_taken_for_a_put() {
     refused(lab.object("PUT", "k").query("renameObject", ""));
     refused(lab.object("PUT", "k").query("append", ""));
     refused(lab.object("PUT", "k").header("x-amz-write-offset-bytes", "4"));
-    refused(lab.object("PUT", "k").header("x-amz-server-side-encryption", "AES256"));
+    refused(lab.object("PUT", "k").header("x-amz-server-side-encryption-customer-algorithm", "AES256"));
     refused(lab.object("PUT", "k").query("tagging", ""));
     assert_eq!(lab.get("k").body, b"kept");
     lab.object("GET", "k").query("versionId", "abc").send().fails(501, "NotImplemented");

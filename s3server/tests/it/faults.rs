@@ -1,4 +1,4 @@
-//! Faults as clients feel them.
+//! Faults as clients see them.
 
 use s3server::{Effect, Fault};
 
@@ -22,6 +22,22 @@ fn an_error_is_answered_as_often_as_asked_and_nothing_is_done() {
     lab.get("new").fails(404, "NoSuchKey");
     lab.put("new", b"x");
     assert_eq!(lab.server().faults().fired(), 2);
+}
+
+#[test]
+fn throttling_says_when_to_come_back() {
+    let (lab, _) = lab(Fault::on("GetObject", Effect::SlowDown { retry_after: Some("7".into()) }).nth(1));
+    assert_eq!(lab.get("k").fails(503, "SlowDown").header("retry-after"), "7");
+    lab.get("k").ok();
+}
+
+#[test]
+fn encryption_that_is_ignored_is_not_echoed() {
+    let (lab, _) = lab(Fault::on("PutObject", Effect::IgnoreSse).nth(1));
+    let put =
+        || lab.object("PUT", "e").header("x-amz-server-side-encryption", "AES256").body(b"x").send().ok();
+    assert_eq!(put().header("x-amz-server-side-encryption"), "");
+    assert_eq!(put().header("x-amz-server-side-encryption"), "AES256");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The server as clients meet it: real sockets, real signatures.
+//! The server as clients see it: real sockets, real signatures.
 
 mod binary;
 mod checksums;
@@ -9,3 +9,4 @@ mod folder;
 mod keys;
 mod multipart;
 mod objects;
+mod strict;

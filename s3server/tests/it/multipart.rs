@@ -4,16 +4,22 @@ use crate::client::{Answer, BUCKET, Lab};
 
 const PART: usize = 5 << 20;
 
-fn start(lab: &Lab, key: &str) -> String {
+pub(crate) fn start(lab: &Lab, key: &str) -> String {
     lab.object("POST", key).query("uploads", "").send().ok().first("UploadId")
 }
 
-fn part(lab: &Lab, key: &str, id: &str, number: u16, body: &[u8]) -> String {
+pub(crate) fn part(lab: &Lab, key: &str, id: &str, number: u16, body: &[u8]) -> String {
     let request = lab.object("PUT", key).query("partNumber", &number.to_string()).query("uploadId", id);
     request.body(body).send().ok().header("etag").to_owned()
 }
 
-fn complete(lab: &Lab, key: &str, id: &str, parts: &[(u16, &str)], header: Option<(&str, &str)>) -> Answer {
+pub(crate) fn complete(
+    lab: &Lab,
+    key: &str,
+    id: &str,
+    parts: &[(u16, &str)],
+    header: Option<(&str, &str)>,
+) -> Answer {
     let named: String = parts
         .iter()
         .map(|(n, etag)| format!("<Part><PartNumber>{n}</PartNumber><ETag>{etag}</ETag></Part>"))
