@@ -1,4 +1,4 @@
-//! Which of a name's addresses to connect to next. Pure: told what DNS said and how connections fared.
+//! Chooses the next of a name's addresses to connect to. Pure: DNS answers and the results of connections come in as values.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What an answer means: status and code to a kind, headers to values, and whether they are what was asked for. Pure.
+//! Interprets an answer: maps status and code to a kind and headers to values, and compares them with the request. Pure.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -241,6 +241,23 @@ mod tests {
         assert_eq!(meta.last_modified, SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_480));
         assert_eq!(xml_date("2015-10-21T07:28:00.000Z"), Some(meta.last_modified));
         assert!(object_meta(&headers(&[("content-length", "42")])).is_err());
+    }
+
+    #[test]
+    fn a_time_to_wait_is_understood_in_seconds_and_as_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_480); // 21 Oct 2015, 07:28:00
+        let wait = |value: &str| retry_after(&headers(&[("retry-after", value)]), now);
+        let seconds = |n| Some(Duration::from_secs(n));
+        assert_eq!(wait("7"), seconds(7));
+        assert_eq!(wait(" 0 "), seconds(0));
+        assert_eq!(wait("18446744073709551615"), seconds(u64::MAX));
+        assert_eq!(wait("Wed, 21 Oct 2015 07:28:30 GMT"), seconds(30));
+        assert_eq!(wait("Wed, 21 Oct 2015 07:27:30 GMT"), seconds(0), "past");
+        assert_eq!(wait("Fri, 31 Dec 9999 23:59:59 GMT"), seconds(251_956_888_319), "far");
+        for neither in ["", "soon", "-1", "1.5", "18446744073709551616", "Wed, 41 Oct 2015 07:28:30 GMT"] {
+            assert_eq!(wait(neither), None, "{neither:?}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
     }
 
     #[test]

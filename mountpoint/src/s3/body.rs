@@ -1,4 +1,4 @@
-//! A request body: pieces of memory that somebody else owns, sent without copying, of known length.
+//! A request body of known length: pieces of memory with another owner, sent without copying.
 
 use std::convert::Infallible;
 use std::pin::Pin;

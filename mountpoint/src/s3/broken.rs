@@ -1,4 +1,4 @@
-//! Why an exchange on a connection broke off: whoever speaks there says so, whoever asked decides what to do next.
+//! Why an exchange on a connection broke off. The code on the connection reports it; the caller decides what to do next.
 
 use std::error::Error;
 use std::fmt;

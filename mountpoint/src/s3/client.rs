@@ -1,38 +1,33 @@
-//! The real client: wires the room together and proves the bucket before anybody relies on it.
+//! The real client: wires the room together, and proves the bucket before the mount relies on it.
 
 use std::hash::{BuildHasher as _, RandomState};
 
-use aws_config::BehaviorVersion;
 use aws_config::environment::region::EnvironmentVariableRegionProvider;
 use aws_config::imds::region::ImdsRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::region::ProfileFileRegionProvider;
 use aws_config::provider_config::ProviderConfig;
-use aws_config::retry::RetryConfig;
-use aws_sdk_s3::config::{
-    IdentityCache, RequestChecksumCalculation, ResponseChecksumValidation, StalledStreamProtectionConfig,
-};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use http::{HeaderMap, HeaderValue, header};
 
-use super::credentials::{ForSdk, Source};
+use super::credentials::Source;
+use super::credentials_http::Http;
 use super::endpoint::Endpoint;
-use super::multipart::Cold;
+use super::outage::Outage;
 use super::pool::Pool;
-use super::retry::{Budget, Dice};
-use super::sdk::Http;
+use super::retry::{Dice, Slots};
 use super::sign::{Signer, Skew};
 use super::wire::Wire;
 use super::{
     BoxFuture, CompleteUpload, Config, Error, ErrorKind, GetObject, ListObjects, ListPage, NewObject,
     ObjectClient, PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
 };
-use super::{delete, get, head, list, put};
+use super::{complete, delete, get, head, list, multipart, put};
 use crate::buffer::Fill;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::{ObjectKey, ObjectMeta};
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex};
 
 /// The region of buckets that nobody said anything about.
 const REGION: &str = "us-east-1";
@@ -47,7 +42,6 @@ const REGION_MAX: std::time::Duration = std::time::Duration::from_secs(3);
 #[derive(Debug)]
 pub struct S3Client {
     wire: Wire,
-    cold: Cold,
 }
 
 impl S3Client {
@@ -61,7 +55,7 @@ impl S3Client {
         let pool = Pool::new(&config, &clock, &metrics)?;
         let mut region = match &config.region {
             Some(region) => region.clone(),
-            None => find_region(&config, &pool).await?,
+            None => find_region(&config, &pool).await,
         };
         let mut client = Self::new(config.clone(), &region, &pool)?;
         for switched in [false, true] {
@@ -95,20 +89,16 @@ impl S3Client {
     fn new(config: Config, region: &str, pool: &Arc<Pool>) -> Result<Self> {
         let endpoint = Endpoint::new(&config, region)?;
         let (clock, metrics) = (&pool.clock, &pool.metrics);
-        let http = SharedHttpClient::new(Http::new(&config, pool, &endpoint.authority));
-        let credentials = config.sign_requests.then(|| Source::new(http.clone(), region, &config, clock));
-        let skew = Arc::new(Skew::default());
-        let cold = Cold {
-            client: sdk_client(&endpoint, region, http, credentials.as_ref(), &skew, clock),
-            bucket: config.bucket.clone(),
-        };
+        let http = SharedHttpClient::new(Http::new(&config, pool));
+        let credentials = config.sign_requests.then(|| Source::new(http, region, &config, clock));
         let common = common_headers(&config, &endpoint)?;
         let host = pool.bucket_host(&endpoint.authority);
         let wire = Wire {
             signer: Signer::new(region),
-            budget: Budget::new(),
+            slots: Slots::new(),
+            outage: Mutex::new(Outage::default()),
             dice: Dice::new(RandomState::new().hash_one(0)),
-            skew,
+            skew: Skew::default(),
             clock: clock.clone(),
             metrics: Arc::clone(metrics),
             config,
@@ -118,7 +108,7 @@ impl S3Client {
             common,
             host,
         };
-        Ok(Self { wire, cold })
+        Ok(Self { wire })
     }
 
     /// One page of one key, with less patience than requests have later.
@@ -131,10 +121,8 @@ impl S3Client {
 }
 
 /// What the environment, the profile or the instance say; the instance is asked only on AWS.
-async fn find_region(config: &Config, pool: &Arc<Pool>) -> Result<String> {
-    let endpoint = Endpoint::new(config, REGION)?;
-    let http = Http::new(config, pool, &endpoint.authority);
-    let provider = ProviderConfig::default().with_http_client(http);
+async fn find_region(config: &Config, pool: &Arc<Pool>) -> String {
+    let provider = ProviderConfig::default().with_http_client(Http::new(config, pool));
     let mut profile = ProfileFileRegionProvider::builder().configure(&provider);
     if let Some(name) = &config.profile {
         profile = profile.profile_name(name);
@@ -148,49 +136,7 @@ async fn find_region(config: &Config, pool: &Arc<Pool>) -> Result<String> {
         found = chain.region() => found,
         () = pool.clock.sleep(REGION_MAX) => None,
     };
-    Ok(found.map_or_else(|| REGION.to_owned(), |r| r.to_string()))
-}
-
-/// The SDK, with everything that we do ourselves turned off: retries, timeouts, clock skew, caching of credentials.
-fn sdk_client(
-    endpoint: &Endpoint,
-    region: &str,
-    http: SharedHttpClient,
-    credentials: Option<&Arc<Source>>,
-    skew: &Arc<Skew>,
-    clock: &Clock,
-) -> aws_sdk_s3::Client {
-    let builder = aws_sdk_s3::Config::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .region(aws_types::region::Region::new(region.to_owned()))
-        .endpoint_url(&endpoint.url)
-        .force_path_style(endpoint.path_style)
-        .http_client(http)
-        .time_source(StoreTime { clock: clock.clone(), skew: Arc::clone(skew) })
-        .retry_config(RetryConfig::disabled())
-        .disable_clock_skew_correction(true)
-        .identity_cache(IdentityCache::no_cache())
-        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
-        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
-        .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
-    let builder = match credentials {
-        Some(source) => builder.credentials_provider(ForSdk(Arc::clone(source))),
-        None => builder.allow_no_auth(),
-    };
-    aws_sdk_s3::Client::from_conf(builder.build())
-}
-
-/// The time that the SDK signs with: ours, corrected by what the store said.
-#[derive(Debug)]
-struct StoreTime {
-    clock: Clock,
-    skew: Arc<Skew>,
-}
-
-impl aws_smithy_async::time::TimeSource for StoreTime {
-    fn now(&self) -> std::time::SystemTime {
-        self.skew.apply(self.clock.wall())
-    }
+    found.map_or_else(|| REGION.to_owned(), |r| r.to_string())
 }
 
 fn common_headers(config: &Config, endpoint: &Endpoint) -> Result<HeaderMap> {
@@ -238,7 +184,7 @@ impl ObjectClient for S3Client {
     }
 
     fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
-        Box::pin(self.cold.create(&self.wire, request))
+        Box::pin(multipart::create(&self.wire, request))
     }
 
     fn upload_part<'a>(&'a self, request: &'a UploadPart) -> BoxFuture<'a, Result<UploadedPart>> {
@@ -246,15 +192,15 @@ impl ObjectClient for S3Client {
     }
 
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
-        Box::pin(self.cold.complete(&self.wire, request))
+        Box::pin(complete::complete(&self.wire, request))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.cold.abort(&self.wire, upload))
+        Box::pin(multipart::abort(&self.wire, upload))
     }
 
     fn list_multipart_uploads<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<PendingUpload>>> {
-        Box::pin(self.cold.list_uploads(&self.wire, prefix))
+        Box::pin(multipart::list_uploads(&self.wire, prefix))
     }
 
     fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>> {

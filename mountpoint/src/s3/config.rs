@@ -1,9 +1,11 @@
-//! What the client is told: plain data, read by nobody else. The environment is read in `cli.rs`.
+//! The client's configuration: plain data for this room only. `cli.rs` reads the environment.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use aws_credential_types::Credentials;
+
+pub use super::proxy::Variables as ProxyVariables;
 
 /// How to reach the bucket and how hard to try. Each field says what doubling (or setting) it does.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +29,8 @@ pub struct Config {
     pub credentials: Option<Credentials>,
     /// Trust the certificates of this PEM file instead of the system's.
     pub ca_bundle: Option<PathBuf>,
+    /// What stands between us and the store, and whoever gives us credentials.
+    pub proxies: ProxyVariables,
     /// Agree to pay for the requests and the traffic.
     pub requester_pays: bool,
     /// Refuse to talk to the bucket unless this account owns it.
@@ -41,9 +45,8 @@ pub struct Config {
     pub user_agent_prefix: Option<String>,
     /// Hash each body with SHA-256 and sign the hash: about 0.5 CPU-s more per GiB sent, for stores that insist.
     pub sign_payload: bool,
-    /// Tries of one request before its error is final; doubling it rides out longer outages, and keeps whoever
-    /// waits waiting longer.
-    pub attempts_max: u32,
+    /// Tries of one request before its error is final; `None`: time alone is the limit (`timeouts.operation`).
+    pub attempts_max: Option<u32>,
     /// Connections open at once; doubling it lets twice as many requests run side by side, for twice the memory in the
     /// network's buffers. More requests wait in line.
     pub connections_max: usize,
@@ -59,13 +62,18 @@ pub struct Config {
 pub struct Timeouts {
     /// One TCP (and TLS) handshake with one address. Doubling it finds farther hosts, and dead ones later.
     pub connect: Duration,
-    /// From the last byte sent to the first byte of the answer. Doubling it spares slow stores a retry, and
-    /// finds hung ones later.
+    /// No byte in either direction until the first byte of the answer; less in a retry, so that several fit into `operation`.
+    /// Doubling it spares slow stores a retry, and finds hung ones later.
     pub first_byte: Duration,
+    /// CompleteMultipartUpload, from the last byte sent to the whole answer's last: a store joins ten thousand parts in it, and may be
+    /// silent meanwhile. Doubling it spares slow stores a second request, and keeps a close waiting for lost answers longer.
+    pub complete: Duration,
     /// No byte in either direction during a body. Doubling it tolerates longer pauses, and finds dead connections later.
     pub stall: Duration,
-    /// One call of the client, retries included, besides what its body needs at `rate_min`. Doubling it rides out
-    /// longer outages, and keeps whoever waits waiting longer.
+    /// A store that is away for no longer fails nothing (`--operation-timeout`): the last try of a call begins so long after the
+    /// store was lost to it. One exchange on a connection has the same time, and what its body needs at `rate_min`. Waiting
+    /// in line for a connection counts as neither, for as long as bytes move on others. Doubling it rides out longer
+    /// outages, and keeps whoever waits waiting longer.
     pub operation: Duration,
     /// An idle connection is closed after this long. Doubling it saves handshakes, if the store keeps its side open.
     pub idle: Duration,
@@ -80,6 +88,7 @@ impl Default for Timeouts {
         Self {
             connect: Duration::from_secs(3),
             first_byte: Duration::from_secs(20),
+            complete: Duration::from_secs(300),
             stall: Duration::from_secs(10),
             operation: Duration::from_secs(60),
             idle: Duration::from_secs(15),
@@ -101,6 +110,7 @@ impl Default for Config {
             profile: None,
             credentials: None,
             ca_bundle: None,
+            proxies: ProxyVariables::default(),
             requester_pays: false,
             expected_bucket_owner: None,
             storage_class: None,
@@ -108,7 +118,7 @@ impl Default for Config {
             sse_kms_key_id: None,
             user_agent_prefix: None,
             sign_payload: false,
-            attempts_max: 10,
+            attempts_max: None,
             connections_max: Self::CONNECTIONS,
             throughput_target: 10_000_000_000 / 8,
             timeouts: Timeouts::default(),

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection, driven by whoever uses it: no task of its own, so that no byte changes threads on its way.
+//! One HTTP/1.1 connection, driven by its user: it has no task of its own, so that no byte changes threads.
 
 use std::future::Future;
 use std::io;
@@ -18,6 +18,7 @@ use super::body::Body;
 use super::broken::Broken;
 use super::endpoint::Authority;
 use super::http1::{HEADERS_MAX, Http1};
+use super::proxy::{Forward, Proxy};
 use super::stream::{Moved, Stream, Tcp};
 use super::tls::Tls;
 use super::watch::Watch;
@@ -32,6 +33,8 @@ const PIECE: usize = 512 << 10;
 /// An open connection.
 pub(super) struct Connection {
     line: Line,
+    /// A proxy reads our requests, and passes them on.
+    forward: Option<Forward>,
     pub(super) moved: Moved,
     pub(super) address: SocketAddr,
     /// Requests that were answered on it.
@@ -69,6 +72,7 @@ impl Connection {
     /// Connects. The caller limits the time.
     pub(super) async fn open(
         authority: &Authority,
+        proxy: Option<&Proxy>,
         address: SocketAddr,
         tls: &Tls,
         now: Instant,
@@ -76,14 +80,18 @@ impl Connection {
         let moved = Moved::default();
         let tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?; // a request head is small and must leave at once
-        let tcp = Tcp::new(tcp, moved.clone());
+        let mut tcp = Tcp::new(tcp, moved.clone());
         let stream = if authority.tls {
+            if let Some(proxy) = proxy {
+                proxy.tunnel(&mut tcp, authority).await?;
+            }
             Stream::Tls(Box::new(tls.connect(&authority.host, tcp).await?))
         } else {
             Stream::Plain(tcp)
         };
         Ok(Self {
             line: Line::Ours(Box::new(Http1::new(stream))),
+            forward: proxy.filter(|_| !authority.tls).map(|proxy| Forward::new(proxy, authority)),
             moved,
             address,
             served: 0,
@@ -97,6 +105,10 @@ impl Connection {
         request: http::Request<Body>,
         watch: &mut Watch,
     ) -> Result<http::Response<Answered>, Broken> {
+        let request = match &self.forward {
+            Some(forward) => forward.addressed(request)?,
+            None => request,
+        };
         if request.body().is_end_stream() {
             return Ok(self.ours()?.send(&request, watch).await?.map(|()| Answered::Ours));
         }

@@ -1,4 +1,4 @@
-//! Who we are: credentials from `aws-config`'s chain, kept until they are due and asked for again before they expire.
+//! Credentials from `aws-config`'s chain, kept until they are due and requested again before they expire.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,8 +6,8 @@ use aws_config::default_provider::credentials::DefaultCredentialsChain;
 use aws_config::profile::ProfileFileCredentialsProvider;
 use aws_config::provider_config::ProviderConfig;
 use aws_credential_types::Credentials;
+use aws_credential_types::provider::ProvideCredentials;
 use aws_credential_types::provider::error::CredentialsError;
-use aws_credential_types::provider::{ProvideCredentials, future};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_smithy_types::error::display::DisplayErrorContext;
 use aws_types::region::Region;
@@ -23,7 +23,7 @@ const AHEAD: Duration = Duration::from_secs(300);
 const LAST_MOMENTS: Duration = Duration::from_secs(10);
 /// Those that never expire are read again after this long, so that a changed file is noticed.
 const REREAD: Duration = Duration::from_secs(900);
-/// After a failure the source is left alone for this long.
+/// After an answer that helped nobody the source is left alone for this long: whoever asks meanwhile is told the same.
 const REST: Duration = Duration::from_secs(10);
 /// No source may take longer.
 const LOAD_MAX: Duration = Duration::from_secs(10);
@@ -38,6 +38,8 @@ pub(super) struct Source {
     clock: Clock,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
+    /// What the source said when it last failed, while it rests.
+    failed: Mutex<Option<(Instant, &'static str)>>,
     loading: tokio::sync::Mutex<()>,
     generations: AtomicU64,
 }
@@ -79,6 +81,7 @@ impl Source {
             clock: clock.clone(),
             held: Mutex::new(None),
             rests_until: Mutex::new(None),
+            failed: Mutex::new(None),
             loading: tokio::sync::Mutex::new(()),
             generations: AtomicU64::new(0),
         })
@@ -101,13 +104,17 @@ impl Source {
         let held = self.held.lock().clone();
         match held {
             Some(held) if self.age(&held) != Age::Expired => Ok(held),
-            _ => self.load().await,
+            _ => match self.failed_just_now() {
+                Some(why) => Err(self.no_credentials(why)),
+                None => self.load().await,
+            },
         }
     }
 
-    /// Of what is held; `None` before anybody asked.
-    pub(super) fn generation(&self) -> Option<u64> {
-        self.held.lock().as_ref().map(|held| held.generation)
+    /// What whoever waited for the same answer is told, instead of waiting for another one.
+    fn failed_just_now(&self) -> Option<&'static str> {
+        let failed = self.failed.lock();
+        failed.as_ref().filter(|(until, _)| self.clock.now() < *until).map(|(_, why)| *why)
     }
 
     /// The store refused generation `refused`: asks the source for others. Whether there are others now.
@@ -164,22 +171,38 @@ impl Source {
         });
     }
 
+    fn no_credentials(&self, why: &str) -> Error {
+        let error = Error::new(ErrorKind::NoCredentials, "credentials");
+        match &self.profile {
+            Some(profile) => error.message(format!("invalid AWS credentials: profile '{profile}': {why}")),
+            None => error.message(why),
+        }
+    }
+
     async fn load(&self) -> Result<Held> {
         let asked = self.ask();
-        let credentials = tokio::select! {
+        let answer = tokio::select! {
             answer = asked => answer.map_err(|e| {
-                tracing::debug!("credentials: {}", DisplayErrorContext(&e));
-                no_credentials()
-            })?,
-            () = self.clock.sleep(LOAD_MAX) => {
-                return Err(no_credentials().message("no source of credentials answered within 10 s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a --profile"));
-            }
+                let said = DisplayErrorContext(&e).to_string();
+                tracing::debug!("credentials: {said}");
+                match self.profile {
+                    Some(_) if said.contains("was not defined") => NO_SUCH_PROFILE,
+                    Some(_) => PROFILE_GIVES_NONE,
+                    None => NONE_FOUND,
+                }
+            }),
+            () = self.clock.sleep(LOAD_MAX) => Err(NO_ANSWER),
         };
+        let credentials = answer.map_err(|why| {
+            *self.failed.lock() = Some((self.clock.now() + REST, why));
+            self.no_credentials(why)
+        })?;
         let held = Held {
             credentials,
             generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
             loaded: self.clock.now(),
         };
+        *self.failed.lock() = None;
         *self.held.lock() = Some(held.clone());
         tracing::debug!(generation = held.generation, "credentials loaded");
         Ok(held)
@@ -209,27 +232,13 @@ impl Source {
     }
 }
 
-fn no_credentials() -> Error {
-    Error::new(ErrorKind::NoCredentials, "credentials").message(
-        "none found in the environment, ~/.aws, web identity, container or instance (--debug says why of each): \
-         set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or for a public bucket --no-sign-request",
-    )
-}
-
-/// The SDK's view of the same credentials.
-#[derive(Clone, Debug)]
-pub(super) struct ForSdk(pub(super) Arc<Source>);
-
-impl ProvideCredentials for ForSdk {
-    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
-    where
-        Self: 'a,
-    {
-        future::ProvideCredentials::new(async {
-            self.0.get().await.map(|held| held.credentials).map_err(CredentialsError::provider_error)
-        })
-    }
-}
+const NONE_FOUND: &str = "none found in the environment, ~/.aws, web identity, container or instance (--debug says why of each): \
+     set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or for a public bucket --no-sign-request";
+const NO_SUCH_PROFILE: &str = "it is in neither ~/.aws/config nor ~/.aws/credentials, nor in the files that AWS_CONFIG_FILE and \
+     AWS_SHARED_CREDENTIALS_FILE name";
+const PROFILE_GIVES_NONE: &str = "it gives none (--debug says why)";
+const NO_ANSWER: &str = "no source of credentials answered within 10 s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
+     name a --profile";
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,9 @@
-//! DeleteObject: sent by us, because the SDK can't name a key of nothing but white space.
+//! DeleteObject: deletes one key.
 
 use http::{Method, StatusCode};
 
 use super::tries::Tries;
-use super::wire::{Draft, Failure, Wire};
+use super::wire::{Failure, Wire};
 use super::xml::BODY_MAX;
 use super::{ErrorKind, Result};
 use crate::object::ObjectKey;
@@ -26,16 +26,7 @@ pub(super) async fn delete_object(wire: &Wire, key: &ObjectKey) -> Result<()> {
 
 async fn once(wire: &Wire, tries: &Tries<'_>, key: &ObjectKey) -> std::result::Result<(), Failure> {
     let answer = wire
-        .exchange(Draft {
-            operation: OPERATION,
-            key: Some(key),
-            attempt: tries.attempt,
-            method: Method::DELETE,
-            target: wire.endpoint.key_path(key.as_str()),
-            headers: Vec::new(),
-            body: None,
-            deadline: tries.deadline,
-        })
+        .exchange(tries.draft(Method::DELETE, wire.endpoint.key_path(key.as_str())))
         .await?
         .collect(BODY_MAX)
         .await?;

@@ -1,4 +1,4 @@
-//! Where a key lives: scheme, host and path, from the bucket's name and what the user configured. Pure.
+//! The URL of a key: scheme, host and path, from the bucket's name and the user's configuration. Pure.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
@@ -46,9 +46,6 @@ pub(super) struct Endpoint {
     pub(super) authority: Authority,
     /// Stands before each key, encoded: `/` or `/bucket/`, behind whatever path the endpoint URL had.
     base: String,
-    /// What the SDK is given: scheme, host, port and path, without the bucket.
-    pub(super) url: String,
-    pub(super) path_style: bool,
 }
 
 impl Endpoint {
@@ -82,7 +79,7 @@ impl Endpoint {
         } else {
             authority.host = format!("{}.{}", config.bucket, authority.host);
         }
-        Ok(Self { authority, base, url, path_style })
+        Ok(Self { authority, base })
     }
 
     /// The request path of the bucket itself.

@@ -1,4 +1,4 @@
-//! What went wrong on the wire, sorted by what to do next.
+//! Errors of requests, by kind: each kind says what to do next.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Write as _};
@@ -34,8 +34,10 @@ pub enum ErrorKind {
     ServerError,
     /// The bytes that were stored or received are not the bytes that were sent.
     Corrupt,
-    /// The answer makes no sense: broken XML, missing headers, a range nobody asked for.
+    /// The answer makes no sense: broken XML, missing headers, a range that was not requested.
     BadAnswer,
+    /// The store does not encrypt as the user asked: what it took lies there otherwise, or was given up.
+    NotEncrypted,
     /// It may or may not have happened.
     Unknown,
     /// The store does not know the operation or the option (501, NotImplemented).
@@ -136,6 +138,7 @@ impl Error {
         matches!(
             self.0.kind,
             ErrorKind::Unknown
+                | ErrorKind::NotEncrypted
                 | ErrorKind::Corrupt
                 | ErrorKind::BadAnswer
                 | ErrorKind::Timeout

@@ -1,14 +1,27 @@
 //! GetObject: a range of one version, straight into blocks.
 
+use std::ops::Range;
+
 use http::{HeaderValue, Method, StatusCode, header};
 
 use super::answer::check_get;
+use super::lanes::Lane;
 use super::tries::Tries;
 use super::wire::{Draft, Failure, Wire};
 use super::{Error, ErrorKind, GetObject, Result};
 use crate::buffer::Fill;
 
 const OPERATION: &str = "GetObject";
+/// Bytes of a body from which on a try that failed was progress: no store that dribbles is listened to for ever.
+const PROGRESS: u64 = 64 << 10;
+/// Ranges of at most this many bytes are small wherever they begin.
+const SMALL_ANYWHERE: u64 = 64 << 10;
+
+/// The first bytes of a file never stand behind bulk; what follows is bulk, unless somebody reads a little here and there.
+fn lane(range: &Range<u64>) -> Lane {
+    let bytes = range.end - range.start;
+    if range.start == 0 || bytes <= SMALL_ANYWHERE { Lane::of(bytes) } else { Lane::Bulk }
+}
 
 /// See [`super::ObjectClient::get_object`].
 pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill) -> Result<()> {
@@ -24,7 +37,7 @@ pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
         )));
     }
     let base = into.filled();
-    let mut tries = Tries::new(wire, OPERATION, Some(&request.id.key), into.remaining());
+    let mut tries = Tries::new(wire, OPERATION, Some(&request.id.key), into.remaining()).in_lane(lane(range));
     loop {
         let before = into.filled();
         let start = range.start + (before - base);
@@ -34,7 +47,8 @@ pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
                 return Ok(());
             }
             Err(failure) => {
-                if into.filled() > before {
+                if into.filled() - before >= PROGRESS || into.remaining() < PROGRESS && into.filled() > before
+                {
                     tries.progressed();
                 }
                 tries.again(failure).await?;
@@ -62,16 +76,7 @@ async fn once(
         (header::IF_MATCH, value(etag.as_str())?),
     ];
     let answer = wire
-        .exchange(Draft {
-            operation: OPERATION,
-            key: Some(key),
-            attempt: tries.attempt,
-            method: Method::GET,
-            target: wire.endpoint.key_path(key.as_str()),
-            headers,
-            body: None,
-            deadline: tries.deadline,
-        })
+        .exchange(Draft { headers, ..tries.draft(Method::GET, wire.endpoint.key_path(key.as_str())) })
         .await?;
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
         return Err(answer.failed(wire.clock.wall()).await);

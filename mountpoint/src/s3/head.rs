@@ -1,4 +1,4 @@
-//! HeadObject: what is known about one object.
+//! HeadObject: the metadata of one object.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
@@ -40,16 +40,7 @@ async fn once(
         headers.push((HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED")));
     }
     let answer: Collected = wire
-        .exchange(Draft {
-            operation: OPERATION,
-            key: Some(key),
-            attempt: tries.attempt,
-            method: Method::HEAD,
-            target: wire.endpoint.key_path(key.as_str()),
-            headers,
-            body: None,
-            deadline: tries.deadline,
-        })
+        .exchange(Draft { headers, ..tries.draft(Method::HEAD, wire.endpoint.key_path(key.as_str())) })
         .await?
         .collect(0)
         .await?;

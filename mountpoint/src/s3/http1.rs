@@ -1,8 +1,8 @@
-//! HTTP/1.1 in our own words: a request without a body, and its answer received where the caller wants it.
+//! The engine's own HTTP/1.1: sends a request without a body, and receives the answer into the caller's memory.
 //!
 //! Enters: a request's head, and memory for the answer's body. Leaves: the answer's head, parsed by a library, then the bytes
-//! of its body, straight from the connection into that memory. A library that receives them into a buffer of its own first
-//! costs a copy of each byte. Requests with a body are not spoken here: an answer may come while one is still being sent.
+//! of its body, straight from the connection into that memory. A library that receives them into its own buffer first costs a copy of
+//! each byte. This file does not send requests with a body: an answer may come while the body is still being sent.
 
 use std::io;
 use std::pin::Pin;
@@ -22,6 +22,8 @@ pub(super) const HEADERS_MAX: usize = 128;
 /// Bytes received at once while a head is read. Doubling it saves the second receive of tiny objects and copies
 /// more of every body: what comes with the head is copied.
 const BUFFER: usize = 4 << 10;
+/// Answers with status 1xx that are accepted before the answer itself: S3 sends none, proxies one.
+const INFORMED_MAX: usize = 32;
 /// Bytes of an answer's head that are accepted.
 const HEAD_MAX: usize = 64 << 10;
 
@@ -105,12 +107,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         }
         let stream = &mut self.stream;
         patient(watch, |cx| Pin::new(&mut *stream).poll_flush(cx)).await?;
+        let mut informed = 0;
         loop {
             if let Some((length, response)) = parse_head(&self.buffer[self.start..self.end])? {
                 self.start += length;
                 match response.status().as_u16() {
+                    100..=199 if informed == INFORMED_MAX => {
+                        return Err(Broken::Malformed(format!(
+                            "more than {INFORMED_MAX} answers with status 1xx"
+                        )));
+                    }
                     101 => return Err(Broken::Malformed("101: it wants to speak another protocol".into())),
-                    100..=199 => continue, // not the answer yet
+                    100..=199 => {
+                        informed += 1; // not the answer yet
+                        continue;
+                    }
                     _ => {}
                 }
                 self.body = framing(request.method(), &response)?;
@@ -257,7 +268,10 @@ async fn patient<T>(
 
 fn write_head<B>(request: &http::Request<B>, head: &mut Vec<u8>) {
     head.clear();
-    let target = request.uri().path_and_query().map_or("/", |p| p.as_str());
+    let uri = request.uri();
+    // Whole for a proxy, without scheme and host for everybody else.
+    let whole = uri.scheme().map(|_| uri.to_string());
+    let target = whole.as_deref().or_else(|| Some(uri.path_and_query()?.as_str())).unwrap_or("/");
     for piece in [request.method().as_str(), " ", target, " HTTP/1.1\r\n"] {
         head.extend_from_slice(piece.as_bytes());
     }
@@ -490,6 +504,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_no_http_or_lies_about_its_length_is_refused() {
         let long = [b"HTTP/1.1 200 OK\r\nx: ", &[b'a'; HEAD_MAX][..]].concat();
+        let endless = b"HTTP/1.1 103 Hints\r\n\r\n".repeat(INFORMED_MAX + 1);
         for say in [
             &b"SSH-2.0-OpenSSH_9.2\r\n"[..],
             b"HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nok",
@@ -499,6 +514,7 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n",
             b"HTTP/1.1 101 Switching\r\n\r\n",
             &long,
+            &endless,
         ] {
             let refused = answer_or_close(say).unwrap_err();
             assert!(

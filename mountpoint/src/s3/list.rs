@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 
 use super::endpoint::encode_query;
 use super::tries::Tries;
-use super::wire::{Draft, Failure, Wire};
+use super::wire::{Failure, Wire};
 use super::{ListObjects, ListPage, Result, xml};
 
 const OPERATION: &str = "ListObjectsV2";
@@ -46,20 +46,8 @@ async fn once(
     target: &str,
     request: &ListObjects,
 ) -> std::result::Result<ListPage, Failure> {
-    let answer = wire
-        .exchange(Draft {
-            operation: OPERATION,
-            key: None,
-            attempt: tries.attempt,
-            method: Method::GET,
-            target: target.to_owned(),
-            headers: Vec::new(),
-            body: None,
-            deadline: tries.deadline,
-        })
-        .await?
-        .collect(xml::BODY_MAX)
-        .await?;
+    let answer =
+        wire.exchange(tries.draft(Method::GET, target.to_owned())).await?.collect(xml::BODY_MAX).await?;
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }

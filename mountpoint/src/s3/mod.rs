@@ -1,7 +1,7 @@
-//! The wire: what the engine asks of a bucket, and the client that asks it.
+//! The engine's requests to a bucket, and the client that sends them.
 //!
-//! Enters: one of the plain requests below. Leaves: a plain answer, every field checked, or an [`Error`] whose kind says
-//! what to do next. Retries, signatures, connections and the store's habits stay in this room. It never
+//! Enters: one of the plain requests below. Leaves: a plain answer with every field checked, or an [`Error`] with a kind that says
+//! what to do next. Retries, signatures, connections and differences between stores stay in this room. It never
 //! looks at a path, a handle or a cache.
 
 mod address;
@@ -9,27 +9,33 @@ mod answer;
 mod body;
 mod broken;
 mod client;
+mod complete;
 mod config;
 mod connection;
 mod credentials;
+mod credentials_http;
 mod delete;
+mod encryption;
 mod endpoint;
 mod error;
 mod get;
 mod head;
 mod http1;
+mod lanes;
 mod list;
 mod multipart;
+mod outage;
 mod pool;
+mod proxy;
 mod put;
 mod retry;
-mod sdk;
 mod sign;
 mod stream;
 mod tls;
 mod tries;
 mod verify;
 mod watch;
+mod width;
 mod wire;
 mod xml;
 
@@ -43,7 +49,7 @@ use bytes::Bytes;
 
 pub use aws_credential_types::Credentials;
 pub use client::S3Client;
-pub use config::{Config, Timeouts};
+pub use config::{Config, ProxyVariables, Timeouts};
 pub use error::{Error, ErrorKind};
 
 use crate::buffer::Fill;
@@ -59,6 +65,30 @@ pub mod fuzzing {
     /// What is wrong with the document.
     pub fn list_page(document: &[u8], request: &super::ListObjects) -> Result<super::ListPage, String> {
         super::xml::list_page(document, request)
+    }
+
+    /// Reads a document as the name of an upload that CreateMultipartUpload began.
+    ///
+    /// # Errors
+    /// What is wrong with the document.
+    pub fn upload_id(document: &[u8]) -> Result<String, String> {
+        super::xml::upload_id(document)
+    }
+
+    /// Reads a document as the object that CompleteMultipartUpload made; `None` where it says that it made none.
+    ///
+    /// # Errors
+    /// What is wrong with the document.
+    pub fn completed(document: &[u8]) -> Result<Option<super::Stored>, String> {
+        super::xml::completed(document)
+    }
+
+    /// Reads a document as a page of uploads in progress.
+    ///
+    /// # Errors
+    /// What is wrong with the document.
+    pub fn uploads(document: &[u8]) -> Result<Vec<super::PendingUpload>, String> {
+        super::xml::upload_page(document).map(|page| page.uploads)
     }
 }
 

@@ -1,7 +1,7 @@
-//! Connections at rest and in use: who needs one gets an idle one, opens one, or waits in line.
+//! Connections at rest and in use: a request gets an idle one, opens one, or waits in line.
 //!
-//! Per host: at most `connections` open, spread over all addresses its name has. The last one given back is the first
-//! one taken, so that a quiet mount keeps few; what lies idle too long is closed.
+//! Per host: at most `connections` open, spread over all addresses its name has, in two lanes (`lanes.rs`). The last one
+//! given back is the first one taken, so that a quiet mount keeps few; what lies idle too long is closed.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,16 +10,20 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 
 use super::address::Addresses;
+use super::broken::Broken;
 use super::connection::Connection;
 use super::endpoint::Authority;
+use super::lanes::{Lane, Lanes, Place};
+use super::proxy::{Proxies, Proxy};
 use super::tls::Tls;
-use super::{Config, Result};
+use super::watch::Expired;
+use super::{Config, Result, width};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex, Supervisor, Weak};
 
 /// Connections to each host that is not the bucket's: where credentials come from.
 const SIDE_CONNECTIONS: usize = 4;
@@ -33,9 +37,12 @@ const TRIES: u32 = 2;
 pub(super) struct Pool {
     limits: Limits,
     tls: Tls,
+    proxies: Proxies,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
     hosts: Mutex<HashMap<Authority, Arc<Host>>>,
+    /// Rung when bulk is under way: then the links are looked at.
+    bulk: Arc<Notify>,
 }
 
 #[derive(Clone, Debug)]
@@ -44,13 +51,17 @@ struct Limits {
     connect: Duration,
     idle: Duration,
     resolve: Duration,
+    line: Duration,
 }
 
 /// One host's.
 #[derive(Debug)]
 pub(super) struct Host {
     authority: Authority,
-    permits: Arc<Semaphore>,
+    connections: usize,
+    pub(super) lanes: Arc<Lanes>,
+    /// Stands between us and it.
+    proxy: Option<Proxy>,
     idle: Mutex<Vec<Connection>>,
     addresses: Mutex<Addresses>,
 }
@@ -61,7 +72,7 @@ pub(super) struct Lease {
     connection: Option<Connection>,
     host: Arc<Host>,
     pool: Arc<Pool>,
-    _permit: OwnedSemaphorePermit,
+    place: Option<Place>,
 }
 
 /// Why there is no connection.
@@ -71,6 +82,8 @@ pub(super) enum NoConnection {
     Dns(io::Error),
     /// The last address that was tried.
     Connect(SocketAddr, io::Error),
+    /// All so many are in use, and no byte moved on any of them for so long.
+    Line(usize, Duration),
 }
 
 impl std::fmt::Display for NoConnection {
@@ -78,6 +91,11 @@ impl std::fmt::Display for NoConnection {
         match self {
             Self::Dns(e) => write!(f, "the host's name can't be resolved: {e}"),
             Self::Connect(at, e) => write!(f, "no connection to {at}: {e}"),
+            Self::Line(connections, quiet) => write!(
+                f,
+                "all {connections} connections are in use, and none of them moved a byte for {} s",
+                quiet.as_secs_f32()
+            ),
         }
     }
 }
@@ -92,16 +110,27 @@ impl Pool {
             connect: config.timeouts.connect,
             idle: config.timeouts.idle,
             resolve: config.timeouts.resolve,
+            line: config.timeouts.operation,
         };
         let tls = Tls::new(config.ca_bundle.as_deref().map(Path::new))?;
+        let proxies = Proxies::new(&config.proxies)?;
         let pool = Arc::new(Self {
             limits,
             tls,
+            proxies,
             clock: clock.clone(),
             metrics: Arc::clone(metrics),
             hosts: Mutex::default(),
+            bulk: Arc::new(Notify::new()),
         });
-        tokio::spawn(sweep(Arc::downgrade(&pool)));
+        let supervisor = Supervisor { metrics: Arc::clone(metrics), clock: clock.clone() };
+        let runtime = tokio::runtime::Handle::current();
+        let weak = Arc::downgrade(&pool);
+        supervisor.task(&runtime, "closing idle connections", move || sweep(weak.clone()));
+        let (weak, clock, bulk) = (Arc::downgrade(&pool), clock.clone(), Arc::clone(&pool.bulk));
+        supervisor.task(&runtime, "fitting the lanes to the link", move || {
+            look(weak.clone(), clock.clone(), Arc::clone(&bulk))
+        });
         Ok(pool)
     }
 
@@ -125,7 +154,9 @@ impl Pool {
         }
         let host = Arc::new(Host {
             authority: authority.clone(),
-            permits: Arc::new(Semaphore::new(connections)),
+            connections,
+            lanes: Lanes::new(connections),
+            proxy: self.proxies.on_the_way_to(authority).cloned(),
             idle: Mutex::default(),
             addresses: Mutex::default(),
         });
@@ -133,17 +164,40 @@ impl Pool {
         host
     }
 
-    /// A connection to `host`: an idle one unless `fresh`, else a new one. Waits in line when all are in use; the
-    /// caller limits the time.
-    pub(super) async fn lease(
+    /// A place for a connection to `host`, in turn. The wait lasts as long as bytes move on the connections in use.
+    pub(super) async fn place(
+        &self,
+        host: &Arc<Host>,
+        lane: Lane,
+    ) -> std::result::Result<Place, NoConnection> {
+        let mut entering = std::pin::pin!(host.lanes.enter(lane));
+        let mut moved = None;
+        loop {
+            tokio::select! {
+                biased;
+                place = &mut entering => {
+                    if host.lanes.is_busy() {
+                        self.bulk.notify_one();
+                    }
+                    return Ok(place);
+                }
+                () = self.clock.sleep(self.limits.line) => {}
+            }
+            let now = Some(host.lanes.moved());
+            if moved == now {
+                return Err(NoConnection::Line(host.connections, self.limits.line));
+            }
+            moved = now;
+        }
+    }
+
+    /// A connection to `host` in this place: an idle one unless `fresh`, else a new one.
+    pub(super) async fn connect(
         self: &Arc<Self>,
         host: &Arc<Host>,
+        place: Place,
         fresh: bool,
     ) -> std::result::Result<Lease, NoConnection> {
-        // The semaphore is never closed, so this waits and does not fail.
-        let Ok(permit) = Arc::clone(&host.permits).acquire_owned().await else {
-            return Err(NoConnection::Dns(io::Error::other("the pool is closed")));
-        };
         let idle = if fresh {
             // An idle one makes room, so that the count stays within the limit.
             let oldest = {
@@ -165,8 +219,18 @@ impl Pool {
             connection: Some(connection),
             host: Arc::clone(host),
             pool: Arc::clone(self),
-            _permit: permit,
+            place: Some(place),
         })
+    }
+
+    /// A place for a small request, and a connection in it.
+    pub(super) async fn lease(
+        self: &Arc<Self>,
+        host: &Arc<Host>,
+        fresh: bool,
+    ) -> std::result::Result<Lease, NoConnection> {
+        let place = self.place(host, Lane::Small).await?;
+        self.connect(host, place, fresh).await
     }
 
     fn take_idle(&self, host: &Host) -> Option<Connection> {
@@ -191,6 +255,7 @@ impl Pool {
             match opened {
                 Ok(connection) => {
                     addresses.worked(address);
+                    host.lanes.opened(&connection.moved);
                     self.metrics.s3_connections.inc();
                     return Ok(connection);
                 }
@@ -208,7 +273,7 @@ impl Pool {
     async fn open_at(&self, host: &Host, address: SocketAddr) -> io::Result<Connection> {
         let guard = OpenGuard { host, address, kept: false };
         let now = self.clock.now();
-        let opening = Connection::open(&host.authority, address, &self.tls, now);
+        let opening = Connection::open(&host.authority, host.proxy.as_ref(), address, &self.tls, now);
         let timeout = self.clock.sleep(self.limits.connect);
         let connection = tokio::select! {
             opened = opening => opened?,
@@ -232,7 +297,7 @@ impl Pool {
         if let (false, Some(address)) = (due, known) {
             return Ok(address);
         }
-        let authority = &host.authority;
+        let authority = host.proxy.as_ref().map_or(&host.authority, |proxy| &proxy.authority);
         let named: io::Result<Vec<SocketAddr>> = match authority.host.parse::<IpAddr>() {
             Ok(ip) => Ok(vec![SocketAddr::new(ip, authority.port)]),
             Err(_) => {
@@ -288,6 +353,27 @@ async fn sweep(pool: Weak<Pool>) {
     }
 }
 
+/// Looks at the links for as long as the pool lives, while they are busy.
+async fn look(pool: Weak<Pool>, clock: Clock, bulk: Arc<Notify>) {
+    loop {
+        clock.sleep(width::EVERY).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let hosts: Vec<_> = pool.hosts.lock().values().cloned().collect();
+        drop(pool);
+        let busy = hosts.iter().fold(false, |busy, host| host.lanes.look(clock.now()) | busy);
+        drop(hosts);
+        if !busy {
+            bulk.notified().await;
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.bulk.notify_one();
+    }
+}
+
 /// Takes an address's count back if the connection does not come about, also when the future is dropped.
 struct OpenGuard<'a> {
     host: &'a Host,
@@ -324,9 +410,25 @@ impl Lease {
         }
     }
 
+    /// Closes the connection and keeps its place in the line, for another one.
+    pub(super) fn into_place(mut self) -> Option<Place> {
+        self.place.take()
+    }
+
     /// The address did not do what it should: others go first for a while.
     pub(super) fn blame(&self) {
         self.host.addresses.lock().failed(self.address, self.now());
+    }
+
+    /// An exchange broke off here: the address is blamed. After silence, what lies idle may be as dead as this connection, and
+    /// is closed.
+    pub(super) fn suspect(&self, broken: &Broken) {
+        self.blame();
+        if matches!(broken, Broken::Expired(Expired::Quiet(_))) {
+            let idle = std::mem::take(&mut *self.host.idle.lock());
+            let mut addresses = self.host.addresses.lock();
+            idle.iter().for_each(|connection| addresses.closed(connection.address));
+        }
     }
 
     fn now(&self) -> Instant {

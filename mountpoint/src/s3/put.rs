@@ -1,4 +1,4 @@
-//! PutObject and UploadPart: bytes out, with the checksum by which the store refuses others.
+//! PutObject and UploadPart: sends bytes with their checksum, so that the store refuses other bytes.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,15 @@ use super::endpoint::encode_query;
 use super::tries::Tries;
 use super::verify::{Ours, look};
 use super::wire::{Collected, Draft, Failure, Wire};
-use super::{Error, ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer};
-use crate::checksum::Checksum;
+use super::{
+    Error, ErrorKind, NewObject, PutObject, Result, Stored, UploadPart, UploadedPart, answer, encryption,
+};
+use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::{ETag, ObjectKey};
+
+/// Of an object that is not encrypted as it was to be.
+pub(super) const UNENCRYPTED: &str = "the object is in the bucket, in plain text or under another key: remove it, and look whether \
+     the store, and what stands before it, knows these headers";
 
 type Headers = Vec<(HeaderName, HeaderValue)>;
 
@@ -20,11 +26,7 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject) -> Result<Store
     let key = &request.object.key;
     let size: u64 = request.body.iter().map(|b| b.len() as u64).sum();
     let mut headers = checksum_headers(request.checksum);
-    let content_type = request.object.content_type.as_deref().unwrap_or("binary/octet-stream");
-    push(&mut headers, OPERATION, "content-type", content_type)?;
-    for (name, value) in new_object_headers(wire) {
-        push(&mut headers, OPERATION, name, value)?;
-    }
+    headers.append(&mut new_object_headers(wire, OPERATION, &request.object)?);
     if request.object.only_if_absent {
         push(&mut headers, OPERATION, "if-none-match", "*")?;
     }
@@ -34,6 +36,10 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject) -> Result<Store
         let failure = match send(wire, &tries, &target, &headers, &request.body).await {
             Ok(answer) => {
                 tries.succeeded();
+                encryption::proven(&wire.config, &answer.headers).map_err(|why| {
+                    wire.metrics.s3_errors.inc();
+                    answer.wrong(ErrorKind::NotEncrypted, format!("{why}; {UNENCRYPTED}")).error
+                })?;
                 return Ok(Stored { etag: etag(&answer)?, checksum: stored_checksum(&answer.headers) });
             }
             Err(failure) => failure,
@@ -42,7 +48,8 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject) -> Result<Store
         if taken && (tries.ambiguous || failure.ambiguous) {
             // A try whose answer was lost may have stored it: then what is in the way is ours.
             let ours = Ours { size, parts: None, checksum: request.checksum.map(Checksum::to_base64) };
-            return look(wire, OPERATION, key, &ours, exists(OPERATION, key)).await;
+            let found = look(wire, key, &ours, wire.clock.now()).await;
+            return found.or(OPERATION, key, || exists(OPERATION, key));
         } else if taken {
             return Err(exists(OPERATION, key).status(412));
         }
@@ -86,14 +93,9 @@ async fn send(
 ) -> std::result::Result<Collected, Failure> {
     let answer = wire
         .exchange(Draft {
-            operation: tries.operation,
-            key: tries.key,
-            attempt: tries.attempt,
-            method: Method::PUT,
-            target: target.to_owned(),
             headers: headers.clone(),
             body: Some(body),
-            deadline: tries.deadline,
+            ..tries.draft(Method::PUT, target.to_owned())
         })
         .await?
         .collect(super::xml::BODY_MAX)
@@ -116,19 +118,41 @@ fn same_checksum(answer: Collected, sent: Option<Checksum>) -> std::result::Resu
     Ok(answer)
 }
 
-/// What the user wants of every new object.
-pub(super) fn new_object_headers(wire: &Wire) -> impl Iterator<Item = (&'static str, &str)> {
+/// What a request that begins an object says of it: its type, and what the user wants of every new object.
+pub(super) fn new_object_headers(
+    wire: &Wire,
+    operation: &'static str,
+    object: &NewObject,
+) -> Result<Headers> {
     let config = &wire.config;
-    [
-        ("x-amz-storage-class", &config.storage_class),
-        ("x-amz-server-side-encryption", &config.sse),
-        ("x-amz-server-side-encryption-aws-kms-key-id", &config.sse_kms_key_id),
-    ]
-    .into_iter()
-    .filter_map(|(name, value)| Some((name, value.as_deref()?)))
+    let mut headers = Headers::with_capacity(8);
+    for (name, value) in [
+        ("content-type", Some(object.content_type.as_deref().unwrap_or("binary/octet-stream"))),
+        ("x-amz-storage-class", config.storage_class.as_deref()),
+        (encryption::SSE, config.sse.as_deref()),
+        (encryption::SSE_KEY, config.sse_kms_key_id.as_deref()),
+    ] {
+        if let Some(value) = value {
+            push(&mut headers, operation, name, value)?;
+        }
+    }
+    Ok(headers)
 }
 
-fn push(headers: &mut Headers, operation: &'static str, name: &'static str, value: &str) -> Result<()> {
+/// The kind of a multipart object's checksum, named only where it is not the default: stores older than the parameter refuse it.
+pub(super) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str> {
+    match algorithm {
+        ChecksumAlgorithm::Crc32c => None,
+        ChecksumAlgorithm::Crc64Nvme => Some("FULL_OBJECT"),
+    }
+}
+
+pub(super) fn push(
+    headers: &mut Headers,
+    operation: &'static str,
+    name: &'static str,
+    value: &str,
+) -> Result<()> {
     let value = HeaderValue::from_str(value).map_err(|e| {
         Error::new(ErrorKind::InvalidRequest, operation).message(format!("{name}: {value:?}")).source(e)
     })?;

@@ -1,18 +1,22 @@
-//! Whether a failed request is worth another try, and when. Pure but for the budget, which all requests share.
+//! Decides whether and when to retry a failed request. Pure, except for the slots that retries wait for.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::ErrorKind;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The average wait before the second try is half of this; it doubles with each try.
-const SCALE: Duration = Duration::from_millis(500);
-/// No wait is longer.
-const CAP: Duration = Duration::from_secs(20);
+/// No wait before the second try is longer; it doubles with each try.
+const SCALE: Duration = Duration::from_millis(200);
+/// No wait of ours is longer. A store that names a time gets that.
+const CAP: Duration = Duration::from_secs(5);
+/// Bytes that are refused as damaged twice more are damaged here, and sending them again helps nobody.
+const CORRUPT_TRIES: u32 = 3;
 
 /// Whether this kind of failure passes by itself.
-fn is_transient(kind: &ErrorKind) -> bool {
+pub(super) fn is_transient(kind: &ErrorKind) -> bool {
     match kind {
         ErrorKind::Throttled
         | ErrorKind::Timeout
@@ -29,6 +33,7 @@ fn is_transient(kind: &ErrorKind) -> bool {
         | ErrorKind::Archived
         | ErrorKind::WrongRegion(_)
         | ErrorKind::BadAnswer
+        | ErrorKind::NotEncrypted
         | ErrorKind::Unknown
         | ErrorKind::Unsupported
         | ErrorKind::InvalidRequest
@@ -36,54 +41,176 @@ fn is_transient(kind: &ErrorKind) -> bool {
     }
 }
 
-/// How often a request that fails so is tried at most. Bytes that are refused as damaged twice more are damaged here,
-/// and sending them again helps nobody.
-pub(super) fn tries_max(kind: &ErrorKind, attempts_max: u32) -> u32 {
+/// How often a request that fails so is tried at most; `None`: time alone is the limit.
+fn tries_max(kind: &ErrorKind, attempts_max: Option<u32>) -> Option<u32> {
     match kind {
-        ErrorKind::Corrupt => attempts_max.min(3),
+        ErrorKind::Corrupt => Some(attempts_max.unwrap_or(CORRUPT_TRIES).min(CORRUPT_TRIES)),
         kind if is_transient(kind) => attempts_max,
-        _ => 1,
+        _ => Some(1),
     }
 }
 
-/// How long to wait after `attempt` tries (1 or more): full jitter, `random` being uniform in 0..1. A store that names a
-/// time gets it, up to the cap.
-pub(super) fn backoff(attempt: u32, random: f64, retry_after: Option<Duration>) -> Duration {
-    let ceiling = SCALE.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(CAP);
-    let wait = ceiling.mul_f64(random.clamp(0.0, 1.0));
-    wait.max(retry_after.unwrap_or_default().min(CAP))
+/// How long to wait after `tries` tries (1 or more): full jitter, `random` being uniform in 0..1. A store that names a
+/// time gets it, and the jitter behind it, so that not all come back in one moment.
+fn backoff(tries: u32, random: f64, retry_after: Option<Duration>) -> Duration {
+    let ceiling = SCALE.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(CAP);
+    retry_after.unwrap_or_default().saturating_add(ceiling.mul_f64(random.clamp(0.0, 1.0)))
 }
 
-/// Tokens that all requests of a client share: each retry takes some, each success gives one back. When a store is
-/// down for everybody, retries stop multiplying the load on it.
-#[derive(Debug)]
-pub(super) struct Budget(Mutex<u32>);
+/// One failed try, as far as it says when the next one is due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Miss<'a> {
+    pub(super) kind: &'a ErrorKind,
+    pub(super) now: Instant,
+    /// So long before `now` the store was heard for the last time.
+    pub(super) silent: Duration,
+    /// So long it stood in line for a connection, which is no fault of the store's.
+    pub(super) in_line: Duration,
+    pub(super) retry_after: Option<Duration>,
+    /// More time would not help.
+    pub(super) hopeless: bool,
+}
 
-impl Budget {
-    const FULL: u32 = 500;
-    const RETRY: u32 = 5;
+/// How long one call goes on trying. Pure.
+///
+/// Its time begins when the store was lost: with the first failure, or with the silence before it. A call that moves
+/// bytes may last as long as they need. The last try begins when the time is up, so that a store which comes back
+/// within it is found.
+#[derive(Clone, Debug)]
+pub(super) struct Patience {
+    limit: Duration,
+    attempts_max: Option<u32>,
+    /// Tries since there was progress, the one that is under way included.
+    tries: u32,
+    lost: Option<Instant>,
+    last: bool,
+}
 
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(Self::FULL))
+impl Patience {
+    /// `attempts_max`, if the user wants the tries counted.
+    pub(super) fn new(limit: Duration, attempts_max: Option<u32>) -> Self {
+        Self { limit, attempts_max, tries: 1, lost: None, last: false }
     }
 
-    /// Whether one more retry may be made now.
-    pub(super) fn take(&self) -> bool {
-        let mut tokens = self.0.lock();
-        match tokens.checked_sub(Self::RETRY) {
-            Some(left) => {
-                *tokens = left;
-                true
-            }
-            None => false,
+    /// No more than this.
+    pub(super) fn at_most(&mut self, attempts: u32, within: Duration) {
+        self.attempts_max = Some(self.attempts_max.map_or(attempts, |max| max.min(attempts)));
+        self.limit = self.limit.min(within);
+    }
+
+    /// Not counted: the call goes on from where it is.
+    pub(super) fn progressed(&mut self) {
+        (self.tries, self.lost, self.last) = (1, None, false);
+    }
+
+    /// Since when the store is lost to this call.
+    pub(super) fn lost(&self) -> Option<Instant> {
+        self.lost
+    }
+
+    /// When the last try begins, once a try has failed.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.lost.map(|lost| lost + self.limit)
+    }
+
+    /// A try failed: how long to wait before the next one; `None`: that was the last.
+    pub(super) fn missed(&mut self, miss: &Miss<'_>, random: f64) -> Option<Duration> {
+        let lost = match self.lost {
+            Some(lost) => lost + miss.in_line,
+            None => miss.now.checked_sub(miss.silent).unwrap_or(miss.now),
+        };
+        self.lost = Some(lost);
+        let enough = tries_max(miss.kind, self.attempts_max).is_some_and(|max| self.tries >= max);
+        if enough || miss.hopeless || self.last {
+            return None;
+        }
+        let wait = backoff(self.tries, random, miss.retry_after);
+        let left = (lost + self.limit).saturating_duration_since(miss.now);
+        self.tries = self.tries.saturating_add(1);
+        self.last = wait >= left;
+        Some(wait.min(left))
+    }
+
+    /// The time is up: what begins now is the last try.
+    pub(super) fn is_up(&mut self) {
+        self.last = true;
+    }
+
+    /// How long the store may be silent in the try that begins now. Once it is lost, silence must not eat the time that
+    /// is left: what was sent into the void is never answered, and only a new connection finds the store back.
+    pub(super) fn silence(&self, now: Instant, first_byte: Duration) -> Duration {
+        match self.deadline() {
+            None => first_byte,
+            Some(deadline) => (deadline.saturating_duration_since(now) / 3).clamp(first_byte / 4, first_byte),
         }
     }
+}
 
-    /// A request succeeded, after a retry that took its tokens or at once.
-    pub(super) fn put(&self, after_retry: bool) {
-        let mut tokens = self.0.lock();
-        let back = if after_retry { Self::RETRY } else { 1 };
-        *tokens = (*tokens + back).min(Self::FULL);
+/// Limits how many retries run at once, in proportion to the calls under way, so that a store in trouble is not hit by all
+/// calls at once. A retry without a free slot waits in line; it never fails for lack of one.
+#[derive(Debug)]
+pub(super) struct Slots {
+    free: Semaphore,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug)]
+struct Counts {
+    calls: usize,
+    slots: usize,
+}
+
+/// One retry that may run.
+pub(super) type Slot<'a> = SemaphorePermit<'a>;
+
+/// A call under way.
+#[derive(Debug)]
+pub(super) struct Call<'a>(&'a Slots);
+
+/// Retries that always have a slot ...
+const SLOTS_MIN: usize = 4;
+/// ... and of how many calls one may be a retry.
+const CALLS_PER_SLOT: usize = 4;
+
+/// How many slots so many calls have.
+fn slots(calls: usize) -> usize {
+    (calls / CALLS_PER_SLOT).max(SLOTS_MIN)
+}
+
+impl Slots {
+    pub(super) fn new() -> Self {
+        Self { free: Semaphore::new(SLOTS_MIN), counts: Mutex::new(Counts { calls: 0, slots: SLOTS_MIN }) }
+    }
+
+    /// Counts a call until what is returned is dropped.
+    pub(super) fn call(&self) -> Call<'_> {
+        self.count(|calls| calls + 1);
+        Call(self)
+    }
+
+    /// A slot, in turn.
+    pub(super) async fn slot(&self) -> Option<Slot<'_>> {
+        // Never closed, so never an error.
+        self.free.acquire().await.ok()
+    }
+
+    fn count(&self, change: impl Fn(usize) -> usize) {
+        let mut counts = self.counts.lock();
+        counts.calls = change(counts.calls);
+        let wanted = slots(counts.calls);
+        if wanted > counts.slots {
+            self.free.add_permits(wanted - counts.slots);
+            counts.slots = wanted;
+        } else if wanted < counts.slots {
+            // Those in use go when they are free and the next call begins or ends.
+            counts.slots -= self.free.forget_permits(counts.slots - wanted);
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.count(|calls| calls - 1);
     }
 }
 
@@ -111,26 +238,104 @@ mod tests {
 
     use super::*;
 
+    const LIMIT: Duration = Duration::from_secs(60);
+    const FIRST_BYTE: Duration = Duration::from_secs(20);
+
+    fn seconds(s: f64) -> Duration {
+        Duration::from_secs_f64(s)
+    }
+
+    fn miss(kind: &ErrorKind, now: Instant) -> Miss<'_> {
+        let none = Duration::ZERO;
+        Miss { kind, now, silent: none, in_line: none, retry_after: None, hopeless: false }
+    }
+
+    /// What a store that is away does to a request.
+    #[derive(Clone, Copy, Debug)]
+    enum Away {
+        /// Refused, or 503: at once.
+        Says,
+        /// Nothing comes of what was sent while it lasted, not even afterwards.
+        Swallows,
+    }
+
+    /// One call that begins `before` seconds before (or, negative, after the beginning of) an outage of `outage`: when
+    /// it succeeds, in seconds after the outage's beginning.
+    fn ride(away: Away, before: f64, outage: f64, dice: &Dice) -> Option<f64> {
+        let start = Instant::now() + LIMIT;
+        let at = |now: Instant| now.duration_since(start - LIMIT).as_secs_f64() - 60.0;
+        let mut now =
+            start - Duration::from_secs_f64(before.max(0.0)) + Duration::from_secs_f64((-before).max(0.0));
+        let mut patience = Patience::new(LIMIT, None);
+        loop {
+            // A try that is under way when the outage begins is lost.
+            let lost = if at(now) < 0.0 { start } else { now };
+            if at(now) >= outage {
+                return Some(at(now));
+            }
+            let (kind, silent) = match away {
+                Away::Says => (ErrorKind::Network, Duration::ZERO),
+                Away::Swallows => (ErrorKind::Timeout, patience.silence(now, FIRST_BYTE)),
+            };
+            now = lost + silent;
+            let wait = patience.missed(&Miss { silent, ..miss(&kind, now) }, dice.roll())?;
+            now += wait;
+        }
+    }
+
     proptest! {
         #[test]
-        fn a_wait_grows_with_the_tries_and_never_passes_the_cap(
-            attempt in 1u32..u32::MAX,
-            random in 0.0f64..1.0,
-            asked in proptest::option::of(0u64..1_000_000),
+        fn a_store_that_comes_back_within_the_limit_fails_nothing(
+            seed in any::<u64>(),
+            before in -40.0f64..15.0,
+            outage in 0.1f64..45.0,
+            swallows in any::<bool>(),
         ) {
-            let wait = backoff(attempt, random, asked.map(Duration::from_secs));
-            prop_assert!(wait <= CAP);
-            prop_assert!(wait >= asked.map_or(Duration::ZERO, Duration::from_secs).min(CAP));
-            prop_assert!(asked.is_some() || wait <= SCALE.saturating_mul(1 << (attempt - 1).min(6)));
+            let away = if swallows { Away::Swallows } else { Away::Says };
+            let back = ride(away, before, outage, &Dice::new(seed));
+            prop_assert!(back.is_some(), "{away:?}");
         }
 
         #[test]
-        fn the_budget_allows_a_hundred_retries_in_a_row_and_recovers_by_successes(successes in 0u32..2000) {
-            let budget = Budget::new();
-            prop_assert_eq!((0..1000).filter(|_| budget.take()).count(), 100);
-            (0..successes).for_each(|_| budget.put(false));
-            let recovered = (0..1000).filter(|_| budget.take()).count() as u32;
-            prop_assert_eq!(recovered, successes.min(Budget::FULL) / Budget::RETRY);
+        fn even_a_silent_outage_of_nearly_the_whole_limit_fails_nothing(seed in any::<u64>(), outage in 45.0f64..59.9) {
+            prop_assert!(ride(Away::Swallows, 0.0, outage, &Dice::new(seed)).is_some());
+            prop_assert!(ride(Away::Says, 0.0, outage, &Dice::new(seed)).is_some());
+        }
+
+        #[test]
+        fn a_store_that_stays_away_is_an_error_soon_after_the_limit(
+            seed in any::<u64>(),
+            swallows in any::<bool>(),
+            asked in proptest::option::of(0u64..100),
+        ) {
+            let dice = Dice::new(seed);
+            let start = Instant::now();
+            let (mut now, mut patience) = (start, Patience::new(LIMIT, None));
+            for tries in 1.. {
+                prop_assert!(tries < 1000);
+                let silent = if swallows { patience.silence(now, FIRST_BYTE) } else { Duration::ZERO };
+                now += silent;
+                let retry_after = asked.map(Duration::from_secs);
+                match patience.missed(&Miss { silent, retry_after, ..miss(&ErrorKind::Timeout, now) }, dice.roll()) {
+                    Some(wait) => now += wait,
+                    None => break,
+                }
+            }
+            let took = now - start;
+            prop_assert!(took >= LIMIT && took <= LIMIT + FIRST_BYTE / 2, "{took:?}");
+        }
+
+        #[test]
+        fn a_wait_grows_with_the_tries_and_never_passes_the_cap_unless_the_store_asks(
+            tries in 1u32..u32::MAX,
+            random in 0.0f64..1.0,
+            asked in proptest::option::of(0u64..1_000_000),
+        ) {
+            let asked = asked.map(Duration::from_secs);
+            let wait = backoff(tries, random, asked);
+            prop_assert!(wait >= asked.unwrap_or_default());
+            let ours = wait - asked.unwrap_or_default();
+            prop_assert!(ours <= CAP && ours <= SCALE.saturating_mul(1 << (tries - 1).min(6)));
         }
 
         #[test]
@@ -139,5 +344,76 @@ mod tests {
             let mean = (0..1000).map(|_| dice.roll()).inspect(|r| assert!((0.0..1.0).contains(r))).sum::<f64>() / 1000.0;
             prop_assert!((0.4..0.6).contains(&mean));
         }
+    }
+
+    #[test]
+    fn tries_count_only_if_the_user_wants_them_counted() {
+        let now = Instant::now();
+        let mut counted = Patience::new(LIMIT, Some(3));
+        let tries =
+            (0..).take_while(|_| counted.missed(&miss(&ErrorKind::Throttled, now), 0.5).is_some()).count();
+        assert_eq!(tries + 1, 3);
+        let mut free = Patience::new(LIMIT, None);
+        assert!((0..100).all(|_| free.missed(&miss(&ErrorKind::Throttled, now), 0.5).is_some()));
+        let mut damaged = Patience::new(LIMIT, None);
+        let tries =
+            (0..).take_while(|_| damaged.missed(&miss(&ErrorKind::Corrupt, now), 0.5).is_some()).count();
+        assert_eq!(tries + 1, 3, "damage that stays is ours");
+        for kind in [ErrorKind::NotFound, ErrorKind::Denied, ErrorKind::BadAnswer] {
+            assert_eq!(
+                Patience::new(LIMIT, None).missed(&miss(&kind, now), 0.5),
+                None,
+                "{kind:?} is an answer"
+            );
+        }
+    }
+
+    #[test]
+    fn time_in_line_is_not_the_stores_fault_and_progress_begins_anew() {
+        let start = Instant::now();
+        let mut patience = Patience::new(LIMIT, None);
+        let network = ErrorKind::Network;
+        assert!(patience.missed(&miss(&network, start), 1.0).is_some());
+        let later = start + seconds(90.0);
+        let line = Miss { in_line: seconds(80.0), ..miss(&network, later) };
+        assert!(patience.missed(&line, 1.0).is_some(), "10 of the 90 s were the store's");
+        assert_eq!(patience.deadline(), Some(start + seconds(140.0)));
+        patience.progressed();
+        assert_eq!((patience.deadline(), patience.tries), (None, 1));
+        let much_later = start + seconds(900.0);
+        assert!(patience.missed(&miss(&network, much_later), 1.0).is_some());
+    }
+
+    #[test]
+    fn the_last_try_begins_when_the_time_is_up_and_a_hopeless_one_is_the_last() {
+        let start = Instant::now();
+        let mut patience = Patience::new(LIMIT, None);
+        let server = ErrorKind::ServerError;
+        let asked = Miss { retry_after: Some(seconds(3600.0)), ..miss(&server, start) };
+        assert_eq!(patience.missed(&asked, 0.5), Some(LIMIT), "cut to fit");
+        assert_eq!(patience.missed(&miss(&server, start + LIMIT), 0.5), None);
+        let hopeless = Miss { hopeless: true, ..miss(&server, start) };
+        assert_eq!(Patience::new(LIMIT, None).missed(&hopeless, 0.5), None);
+    }
+
+    #[tokio::test]
+    async fn retries_run_side_by_side_in_proportion_to_the_calls_and_wait_for_a_slot() {
+        let slots = Slots::new();
+        let calls: Vec<_> = (0..100).map(|_| slots.call()).collect();
+        let mut held = Vec::new();
+        for _ in 0..25 {
+            held.push(slots.slot().await);
+        }
+        assert!(futures_util::FutureExt::now_or_never(slots.slot()).is_none(), "25 of 100");
+        held.pop();
+        assert!(
+            futures_util::FutureExt::now_or_never(slots.slot()).is_some(),
+            "a freed slot goes to the next retry"
+        );
+        drop(calls);
+        // The slots in use are gone once they are free and somebody calls.
+        drop(held);
+        let _one = slots.call();
+        assert_eq!(slots.free.available_permits(), SLOTS_MIN);
     }
 }

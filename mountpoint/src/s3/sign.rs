@@ -1,6 +1,6 @@
-//! AWS Signature Version 4 for the requests we build ourselves.
+//! AWS Signature Version 4 for the engine's requests.
 //!
-//! The cryptography is `aws-sigv4`'s; the canonical request is written here, because the library derives the signing key
+//! The cryptography is `aws-sigv4`'s. This file writes the canonical request itself, because the library derives the signing key
 //! (four HMACs) and copies all headers for every request, and these requests are already in canonical form: path
 //! encoded once, query sorted, header names in lower case. A test compares both on random requests.
 
@@ -24,6 +24,8 @@ const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256
 const DATE: HeaderName = HeaderName::from_static("x-amz-date");
 const SECURITY_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
 const SERVICE: &str = "s3";
+/// From 1970 to the end of 9998: four digits name the year.
+const SIGNABLE: Duration = Duration::from_secs(253_370_764_799);
 
 /// Signs for one region; keeps the key of the day.
 #[derive(Debug)]
@@ -196,12 +198,13 @@ fn timestamp(at: SystemTime) -> String {
 pub(super) struct Skew(Mutex<(bool, Duration)>);
 
 impl Skew {
-    /// Our time as the store sees it.
+    /// Our time as the store sees it; within the years that a signature can name, whatever the store said.
     pub(super) fn apply(&self, ours: SystemTime) -> SystemTime {
-        match *self.0.lock() {
-            (false, ahead) => ours + ahead,
-            (true, behind) => ours - behind,
-        }
+        let theirs = match *self.0.lock() {
+            (false, ahead) => ours.checked_add(ahead),
+            (true, behind) => ours.checked_sub(behind),
+        };
+        theirs.unwrap_or(ours).clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + SIGNABLE)
     }
 
     /// The store says it is `theirs` when we say `ours`.
@@ -302,6 +305,26 @@ mod tests {
         assert_ne!(first, key(&two, at));
         assert_ne!(first, key(&one, at + day));
         assert_eq!(first, key(&one, at));
+    }
+
+    #[test]
+    fn a_store_whose_clock_is_at_the_end_of_time_is_signed_for_without_a_panic() {
+        let (skew, signer) = (Skew::default(), Signer::new("r"));
+        let ours = SystemTime::now();
+        let credentials = Credentials::new("A", "s", None, None, "test");
+        for theirs in [253_402_300_799_i64, -377_705_116_800, i64::MAX, i64::MIN, 0] {
+            let seconds = Duration::from_secs(theirs.unsigned_abs());
+            let epoch = SystemTime::UNIX_EPOCH;
+            let at = if theirs < 0 { epoch.checked_sub(seconds) } else { epoch.checked_add(seconds) };
+            let Some(at) = at else { continue };
+            skew.learn(ours, at);
+            for later in [Duration::ZERO, Duration::from_secs(86400 * 400)] {
+                let mut headers = HeaderMap::new();
+                let at = skew.apply(ours + later);
+                signer.sign(&http::Method::GET, "/", &mut headers, EMPTY_SHA256, &credentials, at).unwrap();
+                assert_eq!(headers["x-amz-date"].len(), "20260102T030405Z".len());
+            }
+        }
     }
 
     #[test]

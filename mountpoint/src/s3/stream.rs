@@ -33,6 +33,16 @@ impl Moved {
     pub(super) fn total(&self) -> u64 {
         self.received() + self.sent()
     }
+
+    /// Whether nobody else counts here: the connection is gone.
+    pub(super) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    #[cfg(test)]
+    pub(super) fn count_received(&self, bytes: u64) {
+        self.0.received.fetch_add(bytes, Relaxed);
+    }
 }
 
 /// A TCP stream that counts.

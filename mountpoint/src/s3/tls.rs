@@ -1,4 +1,4 @@
-//! TLS: rustls over aws-lc-rs, trusting the system's roots or the CA bundle in their place. Nothing turns verification off.
+//! TLS: rustls over aws-lc-rs. It trusts the system's roots, or the CA bundle in their place. Nothing turns verification off.
 
 use std::io;
 use std::path::Path;

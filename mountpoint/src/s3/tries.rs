@@ -1,10 +1,13 @@
-//! The loop around a request: try, look at the failure, perhaps wait, try again, within one deadline.
+//! The retry loop of a request: try, examine the failure, perhaps wait, try again, for as long as its patience lasts.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use http::Method;
 
 use super::answer::is_about_credentials;
-use super::retry::{backoff, tries_max};
-use super::wire::{Failure, Wire};
+use super::lanes::Lane;
+use super::retry::{Call, Miss, Patience, Slot, is_transient};
+use super::wire::{Clocks, Draft, Failure, Wire};
 use super::{Error, ErrorKind, Result};
 use crate::object::ObjectKey;
 
@@ -16,60 +19,107 @@ pub(super) struct Tries<'a> {
     pub(super) key: Option<&'a ObjectKey>,
     /// The try that is under way, from 1.
     pub(super) attempt: u32,
-    pub(super) deadline: Instant,
-    attempts_max: u32,
+    lane: Lane,
+    /// Of the body that is sent or received.
+    bytes: u64,
+    patience: Patience,
+    /// Part of what the log says of outages.
+    is_watched: bool,
+    /// It failed since the store answered it last.
+    fails: bool,
     refreshed: bool,
     corrected: bool,
     /// A try before this one may have done what was asked.
     pub(super) ambiguous: bool,
+    slot: Option<Slot<'a>>,
+    _call: Call<'a>,
 }
 
 impl<'a> Tries<'a> {
-    /// The first of them. `bytes` is the body's length: its time at the minimal rate is added to the time of the call.
+    /// The first of them. `bytes` is the body's length: it names the lane, and its time at the minimal rate is added to the time
+    /// of each exchange.
     pub(super) fn new(
         wire: &'a Wire,
         operation: &'static str,
         key: Option<&'a ObjectKey>,
         bytes: u64,
     ) -> Self {
-        let timeouts = &wire.config.timeouts;
-        let for_body = Duration::from_secs(bytes / timeouts.rate_min.max(1));
-        let deadline = wire.clock.now() + timeouts.operation + for_body;
         Self {
             wire,
             operation,
             key,
             attempt: 1,
-            deadline,
-            attempts_max: wire.config.attempts_max,
+            lane: Lane::of(bytes),
+            bytes,
+            patience: Patience::new(wire.config.timeouts.operation, wire.config.attempts_max),
+            is_watched: true,
+            fails: false,
             refreshed: false,
             corrected: false,
             ambiguous: false,
+            slot: None,
+            _call: wire.slots.call(),
         }
     }
 
-    /// With less patience than configured.
+    /// With less patience than configured, and without lines about outages: the caller reports the failure.
     pub(super) fn at_most(mut self, attempts: u32, within: Duration) -> Self {
-        self.attempts_max = self.attempts_max.min(attempts);
-        self.deadline = self.deadline.min(self.wire.clock.now() + within);
+        self.patience.at_most(attempts, within);
+        self.is_watched = false;
         self
+    }
+
+    /// In this lane, however long the body is.
+    pub(super) fn in_lane(self, lane: Lane) -> Self {
+        Self { lane, ..self }
+    }
+
+    /// The request of the try that is under way: without headers of its own, without a body.
+    pub(super) fn draft(&self, method: Method, target: String) -> Draft<'a> {
+        Draft {
+            operation: self.operation,
+            key: self.key,
+            attempt: self.attempt,
+            method,
+            target,
+            headers: Vec::new(),
+            body: None,
+            hashed: false,
+            fresh: false,
+            clocks: self.clocks(),
+        }
+    }
+
+    /// How long the try that begins now may wait for what.
+    pub(super) fn clocks(&self) -> Clocks {
+        let timeouts = &self.wire.config.timeouts;
+        Clocks {
+            lane: self.lane,
+            silence: self.patience.silence(self.wire.clock.now(), timeouts.first_byte),
+            stall: timeouts.stall,
+            whole: timeouts.operation + Duration::from_secs(self.bytes / timeouts.rate_min.max(1)),
+        }
     }
 
     /// Waits until the next try, or gives the final error.
     pub(super) async fn again(&mut self, failure: Failure) -> Result<()> {
+        self.slot = None;
         self.ambiguous |= failure.ambiguous;
         if self.cure(&failure).await {
             self.wire.metrics.s3_retries.inc();
             return Ok(());
         }
-        let wait = backoff(self.attempt, self.wire.dice.roll(), failure.retry_after);
-        let now = self.wire.clock.now();
-        let worth = self.attempt < tries_max(failure.error.kind(), self.attempts_max)
-            && now + wait < self.deadline
-            && self.wire.budget.take();
-        if !worth {
-            return Err(self.give_up(failure.error));
-        }
+        let miss = Miss {
+            kind: failure.error.kind(),
+            now: self.wire.clock.now(),
+            silent: failure.silent,
+            in_line: failure.in_line,
+            retry_after: failure.retry_after,
+            hopeless: failure.hopeless,
+        };
+        let next = self.patience.missed(&miss, self.wire.dice.roll());
+        self.watch(&failure.error, miss.now);
+        let Some(wait) = next else { return Err(self.give_up(failure.error)) };
         tracing::debug!(
             wait_ms = wait.as_millis(),
             attempt = self.attempt,
@@ -79,17 +129,73 @@ impl<'a> Tries<'a> {
         self.attempt += 1;
         self.wire.metrics.s3_retries.inc();
         self.wire.clock.sleep(wait).await;
+        self.slot = self.take_slot().await;
         Ok(())
     }
 
-    /// Progress was made since the last failure: the tries count from the start again. The deadline stays.
+    /// Waits for a slot, until the time is over: the last try needs none.
+    async fn take_slot(&mut self) -> Option<Slot<'a>> {
+        let left = self.patience.deadline()?.saturating_duration_since(self.wire.clock.now());
+        tokio::select! {
+            biased;
+            slot = self.wire.slots.slot() => slot,
+            () = self.wire.clock.sleep(left) => {
+                self.patience.is_up();
+                None
+            }
+        }
+    }
+
+    /// Progress was made since the last failure: patience begins anew.
     pub(super) fn progressed(&mut self) {
-        self.attempt = 1;
+        self.patience.progressed();
+        self.answered();
     }
 
     /// It worked.
-    pub(super) fn succeeded(&self) {
-        self.wire.budget.put(self.attempt > 1);
+    pub(super) fn succeeded(&mut self) {
+        self.answered();
+    }
+
+    /// Tells the log when an outage begins: what fails, where, and what to look at.
+    fn watch(&mut self, error: &Error, now: std::time::Instant) {
+        if !self.is_watched {
+            return;
+        }
+        let is_the_stores = is_transient(error.kind()) && *error.kind() != ErrorKind::Corrupt;
+        if !is_the_stores {
+            if error.http_status().is_some() {
+                self.answered();
+            }
+            return;
+        }
+        let (first, lost) = (!self.fails, self.patience.lost().unwrap_or(now));
+        self.fails = true;
+        let Some(away) = self.wire.outage.lock().failed(now, lost, first) else { return };
+        tracing::warn!(
+            endpoint = self.wire.endpoint.authority.host_header(),
+            away_s = away.as_secs(),
+            "the store is away: {error}; each request waits {} s for it (--operation-timeout) before it fails: \
+             look at the network between here and the endpoint, and at the store itself",
+            self.wire.config.timeouts.operation.as_secs()
+        );
+    }
+
+    /// The store answered: an outage is over.
+    fn answered(&mut self) {
+        self.fails = false;
+        if !self.is_watched {
+            return;
+        }
+        let over = self.wire.outage.lock().answered(self.wire.clock.now());
+        if let Some(over) = over {
+            tracing::warn!(
+                endpoint = self.wire.endpoint.authority.host_header(),
+                lasted_s = over.lasted.as_secs(),
+                "the store answers again: {} requests had to wait",
+                over.calls
+            );
+        }
     }
 
     /// Failures that are ours to mend, each at most once in a call: stale credentials, a wrong clock.

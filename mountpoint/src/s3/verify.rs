@@ -1,10 +1,18 @@
-//! Whether the object that is there is the one we sent, when the answer to sending it was lost.
+//! Checks whether the stored object is the one that was sent, after the answer to the request was lost.
+
+use std::time::{Duration, Instant};
 
 use super::head::head;
-use super::put::stored_checksum;
+use super::put::{UNENCRYPTED, stored_checksum};
+use super::retry::is_transient;
 use super::wire::Wire;
-use super::{Error, ErrorKind, Result, Stored};
+use super::{Error, ErrorKind, Result, Stored, encryption};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
+
+/// The first look is repeated after this long; the wait doubles with each look ...
+const LOOK_FIRST: Duration = Duration::from_millis(250);
+/// ... up to this.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// What our object looks like.
 #[derive(Debug)]
@@ -53,33 +61,102 @@ fn without_count(checksum: &str) -> &str {
     checksum.split_once('-').map_or(checksum, |(value, _)| value)
 }
 
-/// Looks at the key: ours is a success, another one is `otherwise`, doubt is `Unknown`.
-pub(super) async fn look(
-    wire: &Wire,
-    operation: &'static str,
-    key: &ObjectKey,
-    ours: &Ours,
-    otherwise: Error,
-) -> Result<Stored> {
-    let unknown = |why: &str| {
-        Error::new(ErrorKind::Unknown, operation)
-            .key(key)
-            .message(format!("the answer was lost, and {why}; look at the object before relying on it"))
-    };
+/// What a look at the key found.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The object that we sent.
+    Ours(Stored),
+    /// Another one, or none.
+    NotOurs,
+    /// Ours, and not encrypted as it was to be.
+    Unencrypted(String),
+    /// Of the right size, and nothing tells whose.
+    CantTell,
+    /// The look failed.
+    Failed(Error),
+}
+
+/// Looks at the key, until the object is ours, or it is `until`; once at least.
+pub(super) async fn look(wire: &Wire, key: &ObjectKey, ours: &Ours, until: Instant) -> Found {
+    let mut wait = LOOK_FIRST;
+    loop {
+        let found = look_once(wire, key, ours).await;
+        let left = until.saturating_duration_since(wire.clock.now());
+        if found.is_final() || left.is_zero() {
+            return found;
+        }
+        wire.clock.sleep(wait.min(left)).await;
+        wait = (wait * 2).min(LOOK_EVERY);
+    }
+}
+
+async fn look_once(wire: &Wire, key: &ObjectKey, ours: &Ours) -> Found {
     match head(wire, key, true).await {
         Ok((meta, headers)) => {
             let checksum = stored_checksum(&headers);
             match ours.is(&meta, checksum.as_deref()) {
-                Verdict::Yes => Ok(Stored { etag: meta.etag, checksum }),
-                Verdict::No => Err(otherwise),
-                Verdict::CantTell => {
-                    Err(unknown("the object has the right size, but nothing tells whether it is ours"))
-                }
+                Verdict::Yes => match encryption::proven(&wire.config, &headers) {
+                    Ok(()) => Found::Ours(Stored { etag: meta.etag, checksum }),
+                    Err(why) => Found::Unencrypted(why),
+                },
+                Verdict::No => Found::NotOurs,
+                Verdict::CantTell => Found::CantTell,
             }
         }
-        Err(e) if *e.kind() == ErrorKind::NotFound => Err(otherwise),
-        Err(e) => Err(unknown("a look at the object failed").source(e)),
+        Err(e) if *e.kind() == ErrorKind::NotFound => Found::NotOurs,
+        Err(e) => Found::Failed(e),
     }
+}
+
+impl Found {
+    /// Whether another look would find the same.
+    fn is_final(&self) -> bool {
+        match self {
+            Self::Ours(_) | Self::Unencrypted(_) | Self::CantTell => true,
+            Self::NotOurs => false,
+            Self::Failed(e) => !is_transient(e.kind()),
+        }
+    }
+
+    /// The result for the upload: our object is a success, another object is `otherwise`, doubt is `Unknown`.
+    pub(super) fn or(
+        self,
+        operation: &'static str,
+        key: &ObjectKey,
+        otherwise: impl FnOnce() -> Error,
+    ) -> Result<Stored> {
+        let unknown = |why: &str| {
+            Error::new(ErrorKind::Unknown, operation)
+                .key(key)
+                .message(format!("the answer was lost, and {why}; look at the object before relying on it"))
+        };
+        match self {
+            Self::Ours(stored) => Ok(stored),
+            Self::Unencrypted(why) => Err(unencrypted(operation, key, &why)),
+            Self::NotOurs => Err(otherwise()),
+            Self::CantTell => {
+                Err(unknown("the object has the right size, but nothing tells whether it is ours"))
+            }
+            Self::Failed(e) => Err(unknown("a look at the object failed").source(e)),
+        }
+    }
+}
+
+/// Whether the object that is there is encrypted as the user asked, when the answer to making it did not say so.
+pub(super) async fn prove_encrypted(wire: &Wire, operation: &'static str, key: &ObjectKey) -> Result<()> {
+    let why = match head(wire, key, false).await {
+        Ok((_, headers)) => match encryption::proven(&wire.config, &headers) {
+            Ok(()) => return Ok(()),
+            Err(why) => why,
+        },
+        Err(e) => format!("the store did not say whether it encrypts, and a look at the object failed: {e}"),
+    };
+    wire.metrics.s3_errors.inc();
+    Err(unencrypted(operation, key, &why))
+}
+
+fn unencrypted(operation: &'static str, key: &ObjectKey, why: &str) -> Error {
+    Error::new(ErrorKind::NotEncrypted, operation).key(key).message(format!("{why}; {UNENCRYPTED}"))
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
-//! Waiting with a limit: an exchange ends when no byte moves for a while, or when its time is up.
+//! Waits with a limit: an exchange ends when no byte moves for a while, or when its time is up.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use super::lanes::{Lanes, drains_in};
 use super::stream::Moved;
 use crate::clock::Clock;
+use crate::sync::Arc;
 
 /// Looks now and then whether bytes still move. Costs nothing per byte: the timer compares counts when it fires.
 pub(super) struct Watch {
@@ -16,6 +18,8 @@ pub(super) struct Watch {
     since: Instant,
     quiet_max: Duration,
     deadline: Instant,
+    /// Bytes of a body that may still leave the kernel's buffers when nothing seems to move any more.
+    draining: Option<(Arc<Lanes>, u64)>,
     timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -49,11 +53,27 @@ impl Watch {
     pub(super) fn new(clock: &Clock, moved: &Moved, quiet_max: Duration, deadline: Instant) -> Self {
         let seen = moved.total();
         let since = clock.now();
-        Self { clock: clock.clone(), moved: moved.clone(), seen, since, quiet_max, deadline, timer: None }
+        Self {
+            clock: clock.clone(),
+            moved: moved.clone(),
+            seen,
+            since,
+            quiet_max,
+            deadline,
+            draining: None,
+            timer: None,
+        }
+    }
+
+    /// A body of so many bytes is sent on one of these connections: before its answer it may be quiet for as much longer as the
+    /// end of the body needs to leave this machine.
+    pub(super) fn draining(self, lanes: &Arc<Lanes>, bytes: u64) -> Self {
+        Self { draining: (bytes > 0).then(|| (Arc::clone(lanes), bytes)), ..self }
     }
 
     /// From here on, this much quiet is tolerated.
     pub(super) fn quiet_max(&mut self, quiet_max: Duration) {
+        self.draining = None;
         if quiet_max != self.quiet_max {
             (self.quiet_max, self.timer, self.since) = (quiet_max, None, self.clock.now());
         }
@@ -72,13 +92,79 @@ impl Watch {
                 return Poll::Ready(Expired::Deadline);
             }
             let moved = self.moved.total();
+            let mut patience = self.quiet_max;
             if moved != self.seen {
                 (self.seen, self.since) = (moved, now);
-            } else if now.saturating_duration_since(self.since) >= self.quiet_max {
-                return Poll::Ready(Expired::Quiet(self.quiet_max));
+            } else if now.saturating_duration_since(self.since) >= patience {
+                if let Some((lanes, bytes)) = &self.draining {
+                    patience += drains_in(*bytes, lanes.rate());
+                }
+                if now.saturating_duration_since(self.since) >= patience {
+                    return Poll::Ready(Expired::Quiet(patience));
+                }
             }
-            let wake = (self.since + self.quiet_max).min(self.deadline);
+            let wake = (self.since + patience).min(self.deadline);
             self.timer = Some(Box::pin(self.clock.sleep(wake.saturating_duration_since(now))));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    const QUIET: Duration = Duration::from_secs(20);
+    const WHOLE: Duration = Duration::from_secs(60);
+
+    /// When the wait ends, with a byte moving every `every` seconds; in seconds from the start, and why.
+    async fn ends(every: u64, body: Option<(&Arc<Lanes>, u64)>) -> (u64, Expired) {
+        let (clock, moved) = (Clock::manual(), Moved::default());
+        let mut watch = Watch::new(&clock, &moved, QUIET, clock.now() + WHOLE);
+        if let Some((lanes, bytes)) = body {
+            watch = watch.draining(lanes, bytes);
+        }
+        let waiting = tokio::spawn(async move { poll_fn(|cx| watch.poll_expired(cx)).await });
+        for second in 1.. {
+            clock.advance(Duration::from_secs(1));
+            if second % every == 0 {
+                moved.count_received(1);
+            }
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            if waiting.is_finished() {
+                return (second, waiting.await.unwrap());
+            }
+        }
+        unreachable!()
+    }
+
+    #[tokio::test]
+    async fn silence_ends_the_wait_and_a_byte_now_and_then_lasts_to_the_deadline() {
+        assert_eq!(ends(1000, None).await, (20, Expired::Quiet(QUIET)));
+        assert_eq!(ends(15, None).await, (60, Expired::Deadline));
+    }
+
+    #[tokio::test]
+    async fn a_body_on_a_slow_link_has_time_to_leave_before_its_answer_is_missed() {
+        let lanes = Lanes::new(8);
+        assert_eq!(ends(1000, Some((&lanes, 8 << 20))).await.0, 20, "nothing is known of the link");
+        let moved = Moved::default();
+        lanes.opened(&moved);
+        let _busy: Vec<_> = {
+            use futures_util::FutureExt as _;
+            std::iter::from_fn(|| lanes.enter(super::super::lanes::Lane::Bulk).now_or_never()).collect()
+        };
+        let start = Instant::now();
+        lanes.look(start);
+        moved.count_received(1_200_000);
+        lanes.look(start + Duration::from_secs(1));
+        let rate = lanes.rate().unwrap();
+        let (second, why) = ends(1000, Some((&lanes, 4 << 20))).await;
+        let longer = Duration::from_secs_f64((4 << 20) as f64 / rate);
+        assert_eq!(why, Expired::Quiet(QUIET + longer));
+        assert_eq!(second, (QUIET + longer).as_secs() + 1);
     }
 }

@@ -10,16 +10,18 @@ use super::broken::Broken;
 use super::connection::Answered;
 use super::credentials::{Held, Source};
 use super::endpoint::Endpoint;
+use super::lanes::Lane;
+use super::outage::Outage;
 use super::pool::{Host, Lease, NoConnection, Pool};
-use super::retry::{Budget, Dice};
+use super::retry::{Dice, Slots};
 use super::sign::{EMPTY_SHA256, Signer, Skew, UNSIGNED_PAYLOAD, payload_sha256};
-use super::watch::Watch;
+use super::watch::{Expired, Watch};
 use super::{Config, Error, ErrorKind, Result, answer, xml};
 use crate::buffer::Fill;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex};
 
 /// Bytes of an error document that are read.
 const ERROR_MAX: usize = 64 << 10;
@@ -34,10 +36,11 @@ pub(super) struct Wire {
     pub(super) pool: Arc<Pool>,
     pub(super) signer: Signer,
     pub(super) credentials: Option<Arc<Source>>,
-    pub(super) skew: Arc<Skew>,
+    pub(super) skew: Skew,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) budget: Budget,
+    pub(super) slots: Slots,
+    pub(super) outage: Mutex<Outage>,
     pub(super) dice: Dice,
     /// Stands in every request: Host, User-Agent, who pays, who must own.
     pub(super) common: HeaderMap,
@@ -56,7 +59,24 @@ pub(super) struct Draft<'a> {
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     /// `None`: a request without a body, not even an empty one.
     pub(super) body: Option<&'a [Bytes]>,
-    pub(super) deadline: Instant,
+    /// The body's hash is signed in any case: a document that no checksum header covers.
+    pub(super) hashed: bool,
+    /// It must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
+    pub(super) fresh: bool,
+    pub(super) clocks: Clocks,
+}
+
+/// How long one exchange may wait for what. Waiting in line for a connection has no place here: it lasts as long as others
+/// move bytes. Connecting has a limit per address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clocks {
+    pub(super) lane: Lane,
+    /// No byte in either direction until the answer begins.
+    pub(super) silence: Duration,
+    /// No byte in either direction from there to its end.
+    pub(super) stall: Duration,
+    /// From the moment it has a connection to the end of the body.
+    pub(super) whole: Duration,
 }
 
 /// A failed try: the error if it is to be the last, and what the next one should know.
@@ -70,11 +90,26 @@ pub(super) struct Failure {
     pub(super) ambiguous: bool,
     /// Which credentials were used.
     pub(super) generation: Option<u64>,
+    /// So long nothing was heard of the store.
+    pub(super) silent: Duration,
+    /// So long it stood in line for a connection.
+    pub(super) in_line: Duration,
+    /// More time would not help: it had all there is.
+    pub(super) hopeless: bool,
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { error, retry_after: None, date: None, ambiguous: false, generation: None }
+        Self {
+            error,
+            retry_after: None,
+            date: None,
+            ambiguous: false,
+            generation: None,
+            silent: Duration::ZERO,
+            in_line: Duration::ZERO,
+            hopeless: false,
+        }
     }
 }
 
@@ -99,21 +134,17 @@ struct Context {
     attempt: u32,
     /// It was sent whole before, on a connection that broke without a word, and once more at once.
     resent: bool,
+    in_line: Duration,
 }
 
 impl Wire {
-    /// Of the credentials that are held now.
-    pub(super) fn generation(&self) -> Option<u64> {
-        self.credentials.as_ref()?.generation()
-    }
-
     /// Sends `draft` and returns the head of the answer, whatever its status.
     ///
     /// A connection that had been idle and breaks before it said anything was closed by the store meanwhile: the
     /// request goes out again at once on a new one.
     pub(super) async fn exchange(&self, draft: Draft<'_>) -> std::result::Result<Answer, Failure> {
         let held = match &self.credentials {
-            Some(source) => Some(source.get().await?),
+            Some(source) => Some(self.held(source, &draft).await?),
             None => None,
         };
         let mut context = Context {
@@ -123,22 +154,35 @@ impl Wire {
             started: self.clock.now(),
             attempt: draft.attempt,
             resent: false,
+            in_line: Duration::ZERO,
         };
-        let mut fresh = false;
+        let mut fresh = draft.fresh;
+        let mut kept = None;
         loop {
             let request = self.request(&draft, held.as_ref()).map_err(|e| context.failure(e, false))?;
-            let mut lease = self.lease(&draft, fresh).await.map_err(|e| context.failure(e, false))?;
-            let timeouts = &self.config.timeouts;
-            let mut watch = Watch::new(&self.clock, &lease.moved, timeouts.first_byte, draft.deadline);
-            let (received, sent) = (lease.moved.received(), lease.moved.sent());
+            let place = match kept.take() {
+                Some(place) => place,
+                None => {
+                    let asked = self.clock.now();
+                    let place = self.pool.place(&self.host, draft.clocks.lane).await;
+                    context.in_line = self.clock.now().saturating_duration_since(asked);
+                    place.map_err(|e| self.unconnected(&context, e))?
+                }
+            };
+            let lease = self.pool.connect(&self.host, place, fresh).await;
+            let mut lease = lease.map_err(|e| self.unconnected(&context, e))?;
             let body_len = request.body().len();
+            let deadline = self.clock.now() + draft.clocks.whole;
+            let mut watch = Watch::new(&self.clock, &lease.moved, draft.clocks.silence, deadline)
+                .draining(&self.host.lanes, body_len);
+            let (received, sent) = (lease.moved.received(), lease.moved.sent());
             self.metrics.s3_requests.inc();
             match lease.send(request, &mut watch).await {
                 Ok(response) => {
                     if let Some(body) = draft.body {
                         self.metrics.s3_bytes_sent.add(body.iter().map(|b| b.len() as u64).sum());
                     }
-                    watch.quiet_max(timeouts.stall);
+                    watch.quiet_max(draft.clocks.stall);
                     let (head, body) = response.into_parts();
                     let answer =
                         Answer { status: head.status, headers: head.headers, body, lease, watch, context };
@@ -156,9 +200,10 @@ impl Wire {
                         );
                         context.resent |= whole;
                         fresh = true;
+                        kept = lease.into_place();
                         continue;
                     }
-                    lease.blame();
+                    lease.suspect(&broken);
                     tracing::debug!(operation = draft.operation, attempt = draft.attempt, error = %broken, "no answer");
                     let mut failure = context.broken(broken);
                     let host = self.endpoint.authority.host_header();
@@ -170,22 +215,29 @@ impl Wire {
         }
     }
 
-    async fn lease(&self, draft: &Draft<'_>, fresh: bool) -> Result<Lease> {
-        let left = draft.deadline.saturating_duration_since(self.clock.now());
+    /// Credentials, within the time of the call.
+    async fn held(&self, source: &Arc<Source>, draft: &Draft<'_>) -> Result<Held> {
         tokio::select! {
             biased;
-            lease = self.pool.lease(&self.host, fresh) => lease.map_err(|e| {
-                let kind = match &e {
-                    NoConnection::Connect(_, e) if e.kind() == std::io::ErrorKind::TimedOut => ErrorKind::Timeout,
-                    _ => ErrorKind::Network,
-                };
-                let host = self.endpoint.authority.host_header();
-                Error::new(kind, draft.operation).message(format!("{host} can't be reached")).source(e)
-            }),
-            () = self.clock.sleep(left) => Err(Error::new(ErrorKind::Timeout, draft.operation).message(
-                format!("no connection became free: all {} are in use", self.config.connections()),
-            )),
+            held = source.get() => held,
+            () = self.clock.sleep(draft.clocks.whole) => Err(Error::new(ErrorKind::NoCredentials, draft.operation)
+                .message("the source of credentials did not answer while there was time for the request")),
         }
+    }
+
+    fn unconnected(&self, context: &Context, why: NoConnection) -> Failure {
+        let timed_out =
+            matches!(&why, NoConnection::Connect(_, e) if e.kind() == std::io::ErrorKind::TimedOut);
+        let in_line = matches!(why, NoConnection::Line(..));
+        let kind = if timed_out || in_line { ErrorKind::Timeout } else { ErrorKind::Network };
+        let host = self.endpoint.authority.host_header();
+        let error = Error::new(kind, context.operation);
+        let error = match in_line {
+            true => error.message(format!("no connection to {host} became free")),
+            false => error.message(format!("{host} can't be reached")),
+        };
+        let silent = if timed_out { self.config.timeouts.connect } else { Duration::ZERO };
+        Failure { silent, hopeless: in_line, ..context.failure(error.source(why), false) }
     }
 
     fn request(&self, draft: &Draft<'_>, held: Option<&Held>) -> Result<http::Request<Body>> {
@@ -195,7 +247,7 @@ impl Wire {
         if let Some(held) = held {
             let hash = match draft.body {
                 None | Some([]) => EMPTY_SHA256,
-                Some(pieces) if self.config.sign_payload => &payload_sha256(pieces),
+                Some(pieces) if self.config.sign_payload || draft.hashed => &payload_sha256(pieces),
                 Some(_) => UNSIGNED_PAYLOAD,
             };
             let at = self.skew.apply(self.clock.wall());
@@ -231,7 +283,12 @@ impl Context {
             Some(key) => error.key(key),
             None => error,
         };
-        Failure { ambiguous: ambiguous || self.resent, generation: self.generation, ..error.into() }
+        Failure {
+            ambiguous: ambiguous || self.resent,
+            generation: self.generation,
+            in_line: self.in_line,
+            ..error.into()
+        }
     }
 
     fn broken(&self, broken: Broken) -> Failure {
@@ -241,7 +298,13 @@ impl Context {
             Broken::Malformed(_) => ErrorKind::BadAnswer,
             Broken::Http(_) | Broken::Io(_) | Broken::Closed => ErrorKind::Network,
         };
-        self.failure(self.error(kind).source(broken), true)
+        let (silent, hopeless) = match &broken {
+            Broken::Expired(Expired::Quiet(silent)) => (*silent, false),
+            // It had the whole time, and bytes moved.
+            Broken::Expired(Expired::Deadline) => (Duration::ZERO, true),
+            _ => (Duration::ZERO, false),
+        };
+        Failure { silent, hopeless, ..self.failure(self.error(kind).source(broken), true) }
     }
 }
 
@@ -279,10 +342,7 @@ impl Answer {
                         _ => whole.extend_from_slice(&piece),
                     }
                 }
-                Err(broken) => {
-                    self.lease.blame();
-                    return Err(self.context.broken(broken));
-                }
+                Err(broken) => return Err(self.broke(broken)),
             }
         }
         let body = if whole.is_empty() { first } else { whole.freeze() };
@@ -306,14 +366,17 @@ impl Answer {
                     into.advance(n);
                     metrics.s3_bytes_received.add(n as u64);
                 }
-                Err(broken) => {
-                    self.lease.blame();
-                    return Err(self.context.broken(broken));
-                }
+                Err(broken) => return Err(self.broke(broken)),
             }
         }
         self.finish().await;
         Ok(())
+    }
+
+    /// The body ended before its end.
+    fn broke(&self, broken: Broken) -> Failure {
+        self.lease.suspect(&broken);
+        self.context.broken(broken)
     }
 
     /// Reads what little may be left, so that the connection can serve on; else it is closed.
@@ -385,7 +448,9 @@ impl Collected {
         let document = xml::error_body(&self.body);
         let region = answer::text(&self.headers, "x-amz-bucket-region").or(document.region.as_deref());
         let kind = answer::kind_of(self.status, document.code.as_deref(), region);
-        let ambiguous = self.status.is_server_error() || self.context.resent;
+        // An error behind status 200 came after the store began. What it does not know (501) it did not do.
+        let began = self.status.is_server_error() || self.status.is_success();
+        let ambiguous = (began && kind != ErrorKind::Unsupported) || self.context.resent;
         let request_id = answer::request_id(&self.headers).or(document.request_id);
         let error = self
             .context
@@ -394,11 +459,9 @@ impl Collected {
             .answer(document.code, document.message)
             .request_id(request_id);
         Failure {
-            error,
             retry_after: answer::retry_after(&self.headers, wall),
             date: answer::text(&self.headers, "date").and_then(answer::http_date),
-            ambiguous,
-            generation: self.context.generation,
+            ..self.context.failure(error, ambiguous)
         }
     }
 }

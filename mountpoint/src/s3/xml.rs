@@ -1,7 +1,9 @@
-//! The two documents that hot operations read: a listing and an error. Hostile until proven otherwise.
+//! The XML documents of S3: listings and errors here, those of uploads in `uploads.rs`. The parser does not trust them.
 //!
 //! Limits: depth, entries, and the caller's limit on bytes. No document type, no entity but XML's own five; text that is not
 //! UTF-8 is refused, never guessed at.
+
+mod uploads;
 
 use std::time::SystemTime;
 
@@ -11,6 +13,8 @@ use quick_xml::events::Event;
 use super::answer::{is_readable, xml_date};
 use super::{ListObjects, ListPage, ListedObject};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
+
+pub(super) use uploads::{UploadMarkers, UploadPage, complete_document, completed, upload_id, upload_page};
 
 /// Bytes of a document that are read at all.
 pub(super) const BODY_MAX: usize = 16 << 20;
@@ -35,6 +39,16 @@ enum Name {
     StorageClass,
     RestoreStatus,
     IsRestoreInProgress,
+    Initiated,
+    InitiateResult,
+    CompleteResult,
+    Uploads,
+    Upload,
+    UploadId,
+    NextKeyMarker,
+    NextUploadIdMarker,
+    ChecksumCrc32c,
+    ChecksumCrc64Nvme,
     Error,
     ErrorResponse,
     Code,
@@ -61,6 +75,16 @@ impl Name {
             "StorageClass" => Self::StorageClass,
             "RestoreStatus" => Self::RestoreStatus,
             "IsRestoreInProgress" => Self::IsRestoreInProgress,
+            "Initiated" => Self::Initiated,
+            "InitiateMultipartUploadResult" => Self::InitiateResult,
+            "CompleteMultipartUploadResult" => Self::CompleteResult,
+            "ListMultipartUploadsResult" => Self::Uploads,
+            "Upload" => Self::Upload,
+            "UploadId" => Self::UploadId,
+            "NextKeyMarker" => Self::NextKeyMarker,
+            "NextUploadIdMarker" => Self::NextUploadIdMarker,
+            "ChecksumCRC32C" => Self::ChecksumCrc32c,
+            "ChecksumCRC64NVME" => Self::ChecksumCrc64Nvme,
             "Error" => Self::Error,
             "ErrorResponse" => Self::ErrorResponse,
             "Code" => Self::Code,

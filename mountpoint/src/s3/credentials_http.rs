@@ -1,0 +1,161 @@
+//! The HTTP client of `aws-config`: its requests for credentials and for the region use connections of the engine's pool.
+
+use std::time::Duration;
+
+use aws_smithy_runtime_api::client::connection::{CaptureSmithyConnection, ConnectionMetadata};
+use aws_smithy_runtime_api::client::http::{
+    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+use aws_smithy_types::body::SdkBody;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderValue, Method, Uri, header};
+use http_body_util::BodyExt as _;
+
+use super::body::Body;
+use super::broken::Broken;
+use super::endpoint::Authority;
+use super::pool::{Host, Lease, Pool};
+use super::watch::{Expired, Watch};
+use super::{Config, xml};
+use crate::sync::Arc;
+
+/// No exchange lasts longer.
+const EXCHANGE_MAX: Duration = Duration::from_secs(60);
+
+/// Carries requests to whoever knows credentials.
+#[derive(Clone, Debug)]
+pub(super) struct Http {
+    pool: Arc<Pool>,
+    quiet_max: Duration,
+}
+
+impl Http {
+    pub(super) fn new(config: &Config, pool: &Arc<Pool>) -> Self {
+        Self { pool: Arc::clone(pool), quiet_max: config.timeouts.first_byte }
+    }
+}
+
+impl HttpClient for Http {
+    fn http_connector(&self, settings: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+        SharedHttpConnector::new(Connector {
+            http: self.clone(),
+            connect: settings.connect_timeout(),
+            quiet_max: settings.read_timeout().unwrap_or(self.quiet_max),
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Connector {
+    http: Http,
+    connect: Option<Duration>,
+    quiet_max: Duration,
+}
+
+impl HttpConnector for Connector {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let connector = self.clone();
+        HttpConnectorFuture::new(async move { connector.exchange(request).await })
+    }
+}
+
+fn user(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ConnectorError {
+    ConnectorError::user(what.into())
+}
+
+impl Connector {
+    async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
+        let request = request.try_into_http1x().map_err(user)?;
+        let (mut head, body) = request.into_parts();
+        // Behind each 500 the runtime asks for the connection, to have it closed, and logs an error if nobody shows it one. What is
+        // broken the pool finds by itself, and an answer of 500 has broken nothing.
+        if let Some(asked) = head.extensions.get::<CaptureSmithyConnection>() {
+            asked.set_connection_retriever(|| {
+                Some(ConnectionMetadata::builder().proxied(false).poison_fn(|| {}).build())
+            });
+        }
+        let authority = Authority::of_uri(&head.uri).ok_or_else(|| user("no http(s) URL"))?;
+        let body = whole(body).await?;
+        if !head.headers.contains_key(header::HOST) {
+            let host = HeaderValue::try_from(authority.host_header()).map_err(user)?;
+            head.headers.insert(header::HOST, host);
+        }
+        // An empty POST or PUT says so; an empty GET, HEAD or DELETE must not (some servers refuse it).
+        match head.method {
+            Method::POST | Method::PUT => {
+                head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+            }
+            _ if body.is_empty() => drop(head.headers.remove(header::CONTENT_LENGTH)),
+            _ => {}
+        }
+        let target = head.uri.path_and_query().map_or("/", |p| p.as_str());
+        head.uri = target.parse::<Uri>().map_err(user)?;
+        let host = self.http.pool.side_host(&authority);
+        let deadline = self.http.pool.clock.now() + EXCHANGE_MAX;
+        let mut fresh = false;
+        loop {
+            let mut lease = self.lease(&host, fresh).await?;
+            let mut watch = Watch::new(&self.http.pool.clock, &lease.moved, self.quiet_max, deadline);
+            let received = lease.moved.received();
+            let request = http::Request::from_parts(head.clone(), Body::new(std::slice::from_ref(&body)));
+            let broken = match lease.send(request, &mut watch).await {
+                Ok(response) => {
+                    let (head, mut incoming) = response.into_parts();
+                    let mut collected = BytesMut::new();
+                    while let Some(piece) =
+                        lease.receive(&mut incoming, &mut watch).await.map_err(connector_error)?
+                    {
+                        if collected.len() + piece.len() > xml::BODY_MAX {
+                            return Err(user("the answer is too long"));
+                        }
+                        collected.extend_from_slice(&piece); // copy: the read buffer is needed again
+                    }
+                    lease.give_back();
+                    let response = http::Response::from_parts(head, SdkBody::from(collected.freeze()));
+                    return HttpResponse::try_from(response).map_err(user);
+                }
+                Err(broken) => broken,
+            };
+            let silent = lease.moved.received() == received;
+            if silent && lease.is_reused() && !matches!(broken, Broken::Expired(_)) {
+                fresh = true;
+                continue;
+            }
+            lease.blame();
+            return Err(connector_error(broken));
+        }
+    }
+
+    async fn lease(&self, host: &Arc<Host>, fresh: bool) -> Result<Lease, ConnectorError> {
+        let lease = self.http.pool.lease(host, fresh);
+        let leased = match self.connect {
+            None => lease.await,
+            Some(limit) => tokio::select! {
+                leased = lease => leased,
+                () = self.http.pool.clock.sleep(limit) => {
+                    return Err(ConnectorError::timeout("no connection in time".into()).never_connected());
+                }
+            },
+        };
+        leased.map_err(|e| ConnectorError::io(e.into()).never_connected())
+    }
+}
+
+async fn whole(body: SdkBody) -> Result<Bytes, ConnectorError> {
+    match body.bytes() {
+        Some(bytes) => Ok(Bytes::copy_from_slice(bytes)), // copy: small documents; they are lent only
+        None => Ok(body.collect().await.map_err(ConnectorError::user)?.to_bytes()),
+    }
+}
+
+fn connector_error(broken: Broken) -> ConnectorError {
+    match broken {
+        Broken::Expired(Expired::Quiet(_) | Expired::Deadline) => ConnectorError::timeout(broken.into()),
+        Broken::Http(_) | Broken::Io(_) | Broken::Malformed(_) | Broken::Closed => {
+            ConnectorError::io(broken.into())
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The XML documents of multipart uploads: the answers of Create, Complete and the listing of uploads, and the request of Complete.
+
+use std::fmt::Write as _;
+
+use quick_xml::escape::escape;
+
+use super::super::answer::xml_date;
+use super::super::{PendingUpload, Stored, UploadId, UploadedPart};
+use super::{ENTRIES_MAX, Name, url_decode, walk};
+use crate::checksum::ChecksumAlgorithm;
+use crate::object::{ETag, ObjectKey};
+
+/// What CompleteMultipartUpload is sent: the parts, in order.
+pub(in super::super) fn complete_document(parts: &[UploadedPart]) -> String {
+    const PART: usize = 160;
+    let mut document = String::with_capacity(128 + PART * parts.len());
+    document.push_str("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    for part in parts {
+        let _ = write!(document, "<Part><ETag>{}</ETag>", escape(part.etag.as_str()));
+        if let Some(sum) = part.checksum {
+            let name = match sum.algorithm {
+                ChecksumAlgorithm::Crc32c => "ChecksumCRC32C",
+                ChecksumAlgorithm::Crc64Nvme => "ChecksumCRC64NVME",
+            };
+            let _ = write!(document, "<{name}>{}</{name}>", sum.to_base64());
+        }
+        let _ = write!(document, "<PartNumber>{}</PartNumber></Part>", part.part_number);
+    }
+    document.push_str("</CompleteMultipartUpload>");
+    document
+}
+
+/// The name of the upload that CreateMultipartUpload began.
+pub(in super::super) fn upload_id(document: &[u8]) -> Result<String, String> {
+    let mut id = None;
+    walk(document, |path, text| {
+        match path {
+            [Name::InitiateResult, Name::UploadId] => id = Some(text.to_owned()),
+            [Name::InitiateResult, ..] => {}
+            _ => return Err("the answer begins no upload".into()),
+        }
+        Ok(())
+    })?;
+    id.filter(|id| !id.is_empty()).ok_or_else(|| "the answer names no upload".into())
+}
+
+/// The object that CompleteMultipartUpload made; `None` where the document says that it made none.
+pub(in super::super) fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
+    let (mut etag, mut crc32c, mut crc64nvme, mut refused) = (None, None, None, false);
+    walk(document, |path, text| {
+        let text = || Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        match path {
+            [Name::CompleteResult, Name::ETag] => etag = text(),
+            [Name::CompleteResult, Name::ChecksumCrc32c] => crc32c = text(),
+            [Name::CompleteResult, Name::ChecksumCrc64Nvme] => crc64nvme = text(),
+            [Name::CompleteResult, ..] => {}
+            [Name::Error | Name::ErrorResponse, ..] => refused = true,
+            _ => return Err("the answer completes no upload".into()),
+        }
+        Ok(())
+    })?;
+    match etag {
+        _ if refused => Ok(None),
+        Some(etag) => Ok(Some(Stored { etag: ETag::new(etag), checksum: crc32c.or(crc64nvme) })),
+        None => Err("the answer has no ETag".into()),
+    }
+}
+
+/// A page of a listing of uploads.
+#[derive(Debug)]
+pub(in super::super) struct UploadPage {
+    pub(in super::super) uploads: Vec<PendingUpload>,
+    /// How to ask for the next page; `None` on the last one.
+    pub(in super::super) next: Option<UploadMarkers>,
+}
+
+/// Where a page ended.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(in super::super) struct UploadMarkers {
+    pub(in super::super) key: Option<String>,
+    pub(in super::super) id: Option<String>,
+}
+
+/// Reads a page of ListMultipartUploads. An entry without key, name or date is left out: nothing could be done with it.
+pub(in super::super) fn upload_page(document: &[u8]) -> Result<UploadPage, String> {
+    use Name::{Upload, Uploads};
+    let mut uploads = Vec::new();
+    let mut next = UploadMarkers::default();
+    let (mut truncated, mut encoded) = (false, false);
+    let (mut key, mut id, mut initiated) = (None, None, None);
+    walk(document, |path, text| {
+        let some = || Some(text.to_owned()).filter(|text| !text.is_empty());
+        match path {
+            [Uploads, Name::IsTruncated] => truncated = text.trim() == "true",
+            [Uploads, Name::EncodingType] => encoded = text.trim() == "url",
+            [Uploads, Name::NextKeyMarker] => next.key = some(),
+            [Uploads, Name::NextUploadIdMarker] => next.id = some(),
+            [Uploads, Upload, Name::Key] => key = some(),
+            [Uploads, Upload, Name::UploadId] => id = some(),
+            [Uploads, Upload, Name::Initiated] => initiated = xml_date(text),
+            [Uploads, Upload] => {
+                if let (Some(key), Some(id), Some(at)) = (key.take(), id.take(), initiated.take()) {
+                    uploads.push((key, id, at));
+                }
+            }
+            [Uploads, ..] => {}
+            _ => return Err("the answer is no listing of uploads".into()),
+        }
+        if uploads.len() > ENTRIES_MAX {
+            return Err(format!("the page has more than {ENTRIES_MAX} entries"));
+        }
+        Ok(())
+    })?;
+    let name = |text: String| if encoded { url_decode(text) } else { Ok(text) };
+    next.key = next.key.map(name).transpose()?;
+    if truncated && next.key.is_none() {
+        return Err("the page is truncated, but does not say where the next one begins".into());
+    }
+    let uploads = uploads
+        .into_iter()
+        .map(|(key, id, initiated)| {
+            let upload = UploadId { key: ObjectKey::new(name(key)?), id };
+            Ok(PendingUpload { upload, initiated })
+        })
+        .collect::<Result<_, String>>()?;
+    Ok(UploadPage { uploads, next: truncated.then_some(next) })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::checksum::Checksum;
+
+    fn parts(etag: &str, checksum: Option<Checksum>) -> Vec<UploadedPart> {
+        vec![UploadedPart { part_number: 7, etag: ETag::new(etag), size: 1, checksum }]
+    }
+
+    fn upload(key: &str, id: &str) -> String {
+        let at = "2015-10-21T07:28:00.000Z";
+        format!("<Upload><Key>{key}</Key><UploadId>{id}</UploadId><Initiated>{at}</Initiated></Upload>")
+    }
+
+    fn listing(inner: &str) -> String {
+        format!("<ListMultipartUploadsResult>{inner}</ListMultipartUploadsResult>")
+    }
+
+    #[test]
+    fn the_parts_are_named_with_number_etag_and_checksum() {
+        let begin = "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Part>";
+        let end = "<PartNumber>7</PartNumber></Part></CompleteMultipartUpload>";
+        for (algorithm, name) in [
+            (ChecksumAlgorithm::Crc32c, "ChecksumCRC32C"),
+            (ChecksumAlgorithm::Crc64Nvme, "ChecksumCRC64NVME"),
+        ] {
+            let sum = Checksum::of(algorithm, b"1");
+            let said = format!("<{name}>{}</{name}>", sum.to_base64());
+            assert_eq!(
+                complete_document(&parts("\"a<&\"", Some(sum))),
+                format!("{begin}<ETag>&quot;a&lt;&amp;&quot;</ETag>{said}{end}")
+            );
+        }
+        assert_eq!(complete_document(&parts("e", None)), format!("{begin}<ETag>e</ETag>{end}"));
+    }
+
+    #[test]
+    fn a_completed_upload_is_read_whatever_white_space_kept_the_connection_alive() {
+        for before in ["", "  \n \n", "<?xml version=\"1.0\"?>\n   \n", " \n<?xml version=\"1.0\"?> "] {
+            let document = format!(
+                "{before}<CompleteMultipartUploadResult><Key> </Key><ETag>&quot;e-2&quot;</ETag>\
+                 <ChecksumCRC64NVME>c</ChecksumCRC64NVME></CompleteMultipartUploadResult>"
+            );
+            let stored = completed(document.as_bytes()).unwrap().unwrap();
+            assert_eq!(
+                (stored.etag.as_str(), stored.checksum.as_deref()),
+                ("\"e-2\"", Some("c")),
+                "{before:?}"
+            );
+            let refused = format!("{before}<Error><Code>InternalError</Code></Error>");
+            assert_eq!(completed(refused.as_bytes()).unwrap(), None, "{before:?}");
+        }
+    }
+
+    #[test]
+    fn uploads_are_listed_with_their_names_as_they_are() {
+        let document = listing(&format!(
+            "<IsTruncated>true</IsTruncated><NextKeyMarker>b</NextKeyMarker>\
+             <NextUploadIdMarker>2</NextUploadIdMarker>{}{}<Upload><Key>no date</Key></Upload>",
+            upload(" ", "1"),
+            upload("a&amp;%41", "2"),
+        ));
+        let page = upload_page(document.as_bytes()).unwrap();
+        let names: Vec<_> =
+            page.uploads.iter().map(|u| (u.upload.key.as_str(), u.upload.id.as_str())).collect();
+        assert_eq!(names, [(" ", "1"), ("a&%41", "2")]);
+        assert_eq!(page.next, Some(UploadMarkers { key: Some("b".into()), id: Some("2".into()) }));
+        let encoded = listing(&format!("<EncodingType>url</EncodingType>{}", upload("a%01+%41", "1")));
+        let page = upload_page(encoded.as_bytes()).unwrap();
+        assert_eq!((page.uploads[0].upload.key.as_str(), page.next), ("a\u{1} A", None));
+    }
+
+    #[test]
+    fn hostile_documents_are_refused() {
+        let begun =
+            |inner: &str| format!("<InitiateMultipartUploadResult>{inner}</InitiateMultipartUploadResult>");
+        let made =
+            |inner: &str| format!("<CompleteMultipartUploadResult>{inner}</CompleteMultipartUploadResult>");
+        for (what, document) in [
+            ("nothing", String::new()),
+            ("text", "hello".into()),
+            ("HTML", "<html><body>502</body></html>".into()),
+            ("cut off", made("<ETag>e</ETag>")[..50].into()),
+            ("deep", made(&format!("{}{}", "<a>".repeat(1000), "</a>".repeat(1000)))),
+            ("bomb", format!("<!DOCTYPE x [<!ENTITY lol \"lol\">]>{}", made("<ETag>&lol;</ETag>"))),
+            ("entity", made("<ETag>&lol;</ETag>")),
+            ("two roots", made("<ETag>e</ETag>") + &made("<ETag>e</ETag>")),
+            ("no values", begun("<Key>k</Key>")),
+            ("an empty name", begun("<UploadId></UploadId>")),
+            ("an empty ETag", made("<ETag> </ETag>")),
+            ("a name too deep", begun("<x><UploadId>u</UploadId></x>")),
+        ] {
+            assert!(upload_id(document.as_bytes()).is_err(), "{what}");
+            assert!(completed(document.as_bytes()).is_err(), "{what}");
+            assert!(upload_page(document.as_bytes()).is_err(), "{what}");
+        }
+        for (what, document) in [
+            ("many", listing(&upload("k", "u").repeat(ENTRIES_MAX + 1))),
+            ("no marker", listing("<IsTruncated>true</IsTruncated>")),
+            ("not encoded", listing(&format!("<EncodingType>url</EncodingType>{}", upload("%G1", "1")))),
+        ] {
+            assert!(upload_page(document.as_bytes()).is_err(), "{what}");
+        }
+        assert!(completed(b"<CompleteMultipartUploadResult>\xff</CompleteMultipartUploadResult>").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (upload_id(&bytes), completed(&bytes), upload_page(&bytes));
+        }
+
+        #[test]
+        fn any_etag_stands_in_a_document_that_is_xml(etag in "[ -~äß]{1,40}") {
+            let document = complete_document(&parts(&etag, None));
+            let mut read = None;
+            walk(document.as_bytes(), |path, text| {
+                if path.last() == Some(&Name::ETag) { read = Some(text.to_owned()) }
+                Ok(())
+            }).unwrap();
+            prop_assert_eq!(read, Some(etag));
+        }
+    }
+}
