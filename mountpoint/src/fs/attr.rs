@@ -1,4 +1,4 @@
-//! What stat shows. S3 stores neither owners nor modes: they are the mount's.
+//! Attributes for stat. S3 stores neither owners nor modes: they come from the mount's flags.
 
 use std::time::{Duration, SystemTime};
 

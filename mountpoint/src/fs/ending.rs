@@ -1,6 +1,6 @@
-//! How the storing of a file ended, and who is told of it: whoever waits for it, or, if that one was killed meanwhile, the log.
+//! Reports the result of storing a file: to the thread that waits for it or, if that thread was killed meanwhile, to the log.
 //!
-//! Enters: the outcome of an upload, and that nobody waits for it. Leaves: one line for the log, once both are there.
+//! Enters: the outcome of an upload, and the fact that no thread waits for it. Leaves: one line for the log, once both are there.
 
 use std::fmt;
 
@@ -19,11 +19,13 @@ struct State {
     unheard: Option<&'static str>,
     fate: Option<Fate>,
     told: bool,
+    /// A line said how it ended behind its last close.
+    told_closed: bool,
 }
 
 /// What became of the object.
 #[derive(Clone, Debug)]
-pub(super) enum Fate {
+enum Fate {
     Stored(ETag),
     NotStored(String),
     /// The store may have it: its answer was lost, or its bytes are not to be trusted.
@@ -36,6 +38,12 @@ impl Ending {
         let mut state = self.0.lock();
         state.fate.get_or_insert_with(|| Fate::of(outcome));
         state.tell(key)
+    }
+
+    /// It was closed, the upload ended so, and no application can be told. A line, once.
+    pub(super) fn closed(&self, key: &ObjectKey, outcome: Result<&ETag, &upload::Error>) -> Option<String> {
+        let told = std::mem::replace(&mut self.0.lock().told_closed, true);
+        (!told).then(|| format!("\"{key}\" was closed; {}", Fate::of(outcome)))
     }
 
     /// Nobody waits for it any more in `operation`. A line, if it has ended already.
@@ -57,7 +65,7 @@ impl State {
 }
 
 impl Fate {
-    pub(super) fn of(outcome: Result<&ETag, &upload::Error>) -> Self {
+    fn of(outcome: Result<&ETag, &upload::Error>) -> Self {
         match outcome {
             Ok(etag) => Self::Stored(etag.clone()),
             Err(error) if Error::leaves_doubt(error) => Self::Unknown(error.to_string()),

@@ -1,4 +1,4 @@
-//! What an operation fails with, and the one table from kinds to errno.
+//! Errors of operations, and the one table from kinds to errno.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -71,6 +71,7 @@ fn errno_of_store(error: &s3::Error) -> Errno {
         | S3::ServerError
         | S3::Corrupt
         | S3::BadAnswer
+        | S3::NotEncrypted
         | S3::Unknown
         | S3::InvalidRequest => Errno::IO,
     }
@@ -130,6 +131,7 @@ impl From<upload::Error> for Error {
                 Errno::NOSPC
             }
             Upload::Finished => Errno::BADF,
+            Upload::Unmeant => Errno::PERM,
             Upload::Spill(_) | Upload::Corrupt | Upload::Aborted => Errno::IO,
             Upload::Remote(error) => match errno_of_store(error) {
                 // The bucket or the upload went away below us: that is not "no such file" to a writer.
@@ -215,6 +217,7 @@ mod tests {
             (upload::Error::from(std::io::Error::from(ErrorKind::StorageFull)), Errno::NOSPC),
             (upload::Error::from(std::io::Error::other("broken")), Errno::IO),
             (upload::Error::Finished, Errno::BADF),
+            (upload::Error::Unmeant, Errno::PERM),
             (upload::Error::Corrupt, Errno::IO),
             (upload::Error::Aborted, Errno::IO),
         ] {

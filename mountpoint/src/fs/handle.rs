@@ -1,4 +1,4 @@
-//! Open files and directories by the number the kernel knows them by.
+//! Open files and directories by the kernel's handle numbers.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
 use crate::object::ObjectKey;
 use crate::prefetch::Reader;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, RwLock};
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex, RwLock};
 use crate::upload::Upload;
 
 /// Names an open file or directory.
@@ -32,22 +32,14 @@ pub(super) enum Mode {
     Write(Writer),
 }
 
-/// What is known of a handle for writing beyond its upload.
+/// A handle for writing. Where it stands, its upload knows (`upload::Stage`).
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) key: ObjectKey,
     pub(super) upload: Arc<Upload>,
-    /// Somebody closed a descriptor of it: whoever opens the file next may have it completed.
-    pub(super) flushed: AtomicBool,
-    /// Its last descriptor was closed.
-    pub(super) released: AtomicBool,
-    /// Its outcome was told to the inode table.
-    pub(super) settled: AtomicBool,
-    /// A close or an fsync asked for its outcome: who waits there, or the log, is told of an error.
-    pub(super) asked: AtomicBool,
-    /// The log was told what became of it behind its last close.
-    pub(super) reported: AtomicBool,
-    /// Whether that one still waits, and what it came to.
+    /// Held while the inode table takes the outcome, so that a second caller finds it there.
+    pub(super) settling: Mutex<()>,
+    /// Whether a program receives the outcome, or the log.
     pub(super) ending: Ending,
 }
 

@@ -1,8 +1,8 @@
-//! File operations on inodes and handles: what POSIX asks, in terms of names, reads and uploads.
+//! POSIX file operations on inodes and handles, by means of names, reads and uploads.
 //!
 //! Enters: an operation with inode and handle numbers. Leaves: attributes, entries, bytes, or an errno with a sentence.
-//! Each operation that can be answered from memory has a `try_` form that never waits; the other form is async. This
-//! room knows POSIX, but neither FUSE's bytes nor HTTP.
+//! Each operation that memory can answer has a `try_` form that never waits; the other form is async. This room knows POSIX, but
+//! neither the bytes of FUSE nor HTTP.
 
 mod attr;
 mod ending;
@@ -11,12 +11,16 @@ mod file;
 mod handle;
 mod namespace;
 mod process;
+mod writer;
 
 pub use attr::{Attr, Entry, Ownership};
 pub use error::{Error, Result};
 pub use file::{OpenFlags, Opened};
 pub use handle::HandleNo;
 pub use namespace::{DirItem, SetAttr, StatFs};
+pub use writer::{MountEnd, Released};
+
+use std::sync::OnceLock;
 
 use tokio::sync::Semaphore;
 
@@ -24,6 +28,7 @@ use crate::inode::InodeTable;
 use crate::prefetch::Prefetcher;
 use crate::upload::Uploader;
 use handle::{DirHandle, FileHandle, HandleTable};
+pub use process::DeviceNo;
 
 /// What a mount allows and shows.
 #[derive(Clone, Debug)]
@@ -47,6 +52,8 @@ pub struct FileSystem {
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
     finishing: Semaphore,
+    /// Number of this file system, where it is known.
+    device: OnceLock<DeviceNo>,
     config: Config,
 }
 
@@ -64,7 +71,13 @@ impl FileSystem {
             files: HandleTable::default(),
             dirs: HandleTable::default(),
             finishing: Semaphore::new(FINISHING_MAX),
+            device: OnceLock::new(),
             config,
         }
+    }
+
+    /// Sets the number that the kernel gave this file system.
+    pub fn mounted_as(&self, device: DeviceNo) {
+        let _ = self.device.set(device);
     }
 }

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::handle::DirHandle;
 use super::{Attr, Entry, Error, FileSystem, HandleNo, Result};
-use crate::inode::{DirEntry, InodeNo, Kind};
+use crate::inode::{DirEntry, ErrorKind, InodeNo, Kind, Unlinked};
 
 /// What setattr wants changed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,6 +84,7 @@ impl FileSystem {
         if let Some(size) = wish.size
             && size != attr.size
         {
+            self.refuse_size(ino);
             let why = format!(
                 "inode {}: truncate to {size}: files can only be written from the start; open with O_TRUNC under --allow-overwrite",
                 ino.0
@@ -125,10 +126,20 @@ impl FileSystem {
         Ok(self.inodes.rmdir(parent, name).await?)
     }
 
-    /// Deletes a file, where that is allowed.
+    /// Deletes a file, where that is allowed. Cancels an upload that goes on after the last close.
     pub async fn unlink(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         self.may_change()?;
-        Ok(self.inodes.unlink(parent, name, self.config.allow_delete).await?)
+        let mut was_written = false;
+        loop {
+            match self.inodes.unlink(parent, name, self.config.allow_delete).await {
+                Ok(Unlinked::Gone) => return Ok(()),
+                Ok(Unlinked::Busy { writer }) => self.cancel_writer(HandleNo(writer)).await?,
+                // It went with its writer.
+                Err(error) if was_written && matches!(error.kind(), ErrorKind::NotFound) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            was_written = true;
+        }
     }
 
     /// Opens a directory.

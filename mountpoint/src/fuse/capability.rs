@@ -1,10 +1,10 @@
-//! What we ask the kernel for when it says hello. Pure: what it offers in, the answer to INIT out.
+//! The capabilities that the engine requests from the kernel at INIT. Pure: the kernel's offer in, the answer out.
 //!
-//! Both transports ask for the same. `ARCHITECTURE.md` shows the table; a test here compares the two.
+//! Both transports request the same. `ARCHITECTURE.md` shows the table; a test here compares the two.
 
 use std::fmt;
 
-use super::{BACKGROUND_MAX, TRANSFER_MAX};
+use super::{BACKGROUND_MAX, CONGESTED_AT, TRANSFER_MAX};
 
 /// What the kernel must at least speak: 7.31 is Linux 5.4.
 pub(super) const PROTOCOL_MIN: (u32, u32) = (7, 31);
@@ -40,7 +40,7 @@ pub(super) const CAPABILITIES: [Capability; 9] = [
     Capability::new(
         13,
         "DO_READDIRPLUS",
-        "a listing's attributes save the lookups; always, as S3 sends them anyway",
+        "attributes in listings save lookups; always, because S3 sends them anyway",
     ),
     Capability::new(18, "PARALLEL_DIROPS", "lookups in one directory at once"),
     Capability::new(22, "MAX_PAGES", "requests of a whole block"),
@@ -73,7 +73,7 @@ pub(super) fn init_out(offered: u64, max_readahead: u32) -> Vec<u8> {
         out.extend(field.to_ne_bytes());
     }
     out.extend(BACKGROUND_MAX.to_ne_bytes());
-    out.extend((BACKGROUND_MAX / 4 * 3).to_ne_bytes());
+    out.extend(CONGESTED_AT.to_ne_bytes());
     out.extend(TRANSFER_MAX.to_ne_bytes());
     out.extend(1u32.to_ne_bytes()); // times to the nanosecond
     out.extend(((TRANSFER_MAX / 4096) as u16).to_ne_bytes());
@@ -97,7 +97,7 @@ mod tests {
             let row = format!("| {bit} | `{name}` | {why} |");
             assert!(page.contains(&row), "ARCHITECTURE.md has no row {row}");
         }
-        let section = page.split("### What the kernel is asked for").nth(1).expect("the section");
+        let section = page.split("### Kernel capabilities").nth(1).expect("the section");
         let rows =
             section.split("\n#").next().unwrap_or_default().lines().filter(|l| l.contains("| `")).count();
         assert_eq!(rows, CAPABILITIES.len(), "ARCHITECTURE.md has a row too many");

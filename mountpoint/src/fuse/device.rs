@@ -23,7 +23,7 @@ const SUBTYPE: &str = "mount-s3";
 pub(super) struct FuseDevice(OwnedFd);
 
 impl FuseDevice {
-    /// A device that somebody opened and mounted.
+    /// A device that another process opened and mounted.
     pub(super) fn adopt(fd: OwnedFd) -> Self {
         Self(fd)
     }
@@ -129,6 +129,7 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<FuseDevice, Errn
     let fd = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
     flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOEXEC, options.no_exec);
     let data = std::ffi::CString::new(data(fd.as_raw_fd(), options)).map_err(|_| Errno::INVAL)?;
     mount(SOURCE, dir, format!("fuse.{SUBTYPE}"), flags, data.as_c_str())?;
     Ok(FuseDevice(fd))
@@ -143,6 +144,9 @@ fn mount_by_helper(dir: &Path, options: &MountOptions) -> anyhow::Result<(FuseDe
     words.push_str(if options.read_only { ",ro" } else { ",rw" });
     if options.allow_other || options.allow_root {
         words.push_str(",allow_other");
+    }
+    if options.no_exec {
+        words.push_str(",noexec");
     }
     if options.auto_unmount {
         words.push_str(",auto_unmount");
@@ -200,7 +204,7 @@ pub(super) fn unmount_directory(dir: &Path) -> anyhow::Result<()> {
             tracing::warn!("{} is in use: detached, it ends with its last open file", dir.display());
             unmount(dir, UnmountFlags::DETACH).with_context(|| format!("detaching {}", dir.display()))
         }
-        // Not a mount any more: somebody was faster.
+        // Not a mount any more: another process unmounted it first.
         Err(Errno::INVAL) => Ok(()),
         Err(Errno::PERM) => {
             let status = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(dir).status();

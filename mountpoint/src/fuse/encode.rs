@@ -1,4 +1,4 @@
-//! Answers as the kernel reads them. Pure: our words in, bytes out; layouts of `linux/fuse.h`.
+//! Encodes answers for the kernel. Pure: the engine's types in, bytes out, in the layouts of `linux/fuse.h`.
 
 use std::time::{Duration, SystemTime};
 

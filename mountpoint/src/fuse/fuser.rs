@@ -1,4 +1,4 @@
-//! The operations as the crate `fuser` calls them: one method each, converting in and out.
+//! The operations behind the trait of the crate `fuser`: one method each, which converts arguments and results.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,7 +15,8 @@ use ::fuser::{
 use super::capability::CAPABILITIES;
 use super::operations::Operations;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
-use super::{BACKGROUND_MAX, DIR_BATCH, Device, MountOptions, TRANSFER_MAX};
+use super::session::{device_behind, device_of};
+use super::{BACKGROUND_MAX, CONGESTED_AT, DIR_BATCH, Device, MountOptions, TRANSFER_MAX};
 use crate::fs::{Attr, DirItem, Entry, HandleNo, Opened, Result, SetAttr};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
@@ -48,11 +49,20 @@ pub(super) fn start_fuser(
         MountOption::NoDev,
     ];
     config.mount_options.extend(options.read_only.then_some(MountOption::RO));
+    config.mount_options.extend(options.no_exec.then_some(MountOption::NoExec));
     config.mount_options.extend(options.auto_unmount.then_some(MountOption::AutoUnmount));
-    let adapter = FuserAdapter { ops, metrics };
+    let adapter = FuserAdapter { ops: ops.clone(), metrics };
     let (mut session, ours) = match device {
-        Device::Mount(dir) => (::fuser::Session::new(adapter, &dir, &config)?, true),
-        Device::Adopted(fd) => (::fuser::Session::from_fd(adapter, fd, acl, config)?, false),
+        Device::Mount(dir) => {
+            let session = ::fuser::Session::new(adapter, &dir, &config)?;
+            // The kernel was greeted, and nobody takes its requests yet.
+            device_of(&dir).into_iter().for_each(|device| ops.mounted_as(device));
+            (session, true)
+        }
+        Device::Adopted(fd) => {
+            device_behind(&fd).into_iter().for_each(|device| ops.mounted_as(device));
+            (::fuser::Session::from_fd(adapter, fd, acl, config)?, false)
+        }
     };
     let unmounter = ours.then(|| session.unmount_callable());
     let serving = std::thread::Builder::new().name("fuse".into()).spawn(move || session.run())?;
@@ -135,7 +145,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
             let _ = config.set_max_readahead(offered);
         }
         let _ = config.set_max_background(BACKGROUND_MAX);
-        let _ = config.set_congestion_threshold(BACKGROUND_MAX / 4 * 3);
+        let _ = config.set_congestion_threshold(CONGESTED_AT);
         Ok(())
     }
 

@@ -1,8 +1,8 @@
-//! Bytes of the FUSE protocol into our calls, and our answers back.
+//! Translates the FUSE protocol into calls of the engine, and results into replies.
 //!
-//! Enters: a request that a FUSE thread read from the kernel. Leaves: its reply. What can be answered from memory is answered on
-//! that thread; the rest is handed over with its reply, to the thread that will have the answer. A FUSE thread never waits
-//! for the network. This room decides nothing about files; it alone knows the crate `fuser`.
+//! Enters: a request that a FUSE thread read from the kernel. Leaves: its reply. If memory has the answer, that thread replies.
+//! Otherwise it hands the request and its reply over to the thread that will have the answer. A FUSE thread never waits for the
+//! network. This room decides nothing about files; no other room knows the crate `fuser`.
 
 mod capability;
 mod device;
@@ -24,9 +24,12 @@ pub use session::{Device, MountOptions, Session, Transport, Unmounter};
 
 /// Bytes of the largest WRITE (and READ) we ask the kernel for: one block.
 const TRANSFER_MAX: u32 = crate::buffer::BLOCK as u32;
-/// Requests in the background (read-ahead, direct reads) the kernel may have open; past three quarters of it
-/// it stops reading ahead.
-const BACKGROUND_MAX: u16 = 64;
+/// Background requests (read-ahead, and the RELEASE of files) that the kernel may have open; it holds further ones back. The most that its
+/// field can hold: with a limit of 64, and 64 readers that wait for the store, no RELEASE arrived. The memory budget limits what
+/// readers hold.
+const BACKGROUND_MAX: u16 = u16::MAX;
+/// Background requests past which the kernel stops reading ahead. Doubling it lets more files at once be read ahead.
+const CONGESTED_AT: u16 = 48;
 /// Names of a directory that are prepared for one reply: more than fit the kernel's buffer.
 const DIR_BATCH: usize = 512;
 

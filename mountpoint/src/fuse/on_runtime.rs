@@ -1,11 +1,13 @@
-//! The engine's file system as operations: answered on the calling thread when memory has the answer, else on the thread
-//! that gets it.
+//! The engine's file system as operations: the calling thread answers if memory has the answer, otherwise the thread that receives
+//! it.
 
 use std::ffi::{OsStr, OsString};
 use std::future::Future;
 
 use super::operations::Operations;
-use crate::fs::{Attr, DirItem, Entry, FileSystem, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs};
+use crate::fs::{
+    Attr, DeviceNo, DirItem, Entry, FileSystem, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs,
+};
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
 use crate::sync::Arc;
@@ -35,6 +37,10 @@ impl OnRuntime {
 }
 
 impl Operations for OnRuntime {
+    fn mounted_as(&self, device: DeviceNo) {
+        self.fs.mounted_as(device);
+    }
+
     fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static) {
         if let Some(result) = self.fs.try_lookup(parent, name) {
             return done(result);
@@ -144,11 +150,13 @@ impl Operations for OnRuntime {
     }
 
     fn release(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
-        let released = self.fs.release(handle);
-        let is_unfinished = matches!(released, Ok(true));
-        done(released.map(drop));
-        if is_unfinished {
-            self.later(move |fs| async move { fs.finish_released(handle).await }, |()| {});
+        let due = match self.fs.release(handle) {
+            Ok(due) => due,
+            Err(error) => return done(Err(error)),
+        };
+        done(Ok(()));
+        if let Some(due) = due {
+            self.later(move |fs| async move { fs.finish_released(handle, due).await }, |()| {});
         }
     }
 

@@ -4,7 +4,9 @@ use std::ffi::{OsStr, OsString};
 
 use rustix::io::Errno;
 
-use crate::fs::{Attr, DirItem, Entry, Error, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs};
+use crate::fs::{
+    Attr, DeviceNo, DirItem, Entry, Error, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs,
+};
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
 
@@ -13,6 +15,9 @@ use crate::prefetch::Bytes;
 /// An operation calls `done` once: on the calling thread if it knows the answer, else later on another. It never waits: the
 /// caller is a thread that the kernel's next request comes to. What changes anything is refused with EROFS unless implemented.
 pub trait Operations: Clone + Send + Sync + 'static {
+    /// The number that the kernel gave the file system. Called before the first request, where it is known.
+    fn mounted_as(&self, _device: DeviceNo) {}
+
     /// A name. The kernel holds one more reference to what is found.
     fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static);
 
@@ -94,7 +99,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
     /// Stores what was written.
     fn fsync(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static);
 
-    /// The close or fsync of this handle was interrupted: its outcome reaches nobody.
+    /// The close or fsync of this handle was interrupted: no program receives its result.
     fn nobody_waits(&self, handle: HandleNo, operation: &'static str);
 
     /// An open whose opener was killed before it heard of it: the kernel never names this handle. `created`: it made the file, and

@@ -1,6 +1,6 @@
 //! Requests that were taken and not yet answered, so that INTERRUPT can end one.
 //!
-//! Whoever takes a request out of here answers it: the thread that has its answer, or the one that read an INTERRUPT for it.
+//! The thread that removes a request from here answers it: the thread that has its answer, or the one that read an INTERRUPT for it.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(super) struct Pending {
     shards: [Mutex<HashMap<u64, Option<Waiter>>>; SHARDS],
 }
 
-/// For whom a request can be interrupted.
+/// The thread whose death can interrupt a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiter {
     /// The thread that waits.
@@ -50,12 +50,12 @@ impl Pending {
         &self.shards[(unique >> 1) as usize % SHARDS]
     }
 
-    /// A request is taken. `waiter`: whom it can be interrupted for; none if it must run to its end.
+    /// A request is taken. `waiter`: the thread whose death can interrupt it; none if it must run to its end.
     pub(super) fn begin(&self, unique: u64, waiter: Option<Waiter>) {
         self.shard(unique).lock().insert(unique, waiter);
     }
 
-    /// Its answer is there. False: it was interrupted, nobody waits any more.
+    /// Its answer is there. False: it was interrupted, and no thread waits for it.
     pub(super) fn end(&self, unique: u64) -> bool {
         self.shard(unique).lock().remove(&unique).is_some()
     }

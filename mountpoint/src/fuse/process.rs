@@ -1,8 +1,8 @@
 //! Whether the thread behind a request is being killed.
 //!
-//! The kernel says INTERRUPT for any signal. Only a thread that dies may hear EINTR: programs whose runtimes signal their own threads
-//! (Go preempts with SIGURG, Java stops threads, everybody gets SIGCHLD) take EINTR from a file for a broken disk. Whether a
-//! handler was installed without SA_RESTART, so that its program expects EINTR, nobody outside that program can see.
+//! The kernel sends INTERRUPT for any signal. Only a dying thread may get EINTR: programs with runtimes that signal their own threads
+//! (Go preempts with SIGURG, Java stops threads, every parent gets SIGCHLD) take EINTR from a file for a broken disk. No other process
+//! can see whether a program installed a handler without SA_RESTART and so expects EINTR.
 
 use std::fs::read_to_string;
 
@@ -13,13 +13,13 @@ pub(super) fn is_dying(tid: u32) -> bool {
 }
 
 /// Whether this thread was killed and is on its way out: what it closes now, it closes because it ends. The kernel lets no signal
-/// interrupt it any more. A program that ends by itself is not meant: who starts the next one wants its files stored.
+/// interrupt it any more. A program that exits by itself does not count: its user wants its files stored.
 pub(super) fn is_killed(tid: u32) -> bool {
     read_to_string(format!("/proc/{tid}/stat")).is_ok_and(|stat| ends_by_signal(&stat))
 }
 
 /// `status`: a signal is pending that ends the process. For most of them the kernel puts SIGKILL there. Those that dump core stay
-/// as they are until a thread takes them; they count where nobody catches, ignores or blocks them, nor watches with a debugger.
+/// as they are until a thread takes them; they count unless the program catches, ignores or blocks them, or a debugger watches it.
 fn awaits_death(status: &str) -> bool {
     const SIGKILL: u64 = 1 << 8;
     // QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.

@@ -1,4 +1,4 @@
-//! Our words into FUSE's: attributes, flags, errno.
+//! Converts the engine's types into those of FUSE: attributes, flags, errno.
 
 use std::time::SystemTime;
 

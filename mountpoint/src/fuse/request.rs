@@ -1,7 +1,7 @@
-//! A request as the kernel writes it, decoded. Pure: bytes in, a [`Request`] that borrows from them out.
+//! Decodes a request of the kernel. Pure: bytes in, a [`Request`] that borrows from them out.
 //!
-//! The layouts are those of `linux/fuse.h`, protocol 7.31 and later, little fields read one by one; nothing is cast. A request
-//! that is too short, or whose name has no end, is an error and is answered EIO; an opcode we don't know is answered ENOSYS.
+//! The layouts are those of `linux/fuse.h`, protocol 7.31 and later. The decoder reads small fields one by one and casts nothing. A
+//! request that is too short, or has an unterminated name, is an error and gets EIO; an unknown opcode gets ENOSYS.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -137,7 +137,7 @@ impl Operation<'_> {
 pub(super) enum DecodeError {
     /// Not even a header.
     NoHeader,
-    /// The header is fine, the rest is not: whom to answer EIO.
+    /// The header is valid, the rest is not: the request that gets EIO.
     Body { unique: u64, opcode: u32 },
 }
 
@@ -266,7 +266,7 @@ pub mod fuzzing {
     /// What was borrowed or counted from a request's bytes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Facts<'a> {
-        /// Whom to answer.
+        /// The request to answer.
         pub unique: u64,
         /// The name that it carries.
         pub name: Option<&'a OsStr>,

@@ -1,4 +1,4 @@
-//! Our own loop over `/dev/fuse`: a few threads that each read a request, call the operation, and read the next.
+//! The engine's own loop over `/dev/fuse`: a few threads that each read a request, call the operation, and read the next.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -16,10 +16,11 @@ use super::process::{is_dying, is_killed};
 use super::reply::{open_flags, refusal};
 use super::request::{DecodeError, HEADER_LEN, Operation, Request, decode};
 use super::{DIR_BATCH, TRANSFER_MAX};
+use crate::clock::Clock;
 use crate::fs::{Error, HandleNo, Result, SetAttr};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
-use crate::sync::Arc;
+use crate::sync::{Arc, Supervisor};
 
 /// How soon a request whose thread was signalled is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -85,10 +86,11 @@ pub(super) fn serve<O: Operations>(
     channel: &Arc<Channel<O>>,
     threads: usize,
 ) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+    let supervisor = Supervisor { metrics: Arc::clone(&channel.metrics), clock: Clock::machine() };
     (0..threads.max(1))
         .map(|i| {
             let channel = Arc::clone(channel);
-            std::thread::Builder::new().name(format!("fuse-{i}")).spawn(move || channel.run())
+            supervisor.thread(format!("fuse-{i}"), move || Arc::clone(&channel).run())
         })
         .collect()
 }
@@ -114,7 +116,7 @@ impl<O> Reply<O> {
         }
     }
 
-    /// Answers. False when nobody waits any more: what the operation did may have to be undone.
+    /// Answers. False if no thread waits any more: the caller may have to undo the operation.
     fn send<'a>(mut self, slices: impl IntoIterator<Item = &'a [u8]>) -> bool {
         let wanted = self.take();
         if wanted {
@@ -185,7 +187,7 @@ impl<O: Operations> Channel<O> {
         Ok(())
     }
 
-    /// `waiter`: who may be interrupted in it.
+    /// `waiter`: the thread whose death interrupts it.
     fn reply(self: &Arc<Self>, unique: u64, operation: &'static str, waiter: Option<Waiter>) -> Reply<O> {
         self.pending.begin(unique, waiter);
         Reply { channel: Arc::clone(self), unique, operation, open: true }
@@ -202,7 +204,7 @@ impl<O: Operations> Channel<O> {
         // What changes names in one step runs to its end. What only waits can be interrupted, and what opens is taken back then.
         let waits = |operation| self.reply(unique, operation, Some(Waiter { tid: pid, stores: None }));
         let runs = |operation| self.reply(unique, operation, None);
-        // The storing of a file goes on without whoever waited for it.
+        // The upload of a file goes on without the thread that waited for it.
         let stores = |operation, handle| {
             let waiter = Waiter { tid: pid, stores: Some((handle, operation)) };
             self.reply(unique, operation, Some(waiter))

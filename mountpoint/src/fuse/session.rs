@@ -1,7 +1,7 @@
 //! A session with the kernel: mount or adopt a device, serve it on a few threads, unmount.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -13,7 +13,7 @@ use super::fuser::start_fuser;
 use super::on_runtime::OnRuntime;
 use super::operations::Operations;
 use super::serve::{greet, serve};
-use crate::fs::FileSystem;
+use crate::fs::{self, FileSystem};
 use crate::metrics::Metrics;
 use crate::sync::{Arc, Mutex};
 
@@ -22,7 +22,7 @@ use crate::sync::{Arc, Mutex};
 pub enum Device {
     /// We mount on this directory, and unmount.
     Mount(PathBuf),
-    /// Somebody else opened `/dev/fuse`, mounted it, and will unmount it.
+    /// Another process opened `/dev/fuse`, mounted it, and will unmount it.
     Adopted(OwnedFd),
 }
 
@@ -43,6 +43,8 @@ pub struct MountOptions {
     pub transport: Transport,
     /// Nothing may change; the kernel refuses at once.
     pub read_only: bool,
+    /// No file can be executed, whatever its mode.
+    pub no_exec: bool,
     /// Every user may enter.
     pub allow_other: bool,
     /// root and the mounting user may enter.
@@ -70,7 +72,7 @@ pub struct Unmounter(Way);
 
 #[derive(Clone, Debug)]
 enum Way {
-    /// The device was adopted: unmounting is somebody else's.
+    /// The device was adopted: another process unmounts it.
     NotOurs,
     Directory(PathBuf),
     Fuser(PathBuf, Arc<Mutex<::fuser::SessionUnmounter>>),
@@ -132,9 +134,13 @@ impl Session {
     ) -> anyhow::Result<Self> {
         let only = (options.allow_root && !options.allow_other).then(|| rustix::process::getuid().as_raw());
         let (device, dir, socket) = match device {
-            Device::Adopted(fd) => (FuseDevice::adopt(fd), None, None),
+            Device::Adopted(fd) => {
+                device_behind(&fd).into_iter().for_each(|device| ops.mounted_as(device));
+                (FuseDevice::adopt(fd), None, None)
+            }
             Device::Mount(dir) => {
                 let (device, socket) = FuseDevice::mount(&dir, options)?;
+                device_of(&dir).into_iter().for_each(|device| ops.mounted_as(device));
                 (device, Some(dir), socket)
             }
         };
@@ -175,7 +181,7 @@ impl Session {
 
 impl Unmounter {
     /// Unmounts. A mount in use is detached: it is gone from the tree at once and ends with its last open file. `false`: the
-    /// device was adopted, so that unmounting is somebody else's.
+    /// device was adopted, so that another process must unmount it.
     ///
     /// # Errors
     /// What umount(2) or fusermount3 said.
@@ -196,23 +202,42 @@ impl Unmounter {
 /// Tells the kernel how far it may read ahead. Its default for FUSE, 128 KiB, makes eight requests of each MiB.
 /// Needs root; without, the mount works all the same, a little slower.
 fn set_read_ahead(dir: &Path, bytes: u64) {
-    let set = || -> io::Result<()> {
+    let set = |shown: fs::DeviceNo| {
+        let file = format!("/sys/class/bdi/{}:{}/read_ahead_kb", shown.major, shown.minor);
+        std::fs::write(file, (bytes / 1024).to_string())
+    };
+    if let Some(Err(error)) = device_of(dir).map(set) {
+        tracing::debug!("read-ahead stays at the kernel's default: {error}");
+    }
+}
+
+/// The number of the file system that is mounted there, without a request to it.
+pub(super) fn device_of(dir: &Path) -> Option<fs::DeviceNo> {
+    let ask = || {
         let root = rustix::fs::open(
             dir,
             rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
-        // statx answers from the kernel's own knowledge of the mount; the device is what we are after.
-        let stat = rustix::fs::statx(
+        rustix::fs::statx(
             root.as_fd(),
             "",
             rustix::fs::AtFlags::EMPTY_PATH | rustix::fs::AtFlags::STATX_DONT_SYNC,
             rustix::fs::StatxFlags::empty(),
-        )?;
-        let file = format!("/sys/class/bdi/{}:{}/read_ahead_kb", stat.stx_dev_major, stat.stx_dev_minor);
-        std::fs::write(file, (bytes / 1024).to_string())
+        )
     };
-    if let Err(error) = set() {
-        tracing::debug!("read-ahead stays at the kernel's default: {error}");
+    match ask() {
+        Ok(stat) => Some(fs::DeviceNo { major: stat.stx_dev_major, minor: stat.stx_dev_minor }),
+        Err(error) => {
+            tracing::debug!("the device of {} is not known: {error}", dir.display());
+            None
+        }
     }
+}
+
+/// The same for an adopted device, from Linux 6.17 on.
+pub(super) fn device_behind(fuse: &OwnedFd) -> Option<fs::DeviceNo> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fuse.as_raw_fd())).ok()?;
+    let minor = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?.trim().parse().ok()?;
+    Some(fs::DeviceNo { major: 0, minor })
 }

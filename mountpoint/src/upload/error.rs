@@ -1,4 +1,4 @@
-//! Why an object could not be written: few kinds, each with its own errno in `fs/error.rs`.
+//! Errors of writing an object: few kinds, each with its own errno in `fs/error.rs`.
 
 use std::io;
 
@@ -36,8 +36,13 @@ pub enum Error {
     #[error("the upload was given up")]
     Aborted,
     /// The object is complete, or about to be; it takes no more bytes.
-    #[error("the object is complete and takes no more bytes")]
+    #[error(
+        "the file was stored by fsync, or by a close of the process that opened it, and takes no more bytes: open it anew"
+    )]
     Finished,
+    /// A program asked for another size and was refused, and no byte came since: an empty file is not what it meant.
+    #[error("truncate to another size was refused and nothing was written since: not stored")]
+    Unmeant,
 }
 
 impl From<s3::Error> for Error {

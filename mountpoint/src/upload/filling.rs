@@ -1,4 +1,4 @@
-//! Bytes into parts: at once where there is room, by the pump where something must be waited for, by the spiller to disk.
+//! Puts bytes into parts: at once if there is room, by the pump if it must wait, by the spiller to disk.
 
 use std::time::Instant;
 
@@ -7,6 +7,7 @@ use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::{Part, Want};
 use super::size::PARTS_MAX;
+use super::stage::{Event, Reply, Stage};
 use super::upload::{State, Upload, WriteDone};
 use crate::buffer::Reservation;
 use crate::sync::Arc;
@@ -25,7 +26,8 @@ impl Upload {
     /// Since when nothing was added, if there is memory here that spilling would free.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
-        let holds = !state.busy && state.part.as_ref().is_some_and(Part::in_memory);
+        let is_free = matches!(state.stage, Stage::Open { busy: false, .. });
+        let holds = is_free && state.part.as_ref().is_some_and(Part::in_memory);
         holds.then_some(state.touched)
     }
 
@@ -37,9 +39,8 @@ impl Upload {
         let Some(dir) = self.shared.config.spill_dir.clone() else { return Ok(()) };
         let taken = {
             let mut state = self.state.lock();
-            let taken = if state.busy { None } else { state.part.take_if(|part| part.in_memory()) };
-            state.busy |= taken.is_some();
-            taken
+            let holds = state.part.as_ref().is_some_and(Part::in_memory);
+            if holds && state.on(Event::TakeTurn) == Reply::Done { state.part.take() } else { None }
         };
         let Some(mut part) = taken else { return Ok(()) };
         if part.is_empty() {
@@ -92,7 +93,7 @@ impl Upload {
                 None => break,
             }
         }
-        self.turn.notify_waiters();
+        self.changed.notify_waiters();
         self.shared.memory.kick();
     }
 
@@ -122,7 +123,7 @@ impl Upload {
             }
         }
         state.touched = self.shared.clock.now();
-        state.busy = false;
+        state.on(Event::FreeTurn);
         Ok(None)
     }
 

@@ -1,8 +1,9 @@
-//! The end of a file: one PutObject, or the last part and Complete; once, and the same for everybody who asks.
+//! The end of a file: one PutObject, or the last part and Complete. It happens once, and every caller gets the same result.
 
 use super::Error;
 use super::multipart::{Multipart, agrees, pieces};
 use super::part::Part;
+use super::stage::{Event, Reply, Stage};
 use super::upload::Upload;
 use crate::checksum::Checksum;
 use crate::object::ObjectMeta;
@@ -37,30 +38,26 @@ impl Upload {
                     last_modified: self.shared.clock.wall(),
                     readable: true,
                 };
+                self.state.lock().on(Event::Keep);
                 self.outcome.send_if_modified(|outcome| outcome.replace(Ok(meta)).is_none());
             }
             Err(error) => {
-                self.state.lock().committing = false;
-                self.fail(error);
+                let remains = self.state.lock().fail_by(Event::Lose, error);
+                self.clean_up(remains);
             }
         }
     }
 
-    /// Waits for the turn; false when the upload has failed meanwhile.
+    /// Waits until the pump and the spiller have freed the turn; false when the upload has failed meanwhile.
     async fn take_turn(&self) -> bool {
         loop {
-            let turn = self.turn.notified();
-            {
-                let mut state = self.state.lock();
-                if state.error.is_some() {
-                    return false;
-                }
-                if !state.busy {
-                    state.busy = true;
-                    return true;
-                }
+            let changed = self.changed.notified();
+            match self.state.lock().stage {
+                Stage::Finishing { busy: false, .. } => return true,
+                Stage::Failed { .. } => return false,
+                _ => {}
             }
-            turn.await;
+            changed.await;
         }
     }
 
@@ -102,12 +99,9 @@ impl Upload {
     /// From here on the object may become visible: nothing but the store's answer decides. Gives the whole checksum.
     fn commit(&self) -> Result<Option<Checksum>, Error> {
         let mut state = self.state.lock();
-        match &state.error {
-            Some(error) => Err(error.clone()),
-            None => {
-                state.committing = true;
-                Ok(state.whole)
-            }
+        match state.on(Event::Commit) {
+            Reply::Done => Ok(state.whole),
+            _ => Err(state.error.clone().unwrap_or(Error::Aborted)),
         }
     }
 }

@@ -1,9 +1,8 @@
-//! Memory for writers: who may hold a little without asking for a part, who waits, and whether anything is on its way out.
+//! Memory for writers: small first blocks that need no part, waiting writers, and whether any part is in flight.
 //!
-//! Why nobody waits for ever: whoever stands in line holds nothing, or parts that are being sent (sending needs no
-//! more memory), or one small first block. All first blocks together stay within a quarter of what writers
-//! are sure of; a part is cut to the other three quarters. So when nothing is being sent and idle parts were
-//! spilled, the first in line fits.
+//! Why no writer waits for ever: a writer in line holds nothing, or parts that are being sent (sending needs no more memory), or one
+//! small first block. All first blocks together stay within a quarter of the writers' guaranteed memory; a part is cut to the
+//! other three quarters. When no part is being sent and idle parts are spilled, the first writer in line therefore fits.
 
 use std::time::Duration;
 
@@ -111,7 +110,7 @@ impl Memory {
         loop {
             let sent = self.sent.load(SeqCst);
             let patience = async {
-                // Polled after `line`: whoever looks now sees us wait.
+                // Polled after `line`: other writers now see this one wait.
                 self.kick.notify_one();
                 self.clock.sleep(self.wait_max).await;
             };

@@ -1,9 +1,9 @@
 //! Writing: an open file becomes one object.
 //!
-//! Enters: bytes in order, lent for the length of a call. Leaves: one PutObject, or a multipart upload with its parts side
-//! by side, and then what is known of the new object; or an error that every later call repeats. Nothing is visible
-//! before [`Upload::finish`]. A reply that is held is the only brake: no caller's thread waits for the network
-//! or for memory. This room knows no inode, no handle and no errno.
+//! Enters: bytes in order, lent for the length of a call. Leaves: one PutObject, or a multipart upload with parallel parts, and then
+//! the metadata of the new object; or an error that every later call repeats. Nothing is visible before [`Upload::finish`]. Only a held
+//! reply slows a writer down: no caller's thread waits for the network or for memory. This room knows no inode, no handle and
+//! no errno.
 
 mod error;
 mod filling;
@@ -13,6 +13,7 @@ mod multipart;
 mod part;
 mod size;
 mod spill;
+mod stage;
 #[expect(clippy::module_inception, reason = "the room is named for its one noun")]
 mod upload;
 
@@ -25,6 +26,7 @@ use std::time::Duration;
 use tracing::warn;
 
 pub use error::Error;
+pub use stage::{Event, Reply, Stage, completes};
 pub use upload::{Upload, WriteDone};
 
 use crate::buffer::{Block, Pool};
@@ -33,7 +35,7 @@ use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
 use crate::s3::{NewObject, ObjectClient};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex, Supervisor, Weak};
 use memory::{Counted, Memory};
 use part::SealedBody;
 use spill::Choice;
@@ -110,7 +112,11 @@ impl Uploader {
         let open = Mutex::default();
         let shared = Arc::new(Shared { client, config, clock, metrics, runtime, memory, open });
         if shared.config.spill_dir.is_some() {
-            shared.runtime.spawn(spill_when_starved(Arc::downgrade(&shared), shared.memory.bell()));
+            let supervisor = Supervisor { metrics: Arc::clone(&shared.metrics), clock: shared.clock.clone() };
+            let (uploads, bell) = (Arc::downgrade(&shared), shared.memory.bell());
+            supervisor.task(&shared.runtime, "the spiller", move || {
+                spill_when_starved(uploads.clone(), Arc::clone(&bell))
+            });
         }
         Self(shared)
     }

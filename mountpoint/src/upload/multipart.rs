@@ -1,4 +1,4 @@
-//! One multipart upload: created once, parts sent side by side, then completed or aborted, once.
+//! One multipart upload: created once, its parts sent in parallel, then completed or aborted, once.
 
 use bytes::Bytes;
 use tokio::sync::{Notify, OnceCell, watch};
@@ -62,7 +62,7 @@ impl Multipart {
         let this = Arc::clone(self);
         self.shared.runtime.spawn(async move {
             let mut given_up = this.given_up.subscribe();
-            // Outside the select: a request to create that was sent must be waited for, or nobody could abort it.
+            // Outside the select: a sent request to create must be awaited, or no code could abort the upload.
             let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
             let result = tokio::select! {
                 biased;

@@ -1,4 +1,4 @@
-//! A part being filled: its blocks or its spill file, and the checksum of what passed.
+//! A part being filled: its blocks or its spill file, and the checksum of its bytes.
 
 use std::path::Path;
 

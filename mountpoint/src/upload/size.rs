@@ -1,4 +1,4 @@
-//! How large parts and first blocks are: pure functions.
+//! The sizes of parts and first blocks: pure functions.
 
 use crate::buffer::{BLOCK, charge};
 

@@ -1,4 +1,4 @@
-//! Parts on disk: an unlinked file each, and the choice of which part goes there.
+//! Parts on disk: an unlinked file each, and the choice of the part to spill.
 
 use std::fs::File;
 use std::io;
@@ -78,9 +78,9 @@ impl SpillFile {
 pub(super) enum Choice<T> {
     /// Spill this one.
     Spill(T),
-    /// Nobody is idle yet; look again after this long.
+    /// No writer is idle yet; look again after this time.
     Wait(Duration),
-    /// Nobody holds anything that could be spilled.
+    /// No writer holds anything to spill.
     Nobody,
 }
 

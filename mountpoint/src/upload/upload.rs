@@ -1,8 +1,8 @@
-//! One file being written: the state machine between `write`, `finish` and `abort`.
+//! One file being written: its bytes, its [`Stage`] and its outcome.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 
@@ -10,6 +10,7 @@ use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::Part;
 use super::size::OBJECT_MAX;
+use super::stage::{Event, Reply, Stage};
 use super::{Error, Shared};
 use crate::checksum::Checksum;
 use crate::object::ObjectMeta;
@@ -28,8 +29,8 @@ pub struct Upload {
     pub(super) shared: Arc<Shared>,
     pub(super) object: NewObject,
     pub(super) state: Mutex<State>,
-    /// Rung when the turn is free again, and when the upload has failed.
-    pub(super) turn: Notify,
+    /// Rung when the turn is free again, and when an event may end the wait of a newcomer.
+    pub(super) changed: Notify,
     pub(super) outcome: watch::Sender<Option<Outcome>>,
 }
 
@@ -45,11 +46,8 @@ pub(super) struct State {
     pub(super) multipart: Option<Arc<Multipart>>,
     /// Writes in order whose replies are held.
     pub(super) held: VecDeque<Held>,
-    /// Somebody has the turn: the pump, the spiller or `finish`. Until it is free, writes are held.
-    pub(super) busy: bool,
-    pub(super) finishing: bool,
-    /// The request that makes the object visible is on its way: too late to fail or to abort.
-    pub(super) committing: bool,
+    pub(super) stage: Stage,
+    /// Why, once it has failed.
     pub(super) error: Option<Error>,
     pub(super) touched: Instant,
 }
@@ -78,14 +76,12 @@ impl Upload {
             part: None,
             multipart: None,
             held: VecDeque::new(),
-            busy: false,
-            finishing: false,
-            committing: false,
+            stage: Stage::NEW,
             error: None,
             touched: shared.clock.now(),
         };
         let outcome = watch::Sender::new(None);
-        Self { shared, object, state: Mutex::new(state), turn: Notify::new(), outcome }
+        Self { shared, object, state: Mutex::new(state), changed: Notify::new(), outcome }
     }
 
     /// Bytes accepted so far.
@@ -101,24 +97,28 @@ impl Upload {
     /// To `done`: any [`Error`]. Each gives the upload up, and later calls get it again; `Finished` alone changes nothing.
     pub fn write(self: &Arc<Self>, offset: u64, data: &[u8], done: WriteDone) {
         let mut state = self.state.lock();
+        let was_closed = state.stage.is_still_closed();
+        if state.on(Event::Write) == Reply::Finished {
+            drop(state);
+            return done(Err(Error::Finished));
+        }
         let refused = match &state.error {
             Some(error) => Err(error.clone()),
-            None if state.finishing => {
-                drop(state);
-                return done(Err(Error::Finished));
-            }
             None if offset != state.size => Err(Error::OutOfOrder { expected: state.size }),
             None if OBJECT_MAX - state.size < data.len() as u64 => Err(Error::TooLarge),
             None => Ok(()),
         };
+        if was_closed {
+            self.changed.notify_waiters();
+        }
         let mut rest = data;
         let need = refused.and_then(|()| {
             state.size += data.len() as u64;
             state.touched = self.shared.clock.now();
-            if state.busy { Ok(None) } else { self.absorb_or_spill(&mut state, &mut rest) }
+            if state.stage.is_busy() { Ok(None) } else { self.absorb_or_spill(&mut state, &mut rest) }
         });
         let held = match need {
-            Ok(None) if !state.busy => {
+            Ok(None) if !state.stage.is_busy() => {
                 drop(state);
                 return done(Ok(()));
             }
@@ -131,7 +131,7 @@ impl Upload {
                 let data = rest.to_vec(); // copy: no memory at hand, and the caller's buffer is only lent
                 state.held.push_back(Held { data, taken: 0, done, _leave });
                 if let Some(need) = need {
-                    state.busy = true;
+                    state.on(Event::TakeTurn);
                     drop(state);
                     self.shared.runtime.spawn(Box::pin(Arc::clone(self).pump(Some(need))));
                 }
@@ -163,28 +163,80 @@ impl Upload {
     /// The first error of the upload. Nothing is visible then, unless a store lost its last answer (`Remote` with
     /// kind `Unknown`) or stored other bytes in one PUT and said so only after (`Corrupt`).
     pub async fn finish(self: &Arc<Self>) -> Result<ObjectMeta, Error> {
-        let mut outcome = self.outcome.subscribe();
-        let first = {
-            let mut state = self.state.lock();
-            let first = !state.finishing && state.error.is_none();
-            state.finishing |= first;
-            first
-        };
-        if first {
-            // A task of its own: a caller that is interrupted must not leave the object half made.
-            let this = Arc::clone(self);
-            self.shared.runtime.spawn(Box::pin(this.run_finish()));
+        match self.tell(Event::Sync) {
+            Reply::Unmeant => return Err(Error::Unmeant),
+            Reply::Store => self.store(),
+            _ => {}
         }
-        match outcome.wait_for(Option::is_some).await.as_deref() {
+        self.outcome().await
+    }
+
+    /// Takes an event. The caller carries out the reply.
+    pub fn tell(&self, event: Event) -> Reply {
+        let reply = self.state.lock().on(event);
+        if matches!(event, Event::Close { .. } | Event::Sync | Event::Release) {
+            self.changed.notify_waiters();
+        }
+        reply
+    }
+
+    /// Begins to store it: once, after [`Reply::Store`].
+    pub fn store(self: &Arc<Self>) {
+        // A task of its own: a caller that is interrupted must not leave the object half made.
+        let this = Arc::clone(self);
+        self.shared.runtime.spawn(Box::pin(this.run_finish()));
+    }
+
+    /// A program asked for another size than the file has, and was refused.
+    pub fn refuse_size(&self) {
+        let mut state = self.state.lock();
+        if state.size == 0 {
+            state.on(Event::RefuseSize);
+        }
+    }
+
+    /// Where it stands.
+    pub fn stage(&self) -> Stage {
+        self.state.lock().stage
+    }
+
+    /// The outcome, once it is known. For callers that got [`Reply::Store`] or [`Reply::Outcome`].
+    ///
+    /// # Errors
+    /// As [`Upload::finish`].
+    pub async fn outcome(&self) -> Result<ObjectMeta, Error> {
+        match self.outcome.subscribe().wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),
             _ => Err(Error::Aborted),
         }
     }
 
+    /// As [`Upload::tell`], again and again until the reply is no longer [`Reply::Moment`], for at most `limit`.
+    pub async fn tell_in_a_moment(&self, event: Event, limit: Duration) -> Reply {
+        let end = tokio::time::Instant::now() + limit;
+        loop {
+            let changed = self.changed.notified();
+            let reply = self.tell(event);
+            if reply != Reply::Moment || tokio::time::timeout_at(end, changed).await.is_err() {
+                return reply;
+            }
+        }
+    }
+
+    /// The error that every call gets from now on, if it has failed.
+    pub fn error(&self) -> Option<Error> {
+        self.state.lock().error.clone()
+    }
+
     /// Gives the upload up; nothing becomes visible, unless `finish` came first and its last request is already on
-    /// its way. Returns when the store has answered.
-    pub async fn abort(&self) {
+    /// its way.
+    pub fn give_up(&self) {
         self.fail(Error::Aborted);
+    }
+
+    /// As [`Upload::give_up`]. Returns when the store has answered.
+    pub async fn abort(&self) {
+        self.give_up();
         let multipart = self.state.lock().multipart.clone();
         _ = self.outcome.subscribe().wait_for(Option::is_some).await;
         if let Some(multipart) = multipart {
@@ -207,7 +259,7 @@ impl Upload {
             outcome.get_or_insert_with(|| Err(error.clone()));
             first
         });
-        self.turn.notify_waiters();
+        self.changed.notify_waiters();
         if let Some(multipart) = multipart {
             multipart.abort();
         }
@@ -218,9 +270,20 @@ impl Upload {
 }
 
 impl State {
+    pub(super) fn on(&mut self, event: Event) -> Reply {
+        let (stage, reply) = self.stage.on(event);
+        self.stage = stage;
+        reply
+    }
+
     /// Nothing is taken or sent from here on. `None` when that was so before, or when it is too late.
     pub(super) fn fail(&mut self, error: Error) -> Option<Remains> {
-        if self.error.is_some() || self.committing {
+        self.fail_by(Event::Fail, error)
+    }
+
+    /// As [`State::fail`]; what was sent last has no good answer (`Lose`) or it is not too late (`Fail`).
+    pub(super) fn fail_by(&mut self, event: Event, error: Error) -> Option<Remains> {
+        if self.on(event) != Reply::Done {
             return None;
         }
         self.error = Some(error.clone());
@@ -256,7 +319,7 @@ impl fmt::Debug for Upload {
             .field("key", &self.object.key)
             .field("size", &state.size)
             .field("parts_sealed", &state.sealed)
-            .field("finishing", &state.finishing)
+            .field("stage", &state.stage)
             .field("error", &state.error)
             .finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! A store that says other things than it was told.
+//! A store that returns false answers.
 
 use super::*;
 use crate::buffer::Fill;

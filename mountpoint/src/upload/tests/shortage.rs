@@ -1,4 +1,4 @@
-//! When memory is short: who waits, who is spilled, and that everybody gets done.
+//! Shortage of memory: which writers wait, which parts are spilled, and that all writers finish.
 
 use std::time::Duration;
 

@@ -1,0 +1,311 @@
+//! write, flush, fsync, release, newcomers and the end of the mount: the life of a file during its writing.
+//!
+//! One table decides what each of them means ([`Stage`](crate::upload::Stage)); this file carries the decision out.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::handle::{FileHandle, HandleNo, Mode, Writer};
+use super::process::{holds, is_of_process};
+use super::{Error, FileSystem, Result};
+use crate::inode::InodeNo;
+use crate::object::ObjectMeta;
+use crate::sync::Arc;
+use crate::upload::{self, Event, Reply, Stage, completes};
+
+/// How long a newcomer waits for the RELEASE of a closed file: the kernel sends it after close(2) has returned, mostly within a few hundred
+/// microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// What an upload came to.
+type Outcome = std::result::Result<ObjectMeta, upload::Error>;
+
+/// What is due behind the release of a file.
+#[derive(Debug)]
+pub struct Released(Reply);
+
+/// How a mount ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountEnd {
+    /// Unmounted: every descriptor is gone.
+    Unmounted,
+    /// The engine leaves an adopted device, and programs may have files open.
+    Left,
+}
+
+impl FileSystem {
+    /// Takes the next bytes of a file. `done` is called when there is room for more, which is how the writer feels a slow store.
+    pub fn write<F>(self: &Arc<Self>, handle: HandleNo, offset: u64, data: &[u8], done: F)
+    where
+        F: FnOnce(Result<()>) + Send + 'static,
+    {
+        let open = match self.files.get(handle) {
+            Ok(open) => open,
+            Err(error) => return done(Err(error)),
+        };
+        let writer = match open.writer() {
+            Ok(writer) => writer,
+            Err(error) => return done(Err(error)),
+        };
+        let (fs, ino, upload) = (Arc::clone(self), open.ino, Arc::clone(&writer.upload));
+        let after = Arc::clone(&upload);
+        upload.write(
+            offset,
+            data,
+            Box::new(move |result| {
+                if result.is_ok() {
+                    fs.inodes.written(ino, after.size());
+                }
+                done(result.map_err(Error::from));
+            }),
+        );
+    }
+
+    /// close(2) of one descriptor. `None`: wait for the outcome with [`FileSystem::fsync`].
+    pub fn try_flush(&self, handle: HandleNo, pid: u32) -> Option<Result<()>> {
+        let open = match self.files.get(handle) {
+            Ok(open) => open,
+            Err(error) => return Some(Err(error)),
+        };
+        let Mode::Write(writer) = &open.mode else { return Some(Ok(())) };
+        // /proc is read only where the answer matters.
+        let written = writer.upload.size();
+        let by_opener = written > 0 && is_of_process(open.opener, pid);
+        let device = self.device.get().filter(|_| by_opener);
+        let holds_another = device.and_then(|&device| holds(pid, device, open.ino));
+        match writer.upload.tell(Event::Close { completes: completes(written, by_opener, holds_another) }) {
+            Reply::Done => Some(Ok(())),
+            Reply::Store => {
+                writer.upload.store();
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Completes a file that is being written; its outcome is the answer, however often it is asked.
+    pub async fn fsync(&self, handle: HandleNo) -> Result<()> {
+        let open = self.files.get(handle)?;
+        let Mode::Write(writer) = &open.mode else { return Ok(()) };
+        match writer.upload.tell(Event::Sync) {
+            Reply::Unmeant => return Err(upload::Error::Unmeant.into()),
+            Reply::Store => writer.upload.store(),
+            _ => {}
+        }
+        self.finish(&open, writer).await.map(drop).map_err(Error::from)
+    }
+
+    /// The close or fsync (`operation`) of this handle was interrupted. The upload goes on to its end; the log tells of it.
+    pub fn nobody_waits(&self, handle: HandleNo, operation: &'static str) {
+        if let Some(open) = self.files.find(handle)
+            && let Mode::Write(writer) = &open.mode
+            && let Some(line) = writer.ending.unheard(&writer.key, operation)
+        {
+            tracing::warn!("{line}");
+        }
+    }
+
+    /// Another open of the file of this writer. Waits while the file is being stored; the caller tries again then.
+    ///
+    /// # Errors
+    /// `PERM`: the writer goes on.
+    pub(super) async fn wait_for_writer(&self, ino: InodeNo, writer: HandleNo) -> Result<()> {
+        let Some(open) = self.files.find(writer) else {
+            // About to be there, or gone just now.
+            tokio::task::yield_now().await;
+            return Ok(());
+        };
+        let writer = open.writer()?;
+        match writer.upload.tell_in_a_moment(Event::Open, MOMENT).await {
+            Reply::Outcome => {
+                // The error, if any, is the writer's. The next try finds what is there.
+                let _ = self.finish(&open, writer).await;
+                Ok(())
+            }
+            _ => {
+                let why = format!(
+                    "inode {} (\"{}\") is being written; it can be opened once its last descriptor is closed",
+                    ino.0, writer.key
+                );
+                Err(Error::new(Errno::PERM, why))
+            }
+        }
+    }
+
+    /// The removal of the name of this writer's file. Gives the file up if all its descriptors are closed; the caller tries again then.
+    ///
+    /// # Errors
+    /// `PERM`: the writer goes on.
+    pub(super) async fn cancel_writer(&self, writer: HandleNo) -> Result<()> {
+        let Some(open) = self.files.find(writer) else {
+            tokio::task::yield_now().await;
+            return Ok(());
+        };
+        let writer = open.writer()?;
+        match writer.upload.tell_in_a_moment(Event::Unlink, MOMENT).await {
+            Reply::Outcome => {
+                let _ = self.finish(&open, writer).await;
+                Ok(())
+            }
+            Reply::GiveUp => {
+                self.give_up(&open, writer).await;
+                Ok(())
+            }
+            _ => {
+                let why = format!("\"{}\" is being written; close it first", writer.key);
+                Err(Error::new(Errno::PERM, why))
+            }
+        }
+    }
+
+    /// A program asked for another size than this file has, and was refused.
+    pub(super) fn refuse_size(&self, ino: InodeNo) {
+        let writer = self.inodes.writer_of(ino).and_then(|writer| self.files.find(HandleNo(writer)));
+        if let Some(open) = writer
+            && let Mode::Write(writer) = &open.mode
+        {
+            writer.upload.refuse_size();
+        }
+    }
+
+    /// Undoes an open whose opener was killed before it heard of it, as if it had never been: nothing is stored, and what was there
+    /// stays.
+    pub async fn take_back(&self, handle: HandleNo) {
+        let Some(open) = self.files.remove(handle) else { return };
+        match &open.mode {
+            Mode::Read(_) => self.inodes.close_read(open.ino),
+            Mode::Write(writer) => self.give_up(&open, writer).await,
+        }
+    }
+
+    /// Waits for the outcome of a file that is being stored.
+    async fn finish(&self, open: &FileHandle, writer: &Writer) -> Outcome {
+        let outcome = writer.upload.outcome().await;
+        self.settle(open, writer, &outcome);
+        outcome
+    }
+
+    /// Tells the inode table how it ended, once.
+    fn settle(&self, open: &FileHandle, writer: &Writer, outcome: &Outcome) {
+        let _settling = writer.settling.lock();
+        if writer.upload.tell(Event::Settle) == Reply::Done {
+            match outcome {
+                Ok(meta) => self.inodes.commit_write(open.ino, meta.clone()),
+                Err(_) => self.inodes.abandon_write(open.ino),
+            }
+            let told = writer.ending.ended(&writer.key, outcome.as_ref().map(|meta| &meta.etag));
+            if let Some(line) = told {
+                tracing::warn!("{line}");
+            }
+        }
+    }
+
+    /// Gives a file up, if it is not too late. Its name is free, or what it was before, at once; returns when the store has answered.
+    async fn give_up(&self, open: &FileHandle, writer: &Writer) {
+        writer.upload.give_up();
+        if let Some(error) = writer.upload.error() {
+            self.settle(open, writer, &Err(error));
+        }
+        writer.upload.abort().await;
+        let _ = self.finish(open, writer).await;
+    }
+
+    /// The last descriptor is gone. The caller answers the kernel first, and then calls [`FileSystem::finish_released`] with the result.
+    pub fn release(&self, handle: HandleNo) -> Result<Option<Released>> {
+        let open = self.files.get(handle)?;
+        match &open.mode {
+            Mode::Read(_) => {
+                self.files.remove(handle);
+                self.inodes.close_read(open.ino);
+                Ok(None)
+            }
+            Mode::Write(writer) => Ok(Some(Released(writer.upload.tell(Event::Release)))),
+        }
+    }
+
+    /// Completes a released file. An error that no program receives goes to the log.
+    pub async fn finish_released(&self, handle: HandleNo, due: Released) {
+        // Found by others (a new open, the end of the mount) until it is settled, then removed.
+        let Some(open) = self.files.find(handle) else { return };
+        let Mode::Write(writer) = &open.mode else { return };
+        match due.0 {
+            Reply::Store => {
+                // What a close or an fsync asked for is under way already; the rest begins here, in turn.
+                let _turn = self.finishing.acquire().await.ok();
+                writer.upload.store();
+                let outcome = self.finish(&open, writer).await;
+                report_closed(writer, &outcome);
+            }
+            Reply::GiveUp => {
+                tracing::warn!(
+                    "\"{}\" was closed without a byte after a refused truncate: nothing is stored",
+                    writer.key
+                );
+                self.give_up(&open, writer).await;
+            }
+            // An error that close(2) or fsync tells, or the log in their place, is not news.
+            _ => drop(self.finish(&open, writer).await),
+        }
+        self.files.remove(handle);
+    }
+
+    /// The mount ends. What was closed is completed, since close(2) has answered or was interrupted; what is still being
+    /// written is given up, so that no half upload stays in the store. All at once, within `limit`.
+    pub async fn end(self: &Arc<Self>, limit: Duration, how: MountEnd) {
+        // No file waits for a turn any more.
+        self.finishing.close();
+        let ends: Vec<_> = self
+            .files
+            .all()
+            .into_iter()
+            .filter(|open| matches!(&open.mode, Mode::Write(writer) if !is_settled(writer)))
+            .map(|open| {
+                let fs = Arc::clone(self);
+                tokio::spawn(async move { fs.end_writer(&open, limit * 3 / 4, how).await })
+            })
+            .collect();
+        let _ = tokio::time::timeout(limit, async {
+            for end in ends {
+                let _ = end.await;
+            }
+        })
+        .await;
+    }
+
+    async fn end_writer(&self, open: &FileHandle, limit: Duration, how: MountEnd) {
+        let Mode::Write(writer) = &open.mode else { return };
+        let event = Event::End { unmounted: how == MountEnd::Unmounted };
+        let reply = writer.upload.tell_in_a_moment(event, MOMENT).await;
+        if reply == Reply::Store {
+            writer.upload.store();
+        }
+        if matches!(reply, Reply::Store | Reply::Outcome) {
+            match tokio::time::timeout(limit, self.finish(open, writer)).await {
+                Ok(outcome) => return report_closed(writer, &outcome),
+                Err(_) => tracing::error!(
+                    "\"{}\": closed, but not known to be stored in time before the end: look at it before relying on it",
+                    writer.key
+                ),
+            }
+        } else {
+            tracing::warn!("\"{}\": given up, it was still open when the mount ended", writer.key);
+        }
+        self.give_up(open, writer).await;
+    }
+}
+
+/// Whether its outcome is known to all.
+fn is_settled(writer: &Writer) -> bool {
+    matches!(writer.upload.stage(), Stage::Stored { settled: true } | Stage::Failed { settled: true })
+}
+
+/// Logs, once, the error of a closed file that no program receives. The caller that gave an upload up knows already.
+fn report_closed(writer: &Writer, outcome: &Outcome) {
+    if let Err(error) = outcome
+        && !matches!(error, upload::Error::Aborted)
+        && let Some(line) = writer.ending.closed(&writer.key, Err(error))
+    {
+        tracing::error!("{line}");
+    }
+}

@@ -1,0 +1,202 @@
+//! The life of a file that is being written: where it stands, what may happen to it, and what that leads to. Pure: one table.
+//!
+//! Enters: an event from the writer (bytes, a closed descriptor, fsync), from newcomers (another open, the removal of the name, the end of
+//! the mount) or from the upload itself. Leaves: the next stage, and what the caller does now.
+//!
+//! The rule: only fsync, the release of the last descriptor, and a close that completes (see [`completes`]) store the file. Another open
+//! never does, and never stops the writer.
+
+/// Where a file stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Bytes are taken.
+    Open {
+        /// The pump or the spiller has the turn: the upload holds writes until it is free.
+        busy: bool,
+        /// A descriptor was closed since the last byte. It may have been the last one.
+        closed: bool,
+        /// A program asked for another size and was refused, and no byte came since: an empty file is not what it meant.
+        unmeant: bool,
+    },
+    /// To be stored; takes no more bytes. Can still be given up.
+    Finishing {
+        /// The pump or the spiller has the turn still.
+        busy: bool,
+        /// The last descriptor is gone.
+        released: bool,
+    },
+    /// The request that makes it visible is on its way: nothing but the store's answer decides.
+    Committing {
+        /// The last descriptor is gone.
+        released: bool,
+    },
+    /// It is an object.
+    Stored {
+        /// The tree of names knows.
+        settled: bool,
+    },
+    /// It will never be one; every call gets the error again.
+    Failed {
+        /// The tree of names knows.
+        settled: bool,
+    },
+}
+
+/// What happens to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Bytes come, at the place where they belong.
+    Write,
+    /// A program asked for another size than it has.
+    RefuseSize,
+    /// A descriptor was closed.
+    Close {
+        /// As [`completes`] says.
+        completes: bool,
+    },
+    /// fsync.
+    Sync,
+    /// The last descriptor is gone.
+    Release,
+    /// Another open of the file.
+    Open,
+    /// The removal of its name.
+    Unlink,
+    /// The mount ends.
+    End {
+        /// It is unmounted: no release comes any more.
+        unmounted: bool,
+    },
+    /// The pump or the spiller wants the turn.
+    TakeTurn,
+    /// It needs it no more.
+    FreeTurn,
+    /// The request that makes it visible is about to be sent.
+    Commit,
+    /// The store has it.
+    Keep,
+    /// The store does not have it, or its answer is lost.
+    Lose,
+    /// Something failed, or it is given up.
+    Fail,
+    /// The tree of names is about to be told how it ended.
+    Settle,
+}
+
+/// What the caller does now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It is so; nothing is left to do.
+    Done,
+    /// Begin to store it, and wait for the outcome.
+    Store,
+    /// Wait for the outcome, which comes or is there already.
+    Outcome,
+    /// A RELEASE or a WRITE may come any moment: wait a little for the next event, and ask again.
+    Moment,
+    /// Refused: it is being written.
+    Written,
+    /// Refused: it takes no more bytes.
+    Finished,
+    /// Refused: see `unmeant`.
+    Unmeant,
+    /// Refused: the turn is taken, it is too late, or it was done before.
+    No,
+    /// Give it up.
+    GiveUp,
+}
+
+impl Stage {
+    /// Of a file that was opened just now.
+    pub const NEW: Self = Self::Open { busy: false, closed: false, unmeant: false };
+
+    /// What an event makes of it.
+    pub fn on(self, event: Event) -> (Self, Reply) {
+        use Event as E;
+        use Reply::{Done, Finished, GiveUp, Moment, No, Outcome, Store, Unmeant, Written};
+        use Stage::{Committing, Failed, Finishing, Open, Stored};
+        let ended = matches!(self, Stored { .. } | Failed { .. });
+        match (self, event) {
+            // Bytes.
+            (Open { busy, .. }, E::Write) => (Open { busy, closed: false, unmeant: false }, Done),
+            (Finishing { .. } | Committing { .. } | Stored { .. }, E::Write) => (self, Finished),
+            (Failed { .. }, E::Write) => (self, Outcome),
+            (Open { busy, closed, .. }, E::RefuseSize) => (Open { busy, closed, unmeant: true }, Done),
+            (_, E::RefuseSize) => (self, Done),
+
+            // What makes an object of it.
+            (Open { busy, .. }, E::Close { completes: true }) => (Finishing { busy, released: false }, Store),
+            (Open { busy, unmeant, .. }, E::Close { completes: false }) => {
+                (Open { busy, closed: true, unmeant }, Done)
+            }
+            (Finishing { .. } | Committing { .. } | Stored { .. }, E::Close { completes: false }) => {
+                (self, Done)
+            }
+            (Open { unmeant: true, .. }, E::Sync) => (self, Unmeant),
+            (Open { busy, .. }, E::Sync) => (Finishing { busy, released: false }, Store),
+            (_, E::Close { .. } | E::Sync) => (self, Outcome),
+            (Open { busy, unmeant, .. }, E::Release) => {
+                (Finishing { busy, released: true }, if unmeant { GiveUp } else { Store })
+            }
+            (Finishing { busy, .. }, E::Release) => (Finishing { busy, released: true }, Outcome),
+            (Committing { .. }, E::Release) => (Committing { released: true }, Outcome),
+            (_, E::Release) => (self, Outcome),
+
+            // Newcomers, and the end.
+            (Open { closed: true, .. }, E::Open | E::Unlink) => (self, Moment),
+            (Open { closed: false, .. }, E::Open | E::Unlink) => (self, Written),
+            (Finishing { released: false, .. } | Committing { released: false }, E::Unlink) => {
+                (self, Written)
+            }
+            (Finishing { .. }, E::Unlink) => (self, GiveUp),
+            (_, E::Open | E::Unlink) => (self, Outcome),
+            (Open { busy, closed: true, unmeant: false }, E::End { unmounted: true }) => {
+                (Finishing { busy, released: true }, Store)
+            }
+            (Open { closed: true, .. }, E::End { unmounted: false }) => (self, Moment),
+            (Open { .. }, E::End { .. }) => (self, GiveUp),
+            (_, E::End { .. }) => (self, Outcome),
+
+            // The upload itself.
+            (Open { busy: false, closed, unmeant }, E::TakeTurn) => {
+                (Open { busy: true, closed, unmeant }, Done)
+            }
+            (_, E::TakeTurn) => (self, No),
+            (Open { closed, unmeant, .. }, E::FreeTurn) => (Open { busy: false, closed, unmeant }, Done),
+            (Finishing { released, .. }, E::FreeTurn) => (Finishing { busy: false, released }, Done),
+            (_, E::FreeTurn) => (self, Done),
+            (Finishing { busy: false, released }, E::Commit) => (Committing { released }, Done),
+            (Committing { .. }, E::Keep) => (Stored { settled: false }, Done),
+            (Committing { .. }, E::Lose) => (Failed { settled: false }, Done),
+            (Open { .. } | Finishing { .. }, E::Fail | E::Lose) => (Failed { settled: false }, Done),
+            (_, E::Commit | E::Keep | E::Lose | E::Fail) => (self, No),
+            (Stored { settled: false }, E::Settle) => (Stored { settled: true }, Done),
+            (Failed { settled: false }, E::Settle) => (Failed { settled: true }, Done),
+            (_, E::Settle) => {
+                debug_assert!(ended, "nothing is told before the end");
+                (self, No)
+            }
+        }
+    }
+
+    /// Whether the pump or the spiller has the turn.
+    pub(super) fn is_busy(self) -> bool {
+        matches!(self, Self::Open { busy: true, .. } | Self::Finishing { busy: true, .. })
+    }
+
+    /// Whether a caller that waits for a moment ([`Reply::Moment`]) goes on waiting.
+    pub(super) fn is_still_closed(self) -> bool {
+        matches!(self, Self::Open { closed: true, .. })
+    }
+}
+
+/// Whether the close of a descriptor completes the file, so that close(2) reports the outcome: the opener's process closes its last
+/// descriptor, after at least one byte. Three closes do not: one before the first byte (shells open, duplicate, and close the first
+/// descriptor), one of an inherited descriptor, and one of a duplicate (shells redirect a builtin this way). The writer goes on then.
+/// `holds_another` is `None` where the engine can't look: the first close counts then, as with AWS's mount-s3.
+pub fn completes(written: u64, by_opener: bool, holds_another: Option<bool>) -> bool {
+    written > 0 && by_opener && holds_another != Some(true)
+}
+
+#[cfg(test)]
+mod tests;

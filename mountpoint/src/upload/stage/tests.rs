@@ -1,0 +1,268 @@
+//! Goal: whatever programs do with their descriptors, the store gets exactly the bytes that a close, an fsync or the last close promised,
+//! and no open changes anything. Method: processes write, duplicate, fork, close and exit; the kernel reports the release later; the store
+//! answers or fails; newcomers open and remove the file. After each step the stage is compared with the promises.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn close_completes_what_its_opener_wrote_and_nothing_else() {
+    assert!(completes(1, true, Some(false)));
+    assert!(completes(1, true, None), "what can't be seen counts as none");
+    assert!(!completes(0, true, Some(false)), "nothing is written");
+    assert!(!completes(1, false, Some(false)), "an heir");
+    assert!(!completes(1, true, Some(true)), "a duplicate");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(usize),
+    RefuseSize,
+    Dup(usize),
+    Fork(usize),
+    Close(usize),
+    Exit(usize),
+    Sync(usize),
+    /// The kernel's word that the last descriptor is gone arrives.
+    Released,
+    Open,
+    Unlink,
+    /// The waiting program is killed.
+    Interrupt,
+    TakeTurn,
+    FreeTurn,
+    Commit,
+    Answer(bool),
+    Fail,
+    Settle,
+    End(bool),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let process = || 0..4usize;
+    let step = prop_oneof![
+        6 => process().prop_map(Step::Write),
+        1 => Just(Step::RefuseSize),
+        3 => process().prop_map(Step::Dup),
+        3 => process().prop_map(Step::Fork),
+        6 => process().prop_map(Step::Close),
+        2 => process().prop_map(Step::Exit),
+        1 => process().prop_map(Step::Sync),
+        4 => Just(Step::Released),
+        3 => Just(Step::Open),
+        2 => Just(Step::Unlink),
+        1 => Just(Step::Interrupt),
+        1 => Just(Step::TakeTurn),
+        2 => Just(Step::FreeTurn),
+        2 => Just(Step::Commit),
+        2 => any::<bool>().prop_map(Step::Answer),
+        1 => Just(Step::Fail),
+        1 => Just(Step::Settle),
+        1 => any::<bool>().prop_map(Step::End),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+/// What is true, told by descriptors and bytes alone.
+struct World {
+    stage: Stage,
+    /// Descriptors of each process; the first one opened the file.
+    descriptors: Vec<usize>,
+    /// Whether the engine can read the tables of descriptors.
+    visible: bool,
+    written: u64,
+    /// Bytes at the moment of the promise to store them.
+    promised: Option<u64>,
+    /// The kernel has told of the release.
+    released: bool,
+    /// The last event of programs was a close.
+    closed_last: bool,
+    failed: bool,
+    ended: bool,
+}
+
+impl World {
+    fn new(visible: bool) -> Self {
+        Self {
+            stage: Stage::NEW,
+            descriptors: vec![1],
+            visible,
+            written: 0,
+            promised: None,
+            released: false,
+            closed_last: false,
+            failed: false,
+            ended: false,
+        }
+    }
+
+    fn on(&mut self, event: Event) -> Reply {
+        let (stage, reply) = self.stage.on(event);
+        self.stage = stage;
+        reply
+    }
+
+    fn takes_bytes(&self) -> bool {
+        matches!(self.stage, Stage::Open { .. })
+    }
+
+    fn holders(&self) -> usize {
+        self.descriptors.iter().sum()
+    }
+
+    /// One descriptor of a process goes; `left` are what its table shows then.
+    fn close(&mut self, process: usize, left: usize) {
+        let by_opener = process == 0;
+        let seen = self.visible.then_some(left > 0);
+        let is_last_of_opener = by_opener && self.written > 0 && (left == 0 || !self.visible);
+        let was_open = self.takes_bytes();
+        let reply = self.on(Event::Close { completes: completes(self.written, by_opener, seen) });
+        self.closed_last = true;
+        if self.failed {
+            assert_eq!(reply, Reply::Outcome, "a close after a failure says so");
+        } else if was_open && is_last_of_opener {
+            assert_eq!(reply, Reply::Store);
+            self.promised = Some(self.written);
+        } else if was_open {
+            assert_eq!(reply, Reply::Done, "the others go on");
+            assert!(self.takes_bytes());
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let holder =
+            |process: usize| Some(process).filter(|&p| self.descriptors.get(p).is_some_and(|n| *n > 0));
+        match *step {
+            Step::Write(process) if holder(process).is_some() && !self.ended => {
+                let reply = self.on(Event::Write);
+                match (self.failed, self.promised) {
+                    (true, _) => assert_eq!(reply, Reply::Outcome),
+                    (_, Some(_)) => assert_eq!(reply, Reply::Finished, "what was promised does not grow"),
+                    (false, None) => {
+                        assert_eq!(reply, Reply::Done, "a writer that nobody ended goes on");
+                        self.written += 1;
+                        self.closed_last = false;
+                    }
+                }
+            }
+            Step::RefuseSize => _ = self.on(Event::RefuseSize),
+            Step::Dup(process) if holder(process).is_some() => self.descriptors[process] += 1,
+            Step::Fork(process) if holder(process).is_some() && self.descriptors.len() < 4 => {
+                self.descriptors.push(self.descriptors[process]);
+            }
+            Step::Close(process) if holder(process).is_some() => {
+                self.descriptors[process] -= 1;
+                self.close(process, self.descriptors[process]);
+            }
+            Step::Exit(process) if holder(process).is_some() => {
+                // The kernel takes the whole table away, then closes one after the other.
+                for _ in 0..std::mem::take(&mut self.descriptors[process]) {
+                    self.close(process, 0);
+                }
+            }
+            Step::Sync(process) if holder(process).is_some() => match self.on(Event::Sync) {
+                Reply::Store => self.promised = Some(self.written),
+                Reply::Outcome => assert!(self.failed || self.promised.is_some()),
+                reply => assert_eq!(reply, Reply::Unmeant),
+            },
+            Step::Released if self.holders() == 0 && !self.released => {
+                self.released = true;
+                match self.on(Event::Release) {
+                    Reply::Store => self.promised = Some(self.written),
+                    Reply::GiveUp => {
+                        assert_eq!(self.on(Event::Fail), Reply::Done);
+                        self.failed = true;
+                    }
+                    reply => assert_eq!(reply, Reply::Outcome),
+                }
+            }
+            Step::Open => {
+                let before = self.stage;
+                let reply = self.on(Event::Open);
+                assert_eq!(self.stage, before, "an open changes nothing");
+                match reply {
+                    Reply::Outcome => assert!(self.failed || self.promised.is_some()),
+                    Reply::Moment => assert!(self.closed_last && self.takes_bytes()),
+                    reply => {
+                        assert_eq!(reply, Reply::Written);
+                        assert!(self.takes_bytes() && !self.closed_last);
+                    }
+                }
+            }
+            Step::Unlink => match self.on(Event::Unlink) {
+                Reply::GiveUp => {
+                    assert!(self.released || self.ended, "a writer that lives is not cancelled");
+                    assert_eq!(self.on(Event::Fail), Reply::Done);
+                    self.failed = true;
+                }
+                Reply::Written => assert!(!self.released),
+                Reply::Moment => assert!(self.closed_last && self.takes_bytes()),
+                reply => assert_eq!(reply, Reply::Outcome),
+            },
+            Step::Interrupt => {}
+            Step::TakeTurn => _ = self.on(Event::TakeTurn),
+            Step::FreeTurn => _ = self.on(Event::FreeTurn),
+            Step::Commit => {
+                let is_sent = self.on(Event::Commit) == Reply::Done;
+                assert!(!is_sent || self.promised.is_some(), "nothing is sent without a promise");
+            }
+            Step::Answer(stored) => {
+                let reply = self.on(if stored { Event::Keep } else { Event::Lose });
+                self.failed |= reply == Reply::Done && !stored;
+            }
+            Step::Fail => self.failed |= self.on(Event::Fail) == Reply::Done,
+            Step::Settle if matches!(self.stage, Stage::Stored { .. } | Stage::Failed { .. }) => {
+                self.on(Event::Settle);
+                assert_eq!(self.on(Event::Settle), Reply::No, "once");
+            }
+            Step::End(unmounted) if !self.ended => {
+                self.ended = unmounted;
+                match self.on(Event::End { unmounted }) {
+                    Reply::Store => {
+                        assert!(unmounted && self.closed_last);
+                        self.promised = Some(self.written);
+                    }
+                    Reply::GiveUp => {
+                        assert!(self.promised.is_none());
+                        assert_eq!(self.on(Event::Fail), Reply::Done);
+                        self.failed = true;
+                    }
+                    Reply::Moment => assert!(!unmounted && self.closed_last),
+                    reply => assert_eq!(reply, Reply::Outcome),
+                }
+            }
+            _ => {}
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        match self.stage {
+            Stage::Open { .. } => assert!(self.promised.is_none() && !self.failed),
+            Stage::Finishing { .. } | Stage::Committing { .. } | Stage::Stored { .. } => {
+                assert_eq!(self.promised, Some(self.written), "all of what was promised, and nothing else");
+                assert!(!self.failed);
+            }
+            Stage::Failed { .. } => assert!(self.failed),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_was_promised_is_what_is_stored_and_no_open_changes_anything(steps in steps(), visible: bool) {
+        let mut world = World::new(visible);
+        for step in &steps {
+            world.step(step);
+        }
+        // Left alone, it comes to an end, and what programs closed last is stored.
+        for process in 0..world.descriptors.len() {
+            world.step(&Step::Exit(process));
+        }
+        let last = [Step::Released, Step::FreeTurn, Step::Commit, Step::Answer(true), Step::Settle];
+        last.iter().for_each(|step| world.step(step));
+        let settled = Stage::Failed { settled: true };
+        prop_assert_eq!(world.stage, if world.failed { settled } else { Stage::Stored { settled: true } });
+    }
+}
