@@ -1,14 +1,17 @@
-//! How much memory is out, who may have more, who waits: a pure state machine.
+//! The memory budget as a pure state machine: memory in use, permission for more, waiting requests.
 //!
-//! Three uses share one total. `Demand` is what a waiting READ needs; `Write` is a part being filled or sent;
-//! `Ahead` is what nobody asked for yet. The rules, each for a promise that the property tests below hold:
+//! Three uses share one total. `Demand` is memory for a waiting READ; `Write` is a part being filled or sent; `Ahead` is memory
+//! that no read asked for yet. Each rule makes a promise that the property tests below check:
 //!
 //! 1. The sum never passes the total.
 //! 2. `Ahead` never waits and never touches what is kept for the other two, so whatever becomes of read-ahead,
 //!    a reader finds `demand_reserve` and a writer `write_reserve`.
 //! 3. `Write` leaves `demand_reserve` to readers. While a writer waits, readers stay within their reserve, so the
 //!    writer's turn comes.
-//! 4. Within one use, first come first served: nobody overtakes a larger request.
+//! 4. Beyond `write_reserve` a writer takes what nobody else needs: while files are read ahead, what is left of the total beside both
+//!    reserves is theirs. A writer that waits there is at its limit, and nobody gives way to it: else one writer on a slow
+//!    store, which always waits, would switch read-ahead off for all.
+//! 5. Within one use, first come first served: no request overtakes an earlier, larger one.
 
 use std::collections::VecDeque;
 
@@ -19,7 +22,7 @@ pub enum Use {
     Demand = 0,
     /// A part that is filled or sent.
     Write = 1,
-    /// Fetched before anybody asked.
+    /// Fetched before any read asked for it.
     Ahead = 2,
 }
 
@@ -33,7 +36,7 @@ pub enum Pressure {
     Low,
     /// Less than half of it is free: stop growing.
     Some,
-    /// Somebody waits: shrink.
+    /// Somebody waits who is not at his limit: shrink.
     High,
 }
 
@@ -51,6 +54,8 @@ pub(super) struct BudgetState {
     demand_reserve: u64,
     write_reserve: u64,
     used: [u64; 3],
+    /// Whether files are read ahead at present.
+    reading: bool,
     queue: VecDeque<Waiter>,
     next_ticket: Ticket,
 }
@@ -58,7 +63,8 @@ pub(super) struct BudgetState {
 impl BudgetState {
     pub(super) fn new(total: u64, demand_reserve: u64, write_reserve: u64) -> Self {
         assert!(demand_reserve + write_reserve <= total, "the reserves must fit the total");
-        Self { total, demand_reserve, write_reserve, used: [0; 3], queue: VecDeque::new(), next_ticket: 1 }
+        let (used, queue, next_ticket) = ([0; 3], VecDeque::new(), 1);
+        Self { total, demand_reserve, write_reserve, used, reading: false, queue, next_ticket }
     }
 
     /// The largest single request this use can ever be granted, whatever the others hold on to.
@@ -86,6 +92,25 @@ impl BudgetState {
         self.write_reserve.saturating_sub(self.used(Use::Write))
     }
 
+    fn kept_for_ahead(&self) -> u64 {
+        if self.reading { self.request_max(Use::Ahead).saturating_sub(self.used(Use::Ahead)) } else { 0 }
+    }
+
+    /// Free bytes that read-ahead may have.
+    fn free_for_ahead(&self) -> u64 {
+        self.free().saturating_sub(self.kept_for_demand() + self.kept_for_write())
+    }
+
+    /// Whether so many bytes more are within what writers are sure of.
+    fn is_sure(&self, bytes: u64) -> bool {
+        self.used(Use::Write) + bytes <= self.write_reserve
+    }
+
+    /// Whether somebody waits for what is his: a reader, or a writer that is not at its limit.
+    fn is_short(&self) -> bool {
+        self.queue.iter().any(|w| w.purpose == Use::Demand || self.is_sure(w.bytes))
+    }
+
     fn waits(&self, purpose: Use) -> bool {
         self.queue.iter().any(|w| w.purpose == purpose)
     }
@@ -96,16 +121,17 @@ impl BudgetState {
                 let within = if self.waits(Use::Write) { self.kept_for_demand() } else { u64::MAX };
                 bytes <= self.free().min(within)
             }
-            Use::Write => bytes <= self.free().saturating_sub(self.kept_for_demand()),
-            Use::Ahead => {
-                self.queue.is_empty()
-                    && bytes <= self.free().saturating_sub(self.kept_for_demand() + self.kept_for_write())
+            Use::Write => {
+                let for_ahead = if self.is_sure(bytes) { 0 } else { self.kept_for_ahead() };
+                bytes <= self.free().saturating_sub(self.kept_for_demand() + for_ahead)
             }
+            Use::Ahead => !self.is_short() && bytes <= self.free_for_ahead(),
         }
     }
 
-    /// Takes the bytes if that harms nobody who came before.
+    /// Takes the bytes if that delays no earlier request.
     pub(super) fn try_take(&mut self, purpose: Use, bytes: u64) -> bool {
+        self.reading |= purpose == Use::Ahead;
         let granted = !self.waits(purpose) && self.fits(purpose, bytes);
         if granted {
             self.used[purpose as usize] += bytes;
@@ -122,7 +148,7 @@ impl BudgetState {
         ticket
     }
 
-    /// Leaves the line. Call [`BudgetState::grant`] after: somebody behind may fit now.
+    /// Leaves the line. Call [`BudgetState::grant`] after: a later request may fit now.
     pub(super) fn cancel(&mut self, ticket: Ticket) {
         self.queue.retain(|w| w.ticket != ticket);
     }
@@ -139,7 +165,7 @@ impl BudgetState {
         granted
     }
 
-    /// Grants whoever fits now, in order; returns their tickets.
+    /// Grants the requests that fit now, in order; returns their tickets.
     pub(super) fn grant(&mut self) -> Vec<Ticket> {
         let mut granted = Vec::new();
         let mut blocked = [false; 3];
@@ -161,11 +187,15 @@ impl BudgetState {
         granted
     }
 
+    /// Nobody reads ahead any more: until somebody does again, writers may have it all. Call [`BudgetState::grant`] after.
+    pub(super) fn nobody_reads(&mut self) {
+        self.reading = false;
+    }
+
     pub(super) fn pressure(&self) -> Pressure {
-        let ahead_max = self.request_max(Use::Ahead);
-        if !self.queue.is_empty() {
+        if self.is_short() {
             Pressure::High
-        } else if self.free().saturating_sub(self.kept_for_demand() + self.kept_for_write()) < ahead_max / 2 {
+        } else if self.free_for_ahead() < self.request_max(Use::Ahead) / 2 {
             Pressure::Some
         } else {
             Pressure::Low
@@ -192,6 +222,7 @@ mod tests {
         GiveBack(usize),
         Cancel(usize),
         Convert(usize),
+        NobodyReads,
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -200,6 +231,7 @@ mod tests {
             any::<usize>().prop_map(Op::GiveBack),
             any::<usize>().prop_map(Op::Cancel),
             any::<usize>().prop_map(Op::Convert),
+            Just(Op::NobodyReads),
         ]
     }
 
@@ -258,6 +290,7 @@ mod tests {
                             model.held[at].0 = Use::Ahead;
                         }
                     }
+                    Op::NobodyReads => state.nobody_reads(),
                     _ => {}
                 }
                 model.settle(&mut state);
@@ -266,6 +299,9 @@ mod tests {
                 }
                 prop_assert!(state.used.iter().sum::<u64>() <= TOTAL);
                 prop_assert!(state.used(Use::Ahead) <= TOTAL - DEMAND - WRITE);
+                // Whoever waits in vain for read-ahead's memory is at his limit; and then read-ahead goes on.
+                let short = model.waiting.iter().any(|w| w.1 == Use::Demand || state.used(Use::Write) + w.2 <= WRITE);
+                prop_assert_eq!(state.pressure() == Pressure::High, short);
             }
             // Liveness: holders of Demand and Write give back in any order, Ahead never does.
             while !model.waiting.is_empty() {
@@ -276,6 +312,38 @@ mod tests {
                 model.settle(&mut state);
             }
         }
+    }
+
+    #[test]
+    fn a_writer_at_its_limit_leaves_read_ahead_its_share() {
+        let mut state = BudgetState::new(TOTAL, DEMAND, WRITE);
+        while state.try_take(Use::Write, 5) {}
+        assert_eq!(
+            state.used(Use::Write),
+            TOTAL - DEMAND,
+            "while nobody reads, it may have all but the readers' reserve"
+        );
+        let mut line = vec![state.enqueue(Use::Write, 5)];
+        assert!(!state.try_take(Use::Ahead, 5), "nothing is free yet");
+        assert!(state.pressure() < Pressure::High, "nobody has to give way to it");
+        // The store takes a part now and then; whatever comes free is asked for by both.
+        for _ in 0..TOTAL {
+            state.give_back(Use::Write, 5);
+            for ticket in state.grant() {
+                line.retain(|t| *t != ticket);
+                line.push(state.enqueue(Use::Write, 5));
+            }
+            state.try_take(Use::Ahead, 5);
+            if state.used(Use::Write) <= WRITE {
+                break;
+            }
+        }
+        assert_eq!(state.used(Use::Ahead), TOTAL - DEMAND - WRITE, "its share");
+        assert_eq!(state.used(Use::Write), WRITE);
+        state.give_back(Use::Ahead, TOTAL - DEMAND - WRITE);
+        assert!(state.grant().is_empty(), "a moment between two requests is no end");
+        state.nobody_reads();
+        assert_eq!(state.grant(), line, "the end is");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A body on its way into blocks: the receiver asks for room, writes, and each full block goes to whoever waits for it.
+//! Receives a body into blocks: the receiver asks for room and writes, and each full block goes to the reads that wait for it.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! Enters: "a block of so many bytes, for a reader / a writer / read-ahead". Leaves: a [`BlockMut`] to fill, frozen to a
 //! [`Block`] that many may read; its bytes return to the budget when the last holder drops it. This room knows
-//! nothing of S3, files or FUSE, and never calls anybody: who is short of memory waits, who grows asks for
+//! nothing of S3, files or FUSE, and never calls another room: a caller short of memory waits, and a caller that grows checks
 //! [`Pool::pressure`] first.
 
 mod budget;
@@ -137,7 +137,7 @@ impl Pool {
         granted.then(|| Reservation { pool: self.clone(), purpose, bytes })
     }
 
-    /// Memory for `bytes`, in turn. All of it or none: nobody waits holding half. `bytes` must not pass
+    /// Memory for `bytes`, in turn. All of it or none: no request waits while it holds a part. `bytes` must not pass
     /// [`Pool::request_max`]; a larger request is cut to it.
     pub fn reserve(&self, purpose: Use, bytes: u64) -> impl Future<Output = Reservation> + Send + use<> {
         let pool = self.clone();
@@ -170,6 +170,16 @@ impl Pool {
     /// Gives idle memory back to the kernel. Called every few seconds by the mount.
     pub fn trim(&self) -> usize {
         self.0.pages.trim(Instant::now(), IDLE_FOR)
+    }
+
+    /// Says that nobody reads ahead any more, until somebody reserves for it again: writers may have it all meanwhile.
+    pub fn nobody_reads(&self) {
+        let granted = {
+            let mut line = self.0.line.lock();
+            line.state.nobody_reads();
+            line.grant()
+        };
+        wake(granted);
     }
 
     fn give_back(&self, purpose: Use, bytes: u64) {

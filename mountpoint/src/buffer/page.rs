@@ -1,8 +1,8 @@
 //! Blocks of memory in huge pages, reused last-in first-out so that they stay warm in the processor's cache.
 //!
-//! Two blocks stand in one 2 MiB huge page: measured, replies out of huge pages cost the kernel 9 to 38 % less than out of
-//! 4 KiB pages. First touch of fresh memory is dear on virtual machines, so a page is kept and used again; a huge page
-//! whose blocks both lay idle for a minute goes back to the kernel.
+//! One 2 MiB huge page holds two blocks: measured, replies from huge pages cost the kernel 9 to 38 % less than from 4 KiB pages. The
+//! first touch of fresh memory is expensive on virtual machines, so the pool keeps and reuses pages. A huge page goes back to the kernel
+//! when both its blocks were idle for a minute.
 #![expect(
     unsafe_code,
     reason = "mmap, munmap and the slices over what they give: fence 1 of ARCHITECTURE.md"
@@ -35,7 +35,7 @@ struct Idle {
     since: Instant,
 }
 
-/// One block of a huge page; whoever holds the value owns the memory.
+/// One block of a huge page; the owner of the value owns the memory.
 #[derive(Debug)]
 struct RawBlock(NonNull<u8>);
 
@@ -95,7 +95,7 @@ impl Pages {
             }
             idle.retain(|i| page_of(&i.block) != page);
             // SAFETY: the mapping was made by map_huge_page at this aligned address, and both owners of its
-            // memory were just removed from `idle`, so nobody can reach it any more.
+            // memory were just removed from `idle`, so no code can reach it any more.
             if unsafe { munmap(page as *mut _, HUGE_PAGE) }.is_ok() {
                 given_back += HUGE_PAGE;
             }

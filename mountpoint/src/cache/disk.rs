@@ -1,4 +1,4 @@
-//! The cache on disk as the engine sees it: opened, asked, fed through a bounded queue, closed.
+//! The engine's interface to the cache on disk: open it, ask it for blocks, offer it blocks through a bounded queue, close it.
 
 use std::io;
 use std::ops::Range;
@@ -14,13 +14,13 @@ use rustix::process::{Resource, geteuid, getrlimit};
 use super::io::{BlockIo, Disk, FOLDER_MODE, open_folder};
 use super::lock::Lock;
 use super::store::Store;
-use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error};
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Sectors};
 use crate::buffer::Block;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectId;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Supervisor};
 
 /// Our folder in the user's directory.
 const FOLDER: &std::ffi::CStr = c"mount-s3-cache";
@@ -48,9 +48,9 @@ pub struct DiskCache {
 struct Job {
     id: ObjectId,
     object_size: u64,
-    block: BlockIndex,
+    offset: u64,
     bytes: Block,
-    /// Dropped with the job: who settles waits for it.
+    /// Dropped with the job; [`settle`](DiskCache::settle) waits for it.
     _under_way: WaitGroup,
 }
 
@@ -79,7 +79,7 @@ impl DiskCache {
         metrics: Arc<Metrics>,
     ) -> io::Result<Self> {
         let files = getrlimit(Resource::Nofile).current.map_or(FILES_MAX, |n| (n / 4).clamp(16, FILES_MAX));
-        let store = Arc::new(Store::new(io, config, files as usize, clock, metrics));
+        let store = Arc::new(Store::new(io, config, files as usize, clock.clone(), metrics));
         let (send, receive) = bounded(config.queue_max.max(1));
         let under_way = WaitGroup::new();
         let mut cache = Self {
@@ -90,21 +90,18 @@ impl DiskCache {
             under_way: Mutex::new(under_way.clone()),
             _lock: lock,
         };
-        let (index, stop) = (Arc::clone(&store), Arc::clone(&cache.stop));
-        cache.spawn("cache-index".to_owned(), move || {
+        let supervisor = Supervisor { metrics: Arc::clone(&store.metrics), clock };
+        let (index, stop, mut under_way) = (Arc::clone(&store), Arc::clone(&cache.stop), Some(under_way));
+        cache.threads.push(supervisor.thread("cache-index".to_owned(), move || {
             index.load_all(&stop);
-            drop(under_way);
-        })?;
+            drop(under_way.take());
+        })?);
         for i in 0..config.writers.clamp(1, WRITERS_MAX) {
             let (store, receive, stop) = (Arc::clone(&store), receive.clone(), Arc::clone(&cache.stop));
-            cache.spawn(format!("cache-write-{i}"), move || write_jobs(&store, &receive, &stop))?;
+            let write = move || write_jobs(&store, &receive, &stop);
+            cache.threads.push(supervisor.thread(format!("cache-write-{i}"), write)?);
         }
         Ok(cache)
-    }
-
-    fn spawn(&mut self, name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.threads.push(std::thread::Builder::new().name(name).spawn(work)?);
-        Ok(())
     }
 
     /// Returns once what was put before is written (or dropped) and what earlier runs left is indexed.
@@ -120,8 +117,12 @@ impl DiskCache {
 }
 
 impl BlockCache for DiskCache {
-    fn contains(&self, id: &ObjectId, block: BlockIndex) -> bool {
-        self.store.contains(id, block)
+    fn present(&self, id: &ObjectId, block: BlockIndex) -> Sectors {
+        self.store.present(id, block)
+    }
+
+    fn keeps(&self) -> bool {
+        self.store.keeps()
     }
 
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool {
@@ -131,23 +132,19 @@ impl BlockCache for DiskCache {
             && range.end - range.start == into.len() as u64;
         debug_assert!(sound, "{range:?} of {object_size} bytes into {}", into.len());
         let hit = sound && self.store.read(id, object_size, &range, into);
-        let metrics = &self.store.metrics;
-        if hit {
-            metrics.cache_hits.inc()
-        } else {
-            metrics.cache_misses.inc()
-        }
+        // A miss is counted once it was fetched: by whoever fetches.
+        self.store.metrics.cache_hits.add(hit.into());
         hit
     }
 
-    fn put(&self, id: &ObjectId, object_size: u64, block: BlockIndex, bytes: Block) {
+    fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {
         let Some(queue) = &self.queue else { return };
         if queue.is_full() {
             self.store.metrics.cache_puts_dropped.inc();
             return;
         }
         let under_way = self.under_way.lock().clone();
-        let job = Job { id: id.clone(), object_size, block, bytes, _under_way: under_way };
+        let job = Job { id: id.clone(), object_size, offset, bytes, _under_way: under_way };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(job) {
             self.store.metrics.cache_puts_dropped.inc();
         }
@@ -159,7 +156,6 @@ impl Drop for DiskCache {
         self.stop.store(true, Relaxed);
         self.queue = None;
         for thread in self.threads.drain(..) {
-            // A panic there was reported when it happened; the cache ends all the same.
             let _ = thread.join();
         }
     }
@@ -167,16 +163,18 @@ impl Drop for DiskCache {
 
 fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool) {
     for job in queue {
-        let kept = !stop.load(Relaxed) && store.write(&job.id, job.object_size, job.block, &job.bytes);
+        let kept = !stop.load(Relaxed) && store.write(&job.id, job.object_size, job.offset, &job.bytes);
+        let start = job.offset % CACHE_BLOCK;
+        let sectors = Sectors::touching(&(start..start + job.bytes.len() as u64));
         if kept {
             store.metrics.cache_puts.inc();
-        } else if !store.contains(&job.id, job.block) {
+        } else if !store.present(&job.id, job.offset / CACHE_BLOCK).contains(sectors) {
             store.metrics.cache_puts_dropped.inc();
         }
     }
 }
 
-/// Our folder in the user's directory, made if it is not there; nobody else may look into it.
+/// The cache's folder in the user's directory, created if missing; only the mounting user may read it.
 fn open_home(config: &Config) -> Result<OwnedFd, Error> {
     let dir = &config.dir;
     let user_dir = open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());

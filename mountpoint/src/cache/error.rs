@@ -1,4 +1,4 @@
-//! Why a cache could not be opened: what the user must mend before the mount starts.
+//! Errors of opening a cache: the user must fix them before the mount starts.
 
 use std::path::PathBuf;
 
@@ -28,10 +28,10 @@ pub enum Error {
     Locked {
         /// The directory.
         dir: PathBuf,
-        /// Who, if the lock file says.
+        /// The other process, if the lock file names it.
         pid: Option<u32>,
     },
-    /// Our folder's name is taken by a link or by somebody else's folder.
+    /// A link or another user's folder has the name of the cache's folder.
     #[error("cache folder {}: {why}; remove it, or name another cache directory", .path.display())]
     NotOurs {
         /// The folder.

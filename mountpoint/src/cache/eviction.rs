@@ -1,4 +1,4 @@
-//! What goes when room is needed: the coldest blocks, and no more of them than asked. Pure.
+//! Chooses the blocks to evict when room is needed: the coldest, and only as many as necessary. Pure.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -1,14 +1,15 @@
-//! One object version in the cache: which blocks it has, how far each is trusted, who is at work on it.
+//! One object version in the cache: which sectors of which blocks it has, their checksums, who is at work on it.
 //!
-//! Pure state under one short lock; the disk is touched by `store.rs`, which asks here what it may do. A block is
-//! written only when it was absent and punched only when it was stored, and never both at once, so a reader that
-//! finds the same `born` before and after its pread has read the block's bytes.
+//! Pure state under one short lock; the disk is touched by `store.rs`, which asks here what it may do. A sector is
+//! written only when it was absent, a block is punched only when nobody writes to it, and readers compare what they read
+//! with its checksum: bytes that differ are rot if the block's `born` is still the same, and an eviction if it is not.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use super::format::{Header, Identity, Name, block_len};
+use super::format::{Checksums, Header, Identity, Name, block_len};
 use super::index::Owner;
+use super::sector::Sectors;
 use crate::sync::{Arc, Mutex};
 
 /// Bytes that a file system hands out at once.
@@ -48,7 +49,8 @@ struct Inner {
 
 #[derive(Debug)]
 struct Stored {
-    crc: u32,
+    crcs: Box<Checksums>,
+    present: Sectors,
     state: State,
     /// Which put it came from: another number, other bytes on disk.
     born: u64,
@@ -58,22 +60,33 @@ struct Stored {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Being written, or being punched: not here for anybody.
+    /// Its first sectors are being written, or it is being punched: not here for anybody.
     Moving,
-    /// On disk, not yet compared with its CRC since this start.
-    Unverified,
-    /// On disk and compared.
-    Verified,
+    /// More sectors are being written; those that were here can be read.
+    Growing,
+    /// On disk.
+    Stored,
 }
 
 /// A block that a read found.
 #[derive(Debug)]
 pub(super) struct Seen {
-    pub(super) crc: u32,
+    pub(super) crcs: Box<Checksums>,
     pub(super) born: u64,
-    pub(super) verified: bool,
     /// The open data file, if it is.
     pub(super) file: Option<Arc<OwnedFd>>,
+}
+
+/// Leave to write sectors of a block.
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// Which: those that were not here.
+    pub(super) new: Sectors,
+    /// Checksums and sectors of the block once these are written.
+    pub(super) crcs: Box<Checksums>,
+    pub(super) present: Sectors,
+    /// What they take on disk.
+    pub(super) charge: u64,
 }
 
 /// What is to be done so that blocks leave.
@@ -83,23 +96,25 @@ pub(super) enum Leave {
     Whole(u64),
     /// Punch these, this many bytes, then say [`Entry::punched`].
     Blocks(Vec<u32>, u64),
-    /// They are gone, or somebody is at work on them.
+    /// They are gone, or another operation works on them.
     Nothing,
 }
 
 impl Entry {
-    /// Of a decoded (or just encoded) header, with the blocks its slots name: (index, CRC32C).
+    /// Of a decoded (or just encoded) header, with the blocks its slots name.
     pub(super) fn new(
         owner: Owner,
         name: Name,
         header: &Header<'_>,
-        blocks: impl IntoIterator<Item = (u32, u32)>,
+        blocks: impl IntoIterator<Item = (u32, Box<Checksums>, Sectors)>,
         used: u64,
     ) -> Self {
         debug_assert_eq!(owner.identity(), header.identity);
         let blocks = blocks
             .into_iter()
-            .map(|(block, crc)| (block, Stored { crc, state: State::Unverified, born: 0, used }))
+            .map(|(block, crcs, present)| {
+                (block, Stored { crcs, present, state: State::Stored, born: 0, used })
+            })
             .collect();
         Self {
             owner,
@@ -115,70 +130,84 @@ impl Entry {
         self.owner.identity()
     }
 
-    /// What the block takes on disk.
-    pub(super) fn charge(&self, block: u32) -> u64 {
-        block_charge(block_len(self.object_size, u64::from(block)))
+    /// What sectors of a block take on disk.
+    fn charge(&self, block: u32, present: Sectors) -> u64 {
+        block_charge(present.len(block_len(self.object_size, block.into()) as u64) as usize)
     }
 
     /// What all of it takes on disk.
     pub(super) fn charge_all(&self) -> u64 {
+        FILE_CHARGE + self.charge_blocks(&self.inner.lock())
+    }
+
+    fn charge_blocks(&self, inner: &Inner) -> u64 {
+        inner.blocks.iter().map(|(&b, s)| self.charge(b, s.present)).sum()
+    }
+
+    /// Which sectors of the block can be read.
+    pub(super) fn present(&self, block: u32) -> Sectors {
         let inner = self.inner.lock();
-        FILE_CHARGE + inner.blocks.keys().map(|&b| self.charge(b)).sum::<u64>()
+        inner.blocks.get(&block).filter(|b| b.state != State::Moving).map_or(Sectors::NONE, |b| b.present)
     }
 
-    /// Whether the block can be read.
-    pub(super) fn contains(&self, block: u32) -> bool {
-        self.inner.lock().blocks.get(&block).is_some_and(|b| b.state != State::Moving)
-    }
-
-    /// A read of the block begins: what to read it from, and what to compare afterwards.
-    pub(super) fn look(&self, block: u32, now: u64) -> Option<Seen> {
+    /// A read of sectors of the block begins: what to read them from, and what to compare with.
+    pub(super) fn look(&self, block: u32, wanted: Sectors, now: u64) -> Option<Seen> {
         let mut inner = self.inner.lock();
         inner.file_used = true;
         let file = inner.file.clone();
         let stored = inner.blocks.get_mut(&block).filter(|b| b.state != State::Moving)?;
         stored.used = now;
-        Some(Seen { crc: stored.crc, born: stored.born, verified: stored.state == State::Verified, file })
+        stored.present.contains(wanted).then(|| Seen { crcs: stored.crcs.clone(), born: stored.born, file })
     }
 
-    /// Whether the block a read looked at is there still: what was read between is its bytes.
+    /// Whether the block that a read looked at is there still: what did not match its checksum is rot then.
     pub(super) fn still(&self, block: u32, born: u64) -> bool {
         let inner = self.inner.lock();
         inner.blocks.get(&block).is_some_and(|b| b.state != State::Moving && b.born == born)
     }
 
-    /// The block's bytes were compared with its CRC and match. False when it left meanwhile.
-    pub(super) fn verified(&self, block: u32, born: u64) -> bool {
+    /// A write of sectors of the block begins, unless all are here or somebody is at work on it. Ends with [`Entry::wrote`].
+    pub(super) fn claim(&self, block: u32, sectors: Sectors, born: u64) -> Option<Claim> {
         let mut inner = self.inner.lock();
-        match inner.blocks.get_mut(&block) {
-            Some(b) if b.state != State::Moving && b.born == born => {
-                b.state = State::Verified;
-                true
+        if inner.leaving {
+            return None;
+        }
+        let (present, crcs) = match inner.blocks.get_mut(&block) {
+            None => {
+                let crcs = Box::new([0; super::sector::SECTORS]);
+                let stored = Stored {
+                    crcs: crcs.clone(),
+                    present: Sectors::NONE,
+                    state: State::Moving,
+                    born,
+                    used: born,
+                };
+                inner.blocks.insert(block, stored);
+                (Sectors::NONE, crcs)
             }
-            _ => false,
-        }
-    }
-
-    /// A write of the block begins, unless it is here or somebody is at work on it. Ends with [`Entry::wrote`].
-    pub(super) fn claim(&self, block: u32, crc: u32, born: u64) -> bool {
-        let mut inner = self.inner.lock();
-        if inner.leaving || inner.blocks.contains_key(&block) {
-            return false;
-        }
+            Some(stored) if stored.state == State::Stored && !stored.present.contains(sectors) => {
+                stored.state = State::Growing;
+                stored.used = born;
+                (stored.present, stored.crcs.clone())
+            }
+            Some(_) => return None,
+        };
         inner.busy += 1;
-        inner.blocks.insert(block, Stored { crc, state: State::Moving, born, used: born });
-        true
+        let (new, all) = (sectors.without(present), sectors.and(present));
+        let before = if present.is_empty() { 0 } else { self.charge(block, present) };
+        Some(Claim { new, crcs, present: all, charge: self.charge(block, all) - before })
     }
 
-    /// A write ended; `whole`: data and slot are on their way to the disk.
-    pub(super) fn wrote(&self, block: u32, whole: bool) {
+    /// A write ended. `Some`: data and slot are on their way to the disk, and these are the block's checksums now.
+    pub(super) fn wrote(&self, block: u32, whole: Option<Claim>) {
         let mut inner = self.inner.lock();
         inner.busy -= 1;
-        if whole {
-            if let Some(stored) = inner.blocks.get_mut(&block) {
-                stored.state = State::Unverified;
-            }
-        } else {
+        let Some(stored) = inner.blocks.get_mut(&block) else { return };
+        stored.state = State::Stored;
+        if let Some(claim) = whole {
+            (stored.crcs, stored.present) = (claim.crcs, claim.present);
+        }
+        if stored.present.is_empty() {
             inner.blocks.remove(&block);
         }
     }
@@ -186,7 +215,7 @@ impl Entry {
     /// These blocks are to go.
     pub(super) fn leave(&self, blocks: &[u32]) -> Leave {
         let mut inner = self.inner.lock();
-        let here = |inner: &Inner, b: &u32| inner.blocks.get(b).is_some_and(|s| s.state != State::Moving);
+        let here = |inner: &Inner, b: &u32| inner.blocks.get(b).is_some_and(|s| s.state == State::Stored);
         let going: Vec<u32> = blocks.iter().copied().filter(|b| here(&inner, b)).collect();
         if inner.leaving || going.is_empty() {
             return Leave::Nothing;
@@ -195,12 +224,13 @@ impl Entry {
             return Leave::Whole(self.clear(&mut inner));
         }
         inner.busy += 1;
-        for block in &going {
-            if let Some(stored) = inner.blocks.get_mut(block) {
+        let mut bytes = 0;
+        for &block in &going {
+            if let Some(stored) = inner.blocks.get_mut(&block) {
                 stored.state = State::Moving;
+                bytes += self.charge(block, stored.present);
             }
         }
-        let bytes = going.iter().map(|&b| self.charge(b)).sum();
         Leave::Blocks(going, bytes)
     }
 
@@ -213,7 +243,7 @@ impl Entry {
         }
     }
 
-    /// All of it is to go: the bytes it took, or `None` when somebody is at work on it, or it is going already.
+    /// Removes all of it: returns the bytes it took, or `None` if another operation works on it or already removes it.
     pub(super) fn leave_whole(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         (!inner.leaving && inner.busy == 0).then(|| self.clear(&mut inner))
@@ -228,16 +258,16 @@ impl Entry {
     fn clear(&self, inner: &mut Inner) -> u64 {
         inner.leaving = true;
         inner.file = None;
-        let bytes = inner.blocks.keys().map(|&b| self.charge(b)).sum::<u64>();
+        let bytes = self.charge_blocks(inner);
         inner.blocks.clear();
         FILE_CHARGE + bytes
     }
 
-    /// Each block that could be evicted, and when it was last used.
-    pub(super) fn for_each_evictable(&self, mut visit: impl FnMut(u32, u64)) {
+    /// Each block that could be evicted, when it was last used, and what it takes on disk.
+    pub(super) fn for_each_evictable(&self, mut visit: impl FnMut(u32, u64, u64)) {
         let inner = self.inner.lock();
-        for (&block, stored) in inner.blocks.iter().filter(|(_, s)| s.state != State::Moving) {
-            visit(block, stored.used);
+        for (&block, stored) in inner.blocks.iter().filter(|(_, s)| s.state == State::Stored) {
+            visit(block, stored.used, self.charge(block, stored.present));
         }
     }
 
@@ -259,7 +289,7 @@ impl Entry {
         true
     }
 
-    /// Lets the open file go if nobody used it since the last call; the file itself closes with its last read.
+    /// Releases the open file if no read used it since the last call; the file itself closes with its last read.
     /// True when none is open afterwards.
     pub(super) fn close_if_idle(&self) -> bool {
         let mut inner = self.inner.lock();

@@ -1,34 +1,41 @@
-//! What stands in a sidecar, byte for byte. Pure: no file is touched here.
+//! The format of a sidecar, byte by byte. Pure: this file touches no disk.
 //!
 //! ```text
 //! header   8 magic "MS3CACHE" | u32 version | u32 block size | u64 object size | u16 scope, key, ETag lengths | u16 0
-//!          scope, key, ETag | u32 CRC32C of all before | zeros up to a multiple of 16
-//! slots    16 bytes for block 0, 1, 2 ...: u32 CRC32C of the data | u32 length | u32 mark | u32 CRC32C of the
-//!          file's name, the block's index and the 12 bytes before; all zeros: the block is not here
+//!          scope, key, ETag | u32 CRC32C of all before | zeros up to a multiple of 512
+//! slots    512 bytes for block 0, 1, 2 ...: 64 times u32 CRC32C of a sector | u64 which sectors are here | u32 length of the
+//!          block | u32 mark | zeros | u32 CRC32C of the file's name, the block's index and the 508 bytes before; all zeros: nothing
+//!          of the block is here
 //! ```
-//! Numbers are little-endian. A slot is written in place after its data: whatever a crash leaves (data without slot, slot
-//! without data, half a slot) is either a block that is not here or one whose CRC does not match.
+//! Numbers are little-endian. A slot is written in place after its data, and lies in one sector of a disk: whatever a crash leaves
+//! (data without slot, slot without data, half a slot) is either not here or has another CRC.
 
 use sha2::{Digest, Sha256};
 
+use super::sector::{SECTORS, Sectors};
 use super::{BlockIndex, CACHE_BLOCK};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::ObjectKey;
 
 /// Bytes of a slot.
-pub(super) const SLOT: usize = 16;
+pub(super) const SLOT: usize = 512;
 
 /// Longest header, in bytes: what is read at once to decode one.
 pub(super) const HEADER_MAX: usize = FIXED + 2 * TEXT_MAX + ObjectKey::LEN_MAX + 4 + SLOT;
 
-/// Largest object that is cached, in bytes: keeps block numbers within 32 bits and sidecars below 1 GiB.
+/// Largest object that is cached, in bytes: keeps block numbers within 32 bits and sidecars, which are sparse, within 32 GiB.
 pub(super) const OBJECT_MAX: u64 = 64 << 40;
 
 const MAGIC: &[u8; 8] = b"MS3CACHE";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Where a slot's fields begin.
+const PRESENT: usize = 4 * SECTORS;
+const LEN: usize = PRESENT + 8;
+const MARKED: usize = LEN + 4;
+const CHECK: usize = SLOT - 4;
 const FIXED: usize = 32;
 const TEXT_MAX: usize = 1024;
-const MARK: u32 = 0x4b4c_4201;
+const MARK: u32 = 0x4b4c_4202;
 const _: () = assert!(OBJECT_MAX / CACHE_BLOCK <= u32::MAX as u64);
 
 /// The name of an object version's two files: SHA-256 of scope, key and ETag.
@@ -57,15 +64,18 @@ pub(super) struct Header<'a> {
 }
 
 /// A decoded slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Slot {
     /// The block is not here.
     Empty,
     /// It says nothing that can be believed.
     Broken,
-    /// The block is here if its bytes have this CRC32C.
-    Filled(u32),
+    /// These sectors are here if their bytes have these CRC32C.
+    Filled(Box<Checksums>, Sectors),
 }
+
+/// CRC32C of a block's sectors, by number; those of sectors that are not here mean nothing.
+pub(super) type Checksums = [u32; SECTORS];
 
 impl Identity<'_> {
     /// Whether it can be written down at all.
@@ -142,21 +152,27 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
     };
     let identity = Identity { scope: text(lens[0])?, key: text(lens[1])?, etag: text(lens[2])? };
     let slots_at = (end + 4).next_multiple_of(SLOT);
-    (identity.fits() && bytes.len() >= slots_at).then_some(Header {
-        identity,
-        object_size,
-        slots_at: slots_at as u64,
-    })
+    let padded = bytes.get(end + 4..slots_at)?.iter().all(|&byte| byte == 0);
+    (identity.fits() && padded).then_some(Header { identity, object_size, slots_at: slots_at as u64 })
 }
 
 /// A filled slot's bytes.
-pub(super) fn encode_slot(name: &Name, block: u32, data_crc: u32, len: usize) -> [u8; SLOT] {
+pub(super) fn encode_slot(
+    name: &Name,
+    block: u32,
+    crcs: &Checksums,
+    present: Sectors,
+    len: usize,
+) -> [u8; SLOT] {
     let mut out = [0; SLOT];
-    out[..4].copy_from_slice(&data_crc.to_le_bytes());
-    out[4..8].copy_from_slice(&(len as u32).to_le_bytes());
-    out[8..12].copy_from_slice(&MARK.to_le_bytes());
+    for n in present.numbers() {
+        out[4 * n..4 * n + 4].copy_from_slice(&crcs[n].to_le_bytes());
+    }
+    out[PRESENT..LEN].copy_from_slice(&present.bits().to_le_bytes());
+    out[LEN..MARKED].copy_from_slice(&(len as u32).to_le_bytes());
+    out[MARKED..MARKED + 4].copy_from_slice(&MARK.to_le_bytes());
     let check = slot_check(name, block, &out);
-    out[12..].copy_from_slice(&check.to_le_bytes());
+    out[CHECK..].copy_from_slice(&check.to_le_bytes());
     out
 }
 
@@ -166,18 +182,26 @@ pub(super) fn decode_slot(name: &Name, block: u32, object_size: u64, slot: &[u8;
         return Slot::Empty;
     }
     let len = block_len(object_size, u64::from(block));
-    let sound = u32_at(slot, 12) == slot_check(name, block, slot)
-        && u32_at(slot, 8) == MARK
+    let present = u64::from(u32_at(slot, PRESENT)) | u64::from(u32_at(slot, PRESENT + 4)) << 32;
+    let present = Sectors::from_bits(present);
+    let sound = u32_at(slot, CHECK) == slot_check(name, block, slot)
+        && u32_at(slot, MARKED) == MARK
         && len > 0
-        && u32_at(slot, 4) == len as u32;
-    if sound { Slot::Filled(u32_at(slot, 0)) } else { Slot::Broken }
+        && u32_at(slot, LEN) == len as u32
+        && Sectors::touching(&(0..len as u64)).contains(present)
+        && !present.is_empty();
+    if sound {
+        Slot::Filled(Box::new(std::array::from_fn(|n| u32_at(slot, 4 * n))), present)
+    } else {
+        Slot::Broken
+    }
 }
 
 fn slot_check(name: &Name, block: u32, slot: &[u8; SLOT]) -> u32 {
-    let mut bytes = [0; 48];
+    let mut bytes = [0; 36 + CHECK];
     bytes[..32].copy_from_slice(name);
     bytes[32..36].copy_from_slice(&block.to_le_bytes());
-    bytes[36..].copy_from_slice(&slot[..12]);
+    bytes[36..].copy_from_slice(&slot[..CHECK]);
     crc32c(&bytes)
 }
 
@@ -191,6 +215,7 @@ mod tests {
 
     use super::*;
 
+    const FIRST: Sectors = Sectors::from_bits(1);
     const WHO: Identity<'_> = Identity { scope: "http://s3|b", key: "a/ä\n", etag: "d41d8cd9" };
 
     #[test]
@@ -223,8 +248,10 @@ mod tests {
     fn every_flipped_bit_of_a_slot_is_detected() {
         let name = WHO.name();
         let size = 2 * CACHE_BLOCK + 7;
-        let slot = encode_slot(&name, 2, 0xdead_beef, 7);
-        assert_eq!(decode_slot(&name, 2, size, &slot), Slot::Filled(0xdead_beef));
+        let mut crcs = [0; SECTORS];
+        crcs[0] = 0xdead_beef;
+        let slot = encode_slot(&name, 2, &crcs, FIRST, 7);
+        assert_eq!(decode_slot(&name, 2, size, &slot), Slot::Filled(Box::new(crcs), FIRST));
         for bit in 0..SLOT * 8 {
             let mut bad = slot;
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -236,10 +263,12 @@ mod tests {
     #[test]
     fn a_slot_of_another_block_file_or_size_is_not_believed() {
         let name = WHO.name();
-        let slot = encode_slot(&name, 2, 1, 7);
+        let slot = encode_slot(&name, 2, &[1; SECTORS], FIRST, 7);
         let size = 2 * CACHE_BLOCK + 7;
         assert_eq!(decode_slot(&name, 1, size, &slot), Slot::Broken);
         assert_eq!(decode_slot(&name, 2, size + 1, &slot), Slot::Broken);
+        let beyond = encode_slot(&name, 2, &[1; SECTORS], Sectors::from_bits(3), 7);
+        assert_eq!(decode_slot(&name, 2, size, &beyond), Slot::Broken, "it has one sector");
         let other = Identity { key: "a/b", ..WHO }.name();
         assert_eq!(decode_slot(&other, 2, size, &slot), Slot::Broken);
     }

@@ -1,4 +1,4 @@
-//! Whether the cache is of use: what an error of the disk means, when to stop trying, what is said about it (once).
+//! The health of the cache: the meaning of a disk error, when to stop trying, and the log line about it (once).
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Which object versions are in the cache: a map in memory, split so that readers of different files rarely meet.
+//! The object versions in the cache: a map in memory, split so that readers of different files rarely contend for a lock.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -1,7 +1,7 @@
 //! The system calls of the cache, behind one trait, so that a test can let any of them fail.
 //!
-//! Two files per object version, `ab/<64 hex digits>.data` and `.meta`, below one folder that is held open: renaming or
-//! replacing what lies above it can't lead anywhere else, and no symbolic link is followed below it.
+//! An object version has two files, `ab/<64 hex digits>.data` and `.meta`, below one folder that stays open. Renaming or replacing a
+//! directory above that folder can't redirect the cache, and below it the cache follows no symbolic link.
 
 use std::ffi::{CStr, CString};
 use std::fmt::Debug;
@@ -85,7 +85,7 @@ pub(super) struct Disk {
 }
 
 /// Name of the folder of this format.
-pub(super) const FORMAT_FOLDER: &CStr = c"v1";
+pub(super) const FORMAT_FOLDER: &CStr = c"v2";
 
 /// How deep a folder that is not ours is cleaned out; deeper ones stay.
 const SWEEP_DEPTH: u32 = 16;
@@ -138,7 +138,7 @@ impl BlockIo for Disk {
             How::Write => OFlags::RDWR,
             How::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
         };
-        // NONBLOCK: a FIFO that somebody put here must not hold us.
+        // NONBLOCK: a FIFO that a user put here must not block the cache.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let mut text = [0; FILE_NAME];
         Ok(openat(folder, file_name(name, kind, &mut text), flags, FILE_MODE)?)
@@ -310,7 +310,7 @@ mod tests {
         let disk = disk(dir.path());
         let name = [0xab; 32];
         drop(disk.open(&name, Kind::Data, How::Create).unwrap());
-        let folder = dir.path().join("v1/ab");
+        let folder = dir.path().join("v2/ab");
         let file = folder.join(format!("{}.data", "ab".repeat(32)));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
@@ -336,14 +336,14 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("keep"), "").unwrap();
         let disk = disk(dir.path());
-        std::fs::create_dir_all(dir.path().join("v0/old/deep")).unwrap();
-        std::fs::write(dir.path().join("v0/old/deep/file"), "x").unwrap();
-        symlink(outside.path(), dir.path().join("v0/link")).unwrap();
+        std::fs::create_dir_all(dir.path().join("v1/old/deep")).unwrap();
+        std::fs::write(dir.path().join("v1/old/deep/file"), "x").unwrap();
+        symlink(outside.path(), dir.path().join("v1/link")).unwrap();
         symlink(outside.path(), dir.path().join("link")).unwrap();
         std::fs::write(dir.path().join("lock"), "").unwrap();
-        std::fs::create_dir_all(dir.path().join("v1/odd")).unwrap();
+        std::fs::create_dir_all(dir.path().join("v2/odd")).unwrap();
         drop(disk.open(&[1; 32], Kind::Meta, How::Create).unwrap());
-        std::fs::write(dir.path().join("v1/01/junk"), "x").unwrap();
+        std::fs::write(dir.path().join("v2/01/junk"), "x").unwrap();
         disk.sweep().unwrap();
         assert_eq!(disk.list(1).unwrap(), [[1; 32]]);
         let names = |p: &str| {
@@ -354,9 +354,9 @@ mod tests {
             names.sort();
             names
         };
-        assert_eq!(names(""), ["lock", "v1"]);
-        assert_eq!(names("v1"), ["01"]);
-        assert_eq!(names("v1/01"), [format!("{}.meta", "01".repeat(32))]);
+        assert_eq!(names(""), ["lock", "v2"]);
+        assert_eq!(names("v2"), ["01"]);
+        assert_eq!(names("v2/01"), [format!("{}.meta", "01".repeat(32))]);
         assert!(outside.path().join("keep").exists());
     }
 }

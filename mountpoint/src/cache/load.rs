@@ -1,12 +1,13 @@
-//! What an earlier run left: sidecars read into the index, in the background, and what can't be believed removed.
+//! Loads the files of an earlier run: reads sidecars into the index, in the background, and removes files that fail a check.
 
 use std::io;
 
 use super::file::Entry;
-use super::format::{HEADER_MAX, Name, SLOT, Slot, block_len, decode_header, decode_slot};
+use super::format::{Checksums, HEADER_MAX, Name, SLOT, Slot, block_len, decode_header, decode_slot};
 use super::health::Doing;
 use super::index::Owner;
 use super::io::{How, Kind};
+use super::sector::Sectors;
 use super::store::{PREFIXES, Store};
 use super::{BlockIndex, CACHE_BLOCK};
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,6 +19,8 @@ const _: () = assert!(CHUNK >= HEADER_MAX && CHUNK.is_multiple_of(SLOT));
 /// What a sidecar turned out to be.
 enum Found {
     Sound(Entry),
+    /// This run made it, and may not have written its first slot yet: not the loader's business.
+    Ours,
     /// Nothing in it, or data without a sidecar: no harm was done.
     Empty,
     /// It says nothing that can be believed.
@@ -58,6 +61,7 @@ impl Store {
             Ok(Found::Sound(entry)) => {
                 self.adopt(entry);
             }
+            Ok(Found::Ours) => {}
             Ok(Found::Empty) => self.unlink(name),
             Ok(Found::Broken) => {
                 self.metrics.cache_corrupt.inc();
@@ -91,18 +95,24 @@ impl Store {
         let Some(header) = decode_header(&first).filter(|h| h.identity.name() == *name) else {
             return Ok(Found::Broken);
         };
+        // Versions are made and put into the index under the name lock, which the caller holds. Unlinked here, such a version would take
+        // writes for the rest of the run that no later run finds.
+        if self.index.get(&header.identity).is_some() {
+            return Ok(Found::Ours);
+        }
 
         let blocks_max = header.object_size.div_ceil(CACHE_BLOCK);
-        let (mut blocks, mut block): (Vec<(u32, u32)>, BlockIndex) = (Vec::new(), 0);
+        let (mut blocks, mut block): (Vec<(u32, Box<Checksums>, Sectors)>, BlockIndex) = (Vec::new(), 0);
         let (mut from, mut at) = (header.slots_at as usize, 0);
         while block < blocks_max {
             for slot in chunk[from..len].as_chunks::<SLOT>().0.iter().take((blocks_max - block) as usize) {
                 let index = block as u32; // below OBJECT_MAX, as decode_header checked
-                let end = block * CACHE_BLOCK + block_len(header.object_size, block) as u64;
+                let len = block_len(header.object_size, block) as u64;
+                let is_there = |present: Sectors| block * CACHE_BLOCK + present.end(len) <= data.len;
                 match decode_slot(name, index, header.object_size, slot) {
                     Slot::Empty => {}
-                    Slot::Filled(crc) if end <= data.len => blocks.push((index, crc)),
-                    Slot::Filled(_) | Slot::Broken => self.metrics.cache_corrupt.inc(),
+                    Slot::Filled(crcs, present) if is_there(present) => blocks.push((index, crcs, present)),
+                    Slot::Filled(..) | Slot::Broken => self.metrics.cache_corrupt.inc(),
                 }
                 block += 1;
             }

@@ -1,17 +1,27 @@
-//! A cache in memory that forgets nothing until told: the twin of the disk's for tests of other rooms.
+//! A cache in memory that forgets only when told: a double of the disk cache, for tests of other rooms.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{BlockCache, BlockIndex, CACHE_BLOCK};
+use super::sector::bytes_of;
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Sectors};
 use crate::buffer::Block;
 use crate::object::ObjectId;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Blocks in a map. Puts are there when `put` returns.
 #[derive(Debug, Default)]
 pub struct MemoryCache {
-    blocks: Mutex<HashMap<(ObjectId, BlockIndex), (u64, Block)>>,
+    blocks: Mutex<HashMap<(ObjectId, BlockIndex), Held>>,
+    full: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Held {
+    object_size: u64,
+    present: Sectors,
+    bytes: Vec<u8>,
 }
 
 impl MemoryCache {
@@ -30,6 +40,11 @@ impl MemoryCache {
         self.len() == 0
     }
 
+    /// From now on it keeps nothing more, as one whose disk is full.
+    pub fn fill_up(&self) {
+        self.full.store(true, Relaxed);
+    }
+
     /// Drops a block, as an eviction would; whether it was there.
     pub fn forget(&self, id: &ObjectId, block: BlockIndex) -> bool {
         self.blocks.lock().remove(&(id.clone(), block)).is_some()
@@ -37,16 +52,21 @@ impl MemoryCache {
 }
 
 impl BlockCache for MemoryCache {
-    fn contains(&self, id: &ObjectId, block: BlockIndex) -> bool {
-        self.blocks.lock().contains_key(&(id.clone(), block))
+    fn present(&self, id: &ObjectId, block: BlockIndex) -> Sectors {
+        self.blocks.lock().get(&(id.clone(), block)).map_or(Sectors::NONE, |held| held.present)
+    }
+
+    fn keeps(&self) -> bool {
+        !self.full.load(Relaxed)
     }
 
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool {
         let block = range.start / CACHE_BLOCK;
-        let start = (range.start - block * CACHE_BLOCK) as usize;
+        let range = range.start - block * CACHE_BLOCK..range.end - block * CACHE_BLOCK;
         let blocks = self.blocks.lock();
-        let held = blocks.get(&(id.clone(), block)).filter(|(size, _)| *size == object_size);
-        match held.and_then(|(_, bytes)| bytes.get(start..start + into.len())) {
+        let held = blocks.get(&(id.clone(), block)).filter(|held| held.object_size == object_size);
+        let here = held.filter(|held| held.present.contains(Sectors::touching(&range)));
+        match here.and_then(|held| held.bytes.get(range.start as usize..range.end as usize)) {
             Some(bytes) => {
                 into.copy_from_slice(bytes);
                 true
@@ -55,7 +75,27 @@ impl BlockCache for MemoryCache {
         }
     }
 
-    fn put(&self, id: &ObjectId, object_size: u64, block: BlockIndex, bytes: Block) {
-        self.blocks.lock().insert((id.clone(), block), (object_size, bytes));
+    fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {
+        if !self.keeps() {
+            return;
+        }
+        let block = offset / CACHE_BLOCK;
+        let len = object_size.saturating_sub(block * CACHE_BLOCK).min(CACHE_BLOCK);
+        let start = offset - block * CACHE_BLOCK;
+        let sectors = Sectors::within(&(start..start + bytes.len() as u64), len);
+        if sectors.is_empty() {
+            return;
+        }
+        let mut blocks = self.blocks.lock();
+        let held = blocks.entry((id.clone(), block)).or_insert_with(|| Held {
+            object_size,
+            present: Sectors::NONE,
+            bytes: vec![0; len as usize],
+        });
+        for sector in sectors.numbers().map(|n| bytes_of(n, len)) {
+            let from = (sector.start - start) as usize..(sector.end - start) as usize;
+            held.bytes[sector.start as usize..sector.end as usize].copy_from_slice(&bytes[from]);
+        }
+        held.present = held.present.and(sectors);
     }
 }

@@ -1,19 +1,18 @@
-//! Blocks kept on the local disk, so that what was read once need not be fetched again.
+//! Blocks on the local disk, so that the engine need not fetch them again.
 //!
-//! Enters: verified bytes of an object version, block by block; a question for a range. Leaves: the bytes, checked, or
-//! "not here". A cache is a rumour: whatever is wrong with it is a miss, never an error, and it never asks S3.
+//! Enters: verified bytes of an object version, block by block; a request for a range. Leaves: checked bytes, or "not here".
+//! The engine does not trust the cache: any fault in it is a miss, never an error. This room never asks S3.
 //!
 //! ```text
 //! disk.rs   opened, asked and fed by the engine; the writers' queue
-//! read.rs, write.rs  one block out, one block in
+//! read.rs, write.rs  sectors out, sectors in
 //! store.rs  the accounts, eviction ....... load.rs  what an earlier run left
 //!   file.rs, index.rs   which blocks are here, who may touch them (memory only)
-//!   format.rs, eviction.rs, health.rs   the decisions: what to believe, what goes, when to give up
+//!   format.rs, sector.rs, eviction.rs, health.rs   the decisions: what to believe, what goes, when to give up
 //!   io.rs   the system calls
 //! ```
-//! One sparse file per object version holds the object's bytes at their offsets, so that a complete one whose blocks
-//! were all verified since this start can one day be handed to the kernel as an open file; whoever does that must keep
-//! it from eviction while it is out, since a punched hole reads as zeros.
+//! One sparse file per object version holds the object's bytes at their offsets. A block is what is evicted at once, a sector what
+//! one checksum covers: it is compared each time the sector is read from the disk, however often it was right before.
 
 mod disk;
 mod error;
@@ -29,6 +28,7 @@ mod lock;
 mod memory;
 mod open_files;
 mod read;
+mod sector;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -42,11 +42,12 @@ pub use disk::DiskCache;
 pub use error::Error;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::MemoryCache;
+pub use sector::{SECTOR, Sectors};
 
 use crate::buffer::Block;
 use crate::object::ObjectId;
 
-/// Bytes of a cache block: what a miss fetches, what is evicted at once, what one checksum covers.
+/// Bytes of a cache block: what is evicted at once, and what a reader in sequence fetches and keeps.
 pub const CACHE_BLOCK: u64 = 1 << 20;
 const _: () = assert!(CACHE_BLOCK as usize == crate::buffer::BLOCK);
 
@@ -90,17 +91,20 @@ impl Config {
 
 /// Blocks of object versions, by version and index.
 pub trait BlockCache: Debug + Send + Sync + 'static {
-    /// Whether the block is thought to be here. From memory, without touching the disk: cheap enough for every read.
+    /// Which sectors of the block are thought to be here. From memory, without touching the disk: cheap enough for every read.
     /// Just after a start, while what an earlier run left is not yet indexed, "perhaps" counts as yes.
-    fn contains(&self, id: &ObjectId, block: BlockIndex) -> bool;
+    fn present(&self, id: &ObjectId, block: BlockIndex) -> Sectors;
+
+    /// Whether what is put now would be kept. While it would not, nobody need fetch more than was asked for.
+    fn keeps(&self) -> bool;
 
     /// Reads `range` of the object (within one block, within the object) into `into`, which has that length.
     ///
-    /// `true`: every byte is there and verified. `false`: not here, or not sound (then it is dropped); the
+    /// `true`: every byte is there and was compared with its checksum. `false`: not here, or not sound (then it is dropped); the
     /// contents of `into` mean nothing. May touch the disk, never the network.
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool;
 
-    /// Keeps a whole block (`CACHE_BLOCK` bytes, the last one of the object less). Returns at once; dropped when the
-    /// queue is full.
-    fn put(&self, id: &ObjectId, object_size: u64, block: BlockIndex, bytes: Block);
+    /// Keeps what of `bytes`, which stand at `offset` of the object and within one block, is whole sectors (the object's last one
+    /// is less). Returns at once; dropped when the queue is full.
+    fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block);
 }

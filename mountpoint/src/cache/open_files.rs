@@ -1,4 +1,4 @@
-//! A bounded number of data files stays open; the ones nobody read lately are closed first.
+//! Keeps a bounded number of data files open, and closes the least recently read file first.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

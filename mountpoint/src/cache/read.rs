@@ -1,4 +1,5 @@
-//! A block on its way out: found, verified once since this start, handed over; or doubted and dropped.
+//! Sectors on their way out: found, compared with their checksums each time they are read from the disk, handed over; or doubted,
+//! and their block dropped.
 
 use std::io;
 use std::ops::Range;
@@ -6,17 +7,14 @@ use std::os::fd::OwnedFd;
 
 use super::CACHE_BLOCK;
 use super::file::Entry;
-use super::format::{block_len, crc32c};
+use super::format::{Checksums, block_len, crc32c};
 use super::health::Doing;
 use super::io::{BlockIo, How, Kind};
+use super::sector::{SECTOR, SECTORS, Sectors, bytes_of};
 use super::store::Store;
-use crate::checksum::{ChecksumAlgorithm, Hasher};
 use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
-
-/// How much is read at once to verify a block of which only a part was asked, in bytes.
-const VERIFY_CHUNK: usize = 128 << 10;
 
 impl Store {
     /// Reads `range`, which lies in one block, into `into`; see [`super::BlockCache::read`].
@@ -31,7 +29,11 @@ impl Store {
             return false;
         }
         let block = (range.start / CACHE_BLOCK) as u32; // versions in the index are below OBJECT_MAX
-        let Some(seen) = entry.look(block, self.uses.load(Relaxed)) else { return false };
+        let start = u64::from(block) * CACHE_BLOCK;
+        let range = range.start - start..range.end - start;
+        let Some(seen) = entry.look(block, Sectors::touching(&range), self.uses.load(Relaxed)) else {
+            return false;
+        };
         let file = match seen.file.map_or_else(|| self.open(&entry), Ok) {
             Ok(file) => file,
             Err(e) => {
@@ -39,49 +41,16 @@ impl Store {
                 return false;
             }
         };
-        if seen.verified {
-            return match read_full(&*self.io, &file, into, range.start) {
-                Ok(()) => entry.still(block, seen.born),
-                Err(e) => self.doubt(&entry, block, seen.born, Some(&e)),
-            };
-        }
-        match self.read_verifying(&file, block_len(object_size, block.into()), range, into) {
-            Ok(crc) if crc == seen.crc => {
+        let block_of =
+            BlockOf { io: &*self.io, file: &file, start, len: block_len(object_size, block.into()) as u64 };
+        match block_of.read(&seen.crcs, &range, into) {
+            Ok(true) => {
                 self.health.success();
-                entry.verified(block, seen.born)
+                true
             }
-            Ok(_) => self.doubt(&entry, block, seen.born, None),
+            Ok(false) => self.doubt(&entry, block, seen.born, None),
             Err(e) => self.doubt(&entry, block, seen.born, Some(&e)),
         }
-    }
-
-    /// Reads the whole block of `len` bytes, gives its CRC32C, and what of it is in `range` to `into`.
-    fn read_verifying(
-        &self,
-        file: &OwnedFd,
-        len: usize,
-        range: &Range<u64>,
-        into: &mut [u8],
-    ) -> io::Result<u32> {
-        let start = range.start / CACHE_BLOCK * CACHE_BLOCK;
-        if into.len() == len {
-            read_full(&*self.io, file, into, start)?;
-            return Ok(crc32c(into));
-        }
-        let wanted = (range.start - start) as usize..(range.end - start) as usize;
-        let mut hasher = Hasher::new(ChecksumAlgorithm::Crc32c);
-        let mut chunk = vec![0; VERIFY_CHUNK.min(len)];
-        for at in (0..len).step_by(VERIFY_CHUNK) {
-            let chunk = &mut chunk[..VERIFY_CHUNK.min(len - at)];
-            read_full(&*self.io, file, chunk, start + at as u64)?;
-            hasher.update(chunk);
-            let (from, to) = (wanted.start.max(at), wanted.end.min(at + chunk.len()));
-            if from < to {
-                // copy: a part of a block, once per block and start
-                into[from - wanted.start..to - wanted.start].copy_from_slice(&chunk[from - at..to - at]);
-            }
-        }
-        Ok(hasher.finish().value as u32)
     }
 
     /// A read did not give the block's bytes: unless it left meanwhile, it goes now.
@@ -117,17 +86,63 @@ impl Store {
     }
 }
 
-/// Reads until `into` is full.
-///
-/// # Errors
-/// The system's; `UnexpectedEof` when the file ends before.
-fn read_full(io: &dyn BlockIo, file: &OwnedFd, into: &mut [u8], at: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < into.len() {
-        match io.read_at(file, &mut into[done..], at + done as u64)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            n => done += n,
-        }
+/// A block's bytes in a data file.
+struct BlockOf<'a> {
+    io: &'a dyn BlockIo,
+    file: &'a OwnedFd,
+    /// Where it begins in the file, and how long it is.
+    start: u64,
+    len: u64,
+}
+
+impl BlockOf<'_> {
+    /// Reads `range` of the block into `into`; false when a sector is not what its checksum says.
+    fn read(&self, crcs: &Checksums, range: &Range<u64>, into: &mut [u8]) -> io::Result<bool> {
+        let whole = Sectors::within(range, self.len);
+        let Some(middle) = whole.runs(self.len).first().cloned() else {
+            // One sector in part, or two neighbours.
+            let border = (range.start / SECTOR + 1) * SECTOR;
+            let (head, tail) = into.split_at_mut(border.min(range.end).saturating_sub(range.start) as usize);
+            return Ok(self.read_part(crcs, range.start, head)? && self.read_part(crcs, border, tail)?);
+        };
+        let (head, rest) = into.split_at_mut((middle.start - range.start) as usize);
+        let (body, tail) = rest.split_at_mut((middle.end - middle.start) as usize);
+        self.read_full(body, middle.start)?;
+        let sound = body
+            .chunks(SECTOR as usize)
+            .zip(crcs.iter().skip((middle.start / SECTOR) as usize))
+            .all(|(sector, crc)| crc32c(sector) == *crc);
+        Ok(sound && self.read_part(crcs, range.start, head)? && self.read_part(crcs, middle.end, tail)?)
     }
-    Ok(())
+
+    /// Reads a part of one sector: all of it is compared.
+    fn read_part(&self, crcs: &Checksums, at: u64, into: &mut [u8]) -> io::Result<bool> {
+        if into.is_empty() {
+            return Ok(true);
+        }
+        let n = (at / SECTOR) as usize;
+        let bytes = bytes_of(n, self.len);
+        let mut sector = [0; SECTOR as usize];
+        let sector = &mut sector[..(bytes.end - bytes.start) as usize];
+        self.read_full(sector, bytes.start)?;
+        let from = (at - bytes.start) as usize;
+        let sound = n < SECTORS && crc32c(sector) == crcs[n];
+        into.copy_from_slice(&sector[from..from + into.len()]); // copy: a part of a sector
+        Ok(sound)
+    }
+
+    /// Reads until `into` is full.
+    ///
+    /// # Errors
+    /// The system's; `UnexpectedEof` when the file ends before.
+    fn read_full(&self, into: &mut [u8], at: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.io.read_at(self.file, &mut into[done..], self.start + at + done as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
 }

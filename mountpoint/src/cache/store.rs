@@ -1,17 +1,18 @@
-//! The disk side of the cache: finds and evicts blocks as `file.rs` allows, keeps the accounts. Reading and writing
-//! stand in `read.rs` and `write.rs`.
+//! The disk side of the cache: finds and evicts blocks as `file.rs` allows, and keeps the accounts. `read.rs` and `write.rs` read and
+//! write blocks.
 //!
-//! Nothing here returns an error: what goes wrong is a miss, and `health.rs` hears of it.
+//! Nothing here returns an error: a failure is a miss, and `health.rs` records it.
 
 use std::io;
 
 use super::eviction::{Coldest, allowed, to_free};
-use super::file::{Entry, Leave};
+use super::file::{Entry, FILE_CHARGE, Leave, block_charge};
 use super::format::{Identity, Name, SLOT, slot_at};
 use super::health::{Doing, Health};
 use super::index::{Index, identity};
 use super::io::{BlockIo, How, Kind};
 use super::open_files::OpenFiles;
+use super::sector::Sectors;
 use super::write::write_full;
 use super::{CACHE_BLOCK, Config};
 use crate::clock::Clock;
@@ -42,6 +43,8 @@ pub(super) struct Store {
     pub(super) scope: Arc<str>,
     pub(super) files: OpenFiles,
     names: Box<[Mutex<()>]>,
+    /// One put of a block at a time: two parts of it may come at once, and both are to be kept.
+    pub(super) writing: Box<[Mutex<()>]>,
     /// Counts puts: the time by which blocks are warm or cold.
     pub(super) uses: AtomicU64,
     pub(super) used_bytes: AtomicU64,
@@ -70,6 +73,7 @@ impl Store {
             scope: Arc::from(format!("{}\n{}", config.endpoint, config.bucket).as_str()),
             files: OpenFiles::new(files_max),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
+            writing: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             uses: AtomicU64::new(FIRST_USE),
             used_bytes: AtomicU64::new(0),
             allowed_bytes: AtomicU64::new(config.size_max.unwrap_or(0)),
@@ -90,17 +94,24 @@ impl Store {
         self.used_bytes.load(Relaxed)
     }
 
-    /// Whether the block is thought to be here; a version whose folder is not loaded yet might be.
-    pub(super) fn contains(&self, id: &ObjectId, block: u64) -> bool {
-        let Ok(block) = u32::try_from(block) else { return false };
+    /// Which sectors of the block are thought to be here; of a version whose folder is not loaded yet, any might be.
+    pub(super) fn present(&self, id: &ObjectId, block: u64) -> Sectors {
+        let Ok(block) = u32::try_from(block) else { return Sectors::NONE };
         if self.health.is_off() {
-            return false;
+            return Sectors::NONE;
         }
         let identity = self.identity(id);
         match self.index.get(&identity) {
-            Some(entry) => entry.contains(block),
-            None => !self.is_loaded(|| identity.name()),
+            Some(entry) => entry.present(block),
+            None if self.is_loaded(|| identity.name()) => Sectors::NONE,
+            None => Sectors::ALL,
         }
+    }
+
+    /// Whether a block put now would be kept: the cache is on, its disk is not full, and its limit has room for one.
+    pub(super) fn keeps(&self) -> bool {
+        let least = block_charge(CACHE_BLOCK as usize) + FILE_CHARGE;
+        !self.health.is_off() && !self.health.is_full() && self.allowed_bytes.load(Relaxed) >= least
     }
 
     /// The version in the index, or on disk while the index is being loaded.
@@ -152,9 +163,9 @@ impl Store {
     fn evict(&self, need: u64) -> u64 {
         let mut coldest = Coldest::new(need);
         self.index.for_each(|entry| {
-            entry.for_each_evictable(|block, used| {
+            entry.for_each_evictable(|block, used, charge| {
                 if coldest.wants(used) {
-                    coldest.offer(used, entry.charge(block), (Arc::clone(entry), block));
+                    coldest.offer(used, charge, (Arc::clone(entry), block));
                 }
             });
         });

@@ -54,8 +54,25 @@ fn store(dir: &Path, size_max: Option<u64>) -> Store {
     store
 }
 
+/// Whether anything of a block is thought to be here.
+trait Contains {
+    fn contains(&self, id: &ObjectId, block: BlockIndex) -> bool;
+}
+
+impl<C: BlockCache> Contains for C {
+    fn contains(&self, id: &ObjectId, block: BlockIndex) -> bool {
+        !self.present(id, block).is_empty()
+    }
+}
+
+impl Store {
+    fn contains(&self, id: &ObjectId, block: BlockIndex) -> bool {
+        !self.present(id, block).is_empty()
+    }
+}
+
 fn put(store: &Store, id: &ObjectId, size: u64, block: u64) -> bool {
-    store.write(id, size, block, &content(id, block_range(size, block)))
+    store.write(id, size, block * CACHE_BLOCK, &content(id, block_range(size, block)))
 }
 
 /// Reads a range, and whatever the cache says is there must be the object's bytes.

@@ -1,14 +1,16 @@
-//! A block on its way in: room made for it, the version's files made, data and then its slot written.
+//! Sectors of a block on their way in: room made for them, the version's files made, data and then its slot written.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use super::CACHE_BLOCK;
-use super::file::{Entry, FILE_CHARGE, block_charge};
+use super::file::{Claim, Entry, FILE_CHARGE, block_charge};
 use super::format::{Header, OBJECT_MAX, block_len, crc32c, encode_header, encode_slot, slot_at};
 use super::health::Doing;
 use super::index::Owner;
 use super::io::{BlockIo, How, Kind};
+use super::sector::{Sectors, bytes_of};
 use super::store::Store;
 use crate::object::ObjectId;
 use crate::sync::Arc;
@@ -18,12 +20,15 @@ use crate::sync::atomic::Ordering::Relaxed;
 const SPACE_EVERY: u64 = 64;
 
 impl Store {
-    /// Writes a block; false when it was not: it is here already, there is no room, the disk failed.
-    pub(super) fn write(&self, id: &ObjectId, object_size: u64, block: u64, bytes: &[u8]) -> bool {
+    /// Writes what `bytes`, which stand at `offset` of the object and within one block, hold of whole sectors. False when
+    /// nothing was: it is here already, there is no room, the disk failed.
+    pub(super) fn write(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: &[u8]) -> bool {
         let identity = self.identity(id);
-        let fits =
-            object_size <= OBJECT_MAX && !bytes.is_empty() && block_len(object_size, block) == bytes.len();
-        let Ok(block) = u32::try_from(block) else { return false };
+        let index = offset / CACHE_BLOCK;
+        let (start, len) = (offset - index * CACHE_BLOCK, block_len(object_size, index) as u64);
+        let sectors = Sectors::within(&(start..start + bytes.len() as u64), len);
+        let fits = object_size <= OBJECT_MAX && start + bytes.len() as u64 <= len && !sectors.is_empty();
+        let Ok(block) = u32::try_from(index) else { return false };
         if !fits || !identity.fits() || self.health.is_off() || self.health.is_full() {
             return false;
         }
@@ -31,18 +36,19 @@ impl Store {
         if now.is_multiple_of(SPACE_EVERY) {
             self.look_at_space();
         }
-        let charge = block_charge(bytes.len());
+        let charge = block_charge(sectors.len(len) as usize);
         if !self.make_room(charge + FILE_CHARGE) {
             return false;
         }
-        let done = self.write_charged(id, object_size, block, bytes, now);
-        let kept = match &done {
-            Ok(Wrote { new_file, kept }) => u64::from(*new_file) * FILE_CHARGE + u64::from(*kept) * charge,
+        let piece = Piece { block, start, len, sectors, bytes };
+        let done = self.write_charged(id, object_size, &piece, now);
+        let used = match &done {
+            Ok(Wrote { new_file, kept }) => u64::from(*new_file) * FILE_CHARGE + kept.unwrap_or(0),
             Err(_) => 0,
         };
-        self.used_bytes.fetch_sub(charge + FILE_CHARGE - kept, Relaxed);
+        self.used_bytes.fetch_sub(charge + FILE_CHARGE - used, Relaxed);
         match done {
-            Ok(wrote) => wrote.kept,
+            Ok(wrote) => wrote.kept.is_some(),
             Err(e) => {
                 self.health.failure(Doing::Writing, &e);
                 self.look_at_space();
@@ -55,49 +61,57 @@ impl Store {
         &self,
         id: &ObjectId,
         object_size: u64,
-        block: u32,
-        bytes: &[u8],
+        piece: &Piece<'_>,
         now: u64,
     ) -> io::Result<Wrote> {
         let (entry, new_file) = self.find_or_create(id, object_size, now)?;
-        let Some(entry) = entry else { return Ok(Wrote { new_file, kept: false }) };
+        let Some(entry) = entry else { return Ok(Wrote { new_file, kept: None }) };
         if entry.object_size != object_size {
             self.metrics.cache_corrupt.inc();
             self.remove(&entry);
-            return Ok(Wrote { new_file, kept: false });
+            return Ok(Wrote { new_file, kept: None });
         }
-        let crc = crc32c(bytes);
-        if !entry.claim(block, crc, now) {
-            return Ok(Wrote { new_file, kept: false });
+        let _one =
+            self.writing[(usize::from(entry.name[1]) + piece.block as usize) % self.writing.len()].lock();
+        let Some(mut claim) = entry.claim(piece.block, piece.sectors, now) else {
+            return Ok(Wrote { new_file, kept: None });
+        };
+        for n in claim.new.numbers() {
+            claim.crcs[n] = crc32c(piece.of(&bytes_of(n, piece.len)));
         }
-        let result = self.write_claimed(&entry, block, crc, bytes);
-        entry.wrote(block, result.is_ok());
+        let result = self.write_claimed(&entry, piece, &claim);
+        let charge = claim.charge;
+        entry.wrote(piece.block, result.is_ok().then_some(claim));
         match result {
             Ok(()) => {
                 self.health.success();
-                Ok(Wrote { new_file, kept: true })
+                Ok(Wrote { new_file, kept: Some(charge) })
             }
             Err(e) => {
                 self.health.failure(Doing::Writing, &e);
                 self.look_at_space();
                 self.unlink_if(&entry, Entry::leave_empty);
-                Ok(Wrote { new_file, kept: false })
+                Ok(Wrote { new_file, kept: None })
             }
         }
     }
 
-    /// Data first, then its slot: a crash between the two leaves a block that is not here.
-    fn write_claimed(&self, entry: &Arc<Entry>, block: u32, crc: u32, bytes: &[u8]) -> io::Result<()> {
-        let at = u64::from(block) * CACHE_BLOCK;
+    /// Data first, then its slot: a crash between the two leaves sectors that are not here.
+    fn write_claimed(&self, entry: &Arc<Entry>, piece: &Piece<'_>, claim: &Claim) -> io::Result<()> {
+        let at = u64::from(piece.block) * CACHE_BLOCK;
         let data = self.io.open(&entry.name, Kind::Data, How::Write)?;
-        let written = write_full(&*self.io, &data, bytes, at).and_then(|()| {
+        let runs = claim.new.runs(piece.len);
+        let mut to_data = runs.iter().map(|run| write_full(&*self.io, &data, piece.of(run), at + run.start));
+        let written = to_data.try_for_each(|run| run).and_then(|()| {
             let meta = self.io.open(&entry.name, Kind::Meta, How::Write)?;
-            let slot = encode_slot(&entry.name, block, crc, bytes.len());
-            write_full(&*self.io, &meta, &slot, slot_at(entry.slots_at, block))
+            let slot = encode_slot(&entry.name, piece.block, &claim.crcs, claim.present, piece.len as usize);
+            write_full(&*self.io, &meta, &slot, slot_at(entry.slots_at, piece.block))
         });
         if written.is_err() {
             // What was written is in nobody's account. If this fails too, it is found by its CRC and taken again.
-            let _ = self.io.punch(&data, at, bytes.len() as u64);
+            for run in runs {
+                let _ = self.io.punch(&data, at + run.start, run.end - run.start);
+            }
         }
         written
     }
@@ -139,10 +153,29 @@ impl Store {
     }
 }
 
+/// What is to be written of a block.
+struct Piece<'a> {
+    block: u32,
+    /// Where `bytes` begin in the block, and how long the block is.
+    start: u64,
+    len: u64,
+    /// The sectors that `bytes` hold as a whole.
+    sectors: Sectors,
+    bytes: &'a [u8],
+}
+
+impl Piece<'_> {
+    /// The bytes of a range of the block.
+    fn of(&self, range: &Range<u64>) -> &[u8] {
+        &self.bytes[(range.start - self.start) as usize..(range.end - self.start) as usize]
+    }
+}
+
 /// What became of a put.
 struct Wrote {
     new_file: bool,
-    kept: bool,
+    /// What it takes on disk now, if it is there.
+    kept: Option<u64>,
 }
 
 /// Writes all of `bytes`, however many calls it takes.

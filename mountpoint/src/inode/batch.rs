@@ -1,4 +1,4 @@
-//! Entries of a listing as they are kept: two allocations per page, 40 bytes and the text per entry.
+//! Stored entries of a listing: two allocations per page, 40 bytes and the text per entry.
 
 use std::time::{Instant, SystemTime};
 

@@ -1,4 +1,4 @@
-//! Making and removing names.
+//! Creates and removes names.
 
 use std::ffi::OsStr;
 use std::sync::Arc as StdArc;
@@ -7,7 +7,20 @@ use super::error::{Error, ErrorKind, Result};
 use super::lookup::parse;
 use super::open::touched;
 use super::state::{Directory, Node, Phase, Place};
+use super::tree::stale;
 use super::{Found, InodeNo, InodeTable};
+
+/// What became of a name that was to be removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unlinked {
+    /// It is gone.
+    Gone,
+    /// It has a writer: give that handle up and ask again, or refuse.
+    Busy {
+        /// As named in `open_write`.
+        writer: u64,
+    },
+}
 
 impl InodeTable {
     /// Makes a directory, here only: S3 has it once a file below it is stored. Counts one kernel reference.
@@ -34,7 +47,7 @@ impl InodeTable {
         };
         let mut tree = self.0.tree.lock();
         let (key, directory) = tree.directory(held.ino)?;
-        let holds = !directory.locals.is_empty() || !directory.children.is_empty();
+        let holds = !directory.locals.is_empty() || directory.children > 0;
         let refusal = match tree.inode(held.ino).map(|inode| inode.place) {
             Some(Place::Local) if !holds => None,
             Some(Place::Local) => Some(ErrorKind::NotEmpty),
@@ -54,17 +67,15 @@ impl InodeTable {
 
     fn is_known_directory(&self, parent: InodeNo, name: &str) -> bool {
         let tree = self.0.tree.lock();
-        let child = tree.directory(parent).ok().and_then(|(_, directory)| directory.children.get(name));
-        child.is_some_and(|&ino| tree.directory(ino).is_ok())
+        tree.child(parent, name).is_some_and(|ino| tree.directory(ino).is_ok())
     }
 
     /// Removes a file: the object, or what was made here and never written. The name is gone when this returns;
     /// readers that have it open may go on or fail.
     ///
     /// # Errors
-    /// `NotPermitted`: deleting is not allowed, or the file is being written; `IsADirectory`; `Remote`: S3 did not delete;
-    /// those of `lookup`.
-    pub async fn unlink(&self, parent: InodeNo, name: &OsStr, allow_delete: bool) -> Result<()> {
+    /// `NotPermitted`: deleting is not allowed; `IsADirectory`; `Remote`: S3 did not delete; those of `lookup`.
+    pub async fn unlink(&self, parent: InodeNo, name: &OsStr, allow_delete: bool) -> Result<Unlinked> {
         let name = parse(name)?;
         let refuse = |why| Err(Error::new(ErrorKind::NotPermitted(why), name));
         if !allow_delete {
@@ -73,30 +84,30 @@ impl InodeTable {
         let held = self.hold(parent, name).await?;
         let key = {
             let mut tree = self.0.tree.lock();
-            let (key, file) = tree.file_mut(held.ino)?;
-            match file.phase {
-                Phase::Writing { .. } => return refuse("is being written; close it first"),
-                Phase::Stored => Some(key.clone()),
+            let phase = tree.file_mut(held.ino)?.phase;
+            match phase {
+                Phase::Writing { writer, .. } => return Ok(Unlinked::Busy { writer }),
+                Phase::Stored => Some(tree.key(held.ino).ok_or_else(|| stale(held.ino))?),
                 Phase::New { .. } => {
                     tree.detach(held.ino);
                     None
                 }
             }
         };
-        let Some(key) = key else { return Ok(()) };
+        let Some(key) = key else { return Ok(Unlinked::Gone) };
         let deleted = self.0.client.delete_object(&key).await;
         deleted.map_err(|error| Error::new(ErrorKind::Remote(StdArc::new(error)), key.as_str()))?;
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
         match tree.file_mut(held.ino) {
             // Opened for writing while S3 deleted: the writer makes it anew.
-            Ok((_, file)) if file.is_local() => {
+            Ok(file) if file.is_local() => {
                 file.stored = None;
                 touched(&mut tree, held.ino, false);
             }
             _ => {
-                // Whichever version was found meanwhile: the name is gone for whoever asked before now.
-                let child = tree.directory(parent).ok().and_then(|(_, d)| d.children.get(name).copied());
+                // Whichever version was found meanwhile: the name is gone for every earlier request.
+                let child = tree.child(parent, name);
                 if let Some(ino) = child.filter(|&ino| tree.directory(ino).is_err()) {
                     tree.detach(ino);
                 }
@@ -104,7 +115,7 @@ impl InodeTable {
                 tree.removed_below(parent, now);
                 let keep = tree.ttl.missing().max(super::FRESH);
                 let taken = tree.directory(parent).map_or(true, |(_, directory)| {
-                    directory.children.contains_key(name) || directory.locals.contains_key(name)
+                    tree.child(parent, name).is_some() || directory.locals.contains_key(name)
                 });
                 if !taken {
                     tree.missing.insert(parent, name, now, keep);
@@ -112,6 +123,6 @@ impl InodeTable {
             }
         }
         drop(tree);
-        Ok(())
+        Ok(Unlinked::Gone)
     }
 }

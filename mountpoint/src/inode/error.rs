@@ -1,4 +1,4 @@
-//! What can go wrong with a name.
+//! Errors of names.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How long an answer of S3 may be repeated, and which names are known to be absent.
+//! How long an answer of S3 holds, and which names are known to be absent.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub enum Ttl {
 }
 
 /// `Minimal`, for files.
-pub(super) const MINIMAL_FILE: Duration = Duration::from_millis(100);
+const MINIMAL_FILE: Duration = Duration::from_millis(100);
 /// `Minimal`, for directories.
 pub(super) const MINIMAL_DIRECTORY: Duration = Duration::from_secs(1);
 /// "For ever": a century, which every clock and the kernel can still add.

@@ -1,4 +1,4 @@
-//! Identical lookups under way are one request; one that a change here overtook counts for nobody.
+//! Identical lookups in flight share one request. After a local change of the name, no lookup uses the answer of an earlier request.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,7 +30,7 @@ pub(super) struct Flight {
     pub(super) asked: u64,
     /// Whether something happened to the name since. Read and set under the tree's lock.
     overtaken: AtomicBool,
-    /// Who waits for it.
+    /// The lookups that wait for it.
     takers: AtomicU64,
 }
 
@@ -61,7 +61,7 @@ impl Flights {
         Some(Seat { flight: entry.flight.clone(), answer })
     }
 
-    /// Starts a flight; `landed` runs once, when it has its answer or nobody waits any more.
+    /// Starts a flight; `landed` runs once, when it has its answer or no lookup waits any more.
     pub(super) fn start(
         &mut self,
         parent: InodeNo,

@@ -1,8 +1,9 @@
-//! Lookup and getattr: from memory where it may be, else by asking S3 once for all who ask the same.
+//! Lookup and getattr: from memory while it is valid, otherwise by one request to S3 for all identical lookups.
 
 use std::ffi::OsStr;
 use std::sync::Arc as StdArc;
 
+use super::compact::Moment;
 use super::error::{Error, ErrorKind, Result};
 use super::flight::Seat;
 use super::path::{self, BadName};
@@ -117,7 +118,7 @@ impl InodeTable {
         let current = match &inode.node {
             // A directory's attributes never change; whether it is there is the entry's question.
             Node::Directory(_) => true,
-            // Whoever has it open sees the version that is open, to the end.
+            // An open handle sees its version to the end.
             Node::File(file) => file.is_local() || file.readers > 0 || inode.place == Place::Nowhere,
         };
         (current || !stat.valid_for.is_zero()).then_some(Ok(stat))
@@ -142,8 +143,7 @@ impl InodeTable {
         let (key, asked) = {
             let mut tree = self.0.tree.lock();
             let asked = tree.event();
-            let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;
-            (inode.key.clone(), asked)
+            (tree.key(ino).ok_or_else(|| stale(ino))?, asked)
         };
         let meta = remote::head(&*self.0.client, &key)
             .await
@@ -180,8 +180,8 @@ pub(super) fn take(tree: &mut Tree, ino: InodeNo, fresh: bool) -> Result<()> {
     let inode = tree.inode_mut(ino)?;
     inode.lookups += 1;
     if let Node::File(file) = &mut inode.node {
-        let confirmed = file.stored.as_ref().and_then(|(_, confirmed)| *confirmed);
-        file.fresh = confirmed.filter(|_| fresh && strict && !file.is_local());
+        let confirmed = file.stored.as_ref().and_then(|stored| stored.confirmed());
+        file.fresh = confirmed.filter(|_| fresh && strict && !file.is_local()).map(Moment::of);
     }
     Ok(())
 }

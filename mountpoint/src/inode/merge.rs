@@ -1,11 +1,11 @@
 //! Pages of a listing and local names, merged into one order without doubles. Pure.
 //!
-//! S3 sends keys in byte order, and a directory counts with its `/`: `a`, `a-b`, `a/`. Whether the file `a` is hidden by
-//! a directory `a` is therefore only known once the listing has passed `a/`, perhaps pages later. So a file waits until
-//! then, and entries leave in the order of name + `/`. The files that wait are prefixes of each other: at most 255.
+//! S3 sends keys in byte order, and a directory counts with its `/`: `a`, `a-b`, `a/`. Whether a directory `a` hides the file `a` is
+//! therefore only known once the listing has passed `a/`, perhaps pages later. A file waits until then, and entries leave in
+//! the order of name + `/`. The waiting files are prefixes of each other: at most 255.
 //!
-//! A store that sends pages out of order is survived: from the first such page on, every name that went out is remembered,
-//! and only new ones go out.
+//! If a store sends pages out of order, the merge remembers every name it has returned from the first such page on, and returns only new
+//! names.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;

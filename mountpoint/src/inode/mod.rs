@@ -1,16 +1,16 @@
 //! The tree of names over a flat bucket.
 //!
-//! Enters: a directory's inode number and a name, the kernel's references, what an upload stored. Leaves: inode numbers
-//! and what stat shows of them, the object version to read, the key to write, the entries of a directory.
+//! Enters: a directory's inode number and a name, the kernel's references, the result of an upload. Leaves: inode numbers
+//! and their attributes, the object version to read, the key to write, the entries of a directory.
 //! It knows S3 through [`ObjectClient`] and time through [`Clock`]. It never holds a file handle, never
 //! reads or writes contents, and knows neither FUSE nor errno.
 //!
-//! An inode is a name at one version: when S3 has another ETag or kind under the name, the name gets another number,
-//! so that no page of the kernel's is ever of two versions. A remote directory precedes a local entry, which precedes
-//! a remote file.
+//! An inode is a name at one version. When S3 has another ETag or kind under the name, the name gets another number, so that no page in
+//! the kernel's cache mixes two versions. A remote directory wins over a local entry, and a local entry over a remote file.
 
 mod batch;
 mod change;
+mod compact;
 mod error;
 mod expiry;
 mod flight;
@@ -29,6 +29,7 @@ mod tests;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+pub use change::Unlinked;
 pub use error::{Error, ErrorKind, Result};
 pub use expiry::Ttl;
 pub use open::{OpenRead, OpenWrite};
@@ -167,9 +168,19 @@ impl InodeTable {
         self.0.tree.lock().inode(ino).is_some_and(|inode| inode.place == state::Place::Local)
     }
 
+    /// The handle that writes it, as named in `open_write`, while there is one.
+    pub fn writer_of(&self, ino: InodeNo) -> Option<u64> {
+        match &self.0.tree.lock().inode(ino)?.node {
+            state::Node::File(state::File { phase: state::Phase::Writing { writer, .. }, .. }) => {
+                Some(*writer)
+            }
+            _ => None,
+        }
+    }
+
     /// The key of an inode, for logs; a directory's ends in `/`. `None` when the inode is gone.
     pub fn key_of(&self, ino: InodeNo) -> Option<ObjectKey> {
-        self.0.tree.lock().inode(ino).map(|inode| inode.key.clone())
+        self.0.tree.lock().key(ino)
     }
 
     /// How many inodes live.

@@ -1,4 +1,4 @@
-//! Opening, and what becomes of an inode while it is written.
+//! Opens files, and tracks the state of an inode while it is written.
 
 use super::error::{Error, ErrorKind, Result};
 use super::expiry::left;
@@ -74,7 +74,7 @@ impl InodeTable {
             Some(inode) => inode.place,
             None => return Some(Err(stale(ino))),
         };
-        let (key, file) = match tree.file_mut(ino) {
+        let file = match tree.file_mut(ino) {
             Ok(file) => file,
             Err(error) => return Some(Err(error)),
         };
@@ -82,10 +82,10 @@ impl InodeTable {
             return Some(open_now(&mut tree, ino));
         }
         if place == Place::Nowhere {
-            return Some(Err(Error::new(ErrorKind::Stale, key.as_str())));
+            return Some(Err(Error::new(ErrorKind::Stale, tree.name_for_errors(ino))));
         }
-        let confirmed = file.stored.as_ref().and_then(|(_, confirmed)| *confirmed);
-        let fresh = file.fresh.take().is_some_and(|since| !left(FRESH, since, now).is_zero());
+        let confirmed = file.stored.as_ref().and_then(|stored| stored.confirmed());
+        let fresh = file.fresh.take().is_some_and(|since| !left(FRESH, since.instant(), now).is_zero());
         let known = fresh || confirmed.is_some_and(|since| !left(trust, since, now).is_zero());
         known.then(|| open_now(&mut tree, ino))
     }
@@ -93,7 +93,7 @@ impl InodeTable {
     /// A read handle is closed.
     pub fn close_read(&self, ino: InodeNo) {
         let mut tree = self.0.tree.lock();
-        if let Ok((_, file)) = tree.file_mut(ino) {
+        if let Ok(file) = tree.file_mut(ino) {
             file.close_read();
             tree.drop_if_idle(ino);
         }
@@ -108,12 +108,11 @@ impl InodeTable {
         let modified = self.0.clock.wall();
         let mut tree = self.0.tree.lock();
         let place = tree.inode(ino).ok_or_else(|| stale(ino))?.place;
-        let (key, file) = tree.file_mut(ino)?;
-        let key = key.clone();
-        if place == Place::Nowhere {
-            return Err(Error::new(ErrorKind::Stale, key.as_str()));
-        }
-        match file.open_write(writer, wish, modified) {
+        tree.file_mut(ino)?;
+        let Some(key) = tree.key(ino).filter(|_| place != Place::Nowhere) else {
+            return Err(Error::new(ErrorKind::Stale, tree.name_for_errors(ino)));
+        };
+        match tree.file_mut(ino)?.open_write(writer, wish, modified) {
             Err(Refusal::Busy { writer }) => Ok(OpenWrite::Busy { writer }),
             Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
             Ok(exists_remotely) => {
@@ -127,7 +126,7 @@ impl InodeTable {
     /// What stat shows of a file that is being written: `size` bytes so far.
     pub fn written(&self, ino: InodeNo, size: u64) {
         let modified = self.0.clock.wall();
-        if let Ok((_, file)) = self.0.tree.lock().file_mut(ino) {
+        if let Ok(file) = self.0.tree.lock().file_mut(ino) {
             file.written(size, modified);
         }
     }
@@ -136,8 +135,8 @@ impl InodeTable {
     pub fn commit_write(&self, ino: InodeNo, meta: ObjectMeta) {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
-        let Ok((_, file)) = tree.file_mut(ino) else { return };
-        file.commit(meta, now);
+        let Ok(file) = tree.file_mut(ino) else { return };
+        file.commit(&meta, now);
         touched(&mut tree, ino, false);
         hang_stored(&mut tree, ino);
         if let Some(parent) = tree.inode(ino).map(|inode| inode.parent) {
@@ -150,7 +149,7 @@ impl InodeTable {
     /// has, which the next open asks.
     pub fn abandon_write(&self, ino: InodeNo) {
         let mut tree = self.0.tree.lock();
-        let Ok((_, file)) = tree.file_mut(ino) else { return };
+        let Ok(file) = tree.file_mut(ino) else { return };
         if file.abandon() {
             touched(&mut tree, ino, false);
             hang_stored(&mut tree, ino);
@@ -191,7 +190,7 @@ impl InodeTable {
             return Err(Error::new(ErrorKind::Stale, name));
         }
         let (key, directory) = tree.directory(parent)?;
-        if directory.locals.contains_key(name) || directory.children.contains_key(name) {
+        if directory.locals.contains_key(name) || tree.child(parent, name).is_some() {
             return Err(exists());
         }
         if path::file_key(key, name).is_none() || path::directory_key(key, name).is_none() {
@@ -210,15 +209,15 @@ impl InodeTable {
         let now = self.0.clock.now();
         let tree = self.0.tree.lock();
         let (_, directory) = tree.directory(parent)?;
-        let taken = directory.locals.contains_key(name) || directory.children.contains_key(name);
+        let taken = directory.locals.contains_key(name) || tree.child(parent, name).is_some();
         Ok(!taken && tree.missing.contains(parent, name, now, FRESH))
     }
 }
 
 fn open_now(tree: &mut Tree, ino: InodeNo) -> Result<OpenRead> {
-    let (key, file) = tree.file_mut(ino)?;
-    let key = key.clone();
-    match file.open_read() {
+    tree.file_mut(ino)?;
+    let Some(key) = tree.key(ino) else { return Err(stale(ino)) };
+    match tree.file_mut(ino)?.open_read() {
         Ok((meta, keep_cache)) => {
             Ok(OpenRead::Object { id: ObjectId { key, etag: meta.etag }, size: meta.size, keep_cache })
         }
@@ -241,9 +240,7 @@ pub(super) fn touched(tree: &mut Tree, ino: InodeNo, removed: bool) {
 fn hang_stored(tree: &mut Tree, ino: InodeNo) {
     let Some(inode) = tree.inode(ino) else { return };
     debug_assert!(matches!(&inode.node, Node::File(file) if file.phase == Phase::Stored));
-    let hidden = tree.directory(inode.parent).is_ok_and(|(_, directory)| {
-        let there = directory.children.get(&inode.name);
-        there.is_some_and(|&there| tree.directory(there).is_ok())
-    });
+    let there = tree.child(inode.parent, &inode.name);
+    let hidden = there.is_some_and(|there| tree.directory(there).is_ok());
     tree.place(ino, if hidden { Place::Nowhere } else { Place::Remote });
 }

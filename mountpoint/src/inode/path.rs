@@ -1,8 +1,7 @@
-//! Keys and names: which key a name means, and which name a key is shown by. Pure.
+//! Maps names to keys, and keys to names. Pure.
 //!
-//! A directory's key ends in `/` (the root's is the mount's prefix, which may be empty); a name is one component. The way
-//! back is the same rule read from the other side, so that no two keys share a path and no key of a directory's listing
-//! leads outside that directory.
+//! A directory's key ends in `/` (the root's is the mount's prefix, which may be empty); a name is one component. One rule defines both
+//! directions, so no two keys share a path, and no key of a directory's listing leads outside that directory.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -96,10 +95,14 @@ pub(super) fn parse(name: &OsStr) -> Result<&str, BadName> {
     Ok(name)
 }
 
+/// Whether the key of the file `name` in a directory is one that S3 stores.
+pub(super) fn file_key_fits(directory: &ObjectKey, name: &str) -> bool {
+    directory.as_str().len() + name.len() <= ObjectKey::LEN_MAX
+}
+
 /// The key of the file `name` in a directory; `None` when it would be longer than S3 stores.
 pub(super) fn file_key(directory: &ObjectKey, name: &str) -> Option<ObjectKey> {
-    let directory = directory.as_str();
-    (directory.len() + name.len() <= ObjectKey::LEN_MAX).then(|| ObjectKey::new([directory, name].concat()))
+    file_key_fits(directory, name).then(|| ObjectKey::new([directory.as_str(), name].concat()))
 }
 
 /// The key of the directory `name` in a directory, with its `/`; `None` when no key could begin so.

@@ -1,7 +1,7 @@
-//! Listing a directory: pages fetched one ahead, merged with what is local, kept so that every offset stays good.
+//! Lists a directory: fetches pages one ahead, merges them with local entries, and keeps them so that every offset stays valid.
 //!
-//! Today one page follows the other by its token. A listing in parallel by key range would put other pages into `Run`
-//! in the same order: nothing else here knows where they come from.
+//! Today each page is requested by the token of the page before. A parallel listing by key range would put its pages into `Run` in the
+//! same order; no other code here depends on their source.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -154,11 +154,11 @@ impl InodeTable {
 /// The inode for an entry; one that hangs nowhere when the entry is outdated, so that the kernel looks up again.
 fn remember(tree: &mut Tree, parent: InodeNo, entry: &DirEntry) -> Option<InodeNo> {
     let Source::Page { batch, index } = &entry.source else {
-        return tree.inode(entry.ino).map(|inode| inode.key.clone()).map(|_| entry.ino);
+        return tree.inode(entry.ino).map(|_| entry.ino);
     };
     let name = batch.name(*index);
     let (_, directory) = tree.directory(parent).ok()?;
-    let child = directory.children.get(name).copied();
+    let child = tree.child(parent, name);
     let local = directory.locals.get(name).copied();
     let outdated = directory.changes.since(name, batch.asked).is_some();
     let newer = child.is_some_and(|ino| tree.inode(ino).is_some_and(|inode| inode.learned > batch.asked));
@@ -168,7 +168,7 @@ fn remember(tree: &mut Tree, parent: InodeNo, entry: &DirEntry) -> Option<InodeN
         return Some(ino);
     }
     let node = match batch.meta(*index) {
-        Some(meta) => Node::File(File::stored(meta, batch.arrived, batch.arrived)),
+        Some(meta) => Node::File(File::stored(&meta, batch.arrived, batch.arrived)),
         None => Node::Directory(Box::new(Directory::new(batch.arrived))),
     };
     let hidden = local.is_some() && batch.is_file(*index);
@@ -348,7 +348,7 @@ fn shown(
     if let Some(ino) = batch.local(index) {
         return of_inode(ino);
     }
-    let child = directory.children.get(name).copied();
+    let child = tree.child(parent, name);
     if let Some(ino) = child
         && tree.inode(ino).is_some_and(|inode| inode.learned > batch.asked)
     {
@@ -369,10 +369,9 @@ fn shown(
         let valid_for = left(tree.ttl.file(), batch.arrived, now);
         let stat = Stat { kind: Kind::File, size, modified, readable, valid_for };
         let is_same = child.is_some_and(|ino| match tree.inode(ino).map(|inode| &inode.node) {
-            Some(Node::File(file)) => file
-                .stored
-                .as_ref()
-                .is_some_and(|(meta, _)| meta.size == size && meta.etag.matches(batch.etag(index))),
+            Some(Node::File(file)) => {
+                file.stored.as_ref().is_some_and(|stored| stored.is_version(size, batch.etag(index)))
+            }
             _ => false,
         });
         (stat, is_same)

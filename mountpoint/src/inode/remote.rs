@@ -1,4 +1,4 @@
-//! What S3 says about one name: HEAD for the file, LIST for the directory, both at once only when neither is known.
+//! Asks S3 about one name: HEAD for the file, LIST for the directory, both at once only when neither is known.
 
 use std::sync::Arc;
 

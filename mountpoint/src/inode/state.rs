@@ -1,9 +1,10 @@
-//! One inode, and what may happen to it. Pure: time and numbers come in as values.
+//! One inode and its transitions. Pure: time and numbers come in as values.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Instant, SystemTime};
 
 use super::InodeNo;
+use super::compact::{Moment, Stored};
 use super::error::ErrorKind;
 use super::readdir::Listed;
 use crate::object::{ObjectKey, ObjectMeta};
@@ -11,8 +12,6 @@ use crate::object::{ObjectKey, ObjectMeta};
 /// One inode: a name at one version.
 #[derive(Debug)]
 pub(super) struct Inode {
-    /// Its key; a directory's ends in `/` (the root's is the prefix).
-    pub(super) key: ObjectKey,
     /// Last component of the path; empty for the root.
     pub(super) name: Box<str>,
     /// Where it was found.
@@ -45,8 +44,10 @@ pub(super) enum Node {
 
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// What S3 is known to have, as long as an inode for it lives.
-    pub(super) children: HashMap<Box<str>, InodeNo>,
+    /// Its key, which ends in `/` (the root's is the prefix).
+    pub(super) key: ObjectKey,
+    /// How many inodes live of what S3 is known to have in it; [`super::tree::Tree::child`] finds them.
+    pub(super) children: usize,
     /// What was made here.
     pub(super) locals: BTreeMap<Box<str>, InodeNo>,
     /// When S3 was last seen to have keys below it, or to have none for a local one; `None` when the last one may be gone.
@@ -60,9 +61,11 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    /// The key is given where it is hung.
     pub(super) fn new(checked: Instant) -> Self {
         Self {
-            children: HashMap::new(),
+            key: ObjectKey::new(""),
+            children: 0,
             locals: BTreeMap::new(),
             checked: Some(checked),
             listings: 0,
@@ -124,15 +127,15 @@ impl Changes {
 
 #[derive(Debug)]
 pub(super) struct File {
-    /// What S3 has, and when it last said so; `None` in the time: not to be believed any more.
-    pub(super) stored: Option<(ObjectMeta, Option<Instant>)>,
+    /// What S3 has, and when it last said so.
+    pub(super) stored: Option<Stored>,
     /// When S3 last had no directory of that name.
-    pub(super) checked: Instant,
+    pub(super) checked: Moment,
     pub(super) phase: Phase,
     /// Open read handles.
     pub(super) readers: u32,
     /// When S3 answered a lookup that no open, stat or second lookup has used yet.
-    pub(super) fresh: Option<Instant>,
+    pub(super) fresh: Option<Moment>,
     /// Whether the kernel's pages may be of what stood here before our own write.
     pub(super) pages_stale: bool,
 }
@@ -173,7 +176,7 @@ impl File {
     pub(super) fn new(checked: Instant, modified: SystemTime) -> Self {
         Self {
             stored: None,
-            checked,
+            checked: Moment::of(checked),
             phase: Phase::New { modified },
             readers: 0,
             fresh: None,
@@ -182,10 +185,10 @@ impl File {
     }
 
     /// One that S3 has.
-    pub(super) fn stored(meta: ObjectMeta, confirmed: Instant, checked: Instant) -> Self {
+    pub(super) fn stored(meta: &ObjectMeta, confirmed: Instant, checked: Instant) -> Self {
         Self {
-            stored: Some((meta, Some(confirmed))),
-            checked,
+            stored: Some(Stored::new(meta, Some(confirmed))),
+            checked: Moment::of(checked),
             phase: Phase::Stored,
             readers: 0,
             fresh: None,
@@ -202,7 +205,7 @@ impl File {
     pub(super) fn open_read(&mut self) -> Result<(ObjectMeta, bool), Refusal> {
         let meta = match (&self.phase, &self.stored) {
             (Phase::Writing { writer, .. }, _) => return Err(Refusal::Busy { writer: *writer }),
-            (Phase::Stored, Some((meta, _))) => meta.clone(),
+            (Phase::Stored, Some(stored)) => stored.meta(),
             (Phase::New { .. } | Phase::Stored, _) => {
                 return Err(Refusal::Error(ErrorKind::NotPermitted(
                     "was made here and has not been written yet",
@@ -261,8 +264,8 @@ impl File {
     }
 
     /// The upload is complete.
-    pub(super) fn commit(&mut self, meta: ObjectMeta, now: Instant) {
-        self.stored = Some((meta, Some(now)));
+    pub(super) fn commit(&mut self, meta: &ObjectMeta, now: Instant) {
+        self.stored = Some(Stored::new(meta, Some(now)));
         self.phase = Phase::Stored;
     }
 
@@ -272,8 +275,8 @@ impl File {
             return true;
         }
         self.phase = Phase::Stored;
-        if let Some((_, confirmed)) = &mut self.stored {
-            *confirmed = None;
+        if let Some(stored) = &mut self.stored {
+            stored.doubt();
         }
         self.stored.is_some()
     }
@@ -296,10 +299,19 @@ mod tests {
     }
 
     fn stored() -> File {
-        File::stored(meta(1), Instant::now(), Instant::now())
+        File::stored(&meta(1), Instant::now(), Instant::now())
     }
 
     const OVERWRITE: WriteWish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+
+    #[test]
+    fn an_inode_is_small() {
+        assert!(
+            size_of::<Inode>() <= 160,
+            "{} bytes, and so many are held of every name",
+            size_of::<Inode>()
+        );
+    }
 
     #[test]
     fn replacing_an_object_names_what_would_allow_it() {
@@ -321,7 +333,7 @@ mod tests {
         assert!(file.open_read().unwrap().1);
         file.close_read();
         file.open_write(1, OVERWRITE, SystemTime::UNIX_EPOCH).unwrap();
-        file.commit(meta(2), Instant::now());
+        file.commit(&meta(2), Instant::now());
         assert!(!file.open_read().unwrap().1);
         assert!(file.open_read().unwrap().1);
     }
@@ -329,7 +341,7 @@ mod tests {
     #[test]
     fn an_archived_object_is_not_opened() {
         let mut file =
-            File::stored(ObjectMeta { readable: false, ..meta(1) }, Instant::now(), Instant::now());
+            File::stored(&ObjectMeta { readable: false, ..meta(1) }, Instant::now(), Instant::now());
         assert!(matches!(file.open_read(), Err(Refusal::Error(ErrorKind::Archived))));
         assert_eq!(file.readers, 0);
     }
@@ -373,7 +385,7 @@ mod tests {
                     }
                     3 if writing => {
                         version += 1;
-                        file.commit(meta(version), now);
+                        file.commit(&meta(version), now);
                         there = true;
                     }
                     4 if writing => {
@@ -386,7 +398,7 @@ mod tests {
                 }
                 let is_written = matches!(file.phase, Phase::Writing { .. });
                 prop_assert!(file.readers == 0 || !is_written);
-                prop_assert_eq!(file.stored.as_ref().map(|(m, _)| m.size), there.then_some(version));
+                prop_assert_eq!(file.stored.as_ref().map(|stored| stored.size), there.then_some(version));
             }
         }
     }

@@ -1,27 +1,34 @@
-//! The tree under its one lock: which inodes live, where they hang, and what an answer of S3 changes.
+//! The tree under its one lock: the live inodes, their places, and the changes that an answer of S3 makes.
 //!
-//! No request is made here and no time is read. Events are numbered: an answer carries the number at which it was asked
-//! for, and what was learned later than that stands.
+//! This file makes no request and reads no time. Events are numbered: an answer carries the number of its request, and facts
+//! learned after that request win over the answer.
 
 mod settle;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant, SystemTime};
+
+use hashbrown::HashTable;
 
 use super::InodeNo;
 use super::error::{Error, ErrorKind, Result};
-use super::expiry::{MINIMAL_FILE, Missing, Ttl, left};
+use super::expiry::{Missing, Ttl, left};
 use super::flight::Flights;
 use super::path::Prefix;
 use super::remote::Ask;
 use super::state::{Directory, File, Inode, Node, Phase, Place};
 use super::{Found, Kind, ROOT, Stat};
-use crate::object::{ObjectKey, ObjectMeta};
+use crate::object::ObjectKey;
 pub(super) use settle::{Recall, Settled};
 
 #[derive(Debug)]
 pub(super) struct Tree {
-    inodes: HashMap<InodeNo, Inode>,
+    /// Boxed: a table has room for up to twice as many as it holds.
+    inodes: HashMap<InodeNo, Box<Inode>>,
+    /// What S3 is known to have in each directory, as long as an inode for it lives. The names are the inodes' own.
+    children: HashMap<InodeNo, HashTable<InodeNo>>,
+    hasher: RandomState,
     /// The next inode number: never reused, so that no generation is needed.
     next: u64,
     /// Number of the last event.
@@ -45,17 +52,19 @@ impl Tree {
     const SIBLINGS_MAX: usize = 8;
 
     pub(super) fn new(prefix: &Prefix, ttl: Ttl, now: Instant, mounted: SystemTime) -> Self {
+        let directory = Directory { key: prefix.key().clone(), ..Directory::new(now) };
         let root = Inode {
-            key: prefix.key().clone(),
             name: "".into(),
             parent: ROOT,
             place: Place::Remote,
             lookups: 1,
             learned: 0,
-            node: Node::Directory(Box::new(Directory::new(now))),
+            node: Node::Directory(Box::new(directory)),
         };
         Self {
-            inodes: HashMap::from([(ROOT, root)]),
+            inodes: HashMap::from([(ROOT, Box::new(root))]),
+            children: HashMap::new(),
+            hasher: RandomState::new(),
             next: ROOT.0 + 1,
             events: 0,
             ttl,
@@ -85,18 +94,18 @@ impl Tree {
     }
 
     pub(super) fn inode(&self, ino: InodeNo) -> Option<&Inode> {
-        self.inodes.get(&ino)
+        self.inodes.get(&ino).map(|inode| &**inode)
     }
 
     pub(super) fn inode_mut(&mut self, ino: InodeNo) -> Result<&mut Inode> {
-        self.inodes.get_mut(&ino).ok_or_else(|| stale(ino))
+        self.inodes.get_mut(&ino).map(|inode| &mut **inode).ok_or_else(|| stale(ino))
     }
 
     pub(super) fn directory(&self, ino: InodeNo) -> Result<(&ObjectKey, &Directory)> {
         let inode = self.inodes.get(&ino).ok_or_else(|| stale(ino))?;
         match &inode.node {
-            Node::Directory(directory) => Ok((&inode.key, directory)),
-            Node::File(_) => Err(Error::new(ErrorKind::NotADirectory, inode.key.as_str())),
+            Node::Directory(directory) => Ok((&directory.key, directory)),
+            Node::File(_) => Err(Error::new(ErrorKind::NotADirectory, self.name_for_errors(ino))),
         }
     }
 
@@ -107,13 +116,71 @@ impl Tree {
         }
     }
 
-    /// A file and its key.
-    pub(super) fn file_mut(&mut self, ino: InodeNo) -> Result<(&ObjectKey, &mut File)> {
-        let inode = self.inodes.get_mut(&ino).ok_or_else(|| stale(ino))?;
-        match &mut inode.node {
-            Node::File(file) => Ok((&inode.key, file)),
-            Node::Directory(_) => Err(Error::new(ErrorKind::IsADirectory, inode.key.as_str())),
+    /// A file.
+    pub(super) fn file_mut(&mut self, ino: InodeNo) -> Result<&mut File> {
+        if self.inode(ino).is_some_and(|inode| matches!(inode.node, Node::Directory(_))) {
+            return Err(Error::new(ErrorKind::IsADirectory, self.name_for_errors(ino)));
         }
+        match self.inodes.get_mut(&ino).map(|inode| &mut inode.node) {
+            Some(Node::File(file)) => Ok(file),
+            _ => Err(stale(ino)),
+        }
+    }
+
+    /// The key of an inode; a directory's ends in `/`. `None` when it is gone, or hangs nowhere and its directory is gone.
+    pub(super) fn key(&self, ino: InodeNo) -> Option<ObjectKey> {
+        let inode = self.inode(ino)?;
+        match &inode.node {
+            Node::Directory(directory) => Some(directory.key.clone()),
+            Node::File(_) => super::path::file_key(self.directory(inode.parent).ok()?.0, &inode.name),
+        }
+    }
+
+    /// The key, or as much of it as is known.
+    pub(super) fn name_for_errors(&self, ino: InodeNo) -> String {
+        let name = || self.inode(ino).map_or_else(String::new, |inode| inode.name.to_string());
+        self.key(ino).map_or_else(name, |key| key.as_str().to_owned())
+    }
+
+    /// What S3 is known to have under a name, as long as an inode for it lives.
+    pub(super) fn child(&self, parent: InodeNo, name: &str) -> Option<InodeNo> {
+        let is_it = |ino: &InodeNo| self.inodes.get(ino).is_some_and(|inode| *inode.name == *name);
+        self.children.get(&parent)?.find(self.hasher.hash_one(name), is_it).copied()
+    }
+
+    /// All that S3 is known to have in a directory, as [`Tree::child`] finds them.
+    pub(super) fn children(&self, parent: InodeNo) -> impl Iterator<Item = InodeNo> {
+        self.children.get(&parent).into_iter().flat_map(|table| table.iter().copied())
+    }
+
+    /// Hangs an inode among its directory's children; which one stood there.
+    fn hang_child(&mut self, parent: InodeNo, name: &str, ino: InodeNo) -> Option<InodeNo> {
+        let displaced = self.unhang_child(parent, name);
+        let (inodes, hasher) = (&self.inodes, &self.hasher);
+        let hash_of = |ino: &InodeNo| inodes.get(ino).map_or(0, |inode| hasher.hash_one(&*inode.name));
+        self.children.entry(parent).or_default().insert_unique(hasher.hash_one(name), ino, hash_of);
+        if let Some(directory) = self.directory_mut(parent) {
+            directory.children += 1;
+        }
+        displaced
+    }
+
+    fn unhang_child(&mut self, parent: InodeNo, name: &str) -> Option<InodeNo> {
+        let (inodes, hasher) = (&self.inodes, &self.hasher);
+        let table = self.children.get_mut(&parent)?;
+        let is_it = |ino: &InodeNo| inodes.get(ino).is_some_and(|inode| *inode.name == *name);
+        let (ino, _) = table.find_entry(hasher.hash_one(name), is_it).ok()?.remove();
+        if table.is_empty() {
+            self.children.remove(&parent);
+        } else if is_sparse(table.len(), table.capacity()) {
+            table.shrink_to(2 * table.len(), |ino| {
+                inodes.get(ino).map_or(0, |inode| hasher.hash_one(&*inode.name))
+            });
+        }
+        if let Some(directory) = self.directory_mut(parent) {
+            directory.children -= 1;
+        }
+        Some(ino)
     }
 
     // -- what is shown -------------------------------------------------------------------------------------------
@@ -123,19 +190,18 @@ impl Tree {
         match &inode.node {
             Node::Directory(_) => self.directory_stat(),
             Node::File(file) => match (&file.phase, &file.stored) {
+                // The kernel caches nothing: if the upload fails, the name is gone at once.
                 (Phase::Writing { size, modified, .. }, _) => {
-                    file_stat(*size, *modified, true, self.ttl.file().min(MINIMAL_FILE))
+                    file_stat(*size, *modified, true, Duration::ZERO)
                 }
-                (_, Some((meta, confirmed))) => {
-                    let valid = match (inode.place, confirmed) {
+                (_, Some(stored)) => {
+                    let valid = match (inode.place, stored.confirmed()) {
                         (Place::Nowhere, _) | (_, None) => Duration::ZERO,
-                        (_, Some(since)) => left(self.ttl.file(), *since, now),
+                        (_, Some(since)) => left(self.ttl.file(), since, now),
                     };
-                    self.stored_stat(meta, valid)
+                    file_stat(stored.size, stored.modified(), stored.readable, valid)
                 }
-                (Phase::New { modified }, None) => {
-                    file_stat(0, *modified, true, self.ttl.file().min(MINIMAL_FILE))
-                }
+                (Phase::New { modified }, None) => file_stat(0, *modified, true, Duration::ZERO),
                 (Phase::Stored, None) => file_stat(0, self.mounted, true, Duration::ZERO),
             },
         }
@@ -152,10 +218,6 @@ impl Tree {
         }
     }
 
-    pub(super) fn stored_stat(&self, meta: &ObjectMeta, valid_for: Duration) -> Stat {
-        file_stat(meta.size, meta.last_modified, meta.readable, valid_for)
-    }
-
     /// What a lookup answers for an inode; `None` when it is gone.
     pub(super) fn found(&self, ino: InodeNo, now: Instant) -> Option<Found> {
         let inode = self.inodes.get(&ino)?;
@@ -167,7 +229,7 @@ impl Tree {
             }
             // The next path that leads here asks again, so that an open can tell whose lookup it follows.
             Node::File(file) if file.fresh.is_some() => Duration::ZERO,
-            Node::File(file) => stat.valid_for.min(left(self.ttl.directory(), file.checked, now)),
+            Node::File(file) => stat.valid_for.min(left(self.ttl.directory(), file.checked.instant(), now)),
         };
         Some(Found { ino, stat, entry_valid_for })
     }
@@ -201,16 +263,16 @@ impl Tree {
         node: Node,
     ) -> Option<()> {
         let (key, _) = self.directory(parent).ok()?;
-        let key = match &node {
-            Node::Directory(_) => super::path::directory_key(key, name)?,
-            Node::File(_) => super::path::file_key(key, name)?,
-        };
+        let mut node = node;
+        match &mut node {
+            Node::Directory(directory) => directory.key = super::path::directory_key(key, name)?,
+            Node::File(_) => drop(super::path::file_key_fits(key, name).then_some(())?),
+        }
         if self.inodes.contains_key(&ino) {
             return None;
         }
-        let inode =
-            Inode { key, name: name.into(), parent, place: Place::Nowhere, lookups: 0, learned, node };
-        self.inodes.insert(ino, inode);
+        let inode = Inode { name: name.into(), parent, place: Place::Nowhere, lookups: 0, learned, node };
+        self.inodes.insert(ino, Box::new(inode));
         Some(())
     }
 
@@ -222,16 +284,19 @@ impl Tree {
             return;
         }
         let Some(directory) = self.directory_mut(parent) else { return };
-        match before {
-            Place::Remote => drop(directory.children.remove(&name)),
-            Place::Local => drop(directory.locals.remove(&name)),
-            Place::Nowhere => {}
+        if before == Place::Local {
+            directory.locals.remove(&name);
         }
-        let displaced = match place {
-            Place::Remote => directory.children.insert(name.clone(), ino),
-            Place::Local => directory.locals.insert(name.clone(), ino),
-            Place::Nowhere => None,
-        };
+        let mut displaced = None;
+        if place == Place::Local {
+            displaced = directory.locals.insert(name.clone(), ino);
+        }
+        if before == Place::Remote {
+            self.unhang_child(parent, &name);
+        }
+        if place == Place::Remote {
+            displaced = self.hang_child(parent, &name, ino);
+        }
         if place != Place::Nowhere {
             self.missing.remove(parent, &name);
         }
@@ -273,13 +338,13 @@ impl Tree {
         at
     }
 
-    /// Ends an inode that nobody holds: no reference, no handle, nothing local, nothing below; then its parent.
+    /// Ends an unused inode: no reference, no handle, nothing local, nothing below; then its parent.
     pub(super) fn drop_if_idle(&mut self, ino: InodeNo) {
         let mut next = Some(ino);
         while let Some(ino) = next.take() {
             let Some(inode) = self.inodes.get(&ino) else { return };
             let used = match &inode.node {
-                Node::Directory(d) => d.listings > 0 || !d.children.is_empty() || !d.locals.is_empty(),
+                Node::Directory(d) => d.listings > 0 || d.children > 0 || !d.locals.is_empty(),
                 Node::File(file) => file.readers > 0 || matches!(file.phase, Phase::Writing { .. }),
             };
             if ino == ROOT || inode.lookups > 0 || inode.place == Place::Local || used {
@@ -290,6 +355,9 @@ impl Tree {
             self.forget_listed(ino);
             self.missing.remove_directory(ino);
             self.inodes.remove(&ino);
+            if is_sparse(self.inodes.len(), self.inodes.capacity()) {
+                self.inodes.shrink_to(2 * self.inodes.len());
+            }
             next = Some(parent);
         }
     }
@@ -314,9 +382,9 @@ impl Tree {
     /// Something below was removed for good: directories above that may have held nothing else are asked for again.
     pub(super) fn removed_below(&mut self, mut ino: InodeNo, now: Instant) {
         while let Some(inode) = self.inodes.get(&ino) {
-            let Node::Directory(directory) = &inode.node else { return };
-            let known = |other: &InodeNo| matches!(self.recall_one(*other, now, Ask::Both), Recall::Found(_));
-            let holds_more = directory.children.values().take(Self::SIBLINGS_MAX).any(known);
+            let Node::Directory(_) = &inode.node else { return };
+            let known = |other| matches!(self.recall_one(other, now, Ask::Both), Recall::Found(_));
+            let holds_more = self.children(ino).take(Self::SIBLINGS_MAX).any(known);
             if ino == ROOT || inode.place != Place::Remote || holds_more {
                 return;
             }
@@ -366,6 +434,11 @@ impl Tree {
     pub(super) fn locals(&self, ino: InodeNo) -> BTreeMap<Box<str>, InodeNo> {
         self.directory(ino).map(|(_, directory)| directory.locals.clone()).unwrap_or_default()
     }
+}
+
+/// Whether a table takes much more room than it needs: it is made smaller then, and has doubled or halved before it is again.
+fn is_sparse(len: usize, capacity: usize) -> bool {
+    capacity > 1024 && len < capacity / 8
 }
 
 fn file_stat(size: u64, modified: SystemTime, readable: bool, valid_for: Duration) -> Stat {

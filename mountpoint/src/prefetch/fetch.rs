@@ -1,4 +1,4 @@
-//! Requests for pieces: how a range is split into them, and how one is carried out.
+//! Requests for pieces: splits a range into pieces, and carries out one request.
 
 use std::ops::Range;
 
@@ -30,18 +30,19 @@ pub(super) struct Fetch {
 /// A request's first pieces are small, so that the first of them can be answered early.
 const FIRST_PIECE: u64 = 128 << 10;
 
-/// Splits a range into requests: runs of blocks the cache has and runs it has not, the latter cut at multiples of `request`.
+/// Splits a range into requests: runs of blocks of which the cache has all that is asked for, and runs of others, cut at multiples of
+/// `request`. A block of which it has a part comes from the store as a whole: one request is cheaper than the gaps between.
 pub(super) fn split(
     range: &Range<u64>,
     request: u64,
-    cached: impl Fn(u64) -> bool,
+    cached: impl Fn(Range<u64>) -> bool,
 ) -> Vec<(Source, Range<u64>)> {
     let mut requests: Vec<(Source, Range<u64>)> = Vec::new();
     let mut at = range.start;
     while at < range.end {
         let block = at / CACHE_BLOCK;
-        let source = if cached(block) { Source::Cache } else { Source::Store };
         let end = ((block + 1) * CACHE_BLOCK).min(range.end);
+        let source = if cached(at..end) { Source::Cache } else { Source::Store };
         match requests.last_mut() {
             Some((s, r)) if *s == source && r.start / request == (end - 1) / request => r.end = end,
             _ => requests.push((source, at..end)),
@@ -78,7 +79,7 @@ pub(super) async fn run(object: Arc<Object>, fetch: Fetch) {
     }
 }
 
-/// Should the request panic, whoever waits for it hears so. (An aborted one was forgotten: nobody waits.)
+/// If the request panics, the reads that wait for it get an error. (No read waits for an aborted request.)
 struct Ending<'a> {
     object: &'a Object,
     no: FetchNo,
@@ -134,7 +135,6 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
                     return (from, std::iter::once(block).chain(blocks).collect());
                 }
                 block.advance(block.limit());
-                target.shared.metrics.cache_hits.inc();
                 target.ready(part.start, no, block.freeze());
                 from = part.end;
             }
@@ -172,7 +172,7 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
         }
         if let Some(cache) = &target.shared.cache {
             target.shared.metrics.cache_misses.inc();
-            cache.put(&target.id, target.size(), start / CACHE_BLOCK, block.clone());
+            cache.put(&target.id, target.size(), start, block.clone());
         }
         target.ready(start, no, block);
         start += len;
@@ -192,7 +192,7 @@ mod tests {
         let parts = split(&(0..20 * MIB), 8 * MIB, |_| false);
         let store = |r: Range<u64>| (Source::Store, r);
         assert_eq!(parts, [store(0..8 * MIB), store(8 * MIB..16 * MIB), store(16 * MIB..20 * MIB)]);
-        let mixed = split(&(0..4 * MIB), 8 * MIB, |b| b == 1 || b == 2);
+        let mixed = split(&(0..4 * MIB), 8 * MIB, |r| r.start >= MIB && r.end <= 3 * MIB);
         assert_eq!(mixed, [store(0..MIB), (Source::Cache, MIB..3 * MIB), store(3 * MIB..4 * MIB)]);
     }
 
@@ -206,7 +206,7 @@ mod tests {
         ) {
             let range = start..start + len;
             let mut at = range.start;
-            for (_, request) in split(&range, 8 * MIB, |b| cached >> (b % 64) & 1 == 1) {
+            for (_, request) in split(&range, 8 * MIB, |r| cached >> (r.start / MIB % 64) & 1 == 1) {
                 prop_assert!(request.end - request.start <= 8 * MIB);
                 for cut in cut(&request, whole) {
                     prop_assert_eq!(cut.start, at);

@@ -1,9 +1,9 @@
-//! What the way to the store can carry, learned from the requests themselves. Pure: figures in, a window's limit out.
+//! The capacity of the link to the store, learned from the requests themselves. Pure: figures in, a window's limit out.
 //!
-//! A window is worth what the bandwidth-delay product asks for and no more: beyond that, memory is touched for the first time
-//! and falls out of the processor's caches before it is read. Growing whenever a reader waits can't tell a slow network from
-//! busy processors (measured on loopback: it grew to 256 MiB for nothing, 1.7 instead of 0.6 CPU-s/GiB), so
-//! the limit comes from how long a part takes on one connection that has the processor to itself.
+//! A window larger than the bandwidth-delay product gains nothing: it touches new memory, which falls out of the processor's caches
+//! before it is read. A rule that grows the window whenever a reader waits can't tell a slow network from busy processors (measured on
+//! loopback: it grew to 256 MiB for nothing, 1.7 instead of 0.6 CPU-s/GiB). The limit therefore comes from the time that a part takes on
+//! one connection that has the processor to itself.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,8 @@
 //! Open files being read.
 //!
-//! Enters: "these bytes of this object version, for this handle". Leaves: the bytes, out of blocks of memory. What is here is
-//! answered on the caller's thread; for the rest the caller leaves a callback, which the thread that receives the bytes
-//! calls. Block by block, memory is asked first, then the disk cache, then S3. This room never blocks a caller, and
-//! knows nothing of names or of FUSE.
+//! Enters: "these bytes of this object version, for this handle". Leaves: the bytes, in blocks of memory. If memory has them, the
+//! caller's thread gets them at once; otherwise the thread that receives them calls the caller's callback. For each block this room looks
+//! in memory, then in the disk cache, then asks S3. It never blocks a caller, and knows nothing of names or of FUSE.
 
 mod fetch;
 mod link;
@@ -22,14 +21,14 @@ mod tests;
 pub use reader::Reader;
 pub use window::{Plan, Window, WindowConfig};
 
-use crate::buffer::{Block, Pool};
+use crate::buffer::{Block, Pool, Pressure, Use};
 use crate::cache::BlockCache;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectId;
 use crate::s3::ObjectClient;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex, Supervisor, Weak};
 use link::Link;
 use reader::Object;
 
@@ -65,6 +64,9 @@ impl Default for Config {
         }
     }
 }
+
+/// A file that was not read for this long is not being read: what it holds unread may go to writers that are at their limit.
+const READING: Duration = Duration::from_secs(1);
 
 /// Makes readers. One per mount.
 #[derive(Clone, Debug)]
@@ -105,7 +107,9 @@ impl Prefetcher {
         let (link, streams) = (Mutex::default(), AtomicU64::new(0));
         let shared =
             Arc::new(Shared { client, cache, pool, config, clock, metrics, runtime, objects, link, streams });
-        shared.runtime.spawn(keep_house(Arc::downgrade(&shared)));
+        let supervisor = Supervisor { metrics: Arc::clone(&shared.metrics), clock: shared.clock.clone() };
+        let house = Arc::downgrade(&shared);
+        supervisor.task(&shared.runtime, "giving unread bytes back", move || keep_house(house.clone()));
         Self(shared)
     }
 
@@ -138,23 +142,37 @@ impl Shared {
         whole / self.streams.load(Relaxed).max(1)
     }
 
-    /// What handles hold unread: dropped where it lay idle, and, while somebody waits for memory, the
-    /// longest unread first until nobody does.
+    /// What handles hold unread: dropped where it lay idle, and, while somebody waits for memory that is his, the
+    /// longest unread first until nobody does. Writers at their limit get what those hold who do not read at present.
     fn tidy(&self) {
         let mut objects: Vec<Arc<Object>> = self.objects.lock().values().filter_map(Weak::upgrade).collect();
         // Cached: read again for each comparison the keys would change meanwhile, and sorting by such keys panics.
         objects.sort_by_cached_key(|o| o.last_read());
         let now = self.clock.now();
-        for object in objects {
-            let short = self.pool.pressure() == crate::buffer::Pressure::High;
-            if short || now.saturating_duration_since(object.last_read()) >= self.config.idle {
+        let rests = |o: &Object, long: Duration| now.saturating_duration_since(o.last_read()) >= long;
+        let idle =
+            if self.pool.waiting(Use::Write) > 0 { READING.min(self.config.idle) } else { self.config.idle };
+        for object in &objects {
+            if self.pool.pressure() == Pressure::High || rests(object, idle) {
                 object.forget_ready();
             }
         }
+        if objects.iter().all(|o| rests(o, READING)) {
+            self.pool.nobody_reads();
+        }
+    }
+
+    /// When to tidy again, if somebody waits now.
+    fn tidy_again(&self) -> Option<Duration> {
+        if self.pool.pressure() == Pressure::High {
+            // Perhaps for what is on its way right now: soon, but not in a busy loop.
+            return Some(Duration::from_millis(5));
+        }
+        (self.pool.waiting(Use::Write) > 0).then_some(READING / 4)
     }
 }
 
-/// Runs beside the readers as long as the mount does: wakes when somebody waits for memory, and every few seconds.
+/// Runs beside the readers as long as the mount does: wakes when a request waits for memory, and every few seconds.
 async fn keep_house(shared: Weak<Shared>) {
     loop {
         let Some((pool, clock, idle)) =
@@ -168,15 +186,14 @@ async fn keep_house(shared: Weak<Shared>) {
         }
         let Some(shared) = shared.upgrade() else { return };
         shared.tidy();
-        // Somebody may still wait for what is on its way right now: look again soon, not in a busy loop.
-        while pool.pressure() == crate::buffer::Pressure::High {
-            clock.sleep(Duration::from_millis(5)).await;
+        while let Some(pause) = shared.tidy_again() {
+            clock.sleep(pause).await;
             shared.tidy();
         }
     }
 }
 
-/// The bytes of one read: slices of blocks, in order. Nothing is copied until somebody wants one slice.
+/// The bytes of one read: slices of blocks, in order. Nothing is copied until a caller wants one slice.
 #[derive(Clone, Debug, Default)]
 pub struct Bytes {
     first: Option<(Block, Range<usize>)>,

@@ -1,7 +1,8 @@
-//! What is held and what is on its way of one object version, piece by piece, and which reads wait for it.
+//! The pieces of one object version that are in memory or in flight, and the reads that wait for them.
 //!
 //! Plain state without locks or I/O: the reader puts it under one short lock. Readers of the same version share
-//! it, so that a range on its way for one of them is not asked for again by another.
+//! it, so that a range on its way for one of them is not asked for again by another; and what one has read to its end stays for
+//! those who read the same in sequence, a little behind.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,21 +13,48 @@ use crate::buffer::{Block, Use};
 /// Names a request to the store (or the cache) that fills pieces.
 pub(super) type FetchNo = u64;
 
+/// Names one of the handles that read.
+pub(super) type ReaderNo = u64;
+
+/// How far behind another handle may read and still find what that one has read, in bytes. Doubling it holds so much more memory
+/// for readers that are further apart.
+const BEHIND_MAX: u64 = 16 << 20;
+
 #[derive(Debug)]
 enum State {
     OnItsWay(FetchNo),
-    Ready { block: Block, unread: u64 },
+    Ready(Block),
 }
 
 #[derive(Debug)]
 struct Piece {
     len: u64,
     state: State,
-    /// Worth keeping until it was read to the end; else it goes as soon as whoever waits has it.
+    /// Worth keeping until it was read to the end; otherwise it is dropped as soon as the waiting reads have it.
     keep: bool,
+    /// How many of its bytes each handle has read.
+    read: Vec<(ReaderNo, u64)>,
+}
+
+impl Piece {
+    /// Counts bytes that a handle has read of it; true when it has read all of it.
+    fn count(&mut self, reader: ReaderNo, bytes: u64) -> bool {
+        let at = self.read.iter().position(|(no, _)| *no == reader).unwrap_or_else(|| {
+            self.read.push((reader, 0));
+            self.read.len() - 1
+        });
+        self.read[at].1 += bytes;
+        self.read[at].1 >= self.len
+    }
+
+    /// Bytes that nobody has read.
+    fn unread(&self) -> u64 {
+        self.len.saturating_sub(self.read.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0))
+    }
 }
 
 struct Waiter {
+    reader: ReaderNo,
     range: Range<u64>,
     done: ReadDone,
 }
@@ -48,13 +76,37 @@ impl Answer {
 pub(super) struct Pieces {
     pieces: BTreeMap<u64, Piece>,
     waiters: Vec<Waiter>,
+    /// Handles, and where each that reads in sequence has got to. One that has not read yet may begin at the start.
+    readers: Vec<(ReaderNo, Option<u64>)>,
 }
 
 impl Pieces {
+    /// A handle is opened.
+    pub(super) fn enter(&mut self, reader: ReaderNo) {
+        self.readers.push((reader, Some(0)));
+    }
+
+    /// A handle reads: in sequence, up to here, or somewhere at random.
+    pub(super) fn reads(&mut self, reader: ReaderNo, up_to: Option<u64>) {
+        if let Some((_, front)) = self.readers.iter_mut().find(|(no, _)| *no == reader) {
+            *front = up_to;
+        }
+    }
+
+    /// A handle is closed: what only it was still to read goes.
+    pub(super) fn leave(&mut self, reader: ReaderNo) {
+        self.readers.retain(|(no, _)| *no != reader);
+        let (readers, waiters) = (&self.readers, &self.waiters);
+        self.pieces.retain(|&start, piece| {
+            let end = start + piece.len;
+            piece.unread() > 0 || wanted(waiters, start, end) || awaited(readers, reader, start, end)
+        });
+    }
+
     /// The bytes of `range` if all of them are here. What was read to its end is let go.
-    pub(super) fn take(&mut self, range: &Range<u64>) -> Option<Bytes> {
+    pub(super) fn take(&mut self, reader: ReaderNo, range: &Range<u64>) -> Option<Bytes> {
         let bytes = self.peek(range)?;
-        self.mark_read(range);
+        self.mark_read(reader, range);
         Some(bytes)
     }
 
@@ -63,7 +115,7 @@ impl Pieces {
         let mut at = range.start;
         while at < range.end {
             let (start, piece) = self.pieces.range(..=at).next_back()?;
-            let State::Ready { block, .. } = &piece.state else { return None };
+            let State::Ready(block) = &piece.state else { return None };
             let end = (start + piece.len).min(range.end);
             if end <= at {
                 return None;
@@ -74,23 +126,27 @@ impl Pieces {
         Some(bytes)
     }
 
-    /// Lets go of what is read to its end, unless another read waits for it together with something still to come.
-    fn mark_read(&mut self, range: &Range<u64>) {
+    /// Lets go of what is read to its end, unless another read waits for it together with something still to come, or another
+    /// handle is about to read it.
+    fn mark_read(&mut self, reader: ReaderNo, range: &Range<u64>) {
         let Some(first) = self.pieces.range(..=range.start).next_back().map(|(s, _)| *s) else { return };
-        let waiters = &self.waiters;
+        let (waiters, readers) = (&self.waiters, &self.readers);
         let mut gone = Vec::new();
-        for (start, piece) in self.pieces.range_mut(first..range.end) {
+        for (&start, piece) in self.pieces.range_mut(first..range.end) {
             let end = start + piece.len;
-            let read = range.end.min(end).saturating_sub(range.start.max(*start));
-            let State::Ready { unread, block } = &mut piece.state else { continue };
-            if read == 0 || wanted(waiters, *start, end) {
-                *unread = unread.saturating_sub(read);
+            let read = range.end.min(end).saturating_sub(range.start.max(start));
+            if read == 0 || matches!(piece.state, State::OnItsWay(_)) {
                 continue;
             }
-            *unread = unread.saturating_sub(read);
+            let whole = piece.count(reader, read);
+            let State::Ready(block) = &piece.state else { continue };
+            if wanted(waiters, start, end) {
+                continue;
+            }
+            let done = !piece.keep || (whole && !awaited(readers, reader, start, end));
             // A block that a reader waited for counts as read-ahead from now on, if there is room for that.
-            if *unread == 0 || !piece.keep || !block.try_convert(Use::Ahead) {
-                gone.push(*start);
+            if done || !block.try_convert(Use::Ahead) {
+                gone.push(start);
             }
         }
         for start in gone {
@@ -119,20 +175,20 @@ impl Pieces {
 
     /// Says that `range`, which was missing, is now on its way.
     pub(super) fn expect(&mut self, range: Range<u64>, fetch: FetchNo, keep: bool) {
-        self.pieces
-            .insert(range.start, Piece { len: range.end - range.start, state: State::OnItsWay(fetch), keep });
+        let len = range.end - range.start;
+        self.pieces.insert(range.start, Piece { len, state: State::OnItsWay(fetch), keep, read: Vec::new() });
     }
 
     /// Has `done` called once all of `range` came, or part of it failed.
-    pub(super) fn wait(&mut self, range: Range<u64>, done: ReadDone) {
-        self.waiters.push(Waiter { range, done });
+    pub(super) fn wait(&mut self, reader: ReaderNo, range: Range<u64>, done: ReadDone) {
+        self.waiters.push(Waiter { reader, range, done });
     }
 
     /// A piece came. Returns the reads it completes.
     pub(super) fn ready(&mut self, start: u64, fetch: FetchNo, block: Block) -> Vec<Answer> {
         match self.pieces.get_mut(&start) {
             Some(piece) if matches!(piece.state, State::OnItsWay(f) if f == fetch) => {
-                piece.state = State::Ready { unread: piece.len, block };
+                piece.state = State::Ready(block);
             }
             _ => return Vec::new(), // given up meanwhile
         }
@@ -144,20 +200,21 @@ impl Pieces {
             let touched = self.pieces[&start].len + start > range.start && start < range.end;
             match touched.then(|| self.peek(&range)).flatten() {
                 Some(bytes) => {
-                    answers.push(Answer { done: self.waiters.swap_remove(i).done, result: Ok(bytes) });
-                    served.push(range);
+                    let Waiter { reader, done, .. } = self.waiters.swap_remove(i);
+                    answers.push(Answer { done, result: Ok(bytes) });
+                    served.push((reader, range));
                 }
                 None => i += 1,
             }
         }
         // Only now: two reads that wait for the same bytes both get them.
-        for range in &served {
-            self.mark_read(range);
+        for (reader, range) in &served {
+            self.mark_read(*reader, range);
         }
         answers
     }
 
-    /// A request failed: what it did not bring is not on its way any more, and who waits for that hears why.
+    /// A request failed: its missing bytes are no longer in flight, and the reads that wait for them get the error.
     pub(super) fn failed(&mut self, fetch: FetchNo, error: &Error) -> Vec<Answer> {
         let lost: Vec<Range<u64>> = self
             .pieces
@@ -170,7 +227,7 @@ impl Pieces {
         hit.into_iter().map(|w| Answer { done: w.done, result: Err(error.clone()) }).collect()
     }
 
-    /// Drops what is held of `range` and nobody waits for. Returns the bytes dropped unread and
+    /// Drops the bytes of `range` that no read waits for. Returns the bytes dropped unread and
     /// the requests of which nothing is wanted any more.
     pub(super) fn forget(&mut self, range: &Range<u64>) -> (u64, Vec<FetchNo>) {
         let waiters = std::mem::take(&mut self.waiters);
@@ -182,7 +239,7 @@ impl Pieces {
                 return true;
             }
             match &piece.state {
-                State::Ready { unread, .. } => dropped += unread,
+                State::Ready(_) => dropped += piece.unread(),
                 State::OnItsWay(fetch) => idle.push(*fetch),
             }
             false
@@ -194,20 +251,26 @@ impl Pieces {
         (dropped, idle)
     }
 
-    /// Drops what is here and nobody asked for yet; what is on its way stays. Returns the bytes dropped unread.
+    /// Drops bytes that no read asked for yet; bytes in flight stay. Returns the bytes dropped unread.
     pub(super) fn forget_ready(&mut self) -> u64 {
         let mut dropped = 0;
         let waiters = &self.waiters;
         self.pieces.retain(|start, piece| match &piece.state {
-            State::Ready { .. } if wanted(waiters, *start, start + piece.len) => true,
-            State::Ready { unread, .. } => {
-                dropped += unread;
+            State::Ready(_) if wanted(waiters, *start, start + piece.len) => true,
+            State::Ready(_) => {
+                dropped += piece.unread();
                 false
             }
             State::OnItsWay(_) => true,
         });
         dropped
     }
+}
+
+/// Whether another handle than this one reads in sequence towards a piece and is near it, or in it.
+fn awaited(readers: &[(ReaderNo, Option<u64>)], but: ReaderNo, start: u64, end: u64) -> bool {
+    let mut fronts = readers.iter().filter(|(no, _)| *no != but).filter_map(|(_, front)| *front);
+    fronts.any(|front| front < end && front + BEHIND_MAX >= start)
 }
 
 fn wanted(waiters: &[Waiter], start: u64, end: u64) -> bool {
@@ -251,7 +314,7 @@ mod tests {
         pieces.expect(0..4, 1, true);
         pieces.expect(4..8, 1, true);
         assert!(pieces.missing(&(2..8)).is_empty());
-        pieces.wait(2..8, done());
+        pieces.wait(1, 2..8, done());
         assert!(pieces.ready(4, 1, block(&pool, b"efgh")).is_empty());
         pieces.ready(0, 1, block(&pool, b"abcd")).into_iter().for_each(Answer::give);
         assert_eq!(*seen.lock().unwrap(), [Ok(b"cdefgh".to_vec())]);
@@ -268,8 +331,8 @@ mod tests {
         let (seen, done) = recorder();
         pieces.expect(0..4, 1, true);
         pieces.expect(4..8, 2, true);
-        pieces.wait(0..2, done());
-        pieces.wait(4..6, done());
+        pieces.wait(1, 0..2, done());
+        pieces.wait(1, 4..6, done());
         let error = Error::new(crate::s3::Error::new(crate::s3::ErrorKind::Timeout, "GetObject"));
         pieces.failed(2, &error).into_iter().for_each(Answer::give);
         assert_eq!(seen.lock().unwrap().len(), 1);
@@ -287,7 +350,7 @@ mod tests {
         pieces.expect(4..8, 2, true);
         pieces.expect(8..12, 3, true);
         pieces.ready(8, 3, block(&pool, b"ijkl"));
-        pieces.wait(0..2, done());
+        pieces.wait(1, 0..2, done());
         assert_eq!(pieces.forget(&(0..100)), (4, vec![2]));
         assert_eq!(pieces.missing(&(0..12)), [4..12]);
     }
@@ -297,8 +360,8 @@ mod tests {
         let (pool, mut pieces) = (pool(), Pieces::default());
         let (seen, done) = recorder();
         pieces.expect(4096..8192, 1, false);
-        pieces.wait(4100..4104, done());
-        pieces.wait(4200..4201, done());
+        pieces.wait(1, 4100..4104, done());
+        pieces.wait(2, 4200..4201, done());
         pieces.ready(4096, 1, block(&pool, &[7; 4096])).into_iter().for_each(Answer::give);
         assert_eq!(seen.lock().unwrap().len(), 2, "both reads that waited have it");
         assert!(pieces.pieces.is_empty());
@@ -310,12 +373,51 @@ mod tests {
         let (seen, done) = recorder();
         pieces.expect(0..4, 1, true);
         pieces.expect(4..8, 2, true);
-        pieces.wait(0..8, done());
+        pieces.wait(1, 0..8, done());
         pieces.ready(0, 1, block(&pool, b"abcd"));
-        assert_eq!(pieces.take(&(0..4)).unwrap().to_vec(), b"abcd");
+        assert_eq!(pieces.take(1, &(0..4)).unwrap().to_vec(), b"abcd");
         pieces.forget_ready();
         pieces.ready(4, 2, block(&pool, b"efgh")).into_iter().for_each(Answer::give);
         assert_eq!(*seen.lock().unwrap(), [Ok(b"abcdefgh".to_vec())]);
         assert!(pieces.pieces.is_empty());
+    }
+
+    #[test]
+    fn what_one_handle_has_read_stays_for_one_that_reads_the_same_behind_it() {
+        let (pool, mut pieces) = (pool(), Pieces::default());
+        pieces.enter(1);
+        pieces.enter(2);
+        for (n, start) in [0, 4, 8].into_iter().enumerate() {
+            pieces.expect(start..start + 4, n as u64, true);
+            pieces.ready(start, n as u64, block(&pool, b"abcd"));
+        }
+        let read = |pieces: &mut Pieces, reader, range: Range<u64>| {
+            pieces.reads(reader, Some(range.end));
+            pieces.take(reader, &range).is_some()
+        };
+        // In turns, by halves: two halves by two handles are not a whole.
+        for range in [0..2, 2..4, 4..6, 6..8] {
+            assert!(read(&mut pieces, 1, range.clone()) && read(&mut pieces, 2, range), "both find it");
+        }
+        assert_eq!(pieces.missing(&(0..8)), [0..8], "what both have read is gone");
+        assert!(read(&mut pieces, 1, 8..12) && pieces.missing(&(8..12)).is_empty());
+        pieces.leave(2);
+        assert_eq!(pieces.missing(&(8..12)), [8..12], "nobody is left who would read it");
+    }
+
+    #[test]
+    fn nothing_is_held_for_a_handle_that_reads_at_random_or_far_away() {
+        let (pool, mut pieces) = (pool(), Pieces::default());
+        for (other, start) in [(None, 0), (Some(9), 0), (Some(0), BEHIND_MAX + 1)] {
+            pieces.enter(1);
+            pieces.enter(2);
+            pieces.reads(2, other);
+            pieces.expect(start..start + 4, 1, true);
+            pieces.ready(start, 1, block(&pool, b"abcd"));
+            assert!(pieces.take(1, &(start..start + 4)).is_some());
+            assert!(pieces.pieces.is_empty(), "{other:?} {start}");
+            pieces.leave(1);
+            pieces.leave(2);
+        }
     }
 }

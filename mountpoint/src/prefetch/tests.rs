@@ -195,7 +195,8 @@ fn what_came_before_a_break_is_served_and_only_the_rest_fails() {
     b.client.inject(FaultPlan::on(Op::GetObject).nth(1).break_after(200 << 10));
     // The first request covers all of it; its first 128 KiB piece comes, the second breaks.
     assert_eq!(read(&reader, 0, 4096).unwrap(), data[..4096]);
-    wait_until("the request ended", || b.pool.used(Use::Demand) == 0);
+    // Its memory is free before it has ended: a read in between would join it and fail with it.
+    wait_until("the request ended", || reader.missing().iter().any(|range| range.contains(&(300 << 10))));
     assert_eq!(read(&reader, 300 << 10, 4096).unwrap(), data[300 << 10..(300 << 10) + 4096]);
 }
 
@@ -304,4 +305,107 @@ fn keeping_house_goes_on_while_files_are_read_under_its_eyes() {
         }
         assert!(keeper.join().unwrap(), "who was read last changed while files were sorted by it");
     });
+}
+
+impl Bench {
+    /// Bytes that were asked of the store.
+    fn fetched(&self) -> u64 {
+        self.client.log().iter().filter_map(|c| c.range.as_ref()).map(|r| r.end - r.start).sum()
+    }
+}
+
+#[test]
+fn a_random_read_fetches_64_kib_for_a_cache_and_a_page_for_one_that_keeps_nothing() {
+    const READS: u64 = 20;
+    let cache = Arc::new(MemoryCache::new());
+    let b = bench_with(128 << 20, Some(cache.clone()));
+    let (id, data) = b.object("o", 64 * MIB);
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    let read_at = |i: u64| {
+        let at = (i * 3 * MIB as u64 + i * 40_960) as usize + 4096;
+        assert_eq!(read(&reader, at as u64, 4096).unwrap(), data[at..at + 4096]);
+    };
+    (1..=READS).for_each(read_at);
+    assert_eq!(b.fetched(), READS * (64 << 10));
+    (1..=READS).for_each(read_at);
+    assert_eq!(b.fetched(), READS * (64 << 10), "the cache has it");
+    cache.fill_up();
+    b.client.reset_log();
+    (1..=READS).for_each(|i| {
+        let at = (3 * i + 1) << 20;
+        assert_eq!(read(&reader, at, 4096).unwrap(), data[at as usize..at as usize + 4096]);
+    });
+    assert_eq!(b.fetched(), READS * 4096, "nothing is fetched to be thrown away");
+    (1..=READS).for_each(read_at);
+    assert_eq!(b.fetched(), READS * 4096, "what it has it gives");
+}
+
+#[test]
+fn two_handles_in_lockstep_fetch_each_byte_once() {
+    for turn in [128 << 10, 100_000, 3 << 20] {
+        let b = bench_by(Clock::manual(), 256 << 20, None);
+        let (id, data) = b.object("o", 24 * MIB + 5);
+        let readers = [0, 1].map(|_| b.prefetcher.open(id.clone(), data.len() as u64));
+        for start in (0..data.len()).step_by(turn) {
+            let turn_ends = data.len().min(start + turn);
+            for reader in &readers {
+                for at in (start..turn_ends).step_by(128 << 10) {
+                    let end = turn_ends.min(at + (128 << 10));
+                    assert_eq!(read(reader, at as u64, end - at).unwrap(), data[at..end]);
+                }
+            }
+        }
+        assert_eq!(b.fetched(), data.len() as u64, "in turns of {turn} bytes");
+        wait_until("both have read it all: nothing is held", || {
+            b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0
+        });
+    }
+}
+
+#[test]
+fn where_the_cache_ends_the_store_s_part_is_on_its_way_before_it_is_asked_for() {
+    let cache = Arc::new(MemoryCache::new());
+    let b = bench_with(256 << 20, Some(cache.clone()));
+    let (id, data) = b.object("o", 24 * MIB);
+    let step = |reader: &Reader, range: Range<usize>| {
+        for at in range.step_by(128 << 10) {
+            assert_eq!(read(reader, at as u64, 128 << 10).unwrap(), data[at..at + (128 << 10)], "at {at}");
+        }
+    };
+    step(&b.prefetcher.open(id.clone(), data.len() as u64), 0..data.len());
+    wait_until("memory holds nothing of it", || b.prefetcher.0.objects.lock().is_empty());
+    (4..24).for_each(|block| assert!(cache.forget(&id, block)));
+    b.client.reset_log();
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    step(&reader, 0..3 * MIB);
+    let first = || b.client.log().into_iter().filter_map(|call| call.range).map(|range| range.start).min();
+    wait_until("block 4 is asked for", || first().is_some_and(|start| start <= 4 * MIB as u64));
+    assert_eq!(first(), Some(4 * MIB as u64), "and nothing that is here");
+    step(&reader, 3 * MIB..data.len());
+    assert_eq!(b.fetched(), 20 * MIB as u64, "each byte once");
+}
+
+#[test]
+fn a_writer_that_always_waits_leaves_read_ahead_on() {
+    let b = bench(buffer::Config::TARGET_MIN);
+    let (id, data) = b.object("o", 64 * MIB);
+    let reader = b.prefetcher.open(id, data.len() as u64);
+    let step = |range: Range<usize>| {
+        for at in range.step_by(128 << 10) {
+            assert_eq!(read(&reader, at as u64, 128 << 10).unwrap(), data[at..at + (128 << 10)]);
+        }
+    };
+    step(0..MIB);
+    // A writer whose store is slow: it holds all it can get, and stands in line for more.
+    let part = 4 * MIB as u64;
+    let parts: Vec<_> = std::iter::from_fn(|| b.pool.try_reserve(Use::Write, part)).collect();
+    let waiting = b.runtime.spawn(b.pool.reserve(Use::Write, part));
+    wait_until("it waits", || b.pool.waiting(Use::Write) == 1);
+    assert!(b.pool.pressure() < Pressure::High);
+    b.client.reset_log();
+    step(MIB..data.len());
+    let asked = b.client.calls(Op::GetObject);
+    assert!(asked <= 63, "{asked} requests for 63 MiB: without read-ahead there are 504");
+    drop(parts);
+    assert!(b.runtime.block_on(waiting).is_ok());
 }

@@ -1,9 +1,9 @@
-//! How far ahead of a reader to fetch, decided from its offsets alone. Pure.
+//! Decides from a reader's offsets alone how far ahead to fetch. Pure.
 //!
-//! A handle is read by several streams at once more often than one would think (threads with their own regions, a kernel
-//! that sends its read-ahead out of order), so a [`Window`] follows up to eight *runs*. A read that continues a run is
-//! sequential and moves the run's window; any other read is random, and gets what it asked for and nothing more. A
-//! window grows fourfold with what was read, up to a limit learned from the link (`link.rs`).
+//! Several streams often read one handle at once (threads with their own regions, a kernel that sends its read-ahead out of order),
+//! so a [`Window`] follows up to eight *runs*. A read that continues a run is sequential and moves the run's window. Any other
+//! read is random, and gets the bytes it asked for and no more. A window grows fourfold as its run goes on, up to a limit learned
+//! from the link (`link.rs`).
 
 use std::ops::Range;
 
@@ -114,7 +114,7 @@ impl Window {
             window: 0,
             last_used: self.reads,
         };
-        // Whoever starts at the beginning most likely goes on.
+        // A reader that starts at the beginning most likely goes on.
         let mut ahead = 0..0;
         if range.start == 0 && pressure < Pressure::High {
             run.window = self.config.first;

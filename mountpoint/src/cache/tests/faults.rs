@@ -1,4 +1,4 @@
-//! Every system call of the cache fails once, at every place: nothing but misses comes of it, and never wrong bytes.
+//! Every system call of the cache fails once, at every place: the result is a miss, never wrong bytes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -210,7 +210,7 @@ fn a_dead_disk_is_left_alone_after_a_few_failures() {
 }
 
 #[test]
-fn a_hit_on_a_verified_block_is_one_read_and_no_other_call() {
+fn a_hit_is_one_read_and_no_other_call() {
     let dir = tempfile::tempdir().unwrap();
     let (io, plan) = FaultyDisk::over(dir.path(), Fault::Once(Errno::IO), u64::MAX);
     let store = store_with(io, dir.path(), Some(64 * MIB));

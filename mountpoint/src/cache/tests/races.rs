@@ -1,4 +1,4 @@
-//! Putting, reading and evicting at once.
+//! Puts, reads and evictions in parallel.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn readers_putters_and_evictions_of_the_same_blocks_never_mix_bytes() {
             scope.spawn(move || {
                 for i in 0..200 {
                     let (o, b) = ((i % 2) as usize, (i * 7 + thread) / 2 % BLOCKS);
-                    store.write(&ids[o], size, b, &blocks[o][b as usize]);
+                    store.write(&ids[o], size, b * MIB, &blocks[o][b as usize]);
                 }
                 writers.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
             });

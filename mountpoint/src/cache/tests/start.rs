@@ -1,4 +1,4 @@
-//! Starting on directories of all kinds, with others in them, and losing them while running.
+//! Starts on directories of all kinds, with other processes in them, and loses them while running.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -22,7 +22,7 @@ fn blocks_put_through_the_queue_are_there_after_a_restart() {
     let (a, size) = (id("a", "\"1\""), 5 * MIB + 1);
     let cache = open(config(dir.path(), Some(64 * MIB))).unwrap();
     for index in 0..6 {
-        cache.put(&a, size, index, block(&pool, &a, size, index));
+        cache.put(&a, size, index * MIB, block(&pool, &a, size, index));
     }
     cache.settle();
     assert_eq!(pool.used(Use::Demand), 0, "the memory is back");
@@ -53,7 +53,7 @@ fn a_queue_that_is_full_drops_and_holds_no_memory() {
     let (a, size) = (id("a", "\"1\""), 100 * MIB);
     let one = block(&pool, &a, size, 0);
     for index in 0..100 {
-        cache.put(&a, size, index, one.clone());
+        cache.put(&a, size, index * MIB, one.clone());
     }
     drop(one);
     cache.settle();
@@ -96,7 +96,7 @@ fn nobody_else_can_look_into_the_cache() {
     let _cache = open(config(dir.path(), None)).unwrap();
     let mode = |p: &Path| std::fs::metadata(p).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&home), 0o700);
-    assert_eq!((mode(&home.join("v1")), mode(&home.join("lock"))), (0o700, 0o600));
+    assert_eq!((mode(&home.join("v2")), mode(&home.join("lock"))), (0o700, 0o600));
 }
 
 #[test]
@@ -124,11 +124,12 @@ fn the_twin_in_memory_answers_alike() {
     let pool = Pool::new(&crate::buffer::Config::default());
     let cache = MemoryCache::new();
     let (a, size) = (id("a", "\"1\""), MIB + 10);
-    cache.put(&a, size, 1, block(&pool, &a, size, 1));
+    cache.put(&a, size, MIB, block(&pool, &a, size, 1));
     assert!(cache.contains(&a, 1) && !cache.contains(&a, 0));
     let mut into = vec![0; 4];
     assert!(cache.read(&a, size, MIB + 2..MIB + 6, &mut into));
     assert_eq!(into, content(&a, MIB + 2..MIB + 6));
+    assert_eq!(cache.present(&a, 1), Sectors::touching(&(0..1)));
     assert!(!cache.read(&a, size + 1, MIB + 2..MIB + 6, &mut into));
     assert!(cache.forget(&a, 1) && !cache.read(&a, size, MIB + 2..MIB + 6, &mut into));
 }

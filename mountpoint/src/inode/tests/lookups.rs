@@ -1,4 +1,4 @@
-//! Lookup, getattr, open: what they cost, what they see, what overtakes them.
+//! Lookup, getattr, open: their requests, their results, and changes that overtake them.
 
 use super::*;
 

@@ -1,8 +1,9 @@
-//! What memory says to a lookup, and what an answer of S3 changes.
+//! Answers a lookup from memory, and applies an answer of S3 to the tree.
 
 use std::time::Instant;
 
 use super::{Tree, stale};
+use crate::inode::compact::Moment;
 use crate::inode::error::Result;
 use crate::inode::expiry::left;
 use crate::inode::remote::{Ask, Remote};
@@ -32,7 +33,7 @@ impl Tree {
     /// What is known of a name without asking.
     pub(in crate::inode) fn recall(&mut self, parent: InodeNo, name: &str, now: Instant) -> Result<Recall> {
         let (_, directory) = self.directory(parent)?;
-        let child = directory.children.get(name).copied();
+        let child = self.child(parent, name);
         let local = directory.locals.get(name).copied();
         let is_directory = |ino: &InodeNo| matches!(self.inodes[ino].node, Node::Directory(_));
         if let Some(ino) = child.filter(is_directory) {
@@ -60,9 +61,9 @@ impl Tree {
                 (directory.checked.is_some_and(|since| within(self.ttl.directory(), since)), true)
             }
             Node::File(file) => {
-                let confirmed = file.stored.as_ref().and_then(|(_, confirmed)| *confirmed);
+                let confirmed = file.stored.as_ref().and_then(|stored| stored.confirmed());
                 let sure = file.is_local() || confirmed.is_some_and(|since| within(self.ttl.file(), since));
-                (within(self.ttl.directory(), file.checked), sure)
+                (within(self.ttl.directory(), file.checked.instant()), sure)
             }
         };
         match (checked, sure) {
@@ -93,7 +94,7 @@ impl Tree {
                         if left(self.ttl.file(), since, now).is_zero() {
                             return None;
                         }
-                        let file = File::stored(meta, since, since);
+                        let file = File::stored(&meta, since, since);
                         self.hang(ino, parent, name, asked, Node::File(file))?;
                     }
                     None => {
@@ -118,9 +119,9 @@ impl Tree {
         now: Instant,
     ) -> Result<Settled> {
         let (_, directory) = self.directory(parent)?;
-        let child = directory.children.get(name).copied();
+        let child = self.child(parent, name);
         let local = directory.locals.get(name).copied();
-        // Somebody learned more since: that stands.
+        // A later answer is known: it stands.
         if let Some(ino) = child.filter(|ino| self.inodes[ino].learned > asked) {
             let local = local.filter(|_| matches!(self.inodes[&ino].node, Node::File(_)));
             return Ok(Settled::Found(local.unwrap_or(ino)));
@@ -205,7 +206,7 @@ impl Tree {
             self.detach(ino);
         }
         let ino = self.reserve(1);
-        self.hang(ino, parent, name, asked, Node::File(File::stored(meta, now, now)))
+        self.hang(ino, parent, name, asked, Node::File(File::stored(&meta, now, now)))
             .ok_or_else(|| stale(parent))?;
         Ok(ino)
     }
@@ -221,16 +222,13 @@ impl Tree {
     ) -> bool {
         let Some(inode) = self.inodes.get_mut(&ino) else { return false };
         let Node::File(file) = &mut inode.node else { return false };
-        let Some((known, confirmed)) = &mut file.stored else { return false };
-        if !known.etag.matches(meta.etag.as_str()) || known.size != meta.size {
+        let Some(stored) = &mut file.stored else { return false };
+        if !stored.is_version(meta.size, meta.etag.as_str()) {
             return false;
         }
-        // A listing spells some ETags without quotes: the first spelling stays, reads are pinned to it.
-        known.last_modified = meta.last_modified;
-        known.readable = meta.readable;
-        *confirmed = Some(now);
+        stored.confirm(meta, now);
         if alone {
-            file.checked = now;
+            file.checked = Moment::of(now);
         }
         inode.learned = inode.learned.max(asked);
         true
@@ -259,7 +257,7 @@ impl Tree {
             if !directory.locals.is_empty() {
                 return true;
             }
-            below.extend(directory.children.values());
+            below.extend(self.children(ino));
         }
         false
     }
@@ -267,7 +265,7 @@ impl Tree {
     pub(super) fn checked(&mut self, ino: InodeNo, now: Instant) {
         match self.inodes.get_mut(&ino).map(|inode| &mut inode.node) {
             Some(Node::Directory(directory)) => directory.checked = Some(now),
-            Some(Node::File(file)) => file.checked = now,
+            Some(Node::File(file)) => file.checked = Moment::of(now),
             None => {}
         }
     }

@@ -1,0 +1,217 @@
+//! Small forms of what is held of every name: a million of them are held while the kernel knows a million names. Pure.
+
+use std::num::NonZeroI64;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::object::{ETag, ObjectMeta};
+
+/// An instant in 8 bytes, in an `Option` too: nanoseconds from the first instant that was ever packed, for 292 years both ways.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Moment(NonZeroI64);
+
+static FIRST: OnceLock<Instant> = OnceLock::new();
+
+impl Moment {
+    pub(super) fn of(instant: Instant) -> Self {
+        let first = *FIRST.get_or_init(|| instant);
+        let nanos = |d: Duration| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX);
+        let after =
+            nanos(instant.saturating_duration_since(first)) - nanos(first.saturating_duration_since(instant));
+        Self(NonZeroI64::new(after).unwrap_or(NonZeroI64::MIN))
+    }
+
+    pub(super) fn instant(self) -> Instant {
+        let first = FIRST.get().copied().unwrap_or_else(Instant::now);
+        let nanos = if self.0 == NonZeroI64::MIN { 0 } else { self.0.get() };
+        let distance = Duration::from_nanos(nanos.unsigned_abs());
+        let moved = if nanos < 0 { first.checked_sub(distance) } else { first.checked_add(distance) };
+        moved.unwrap_or(first)
+    }
+}
+
+/// What S3 has under a file's name, and when it last said so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Stored {
+    pub(super) size: u64,
+    etag: PackedETag,
+    /// Microseconds from 1970, as far as stat and stores go.
+    modified: i64,
+    confirmed: Option<Moment>,
+    pub(super) readable: bool,
+}
+
+impl Stored {
+    /// `confirmed`: when S3 said it; `None`: not to be believed any more.
+    pub(super) fn new(meta: &ObjectMeta, confirmed: Option<Instant>) -> Self {
+        Self {
+            size: meta.size,
+            etag: PackedETag::new(meta.etag.as_str()),
+            modified: micros(meta.last_modified),
+            confirmed: confirmed.map(Moment::of),
+            readable: meta.readable,
+        }
+    }
+
+    pub(super) fn meta(&self) -> ObjectMeta {
+        let last_modified = self.modified();
+        ObjectMeta { size: self.size, etag: self.etag.unpack(), last_modified, readable: self.readable }
+    }
+
+    pub(super) fn modified(&self) -> SystemTime {
+        let distance = Duration::from_micros(self.modified.unsigned_abs());
+        let moved = match self.modified < 0 {
+            true => SystemTime::UNIX_EPOCH.checked_sub(distance),
+            false => SystemTime::UNIX_EPOCH.checked_add(distance),
+        };
+        moved.unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    pub(super) fn confirmed(&self) -> Option<Instant> {
+        self.confirmed.map(Moment::instant)
+    }
+
+    /// Not to be believed any more.
+    pub(super) fn doubt(&mut self) {
+        self.confirmed = None;
+    }
+
+    /// Whether that is the version that is meant here: listings of some stores leave an ETag's quotes out.
+    pub(super) fn is_version(&self, size: u64, etag: &str) -> bool {
+        self.size == size && self.etag.matches(etag)
+    }
+
+    /// S3 said the same again. The first spelling of the ETag stays: reads are pinned to it.
+    pub(super) fn confirm(&mut self, meta: &ObjectMeta, now: Instant) {
+        (self.modified, self.readable) = (micros(meta.last_modified), meta.readable);
+        self.confirmed = Some(Moment::of(now));
+    }
+}
+
+fn micros(time: SystemTime) -> i64 {
+    let whole = |d: Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => whole(after),
+        Err(before) => -whole(before.duration()),
+    }
+}
+
+/// An ETag: MD5 in binary, as most stores make them, or whatever it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum PackedETag {
+    /// `parts`: of a multipart upload, behind a dash; 0 for none.
+    Md5 {
+        digest: [u8; 16],
+        parts: u32,
+        quoted: bool,
+    },
+    Text(Box<str>),
+}
+
+impl PackedETag {
+    fn new(etag: &str) -> Self {
+        Self::pack(etag).unwrap_or_else(|| Self::Text(etag.into()))
+    }
+
+    fn pack(etag: &str) -> Option<Self> {
+        let inner = etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let (hex, tail) = inner.unwrap_or(etag).split_at_checked(32)?;
+        let parts = match tail.strip_prefix('-') {
+            Some(number) if number.starts_with(|c: char| ('1'..='9').contains(&c)) => number.parse().ok()?,
+            Some(_) => return None,
+            None if tail.is_empty() => 0,
+            None => return None,
+        };
+        let mut digest = [0; 16];
+        for (byte, pair) in digest.iter_mut().zip(hex.as_bytes().as_chunks::<2>().0) {
+            let digit = |c: u8| match c {
+                b'0'..=b'9' => Some(c - b'0'),
+                b'a'..=b'f' => Some(c - b'a' + 10),
+                _ => None,
+            };
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Some(Self::Md5 { digest, parts, quoted: inner.is_some() })
+    }
+
+    fn unpack(&self) -> ETag {
+        let (digest, parts, quoted) = match self {
+            Self::Text(text) => return ETag::new(text),
+            Self::Md5 { digest, parts, quoted } => (digest, *parts, *quoted),
+        };
+        let mut text = String::with_capacity(34);
+        let quote = if quoted { "\"" } else { "" };
+        text.push_str(quote);
+        for byte in digest {
+            text.extend(
+                [byte >> 4, byte & 15].map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])),
+            );
+        }
+        if parts > 0 {
+            text.push('-');
+            text.push_str(&parts.to_string());
+        }
+        text.push_str(quote);
+        ETag::new(text)
+    }
+
+    fn matches(&self, other: &str) -> bool {
+        match (self, Self::pack(other)) {
+            (Self::Md5 { digest, parts, .. }, Some(Self::Md5 { digest: d, parts: p, .. })) => {
+                (*digest, *parts) == (d, p)
+            }
+            _ => self.unpack().matches(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn moments_before_and_after_the_first_come_back() {
+        let first = Moment::of(Instant::now()).instant();
+        for offset in [0, 1, 999, 1_000_000_007, 86_400_000_000_000] {
+            let offset = Duration::from_nanos(offset);
+            let after = first + offset;
+            assert_eq!(Moment::of(after).instant(), after);
+            let Some(before) = first.checked_sub(offset) else { continue };
+            assert_eq!(Moment::of(before).instant(), before);
+        }
+        assert_eq!(size_of::<Option<Moment>>(), 8);
+    }
+
+    #[test]
+    fn what_is_stored_comes_back_whatever_its_time() {
+        for seconds in [-1_i64, 0, 1_763_769_600, 253_402_300_799] {
+            let distance = Duration::from_secs(seconds.unsigned_abs());
+            let last_modified = match seconds < 0 {
+                true => SystemTime::UNIX_EPOCH - distance,
+                false => SystemTime::UNIX_EPOCH + distance + Duration::from_millis(123),
+            };
+            let meta = ObjectMeta { size: 7, etag: ETag::new("\"x\""), last_modified, readable: true };
+            let stored = Stored::new(&meta, None);
+            assert_eq!((stored.meta(), stored.confirmed()), (meta, None));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_etag_comes_back_byte_for_byte_and_matches_as_its_text_does(
+            etag in prop_oneof![
+                "\"[0-9a-f]{32}\"", "[0-9a-f]{32}", "\"[0-9a-f]{32}-[0-9]{1,11}\"", "\"[0-9a-fA-F]{32}\"", "\"?[0-9a-f-]{0,40}\"?", ".{0,40}",
+            ],
+            other in prop_oneof!["\"[0-9a-f]{32}\"", ".{0,40}"],
+        ) {
+            let packed = PackedETag::new(&etag);
+            let unpacked = packed.unpack();
+            prop_assert_eq!(unpacked.as_str(), &etag);
+            for other in [etag.trim_matches('"').to_owned(), format!("\"{}\"", etag.trim_matches('"')), other] {
+                prop_assert_eq!(packed.matches(&other), ETag::new(&etag).matches(&other), "{}", other);
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Tasks and threads that keep house as long as the mount does: none ends in silence.
+//!
+//! A panic in one is said in a line of the log, counted, and the work is started anew; soon at first, later with a pause, so that work
+//! that can't be done does not fill the log. Work that returns is done. Requests are not kept here: a panic in one answers EIO.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::Arc;
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+
+/// The pause before the first fresh start; each further one doubles it.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause of a thread: who ends the mount waits for it.
+const THREAD_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The longest pause of a task, about a minute. Doubling it halves the lines of work that panics for ever, and how soon it is done again if it can be.
+const PAUSE_DOUBLINGS_MAX: u32 = 13;
+
+/// Who is told.
+#[derive(Clone, Debug)]
+pub struct Supervisor {
+    /// Counts fresh starts.
+    pub metrics: Arc<Metrics>,
+    /// Measures the pauses of tasks.
+    pub clock: Clock,
+}
+
+impl Supervisor {
+    /// Runs a task on `runtime` until it returns; `work` makes it, each time anew.
+    pub fn task<F>(
+        &self,
+        runtime: &tokio::runtime::Handle,
+        name: &'static str,
+        mut work: impl FnMut() -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (this, of_task) = (self.clone(), runtime.clone());
+        runtime.spawn(async move {
+            let mut starts = 0;
+            while let Err(error) = of_task.spawn(work()).await {
+                // Cancelled: the runtime ends.
+                let Ok(panic) = error.try_into_panic() else { return };
+                let pause = this.panicked(name, &mut starts, &*panic);
+                this.clock.sleep(pause).await;
+            }
+        });
+    }
+
+    /// Runs `work` on a thread of its own until it returns.
+    ///
+    /// # Errors
+    /// The system has no thread for us.
+    pub fn thread<T: Send + 'static>(
+        &self,
+        name: String,
+        mut work: impl FnMut() -> T + Send + 'static,
+    ) -> std::io::Result<JoinHandle<T>> {
+        let this = self.clone();
+        std::thread::Builder::new().name(name.clone()).spawn(move || {
+            let mut starts = 0;
+            loop {
+                // Unwound or not, what it works on is behind our locks, which hold the last whole statement's state.
+                match catch_unwind(AssertUnwindSafe(&mut work)) {
+                    Ok(done) => return done,
+                    Err(panic) => {
+                        let pause = this.panicked(&name, &mut starts, &*panic);
+                        std::thread::sleep(pause.min(THREAD_PAUSE_MAX));
+                    }
+                }
+            }
+        })
+    }
+
+    /// Says and counts it; how long to wait.
+    fn panicked(&self, name: &str, starts: &mut u32, panic: &(dyn Any + Send)) -> Duration {
+        let what = panic.downcast_ref::<&str>().copied();
+        let what = what
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("of an unknown kind");
+        tracing::error!("{name}: a panic ended it, and it is started anew: {what}; please report this");
+        self.metrics.tasks_restarted.inc();
+        let pause = PAUSE * 2_u32.pow((*starts).min(PAUSE_DOUBLINGS_MAX));
+        *starts += 1;
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Mutex;
+    use crate::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    fn supervisor() -> Supervisor {
+        Supervisor { metrics: Arc::new(Metrics::default()), clock: Clock::machine() }
+    }
+
+    #[test]
+    fn a_task_that_panics_is_said_counted_and_started_anew_until_it_returns() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (supervisor, starts) = (supervisor(), Arc::new(AtomicU32::new(0)));
+        let log = Arc::new(Mutex::new(Vec::new()));
+        struct To(Arc<Mutex<Vec<u8>>>);
+        impl std::io::Write for To {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let to = Arc::clone(&log);
+        let subscriber = tracing_subscriber::fmt().with_writer(move || To(Arc::clone(&to))).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            runtime.block_on(async {
+                let (done, ended) = tokio::sync::oneshot::channel();
+                let (starts, done) = (Arc::clone(&starts), Arc::new(Mutex::new(Some(done))));
+                supervisor.task(&tokio::runtime::Handle::current(), "the housekeeper", move || {
+                    let (starts, done) = (Arc::clone(&starts), Arc::clone(&done));
+                    async move {
+                        assert!(starts.fetch_add(1, SeqCst) >= 2, "a broken vase");
+                        let done = done.lock().take().expect("it returns once");
+                        let _ = done.send(());
+                    }
+                });
+                ended.await.unwrap();
+            });
+        });
+        assert_eq!((starts.load(SeqCst), supervisor.metrics.tasks_restarted.get()), (3, 2));
+        let log = String::from_utf8(log.lock().clone()).unwrap();
+        assert_eq!(log.lines().count(), 2, "{log}");
+        assert!(log.contains("the housekeeper") && log.contains("a broken vase"), "{log}");
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_counted_and_started_anew_and_gives_its_result() {
+        let (supervisor, mut starts) = (supervisor(), 0);
+        let thread = supervisor.thread("the-thread".to_owned(), move || {
+            starts += 1;
+            assert!(starts >= 3, "not yet");
+            starts
+        });
+        assert_eq!(thread.unwrap().join().unwrap(), 3);
+        assert_eq!(supervisor.metrics.tasks_restarted.get(), 2);
+    }
+
+    #[test]
+    fn pauses_grow_and_end_growing() {
+        let (supervisor, mut starts) = (supervisor(), 0);
+        let pauses: Vec<_> = (0..40).map(|_| supervisor.panicked("x", &mut starts, &"y")).collect();
+        assert!(pauses.is_sorted() && pauses[0] == PAUSE);
+        assert!(pauses[39] > Duration::from_secs(60) && pauses[39] < Duration::from_secs(120));
+    }
+}
