@@ -1,4 +1,4 @@
-//! CRC32C and CRC64NVME over bytes as they pass: computed once, combined for whole objects, spelled for headers.
+//! CRC32C and CRC64NVME over bytes as they pass: computed once, combined for whole objects, encoded for headers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! Time, as a value that is handed down: tests turn it by hand, product code never asks the machine directly.
+//! Time as a value that callers pass down: tests control it, and product code never asks the machine directly.
 
 use std::future::Future;
 use std::time::{Duration, Instant, SystemTime};
@@ -58,7 +58,7 @@ impl Clock {
     /// Turns a manual clock forward and wakes what sleeps on it.
     ///
     /// # Panics
-    /// On the machine's clock, which nobody turns.
+    /// On the machine's clock, which tests do not control.
     pub fn advance(&self, by: Duration) {
         let Source::Manual(m) = &self.0 else { panic!("only a manual clock can be turned") };
         *m.elapsed.lock() += by;

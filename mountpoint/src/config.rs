@@ -1,12 +1,16 @@
 //! What the flags mean: one configuration per room, checked before anything is touched.
 
+mod memory;
+
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
 use crate::cli::{self, Args};
 use crate::inode::Prefix;
+use crate::object::ObjectKey;
 use crate::{buffer, cache, fs, fuse, inode, logging, prefetch, s3, upload};
 
 /// A mount, ready to be made.
@@ -36,6 +40,8 @@ pub struct Config {
 
 /// Read-ahead we ask of the kernel where we may: one block, so that a sequential reader's requests are as large as can be.
 const READ_AHEAD: u64 = buffer::BLOCK as u64;
+/// A request that was given up ends so long after `--operation-timeout` at the latest: its last try has its own clocks.
+const OUTAGE_TAIL: Duration = Duration::from_secs(30);
 /// Threads that take requests, per core: they never wait, so that more of them only take turns.
 const THREADS_PER_CORE: usize = 2;
 
@@ -48,7 +54,7 @@ impl Config {
         let device = device(&args.directory, args)?;
         let memory = match args.client.memory_target {
             Some(mib) => mib << 20,
-            None => default_memory_target(memory_of_this_machine()),
+            None => memory::default_target(),
         };
         let mut s3 = s3::Config::for_memory(memory);
         s3.bucket.clone_from(&bucket);
@@ -57,8 +63,10 @@ impl Config {
         s3.endpoint_url.clone_from(&args.bucket_options.endpoint_url);
         s3.force_path_style = args.bucket_options.force_path_style;
         s3.sign_requests = !args.credentials.no_sign_request;
-        s3.profile.clone_from(&args.credentials.profile);
+        // Who asks for no signature needs no profile.
+        s3.profile = args.credentials.profile.clone().filter(|_| s3.sign_requests);
         s3.ca_bundle.clone_from(&args.client.ca_bundle);
+        s3.proxies.clone_from(&args.proxies);
         s3.requester_pays = args.bucket_options.requester_pays;
         s3.expected_bucket_owner.clone_from(&args.bucket_options.expected_bucket_owner);
         s3.storage_class.clone_from(&args.bucket_options.storage_class);
@@ -67,6 +75,12 @@ impl Config {
         s3.user_agent_prefix.clone_from(&args.client.user_agent_prefix);
         s3.sign_payload = args.bucket_options.sign_payload;
         s3.attempts_max = args.client.max_attempts;
+        s3.timeouts.operation = Duration::from_secs(args.client.operation_timeout.into());
+        // Memory comes free when requests end: those of an outage, too, shall have ended by then.
+        let memory_within = s3.timeouts.operation + OUTAGE_TAIL;
+        if let Some(gbps) = args.client.maximum_throughput_gbps {
+            s3.throughput_target = gbps.saturating_mul(1_000_000_000 / 8);
+        }
 
         let cache = args.cache.cache.as_ref().filter(|_| args.cache.max_cache_size != Some(0)).map(|dir| {
             let endpoint = s3.endpoint_url.clone().unwrap_or_default();
@@ -80,7 +94,7 @@ impl Config {
         });
         let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        let mut prefetch = prefetch::Config::default();
+        let mut prefetch = prefetch::Config { wait_max: memory_within, ..prefetch::Config::default() };
         prefetch.window.part = args.client.read_part_size.unwrap_or(args.client.part_size);
         Ok(Self {
             name: args.bucket.clone(),
@@ -91,7 +105,9 @@ impl Config {
                 allow_other: args.mount.allow_other,
                 allow_root: args.mount.allow_root,
                 auto_unmount: args.mount.auto_unmount,
-                threads: (cores * THREADS_PER_CORE).clamp(2, args.client.max_threads.max(2).into()),
+                no_exec: args.mount.no_exec,
+                threads: (cores * THREADS_PER_CORE)
+                    .clamp(2, usize::try_from(args.client.max_threads).unwrap_or(usize::MAX).max(2)),
                 read_ahead: Some(READ_AHEAD),
             },
             fs: fs::Config {
@@ -114,7 +130,12 @@ impl Config {
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),
                 checksum: args.bucket_options.upload_checksums.algorithm(),
+                content_type: match args.bucket_options.infer_content_type {
+                    true => type_by_extension,
+                    false => |_| None,
+                },
                 spill_dir: args.client.spill_dir.clone().or_else(|| args.cache.cache.clone()),
+                wait_max: memory_within,
                 ..upload::Config::default()
             },
             cache,
@@ -124,11 +145,17 @@ impl Config {
     }
 }
 
+/// The MIME type that the extension of a name stands for, as far as it is known.
+fn type_by_extension(key: &ObjectKey) -> Option<String> {
+    mime_guess::from_path(key.as_str()).first_raw().map(str::to_owned)
+}
+
 /// What the flags say of the log.
 pub fn logging(args: &Args) -> logging::Config {
     logging::Config {
         stdout: args.foreground,
         directory: args.logging.log_directory.clone(),
+        json: args.logs_json(),
         off: args.logging.no_log,
         debug: args.logging.debug,
         filter: args.logging.log_filter.clone(),
@@ -141,7 +168,7 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let Some(number) = number else { return Ok(fuse::Device::Mount(mount_directory(directory)?)) };
     if args.mount.read_only || args.mount.auto_unmount {
         bail!(
-            "--read-only and --auto-unmount belong to whoever mounted {}: give them to mount(2) there",
+            "--read-only and --auto-unmount are up to the process that mounted {}: use them in its mount(2) call",
             directory.display()
         );
     }
@@ -179,48 +206,25 @@ fn adopt(number: i32) -> OwnedFd {
 fn mount_directory(directory: &Path) -> anyhow::Result<PathBuf> {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
     let absolute = std::fs::canonicalize(directory).map_err(|error| {
-        let dead = error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error());
-        match dead {
-            true => anyhow::anyhow!(
-                "{}: a mount whose process is gone is still there; remove it with: umount -l {}",
-                directory.display(),
-                directory.display()
+        let shown = directory.display();
+        match rustix::io::Errno::from_io_error(&error) {
+            Some(rustix::io::Errno::NOTCONN) => anyhow::anyhow!(
+                "{shown}: a mount whose process is gone is still there; remove it with: umount -l {shown}"
             ),
-            false => anyhow::Error::new(error).context(format!("mount directory {}", directory.display())),
+            Some(rustix::io::Errno::NOENT) => anyhow::anyhow!("mount point {shown} does not exist"),
+            _ => anyhow::Error::new(error).context(format!("mount point {shown}")),
         }
     })?;
     if !absolute.is_dir() {
-        bail!("mount directory {}: not a directory", directory.display());
+        bail!("mount point {} is not a directory", directory.display());
     }
     let stat = statx(CWD, &absolute, AtFlags::empty(), StatxFlags::BASIC_STATS)?;
     let is_mounted = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
     let autofs = rustix::fs::statfs(&absolute).is_ok_and(|s| s.f_type == 0x0187);
     if is_mounted && !autofs {
-        bail!("mount directory {}: something is mounted there already", directory.display());
+        bail!("mount point {} is already mounted: unmount it first", directory.display());
     }
     Ok(absolute)
-}
-
-/// A quarter of the machine: no less than all make progress with, no more than sixteen read windows of the largest size.
-fn default_memory_target(memory: u64) -> u64 {
-    (memory / 4).clamp(buffer::Config::TARGET_MIN, 4 << 30)
-}
-
-/// Bytes that this process may have: the machine's, or its control group's limit.
-fn memory_of_this_machine() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let total = read("/proc/meminfo")
-        .and_then(|text| {
-            text.lines()
-                .find_map(|l| l.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok())
-        })
-        .map_or(4 << 30, |kib| kib << 10);
-    let limit = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-        .iter()
-        .filter_map(|path| read(path)?.trim().parse::<u64>().ok())
-        .min()
-        .unwrap_or(u64::MAX);
-    total.min(limit)
 }
 
 #[cfg(test)]
@@ -233,18 +237,11 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_target_is_a_quarter_of_the_machine_within_limits() {
-        assert_eq!(default_memory_target(8 << 30), 2 << 30);
-        assert_eq!(default_memory_target(256 << 20), 128 << 20);
-        assert_eq!(default_memory_target(1 << 40), 4 << 30);
-    }
-
-    #[test]
     fn a_directory_that_cannot_be_mounted_on_is_named() {
-        let error = |dir| format!("{:#}", config(&["b", dir]).unwrap_err());
+        let error = |dir| format!("{:#}", config(&["bucket", dir]).unwrap_err());
         assert!(error("/no/such/dir").contains("/no/such/dir"));
-        assert!(error("/proc").contains("mounted there already"));
-        assert!(error("/etc/passwd").contains("not a directory"));
+        assert!(error("/proc").contains("is already mounted"));
+        assert!(error("/etc/passwd").contains("is not a directory"));
         assert!(error("/dev/fd/999").contains("/dev/fd/999"));
         assert!(error("/dev/fd/1").contains("above 2"));
     }

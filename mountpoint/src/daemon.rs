@@ -1,11 +1,12 @@
-//! The background: a second process that mounts and stays, while the first waits for its word and leaves. And the word
-//! itself, for whoever else waits for it: one line, `ready` or what went wrong.
+//! The background: a second process that mounts and stays, while the first waits for its result and exits. And the result
+//! line itself, also for supervisors: `ready` or the error.
 //!
 //! The second process is started anew rather than forked, so that no thread or lock of the first one is half copied. Its
 //! standard output is the ready pipe.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use rustix::thread::LinkNameSpaceType;
 
 /// Tells the second process what it is.
 pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
@@ -22,27 +24,43 @@ pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const READY: &str = "ready";
 
+/// Moves this process, which has no second thread yet, into another mount namespace: mount(8) names it with `-N`.
+///
+/// # Errors
+/// It can't be opened, or the kernel refuses.
+pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
+    let context = || format!("entering the mount namespace {}", path.display());
+    let namespace = File::open(path).with_context(context)?;
+    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
+        .with_context(context)
+}
+
 /// Starts this command again in the background and waits until it has mounted. What came of it is said in the ready file, too.
+/// `elsewhere`: in a mount namespace that need not have this program's file.
 ///
 /// # Errors
 /// What the second process said went wrong; or that it said nothing in time, and was ended; or that the ready file can't be
 /// written.
-pub fn start(ready: Option<&Path>) -> anyhow::Result<()> {
+pub fn start(ready: Option<&Path>, elsewhere: bool) -> anyhow::Result<()> {
     let ready = ready.map(ReadyFile::open).transpose()?;
-    let started = start_second();
+    let started = start_second(elsewhere);
     let said = ready.map_or(Ok(()), |ready| ready.say(started.as_ref().map(|_| ())));
     let child = started?;
     if said.is_err() {
-        // Whoever was to hear of it is gone.
+        // The reader of the ready file is gone.
         end(&child);
     }
     said
 }
 
 /// The second process, once it has mounted.
-fn start_second() -> anyhow::Result<Child> {
+fn start_second(elsewhere: bool) -> anyhow::Result<Child> {
     let mut args = std::env::args_os();
-    let mut command = Command::new(std::env::current_exe().context("finding this program's file")?);
+    let program = match elsewhere {
+        true => PathBuf::from("/proc/self/exe"),
+        false => std::env::current_exe().context("finding this program's file")?,
+    };
+    let mut command = Command::new(program);
     if let Some(name) = args.next() {
         command.arg0(name);
     }
@@ -117,12 +135,12 @@ pub fn report(outcome: Result<(), &anyhow::Error>) -> anyhow::Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    // A daemon must not keep somebody's directory busy.
+    // A daemon must not keep a directory busy.
     std::env::set_current_dir("/")?;
     Ok(())
 }
 
-/// What whoever waits is told, with the end of the line.
+/// The result line, with its line end.
 fn word(outcome: Result<(), &anyhow::Error>) -> String {
     match outcome {
         Ok(()) => format!("{READY}\n"),
@@ -142,7 +160,7 @@ impl ReadyFile {
     /// takes the word of an earlier mount for ours. What a descriptor leads to is never emptied.
     ///
     /// # Errors
-    /// It can't be written to; or it is a pipe that nobody reads. That is said at once: waiting for a reader could last for ever.
+    /// It can't be written to; or it is a pipe without a reader. This fails at once: waiting for a reader could last for ever.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let context = || format!("opening the ready file {}", path.display());
         let file = OpenOptions::new()
@@ -161,7 +179,7 @@ impl ReadyFile {
     /// Says the word, in one write, and closes it.
     ///
     /// # Errors
-    /// Nobody reads any more, or there is no room for a line.
+    /// The reader is gone, or there is no room for a line.
     pub fn say(mut self, outcome: Result<(), &anyhow::Error>) -> anyhow::Result<()> {
         self.file
             .write_all(word(outcome).as_bytes())

@@ -1,6 +1,6 @@
 //! An S3 bucket as a Linux file system.
 //!
-//! The rooms follow the path of a byte; data goes down and comes back up, and nobody below calls anybody above:
+//! The rooms follow the path of a byte. Calls go down and data comes back up; a lower room never calls an upper room:
 //!
 //! ```text
 //! kernel - fuse/ - fs/ -+- inode/ ----------------+

@@ -1,4 +1,4 @@
-//! Every count the engine keeps: its name, its unit and what it means. Rooms add; exporters and tests read.
+//! Every counter of the engine: its name, its unit and its meaning. Rooms add; exporters and tests read.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -37,15 +37,15 @@ counters! {
     fuse_reads_ready => "fuse.reads_ready",
     /// READ requests that waited for the network.
     fuse_reads_waited => "fuse.reads_waited",
-    /// Blocks read from the disk cache.
+    /// Reads of the disk cache, of a block or a part of one, that it answered.
     cache_hits => "cache.hits",
-    /// Blocks asked of the disk cache that it did not have.
+    /// Blocks, or parts of one, fetched from the store because the disk cache did not have them.
     cache_misses => "cache.misses",
     /// Cached blocks that failed their check and were dropped.
     cache_corrupt => "cache.corrupt",
-    /// Blocks written to the disk cache.
+    /// Blocks, or parts of one, written to the disk cache.
     cache_puts => "cache.puts",
-    /// Blocks not written to the disk cache because its queue or the disk was full.
+    /// Blocks, or parts of one, not written to the disk cache because its queue or the disk was full.
     cache_puts_dropped => "cache.puts_dropped",
     /// Blocks evicted from the disk cache.
     cache_evictions => "cache.evictions",
@@ -57,6 +57,8 @@ counters! {
     names_hidden => "inode.names_hidden",
     /// Prefetched bytes that were dropped unread.
     prefetch_wasted => "prefetch.bytes_wasted",
+    /// Tasks and threads that keep house, started anew after a panic: a bug, please report it.
+    tasks_restarted => "tasks.restarted",
 }
 
 /// A number that only grows.

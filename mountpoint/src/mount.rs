@@ -1,4 +1,4 @@
-//! The wiring: a configuration becomes rooms that know each other, and a session with the kernel. The only place that knows all.
+//! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::buffer::Pool;
 use crate::cache::{BlockCache, DiskCache};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, MountEnd};
 use crate::fuse::{Device, MountOptions, Session, Unmounter};
 use crate::inode::InodeTable;
 use crate::metrics::Metrics;
 use crate::prefetch::Prefetcher;
 use crate::s3::S3Client;
-use crate::sync::Arc;
+use crate::sync::{Arc, Supervisor};
 use crate::upload::Uploader;
 
 /// How often idle memory is given back.
@@ -76,10 +76,15 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
     let uploader =
         Uploader::new(client, pool.clone(), config.upload, clock.clone(), Arc::clone(&metrics), handle);
     let fs = Arc::new(FileSystem::new(inodes, prefetcher, uploader, config.fs));
-    runtime.spawn(async move {
-        loop {
-            clock.sleep(TRIM_EVERY).await;
-            pool.trim();
+    let supervisor = Supervisor { metrics: Arc::clone(&metrics), clock };
+    let clock = supervisor.clock.clone();
+    supervisor.task(runtime.handle(), "giving idle memory back", move || {
+        let (clock, pool) = (clock.clone(), pool.clone());
+        async move {
+            loop {
+                clock.sleep(TRIM_EVERY).await;
+                pool.trim();
+            }
         }
     });
     Ok(Connected { fs, device: config.device, options: config.mount, metrics, runtime })
@@ -105,7 +110,7 @@ impl Mounted {
         self.session.unmounter()
     }
 
-    /// A handle that says goodbye to the store, for a mount that somebody else unmounts.
+    /// A handle that completes closed files and gives up open ones, for a mount that another process unmounts.
     pub fn farewell(&self) -> Farewell {
         Farewell { fs: Arc::clone(&self.fs), runtime: self.runtime.handle().clone() }
     }
@@ -125,7 +130,7 @@ impl Mounted {
         if served.is_err() {
             let _ = unmounter.unmount();
         }
-        farewell.say();
+        farewell.say(MountEnd::Unmounted);
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         served
     }
@@ -140,7 +145,7 @@ pub struct Farewell {
 
 impl Farewell {
     /// Completes what was closed and gives up what was still being written, within ten seconds. Not for a thread of the runtime.
-    pub fn say(&self) {
-        self.runtime.block_on(self.fs.end(GOODBYE_WITHIN));
+    pub fn say(&self, how: MountEnd) {
+        self.runtime.block_on(self.fs.end(GOODBYE_WITHIN, how));
     }
 }

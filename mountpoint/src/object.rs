@@ -1,4 +1,4 @@
-//! The words everyone shares: what an object is called, which version of it is meant, what is known about it.
+//! The types that all rooms share: the key of an object, its version, its metadata.
 
 use std::fmt;
 use std::sync::Arc;

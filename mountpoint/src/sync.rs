@@ -1,8 +1,12 @@
-//! Locks and atomics by one name, so that a model checker can take their place.
+//! Locks and atomics under one name, so that a model checker can replace them.
 //!
 //! With feature `shuttle` the same names are shuttle's, and tests named `shuttle_*` run what they lock under many schedules:
 //! today the line for memory in `buffer`. A lock is never poisoned here: a panic in one request answers EIO and the
-//! mount goes on; whoever takes the lock next finds the state as the last whole statement left it.
+//! mount goes on; the next holder of the lock finds the state as the last whole statement left it.
+
+mod supervise;
+
+pub use supervise::Supervisor;
 
 #[cfg(feature = "shuttle")]
 use shuttle::sync as imp;
@@ -29,7 +33,7 @@ impl<T> Mutex<T> {
         Self(imp::Mutex::new(value))
     }
 
-    /// The value, once nobody else can hold the lock.
+    /// The value, once no other thread can hold the lock.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(|e| e.into_inner())
     }
@@ -54,12 +58,12 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until nobody writes.
+    /// Waits until no thread writes.
     pub fn read(&self) -> imp::RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Waits until nobody else holds it.
+    /// Waits until no other thread holds it.
     pub fn write(&self) -> imp::RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(|e| e.into_inner())
     }

@@ -1,4 +1,4 @@
-//! Faults as data: which call goes wrong, and how.
+//! Faults as data: which call fails, and how.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A bucket in memory behind the engine's own seam: S3's rules, a script of faults, a log of what was asked.
+//! A bucket in memory behind the engine's own interface: S3's rules, a script of faults, a log of the calls.
 
 use std::ops::Range;
 
@@ -121,13 +121,13 @@ impl MemoryClient {
         self.0.state.lock().log.clear();
     }
 
-    /// Somebody else stores an object: no call, no fault. The new version's mark.
+    /// Another writer stores an object: no call, no fault. Returns the new version's mark.
     pub fn insert(&self, key: impl AsRef<str>, bytes: impl Into<Bytes>) -> ETag {
         let now = self.0.clock.wall();
         self.0.state.lock().store.insert(ObjectKey::new(key), bytes.into(), "", now)
     }
 
-    /// Somebody else removes an object; whether it was there.
+    /// Another writer removes an object; returns whether it existed.
     pub fn remove(&self, key: impl AsRef<str>) -> bool {
         self.0.state.lock().store.remove(&ObjectKey::new(key)).is_some()
     }

@@ -1,8 +1,8 @@
 //! Doubles for tests, benches and fuzz targets: a bucket in memory, faults as data, and the exam that every
 //! [`ObjectClient`](crate::s3::ObjectClient) passes, this one included.
 //!
-//! Enters: a test's wishes. Leaves: the answers S3 would give, or the fault that was ordered. Nothing here is part of a
-//! release build.
+//! Enters: the settings of a test. Leaves: the answers that S3 would give, or the fault that the test ordered. Nothing here is part of
+//! a release build.
 
 pub mod exam;
 mod fault;

@@ -1,4 +1,4 @@
-//! What S3 keeps and how it answers, without time passing: a map of keys, a map of uploads, the rules.
+//! S3's state and answers, without time: a map of keys, a map of uploads, the rules.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,8 +1,8 @@
 //! The exam that every [`ObjectClient`] passes: one function per promise of the trait's documentation.
 //!
-//! Enters: a client of a bucket that nobody else uses, and what its store is known to lack. Leaves: nothing, or a panic
-//! at the first promise that was broken, with its name printed. Names and bytes differ from run to run by a seed,
-//! which is printed; `MOUNT_S3_EXAM_SEED` runs one again.
+//! Enters: a client of a bucket without other users, and the known gaps of its store. Leaves: nothing, or a panic at the first broken
+//! promise, with its name printed. Names and bytes differ from run to run by a seed, which is printed; `MOUNT_S3_EXAM_SEED` repeats
+//! a run.
 
 mod keys;
 mod list;

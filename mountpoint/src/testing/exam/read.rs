@@ -1,4 +1,4 @@
-//! Ranges of one version, and never of another.
+//! Reads ranges of one version, and never of another.
 
 use futures_util::future::join_all;
 

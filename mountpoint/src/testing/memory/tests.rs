@@ -1,4 +1,4 @@
-//! The double's own habits; what it has in common with S3 is in the exam.
+//! The double's own behaviour; the exam tests what it has in common with S3.
 
 use std::time::Duration;
 

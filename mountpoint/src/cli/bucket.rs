@@ -1,0 +1,224 @@
+//! Which bucket, and what new objects are like.
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args as ClapArgs, ValueEnum};
+
+use crate::checksum::ChecksumAlgorithm;
+use crate::inode::Prefix;
+
+/// Which bucket, and what new objects are like.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Bucket options")]
+pub(crate) struct BucketOptions {
+    /// Mount only the keys with this prefix, which must end in '/' [default: the whole bucket]
+    #[arg(long, value_parser = parse_prefix)]
+    pub(crate) prefix: Option<String>,
+    /// Region of the bucket [default: AWS_REGION, ~/.aws/config, on AWS the instance, else us-east-1]
+    #[arg(long, env = "AWS_REGION", hide_env_values = true, value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) region: Option<String>,
+    /// URL of an S3-compatible store; AWS_ENDPOINT_URL_S3 wins over AWS_ENDPOINT_URL
+    #[arg(long, env = "AWS_ENDPOINT_URL", hide_env_values = true, value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) endpoint_url: Option<String>,
+    /// Put the bucket into the path of URLs, not into the host name
+    #[arg(long)]
+    pub(crate) force_path_style: bool,
+    /// Agree to pay for requests and traffic
+    #[arg(long)]
+    pub(crate) requester_pays: bool,
+    /// Kind of bucket; directory buckets are refused [default: from the name]
+    #[arg(long, value_enum)]
+    pub(crate) bucket_type: Option<BucketType>,
+    /// Fail unless the bucket belongs to this account
+    #[arg(long, value_name = "AWS_ACCOUNT_ID")]
+    pub(crate) expected_bucket_owner: Option<String>,
+    /// Storage class of new objects
+    #[arg(long)]
+    pub(crate) storage_class: Option<String>,
+    /// Server-side encryption of new objects
+    #[arg(long, value_parser = ["aws:kms", "aws:kms:dsse", "AES256"])]
+    pub(crate) sse: Option<String>,
+    /// ARN of the key for --sse aws:kms or aws:kms:dsse
+    #[arg(long, value_name = "AWS_KMS_KEY_ARN", requires = "sse", value_parser = parse_key_arn)]
+    pub(crate) sse_kms_key_id: Option<String>,
+    /// Checksum sent with uploads, so that the store refuses damaged bytes
+    #[arg(long, value_enum, value_name = "ALGORITHM", default_value = "crc32c")]
+    pub(crate) upload_checksums: UploadChecksums,
+    /// Set the Content-Type of new objects from the extension of the file name
+    #[arg(long)]
+    pub(crate) infer_content_type: bool,
+    /// Sign the bytes of uploads too, for stores that require it; costs a SHA-256 of every byte
+    #[arg(long)]
+    pub(crate) sign_payload: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BucketType {
+    GeneralPurpose,
+    Directory,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum UploadChecksums {
+    Crc32c,
+    Crc64nvme,
+    Off,
+}
+
+impl UploadChecksums {
+    pub(crate) fn algorithm(self) -> Option<ChecksumAlgorithm> {
+        match self {
+            Self::Crc32c => Some(ChecksumAlgorithm::Crc32c),
+            Self::Crc64nvme => Some(ChecksumAlgorithm::Crc64Nvme),
+            Self::Off => None,
+        }
+    }
+}
+
+/// What directory buckets, and their access points, are told by.
+const DIRECTORY_BUCKET: [&str; 2] = ["--x-s3", "--xa-s3"];
+
+/// Bucket and prefix out of `BUCKET`, `s3://BUCKET[/PREFIX/]` and `--prefix`.
+///
+/// # Errors
+/// A sentence that says which of them is wrong and how it should look.
+pub(crate) fn bucket_and_prefix(bucket: &str, prefix: Option<&str>) -> Result<(String, String), String> {
+    let (bucket, prefix) = match (bucket.strip_prefix("s3://"), prefix) {
+        (Some(_), Some(prefix)) if !prefix.is_empty() => {
+            return Err(
+                "explicit prefix option not allowed with S3 URI: give the prefix in one of them".into()
+            );
+        }
+        (Some(_), _) => in_uri(bucket)?,
+        (None, prefix) => (bucket, prefix.unwrap_or("")),
+    };
+    check_name(bucket)?;
+    parse_prefix(prefix)?;
+    Ok((bucket.to_owned(), prefix.to_owned()))
+}
+
+/// The first argument, by itself.
+pub(super) fn parse_bucket(text: &str) -> Result<String, String> {
+    let (name, prefix) = in_uri(text)?;
+    check_name(name)?;
+    parse_prefix(prefix).map_err(|error| format!("invalid bucket prefix: {error}"))?;
+    Ok(text.to_owned())
+}
+
+/// Bucket and prefix of an `s3://` URI; of anything else the whole and nothing.
+fn in_uri(text: &str) -> Result<(&str, &str), String> {
+    let Some(rest) = text.strip_prefix("s3://") else { return Ok((text, "")) };
+    if rest.starts_with("arn:") {
+        return Err("the bucket must have a valid name (only letters, numbers, . and -). ARNs are not supported in s3:// URIs".into());
+    }
+    Ok(rest.split_once('/').unwrap_or((rest, "")))
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    if !(3..=255).contains(&name.len()) {
+        return Err("bucket names must be 3-255 characters long".into());
+    }
+    if name.starts_with("arn:") {
+        return Err(
+            "ARNs are not supported: give the alias of the access point, which is used like a bucket's name"
+                .into(),
+        );
+    }
+    if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_')) {
+        return Err(
+            "the bucket must have a valid name (only letters, numbers, . and -) or a valid ARN; give a prefix as s3://bucket/prefix/"
+                .into(),
+        );
+    }
+    if DIRECTORY_BUCKET.iter().any(|suffix| name.ends_with(suffix)) {
+        return Err(
+            "directory buckets (S3 Express One Zone) are not supported: mount a general purpose bucket"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+fn parse_prefix(text: &str) -> Result<String, String> {
+    if !text.is_empty() && !text.ends_with('/') {
+        return Err("prefix must end in '/'".into());
+    }
+    Prefix::new(text).map(|_| text.to_owned())
+}
+
+/// An id or an alias could be any account's key, and the store's answer could not be compared with it.
+fn parse_key_arn(text: &str) -> Result<String, String> {
+    let id = text.strip_prefix("arn:").and_then(|rest| rest.split_once(":key/")).map(|(_, id)| id);
+    match id {
+        Some(id) if !id.is_empty() && text.chars().all(|c| c.is_ascii_graphic()) => Ok(text.to_owned()),
+        _ => Err("KMS Key ARN is only accepted as a key identifier, Key Alias ARN is not accepted: \
+                  give the key's ARN (arn:aws:kms:REGION:ACCOUNT:key/ID), not its id or an alias"
+            .into()),
+    }
+}
+
+impl BucketOptions {
+    /// Looks at the flags together.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.bucket_type == Some(BucketType::Directory) {
+            return Err("--bucket-type directory is not supported: directory buckets (S3 Express One Zone) can't be mounted here; mount a general purpose bucket".into());
+        }
+        match (self.sse.as_deref(), &self.sse_kms_key_id) {
+            (Some("AES256"), Some(_)) => {
+                Err("--sse-kms-key-id can not be used with --sse AES256, which uses the store's own key: \
+                 leave --sse-kms-key-id out, or give --sse aws:kms"
+                    .into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::parse;
+    use super::*;
+
+    #[test]
+    fn a_bucket_may_be_a_name_or_a_uri() {
+        let ok = |b, p| bucket_and_prefix(b, p).unwrap();
+        assert_eq!(ok("buc", None), ("buc".into(), String::new()));
+        assert_eq!(ok("buc", Some("a/b/")), ("buc".into(), "a/b/".into()));
+        assert_eq!(ok("s3://buc", None), ("buc".into(), String::new()));
+        assert_eq!(ok("s3://buc/", Some("")), ("buc".into(), String::new()));
+        assert_eq!(ok("s3://buc/a/b/", None), ("buc".into(), "a/b/".into()));
+        for (b, p) in [
+            ("s3://buc/a", None),
+            ("buc", Some("a")),
+            ("s3://buc/", Some("a/")),
+            ("buc/a/", None),
+            ("bu", None),
+            ("s3://arn:aws:s3:::b", None),
+            ("", None),
+        ] {
+            assert!(bucket_and_prefix(b, p).is_err(), "{b} {p:?}");
+        }
+    }
+
+    #[test]
+    fn bucket_and_prefix_can_be_judged_without_a_mount() {
+        let judged = |args: &[&str]| parse(args).map_err(|error| error.to_string());
+        assert!(judged(&["--prefix", "a/"]).is_ok());
+        assert!(judged(&["--prefix", "a"]).unwrap_err().contains("must end in '/'"));
+        assert!(judged(&["--prefix", &format!("{}/", "a".repeat(1024))]).is_err());
+    }
+
+    const KEY: &str = "arn:aws:kms:eu-west-3:111122223333:key/1234-abcd";
+
+    #[test]
+    fn the_key_of_an_encryption_is_named_by_its_arn() {
+        for sse in ["aws:kms", "aws:kms:dsse"] {
+            let named = parse(&["--sse", sse, "--sse-kms-key-id", KEY]).unwrap();
+            assert_eq!(named.bucket_options.sse_kms_key_id.as_deref(), Some(KEY));
+        }
+        let said = parse(&["--sse", "aws:kms", "--sse-kms-key-id", "alias/mine"]).unwrap_err();
+        assert_eq!(said.exit_code(), 2);
+        assert!(said.to_string().contains("give the key's ARN"), "{said}");
+        let own = parse(&["--sse", "AES256", "--sse-kms-key-id", KEY]).unwrap_err();
+        assert!(own.to_string().contains("leave --sse-kms-key-id out"), "{own}");
+    }
+}

@@ -1,0 +1,93 @@
+//! How hard it works.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use crate::fuse::Transport;
+
+/// How hard it works.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Client options")]
+pub(crate) struct ClientOptions {
+    /// Target throughput in gigabits per second: sets the number of connections; not a limit [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) maximum_throughput_gbps: Option<u64>,
+    /// At most so many threads take requests from the kernel
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_threads: u64,
+    /// Memory for data, in MiB, 128 or more [default: a quarter of what this machine has or this process's control group may have, up to 4096]
+    #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u64).range(128..))]
+    pub(crate) memory_target: Option<u64>,
+    /// Largest read request and size of the first parts of an upload, in bytes
+    #[arg(long, value_name = "SIZE", default_value_t = 8 << 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) part_size: u64,
+    /// Largest read request, in bytes, from 1 MiB [default: as --part-size]
+    #[arg(long, value_name = "SIZE", conflicts_with = "part_size", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) read_part_size: Option<u64>,
+    /// Size of the first parts of an upload, in bytes, from 5 MiB to 5 GiB [default: as --part-size]
+    #[arg(long, value_name = "SIZE", conflicts_with = "part_size", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) write_part_size: Option<u64>,
+    /// Certificates to trust, instead of the system's
+    #[arg(long, value_name = "PATH", env = "AWS_CA_BUNDLE", hide_env_values = true)]
+    pub(crate) ca_bundle: Option<PathBuf>,
+    /// Put before our own name in the User-Agent header
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) user_agent_prefix: Option<String>,
+    /// How long a request waits for a store that is away, in seconds, 1 to 3600: shorter outages fail nothing
+    #[arg(long, value_name = "SECONDS", env = "MOUNT_S3_OPERATION_TIMEOUT", hide_env_values = true, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) operation_timeout: u32,
+    /// Most tries of one request [default: as often as fits into --operation-timeout]
+    #[arg(long, value_name = "N", env = "AWS_MAX_ATTEMPTS", hide = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_attempts: Option<u32>,
+    /// Code that exchanges requests with the kernel
+    #[arg(long, value_enum, value_name = "TRANSPORT", default_value = "dev")]
+    pub(crate) fuse_transport: TransportArg,
+    /// Directory for parts of uploads that do not fit in memory [default: the cache directory]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) spill_dir: Option<PathBuf>,
+}
+
+/// Bytes of a request that reads: from a block up, and as large as an answer may be.
+const READ_PART: std::ops::RangeInclusive<u64> = 1 << 20..=5 << 30;
+/// Bytes of a part of an upload, as S3 takes them.
+const WRITE_PART: std::ops::RangeInclusive<u64> = 5 << 20..=5 << 30;
+
+impl ClientOptions {
+    /// # Errors
+    /// A size that no request can have, with the flag that names it.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let named =
+            |size: Option<u64>, flag| size.map_or((self.part_size, "--part-size"), |size| (size, flag));
+        let (read, read_flag) = named(self.read_part_size, "--read-part-size");
+        let (write, write_flag) = named(self.write_part_size, "--write-part-size");
+        if !WRITE_PART.contains(&write) {
+            return Err(format!(
+                "invalid value '{write}' for '{write_flag} <SIZE>': a part of an upload has 5 MiB (5242880) to 5 GiB (5368709120)"
+            ));
+        }
+        if !READ_PART.contains(&read) {
+            return Err(format!(
+                "invalid value '{read}' for '{read_flag} <SIZE>': a request that reads takes 1 MiB (1048576) to 5 GiB (5368709120)"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TransportArg {
+    /// Our own loop over /dev/fuse
+    Dev,
+    /// The loop of the crate fuser
+    Fuser,
+}
+
+impl From<TransportArg> for Transport {
+    fn from(arg: TransportArg) -> Self {
+        match arg {
+            TransportArg::Dev => Self::Dev,
+            TransportArg::Fuser => Self::Fuser,
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Variables that clap would read too literally: an empty one counts as unset, a value that is no value is a warning.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::Command;
+use clap::builder::Resettable;
+
+use super::Remark;
+use crate::s3::ProxyVariables;
+
+/// Goes before `AWS_ENDPOINT_URL`, as in every AWS tool.
+const ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
+
+/// The command with this process's environment, as AWS's tools understand it; and what to say of it.
+pub(super) fn heeded(command: Command) -> (Command, Vec<Remark>) {
+    with(command, |name| std::env::var_os(name))
+}
+
+/// Where requests go through a proxy. As in curl, a name in small letters goes first.
+pub(super) fn proxies() -> ProxyVariables {
+    let found = |names: [&str; 2]| {
+        let mut values = names.into_iter().filter_map(|name| std::env::var(name).ok());
+        values.find(|value| !value.is_empty())
+    };
+    ProxyVariables {
+        http: found(["http_proxy", "HTTP_PROXY"]),
+        https: found(["https_proxy", "HTTPS_PROXY"]),
+        no_proxy: found(["no_proxy", "NO_PROXY"]),
+    }
+}
+
+fn with(command: Command, variable: impl Fn(&OsStr) -> Option<OsString>) -> (Command, Vec<Remark>) {
+    let mut remarks = Vec::new();
+    let is_set = |name: &OsStr| variable(name).is_some_and(|value| !value.is_empty());
+    let command = match is_set(OsStr::new(ENDPOINT_URL_S3)) {
+        true => command.mut_arg("endpoint_url", |arg| arg.env(ENDPOINT_URL_S3)),
+        false => command,
+    };
+    let command = command.mut_args(|arg| {
+        let Some(name) = arg.get_env().map(OsStr::to_owned) else { return arg };
+        let Some(value) = variable(&name) else { return arg };
+        if value.is_empty() {
+            return arg.env(Resettable::Reset);
+        }
+        if arg.get_id() == "max_attempts" && !is_count(&value) {
+            remarks.push(Remark::Warning(format!(
+                "{} is {value:?}, not a number from 1 on: the default is used",
+                name.display()
+            )));
+            return arg.env(Resettable::Reset);
+        }
+        arg
+    });
+    (command, remarks)
+}
+
+fn is_count(value: &OsStr) -> bool {
+    value.to_str().and_then(|text| text.parse::<u32>().ok()).is_some_and(|count| count > 0)
+}

@@ -1,0 +1,35 @@
+//! Where the log goes, and how much of it.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+/// Where the log goes.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Logging options")]
+pub(crate) struct LoggingOptions {
+    /// Write the log to a file in this directory [default: syslog]
+    #[arg(short, long, value_name = "DIRECTORY")]
+    pub(crate) log_directory: Option<PathBuf>,
+    /// Form of a log line: text, or a JSON object
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+    /// Log every request
+    #[arg(short, long)]
+    pub(crate) debug: bool,
+    /// Accepted for scripts of AWS's mount-s3; there is no CRT here, --debug shows the requests
+    #[arg(long, hide = true)]
+    pub(crate) debug_crt: bool,
+    /// Log nothing
+    #[arg(long, conflicts_with_all = ["log_directory", "debug", "debug_crt"])]
+    pub(crate) no_log: bool,
+    /// A tracing-subscriber filter in place of the flags above
+    #[arg(long, env = "MOUNTPOINT_LOG", hide = true)]
+    pub(crate) log_filter: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}

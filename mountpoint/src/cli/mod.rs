@@ -1,0 +1,231 @@
+//! Every flag, its help and its default; the only reader of the environment.
+//!
+//! Enters: what a shell, systemd or mount(8) wrote. Leaves: [`Asked`], checked, or clap's error, which ends with exit code 2. Nothing is
+//! opened here but files that mount(8) names.
+
+mod bucket;
+mod caching;
+mod client;
+mod credentials;
+mod environment;
+mod fstab;
+mod logging;
+mod mounting;
+mod pages;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+
+pub(crate) use bucket::{BucketOptions, bucket_and_prefix};
+pub(crate) use caching::CacheOptions;
+pub(crate) use client::ClientOptions;
+pub(crate) use credentials::CredentialOptions;
+pub(crate) use logging::{LogFormat, LoggingOptions};
+pub(crate) use mounting::MountOptions;
+
+use crate::s3::ProxyVariables;
+
+/// Ours, and the release of AWS's mount-s3 whose flags, defaults and semantics it has.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+aws.1.24");
+
+const EXAMPLE: &str = "\
+Example:
+  mount-s3 my-bucket /mnt/data
+  mount-s3 s3://my-bucket/photos/ /mnt/photos --read-only --cache /var/cache/mount-s3";
+
+const AFTER: &str = "\
+In /etc/fstab, with mount-s3 linked as /sbin/mount.mount-s3:
+  s3://my-bucket/photos/ /mnt/photos mount-s3 _netdev,nosuid,nodev,ro,cache=/var/cache/mount-s3 0 0
+
+  mount-s3 <BUCKET_NAME> <DIRECTORY> -o <OPTIONS> takes the same options: those above without '--', separated by commas.
+
+mount-s3 --completions bash|elvish|fish|powershell|zsh prints completions, mount-s3 --man the manual page.
+
+Credentials come from the same sources as for AWS tools: environment, ~/.aws, web identity, container, instance.";
+
+/// Mount an S3 bucket as a directory; a drop-in for AWS's mount-s3 1.24
+#[derive(Clone, Debug, Parser)]
+#[command(name = "mount-s3", version = VERSION, max_term_width = 100, before_help = EXAMPLE, after_help = AFTER)]
+pub struct Args {
+    /// Bucket, or s3://bucket/prefix/
+    #[arg(value_name = "BUCKET_NAME", value_parser = bucket::parse_bucket)]
+    pub bucket: String,
+
+    /// Directory to mount on, or /dev/fd/N for a FUSE device that another process opened and mounted
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) bucket_options: BucketOptions,
+    #[command(flatten)]
+    pub(crate) credentials: CredentialOptions,
+    #[command(flatten)]
+    pub(crate) mount: MountOptions,
+    #[command(flatten)]
+    pub(crate) client: ClientOptions,
+    #[command(flatten)]
+    pub(crate) cache: CacheOptions,
+    #[command(flatten)]
+    pub(crate) logging: LoggingOptions,
+
+    /// Stay in the foreground, log to standard output
+    #[arg(short, long)]
+    pub foreground: bool,
+
+    /// Write one line here when the mount is ready: 'ready', or the error; a file, a pipe or /dev/fd/N
+    #[arg(long, value_name = "PATH")]
+    pub ready_file: Option<PathBuf>,
+
+    /// Where requests go through a proxy: the environment's
+    #[arg(skip)]
+    pub(crate) proxies: ProxyVariables,
+
+    /// What the log is told of the command line once there is one: values that were taken otherwise than written
+    #[arg(skip)]
+    pub remarks: Vec<Remark>,
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// Something was not done as it was written.
+    Warning(String),
+    /// Something has no effect, and needs none.
+    Info(&'static str),
+}
+
+/// What a command line asks for.
+#[derive(Debug)]
+pub enum Asked {
+    /// A page to be printed: completions of a shell, or the manual.
+    Page(Vec<u8>),
+    /// A mount.
+    Mount(Box<Args>),
+    /// A mount in the way of mount(8).
+    Fstab(Box<Args>, FromMount),
+}
+
+/// What mount(8) says besides the options.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FromMount {
+    /// Do everything but the mount (`-f`).
+    pub fake: bool,
+    /// The mount namespace to mount in (`-N`).
+    pub namespace: Option<PathBuf>,
+}
+
+/// Reads a command line and the environment. Which grammar it follows is told by the program's name (`mount.*` is a helper of
+/// mount(8)), else by a `-o`.
+///
+/// # Errors
+/// clap's, which knows how to end: help and version with 0, bad usage with 2.
+pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Error> {
+    let line: Vec<OsString> = line.into_iter().collect();
+    if let Some(page) = pages::asked(&line) {
+        return page.map(Asked::Page);
+    }
+    if fstab::is_asked(&line) {
+        let (line, from_mount) = fstab::read(line)?;
+        let mut args = Args::read(line.args)?;
+        args.mount.no_exec = line.no_exec;
+        return Ok(Asked::Fstab(Box::new(args), from_mount));
+    }
+    Args::read(line).map(|args| Asked::Mount(Box::new(args)))
+}
+
+impl Args {
+    /// Flags of our own grammar, with the environment.
+    fn read(line: Vec<OsString>) -> Result<Self, clap::Error> {
+        let (command, remarks) = environment::heeded(Self::command());
+        let mut args = Self::from_arg_matches(&command.try_get_matches_from(line)?)?;
+        args.check().map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, error + "\n"))?;
+        args.remarks = remarks;
+        args.proxies = environment::proxies();
+        args.remark();
+        Ok(args)
+    }
+
+    /// Checks flags together. A program that passes these flags on calls it to see errors earlier.
+    ///
+    /// # Errors
+    /// A sentence that says which flag is wrong, and how it should look.
+    pub fn check(&self) -> Result<(), String> {
+        bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
+        self.client.check()?;
+        self.bucket_options.check()?;
+        if self.mount.incremental_upload {
+            return Err("--incremental-upload is not supported: only directory buckets can append, and they can't be mounted here; leave it out, and files are stored whole when they are closed".into());
+        }
+        if self.cache.cache_xz.is_some() {
+            return Err("--cache-xz is not supported: directory buckets (S3 Express One Zone) can't be used here; use --cache with a local directory".into());
+        }
+        Ok(())
+    }
+
+    fn remark(&mut self) {
+        if self.cache.metadata_ttl == Some(caching::TtlArg::Seconds(0)) {
+            self.remarks.push(Remark::Warning("--metadata-ttl 0 is taken as 'minimal'".into()));
+        }
+        if self.logging.debug_crt {
+            self.remarks.push(Remark::Info(
+                "--debug-crt has no effect: there is no AWS Common Runtime in this engine; --debug shows every request",
+            ));
+        }
+    }
+
+    /// Whether each line of the log is a JSON object.
+    pub fn logs_json(&self) -> bool {
+        self.logging.log_format == LogFormat::Json
+    }
+
+    /// What is mounted, in words.
+    pub fn description(&self) -> String {
+        match bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref()) {
+            Ok((bucket, prefix)) if !prefix.is_empty() => format!("prefix {prefix} of bucket {bucket}"),
+            Ok((bucket, _)) => format!("bucket {bucket}"),
+            Err(_) => format!("bucket {}", self.bucket),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn parse(args: &[&str]) -> Result<Args, clap::Error> {
+        let line = ["mount-s3", "bucket", "/mnt"].iter().chain(args).map(OsString::from);
+        Args::read(line.collect())
+    }
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    const KEY: &str = "arn:aws:kms:eu-west-3:111122223333:key/1234-abcd";
+
+    #[test]
+    fn wrong_values_are_refused() {
+        for wrong in [
+            &["--file-mode", "888"][..],
+            &["--part-size", "1000"],
+            &["--part-size", "8388608", "--read-part-size", "8388608"],
+            &["--allow-root", "--allow-other"],
+            &["--sse-kms-key-id", KEY],
+            &["--sse", "aws:kms", "--sse-kms-key-id", "1234-abcd"],
+            &["--sse", "aws:kms", "--sse-kms-key-id", "alias/mine"],
+            &["--sse", "aws:kms", "--sse-kms-key-id", "arn:aws:kms:eu-west-3:111122223333:alias/mine"],
+            &["--sse", "aws:kms", "--sse-kms-key-id", "arn:aws:kms:eu-west-3:111122223333:key/"],
+            &["--sse", "aws:kms", "--sse-kms-key-id", "arn:aws:kms:eu-west-3:111122223333:key/1\n"],
+            &["--memory-target", "100"],
+            &["--operation-timeout", "0"],
+            &["--operation-timeout", "a minute"],
+            &["--metadata-ttl", "soon"],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What the mount allows and shows.
+
+use clap::Args as ClapArgs;
+
+/// What the mount allows and shows.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Mount options")]
+pub(crate) struct MountOptions {
+    /// Refuse every change
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Allow deleting files
+    #[arg(long)]
+    pub(crate) allow_delete: bool,
+    /// Allow replacing files
+    #[arg(long)]
+    pub(crate) allow_overwrite: bool,
+    /// Unmount even if this process is killed (needs fusermount3)
+    #[arg(long)]
+    pub(crate) auto_unmount: bool,
+    /// Let root access the mount too
+    #[arg(long)]
+    pub(crate) allow_root: bool,
+    /// Let every user access the mount
+    #[arg(long, conflicts_with = "allow_root")]
+    pub(crate) allow_other: bool,
+    /// Owner of all files and directories [default: the mounting user]
+    #[arg(long)]
+    pub(crate) uid: Option<u32>,
+    /// Group of all files and directories [default: the mounting user's]
+    #[arg(long)]
+    pub(crate) gid: Option<u32>,
+    /// Permissions of files, octal
+    #[arg(long, default_value = "0644", value_parser = parse_mode)]
+    pub(crate) file_mode: u16,
+    /// Permissions of directories, octal
+    #[arg(long, default_value = "0755", value_parser = parse_mode)]
+    pub(crate) dir_mode: u16,
+    /// Not there: it appends to objects of directory buckets
+    #[arg(long, hide = true)]
+    pub(crate) incremental_upload: bool,
+    /// No file can be executed; only mount(8) says so, with `-o noexec`
+    #[arg(skip)]
+    pub(crate) no_exec: bool,
+}
+
+fn parse_mode(text: &str) -> Result<u16, String> {
+    match u16::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        Ok(_) => Err("only user/group/other permissions are supported, from 0000 to 0777".into()),
+        Err(_) => Err("must be a valid octal number, from 0000 to 0777".into()),
+    }
+}

@@ -1,0 +1,138 @@
+//! A log file that stays where its name is: renamed or removed, it is opened anew, so that logrotate needs no signal.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context as _;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// A line may go to a file that was renamed for so long: a look at the name costs a system call.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The file of this process.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    path: PathBuf,
+    look_every: Duration,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    file: File,
+    looked: Instant,
+}
+
+impl LogFile {
+    /// `mountpoint-s3-<UTC stamp>.<process>.log` in this directory, readable by owner and group only.
+    pub(super) fn create(directory: &Path) -> anyhow::Result<Self> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(directory)
+            .with_context(|| format!("creating the log directory {}", directory.display()))?;
+        let now = time::OffsetDateTime::from(SystemTime::now());
+        let stamp =
+            now.format(&time::macros::format_description!("[year]-[month]-[day]T[hour]-[minute]-[second]Z"))?;
+        // The background process leaves the directory that it was started in.
+        let directory = std::path::absolute(directory).context("the log directory")?;
+        let path = directory.join(format!("mountpoint-s3-{stamp}.{}.log", std::process::id()));
+        Self::at(path, LOOK_EVERY)
+    }
+
+    fn at(path: PathBuf, look_every: Duration) -> anyhow::Result<Self> {
+        let file = open(&path).with_context(|| format!("opening the log file {}", path.display()))?;
+        let open = Mutex::new(Open { file, looked: Instant::now() });
+        Ok(Self { path, look_every, open })
+    }
+
+    fn write_line(&self, line: &[u8]) -> io::Result<usize> {
+        // A thread that panicked while it logged left a whole file behind.
+        let mut held = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.looked.elapsed() >= self.look_every {
+            held.looked = Instant::now();
+            // Where no new file can be opened, the old one goes on.
+            if !self.is_at_its_name(&held.file)
+                && let Ok(file) = open(&self.path)
+            {
+                held.file = file;
+            }
+        }
+        held.file.write(line)
+    }
+
+    fn is_at_its_name(&self, file: &File) -> bool {
+        let (Ok(ours), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(&self.path)) else {
+            return false;
+        };
+        (ours.dev(), ours.ino()) == (named.dev(), named.ino())
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o640).open(path)
+}
+
+impl<'a> MakeWriter<'a> for LogFile {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line(self)
+    }
+}
+
+/// One line on its way.
+#[derive(Debug)]
+pub(super) struct Line<'a>(&'a LogFile);
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_line(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_renamed_or_removed_is_opened_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let log = LogFile::at(path.clone(), Duration::ZERO).unwrap();
+        let say = |line: &str| log.make_writer().write_all(line.as_bytes()).unwrap();
+        say("one\n");
+        let renamed = folder.path().join("log.1");
+        std::fs::rename(&path, &renamed).unwrap();
+        say("two\n");
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        assert_eq!((read(&renamed).as_str(), read(&path).as_str()), ("one\n", "two\n"));
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777 & !0o640, 0);
+        std::fs::remove_file(&path).unwrap();
+        say("three\n");
+        assert_eq!(read(&path), "three\n");
+        // copytruncate: appending goes on at the new end.
+        File::create(&path).unwrap();
+        say("four\n");
+        assert_eq!(read(&path), "four\n");
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_opened_anew_goes_on_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (inner, moved) = (folder.path().join("inner"), folder.path().join("moved"));
+        std::fs::create_dir(&inner).unwrap();
+        let log = LogFile::at(inner.join("log"), Duration::ZERO).unwrap();
+        std::fs::rename(&inner, &moved).unwrap();
+        log.make_writer().write_all(b"one\n").unwrap();
+        assert_eq!(std::fs::read(moved.join("log")).unwrap(), b"one\n");
+    }
+}

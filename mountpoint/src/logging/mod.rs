@@ -1,0 +1,165 @@
+//! The log: text or JSON lines to standard output, a file or syslog; and how many there are, which a signal changes.
+//!
+//! Enters: the configuration, then events of the whole process, a panic included. Never here: a wait for whoever reads the log.
+
+mod file;
+mod filter;
+mod panic;
+mod syslog;
+
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
+
+use file::LogFile;
+use syslog::Syslog;
+
+/// What is logged, and where.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// To standard output as well (the foreground).
+    pub stdout: bool,
+    /// To a new file in this directory; without, to syslog unless `stdout` is set.
+    pub directory: Option<PathBuf>,
+    /// Each line is a JSON object.
+    pub json: bool,
+    /// Nothing at all.
+    pub off: bool,
+    /// Every request.
+    pub debug: bool,
+    /// A filter in place of the level that `debug` chooses, in our names or in those of AWS's mount-s3.
+    pub filter: Option<String>,
+}
+
+/// How much is logged, while the process runs.
+pub struct Level {
+    step: Step,
+    /// The filter that the process began with.
+    configured: String,
+    apply: Box<dyn Fn(EnvFilter) -> bool + Send>,
+}
+
+impl std::fmt::Debug for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Level").field("step", &self.step).finish_non_exhaustive()
+    }
+}
+
+/// The levels in turn, as AWS's mount-s3 has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Configured,
+    Debug,
+    DebugWithLibraries,
+    Trace,
+    TraceWithLibraries,
+}
+
+impl Step {
+    fn next(self) -> Self {
+        match self {
+            Self::Configured => Self::Debug,
+            Self::Debug => Self::DebugWithLibraries,
+            Self::DebugWithLibraries => Self::Trace,
+            Self::Trace => Self::TraceWithLibraries,
+            Self::TraceWithLibraries => Self::Configured,
+        }
+    }
+
+    /// Libraries stay at `debug`: at `trace` some print whole requests for credentials.
+    fn filter(self, configured: &str) -> &str {
+        match self {
+            Self::Configured => configured,
+            Self::Debug => "warn,mountpoint=debug,mount_s3=debug",
+            Self::DebugWithLibraries => "debug",
+            Self::Trace => "warn,mountpoint=trace,mount_s3=trace",
+            Self::TraceWithLibraries => "debug,mountpoint=trace,mount_s3=trace",
+        }
+    }
+}
+
+impl Level {
+    /// The next level, and one line that says which; behind the last one the first again. Nothing where nothing is logged.
+    pub fn cycle(&mut self) {
+        self.step = self.step.next();
+        let filter = self.step.filter(&self.configured);
+        if EnvFilter::try_new(filter).is_ok_and(&self.apply) {
+            tracing::error!(
+                "the log's filter is now {filter:?} ({:?}); SIGUSR2 sets the next one",
+                self.step
+            );
+        }
+    }
+}
+
+/// Sets the log up for this process; called once.
+///
+/// # Errors
+/// The log directory can't be written to, or the filter can't be read.
+pub fn init(config: &Config) -> anyhow::Result<Level> {
+    let configured = match (&config.filter, config.debug) {
+        (Some(filter), _) => filter::in_our_names(filter),
+        (None, true) => Step::Debug.filter("").to_owned(),
+        (None, false) => "warn,mountpoint=info,mount_s3=info".to_owned(),
+    };
+    let level = |apply| Level { step: Step::Configured, configured: configured.clone(), apply };
+    if config.off {
+        return Ok(level(Box::new(|_| false)));
+    }
+    let filter = EnvFilter::try_new(&configured)
+        .with_context(|| format!("MOUNTPOINT_LOG='{configured}' is no log filter"))?;
+    let (writer, is_syslog) = match (&config.directory, config.stdout) {
+        (Some(directory), true) => (BoxMakeWriter::new(LogFile::create(directory)?.and(io::stdout)), false),
+        (Some(directory), false) => (BoxMakeWriter::new(LogFile::create(directory)?), false),
+        (None, true) => (BoxMakeWriter::new(io::stdout), false),
+        (None, false) => (BoxMakeWriter::new(Syslog::at(syslog::SOCKET, !config.json)), true),
+    };
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .with_thread_ids(true)
+        .with_writer(writer);
+    /// The type of the lines depends on their form.
+    macro_rules! begin {
+        ($lines:expr) => {{
+            let lines = $lines.with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.init();
+            Box::new(move |filter| handle.reload(filter).is_ok()) as Box<dyn Fn(EnvFilter) -> bool + Send>
+        }};
+    }
+    let apply = match (config.json, is_syslog) {
+        (true, _) => begin!(lines.json().flatten_event(true)),
+        // syslog has a time and a level of its own.
+        (false, true) => begin!(lines.without_time().with_level(false)),
+        (false, false) => begin!(lines),
+    };
+    panic::to_log();
+    Ok(level(apply))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_level_comes_in_turn_and_the_first_one_again() {
+        let mut step = Step::Configured;
+        let mut filters = Vec::new();
+        for _ in 0..6 {
+            let filter = step.filter("error");
+            assert!(EnvFilter::try_new(filter).is_ok(), "{filter}");
+            filters.push(filter);
+            step = step.next();
+        }
+        assert_eq!((filters[0], filters[5]), ("error", "error"));
+        filters.truncate(5);
+        filters.sort_unstable();
+        filters.dedup();
+        assert_eq!(filters.len(), 5);
+    }
+}

@@ -1,0 +1,21 @@
+//! A panic goes to the log: a mount in the background has no standard error that anybody reads.
+
+use std::backtrace::Backtrace;
+use std::panic::PanicHookInfo;
+
+/// From now on each panic is an ERROR in the log, with the thread, the place and the way there; then as before.
+pub(super) fn to_log() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        tracing::error!("{}\n{}", line(info), Backtrace::force_capture());
+        before(info);
+    }));
+}
+
+fn line(info: &PanicHookInfo<'_>) -> String {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("without a name");
+    let place = info.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
+    let message = info.payload_as_str().unwrap_or("no message");
+    format!("thread '{name}' panicked at {place}: {message}")
+}

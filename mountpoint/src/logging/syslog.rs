@@ -1,0 +1,179 @@
+//! Lines for syslog: one datagram each to `/dev/log`, as journald, rsyslog, syslog-ng and busybox read them.
+//!
+//! Facility `user`, identifier `mount-s3[PID]`, and the severity of the line; a text says its level, too. No time stamp: each of them writes down when it came.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Where a syslog daemon listens.
+pub(super) const SOCKET: &str = "/dev/log";
+/// Facility `user`, in place.
+const USER: u8 = 1 << 3;
+/// A daemon that takes no line for so long loses it: a mount must not wait for its log ...
+const PATIENCE: Duration = Duration::from_millis(100);
+/// ... and no line waits for it for so long thereafter.
+const STUCK_FOR: Duration = Duration::from_secs(5);
+/// Longer lines are cut: some daemons refuse the whole datagram.
+const LINE_MAX: usize = 8 << 10;
+
+/// The socket of the daemon.
+#[derive(Debug)]
+pub(super) struct Syslog {
+    path: PathBuf,
+    says_level: bool,
+    open: Mutex<Option<Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    socket: UnixDatagram,
+    /// When a line last waited in vain.
+    stuck: Option<Instant>,
+}
+
+impl Syslog {
+    /// Finds no daemon? Then one that comes later gets the lines from then on.
+    pub(super) fn at(path: impl Into<PathBuf>, says_level: bool) -> Self {
+        let path = path.into();
+        let open = Mutex::new(Open::to(&path).ok());
+        Self { path, says_level, open }
+    }
+
+    fn send(&self, level: Level, line: &[u8]) -> io::Result<()> {
+        let line = line.trim_ascii_end();
+        let mut datagram =
+            format!("<{}>mount-s3[{}]: ", USER | severity(level), std::process::id()).into_bytes();
+        if self.says_level {
+            datagram.extend_from_slice(format!("[{level}] ").as_bytes());
+        }
+        datagram.extend_from_slice(&line[..line.len().min(LINE_MAX)]);
+        let mut held = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = &mut *held
+            && open.send(&datagram).is_ok()
+        {
+            return Ok(());
+        }
+        // The daemon was not there, or was started anew.
+        *held = Open::to(&self.path).ok();
+        held.as_mut().map_or(Ok(()), |open| open.send(&datagram))
+    }
+}
+
+impl Open {
+    fn to(path: &Path) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect(path)?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { socket, stuck: None })
+    }
+
+    /// A line that the daemon does not take in time is lost, and that is no error.
+    fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
+        let flags = match self.stuck {
+            Some(since) if since.elapsed() < STUCK_FOR => SendFlags::DONTWAIT,
+            _ => SendFlags::empty(),
+        };
+        match rustix::net::send(&self.socket, datagram, flags | SendFlags::NOSIGNAL) {
+            Ok(_) => self.stuck = None,
+            Err(Errno::AGAIN) => {
+                self.stuck = self.stuck.filter(|_| !flags.is_empty()).or_else(|| Some(Instant::now()))
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Syslog {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line { log: self, level: Level::INFO }
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line<'a> {
+        Line { log: self, level: *metadata.level() }
+    }
+}
+
+fn severity(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+/// One line on its way: tracing-subscriber writes each in one piece.
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    log: &'a Syslog,
+    level: Level,
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.log.send(self.level, bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive(daemon: &UnixDatagram) -> String {
+        let mut buffer = vec![0; 64 << 10];
+        daemon.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let n = daemon.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..n].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_line_is_a_datagram_with_its_severity_and_our_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        // The daemon comes later than we do ...
+        let log = Syslog::at(&path, true);
+        let mut line = Line { log: &log, level: Level::WARN };
+        line.write_all(b"lost\n").unwrap();
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        line.write_all(b"ThreadId(01) mountpoint: a line\n").unwrap();
+        let name = format!("mount-s3[{}]: ", std::process::id());
+        assert_eq!(receive(&daemon), format!("<12>{name}[WARN] ThreadId(01) mountpoint: a line"));
+        // ... and is started anew.
+        drop(daemon);
+        std::fs::remove_file(&path).unwrap();
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        Line { log: &log, level: Level::ERROR }.write_all(b"again").unwrap();
+        assert_eq!(receive(&daemon), format!("<11>{name}[ERROR] again"));
+        log.send(Level::DEBUG, &vec![b'x'; 1 << 20]).unwrap();
+        assert!(receive(&daemon).len() < 10 << 10);
+    }
+
+    #[test]
+    fn a_daemon_that_takes_nothing_costs_lines_and_no_mount() {
+        // Each wait is of PATIENCE: so many lines would take a quarter of an hour.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let _daemon = UnixDatagram::bind(&path).unwrap();
+        let log = Syslog::at(&path, true);
+        // More than any queue of datagrams holds.
+        for _ in 0..10_000 {
+            log.send(Level::INFO, b"a line").unwrap();
+        }
+    }
+}
