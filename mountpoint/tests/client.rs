@@ -1,5 +1,4 @@
-//! The exam of `testing::exam` on every client there is: in memory, and over HTTP with signatures against `s3server` and
-//! versitygw.
+//! The exam of `testing::exam` on every client: in memory, and over HTTP with signatures against `s3server` and versitygw.
 
 mod client {
     mod versitygw;
@@ -27,7 +26,7 @@ async fn connect(endpoint: &str) -> Arc<S3Client> {
         force_path_style: true,
         credentials: Some(Credentials::new(ACCESS_KEY, SECRET_KEY, None, None, "test")),
         // What is refused for its checksum is sent again; the exam asks for that often, and has seen it after the first.
-        attempts_max: 2,
+        attempts_max: Some(2),
         ..s3::Config::default()
     };
     let client = S3Client::connect(config, Clock::machine(), Arc::new(Metrics::default())).await;

@@ -1,7 +1,7 @@
-//! Goal: whatever is done through the mount and to the bucket beside it, in whatever order, every path looks up and every
-//! directory lists as the rules say. Method: random operations on an `InodeTable` over a bucket in memory, and on a
-//! reference made of a plain set of keys and a plain map of local entries; after each, all paths and all directories
-//! are compared. Proptest prints the steps of a failure.
+//! Goal: after any sequence of operations through the mount and on the bucket, every lookup and every listing follows the rules.
+//! Method: random operations on an `InodeTable` over a bucket in memory, and on a reference made of a plain set of keys and a
+//! plain map of local entries; after each operation the test compares all paths and all directories. Proptest prints the steps of a
+//! failure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mountpoint::clock::Clock;
 use mountpoint::inode::{
-    Config, Error, ErrorKind, InodeNo, InodeTable, Kind, OpenRead, OpenWrite, ROOT, Ttl, WriteWish,
+    Config, Error, ErrorKind, InodeNo, InodeTable, Kind, OpenRead, OpenWrite, ROOT, Ttl, Unlinked, WriteWish,
 };
 use mountpoint::metrics::Metrics;
 use mountpoint::testing::{MemoryClient, Settings};
@@ -296,13 +296,13 @@ impl World {
         let writing = self.writers.iter().any(|(other, _)| other == path);
         let removed = self.table.unlink(parent, OsStr::new(name), true).await;
         match (self.model.walk(path), removed.as_ref().map_err(Error::kind)) {
-            (Some(View::File(_)), Ok(())) => {
+            (Some(View::File(_)), Ok(Unlinked::Busy { .. })) => assert!(writing, "{path}"),
+            (Some(View::File(_)), Ok(Unlinked::Gone)) => {
                 assert!(!writing, "{path}");
                 if self.model.local_files.remove(path).is_none() {
                     self.model.keys.remove(path);
                 }
             }
-            (Some(View::File(_)), Err(ErrorKind::NotPermitted(_))) => assert!(writing, "{path}"),
             (Some(View::Directory), Err(ErrorKind::IsADirectory)) => {}
             (None, Err(ErrorKind::NotFound | ErrorKind::NotADirectory)) => {}
             (view, removed) => panic!("unlink {path}: {view:?} {removed:?}"),

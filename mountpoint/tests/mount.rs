@@ -1,6 +1,7 @@
 //! Real mounts of a real S3 server: the binary as users run it, the kernel between, tools as users run them.
 //!
-//! One module per promise. A machine without FUSE skips aloud; `MOUNT_S3_LARGE=1` adds what takes gigabytes.
+//! One module per promise. On a machine without FUSE the tests report that they were skipped; `MOUNT_S3_LARGE=1` adds tests that take
+//! gigabytes.
 
 mod common;
 
@@ -13,20 +14,28 @@ mod mount {
     mod cache;
     mod crash;
     mod credentials;
+    mod encryption;
     mod faults;
+    mod fstab;
     mod interrupts;
     mod large;
     mod memory;
     mod model;
     mod names;
     mod options;
+    mod policy;
+    mod proxy;
     mod reading;
     mod ready;
+    mod refused;
     mod released;
     mod requests;
     mod semantics;
     mod shared;
+    mod stalls;
     mod start;
     mod tools;
+    mod weather;
+    mod writers;
     mod writing;
 }

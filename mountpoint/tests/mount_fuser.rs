@@ -1,6 +1,6 @@
-//! The tests of `mount.rs` once more, carried by the loop of the crate `fuser` (`--fuse-transport fuser`).
+//! The tests of `mount.rs` again, on the loop of the crate `fuser` (`--fuse-transport fuser`).
 //!
-//! Left out, each with its reason, is what says nothing about a transport. `cargo test -- --skip by_fuser::` leaves out all.
+//! Tests that do not depend on the transport are left out, each with its reason. `cargo test -- --skip by_fuser::` leaves out all.
 
 #[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
 mod common;
@@ -21,13 +21,18 @@ mod by_fuser {
     mod model;
     mod names;
     // options: flags on the wire and on the disk.
+    // policy: what the store refuses, whoever carried the requests of the kernel.
     mod reading;
     mod ready;
+    mod refused;
     mod released;
     // requests: how many S3 sees is decided behind the transport.
     mod semantics;
     mod shared;
+    // stalls: the clocks of requests to S3, whoever carried those of the kernel.
     mod start;
     mod tools;
+    // weather: what the network does is dealt with behind the transport.
+    mod writers;
     mod writing;
 }

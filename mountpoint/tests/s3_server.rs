@@ -1,6 +1,7 @@
-//! The client against the embedded server: signatures that are checked, any key, every operation.
+//! The client against the embedded server: checked signatures, any key, every operation.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use mountpoint::buffer::{Fill, Pool, Use};
@@ -12,7 +13,7 @@ use mountpoint::s3::{
     CompleteUpload, Config, Credentials, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient as _,
     PutObject, S3Client, UploadPart,
 };
-use s3server::Server;
+use s3server::{Effect, Fault, Server};
 
 struct Store {
     client: Arc<S3Client>,
@@ -196,4 +197,81 @@ async fn a_wrong_secret_is_denied_and_never_shown() {
     let error = S3Client::connect(wrong, Clock::machine(), metrics).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Denied);
     assert!(!format!("{error} {error:?}").contains("CANARY"));
+}
+
+/// An upload of two parts that wait for Complete.
+async fn ready_to_complete(client: &S3Client, key: &str) -> CompleteUpload {
+    let algorithm = ChecksumAlgorithm::Crc32c;
+    let upload = client.create_multipart_upload(&new_object(key, Some(algorithm))).await.unwrap();
+    let mut parts = Vec::new();
+    for part_number in 1..=2 {
+        let body = vec![part_number as u8; if part_number == 1 { 5 << 20 } else { 1 }];
+        let checksum = Some(Checksum::of(algorithm, &body));
+        let request = UploadPart { upload: upload.clone(), part_number, body: vec![body.into()], checksum };
+        parts.push(client.upload_part(&request).await.unwrap());
+    }
+    CompleteUpload { upload, parts, only_if_absent: false }
+}
+
+/// Faults of CompleteMultipartUpload, and what a client makes of them that waits half a second for an answer (or `complete`):
+/// how often it was sent. The ETag that it took is that of the object that stays.
+async fn completes_under(faults: &[Fault], complete: Duration) -> u64 {
+    let store = store(|c| {
+        c.timeouts.first_byte = Duration::from_millis(500);
+        c.timeouts.complete = complete;
+    })
+    .await;
+    let request = ready_to_complete(&store.client, "k").await;
+    let server = store.server.0.as_ref().unwrap();
+    faults.iter().for_each(|fault| server.faults().add(fault.clone()));
+    let stored = store.client.complete_multipart_upload(&request).await.unwrap();
+    assert_eq!(server.faults().fired(), faults.len() as u64);
+    // A Complete that is under way still would make its object now.
+    let times = server.requests().count("CompleteMultipartUpload");
+    let again = store.client.complete_multipart_upload(&request).await.unwrap();
+    let meta = store.client.head_object(&"k".into()).await.unwrap();
+    assert_eq!((&stored.etag, &again.etag), (&meta.etag, &meta.etag), "of the object that stays");
+    times
+}
+
+#[tokio::test]
+async fn a_store_that_takes_long_to_join_the_parts_is_asked_once() {
+    let slow = Fault::on("CompleteMultipartUpload", Effect::Slow { for_ms: 1500 }).nth(1);
+    assert_eq!(completes_under(&[slow], Duration::from_secs(60)).await, 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_was_lost_is_looked_up_and_nothing_is_sent_again() {
+    let lost = Fault::on("CompleteMultipartUpload", Effect::DropAnswer).nth(1);
+    assert_eq!(completes_under(&[lost], Duration::from_secs(60)).await, 1);
+}
+
+#[tokio::test]
+async fn an_upload_that_is_gone_is_looked_for_while_its_first_complete_may_be_at_work() {
+    let slow = Fault::on("CompleteMultipartUpload", Effect::Slow { for_ms: 4000 }).nth(1);
+    let gone = Effect::Error { status: 404, code: "NoSuchUpload".into() };
+    // The store is at work when the client's patience ends, and knows nothing of the upload when it is asked again.
+    let gone = Fault::on("CompleteMultipartUpload", gone).nth(2);
+    assert_eq!(completes_under(&[slow, gone], Duration::from_millis(700)).await, 2);
+}
+
+#[tokio::test]
+async fn a_second_complete_takes_the_etag_of_the_object_that_stays() {
+    let slow = Fault::on("CompleteMultipartUpload", Effect::Slow { for_ms: 2500 }).nth(1);
+    assert!(completes_under(&[slow], Duration::from_millis(700)).await >= 2);
+}
+
+#[tokio::test]
+async fn a_name_of_white_space_takes_several_parts_as_any_other() {
+    let store = store(|_| {}).await;
+    for key in [" ", "\t", " / ", "\n\n"] {
+        let request = ready_to_complete(&store.client, key).await;
+        let pending = store.client.list_multipart_uploads(key).await.unwrap();
+        assert_eq!(pending.iter().map(|p| &p.upload).collect::<Vec<_>>(), [&request.upload]);
+        store.client.complete_multipart_upload(&request).await.unwrap();
+        assert_eq!(store.client.head_object(&key.into()).await.unwrap().size, (5 << 20) + 1, "{key:?}");
+        let given_up = ready_to_complete(&store.client, key).await.upload;
+        store.client.abort_multipart_upload(&given_up).await.unwrap();
+        assert_eq!(store.client.list_multipart_uploads(key).await.unwrap(), []);
+    }
 }

@@ -1,8 +1,9 @@
-//! The client over TLS: whom it trusts, whom it refuses, and that nothing is said to whom it refuses.
+//! The client over TLS: trusted servers, refused servers, and that it sends no data to a refused server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -10,7 +11,9 @@ use mountpoint::buffer::{Fill, Pool, Use};
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::{ETag, ObjectId, ObjectKey};
-use mountpoint::s3::{Config, Credentials, ErrorKind, GetObject, ObjectClient as _, S3Client};
+use mountpoint::s3::{
+    Config, Credentials, ErrorKind, GetObject, ObjectClient as _, ProxyVariables, S3Client,
+};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
@@ -28,6 +31,8 @@ struct Store {
     handshakes_failed: Arc<Mutex<usize>>,
     /// Of each connection: whether it went on with the keys of an earlier one.
     resumed: Arc<Mutex<Vec<bool>>>,
+    /// Behind each listing it says that it says no more (close_notify), and leaves the TCP connection open.
+    takes_leave: Arc<AtomicBool>,
     folder: tempfile::TempDir,
 }
 
@@ -59,15 +64,16 @@ impl Store {
             requests: Arc::default(),
             handshakes_failed: Arc::default(),
             resumed: Arc::default(),
+            takes_leave: Arc::default(),
             folder,
         };
         let (requests, failed) = (Arc::clone(&store.requests), Arc::clone(&store.handshakes_failed));
-        let resumed = Arc::clone(&store.resumed);
+        let (resumed, leave) = (Arc::clone(&store.resumed), Arc::clone(&store.takes_leave));
         thread::spawn(move || {
             for tcp in listener.incoming() {
                 let (tls, requests, failed) = (Arc::clone(&tls), Arc::clone(&requests), Arc::clone(&failed));
-                let resumed = Arc::clone(&resumed);
-                thread::spawn(move || serve(tls, tcp.unwrap(), &requests, &failed, &resumed));
+                let (resumed, leave) = (Arc::clone(&resumed), Arc::clone(&leave));
+                thread::spawn(move || serve(tls, tcp.unwrap(), &requests, &failed, &resumed, &leave));
             }
         });
         store
@@ -91,7 +97,16 @@ impl Store {
     }
 
     async fn connect(&self, ca_bundle: Option<PathBuf>) -> mountpoint::s3::Result<Arc<S3Client>> {
+        self.connect_through(ProxyVariables::default(), ca_bundle).await
+    }
+
+    async fn connect_through(
+        &self,
+        proxies: ProxyVariables,
+        ca_bundle: Option<PathBuf>,
+    ) -> mountpoint::s3::Result<Arc<S3Client>> {
         let config = Config {
+            proxies,
             bucket: "bucket".into(),
             region: Some("us-east-1".into()),
             endpoint_url: Some(format!("https://127.0.0.1:{}", self.port)),
@@ -122,6 +137,7 @@ fn serve(
     requests: &Mutex<Vec<String>>,
     failed: &Mutex<usize>,
     resumed: &Mutex<Vec<bool>>,
+    takes_leave: &AtomicBool,
 ) {
     let mut session = ServerConnection::new(tls).unwrap();
     while session.is_handshaking() {
@@ -162,6 +178,13 @@ fn serve(
             ("206 Partial Content", headers, contents())
         };
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
+        if is_list && takes_leave.load(Ordering::SeqCst) {
+            // In one piece with the answer: whoever has read the one has received the other.
+            stream.conn.writer().write_all(&[head.as_bytes(), &body].concat()).unwrap();
+            stream.conn.send_close_notify();
+            stream.conn.write_tls(&mut stream.sock).unwrap();
+            continue;
+        }
         if stream.write_all(&[head.as_bytes(), &body].concat()).and_then(|()| stream.flush()).is_err() {
             return;
         }
@@ -190,6 +213,17 @@ async fn a_second_connection_resumes_the_session_of_the_first() {
 }
 
 #[tokio::test]
+async fn a_connection_whose_store_took_leave_is_closed_though_tcp_is_not() {
+    let store = Store::certified_for("127.0.0.1");
+    store.takes_leave.store(true, Ordering::SeqCst);
+    let client = store.connect(Some(store.ca_bundle())).await.unwrap();
+    store.read(&client).await;
+    let requests = store.requests.lock().unwrap();
+    assert_eq!(requests.len(), 2, "nothing was said to a store that had left: {requests:?}");
+    assert_eq!(store.resumed.lock().unwrap().len(), 2, "the object came on a second connection");
+}
+
+#[tokio::test]
 async fn a_store_whose_authority_nobody_knows_is_refused() {
     let store = Store::certified_for("127.0.0.1");
     store.is_refused(None, "UnknownIssuer").await;
@@ -201,4 +235,54 @@ async fn a_store_whose_authority_nobody_knows_is_refused() {
 async fn a_certificate_for_another_name_is_refused() {
     let store = Store::certified_for("s3.example.org");
     store.is_refused(Some(store.ca_bundle()), "127.0.0.1").await;
+}
+
+/// A proxy that makes tunnels to this port, and the lines that it was asked.
+fn proxy_to(port: u16, answer: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let lines = Arc::clone(&asked);
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, lines) = (client.unwrap(), Arc::clone(&lines));
+            thread::spawn(move || -> std::io::Result<()> {
+                let (mut head, mut byte) = (Vec::new(), [0]);
+                while !head.ends_with(b"\r\n\r\n") {
+                    client.read_exact(&mut byte)?;
+                    head.push(byte[0]);
+                }
+                lines.lock().unwrap().push(String::from_utf8_lossy(&head).lines().next().unwrap().to_owned());
+                client.write_all(answer.as_bytes())?;
+                let mut store = TcpStream::connect(("127.0.0.1", port))?;
+                let (mut from_client, mut to_store) = (client.try_clone()?, store.try_clone()?);
+                thread::spawn(move || std::io::copy(&mut from_client, &mut to_store));
+                std::io::copy(&mut store, &mut client).map(drop)
+            });
+        }
+    });
+    (address, asked)
+}
+
+#[tokio::test]
+async fn through_a_proxy_tls_goes_by_a_tunnel() {
+    let store = Store::certified_for("127.0.0.1");
+    let (address, asked) = proxy_to(store.port, "HTTP/1.1 200 OK\r\n\r\n");
+    let proxies = ProxyVariables { https: Some(address), ..ProxyVariables::default() };
+    let client = store.connect_through(proxies, Some(store.ca_bundle())).await.unwrap();
+    store.read(&client).await;
+    assert_eq!(store.requests.lock().unwrap().len(), 2);
+    let asked = asked.lock().unwrap();
+    assert!(!asked.is_empty());
+    let line = format!("CONNECT 127.0.0.1:{} HTTP/1.1", store.port);
+    assert!(asked.iter().all(|l| *l == line), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_is_named() {
+    let store = Store::certified_for("127.0.0.1");
+    let (address, _) = proxy_to(store.port, "HTTP/1.1 407 Proxy Authentication Required\r\n\r\n");
+    let proxies = ProxyVariables { https: Some(address.clone()), ..ProxyVariables::default() };
+    let error = store.connect_through(proxies, Some(store.ca_bundle())).await.unwrap_err().to_string();
+    assert!(error.contains(address.trim_start_matches("http://")) && error.contains("407"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Contents that can be made again at any offset, so that nobody need keep gigabytes to compare.
+//! Contents that can be computed again at any offset, so that a test need not keep gigabytes to compare.
 
 use std::io::{Read, Write};
 use std::path::Path;

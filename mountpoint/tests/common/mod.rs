@@ -4,33 +4,20 @@
 //! cleanly. A machine without FUSE skips aloud; with `CI=true` that is a failure.
 
 mod bytes;
+mod catalogue;
 mod mount;
 mod store;
 mod tap;
 
 pub(crate) use bytes::{Pattern, hash_file};
+pub(crate) use catalogue::Catalogue;
 pub(crate) use mount::{Setup, TestMount, command, is_mounted, with_descriptor_3};
 pub(crate) use store::{BUCKET, Store};
 pub(crate) use tap::Tap;
 
+pub(crate) use testkit::{need, need_tool, until};
+
 use std::process::{Command, Output};
-
-/// Whether a test that needs this may run. Says so aloud when not, and fails where skipping is no option.
-pub(crate) fn need(what: &str, there: bool) -> bool {
-    if !there {
-        assert!(
-            std::env::var("CI").as_deref() != Ok("true"),
-            "{what} is missing, and in CI nothing is skipped"
-        );
-        eprintln!("SKIPPED: {what} is missing");
-    }
-    there
-}
-
-/// Whether a tool can be run.
-pub(crate) fn need_tool(name: &str) -> bool {
-    need(name, Command::new(name).arg("--version").output().is_ok())
-}
 
 /// Runs a tool to its end; it must succeed.
 pub(crate) fn run(command: &mut Command) -> Output {

@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use testkit::proxy::Proxy;
+use testkit::until_within;
+
 use super::{BUCKET, Store, need};
 
 /// The engine has this long to mount, and to end once it is unmounted.
@@ -30,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) foreground: bool,
     /// Whether its environment has the keys of the store.
     pub(crate) has_keys: bool,
+    /// The `cgroup.procs` of the control group that it is to run in.
+    pub(crate) group: Option<PathBuf>,
 }
 
 impl Setup {
@@ -43,12 +48,19 @@ impl Setup {
             endpoint: None,
             foreground: true,
             has_keys: true,
+            group: None,
         }
     }
 
     /// With a variable of the environment.
     pub(crate) fn env(mut self, name: &'static str, value: &str) -> Self {
         self.env.push((name, value.to_owned()));
+        self
+    }
+
+    /// Through this proxy instead of straight to the store.
+    pub(crate) fn through(mut self, proxy: &Proxy) -> Self {
+        self.endpoint = Some(proxy.endpoint());
         self
     }
 
@@ -82,6 +94,15 @@ pub(crate) fn with_descriptor_3(plain: &Command, descriptor: OwnedFd) -> Command
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec 3<&0 0</dev/null && exec \"$0\" \"$@\""]).arg(plain.get_program());
     shell.args(plain.get_args()).env_clear().stdin(Stdio::from(descriptor));
+    shell.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
+}
+
+/// The same command in a control group: its shell goes there before it becomes the engine.
+fn within(plain: &Command, group: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo $$ >\"$GROUP\" && unset GROUP && exec \"$0\" \"$@\""]).arg(plain.get_program());
+    shell.args(plain.get_args()).env_clear().stdin(Stdio::null()).env("GROUP", group);
     shell.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     shell
 }
@@ -131,6 +152,9 @@ impl TestMount {
         let log =
             File::options().create(true).append(true).open(folder.path().join("log")).expect("a log file");
         let mut command = command(&store, &dir, setup);
+        if let Some(group) = &setup.group {
+            command = within(&command, group);
+        }
         command.stdout(log.try_clone().expect("a second handle of the log")).stderr(log);
         let child = command.spawn().expect("start mount-s3");
         let pid = rustix::process::Pid::from_child(&child);
@@ -143,7 +167,7 @@ impl TestMount {
             }
         });
         let mut mount = Self { store, folder, dir, child, ended: None, killed: false, _watchdog: alive };
-        mount.wait_until("it is mounted", |mount| {
+        until_within(START_AND_END, "it is mounted", || {
             let ended = mount.child.try_wait().expect("the state of mount-s3");
             assert!(ended.is_none(), "mount-s3 ended before it mounted: {ended:?}");
             is_mounted(&mount.dir)
@@ -181,8 +205,17 @@ impl TestMount {
 
     /// The most memory it ever held, in bytes.
     pub(crate) fn peak_rss(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    /// The memory that it holds now, in bytes.
+    pub(crate) fn rss(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    fn status(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a figure");
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
         kib << 10
     }
@@ -248,14 +281,6 @@ impl TestMount {
         };
         self.ended = Some(ended);
         ended
-    }
-
-    fn wait_until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
-        let until = Instant::now() + START_AND_END;
-        while !done(self) {
-            assert!(Instant::now() < until, "waited {START_AND_END:?} until {what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 }
 

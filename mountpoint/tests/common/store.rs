@@ -1,4 +1,4 @@
-//! A folder on disk behind an S3 server on loopback: what is mounted, and the way around the mount.
+//! A folder on disk behind an S3 server on loopback: the mounted bucket, and direct access to it without the mount.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -39,19 +39,29 @@ impl Store {
     /// Its secret; a word that may stand in no log.
     pub(crate) const SECRET_KEY: &str = "canary-of-the-secret-key";
 
-    /// An empty bucket.
+    /// An empty bucket, as strict as S3.
     pub(crate) fn new() -> Arc<Self> {
         Self::signed_by(Self::ACCESS_KEY)
     }
 
     /// An empty bucket behind another access key, with the same secret.
     pub(crate) fn signed_by(access_key: &str) -> Arc<Self> {
+        Self::served(access_key, |config| config.strict())
+    }
+
+    /// An empty bucket whose server is started with this change of its configuration.
+    pub(crate) fn served(
+        access_key: &str,
+        change: impl Fn(s3server::Config) -> s3server::Config,
+    ) -> Arc<Self> {
         let root = tempfile::tempdir().expect("a temporary folder");
-        let mut config = s3server::Config::new(root.path()).bucket(BUCKET);
+        let mut config = change(s3server::Config::new(root.path()).bucket(BUCKET));
+        // The client lists what it may, before anything else.
+        let allowed = config.policy_prefix.clone().unwrap_or_default();
         config.access_key = access_key.to_owned();
         config.secret_key = Self::SECRET_KEY.to_owned();
         let server = Server::start(config).expect("start the server");
-        let client = client(server.endpoint(), BUCKET, access_key, Self::SECRET_KEY);
+        let client = client(server.endpoint(), allowed, access_key, Self::SECRET_KEY);
         let client = RUNTIME.block_on(client).expect("connect to the server");
         let home = tempfile::tempdir().expect("a temporary folder");
         Arc::new(Self { client, pool: Pool::new(&Config::default()), server, root, home })
@@ -156,15 +166,16 @@ impl Store {
     }
 }
 
-/// The engine's client of a bucket on loopback.
-pub(crate) async fn client(
+/// The engine's client of the bucket, below a prefix.
+async fn client(
     endpoint: String,
-    bucket: &str,
+    prefix: String,
     access_key: &str,
     secret_key: &str,
 ) -> s3::Result<Arc<S3Client>> {
     let config = s3::Config {
-        bucket: bucket.to_owned(),
+        bucket: BUCKET.to_owned(),
+        prefix,
         region: Some("us-east-1".to_owned()),
         endpoint_url: Some(endpoint),
         force_path_style: true,

@@ -1,4 +1,4 @@
-//! Between an engine and its store: passes every byte on, keeps what was asked, and may lead to another store from one moment on.
+//! A relay between an engine and its store: passes every byte on, records the requests, and can switch to another store.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,15 +1,15 @@
-//! A device that somebody else opened and mounted, as a CSI driver does: served, and left to its owner at the end.
+//! A device that another process opened and mounted, as a CSI driver does: the engine serves it and leaves it to its owner at the end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Pattern, Setup, Store, command, is_mounted, need, with_descriptor_3};
+use crate::common::{Pattern, Setup, Store, command, is_mounted, need, until, with_descriptor_3};
 
 /// No step may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -44,14 +44,8 @@ fn start(store: &Store, dir: &Path) -> Adopted {
 }
 
 fn wait_for_end(adopted: &mut Adopted) -> ExitStatus {
-    let until = Instant::now() + LIMIT;
-    loop {
-        match adopted.engine.try_wait().unwrap() {
-            Some(status) => return status,
-            None => assert!(Instant::now() < until, "the signal did not end it"),
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("the signal ends it", || adopted.engine.try_wait().unwrap().is_some());
+    adopted.engine.wait().unwrap()
 }
 
 #[test]

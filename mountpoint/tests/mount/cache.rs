@@ -1,12 +1,11 @@
-//! A cache on disk, from one mount to the next: what it holds is not asked for again, what it holds wrong is.
+//! A cache on disk, from one mount to the next: the engine does not fetch cached bytes again, except damaged ones.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use crate::common::{Pattern, Setup, Store, TestMount};
+use crate::common::{Pattern, Setup, Store, TestMount, until};
 
 /// Five blocks and a bit.
 pub(super) const LEN: usize = (5 << 20) + 12_345;
@@ -19,11 +18,7 @@ pub(super) fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u6
     assert!(bytes.len() == LEN && Pattern(1).is(0, &bytes), "wrong bytes");
     let gets = store.requests().count("GetObject");
     // What still waits to be written at the unmount is not kept.
-    let until = Instant::now() + Duration::from_secs(60);
-    while !data_files(cache).iter().any(|file| holds_all(file)) {
-        assert!(Instant::now() < until, "the cache never holds what was read");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("the cache holds what was read", || data_files(cache).iter().any(|file| holds_all(file)));
     drop(mount);
     Some(gets)
 }
@@ -63,4 +58,134 @@ fn what_an_earlier_mount_read_is_not_asked_for_again_and_rot_is_noticed() {
     let mended = gets_of_one_reading(&store, cache.path()).unwrap();
     assert!(mended > 0, "the block that rotted is asked for");
     assert_eq!(gets_of_one_reading(&store, cache.path()), Some(0), "and kept again");
+}
+
+fn open_direct(path: &Path) -> fs::File {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    fs::File::options().read(true).custom_flags(direct).open(path).unwrap()
+}
+
+/// Past the page cache of the mount: each read reaches the engine.
+fn reads_right(file: &fs::File, at: u64, len: usize) -> bool {
+    let mut bytes = vec![0; len];
+    let n = file.read_at(&mut bytes, at).unwrap();
+    n == len && Pattern(1).is(at, &bytes)
+}
+
+/// Reads all of it anew from the engine, as after memory was short: the kernel lets go of its pages first.
+fn reads_right_after_dropped_pages(path: &Path) -> bool {
+    let file = fs::File::open(path).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut bytes = vec![0; LEN];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    Pattern(1).is(0, &bytes)
+}
+
+#[test]
+fn what_changes_in_the_cache_after_a_first_read_is_fetched_anew_and_never_served() {
+    type Damage = fn(&fs::File);
+    let damage: [(&str, Damage); 3] = [
+        ("a bit flipped", |file| {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, (2 << 20) + 5).unwrap();
+            file.write_all_at(&[byte[0] ^ 1], (2 << 20) + 5).unwrap();
+        }),
+        ("cut off", |file| file.set_len(2 << 20).unwrap()),
+        ("cut off, and zeros where it was", |file| {
+            file.set_len(2 << 20).and_then(|()| file.set_len(LEN as u64)).unwrap();
+        }),
+    ];
+    let (store, cache) = (Store::new(), tempfile::tempdir().unwrap());
+    store.plant("file", &Pattern(1).bytes(0, LEN));
+    let Some(mount) = TestMount::of(&store, &setup(cache.path())) else { return };
+    let path = mount.path("file");
+    // Direct: the kernel may keep pages that it was told to drop. A put may be lost, as when its block is just being dropped: then
+    // the next reading keeps it.
+    let kept = || {
+        until("the cache holds what was read", || {
+            let file = open_direct(&path);
+            assert!((0..LEN).step_by(1 << 20).all(|at| reads_right(
+                &file,
+                at as u64,
+                (LEN - at).min(1 << 20)
+            )));
+            data_files(cache.path()).iter().any(|file| holds_all(file))
+        });
+    };
+    assert!(reads_right_after_dropped_pages(&path));
+    kept();
+    for (what, damage) in damage {
+        let file = open_direct(&path);
+        store.requests().reset();
+        for _ in 0..2 {
+            assert!(reads_right(&file, 2 << 20, 4096) && reads_right(&file, 2 << 20, 1 << 20));
+            assert!(reads_right_after_dropped_pages(&path));
+        }
+        assert_eq!(store.requests().count("GetObject"), 0, "{what}: all of it comes out of the cache");
+        damage(&fs::File::options().read(true).write(true).open(&data_files(cache.path())[0]).unwrap());
+        assert!(reads_right(&file, 2 << 20, 4096), "{what}: a page, direct");
+        assert!(reads_right(&file, 2 << 20, 1 << 20), "{what}: a block, direct");
+        assert!(reads_right_after_dropped_pages(&path), "{what}: all of it, through the page cache");
+        assert!(store.requests().count("GetObject") > 0, "{what}: what is not sound is asked for");
+        kept();
+    }
+}
+
+#[test]
+fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it_is() {
+    const BLOCKS: u64 = 24;
+    // A request's answer also has a head.
+    const HEAD: u64 = 400;
+    let store = Store::new();
+    let len = (BLOCKS << 20) as usize;
+    store.plant("file", &Pattern(1).bytes(0, len));
+    let cost = |options: &[&str], least: u64, spoil: &dyn Fn()| {
+        let mount = TestMount::of(&store, &Setup::new(options))?;
+        let file = open_direct(&mount.path("file"));
+        spoil();
+        store.requests().reset();
+        for block in 1..BLOCKS {
+            assert!(reads_right(&file, (block << 20) + 8192, 4096));
+        }
+        assert_eq!(store.requests().count("GetObject"), BLOCKS - 1);
+        // The server counts an answer when it was taken, which may be a moment after it came.
+        let each = || store.requests().bytes_sent() / (BLOCKS - 1);
+        until("the answers are counted", || each() >= least);
+        Some(each())
+    };
+    let nothing = || ();
+    let Some(without) = cost(&[], 4096, &nothing) else { return };
+    assert!((4096..4096 + HEAD).contains(&without), "without a cache: {without} bytes each");
+    let (full, healthy, dead) = (tempfile::tempdir(), tempfile::tempdir(), tempfile::tempdir());
+    let folders = [full, healthy, dead].map(Result::unwrap);
+    let [full, healthy, dead] = folders.each_ref().map(|folder| folder.path().to_str().unwrap());
+    let full = cost(&["--cache", full, "--max-cache-size", "1"], 4096, &nothing).unwrap();
+    assert!((4096..4096 + HEAD).contains(&full), "no room for a block: {full} bytes each");
+    let kept = cost(&["--cache", healthy, "--max-cache-size", "64"], 65_536, &nothing).unwrap();
+    assert!((65_536..65_536 + HEAD).contains(&kept), "a cache that keeps it: {kept} bytes each");
+    let gone = cost(&["--cache", dead, "--max-cache-size", "64"], 4096, &|| {
+        fs::remove_dir_all(Path::new(dead).join("mount-s3-cache")).unwrap();
+    });
+    let gone = gone.unwrap();
+    assert!(gone < 32_768, "a directory that is gone is noticed after a few: {gone} bytes each");
+}
+
+#[test]
+fn two_direct_readers_in_lockstep_fetch_a_file_once() {
+    const EACH: usize = 128 << 10;
+    let store = Store::new();
+    let len = (24 << 20) + 777;
+    store.plant("file", &Pattern(1).bytes(0, len));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let files = [0, 1].map(|_| open_direct(&mount.path("file")));
+    store.requests().reset();
+    for at in (0..len).step_by(EACH) {
+        for file in &files {
+            assert!(reads_right(file, at as u64, EACH.min(len - at)), "at {at}");
+        }
+    }
+    until("the answers are counted", || store.requests().bytes_sent() >= len as u64);
+    let (sent, heads) = (store.requests().bytes_sent(), store.requests().count("GetObject") * 400);
+    assert!((len as u64..=len as u64 + heads).contains(&sent), "{sent} bytes for {len}");
 }

@@ -1,4 +1,4 @@
-//! kill -9: what fsync promised is there, everything else is whole or absent, and the directory can be mounted again.
+//! kill -9: files after a successful fsync are there, all other files are whole or absent, and the directory can be mounted again.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -1,10 +1,10 @@
-//! Whose keys sign: found where every AWS tool finds them, and found again when they change while the bucket is mounted.
+//! The keys that sign: from the same sources as for AWS tools, and read again when they change while the bucket is mounted.
 
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Pattern, Setup, Store, Tap, TestMount};
+use crate::common::{Pattern, Setup, Store, Tap, TestMount, until};
 
 const LARGE: usize = 20 << 20;
 /// The key after the change.
@@ -147,4 +147,47 @@ fn keys_that_change_in_the_middle_of_a_file_are_found_by_the_request_that_begins
     file.sync_all().unwrap();
     let stored = rotation.after.get("out").unwrap();
     assert!(stored.len() == LARGE && Pattern(1).is(0, &stored));
+}
+
+#[test]
+fn everybody_hears_of_a_source_that_does_not_answer_from_one_question() {
+    const MANY: usize = 64;
+    let store = Store::new();
+    let (questions, dead) = (store.home().join("questions"), store.home().join("dead"));
+    // Keys in their last moments: each request asks for others.
+    let keys = format!(
+        "{{\"Version\": 1, \"AccessKeyId\": \"{}\", \"SecretAccessKey\": \"{}\", \"Expiration\": \"'\"$(date -u -d '+5 sec' +%FT%TZ)\"'\"}}",
+        Store::ACCESS_KEY,
+        Store::SECRET_KEY
+    );
+    let script = format!(
+        "echo asked >> {}\n[ -e {} ] && exec sleep 20\nprintf '%s' '{keys}'\n",
+        questions.display(),
+        dead.display()
+    );
+    let process = store.home().join("process");
+    write(&process, &script);
+    let config = format!("[profile p]\ncredential_process = sh {}\n", process.display());
+    write(&store.home().join(".aws/config"), &config);
+    let setup = Setup { has_keys: false, ..Setup::new(&["--profile", "p"]) };
+    let Some(mount) = TestMount::of(&store, &setup) else { return };
+    assert!(fs::metadata(mount.path("none")).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound));
+    let asked = || fs::read_to_string(&questions).unwrap().lines().count();
+    write(&dead, "");
+    let before = asked();
+    std::thread::scope(|scope| {
+        for i in 0..MANY {
+            let path = mount.path(&format!("none-{i}"));
+            scope.spawn(move || {
+                let error = fs::metadata(path).unwrap_err();
+                assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}");
+            });
+        }
+    });
+    // A question is given up after 10 s, and its answer holds for 10 s: so all are told within 15 s of the first one on an idle machine.
+    assert!(asked() - before <= 3, "{} questions for {MANY} requests", asked() - before);
+    fs::remove_file(&dead).unwrap();
+    until("a source that is back is asked again", || {
+        fs::metadata(mount.path("none")).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+    });
 }

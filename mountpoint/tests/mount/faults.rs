@@ -1,4 +1,4 @@
-//! Faults by script, over real sockets: right bytes or an errno that says why, never wrong bytes, never a hang.
+//! Scripted faults over real sockets: right bytes or a fitting errno, never wrong bytes, never a hang.
 
 use std::fs::{self, File};
 use std::io;
@@ -70,9 +70,10 @@ fn a_read_survives_a_truncated_body() {
     survives(Fault::on("GetObject", Effect::Truncate { after_bytes: 77_777 }).times(3));
 }
 
+/// The server goes on after an hour: what ends the stall is a clock of the engine.
 #[test]
 fn a_read_survives_a_stall() {
-    survives(Fault::on("GetObject", Effect::Stall { after_bytes: 50_000, for_ms: 120_000 }).nth(2));
+    survives(Fault::on("GetObject", Effect::Stall { after_bytes: 50_000, for_ms: 3_600_000 }).nth(2));
 }
 
 #[test]
@@ -201,5 +202,23 @@ fn a_write_that_can_not_be_stored_says_so_and_leaves_nothing() {
         let Some((written, stored)) = write_under(&[Fault::on(operation, effect)], len) else { return };
         assert!(!written, "{what}: dd was told that all is well");
         assert_eq!(stored, None, "{what}");
+    }
+}
+
+#[test]
+fn a_file_whose_last_answer_was_lost_is_read_at_once() {
+    for effect in [
+        Effect::DropAnswer,
+        Effect::OkWithError { code: "InternalError".to_owned() },
+        Effect::Slow { for_ms: 1500 },
+        Effect::Truncate { after_bytes: 20 },
+    ] {
+        let Some(mount) = TestMount::new(&[]) else { return };
+        let what = format!("{effect:?}");
+        mount.store().faults().add(Fault::on("CompleteMultipartUpload", effect).nth(1));
+        let bytes = Pattern(4).bytes(0, 20 << 20);
+        fs::write(mount.path("file"), &bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(mount.store().faults().fired(), 1, "{what}");
+        assert!(fs::read(mount.path("file")).unwrap() == bytes, "{what}");
     }
 }

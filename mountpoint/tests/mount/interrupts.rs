@@ -1,6 +1,6 @@
-//! Programs that are killed while they wait for a store that hangs, and what becomes of what they were closing.
+//! Programs that are killed while they wait for a store that hangs, and the files that they were closing.
 //!
-//! For our own loop alone: fuser answers INTERRUPT with ENOSYS.
+//! For the engine's own loop only: fuser answers INTERRUPT with ENOSYS.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use s3server::{Effect, Fault};
 
 use super::released::{Cached, MANY};
-use crate::common::{Pattern, Setup, Store, TestMount};
+use crate::common::{Pattern, Setup, Store, TestMount, until};
 
 /// Longer than any test waits, and than the engine's own limit for a first byte (20 s) it would need to give up by itself.
 const HANGS_FOR_MS: u64 = 120_000;
@@ -20,8 +20,6 @@ const HANGS_FOR_MS: u64 = 120_000;
 const ANSWERS_AFTER_MS: u64 = 18_000;
 /// A program that was killed and still waits after this long waits for the store.
 const HANGS: Duration = Duration::from_secs(15);
-/// No step may take longer.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// The signals by which users end programs; each has its default action, whatever the tests were started with.
 const DEADLY: [Signal; 4] = [Signal::KILL, Signal::INT, Signal::TERM, Signal::QUIT];
@@ -31,14 +29,6 @@ fn program(words: &[&str], file: &Path) -> Command {
     command.arg("--default-signal=INT,TERM,QUIT").args(words).arg(file);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < end, "waited {LIMIT:?} until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Starts a program and returns once it waits for a request that a fault struck.

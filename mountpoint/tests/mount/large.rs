@@ -1,4 +1,4 @@
-//! What takes gigabytes: only with `MOUNT_S3_LARGE=1`.
+//! Tests that take gigabytes: only with `MOUNT_S3_LARGE=1`.
 
 use std::fs::File;
 use std::time::Duration;

@@ -1,9 +1,8 @@
 //! A reference model beside a real mount: random operations, some through the mount and some on the store underneath.
 //!
-//! Goal: whatever the order, a file that is opened has the bytes that were stored last, by whomever, a name that nobody stored
-//! is not there, and a listing shows every file and nothing that never was. Method: a map of keys to bytes is the
-//! model; each step is done on the mount or the store and on the map, then compared. The seed is printed;
-//! MOUNT_S3_MODEL_SEED repeats a run.
+//! Goal: in any order of steps, an opened file has the bytes that any writer stored last, a name that was never stored does not exist,
+//! and a listing shows every file and no other name. Method: a map of keys to bytes is the model. The test applies each step to
+//! the mount or the store and to the map, then compares. It prints its seed; MOUNT_S3_MODEL_SEED repeats a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

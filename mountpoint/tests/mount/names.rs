@@ -1,4 +1,4 @@
-//! Any key a bucket can hold: it appears or it is left out, but it is never another file, and never a way out.
+//! Any key of a bucket: it appears or it is left out, but it never stands for another file and never leads out of the mount.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mountpoint::testing::exam::hostile_keys;
 
-use crate::common::{Setup, Store, TestMount};
+use crate::common::{Pattern, Setup, Store, TestMount};
 
 #[test]
 fn a_hundred_thousand_keys_in_one_directory_are_listed_once_each() {
@@ -29,6 +29,19 @@ fn a_hundred_thousand_keys_in_one_directory_are_listed_once_each() {
         assert_eq!(fs::read(mount.path(&format!("many/{i:06}"))).unwrap(), i.to_string().as_bytes());
     }
     assert!(fs::metadata(mount.path("many/100000")).is_err());
+}
+
+#[test]
+fn a_name_of_white_space_may_have_more_than_one_part() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let bytes = Pattern(5).bytes(0, 20 << 20);
+    fs::write(mount.path(" "), &bytes).unwrap();
+    assert!(mount.store().requests().count("UploadPart") > 1, "one request would prove nothing");
+    assert!(mount.store().get(" ").unwrap() == bytes);
+    assert!(
+        fs::read(mount.path(" ")).unwrap() == bytes,
+        "the version that is remembered is the one that is there"
+    );
 }
 
 /// Whether the key can be a path at all; how long names are shown is the kernel's business.

@@ -1,4 +1,4 @@
-//! Flags that are seen from outside: on the wire, and on the disk.
+//! Flags with effects that are visible from outside: on the wire, and on the disk.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,12 +27,9 @@ fn flags_about_the_bucket_and_new_objects_are_on_the_wire() {
     let setup = Setup { endpoint: Some(tap.endpoint()), ..Setup::new(&options) };
     let Some(mount) = TestMount::of(&store, &setup) else { return };
     assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
-    // The server knows no encryption and says so; what matters is what it was asked.
-    let refused = fs::File::create_new(mount.path("out")).and_then(|file| {
-        std::io::Write::write_all(&mut &file, b"2")?;
-        file.sync_all()
-    });
-    assert_eq!(refused.unwrap_err().raw_os_error(), Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()));
+    // The server echoes the encryption, which the mount compares.
+    fs::write(mount.path("out"), b"2").unwrap();
+    assert_eq!(store.get("out").unwrap(), b"2");
     let always = [
         "x-amz-request-payer: requester",
         "x-amz-expected-bucket-owner: 111122223333",
@@ -90,7 +87,37 @@ fn a_log_directory_gets_one_file_for_its_owner_and_group() {
         // A umask may take more away.
         assert_eq!((mode(&logs) & !0o750, mode(&files[0].path()) & !0o640), (0, 0));
         let log = fs::read_to_string(files[0].path()).unwrap();
-        assert!(log.contains("bucket is mounted at") && log.contains("GetObject"), "{log}");
+        assert!(log.contains("successfully mounted bucket bucket at") && log.contains("GetObject"), "{log}");
         assert!(!log.contains(Store::SECRET_KEY), "a secret is in the log");
     }
+}
+
+#[test]
+fn the_type_of_a_new_object_is_told_by_its_name_if_it_shall_be() {
+    let store = Store::new();
+    let tap = Tap::to(&store);
+    let setup = |options: &[&str]| Setup { endpoint: Some(tap.endpoint()), ..Setup::new(options) };
+    let sent = |begin: &str| {
+        let heads = tap.asked(begin);
+        assert_eq!(heads.len(), 1, "{begin}: {heads:?}");
+        let line = heads[0].lines().find_map(|line| line.strip_prefix("content-type: "));
+        line.map(str::to_owned).unwrap_or_default()
+    };
+    let Some(mount) = TestMount::of(&store, &setup(&["--infer-content-type", "--part-size", "5242880"]))
+    else {
+        return;
+    };
+    fs::write(mount.path("photo.PNG"), b"1").unwrap();
+    fs::write(mount.path("page.html"), b"1").unwrap();
+    fs::write(mount.path("no_extension"), b"1").unwrap();
+    fs::write(mount.path("film.mp4"), vec![0; 6 << 20]).unwrap();
+    drop(mount);
+    assert_eq!(sent("PUT /bucket/photo.PNG"), "image/png");
+    assert_eq!(sent("PUT /bucket/page.html"), "text/html");
+    assert_eq!(sent("PUT /bucket/no_extension"), "binary/octet-stream");
+    assert_eq!(sent("POST /bucket/film.mp4?uploads"), "video/mp4");
+    let mount = TestMount::of(&store, &setup(&[])).unwrap();
+    fs::write(mount.path("other.png"), b"1").unwrap();
+    drop(mount);
+    assert_eq!(sent("PUT /bucket/other.png"), "binary/octet-stream");
 }

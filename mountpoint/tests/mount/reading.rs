@@ -1,11 +1,11 @@
-//! Right bytes, however they are asked for.
+//! Reads of every kind return the right bytes.
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 
-use crate::common::{Pattern, Setup, Store, TestMount, run};
+use crate::common::{Pattern, Setup, Store, TestMount, run, until};
 
 const MIB: usize = 1 << 20;
 
@@ -137,8 +137,7 @@ fn an_object_replaced_while_it_is_read_never_gives_mixed_bytes() {
     assert_eq!(error.raw_os_error(), Some(stale), "{error}");
     drop(file);
     // Opened again, it is the new version, once attributes are no longer believed.
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !fs::read(mount.path("file")).is_ok_and(|bytes| bytes.len() == len && Pattern(6).is(0, &bytes)) {
-        assert!(std::time::Instant::now() < until, "the new version never showed");
-    }
+    until("the new version shows", || {
+        fs::read(mount.path("file")).is_ok_and(|bytes| bytes.len() == len && Pattern(6).is(0, &bytes))
+    });
 }

@@ -1,4 +1,4 @@
-//! The ready file: a supervisor hears in one line when the mount can be used, or why it can't.
+//! The ready file: one line tells a supervisor that the mount is ready, or why it failed.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Setup, Store, command, is_mounted, need, with_descriptor_3};
+use crate::common::{Setup, Store, command, is_mounted, need, until, with_descriptor_3};
 
 /// No step may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -48,14 +48,8 @@ impl<'a> Engine<'a> {
     }
 
     fn wait(&mut self) -> ExitStatus {
-        let until = Instant::now() + LIMIT;
-        loop {
-            match self.child.try_wait().unwrap() {
-                Some(status) => return status,
-                None => assert!(Instant::now() < until, "mount-s3 does not end"),
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("mount-s3 ends", || self.child.try_wait().unwrap().is_some());
+        self.child.wait().unwrap()
     }
 }
 
@@ -158,11 +152,7 @@ fn a_mount_of_which_nobody_can_be_told_does_not_stay() {
         assert_eq!(engine.wait().code(), Some(1));
         assert!(store.requests().total() > 0, "it was the word that failed, not the start");
         // In the background the second process unmounts when it is told to.
-        let until = Instant::now() + LIMIT;
-        while is_mounted(dir.path()) {
-            assert!(Instant::now() < until, "it is mounted and nobody knows");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("what nobody was told of is unmounted", || !is_mounted(dir.path()));
         drop(hears);
     }
 }

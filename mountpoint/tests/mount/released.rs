@@ -1,15 +1,13 @@
-//! Files whose storing goes on behind their release, which the kernel lets nobody wait for: what becomes of them, and of the others
-//! meanwhile.
+//! Files that are uploaded after their release, which no program can wait for: their end, and operations on other files meanwhile.
 
 use std::fs::File;
 use std::io::Read as _;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use s3server::{Effect, Fault};
 
 use super::cache::{LEN, gets_of_one_reading, setup};
-use crate::common::{Pattern, Setup, Store, TestMount};
+use crate::common::{Pattern, Setup, Store, TestMount, until};
 
 /// More than the kernel lets wait in the background, where its read-ahead waits, too.
 pub(super) const MANY: usize = 70;
@@ -51,14 +49,6 @@ impl Cached {
             !log.contains("PutObject"),
             "it was read when the storing of the others ended, not before:\n{log}"
         );
-    }
-}
-
-fn until(what: &str, done: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < end, "waited 60 s until {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a user pays for: how many requests everyday things take.
+//! The cost for a user: the number of requests of common operations.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What may be done and what may not, and the errno that says so.
+//! Permitted and refused operations, and their errno.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::common::{Setup, Store, TestMount};
 
 #[track_caller]
-fn assert_errno<T>(result: io::Result<T>, errno: Errno) {
+pub(super) fn assert_errno<T>(result: io::Result<T>, errno: Errno) {
     let Err(error) = result else { panic!("this should have failed with {errno:?}") };
     assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()), "{error}");
 }

@@ -1,19 +1,9 @@
-//! Two mounts of one bucket: no word between them but what the bucket says.
+//! Two mounts of one bucket: they learn of each other only through the bucket.
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::time::{Duration, Instant};
 
-use crate::common::{Pattern, TestMount};
-
-/// Polls until it is so; what one mount did shows on the other within its TTL, far below this limit.
-fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !so() {
-        assert!(Instant::now() < until, "{what}: not within a minute");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+use crate::common::{Pattern, TestMount, until};
 
 #[test]
 fn a_file_closed_on_one_mount_is_read_on_the_other_at_once() {
@@ -42,7 +32,7 @@ fn an_overwritten_file_reads_old_or_new_and_soon_new() {
         let mut file = File::create(one.path("file")).unwrap();
         Pattern(round).write_to(&mut file, len, 100_000).unwrap();
         drop(file);
-        eventually("the other mount reads the new version", || match fs::read(two.path("file")) {
+        until("the other mount reads the new version", || match fs::read(two.path("file")) {
             Ok(bytes) if bytes.len() as u64 == len && Pattern(round).is(0, &bytes) => true,
             Ok(bytes) => {
                 let old = round.checked_sub(1).is_some_and(|old| Pattern(old).is(0, &bytes));
@@ -65,7 +55,7 @@ fn a_file_deleted_on_one_mount_is_gone_on_the_other() {
     fs::write(one.path("stays"), b"1").unwrap();
     assert_eq!(fs::read(two.path("file")).unwrap(), b"1");
     fs::remove_file(one.path("file")).unwrap();
-    eventually("the file is gone", || fs::metadata(two.path("file")).is_err());
+    until("the file is gone", || fs::metadata(two.path("file")).is_err());
     let names: Vec<_> = fs::read_dir(two.dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names, ["stays"]);
 }

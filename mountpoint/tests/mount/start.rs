@@ -1,4 +1,4 @@
-//! Starting and ending: one clear line and exit code 1, or a mount that goes when it is told to.
+//! Start and end: one clear line and exit code 1, or a mount that ends when told.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Pattern, Setup, Store, TestMount, command, is_mounted, need};
+use rustix::process::Signal;
+
+use crate::common::{Pattern, Setup, Store, TestMount, command, is_mounted, need, until};
 
 /// No start may take longer, whatever is wrong; a dead endpoint is said to be dead within 5 s on an idle machine.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -45,6 +47,14 @@ fn without_credentials_it_says_so() {
     let mut command = command(&store, dir.path(), &Setup::new(&[]));
     command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
     fails_with(dir.path(), &mut command, &["credentials"]);
+}
+
+#[test]
+fn a_profile_that_is_not_there_is_named() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    let setup = Setup::new(&["--profile", "nobody"]);
+    let words = ["invalid AWS credentials", "profile 'nobody'"];
+    fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &words);
 }
 
 #[test]
@@ -139,7 +149,14 @@ fn a_mounted_directory_is_not_mounted_over() {
 #[test]
 fn wrong_usage_ends_with_2() {
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
-    for options in [&["--no-such-option"][..], &["--file-mode", "9"], &["--memory-target", "much"]] {
+    const KEY: &str = "arn:aws:kms:eu-west-3:111122223333:key/1";
+    for options in [
+        &["--no-such-option"][..],
+        &["--file-mode", "9"],
+        &["--memory-target", "much"],
+        &["--sse", "aws:kms", "--sse-kms-key-id", "alias/mine"],
+        &["--sse", "AES256", "--sse-kms-key-id", KEY],
+    ] {
         let output = run_to_end(&mut command(&store, dir.path(), &Setup::new(options)));
         assert_eq!(output.status.code(), Some(2), "{options:?}");
     }
@@ -167,11 +184,7 @@ fn a_signal_leaves_a_file_that_is_being_written_to_its_writer_and_ends_with_it()
         let mut file = fs::File::create_new(mount.path("file")).unwrap();
         file.write_all(&Pattern(1).bytes(0, 20 << 20)).unwrap();
         mount.signal(signal);
-        let until = Instant::now() + LIMIT;
-        while is_mounted(mount.dir()) {
-            assert!(Instant::now() < until, "{signal:?} did not unmount");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until(&format!("{signal:?} unmounts"), || !is_mounted(mount.dir()));
         assert!(fs::read_dir(mount.dir()).unwrap().next().is_none(), "the directory is the one below");
         assert_eq!(store.get("file"), None, "nothing is stored before the close");
         // The writer goes on, and is told whether its file is stored.
@@ -196,25 +209,49 @@ fn in_the_background_it_returns_once_mounted() {
     store.plant("file", b"1");
     let mut command = command(&store, dir.path(), &Setup { foreground: false, ..Setup::new(&[]) });
     // Not to a pipe: a daemon that kept it open would keep us reading.
-    let ended = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+    let said = tempfile::NamedTempFile::new().unwrap();
+    let ended = command.stdout(said.reopen().unwrap()).stderr(Stdio::null()).status().unwrap();
     let mounted = is_mounted(dir.path());
     let read = fs::read(dir.path().join("file"));
     let _ = Command::new("umount").arg("-l").arg(dir.path()).status();
     assert!(ended.success(), "{ended}");
     assert!(mounted, "it returned before it had mounted");
     assert_eq!(read.unwrap(), b"1");
-    let until = Instant::now() + LIMIT;
-    while runs_with(dir.path()) {
-        assert!(Instant::now() < until, "the daemon outlives its mount");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let said = fs::read_to_string(said.path()).unwrap();
+    assert_eq!(said, format!("bucket bucket is mounted at {}\n", dir.path().display()));
+    until("the daemon ends with its mount", || !runs_with(dir.path()));
 }
 
 /// Whether some process has this directory in its command line.
-fn runs_with(dir: &Path) -> bool {
+pub(super) fn runs_with(dir: &Path) -> bool {
     let dir = dir.to_str().unwrap();
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     processes
         .filter_map(|process| fs::read(process.path().join("cmdline")).ok())
         .any(|line| line.split(|b| *b == 0).any(|argument| argument == dir.as_bytes()))
+}
+
+#[test]
+fn signals_that_ask_for_nothing_do_not_end_a_mount_and_sigusr2_sets_the_log_level() {
+    let Some(mut mount) = TestMount::new(&[]) else { return };
+    fs::write(mount.path("file"), b"1").unwrap();
+    let heard = |mount: &TestMount, line: &str| until("the log has the line", || mount.log().contains(line));
+    for signal in [Signal::USR1, Signal::ALARM] {
+        mount.signal(signal);
+        heard(&mount, &format!("signal {}: nothing is done", signal.as_raw()));
+    }
+    let asked = "operation=\"HeadObject\"";
+    let _ = fs::metadata(mount.path("none/1"));
+    assert!(!mount.log().contains(asked), "requests are not logged by default");
+    for level in ["Debug", "DebugWithLibraries", "Trace", "TraceWithLibraries", "Configured"] {
+        mount.signal(Signal::USR2);
+        heard(&mount, &format!("({level}); SIGUSR2 sets the next one"));
+        assert_eq!(fs::read(mount.path("file")).unwrap(), b"1");
+        if level == "Debug" {
+            let _ = fs::metadata(mount.path("none/2"));
+            heard(&mount, asked);
+        }
+    }
+    assert!(!mount.log().contains(Store::SECRET_KEY), "no level shows a secret");
+    assert_eq!(mount.end_by(Signal::HUP).code(), Some(0), "SIGHUP still unmounts");
 }

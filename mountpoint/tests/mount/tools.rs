@@ -1,4 +1,4 @@
-//! The tools people use on folders, on a mount: a tree of 20,000 small files, copies, archives, synchronisation.
+//! Common tools on a mount: a tree of 20,000 small files, copies, archives, synchronisation.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What is written and closed is in the bucket, whole; what is not closed is not there at all.
+//! A written and closed file is in the bucket, whole; a file that is not closed is not in the bucket.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

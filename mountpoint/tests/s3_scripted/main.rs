@@ -1,12 +1,14 @@
-//! The client against a server that says exactly what a script tells it, byte by byte: what real networks and stores do
-//! wrong. Each test gives the script, makes the calls and looks at what was asked.
+//! The client against a server that sends exactly the bytes of a script: the faults of real networks and stores. Each test gives the
+//! script, makes the calls and checks the requests.
 
 mod connect;
+mod encryption;
 mod get;
 mod names;
 mod options;
 mod server;
 mod upload;
+mod weather;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -32,7 +34,7 @@ fn config(server: &Scripted) -> Config {
         region: Some("us-east-1".into()),
         endpoint_url: Some(server.url()),
         credentials: Some(Credentials::new("AKID", "SECRET", None, None, "test")),
-        attempts_max: 4,
+        attempts_max: Some(4),
         timeouts: Timeouts {
             first_byte: Duration::from_millis(400),
             stall: Duration::from_millis(200),

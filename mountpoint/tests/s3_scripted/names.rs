@@ -1,7 +1,7 @@
-//! Names of hosts, resolved as on any machine: a bucket that stands in the name, a name of two addresses.
+//! Host names, resolved as on any machine: a name that contains the bucket, a name with two addresses.
 //!
-//! Each test starts itself anew in a mount namespace of its own, where `/etc/hosts` holds the names that it needs: nothing
-//! of the resolver is replaced, and nobody else on the machine sees them.
+//! Each test starts itself again in a separate mount namespace with its own `/etc/hosts`. The tests replace no part of the resolver,
+//! and no other process on the machine sees their names.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -34,12 +34,7 @@ fn with_hosts(test: &str, hosts: &str) -> bool {
         command.args(["--mount", program]);
         command
     };
-    if !unshare("true").output().is_ok_and(|ran| ran.status.success()) {
-        assert!(
-            std::env::var("CI").as_deref() != Ok("true"),
-            "a mount namespace can't be had, and in CI nothing is skipped"
-        );
-        eprintln!("SKIPPED: names of our own: a mount namespace can't be had");
+    if !testkit::need("a mount namespace", unshare("true").output().is_ok_and(|ran| ran.status.success())) {
         return false;
     }
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -65,8 +60,8 @@ async fn connect(config: Config) -> (Arc<S3Client>, Arc<Metrics>) {
 }
 
 #[tokio::test]
-async fn the_bucket_stands_in_the_host_or_in_the_path_for_us_and_the_sdk_alike() {
-    let test = "names::the_bucket_stands_in_the_host_or_in_the_path_for_us_and_the_sdk_alike";
+async fn the_bucket_stands_in_the_host_or_in_the_path_of_every_request() {
+    let test = "names::the_bucket_stands_in_the_host_or_in_the_path_of_every_request";
     if !with_hosts(test, "127.0.0.1 s3.test bucket.s3.test\n") {
         return;
     }
@@ -92,7 +87,7 @@ async fn the_bucket_stands_in_the_host_or_in_the_path_for_us_and_the_sdk_alike()
         assert!(lines[0].starts_with(&format!("GET {list}?encoding-type=url&list-type=2&")), "{lines:?}");
         assert_eq!(lines[1], format!("HEAD {base}/dir/k%20%C3%BC"));
         assert_eq!(lines[2], format!("PUT {base}/dir/k%20%C3%BC"));
-        assert_eq!(lines[3], format!("POST {base}/dir/k%20%C3%BC?uploads"));
+        assert_eq!(lines[3], format!("POST {base}/dir/k%20%C3%BC?uploads="));
         for request in &asked {
             assert_eq!(request.header("host"), Some(&*format!("{host}:{}", server.port())), "{request:?}");
             let signed = request.header("authorization").unwrap();
@@ -147,7 +142,8 @@ async fn a_dead_address_beside_a_live_one_fails_no_request() {
         // the other address.
         let server = Scripted::start_at(&[alive], script);
         let endpoint_url = Some(format!("http://s3.test:{}", server.port()));
-        let config = Config { endpoint_url, force_path_style: true, attempts_max: 1, ..config(&server) };
+        let config =
+            Config { endpoint_url, force_path_style: true, attempts_max: Some(1), ..config(&server) };
         let (client, metrics) = connect(config).await;
         for _ in 0..REQUESTS {
             client.head_object(&ObjectKey::new("k")).await.unwrap();

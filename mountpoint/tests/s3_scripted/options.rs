@@ -1,4 +1,4 @@
-//! What the user wants of every request or of new objects: in the headers, of those requests where S3 has them and no others.
+//! Options for every request or for new objects: their headers are in the requests where S3 defines them, and in no others.
 
 use bytes::Bytes;
 use mountpoint::clock::Clock;
@@ -24,12 +24,14 @@ const NEW: [(&str, &str); 3] = [
 /// One request of each operation; what was asked, by the operation's name.
 async fn every_operation(change: impl FnOnce(&mut Config)) -> Vec<(&'static str, Request)> {
     let etag = ("etag", "\"v1\"");
-    let xml = |body: &str| Step::answer(200, &[], body.as_bytes());
+    // Whoever asks for encryption wants to hear of it; nobody else listens.
+    let [_, sse, sse_key] = NEW;
+    let xml = |body: &str| Step::answer(200, &[sse, sse_key], body.as_bytes());
     let server = Scripted::start(vec![
         Step::answer(200, &[], EMPTY_LISTING),
         Step::answer(200, &[etag, ("last-modified", &http_date(SystemTime::now()))], b""),
         Step::answer(206, &[etag, ("content-range", "bytes 0-9/100")], &pattern(10)),
-        Step::answer(200, &[etag], b""),
+        Step::answer(200, &[etag, sse, sse_key], b""),
         xml("<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"),
         Step::answer(200, &[etag], b""),
         xml("<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>"),

@@ -15,6 +15,8 @@ pub(crate) const EMPTY_LISTING: &[u8] =
 pub(crate) struct Step {
     /// Written as it is.
     pub(crate) say: Vec<u8>,
+    /// The server rests before it says the last so many bytes, for so many milliseconds.
+    rest: (usize, u64),
     pub(crate) then: Then,
 }
 
@@ -56,7 +58,7 @@ impl Step {
         for (name, value) in headers {
             say += &format!("{name}: {value}\r\n");
         }
-        Self { say: [say.as_bytes(), b"\r\n", body].concat(), then: Then::KeepAlive }
+        Self { say: [say.as_bytes(), b"\r\n", body].concat(), rest: (0, 0), then: Then::KeepAlive }
     }
 
     /// An error document.
@@ -65,13 +67,28 @@ impl Step {
         Self::answer(status, &[], body.as_bytes())
     }
 
+    /// These bytes, and the connection stays open.
+    pub(crate) fn raw(say: Vec<u8>) -> Self {
+        Self { say, rest: (0, 0), then: Then::KeepAlive }
+    }
+
     /// Nothing at all.
     pub(crate) fn silence(then: Then) -> Self {
-        Self { say: Vec::new(), then }
+        Self { say: Vec::new(), rest: (0, 0), then }
     }
 
     pub(crate) fn then(self, then: Then) -> Self {
         Self { then, ..self }
+    }
+
+    /// Says nothing for so many milliseconds first.
+    pub(crate) fn after(self, ms: u64) -> Self {
+        Self { rest: (self.say.len(), ms), ..self }
+    }
+
+    /// Stops before the last so many bytes, for so many milliseconds.
+    pub(crate) fn pause(self, before: usize, ms: u64) -> Self {
+        Self { rest: (before, ms), ..self }
     }
 
     /// Without its last bytes.
@@ -151,7 +168,11 @@ fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>) {
         };
         // An exhausted script is the test's mistake: say so in the client's error.
         let step = step.unwrap_or_else(|| Step::error(400, "ScriptExhausted"));
-        if stream.write_all(&step.say).is_err() {
+        let (first, last) = step.say.split_at(step.say.len() - step.rest.0);
+        let mut said = stream.write_all(first);
+        thread::sleep(Duration::from_millis(step.rest.1));
+        said = said.and_then(|()| stream.write_all(last));
+        if said.is_err() {
             return;
         }
         match step.then {

@@ -1,0 +1,32 @@
+//! A bucket whose policy allows a prefix and answers 403 to everything else, also to a HEAD of a key that is not there.
+
+use std::fs;
+
+use rustix::io::Errno;
+
+use crate::common::{Pattern, Setup, Store, TestMount};
+
+#[test]
+fn a_mount_of_the_allowed_prefix_reads_lists_and_replaces() {
+    let store = Store::served(Store::ACCESS_KEY, |mut config| {
+        config.policy_prefix = Some("team/".to_owned());
+        config.strict()
+    });
+    store.plant("other/secret", b"s");
+    store.plant("team/file", &Pattern(1).bytes(0, 1000));
+    store.plant("team/dir/deep", b"deep");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--prefix", "team/", "--allow-overwrite"])) else {
+        return;
+    };
+    let mut names: Vec<_> =
+        fs::read_dir(mount.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["dir", "file"]);
+    assert!(Pattern(1).is(0, &fs::read(mount.path("file")).unwrap()));
+    assert_eq!(fs::read(mount.path("dir/deep")).unwrap(), b"deep");
+    fs::write(mount.path("file"), b"replaced").unwrap();
+    assert_eq!(store.get("team/file").unwrap(), b"replaced");
+    // S3 does not say whether a key below the prefix exists: 403 is neither "not there" nor "there".
+    let missing = fs::metadata(mount.path("missing")).unwrap_err();
+    assert_eq!(missing.raw_os_error(), Some(Errno::ACCESS.raw_os_error()), "{missing}");
+}

@@ -1,0 +1,48 @@
+//! Through a proxy: the store's name means nothing here, and only the proxy knows the way.
+
+use std::fs;
+
+use crate::common::{Setup, Store, Tap, TestMount};
+
+const NOBODY: &str = "http://store.invalid:9000";
+
+#[test]
+fn a_store_behind_an_http_proxy_is_mounted_read_and_written() {
+    let store = Store::new();
+    store.plant("in", b"1");
+    // What it passes on to the store are requests with whole URLs, which a server must take.
+    let proxy = Tap::to(&store);
+    for name in ["HTTP_PROXY", "http_proxy"] {
+        let address = proxy.endpoint().replace("http://", "http://me:p%40ss@");
+        let setup = Setup { endpoint: Some(NOBODY.into()), ..Setup::new(&["--allow-overwrite"]) };
+        let setup = setup.env(name, &address).env("NO_PROXY", "example.com");
+        let Some(mount) = TestMount::of(&store, &setup) else { return };
+        assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
+        fs::write(mount.path("out"), name).unwrap();
+        drop(mount);
+        assert_eq!(store.get("out").unwrap(), name.as_bytes());
+    }
+    for begin in ["GET http://store.invalid:9000/bucket?", "PUT http://store.invalid:9000/bucket/out "] {
+        let heads = proxy.asked(begin);
+        assert!(!heads.is_empty(), "{begin}");
+        for head in heads {
+            assert!(head.contains("proxy-authorization: Basic bWU6cEBzcw=="), "{head}");
+            assert!(head.contains("host: store.invalid:9000"), "{head}");
+        }
+    }
+}
+
+#[test]
+fn a_host_of_no_proxy_is_asked_directly() {
+    let store = Store::new();
+    store.plant("in", b"1");
+    // Nothing listens on port 1.
+    for env in [
+        [("HTTP_PROXY", "http://127.0.0.1:1"), ("NO_PROXY", "127.0.0.0/8")],
+        [("HTTP_PROXY", ""), ("NO_PROXY", "")],
+    ] {
+        let setup = env.iter().fold(Setup::new(&[]), |setup, (name, value)| setup.env(name, value));
+        let Some(mount) = TestMount::of(&store, &setup) else { return };
+        assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
+    }
+}

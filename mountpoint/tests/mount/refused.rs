@@ -1,0 +1,127 @@
+//! After a refused operation on a file during its writing, no later call reports success, and no half file is stored.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use s3server::{Effect, Fault};
+
+use super::semantics::assert_errno;
+use crate::common::{Pattern, Setup, TestMount, need_tool, run, until};
+
+/// Runs a script on a file; what it prints. Unlike Rust's, Python's `close` says what close(2) said.
+fn python(script: &str, path: &Path) -> String {
+    let helper = "
+import errno, os, sys
+def says(what, call):
+    try:
+        call()
+        print(what, 'ok')
+    except OSError as error:
+        print(what, errno.errorcode[error.errno])
+";
+    let output = run(Command::new("python3").args(["-c", &format!("{helper}{script}")]).arg(path));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn fsync_and_close_repeat_the_error_of_a_refused_write() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    if !need_tool("python3") {
+        return;
+    }
+    let script = "
+for end in ['close', 'fsync']:
+    file = os.open(sys.argv[1] + end, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    says('pwrite', lambda: os.pwrite(file, b'elsewhere', 5))
+    if end == 'fsync':
+        says('fsync', lambda: os.fsync(file))
+        says('fsync', lambda: os.fsync(file))
+    says('close', lambda: os.close(file))
+";
+    let said = python(script, &mount.path("file"));
+    let said: Vec<_> = said.lines().collect();
+    let one = ["pwrite EINVAL", "close EINVAL"];
+    let other = ["pwrite EINVAL", "fsync EINVAL", "fsync EINVAL", "close EINVAL"];
+    assert_eq!(said, [&one[..], &other[..]].concat());
+    assert_eq!(mount.store().keys(), Vec::<String>::new());
+}
+
+#[test]
+fn after_a_failed_close_the_name_is_gone_at_once() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
+    mount.store().faults().add(Fault::on("PutObject", denied).key("file"));
+    for i in 0..10 {
+        let path = mount.path(&format!("file{i}"));
+        let mut file = File::create_new(&path).unwrap();
+        file.write_all(b"never stored").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 12, "the kernel is told of it");
+        drop(file);
+        let gone = fs::metadata(&path).expect_err("its name is still there");
+        assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone}");
+    }
+    assert_eq!(fs::read_dir(mount.dir()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_new_file_with_a_refused_size_is_stored_only_if_bytes_follow() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let create = |name: &str| File::create_new(mount.path(name)).unwrap();
+    let refused = create("refused");
+    assert_errno(refused.set_len(10), Errno::PERM);
+    assert_errno(refused.sync_all(), Errno::PERM);
+    drop(refused);
+
+    let followed = create("followed");
+    assert_errno(followed.set_len(10), Errno::PERM);
+    followed.write_all_at(b"meant", 0).unwrap();
+    assert_errno(followed.set_len(3), Errno::PERM);
+    followed.set_len(5).expect("the size that is there");
+    drop(followed);
+    assert_eq!(mount.store().get("followed").unwrap(), b"meant");
+
+    let empty = create("empty");
+    empty.set_len(0).expect("the size that is there");
+    empty.sync_all().unwrap();
+    assert_eq!(mount.store().get("empty").unwrap(), b"");
+
+    until("the refused one is gone", || fs::metadata(mount.path("refused")).is_err());
+    let store = std::sync::Arc::clone(mount.store());
+    drop((empty, mount));
+    assert_eq!(store.keys(), ["empty", "followed"]);
+}
+
+#[test]
+fn unlink_after_the_last_close_cancels_the_upload() {
+    let Some(mount) = TestMount::with(&Setup::new(&["--allow-delete"])) else { return };
+    let store = mount.store();
+    store.faults().add(Fault::on("UploadPart", Effect::Delay { for_ms: 120_000 }).key("large"));
+    store.faults().add(Fault::on("PutObject", Effect::Delay { for_ms: 1_500 }).key("small").times(1));
+    for (name, len) in [("large", 20 << 20), ("small", 100)] {
+        let fired = store.faults().fired();
+        let path = mount.path(name);
+        // Only the child has the file open: no program waits for the outcome.
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped()).stdout(File::create_new(&path).unwrap());
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&Pattern(1).bytes(0, len)).unwrap();
+        until("it is written", || fs::metadata(&path).is_ok_and(|meta| meta.len() == len as u64));
+        assert_errno(fs::remove_file(&path), Errno::PERM);
+        drop(stdin);
+        assert!(child.wait().unwrap().success(), "its writer lived, and was left alone");
+        until("it is being stored", || store.faults().fired() > fired);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound, "{name}");
+        fs::remove_file(&path).expect_err("it is gone already");
+    }
+    store.faults().clear();
+    fs::write(mount.path("large"), b"anew").unwrap();
+    assert_eq!((store.keys(), store.get("large").unwrap()), (vec!["large".to_owned()], b"anew".to_vec()));
+    assert!(!mount.log().contains("NOT stored"), "who removed it knows:\n{}", mount.log());
+}
