@@ -1,4 +1,4 @@
-//! Compiles `proto/` without `protoc`, and leaves the descriptors beside the code for the test that compares them.
+//! Compiles `proto/` without `protoc`, and writes the descriptors beside the code, for the test that compares them.
 
 use std::path::Path;
 

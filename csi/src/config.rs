@@ -1,7 +1,7 @@
-//! What the driver is told. Enters: the command line and the environment, read once. Leaves: one configuration, or the name of what
-//! is missing and where to set it.
+//! The driver's configuration. Enters: the command line and the environment, read once. Leaves: one configuration, or the name of a
+//! missing setting and where to set it.
 //!
-//! Never here: a default that is guessed from the machine.
+//! Never here: a default guessed from the machine.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub struct Args {
     /// Where the kubelet calls: unix:///path/to.sock or tcp://address:port
     #[arg(long, default_value = "unix://tmp/csi.sock")]
     pub endpoint: String,
-    /// Name of this node [default: CSI_NODE_NAME]
+    /// Name of this node [default: CSI_NODE_NAME, else NODE_NAME]
     #[arg(long)]
     pub node_id: Option<String>,
     /// Where GET /healthz is answered
@@ -75,7 +75,11 @@ impl Config {
                  there; take the container of the controller service out of the Deployment",
             ));
         }
-        let node_id = args.node_id.clone().filter(|id| !id.is_empty()).or_else(|| var("CSI_NODE_NAME"));
+        let node_id = args
+            .node_id
+            .clone()
+            .filter(|id| !id.is_empty())
+            .or_else(|| var("CSI_NODE_NAME").or_else(|| var("NODE_NAME")));
         let node_id = node_id.ok_or_else(|| {
             Error::invalid(
                 "the node's name is missing: give --node-id or CSI_NODE_NAME (spec.nodeName of the pod)",
@@ -196,6 +200,10 @@ mod tests {
     fn what_is_not_said_has_a_default() {
         let config = config(&[], &[URL, ("CSI_NODE_NAME", "worker-2"), ("KUBELET_PATH", "")]).unwrap();
         assert_eq!(config.node.node_id, "worker-2");
+        // As release 2.2's own pages call it.
+        let named = |environment: &[_]| self::config(&[], environment).unwrap().node.node_id;
+        assert_eq!(named(&[URL, ("NODE_NAME", "worker-3")]), "worker-3");
+        assert_eq!(named(&[URL, ("NODE_NAME", "worker-3"), ("CSI_NODE_NAME", "worker-2")]), "worker-2");
         assert_eq!(config.node.kubelet, Path::new("/var/lib/kubelet"));
         assert_eq!(config.mountpoint_namespace, "mount-s3");
         assert_eq!(config.health_address.port(), 9808);

@@ -1,4 +1,4 @@
-//! What went wrong with a call, by what the caller does next; and the one table from kinds to gRPC codes.
+//! Errors of a call, by kind: each kind says what the caller does next. Also the one table from kinds to gRPC codes.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// What the caller does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request is wrong and stays wrong: whoever wrote the volume mends it.
+    /// The request is wrong and stays wrong: the author of the volume must correct it.
     InvalidArgument,
     /// What the request names is not here.
     NotFound,

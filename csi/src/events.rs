@@ -1,7 +1,7 @@
-//! Events on workloads: what `kubectl describe pod` shows. Enters: a [`Notice`]. Leaves: an Event, unless the same was said a while
-//! ago. An Event that can't be written is logged, and stops nothing.
+//! Events on workloads, as `kubectl describe pod` shows them. Enters: a [`Notice`]. Leaves: an Event, unless the same Event was written
+//! a short time ago. An Event that can't be written is logged, and stops nothing.
 //!
-//! Never here: what is worth an Event.
+//! Never here: the decision to write an Event.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,6 +17,9 @@ const SAID_FOR: Duration = Duration::from_secs(600);
 const REMEMBERED: usize = 4096;
 /// The API server takes this many bytes of text in an Event.
 const NOTE_LIMIT: usize = 1024;
+
+/// The reason of a notice that comes again and again while something lasts. It is one Event that counts.
+pub const NOT_SERVING: &str = "MountpointPodNotServing";
 
 /// Where a workload's pod is, for messages and Events.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +47,7 @@ pub struct Notice {
 pub struct Teller {
     client: Client,
     reporter: Reporter,
+    counting: Recorder,
     said: Mutex<HashMap<Notice, Instant>>,
 }
 
@@ -52,15 +56,17 @@ impl Teller {
     #[must_use]
     pub fn new(client: Client, controller: &str, instance: &str) -> Self {
         let reporter = Reporter { controller: controller.to_owned(), instance: Some(instance.to_owned()) };
-        Self { client, reporter, said: Mutex::default() }
+        let counting = Recorder::new(client.clone(), reporter.clone());
+        Self { client, reporter, counting, said: Mutex::default() }
     }
 
     /// Writes an Event on the workload.
     pub async fn tell(&self, notice: &Notice) {
-        if !self.is_news(notice, Instant::now()).await {
+        let Notice { workload, reason, note } = notice;
+        let counts = *reason == NOT_SERVING;
+        if !counts && !self.is_news(notice, Instant::now()).await {
             return;
         }
-        let Notice { workload, reason, note } = notice;
         let event = Event {
             type_: EventType::Warning,
             reason: (*reason).to_owned(),
@@ -77,8 +83,9 @@ impl Teller {
             ..ObjectReference::default()
         };
         tracing::warn!(workload = %workload.name, namespace = %workload.namespace, reason, "{note}");
-        // One recorder for each: it would count a new text as a repetition of the old one.
-        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        // One recorder for each of the others: it would count a new text as a repetition of the old one.
+        let single = || Recorder::new(self.client.clone(), self.reporter.clone());
+        let recorder = if counts { self.counting.clone() } else { single() };
         if let Err(error) = recorder.publish(&event, &regarding).await {
             tracing::warn!(workload = %workload.name, namespace = %workload.namespace, %error, "an Event was not written");
             self.said.lock().await.remove(notice);

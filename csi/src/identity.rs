@@ -1,6 +1,8 @@
-//! Who we are: the service Identity, and what the service Controller says of itself. Enters: a call. Leaves: constants.
+//! The service Identity, and the capabilities of the service Controller. Enters: a call. Leaves: constants.
 //!
-//! Never here: a look at the store or the API server. A probe says that this process answers.
+//! Never here: a request to the store or the API server. A probe shows only that this process answers and could mount.
+
+use std::path::{Path, PathBuf};
 
 use tonic::{Request, Response, Status};
 
@@ -15,8 +17,30 @@ use crate::proto::csi::{
 };
 
 /// The service Identity of a node.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct IdentityService;
+#[derive(Clone, Debug)]
+pub struct IdentityService {
+    device: PathBuf,
+}
+
+impl IdentityService {
+    /// Of a node whose FUSE device is `device`.
+    #[must_use]
+    pub fn new(device: PathBuf) -> Self {
+        Self { device }
+    }
+}
+
+/// Why the FUSE device does not open, if it does not.
+#[must_use]
+pub fn fault_of(device: &Path) -> Option<String> {
+    let opened = std::fs::File::options().read(true).write(true).open(device);
+    opened.err().map(|error| {
+        format!(
+            "{} does not open: {error}; load the kernel module fuse, and run this container privileged",
+            device.display()
+        )
+    })
+}
 
 #[tonic::async_trait]
 impl Identity for IdentityService {
@@ -40,7 +64,11 @@ impl Identity for IdentityService {
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
-        Ok(Response::new(ProbeResponse { ready: Some(true) }))
+        let fault = fault_of(&self.device);
+        if let Some(fault) = &fault {
+            tracing::debug!(fault, "Probe: not ready");
+        }
+        Ok(Response::new(ProbeResponse { ready: Some(fault.is_none()) }))
     }
 }
 

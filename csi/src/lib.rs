@@ -1,8 +1,8 @@
 //! The CSI driver `s3.csi.scality.com`.
 //!
-//! A volume's way: the kubelet calls `node/`, which asks `mounter/` for a mount; that waits until the reconciler has assigned a
-//! Mountpoint Pod, mounts a FUSE device on the host, hands it to the mounter in that pod with one message, and binds the result where
-//! the kubelet wants it. What two processes must agree on is in `contract/`.
+//! The path of a volume: the kubelet calls `node/`, which asks `mounter/` for a mount. `mounter/` waits until the reconciler has assigned
+//! a Mountpoint Pod, mounts a FUSE device on the host, sends it to the mounter in that pod with one message, and binds the mount at the
+//! kubelet's target. `contract/` contains the agreement between the processes.
 
 pub mod config;
 pub mod contract;
@@ -14,3 +14,4 @@ pub mod mountpoint_pod;
 pub mod node;
 pub mod proto;
 pub mod server;
+pub mod taint;

@@ -1,6 +1,6 @@
 //! The protocols, as `build.rs` compiles them out of `proto/`. Enters: nothing. Leaves: messages, servers, clients.
 //!
-//! Never here: a line of ours. Who implements a service writes only the calls that it answers; the others are UNIMPLEMENTED.
+//! Never here: hand-written code. A service implements only the calls that it answers; the others are UNIMPLEMENTED.
 
 #![allow(
     missing_docs,
@@ -11,7 +11,7 @@
     reason = "generated code; its comments stand in proto/, and what of the lints it meets changes with the generator"
 )]
 
-// What the generated code encodes with; named here, so that whoever looks for unused libraries finds it.
+// The generated code encodes with this library; it is named here so that the check for unused libraries finds it.
 use tonic_prost as _;
 
 /// The Container Storage Interface.

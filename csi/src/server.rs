@@ -1,7 +1,7 @@
-//! The socket that the kubelet calls, and `/healthz`. Enters: where to listen, the services. Leaves: a server that runs until it is
-//! told to stop, and lets calls that have begun end.
+//! The socket that the kubelet calls, and `/healthz`. Enters: the address to listen on, the services. Leaves: a server that runs until
+//! it is told to stop, and lets started calls end.
 //!
-//! Never here: what a call means.
+//! Never here: the meaning of a call.
 
 use std::fmt;
 use std::fs;
@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -23,7 +24,7 @@ use tonic::transport::{Channel, server::Router as Services};
 use tracing::{debug, info};
 
 use crate::error::{Error, Result};
-use crate::identity::{IdentityService, NodesController};
+use crate::identity::{self, IdentityService, NodesController};
 use crate::node::NodeService;
 use crate::proto::csi::ProbeRequest;
 use crate::proto::csi::controller_server::ControllerServer;
@@ -33,8 +34,9 @@ use crate::proto::csi::node_server::NodeServer;
 
 /// The longest call, in bytes; a longer one is refused. A call is a page of text.
 pub const MESSAGE_MAX: usize = 2 << 20;
-/// How long calls that have begun may take after the signal to stop; then they are cut off. Less than a pod's 30 s of grace.
-const GRACE: Duration = Duration::from_secs(20);
+/// How long calls that have begun may take after the signal to stop; then they are cut off. What a mount has made by then goes with the
+/// process, as long as nobody sees it. Longer delays the next driver on this node, and the kubelet repeats the call to that one.
+pub const GRACE: Duration = Duration::from_secs(4);
 /// How long `/healthz` waits for our own answer before it says no.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -114,12 +116,18 @@ impl Server {
         &self.endpoint
     }
 
-    /// Serves a node until `stop`, then ends the calls that have begun.
+    /// Serves a node whose FUSE device is `device` until `stop`, then ends the calls that have begun.
     ///
     /// # Errors
     /// That serving failed.
-    pub async fn serve(self, node: NodeService, stop: impl Future<Output = ()> + Send) -> Result<()> {
-        let identity = IdentityServer::new(IdentityService).max_decoding_message_size(MESSAGE_MAX);
+    pub async fn serve(
+        self,
+        node: NodeService,
+        device: &Path,
+        stop: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
+        let identity = IdentityService::new(device.to_owned());
+        let identity = IdentityServer::new(identity).max_decoding_message_size(MESSAGE_MAX);
         let controller = ControllerServer::new(NodesController).max_decoding_message_size(MESSAGE_MAX);
         let node = NodeServer::new(node).max_decoding_message_size(MESSAGE_MAX);
         let services: Services = tonic::transport::Server::builder()
@@ -176,19 +184,23 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// What `/healthz` looks at.
-#[derive(Clone, Debug)]
+/// Why no new mount can be made, if none can.
+pub type Fault = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// What `/healthz` and `/readyz` look at.
+#[derive(Clone)]
 pub struct Health {
     channel: Channel,
     device: PathBuf,
+    fault: Fault,
 }
 
 impl Health {
-    /// Of the server at this endpoint, on a node whose FUSE device is `device`.
+    /// Of the server at this endpoint, on a node whose FUSE device is `device` and whose mounter says of itself what is wrong.
     ///
     /// # Errors
     /// That the endpoint can't be called.
-    pub fn new(endpoint: &Endpoint, device: &Path) -> Result<Self> {
+    pub fn new(endpoint: &Endpoint, device: &Path, fault: Fault) -> Result<Self> {
         let uri = match endpoint {
             Endpoint::Unix(_) => endpoint.to_string(),
             Endpoint::Tcp(address) => format!("http://{address}"),
@@ -196,11 +208,12 @@ impl Health {
         let channel = tonic::transport::Endpoint::from_shared(uri)
             .map_err(|error| Error::internal(format!("{endpoint} can't be called: {error}")))?
             .connect_lazy();
-        Ok(Self { channel, device: device.to_owned() })
+        Ok(Self { channel, device: device.to_owned(), fault })
     }
 
-    /// Serves `GET /healthz` until `stop`: 200 if our own socket answers a probe and the device opens, else 503 and what is wrong. It
-    /// never depends on the store or the API server: restarting a driver mends neither.
+    /// Serves until `stop`: `GET /healthz` is 200 if our own socket answers a probe, for the kubelet's liveness probe: a new start mends
+    /// nothing else. `GET /readyz` is 200 if new mounts can be made: the device opens, the API server is followed, the CRD is there.
+    /// Else 503 and what is wrong.
     ///
     /// # Errors
     /// That serving failed.
@@ -209,35 +222,38 @@ impl Health {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
-        let router = Router::new().route("/healthz", get(healthz)).with_state(self);
+        let router =
+            Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(self);
         axum::serve(listener, router)
             .with_graceful_shutdown(stop)
             .await
             .map_err(|error| Error::internal(format!("serving /healthz: {error}")))
     }
 
-    async fn check(&self) -> std::result::Result<(), String> {
+    async fn socket(&self) -> std::result::Result<(), String> {
         let mut identity = IdentityClient::new(self.channel.clone());
         match tokio::time::timeout(PROBE_LIMIT, identity.probe(ProbeRequest {})).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(status)) => return Err(format!("our socket does not serve: {}", status.message())),
-            Err(_) => return Err(format!("our socket did not answer within {PROBE_LIMIT:?}")),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(status)) => Err(format!("our socket does not serve: {}", status.message())),
+            Err(_) => Err(format!("our socket did not answer within {PROBE_LIMIT:?}")),
         }
-        let opened = fs::File::options().read(true).write(true).open(&self.device);
-        opened.map(drop).map_err(|error| {
-            format!(
-                "{} does not open: {error}; load the kernel module fuse, and run this container privileged",
-                self.device.display()
-            )
-        })
     }
 }
 
 async fn healthz(State(health): State<Health>) -> (StatusCode, String) {
-    match health.check().await {
+    said("/healthz", health.socket().await)
+}
+
+async fn readyz(State(health): State<Health>) -> (StatusCode, String) {
+    let fault = || identity::fault_of(&health.device).or_else(|| (health.fault)());
+    said("/readyz", health.socket().await.and_then(|()| fault().map_or(Ok(()), Err)))
+}
+
+fn said(page: &str, found: std::result::Result<(), String>) -> (StatusCode, String) {
+    match found {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(wrong) => {
-            debug!(wrong, "/healthz");
+            debug!(page, wrong, "not well");
             (StatusCode::SERVICE_UNAVAILABLE, format!("{wrong}\n"))
         }
     }

@@ -1,6 +1,11 @@
 //! The command `scality-s3-csi-driver`, as a container starts it.
 
-use std::process::{Command, Output};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 fn driver(args: &[&str], environment: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
@@ -41,5 +46,67 @@ fn a_driver_that_can_not_run_says_why_in_one_line_and_shows_no_key() {
         let last = log.lines().last().unwrap_or_default();
         assert!(last.contains("the driver ends:") && last.contains(words), "{words}: {log}");
         assert!(!log.contains("HUSHHUSH"), "{log}");
+    }
+}
+
+/// Goal: SIGTERM ends the driver while it waits for an API server that never answers and for a client that never finishes. The limit here
+/// is a loaded machine's; the driver's own is `csi::server::GRACE`.
+#[test]
+fn sigterm_ends_the_driver_whatever_it_waits_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("http://{}", silent.local_addr().unwrap());
+    let config = serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{"name": "x", "cluster": {"server": server}}],
+        "users": [{"name": "x", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+    });
+    let (kubeconfig, socket) = (folder.path().join("kubeconfig"), folder.path().join("csi.sock"));
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    let health = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for is_serving in [false, true] {
+        let mut driver = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
+            .arg(format!("--endpoint=unix://{}", socket.display()))
+            .arg(format!("--health-address={health}"))
+            .env_clear()
+            .env("KUBECONFIG", &kubeconfig)
+            .env("KUBELET_PATH", folder.path())
+            .env("CSI_NODE_NAME", "worker-1")
+            .env("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut clients = Vec::new();
+        if is_serving {
+            let end = Instant::now() + Duration::from_secs(60);
+            let mut client = loop {
+                match TcpStream::connect(health) {
+                    Ok(client) => break client,
+                    Err(error) => assert!(Instant::now() < end, "the driver does not serve: {error}"),
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            };
+            client.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").unwrap();
+            clients.push(client);
+        } else {
+            // It asks the API server for its version.
+            clients.push(silent.accept().unwrap().0);
+        }
+        kill_process(Pid::from_child(&driver), Signal::TERM).unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        let status = loop {
+            if let Some(status) = driver.try_wait().unwrap() {
+                break status;
+            }
+            if Instant::now() > end {
+                driver.kill().unwrap();
+                panic!("it goes on after SIGTERM (serving: {is_serving})");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let mut log = String::new();
+        driver.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        assert_eq!(status.code(), Some(0), "{log}");
     }
 }

@@ -1,11 +1,10 @@
-//! A mount without Kubernetes: the node's side of this library, the real mounter, the real engine, a real S3 server; the root of a
-//! mount namespace of its own.
+//! A mount without Kubernetes: the node's side of this library, the real mounter, the real engine and a real S3 server, as root of a
+//! separate mount namespace.
 
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use csi::contract::comm::Comm;
 use csi::contract::message::MountMessage;
@@ -13,22 +12,15 @@ use csi::mounter::Credentials;
 use csi::mounter::comm_files::CommFiles;
 use csi::mounter::credentials::Profile;
 use csi::mounter::mountinfo::Mounts;
-use csi::mounter::source::SourceMount;
-use csi::mounter::sys::{self, Busy, Probes};
+use csi::mounter::peer::Processes;
+use csi::mounter::source::{Peer, SourceMount};
+use csi::mounter::sys::{self, Busy};
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::{need, until};
 
 /// No step may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
 const SECRET: &str = "canary-of-the-secret-key";
-
-/// Whether the test may go on; where it can't, it says so aloud, and in CI it fails.
-fn need(what: &str, there: bool) -> bool {
-    if !there {
-        assert!(std::env::var_os("CI").is_none(), "{what} is needed, and CI may not skip it");
-        eprintln!("SKIPPED: a mount without Kubernetes: needs {what}");
-    }
-    there
-}
 
 /// A command of the workspace, beside the mounter's own.
 fn sibling(name: &str) -> PathBuf {
@@ -36,31 +28,22 @@ fn sibling(name: &str) -> PathBuf {
 }
 
 fn everything_is_here() -> bool {
-    let built = |name: &str| {
-        need(&format!("target/debug/{name} (cargo build -p mountpoint -p s3server)"), sibling(name).exists())
+    let built = |name: &str, package: &str| {
+        let stale = testkit::built::stale(&sibling(name), package);
+        need(&format!("target/debug/{name} (cargo build -p {package}): {stale:?}"), stale.is_none())
     };
     need("root", rustix::process::geteuid().is_root())
         && need("/dev/fuse", sys::open_device().is_ok())
-        && built("mount-s3")
-        && built("s3server")
+        && built("mount-s3", "mountpoint")
+        && built("s3server", "s3server")
 }
 
 /// Runs the body in a process whose mounts nobody else sees, and which takes them with it.
-fn isolated(name: &str, body: impl Fn()) {
-    if std::env::var_os("CSI_TEST_ISOLATED").is_some() {
-        return body();
+fn isolated(body: impl Fn()) {
+    if everything_is_here() {
+        let said = testkit::isolated(body).unwrap_or_default();
+        assert!(!said.contains(SECRET), "the secret is in a log:\n{said}");
     }
-    if !everything_is_here() {
-        return;
-    }
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "--"]).arg(std::env::current_exe().unwrap());
-    command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env("CSI_TEST_ISOLATED", "1");
-    let output = command.output().expect("unshare of util-linux");
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text);
-    assert!(output.status.success() && text.contains("1 passed"), "in its namespace:\n{text}");
-    assert!(!text.contains(SECRET), "the secret is in a log:\n{text}");
 }
 
 /// A child that does not outlive its test.
@@ -94,14 +77,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !so() {
-        assert!(Instant::now() < end, "{what}: not within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -169,13 +144,22 @@ impl Home {
 
     fn hand_over(&self, bucket: &str) -> csi::error::Result<(SourceMount, PathBuf)> {
         let source = self.root.join("mnt/mp-1");
-        let (mount, device): (SourceMount, OwnedFd) = SourceMount::open(&source, false).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        let mount = runtime.block_on(async {
             let deadline = tokio::time::Instant::now() + LIMIT;
-            mount.hand_over(&self.comm, self.message(bucket), device, &Probes::default(), deadline).await
+            let processes = self.processes();
+            let peer = Peer { uid: "pod-uid", processes: &processes };
+            SourceMount::make(&source, false, &self.comm, &peer, self.message(bucket), deadline).await
         })?;
         Ok((mount, source))
+    }
+
+    /// A `/proc` in which the mounter runs in the pod's cgroup.
+    fn processes(&self) -> Processes {
+        let directory = self.root.join("proc").join(self.pod.pid().to_string());
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("cgroup"), "0::/kubepods/podpod-uid/x\n").unwrap();
+        Processes::at(self.root.join("proc"))
     }
 
     /// The engine, as the mounter's only child.
@@ -200,7 +184,7 @@ fn is_mounted(point: &Path) -> bool {
 
 #[test]
 fn a_bucket_is_read_through_a_target_until_its_engine_dies_and_then_errors_at_once() {
-    isolated("a_bucket_is_read_through_a_target_until_its_engine_dies_and_then_errors_at_once", || {
+    isolated(|| {
         let mut home = Home::new();
         let (mount, source) = home.hand_over("bucket").unwrap();
         let target = home.root.join("target");
@@ -237,21 +221,27 @@ fn a_bucket_is_read_through_a_target_until_its_engine_dies_and_then_errors_at_on
     });
 }
 
+/// Goal: whoever mends what the engine refused is served with the next publish. No container starts anew for it.
 #[test]
-fn a_missing_bucket_is_told_in_the_engines_words_and_leaves_nothing_mounted() {
-    isolated("a_missing_bucket_is_told_in_the_engines_words_and_leaves_nothing_mounted", || {
+fn a_missing_bucket_is_told_in_the_engines_words_and_once_it_is_there_the_same_container_mounts_it() {
+    isolated(|| {
         let mut home = Home::new();
         let error = home.hand_over("no-such-bucket").unwrap_err().to_string();
         assert!(error.contains("no-such-bucket") && !error.contains(SECRET), "{error}");
         assert!(!is_mounted(&home.root.join("mnt/mp-1")) && !home.root.join("mnt/mp-1").exists());
-        assert_ne!(home.pod.code(), Some(0));
-        assert!(CommFiles::open(&home.comm).unwrap().error().unwrap().contains("no-such-bucket"));
+        fs::create_dir(home.root.join("store/no-such-bucket")).unwrap();
+        fs::write(home.root.join("store/no-such-bucket/hello"), "it is there now").unwrap();
+        let (mount, source) = home.hand_over("no-such-bucket").unwrap();
+        assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "it is there now");
+        CommFiles::open(&home.comm).unwrap().announce_exit().unwrap();
+        drop(mount);
+        assert_eq!(home.pod.code(), Some(0));
     });
 }
 
 #[test]
 fn before_there_is_anything_to_mount_the_pod_ends_when_it_is_asked() {
-    isolated("before_there_is_anything_to_mount_the_pod_ends_when_it_is_asked", || {
+    isolated(|| {
         let mut home = Home::new();
         until("the mounter listens", || home.comm.socket().exists());
         home.pod.signal(Signal::TERM);

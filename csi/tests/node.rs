@@ -1,4 +1,4 @@
-//! The driver's server as the kubelet meets it: real sockets, real gRPC. Only who mounts is a double that writes down what it is asked.
+//! The driver's server as the kubelet sees it: real sockets, real gRPC. Only the mounter is a double, which records its requests.
 
 mod harness;
 
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use csi::contract::volume;
 use csi::events::WorkloadRef;
-use csi::node::OPTION_LEFT_OUT;
 use csi::node::stats::{LIMIT, Stats};
+use csi::node::{ATTRIBUTE_UNKNOWN, OPTION_LEFT_OUT};
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi::proto::csi::{
     ControllerGetCapabilitiesRequest, CreateVolumeRequest, GetPluginCapabilitiesRequest,
@@ -29,7 +29,11 @@ async fn the_driver_says_who_it_is_and_what_it_can() {
         (info.name.as_str(), info.vendor_version.as_str()),
         ("s3.csi.scality.com", csi::contract::VERSION)
     );
-    assert_eq!(driver.identity().probe(ProbeRequest {}).await.unwrap().into_inner().ready, Some(true));
+    // Ready is who could mount.
+    let probe = async || driver.identity().probe(ProbeRequest {}).await.unwrap().into_inner().ready;
+    assert_eq!(probe().await, Some(false));
+    std::fs::write(driver.directory().join("fuse"), "").unwrap();
+    assert_eq!(probe().await, Some(true));
     let plugin = driver.identity().get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await.unwrap();
     assert!(plugin.into_inner().capabilities.is_empty(), "this process makes no volumes");
     let node = driver.node().node_get_capabilities(NodeGetCapabilitiesRequest {}).await.unwrap().into_inner();
@@ -164,6 +168,27 @@ async fn the_keys_are_those_that_the_volume_says() {
     assert!(!format!("{mount:?}").contains(HUSH), "keys are in no argument and no variable");
 }
 
+/// Goal: whoever names a Secret gets its keys, and never the driver's in their place.
+#[tokio::test]
+async fn a_volume_with_a_secret_uses_it_whatever_it_says_of_its_source() {
+    for said in [None, Some(""), Some("driver"), Some("secret")] {
+        let driver = Driver::start().await;
+        let mut call = driver.call();
+        if let Some(said) = said {
+            call.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), said.into());
+        }
+        call.secrets = secrets(&[("access_key_id", "VOLUMEKEY"), ("secret_access_key", HUSH)]);
+        driver.publish(call.clone()).await.unwrap();
+        let mount = &driver.mounter.mounts()[0];
+        assert_eq!(mount.credentials.as_ref().unwrap().access_key_id, "VOLUMEKEY", "{said:?}");
+        assert!(mount.args.iter().any(|arg| arg.ends_with("credential-source#secret")), "{:?}", mount.args);
+        call.secrets.remove("secret_access_key");
+        let status = driver.publish(call).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{said:?}: {status}");
+        assert!(status.message().contains("nodePublishSecretRef"), "{status}");
+    }
+}
+
 /// Goal: every bad call is InvalidArgument, names the field and what to do, shows no secret, and no mounter hears of it.
 #[tokio::test]
 async fn a_bad_publish_is_refused_by_name_and_nothing_is_mounted() {
@@ -209,8 +234,8 @@ async fn a_bad_publish_is_refused_by_name_and_nothing_is_mounted() {
         (&["'alow-delete'", "'allow-delete'", "mountOptions of PersistentVolume pv-1"], |c| {
             mount_of(c).mount_flags = vec!["alow-delete".into()];
         }),
-        (&["'log-directory'", "mountOptions of PersistentVolume pv-1"], |c| {
-            mount_of(c).mount_flags = vec!["log-directory=/etc".into()];
+        (&["'spill-dir'", "mountOptions of PersistentVolume pv-1"], |c| {
+            mount_of(c).mount_flags = vec!["spill-dir=/etc".into()];
         }),
         (&["--uid", "mountOptions of PersistentVolume pv-1"], |c| {
             mount_of(c).mount_flags = vec!["uid=everybody".into()];
@@ -247,8 +272,7 @@ async fn a_workload_is_told_of_options_that_have_no_effect() {
     };
     let of_pod = || {
         let mut call = with_options();
-        call.volume_context.insert(volume::CONTEXT_POD_NAME.into(), "web-0".into());
-        call.volume_context.insert(volume::CONTEXT_POD_NAMESPACE.into(), "team".into());
+        of_web(&mut call);
         call
     };
     driver.publish(of_pod()).await.unwrap();
@@ -278,6 +302,52 @@ async fn a_workload_is_told_of_options_that_have_no_effect() {
     driver.publish(driver.call()).await.unwrap();
     assert_eq!(driver.notice(), None);
     assert_eq!(driver.mounter.mounts().len(), 5);
+}
+
+/// Goal: a misspelt attribute is not missed in silence.
+#[tokio::test]
+async fn a_workload_is_told_of_attributes_that_nobody_reads() {
+    let driver = Driver::start().await;
+    let mut call = driver.call();
+    of_web(&mut call);
+    driver.publish(call.clone()).await.unwrap();
+    assert_eq!(driver.notice(), None);
+    call.volume_context.insert("regionn".into(), HUSH.into());
+    driver.publish(call.clone()).await.unwrap();
+    let notice = driver.notice().unwrap();
+    assert_eq!(notice.reason, ATTRIBUTE_UNKNOWN);
+    assert!(
+        notice.note.contains("regionn") && notice.note.contains("PersistentVolume pv-1"),
+        "{}",
+        notice.note
+    );
+    assert!(!notice.note.contains(HUSH), "{}", notice.note);
+    driver.mounted(&[&driver.target("uid-1")]);
+    driver.publish(call).await.unwrap();
+    assert_eq!(driver.notice(), None, "said when it was new");
+}
+
+/// Goal: options that somebody edits badly keep no keys from what is mounted.
+#[tokio::test]
+async fn a_badly_edited_volume_is_refreshed_where_it_is_mounted_and_refused_where_it_is_not() {
+    let driver = Driver::start().await;
+    let mut call = driver.call();
+    mount_of(&mut call).mount_flags = vec!["alow-delete".into()];
+    let status = driver.publish(call.clone()).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    driver.mounted(&[&driver.target("uid-1")]);
+    driver.publish(call.clone()).await.unwrap();
+    let [mount] = &driver.mounter.mounts()[..] else { panic!("one mount") };
+    assert_eq!(mount.credentials.as_ref().unwrap().access_key_id, "DRIVERKEY");
+    let why = mount.unusable.as_deref().unwrap();
+    assert!(why.contains("'alow-delete'") && why.contains("PersistentVolume pv-1"), "{why}");
+    // Another pod of the same volume is new.
+    call.target_path = driver.target("uid-2");
+    assert_eq!(driver.publish(call.clone()).await.unwrap_err().code(), Code::InvalidArgument);
+    // Access modes may be edited, too.
+    driver.mounted(&[&driver.target("uid-1"), &driver.target("uid-2")]);
+    mode(&mut call, Mode::SingleNodeSingleWriter);
+    driver.publish(call).await.unwrap();
 }
 
 #[tokio::test]
@@ -417,16 +487,25 @@ async fn a_call_that_has_begun_ends_after_the_signal_to_stop() {
     driver.ended().await;
 }
 
+/// Goal: what a new start does not mend starts nothing anew, and whoever looks at readiness sees it.
 #[tokio::test]
-async fn healthz_follows_the_socket_and_the_device() {
+async fn healthz_follows_the_socket_and_readyz_also_the_device_and_the_crd() {
     let mut driver = Driver::start().await;
-    let device = driver.directory().join("fuse");
-    let address = driver.health(&device).await;
-    let (status, body) = http_get(address, "/healthz").await;
-    assert_eq!(status, 503, "{body}");
-    assert!(body.contains("does not open") && body.contains("fuse"), "{body}");
+    let (device, missing) = (driver.directory().join("fuse"), driver.directory().join("missing-crd"));
+    let crd = missing.clone();
+    let fault =
+        move || crd.exists().then(|| "the API server does not know mountpoints3podattachments".to_owned());
+    let address = driver.health(&device, std::sync::Arc::new(fault)).await;
+    let ok = (200, "ok\n".to_owned());
+    assert_eq!(http_get(address, "/healthz").await, ok, "no device: a new start brings none");
+    let (status, body) = http_get(address, "/readyz").await;
+    assert!(status == 503 && body.contains("does not open") && body.contains("fuse"), "{status} {body}");
     std::fs::write(&device, "").unwrap();
-    assert_eq!(http_get(address, "/healthz").await, (200, "ok\n".to_owned()));
+    assert_eq!(http_get(address, "/readyz").await, ok);
+    std::fs::write(&missing, "").unwrap();
+    let (status, body) = http_get(address, "/readyz").await;
+    assert!(status == 503 && body.contains("mountpoints3podattachments"), "{status} {body}");
+    assert_eq!(http_get(address, "/healthz").await, ok);
     assert_eq!(http_get(address, "/").await.0, 404);
     driver.stop();
     driver.ended().await;
@@ -442,6 +521,12 @@ async fn healthz_follows_the_socket_and_the_device() {
     };
     let body = gone.await;
     assert!(body.contains("our socket"), "{body}");
+}
+
+/// Which pod it is, as the kubelet says it.
+fn of_web(call: &mut NodePublishVolumeRequest) {
+    call.volume_context.insert(volume::CONTEXT_POD_NAME.into(), "web-0".into());
+    call.volume_context.insert(volume::CONTEXT_POD_NAMESPACE.into(), "team".into());
 }
 
 fn mode(call: &mut NodePublishVolumeRequest, mode: Mode) {

@@ -9,7 +9,7 @@ import sys
 
 import yaml
 
-NAMELESS = {"Namespace", "PriorityClass", "CSIDriver", "ClusterRole", "ClusterRoleBinding", "PersistentVolume"}
+NAMELESS = {"Namespace", "PriorityClass", "CSIDriver", "ClusterRole", "ClusterRoleBinding", "PersistentVolume", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 WRITES = {"create", "update", "patch", "delete", "deletecollection", "*"}
 failed = False
 
@@ -131,7 +131,15 @@ def rights(what, rendered, node, controller, release, pods):
     of_node = set(rendered.rules(node))
     of_controller = set(rendered.rules(controller))
     writes = {(g, r) for g, r, verb, _, _ in of_node if verb in WRITES}
-    check(f"{what}: a node writes nothing but Events", writes - {("", "events"), ("events.k8s.io", "events")} and str(writes))
+    allowed = {("", "events"), ("events.k8s.io", "events"), ("", "nodes")}
+    check(f"{what}: a node writes nothing but Events, and one taint of its Node", writes - allowed and str(writes))
+    of_nodes = {verb for group, resource, verb, _, _ in of_node if resource == "nodes"}
+    policy = rendered.one("ValidatingAdmissionPolicy", "s3-csi-driver-node-taint")["spec"]
+    binding = rendered.one("ValidatingAdmissionPolicyBinding", "s3-csi-driver-node-taint")["spec"]
+    good = of_nodes == {"get", "patch"} and policy["failurePolicy"] == "Fail" and binding["validationActions"] == ["Deny"]
+    good = good and policy["matchConditions"][0]["expression"].endswith(f':{node}"')
+    good = good and "authentication.kubernetes.io/node-name" in policy["validations"][0]["expression"]
+    check(f"{what}: a policy holds a node's driver to its own node and that taint", "" if good else f"{of_nodes} {policy}")
     expected = {(*attachments, verb, (), "") for verb in ("get", "list", "watch")}
     expected |= {("", "pods", verb, (), pods) for verb in ("get", "list", "watch")}
     check(f"{what}: a node reads attachments, and pods only where Mountpoint Pods are", str(expected - of_node) if expected - of_node else "")
@@ -201,6 +209,8 @@ def default(what, path, version):
     registrar = "--kubelet-registration-path=/var/lib/kubelet/plugins/s3.csi.scality.com/csi.sock"
     check(f"{what}: the registrar names the socket as the host has it", "" if registrar in node["node-driver-registrar"]["args"] else str(node["node-driver-registrar"]["args"]))
     probes = [driver.get("livenessProbe"), node["liveness-probe"].get("livenessProbe"), node["liveness-probe"]["args"]]
+    ready = driver.get("readinessProbe", {}).get("httpGet", {}).get("path")
+    check(f"{what}: readiness is whether new mounts can be made", "" if ready == "/readyz" else str(ready))
     good = probes[0]["httpGet"]["path"] == "/healthz" and driver["ports"][0]["containerPort"] == 9808 and not probes[1] and "--health-port=9808" not in probes[2]
     check(f"{what}: only the driver's own /healthz restarts it", "" if good else str(probes))
 

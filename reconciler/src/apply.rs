@@ -1,7 +1,6 @@
-//! Effects become calls to the API server. Enters: an [`Effect`]. Leaves: that it is done, or that it rests on old facts.
+//! Carries out effects by calls to the API server. Enters: an [`Effect`]. Leaves: success, or the finding that its facts are old.
 //!
-//! Never here: a decision. What an effect says must still be so goes with the call, as UID and resource version, and the API
-//! server holds it.
+//! Never here: a decision. The call carries the effect's preconditions as UID and resource version, and the API server checks them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::mountpoint_pod;
-use crate::plan::{ATTEMPTS, Effect, Version};
+use crate::plan::{Effect, Version};
 use crate::pod_spec::{self, PodConfig, PodRequest};
 
 /// A call that takes longer has failed. `plan::UNNAMED_FOR` relies on it.
@@ -57,12 +56,12 @@ pub enum Error {
         /// What was tried.
         tried: String,
     },
-    /// The API server does not take this Mountpoint Pod; somebody must change something.
+    /// The API server rejects this Mountpoint Pod; an administrator must change something.
     #[error("Mountpoint Pod {pod} for {namespace}/{name} was refused: {message}", namespace = workload.namespace, name = workload.name)]
     Refused {
         /// The Mountpoint Pod.
         pod: String,
-        /// Who waits for it.
+        /// The workloads that wait for it.
         workload: WorkloadRef,
         /// The API server's words.
         message: String,
@@ -113,6 +112,7 @@ impl Applier {
             Effect::ConfirmWorkloadsEnded { node, uids } => self.confirm_workloads_ended(node, uids).await,
             Effect::ConfirmPodEnded { pod } => self.confirm_pod_ended(pod).await,
             Effect::ConfirmUnnamed { pod } => self.confirm_unnamed(pod).await,
+            Effect::ConfirmUnattached { uids } => self.confirm_unattached(uids).await,
             Effect::MarkNeedsUnmount(at) => {
                 let patch = with_version(at, json!({"annotations": {pod::NEEDS_UNMOUNT: "true"}}), None);
                 self.pods
@@ -124,11 +124,11 @@ impl Applier {
             Effect::CreateAttachment(attachment) => {
                 self.attachments.create(&PostParams::default(), attachment).await.map(|_| Outcome::Done)
             }
-            Effect::UpdateAttachment { at, entries, attempts } => {
-                let metadata = attempts.map_or_else(
-                    || json!({}),
-                    |attempts| json!({"annotations": {ATTEMPTS: attempts.to_string()}}),
-                );
+            Effect::UpdateAttachment { at, entries, annotations } => {
+                let metadata = match annotations.is_empty() {
+                    true => json!({}),
+                    false => json!({"annotations": annotations}),
+                };
                 // A merge: an entry that is null goes, fields that we do not know stay.
                 let spec = json!({"mountpointS3PodAttachments": entries});
                 let patch = with_version(at, metadata, Some(spec));
@@ -177,6 +177,14 @@ impl Applier {
         Ok(if alive { Outcome::Stale(format!("Mountpoint Pod {name} is there")) } else { Outcome::Done })
     }
 
+    async fn confirm_unattached(&self, uids: &BTreeSet<String>) -> kube::Result<Outcome> {
+        let all = self.attachments.list(&ListParams::default()).await?;
+        let named = all.items.iter().find(|it| uids.iter().any(|uid| it.spec.pod_of(uid).is_some()));
+        Ok(named.map_or(Outcome::Done, |it| {
+            Outcome::Stale(format!("attachment {} names one of {uids:?}", it.name_any()))
+        }))
+    }
+
     async fn confirm_unnamed(&self, name: &str) -> kube::Result<Outcome> {
         let all = self.attachments.list(&ListParams::default()).await?;
         let named = all.items.iter().find(|it| it.spec.mountpoint_pods.contains_key(name));
@@ -206,7 +214,7 @@ fn unchanged(at: &Version) -> DeleteParams {
     }
 }
 
-/// Who finds nothing to delete has nothing to do.
+/// If there is nothing to delete, there is nothing to do.
 fn gone(effect: &Effect, status: &Status) -> Outcome {
     match effect {
         Effect::DeleteAttachment(_) | Effect::DeletePod(_) => Outcome::Done,
@@ -226,6 +234,7 @@ pub fn describe(effect: &Effect) -> String {
         Effect::ConfirmWorkloadsEnded { node, uids } => format!("looking on node {node} for pods {uids:?}"),
         Effect::ConfirmPodEnded { pod } => format!("looking for Mountpoint Pod {pod}"),
         Effect::ConfirmUnnamed { pod } => format!("looking for attachments that name {pod}"),
+        Effect::ConfirmUnattached { uids } => format!("looking for attachments that name workloads {uids:?}"),
         Effect::MarkNeedsUnmount(at) => format!("telling Mountpoint Pod {} to unmount", at.name),
         Effect::CreatePod { request, workload } => {
             format!("creating Mountpoint Pod {} for {}/{}", request.name, workload.namespace, workload.name)

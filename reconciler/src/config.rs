@@ -119,6 +119,7 @@ impl Run {
                 limits_cpu: quantity("limits-cpu", &self.mountpoint_resources_limits_cpu)?,
                 limits_memory: quantity("limits-memory", &self.mountpoint_resources_limits_memory)?,
             },
+            openshift: false,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The wheel: watches tell which groups changed, and each of them is planned and applied. Wiring only.
+//! The main loop: watches report the groups that changed, and the loop plans and applies each of them. Wiring only.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch as channel;
 
 use crate::apply::{Applier, Outcome, describe};
-use crate::facts::Group;
+use crate::facts::{Facts, Group};
 use crate::leader::Leadership;
 use crate::plan::{Effect, plan};
 use crate::queue::Queue;
@@ -24,7 +24,7 @@ use crate::workload::Cache;
 
 /// Groups that are worked on at once. Twice as many use twice the API server.
 const WORKERS: usize = 8;
-/// All groups are looked at this often: what no event tells (an attachment whose workload went while nobody watched) is found then.
+/// How often all groups are checked. This finds changes without an event, such as a workload that was deleted while no reconciler watched.
 const SWEEP_EVERY: Duration = Duration::from_secs(120);
 /// The wheel turns at least this often; `/healthz` fails when it has not for much longer.
 pub const TURNS_EVERY: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ pub struct Controller {
 }
 
 /// When a group is due again; an error says why its plan was left.
-type Again = Result<Option<Duration>, String>;
+pub type Again = Result<Option<Duration>, String>;
 
 enum Seen {
     Pod(Box<Pod>),
@@ -162,21 +162,44 @@ async fn reconcile(
         return (group, Ok(None));
     }
     let facts = cache.facts(&group, csi::contract::VERSION, Timestamp::now());
-    let plan = plan(&facts);
-    for effect in &plan.effects {
-        if !leadership.holds() {
-            return (group, Ok(None));
-        }
-        match applier.apply(effect).await {
-            Ok(Outcome::Done) => log(effect),
-            Ok(Outcome::Stale(why)) => return (group, Err(why)),
-            Err(error) => {
-                tracing::warn!(node = group.node, volume = group.volume, %error, "an effect failed");
-                return (group, Err(error.to_string()));
+    let again = carry_out(applier, leadership, facts).await;
+    (group, again)
+}
+
+/// Plans and applies. A Mountpoint Pod that is not made (a quota, a webhook) is planned without: whoever else is to be attached, detached
+/// or deleted does not wait behind it. Done is what leads to the same effect again.
+///
+/// # Errors
+/// Why the plan was left, or what could not be made.
+pub async fn carry_out(applier: &Applier, leadership: &Leadership, mut facts: Facts) -> Again {
+    let (mut done, mut refused) = (Vec::new(), None);
+    'plans: loop {
+        let plan = plan(&facts);
+        for effect in &plan.effects {
+            if done.contains(effect) {
+                continue;
+            }
+            if !leadership.holds() {
+                return Ok(None);
+            }
+            match applier.apply(effect).await {
+                Ok(Outcome::Done) => {
+                    log(effect);
+                    done.push(effect.clone());
+                }
+                Ok(Outcome::Stale(why)) => return Err(why),
+                Err(error) => {
+                    let Facts { group, .. } = &facts;
+                    tracing::warn!(node = group.node, volume = group.volume, %error, "an effect failed");
+                    let Effect::CreatePod { request, .. } = effect else { return Err(error.to_string()) };
+                    facts.refused.insert(request.name.clone());
+                    refused = Some(error.to_string());
+                    continue 'plans;
+                }
             }
         }
+        return refused.map_or(Ok(plan.look_again_in), Err);
     }
-    (group, Ok(plan.look_again_in))
 }
 
 fn log(effect: &Effect) {
@@ -184,6 +207,7 @@ fn log(effect: &Effect) {
         Effect::ConfirmWorkloadsEnded { .. }
         | Effect::ConfirmPodEnded { .. }
         | Effect::ConfirmUnnamed { .. }
+        | Effect::ConfirmUnattached { .. }
         | Effect::Tell(_) => tracing::debug!("{}: done", describe(effect)),
         _ => tracing::info!("{}: done", describe(effect)),
     }

@@ -1,4 +1,4 @@
-//! The CRD of attachments: as YAML, into a cluster, out of it.
+//! The CRD of attachments: prints it as YAML, applies it to a cluster, deletes it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::{Client, CustomResourceExt as _};
 
-/// Who owns the fields that we write.
+/// The owner of the fields that the reconciler writes.
 pub const FIELD_MANAGER: &str = "scality-csi-controller";
 /// How long the API server may take until it serves the resource. After that, installing has failed.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);

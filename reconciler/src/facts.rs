@@ -1,9 +1,9 @@
-//! What is known about one volume on one node: plain values, gathered by `workload.rs` and judged by `plan.rs`.
+//! The facts about one volume on one node: plain values that `workload.rs` gathers and `plan.rs` judges.
 //!
-//! They come from caches that may lag behind the API server, each by its own time. Whoever decides by them says what must still
-//! be so (UIDs, resource versions, a fresh look) when the decision is carried out.
+//! Facts come from caches that may lag behind the API server, each by its own time. A decision therefore names the conditions (UIDs,
+//! resource versions, a fresh look) that must still hold when it is carried out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use csi::contract::attachment::{MountpointS3PodAttachment, ShareKey};
 use csi::events::WorkloadRef;
@@ -36,6 +36,8 @@ pub struct Facts {
     pub attachments: Vec<MountpointS3PodAttachment>,
     /// By name, the pods that these attachments name, those that were made for the group, and those whose names are taken.
     pub pods: BTreeMap<String, MountpointPod>,
+    /// Names of Mountpoint Pods that the API server has just refused to make: nothing is planned with them.
+    pub refused: BTreeSet<String>,
 }
 
 /// A workload's pod.
@@ -90,6 +92,8 @@ pub struct MountpointPod {
     pub resource_version: String,
     /// How far it is.
     pub phase: Phase,
+    /// A container of it has begun: it may have served.
+    pub began: bool,
     /// Its deletion has begun.
     pub deleting: bool,
     /// It has the label of a Mountpoint Pod. Others are left alone.
@@ -98,7 +102,7 @@ pub struct MountpointPod {
     pub release: Option<String>,
     /// It was told to unmount.
     pub needs_unmount: bool,
-    /// It takes nobody new.
+    /// It takes no new workload.
     pub no_new_workload: bool,
     /// The workload that it was made for.
     pub workload_uid: Option<String>,
@@ -110,7 +114,7 @@ pub struct MountpointPod {
     pub named: bool,
     /// Some attachment in the cluster names it with a workload.
     pub used: bool,
-    /// Why it does not start, or why it ended, for whoever waits for it.
+    /// Why it does not start, or why it ended, for the workloads that wait for it.
     pub trouble: Option<String>,
 }
 

@@ -1,7 +1,7 @@
-//! Who may apply: one reconciler at a time, by a Lease. Enters: a client. Leaves: [`Leadership`], which is asked before each effect
-//! and which runs out by itself when the Lease can't be renewed.
+//! Leadership: a Lease lets one reconciler at a time apply effects. Enters: a client. Leaves: [`Leadership`], which is checked before
+//! each effect and expires by itself when the Lease can't be renewed.
 //!
-//! The Lease keeps two from working against each other for long; that two for a moment do no harm is the business of `plan.rs`.
+//! The Lease prevents two reconcilers from working against each other for long. `plan.rs` makes sure that two do no harm for a moment.
 
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use tokio::time::Instant;
 pub const LEASE: &str = "scality-csi-controller";
 /// A Lease that was not renewed for this time may be taken by others.
 const TTL: Duration = Duration::from_secs(15);
-/// Whoever holds it counts on it for this time after a renewal began: less than `TTL`, for clocks that differ.
+/// The holder relies on the Lease for this time after a renewal began: less than `TTL`, because clocks differ.
 const HOLDS_FOR: Duration = Duration::from_secs(10);
-/// Between renewals, and between attempts of those who wait.
+/// Time between renewals, and between the attempts of waiting reconcilers.
 const EVERY: Duration = Duration::from_secs(3);
-/// Two who find the Lease free at once may both be told that they have it. Who still has it after this time, has it.
+/// Two reconcilers that find the Lease free at once may both be told that they have it. The one that still has it after this time
+/// is the holder.
 const CONFIRM_AFTER: Duration = Duration::from_secs(1);
 /// A call that takes longer has failed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -117,7 +118,7 @@ impl Elector {
         self.until.send_replace(None);
     }
 
-    /// Gives the Lease to whoever waits for it. Call it when no effect is under way.
+    /// Releases the Lease for waiting reconcilers. Call it when no effect is in progress.
     pub async fn step_down(&mut self) {
         self.stop();
         if self.confirmed.take().is_none() {

@@ -1,6 +1,6 @@
-//! The Pod Reconciler: gives workloads their Mountpoint Pods and takes them away. The unit of every decision is one volume on one
-//! node. What was seen (`workload`, `mountpoint_pod`) becomes `facts`; `plan` says what to do; `apply` does it; `controller`
-//! turns the wheel while `leader` says that it may.
+//! The Pod Reconciler: creates Mountpoint Pods for workloads and removes them. The unit of every decision is one volume on one node.
+//! `workload` and `mountpoint_pod` turn observations into `facts`; `plan` decides; `apply` acts; `controller` runs the loop while
+//! `leader` permits it.
 
 pub mod apply;
 pub mod config;
@@ -12,5 +12,6 @@ pub mod mountpoint_pod;
 pub mod plan;
 pub mod pod_spec;
 pub mod queue;
+pub mod replacements;
 pub mod server;
 pub mod workload;

@@ -1,5 +1,7 @@
 //! `scality-csi-controller`: the edge of the process. Flags, log, signals.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use clap::Parser as _;
 use csi::events::Teller;
@@ -11,10 +13,15 @@ use reconciler::leader::Elector;
 use reconciler::{crd, server};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// An API group that every OpenShift has, and nothing else.
+const OPENSHIFT: &str = "config.openshift.io";
+/// Between two questions to an API server that does not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    // It tells every three seconds who leads.
+    // It logs the leader every three seconds.
     let filter = tracing_subscriber::EnvFilter::try_new(format!("kube_leader_election=warn,{}", cli.log))
         .with_context(|| format!("--log (LOG_LEVEL) is {:?}", cli.log))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
@@ -34,13 +41,31 @@ async fn client() -> anyhow::Result<Client> {
     Client::try_from(config).context("connecting to the API server")
 }
 
+/// Whether the cluster is OpenShift's, once the API server says so: a Mountpoint Pod of the wrong kind would be refused.
+async fn is_openshift(client: &Client) -> bool {
+    loop {
+        match client.list_api_groups().await {
+            Ok(found) => return found.groups.iter().any(|group| group.name == OPENSHIFT),
+            Err(error) => {
+                tracing::warn!(%error, "the API server does not say which API groups it has; asking again")
+            }
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+}
+
 async fn run(run: &Run) -> anyhow::Result<()> {
-    let config = run.pod_config()?;
+    let mut config = run.pod_config()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let client = client().await?;
     tracing::info!(version = csi::contract::VERSION, namespace = config.namespace, "starts");
 
+    config.openshift = tokio::select! {
+        found = is_openshift(&client) => found,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
     let mut elector = Elector::new(client.clone(), &run.namespace, &run.pod_name);
     let teller = Teller::new(client.clone(), crd::FIELD_MANAGER, &run.pod_name);
     let namespace = config.namespace.clone();

@@ -1,10 +1,10 @@
-//! A Mountpoint Pod as Kubernetes shows it. Enters: a [`Pod`] of the namespace of Mountpoint Pods. Leaves: a [`MountpointPod`],
-//! with a sentence about what keeps it from serving, for the Event that its workloads get.
+//! A Mountpoint Pod as Kubernetes shows it. Enters: a [`Pod`] of the namespace of Mountpoint Pods. Leaves: a [`MountpointPod`], with
+//! a sentence that says why it does not serve, for the Event on its workloads.
 //!
-//! Never here: what follows from it (`plan.rs`).
+//! Never here: a decision about the pod (`plan.rs`).
 
 use csi::contract::pod;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::facts::{MountpointPod, Phase};
@@ -34,6 +34,7 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
         uid: metadata.uid.clone().unwrap_or_default(),
         resource_version: metadata.resource_version.clone().unwrap_or_default(),
         phase,
+        began: phase == Phase::Running || pod.status.as_ref().is_some_and(has_begun),
         deleting: metadata.deletion_timestamp.is_some(),
         ours: label(pod::MOUNTED_BY_VERSION).is_some(),
         release: label(pod::MOUNTED_BY_VERSION),
@@ -51,6 +52,15 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
             Phase::Running => None,
         }),
     }
+}
+
+/// A pod that the kubelet rejects ends without a container.
+fn has_begun(status: &PodStatus) -> bool {
+    let begun = |container: &ContainerStatus| {
+        let state = |it: &ContainerState| it.running.is_some() || it.terminated.is_some();
+        container.state.as_ref().is_some_and(state) || container.last_state.as_ref().is_some_and(state)
+    };
+    status.container_statuses.iter().flatten().any(begun)
 }
 
 /// Why a pod does not start, if it says so.
@@ -140,7 +150,12 @@ mod tests {
             "name": "mountpoint", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
         }]});
-        assert_eq!(read(&pod(exited), true, true).trouble.as_deref(), Some("OOMKilled: exit code 137"));
+        let exited = read(&pod(exited), true, true);
+        assert_eq!(exited.trouble.as_deref(), Some("OOMKilled: exit code 137"));
+        assert!(exited.began, "it may have served before");
+        let rejected = json!({"phase": "Failed", "reason": "Evicted", "message": "The node had condition: [DiskPressure]."});
+        assert!(!read(&pod(rejected), true, true).began);
+        assert!(read(&pod(json!({"phase": "Running"})), true, true).began);
     }
 
     #[test]

@@ -1,32 +1,39 @@
-//! What to do about one volume on one node. Enters: [`Facts`]. Leaves: a [`Plan`], effects in their order.
+//! Decides what to do about one volume on one node. Enters: [`Facts`]. Leaves: a [`Plan`], effects in their order.
 //!
-//! Never here: a call to the API server, a clock, a name computed to find something that exists.
+//! Never here: a call to the API server, a clock, a name computed to find an existing object.
 //!
 //! Facts may be old, a plan may be cut off after any effect, and for moments two reconcilers may plan at once. These rules make
 //! that safe:
-//! - A Mountpoint Pod is made before the attachment that names it, under a name that a retry computes again.
-//! - An attachment changes by one write that fails if the attachment was changed by others.
-//! - An entry that was seen empty is closed: nobody is added to it. So a pod is told to unmount only when nobody can join.
-//! - "Not seen" is not "gone": before something follows from an absence, the API server is asked.
+//! - A plan creates a Mountpoint Pod before the attachment that names it, under a name that a retry computes again.
+//! - One write changes an attachment, and it fails if another writer changed the attachment first.
+//! - An entry that was seen empty is closed: no workload is added to it. A pod is told to unmount only when no workload can join.
+//! - "Not seen" is not "gone": before a plan concludes anything from an absence, it asks the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use csi::contract::attachment::{MountpointS3PodAttachment, ShareKey, WorkloadAttachment};
 use csi::contract::pod;
-use csi::events::{Notice, WorkloadRef};
+use csi::events::{NOT_SERVING, Notice, WorkloadRef};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::facts::{Facts, MountpointPod, Phase, Wants, Workload};
 use crate::pod_spec::PodRequest;
+use crate::replacements::Replacements;
 
-/// A Mountpoint Pod that no attachment names is adopted, or after this time told to unmount. Long enough that whoever made it has
+/// A Mountpoint Pod that no attachment names is adopted, or told to unmount after this time. It is long enough that its creator has
 /// either named it or given up: a call takes at most 10 s and a Lease is lost after 15 s.
 pub const UNNAMED_FOR: Duration = Duration::from_secs(90);
 
 /// Annotation of an attachment: names of Mountpoint Pods below this attempt are used up, also when no pod has them any more.
 /// A source directory of theirs may still be mounted.
 pub const ATTEMPTS: &str = "s3.csi.scality.com/attempts";
+
+/// So many names are tried to find which attempt a pod is. One workload rarely needs two.
+const ATTEMPTS_TRIED: u32 = 64;
+
+/// Annotation of an attachment: [`Replacements`] of Mountpoint Pods that ended before they served.
+pub const REPLACED: &str = "s3.csi.scality.com/replaced";
 
 /// What to do, in this order. If one effect turns out to rest on old facts, the rest is dropped and the facts are looked at again.
 #[derive(Debug, Default, PartialEq)]
@@ -57,13 +64,18 @@ pub enum Effect {
         /// The Mountpoint Pod.
         pod: String,
     },
+    /// Ask the API server: no attachment names these workloads.
+    ConfirmUnattached {
+        /// UIDs of workloads.
+        uids: BTreeSet<String>,
+    },
     /// Tell a Mountpoint Pod to unmount.
     MarkNeedsUnmount(Version),
     /// Make a Mountpoint Pod, or take the one of this name if it was made for the same workload and volume.
     CreatePod {
         /// What to make.
         request: PodRequest,
-        /// Who waits for it.
+        /// The workloads that wait for it.
         workload: WorkloadRef,
     },
     /// Make an attachment.
@@ -74,8 +86,8 @@ pub enum Effect {
         at: Version,
         /// Entries by Mountpoint Pod: the workloads from now on, or `None` to drop the entry.
         entries: BTreeMap<String, Option<Vec<WorkloadAttachment>>>,
-        /// The value of [`ATTEMPTS`], if it changes.
-        attempts: Option<u32>,
+        /// [`ATTEMPTS`] and [`REPLACED`], as far as they change.
+        annotations: BTreeMap<String, String>,
     },
     /// Delete an attachment that has no entry left.
     DeleteAttachment(Version),
@@ -117,6 +129,7 @@ struct Planner<'a> {
     ended: BTreeSet<String>,
     pods_ended: BTreeSet<String>,
     unnamed: BTreeSet<String>,
+    unattached: BTreeSet<String>,
     /// By name: two attachments may have named one pod.
     marks: BTreeMap<String, Version>,
     new_pods: Vec<Effect>,
@@ -132,12 +145,13 @@ struct Draft<'a> {
     seen: &'a MountpointS3PodAttachment,
     entries: BTreeMap<String, Vec<WorkloadAttachment>>,
     attempts: u32,
+    replaced: Replacements,
 }
 
 impl<'a> Planner<'a> {
     fn new(facts: &'a Facts) -> Self {
         let mut drafts: Vec<_> = facts.attachments.iter().map(Draft::new).collect();
-        // Everybody who sees two attachments agrees which is the first.
+        // All reconcilers that see two attachments agree on the first.
         drafts.sort_by_key(|draft| {
             let metadata = &draft.seen.metadata;
             (metadata.creation_timestamp.as_ref().map(|time| time.0), metadata.name.clone())
@@ -149,6 +163,7 @@ impl<'a> Planner<'a> {
             ended: BTreeSet::new(),
             pods_ended: BTreeSet::new(),
             unnamed: BTreeSet::new(),
+            unattached: BTreeSet::new(),
             marks: BTreeMap::new(),
             new_pods: Vec::new(),
             new_attachments: BTreeMap::new(),
@@ -159,7 +174,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Detach by UID: whoever has ended or is gone, and whoever a first attachment names already.
+    /// Detach by UID: workloads that have ended or are gone, and workloads that a first attachment already names.
     fn take_out_ended(&mut self) {
         let facts = self.facts;
         for draft in &mut self.drafts {
@@ -226,15 +241,34 @@ impl<'a> Planner<'a> {
                              exist any more. Delete this pod.", self.facts.group.volume));
                         continue;
                     };
+                    // Whoever waits was not served; whoever runs was, unless this pod never began.
+                    let unserved = workload.phase == Phase::Pending || pod.is_some_and(|pod| !pod.began);
+                    let counted = unserved && self.open_entry(&self.drafts[index]).is_none();
+                    let wait = self.drafts[index].replaced.wait(self.facts.now);
+                    if counted && !wait.is_zero() {
+                        self.look_again(wait);
+                        continue;
+                    }
                     if pod.is_none() {
                         self.pods_ended.insert(name.clone());
                     }
                     let Some(next) = self.place(index, workload, wants) else { continue };
+                    if counted {
+                        let draft = &mut self.drafts[index];
+                        draft.replaced = draft.replaced.another(self.facts.now);
+                    }
                     let left = self.drafts[index]
                         .entries
                         .get_mut(&name)
                         .expect("entries of a draft stay in this step");
                     left.retain(|it| it.workload_pod_uid != attached.workload_pod_uid);
+                    if unserved {
+                        // Without a name: each time the same text.
+                        self.tell(workload, NOT_SERVING, format!(
+                            "the Mountpoint Pod of PersistentVolume {} {why} before it served. Another takes its place: at most 6 in \
+                             10 minutes, with pauses of up to 5 minutes.", self.facts.group.volume));
+                        continue;
+                    }
                     self.tell(workload, "MountpointPodLost", format!(
                         "Mountpoint Pod {name} {why}; {next} takes its place. A container that does not see the new mount \
                          (mountPropagation is not HostToContainer) must be restarted."));
@@ -250,10 +284,8 @@ impl<'a> Planner<'a> {
             if self.attached.contains(uid.as_str()) || workload.phase.has_ended() || workload.deleting {
                 continue;
             }
-            // Running without an attachment: mounted by an older release on the host, unless a pod was made for it.
-            if workload.phase == Phase::Running
-                && !self.facts.pods.values().any(|pod| self.is_waiting(pod, uid))
-            {
+            if workload.phase == Phase::Running {
+                self.attach_again(workload, wants);
                 continue;
             }
             let same = |draft: &Draft<'_>| draft.seen.spec.share_key() == wants.key;
@@ -263,13 +295,57 @@ impl<'a> Planner<'a> {
             } else if !self.new_attachments.contains_key(&wants.key) {
                 let Some((name, attempt)) = self.new_pod(0, workload, wants) else { continue };
                 let mut attachment = wants.key.attachment(&name, self.attach(workload));
-                if attempt > 0 {
-                    let attempts = BTreeMap::from([(ATTEMPTS.to_owned(), attempt.to_string())]);
-                    attachment.metadata.annotations = Some(attempts);
-                }
+                attachment.metadata.annotations = (attempt > 0).then(|| used_up(attempt));
                 self.new_attachments.insert(wants.key.clone(), attachment);
             }
             // Else: it joins the new attachment once that is seen.
+        }
+    }
+
+    /// A workload that runs without an attachment: somebody deleted it, if a Mountpoint Pod that nobody names lives and fits. Otherwise
+    /// the workload was mounted by release 1 on the host, and stays as it is.
+    fn attach_again(&mut self, workload: &Workload, wants: &Wants) {
+        let Some(name) = self.adoptable(&workload.at.uid, &wants.key).map(str::to_owned) else { return };
+        let attached = self.attach(workload);
+        self.unattached.insert(workload.at.uid.clone());
+        let same = |draft: &Draft<'_>| draft.seen.spec.share_key() == wants.key;
+        if let Some(index) = self.drafts.iter().position(same) {
+            self.drafts[index].entries.entry(name.clone()).or_default().push(attached);
+        } else if let Some(new) = self.new_attachments.get_mut(&wants.key) {
+            new.spec.mountpoint_pods.entry(name.clone()).or_default().push(attached);
+        } else {
+            let mut new = wants.key.attachment(&name, attached);
+            let (uid, volume) = (&workload.at.uid, &self.facts.group.volume);
+            let is = |attempt: &u32| pod::name(uid, volume, &self.facts.release, *attempt) == name;
+            new.metadata.annotations = (1..ATTEMPTS_TRIED).find(is).map(used_up);
+            self.new_attachments.insert(wants.key.clone(), new);
+        }
+        self.tell(workload, "AttachedAgain", format!(
+            "this pod ran without an attachment; Mountpoint Pod {name} of PersistentVolume {} is attached to it again",
+            self.facts.group.volume));
+    }
+
+    /// The pod that was made for this workload; else the only one that may serve it.
+    fn adoptable(&self, uid: &str, key: &ShareKey) -> Option<&str> {
+        let serves_others = |pod: &MountpointPod| {
+            let maker = pod.workload_uid.as_ref().and_then(|uid| self.facts.workloads.get(uid));
+            maker.and_then(|maker| maker.wants.as_ref()).is_some_and(|wants| wants.key != *key)
+        };
+        let free = |(name, pod): &(&String, &MountpointPod)| {
+            pod.ours
+                && pod.stays()
+                && pod.volume.as_ref() == Some(&self.facts.group.volume)
+                && !pod.named
+                && !self.drafts.iter().any(|draft| draft.seen.spec.mountpoint_pods.contains_key(*name))
+                && !serves_others(pod)
+        };
+        let mut found: Vec<_> = self.facts.pods.iter().filter(free).collect();
+        if let Some(own) = found.iter().position(|(_, pod)| pod.workload_uid.as_deref() == Some(uid)) {
+            found = vec![found[own]];
+        }
+        match found[..] {
+            [(name, _)] => Some(name),
+            _ => None,
         }
     }
 
@@ -299,13 +375,15 @@ impl<'a> Planner<'a> {
     fn open_entry<'d>(&self, draft: &'d Draft<'_>) -> Option<&'d str> {
         let seen = &draft.seen.spec.mountpoint_pods;
         draft.entries.keys().map(String::as_str).find(|name| {
-            let Some(workloads) = seen.get(*name) else { return true };
             let takes = |pod: &MountpointPod| pod.takes(&self.facts.release);
+            let Some(workloads) = seen.get(*name) else {
+                return self.facts.pods.get(*name).is_none_or(takes);
+            };
             !workloads.is_empty() && self.facts.pods.get(*name).is_some_and(takes)
         })
     }
 
-    /// A pod for this workload: one that was made for it and that nobody names, or a new one. Its name, and the attempt.
+    /// A pod for this workload: one that was made for it and that no attachment names, or a new one. Returns its name and the attempt.
     fn new_pod(&mut self, from: u32, workload: &Workload, wants: &Wants) -> Option<(String, u32)> {
         let settings = match &wants.settings {
             Ok(settings) => settings.clone(),
@@ -321,6 +399,9 @@ impl<'a> Planner<'a> {
         let (uid, volume) = (&workload.at.uid, &self.facts.group.volume);
         for attempt in from..=u32::MAX {
             let name = pod::name(uid, volume, &self.facts.release, attempt);
+            if self.facts.refused.contains(&name) {
+                return None;
+            }
             if self.is_listed(&name) {
                 continue;
             }
@@ -356,7 +437,7 @@ impl<'a> Planner<'a> {
         self.writes.extend(new.into_values().map(|it| Effect::CreateAttachment(Box::new(it))));
     }
 
-    /// Pods that ended and that nobody names are deleted; pods that nobody names are told to unmount.
+    /// Without an attachment that names them, pods that ended are deleted, and other pods are told to unmount.
     fn tend_pods(&mut self) {
         for (name, pod) in &self.facts.pods {
             self.explain(name, pod);
@@ -371,14 +452,13 @@ impl<'a> Planner<'a> {
                     self.unnamed.insert(name.clone());
                     self.marks.insert(name.clone(), version_of(name, pod));
                 } else {
-                    let left = UNNAMED_FOR - age;
-                    self.look_again_in = Some(self.look_again_in.map_or(left, |other| other.min(left)));
+                    self.look_again(UNNAMED_FOR - age);
                 }
             }
         }
     }
 
-    /// Whoever waits for a pod that does not start is told why.
+    /// Tells workloads why the pod they wait for does not start.
     fn explain(&mut self, name: &str, pod: &MountpointPod) {
         let Some(trouble) = pod.trouble.as_ref().filter(|_| pod.phase == Phase::Pending) else { return };
         let named = self.drafts.iter().filter_map(|draft| draft.entries.get(name)).flatten();
@@ -403,6 +483,9 @@ impl<'a> Planner<'a> {
         }
         effects.extend(self.pods_ended.into_iter().map(|pod| Effect::ConfirmPodEnded { pod }));
         effects.extend(self.unnamed.into_iter().map(|pod| Effect::ConfirmUnnamed { pod }));
+        if !self.unattached.is_empty() {
+            effects.push(Effect::ConfirmUnattached { uids: self.unattached });
+        }
         effects.extend(self.marks.into_values().map(Effect::MarkNeedsUnmount));
         effects.extend(self.new_pods);
         effects.extend(self.writes);
@@ -441,6 +524,10 @@ impl<'a> Planner<'a> {
         }
     }
 
+    fn look_again(&mut self, wait: Duration) {
+        self.look_again_in = Some(self.look_again_in.map_or(wait, |other| other.min(wait)));
+    }
+
     fn tell(&mut self, workload: &Workload, reason: &'static str, note: String) {
         self.notices.push(Notice { workload: workload.at.clone(), reason, note });
     }
@@ -448,7 +535,7 @@ impl<'a> Planner<'a> {
 
 impl<'a> Draft<'a> {
     fn new(seen: &'a MountpointS3PodAttachment) -> Self {
-        Self { seen, entries: BTreeMap::new(), attempts: attempts(seen) }
+        Self { seen, entries: BTreeMap::new(), attempts: attempts(seen), replaced: replaced(seen) }
     }
 
     fn version(&self) -> Version {
@@ -467,14 +554,31 @@ impl<'a> Draft<'a> {
         let changed = self.entries.iter().filter(|(name, now)| seen.get(*name) != Some(now));
         let changed = changed.map(|(name, now)| (name.clone(), Some(now.clone())));
         let entries: BTreeMap<_, _> = gone.chain(changed).collect();
-        let attempts = (self.attempts > attempts(self.seen)).then_some(self.attempts);
-        (!entries.is_empty()).then(|| Effect::UpdateAttachment { at: self.version(), entries, attempts })
+        let mut annotations = BTreeMap::new();
+        if self.attempts > attempts(self.seen) {
+            annotations.insert(ATTEMPTS.to_owned(), self.attempts.to_string());
+        }
+        if self.replaced != replaced(self.seen) {
+            annotations.insert(REPLACED.to_owned(), self.replaced.to_string());
+        }
+        (!entries.is_empty()).then(|| Effect::UpdateAttachment { at: self.version(), entries, annotations })
     }
 }
 
+fn used_up(attempt: u32) -> BTreeMap<String, String> {
+    BTreeMap::from([(ATTEMPTS.to_owned(), attempt.to_string())])
+}
+
 fn attempts(attachment: &MountpointS3PodAttachment) -> u32 {
-    let annotations = attachment.metadata.annotations.as_ref();
-    annotations.and_then(|all| all.get(ATTEMPTS)).and_then(|text| text.parse().ok()).unwrap_or(0)
+    annotation(attachment, ATTEMPTS).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn replaced(attachment: &MountpointS3PodAttachment) -> Replacements {
+    annotation(attachment, REPLACED).map(Replacements::parse).unwrap_or_default()
+}
+
+fn annotation<'a>(attachment: &'a MountpointS3PodAttachment, key: &str) -> Option<&'a str> {
+    attachment.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 fn version_of(name: &str, pod: &MountpointPod) -> Version {

@@ -1,7 +1,7 @@
-//! The Mountpoint Pod as Kubernetes is asked for it. Enters: the chart's settings, and whom the pod is for. Leaves: a [`Pod`]; or,
-//! for attributes that say nothing sensible, a sentence about them.
+//! The specification of a Mountpoint Pod. Enters: the chart's settings, and the workload and volume of the pod. Leaves: a [`Pod`], or a
+//! sentence about invalid attributes.
 //!
-//! Never here: a call to the API server, a choice of who is served.
+//! Never here: a call to the API server, a choice of the workloads to serve.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +13,11 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// CPU that a Mountpoint Pod asks for where nobody says: an idle engine takes less.
+const LEAST_CPU: &str = "10m";
+/// Memory that a Mountpoint Pod asks for where nobody says: with so much an engine always gets on.
+const LEAST_MEMORY: &str = "128Mi";
 
 /// What all Mountpoint Pods have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +38,8 @@ pub struct PodConfig {
     pub engine_version: String,
     /// What a volume does not say of its own.
     pub resources: Resources,
+    /// OpenShift gives each namespace a range of users and groups of its own, and admits no fixed ones.
+    pub openshift: bool,
 }
 
 /// What a Mountpoint Pod asks for and is limited to.
@@ -100,6 +107,8 @@ impl Settings {
 }
 
 impl Resources {
+    /// A Mountpoint Pod always asks for something: one that asks for nothing is the first to be killed when a node runs out of memory,
+    /// and its workloads lose their volume.
     fn or(&self, defaults: &Self) -> Option<ResourceRequirements> {
         let list = |cpu: &Option<String>,
                     cpu_default: &Option<String>,
@@ -115,19 +124,20 @@ impl Resources {
                 .collect();
             (!list.is_empty()).then_some(list)
         };
-        let requests = list(
-            &self.requests_cpu,
-            &defaults.requests_cpu,
-            &self.requests_memory,
-            &defaults.requests_memory,
-        );
         let limits =
             list(&self.limits_cpu, &defaults.limits_cpu, &self.limits_memory, &defaults.limits_memory);
-        (requests.is_some() || limits.is_some()).then(|| ResourceRequirements {
-            requests,
-            limits,
-            ..ResourceRequirements::default()
-        })
+        // Where only a limit is given, Kubernetes asks for as much.
+        let least = |resource: &str, text: &str| {
+            let is_limited = limits.as_ref().is_some_and(|limits| limits.contains_key(resource));
+            (!is_limited).then(|| text.to_owned())
+        };
+        let requests = list(
+            &self.requests_cpu,
+            &defaults.requests_cpu.clone().or_else(|| least("cpu", LEAST_CPU)),
+            &self.requests_memory,
+            &defaults.requests_memory.clone().or_else(|| least("memory", LEAST_MEMORY)),
+        );
+        Some(ResourceRequirements { requests, limits, ..ResourceRequirements::default() })
     }
 }
 
@@ -163,8 +173,8 @@ pub fn build(config: &PodConfig, request: &PodRequest) -> Pod {
             restart_policy: Some("OnFailure".into()),
             // A drain ends Mountpoint Pods beside their workloads; the mount must outlive the slowest of them.
             termination_grace_period_seconds: Some(600),
-            security_context: Some(PodSecurityContext {
-                // The node writes credentials for this group.
+            security_context: (!config.openshift).then(|| PodSecurityContext {
+                // The node writes credentials for the group of the comm directory, whichever it is.
                 fs_group: Some(1000),
                 ..PodSecurityContext::default()
             }),
@@ -196,7 +206,7 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
         command: Some(vec![config.command.clone()]),
         resources: request.settings.resources.or(&config.resources),
         security_context: Some(SecurityContext {
-            run_as_user: Some(1000),
+            run_as_user: (!config.openshift).then_some(1000),
             run_as_non_root: Some(true),
             allow_privilege_escalation: Some(false),
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
@@ -287,6 +297,7 @@ mod tests {
                 limits_memory: Some("512Mi".into()),
                 ..Resources::default()
             },
+            openshift: false,
         }
     }
 
@@ -370,6 +381,20 @@ mod tests {
     }
 
     #[test]
+    fn on_openshift_no_user_and_no_group_is_fixed_and_all_else_is_the_same() {
+        let mut wanted = serde_json::to_value(build(&config(), &request())).unwrap();
+        wanted["spec"].as_object_mut().unwrap().remove("securityContext");
+        wanted["spec"]["containers"][0]["securityContext"].as_object_mut().unwrap().remove("runAsUser");
+        let made = build(&PodConfig { openshift: true, ..config() }, &request());
+        assert_eq!(serde_json::to_value(&made).unwrap(), wanted);
+        let container = &wanted["spec"]["containers"][0]["securityContext"];
+        assert_eq!(
+            (&container["runAsNonRoot"], &container["allowPrivilegeEscalation"]),
+            (&json!(true), &json!(false))
+        );
+    }
+
+    #[test]
     fn what_the_chart_leaves_empty_is_left_out() {
         let config = PodConfig {
             pull_policy: String::new(),
@@ -386,8 +411,30 @@ mod tests {
         assert_eq!(spec.image_pull_secrets, None);
         assert_eq!(spec.priority_class_name, None);
         assert_eq!(spec.service_account_name, None);
-        assert_eq!(spec.containers[0].resources, None);
+        let resources = spec.containers[0].resources.as_ref().unwrap();
+        assert_eq!(
+            serde_json::to_value(resources).unwrap(),
+            json!({"requests": {"cpu": "10m", "memory": "128Mi"}})
+        );
         assert_eq!(spec.containers[0].image_pull_policy, None);
+    }
+
+    #[test]
+    fn a_mountpoint_pod_asks_for_something_unless_a_limit_does() {
+        let of = |own: Resources, chart: Resources| serde_json::to_value(own.or(&chart)).unwrap();
+        let limited = |text: &str| Resources { limits_memory: Some(text.into()), ..Resources::default() };
+        let none = Resources::default;
+        assert_eq!(of(none(), none()), json!({"requests": {"cpu": "10m", "memory": "128Mi"}}));
+        assert_eq!(
+            of(limited("64Mi"), none()),
+            json!({"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}})
+        );
+        assert_eq!(
+            of(none(), limited("64Mi")),
+            json!({"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}})
+        );
+        let asks = Resources { requests_memory: Some("1Gi".into()), ..none() };
+        assert_eq!(of(none(), asks), json!({"requests": {"cpu": "10m", "memory": "1Gi"}}));
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Which group is due when. A group waits at most once and is worked on by one at a time; one that failed waits longer each time.
+//! The queue of groups and their due times. It holds each group at most once, and one worker handles a group at a time. A group that
+//! failed waits longer each time.
 //!
-//! Never here: a clock. The caller says what time it is.
+//! Never here: a clock. The caller passes the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ impl Queue {
         *due = (*due).min(at);
     }
 
-    /// A group that is due and that nobody works on. Whoever takes it says [`Queue::done`].
+    /// A due group that no worker handles. The worker that takes it calls [`Queue::done`].
     pub fn take(&mut self, now: Instant) -> Option<Group> {
         let free = self.due.iter().filter(|(group, at)| **at <= now && !self.busy.contains(*group));
         let group = free.min_by_key(|(_, at)| **at)?.0.clone();

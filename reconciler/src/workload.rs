@@ -1,5 +1,5 @@
-//! From what was seen to facts. Enters: the caches of pods, claims, volumes and attachments. Leaves: which groups an object
-//! touches, and the [`Facts`] of a group.
+//! Turns observations into facts. Enters: the caches of pods, claims, volumes and attachments. Leaves: the groups that an object
+//! affects, and the [`Facts`] of a group.
 //!
 //! Never here: a call to the API server, a decision. A scan of the cached pods costs a millisecond for ten thousand of them.
 
@@ -122,7 +122,8 @@ impl Cache {
                 add(&pod);
             }
         }
-        Facts { now, group: group.clone(), release: release.to_owned(), workloads, attachments, pods }
+        let (group, release, refused) = (group.clone(), release.to_owned(), BTreeSet::new());
+        Facts { now, group, release, workloads, attachments, pods, refused }
     }
 
     fn workloads(

@@ -1,4 +1,4 @@
-//! Effects against the API in memory, and the wheel that turns on its watches.
+//! Effects against the API in memory, and the main loop on its watches.
 
 mod fixtures;
 
@@ -8,7 +8,7 @@ use csi::contract::VERSION;
 use csi::contract::pod;
 use fixtures::{Cluster, NAMESPACE};
 use reconciler::apply::{Applier, Error, Outcome};
-use reconciler::controller::Controller;
+use reconciler::controller::{Again, Controller, carry_out};
 use reconciler::facts::Group;
 use reconciler::leader::{Elector, Leadership};
 use reconciler::plan::{Effect, plan};
@@ -26,6 +26,13 @@ fn cluster() -> Cluster {
 fn effects(cluster: &Cluster) -> Vec<Effect> {
     let group = Group { node: "node".into(), volume: "pv".into() };
     plan(&cluster.cache().facts(&group, VERSION, cluster.now())).effects
+}
+
+/// Facts, plan and effects as the wheel turns them, once.
+async fn round(cluster: &Cluster) -> Again {
+    let group = Group { node: "node".into(), volume: "pv".into() };
+    let facts = cluster.cache().facts(&group, VERSION, cluster.now());
+    carry_out(&cluster.applier(), &Leadership::forever(), facts).await
 }
 
 async fn all(applier: &Applier, effects: &[Effect]) -> Outcome {
@@ -137,6 +144,64 @@ async fn a_pod_that_the_api_server_refuses_is_an_event_on_the_workload_once() {
     assert_eq!(events[0]["regarding"]["uid"], "uid-of-w");
     assert_eq!(events[0]["reason"], "MountpointPodRefused");
     assert!(events[0]["note"].as_str().unwrap().contains("exceeded quota"));
+}
+
+/// Goal: nobody is detached late, and no pod serves nobody, because a quota is used up.
+#[tokio::test]
+async fn a_refused_pod_keeps_nobody_from_being_attached_and_detached() {
+    let cluster = cluster();
+    let applier = cluster.applier();
+    all(&applier, &effects(&cluster)).await;
+    cluster.edit("pods", "default", "w", |pod| pod["status"]["phase"] = json!("Succeeded"));
+    let mut other = fixtures::workload("w2", "node", "pv");
+    other["spec"]["securityContext"] = json!({"fsGroup": 1000});
+    cluster.put("pods", other);
+    for refusal in [(403, "exceeded quota: pods=1"), (500, "failed calling webhook")] {
+        cluster.lock().refuse_pods = Some((refusal.0, refusal.1.into()));
+        let error = round(&cluster).await.unwrap_err();
+        assert!(error.contains(refusal.1), "{error}");
+        round(&cluster).await.unwrap_err();
+    }
+    assert_eq!(cluster.attachments(), Vec::<Value>::new(), "detached, and its attachment deleted");
+    let marked = cluster.get("pods", NAMESPACE, &first_pod());
+    assert!(marked.is_none_or(|pod| pod["metadata"]["annotations"][pod::NEEDS_UNMOUNT] == "true"));
+    // Once there is room, the one who waited is served.
+    cluster.lock().refuse_pods = None;
+    round(&cluster).await.unwrap();
+    let second = pod::name("uid-of-w2", "pv", VERSION, 0);
+    assert!(cluster.attachments()[0]["spec"]["mountpointS3PodAttachments"][second].is_array());
+}
+
+/// Goal: a node that rejects every Mountpoint Pod gets six in ten minutes, and the workload one Event that counts them.
+#[tokio::test]
+async fn a_node_that_rejects_every_pod_is_asked_six_times_in_ten_minutes_and_one_event_counts() {
+    let cluster = cluster();
+    let group = Group { node: "node".into(), volume: "pv".into() };
+    let begin = cluster.now();
+    let (mut made, applier) = (0, cluster.applier());
+    while cluster.now().duration_since(begin).as_secs() < 600 {
+        // What it goes by stands in the attachment.
+        let facts = cluster.cache().facts(&group, VERSION, cluster.now());
+        carry_out(&applier, &Leadership::forever(), facts).await.unwrap();
+        for pod in cluster.mountpoint_pods() {
+            if pod["status"]["phase"] == "Pending" {
+                made += 1;
+                cluster.edit("pods", NAMESPACE, pod["metadata"]["name"].as_str().unwrap(), |pod| {
+                    pod["status"] =
+                        json!({"phase": "Failed", "reason": "Evicted", "message": "DiskPressure"});
+                });
+            }
+        }
+        cluster.wait(2);
+    }
+    assert_eq!(made, 7, "the first, and six in its place");
+    let events = cluster.all("events");
+    assert_eq!(events.len(), 1, "{events:#?}");
+    assert_eq!(
+        (&events[0]["reason"], &events[0]["series"]["count"]),
+        (&json!("MountpointPodNotServing"), &json!(6))
+    );
+    assert!(cluster.mountpoint_pods().len() <= 2, "the failed ones are deleted");
 }
 
 #[tokio::test]

@@ -1,11 +1,11 @@
-//! Random life in a small cluster, and two reconcilers in it whose caches lag, whose plans are cut off anywhere, and who both
-//! believe that they lead. Goal: whatever happens,
+//! Random events in a small cluster with two reconcilers: their caches lag, their plans may be cut off anywhere, and both believe
+//! that they lead. Goal: in every case,
 //! - a workload has one live Mountpoint Pod per volume,
-//! - at rest there is no orphan: no pod that serves nobody, no attachment without workloads,
-//! - nothing is unmounted while it is used.
+//! - at rest there is no orphan: no pod that serves no workload, no attachment without workloads,
+//! - no mount in use is unmounted.
 //!
-//! Method: the product's own facts, plan and calls, against the API in memory. After the random part everything comes to rest and
-//! is looked at; then all workloads end, and nothing must be left.
+//! Method: the product's own facts, plan and calls, against the API in memory. After the random part the cluster comes to rest and the
+//! test checks it; then all workloads end, and nothing must be left.
 
 mod fixtures;
 
@@ -240,6 +240,7 @@ impl World {
             Effect::ConfirmWorkloadsEnded { .. }
                 | Effect::ConfirmPodEnded { .. }
                 | Effect::ConfirmUnnamed { .. }
+                | Effect::ConfirmUnattached { .. }
         );
         if asks && self.credulous {
             return;
@@ -346,7 +347,10 @@ impl World {
                 let groups = self.cluster.cache().groups();
                 let due = groups.iter().any(|group| {
                     let facts = self.cluster.cache().facts(group, csi::contract::VERSION, self.cluster.now());
-                    plan(&facts).effects.iter().any(|effect| !matches!(effect, Effect::Tell(_)))
+                    let plan = plan(&facts);
+                    // A pod that failed too often waits for its time.
+                    plan.look_again_in.is_some()
+                        || plan.effects.iter().any(|effect| !matches!(effect, Effect::Tell(_)))
                 });
                 if !due {
                     return;

@@ -1,7 +1,7 @@
 //! `scality-s3-csi-driver`: the driver of one node. Enters: the command line, the environment, SIGTERM. Leaves: a served socket, a log
 //! on standard error with one line a record.
 //!
-//! Never here: what a call means, or how a mount is made; here they are only put together.
+//! Never here: the meaning of a call, the steps of a mount. This file only wires them together.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -18,6 +18,7 @@ use csi::mounter::Mounter;
 use csi::mounter::pod::{self, PodMounter};
 use csi::node::NodeService;
 use csi::server::{Endpoint, Health, Server};
+use csi::taint;
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -27,6 +28,8 @@ use tracing_subscriber::EnvFilter;
 
 /// The API server may be down while the node starts.
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
+/// From the signal to the end. The calls that have begun have [`csi::server::GRACE`] of it.
+const STOP_WITHIN: Duration = Duration::from_millis(4500);
 /// So many Events may wait to be written. With more, what they say stands in the log alone.
 const NOTICES: usize = 64;
 
@@ -48,40 +51,66 @@ fn main() -> ExitCode {
 
 fn start(args: &Args) -> anyhow::Result<()> {
     let config = Config::from_args(args)?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(config))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ended = runtime.block_on(run(config));
+    // A thread may wait for a mounter for minutes yet; what it would do then is nobody's business any more.
+    runtime.shutdown_background();
+    ended
 }
 
-async fn run(mut config: Config) -> anyhow::Result<()> {
+/// Until SIGTERM or SIGINT, and [`STOP_WITHIN`] at most after that, whatever is waited for.
+async fn run(config: Config) -> anyhow::Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (stop, stopped) = watch::channel(false);
+    let too_late = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stop.send_replace(true);
+        tokio::time::sleep(STOP_WITHIN).await;
+    };
+    tokio::select! {
+        served = serve(config, stopped) => served,
+        () = too_late => {
+            info!("something was still under way {STOP_WITHIN:?} after the signal; ending without it");
+            Ok(())
+        }
+    }
+}
+
+async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
     let mountpoint = config.mountpoint_version.as_deref().unwrap_or("not said");
     info!(version = VERSION, mountpoint, node = config.node.node_id, "starting");
     let endpoint: Endpoint = config.endpoint.parse()?;
     let client = Client::try_default()
         .await
         .context("finding the API server: a kubeconfig (KUBECONFIG) or a pod's account")?;
-    config.node.kubernetes = kubernetes_version(&client).await;
+    tokio::select! {
+        version = kubernetes_version(&client) => config.node.kubernetes = version,
+        () = on_stop(stopped.clone()) => return Ok(()),
+    }
     let notices = tell(Teller::new(client.clone(), DRIVER, &config.node.node_id));
+    tokio::spawn(taint::remove(client.clone(), config.node.node_id.clone()));
     let mounter = mounter(client, &config)?;
+    let of_mounter = mounter.clone();
     let server = Server::bind(&endpoint).await?;
-    let health = Health::new(server.endpoint(), Path::new("/dev/fuse"))?;
+    let device = Path::new("/dev/fuse");
+    let health = Health::new(server.endpoint(), device, Arc::new(move || of_mounter.fault()))?;
     let listener = tokio::net::TcpListener::bind(config.health_address)
         .await
         .with_context(|| format!("listening for /healthz at {}", config.health_address))?;
-    let (stop, stopped) = watch::channel(false);
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        stop.send_replace(true);
-    });
-    let on_stop = |mut stopped: watch::Receiver<bool>| async move {
-        // An error would mean that the task above is gone, and with it the process.
-        drop(stopped.wait_for(|&stop| stop).await);
-    };
     let node = NodeService::new(config.node, mounter).with_notices(notices);
-    tokio::try_join!(server.serve(node, on_stop(stopped.clone())), health.serve(listener, on_stop(stopped)),)?;
+    tokio::try_join!(
+        server.serve(node, device, on_stop(stopped.clone())),
+        health.serve(listener, on_stop(stopped)),
+    )?;
     Ok(())
+}
+
+async fn on_stop(mut stopped: watch::Receiver<bool>) {
+    // An error would mean that whoever waits for the signal is gone, and with it the process.
+    drop(stopped.wait_for(|&stop| stop).await);
 }
 
 /// Writes Events of what is sent here, one after the other, while the API server lets it: no mount waits for that.
@@ -95,7 +124,7 @@ fn tell(teller: Teller) -> mpsc::Sender<Notice> {
     notices
 }
 
-/// Who makes this node's mounts: in Mountpoint Pods. Needs no answer of the API server yet.
+/// Makes this node's mounts, in Mountpoint Pods. Needs no answer of the API server yet.
 fn mounter(client: Client, config: &Config) -> anyhow::Result<Arc<dyn Mounter>> {
     let mounts = pod::Config {
         kubelet: config.node.kubelet.clone(),
@@ -145,7 +174,7 @@ fn start_logging(verbosity: u8) {
         .init();
 }
 
-/// A writer that is given a record at a time, and writes it as one line: who collects logs takes each line for a record.
+/// A writer that gets one record at a time and writes it as one line: log collectors take each line for a record.
 struct OneLine<W>(W);
 
 impl<W: Write> Write for OneLine<W> {

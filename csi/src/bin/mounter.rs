@@ -1,5 +1,5 @@
-//! `scality-s3-csi-mounter`: the process of a Mountpoint Pod. Exit code 0: the node has unmounted; anything else starts the container
-//! anew.
+//! `scality-s3-csi-mounter`: the process of a Mountpoint Pod. Exit code 0 means that the node has unmounted; after any other code the
+//! container restarts.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,8 +17,9 @@ use signal_hook::iterator::Signals;
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// How long to wait for the node, such as 90s or 2m
-    #[arg(long, default_value = "2m", value_name = "DURATION")]
+    /// How long to wait for the node, such as 90s or 2m; then the container starts anew. The kubelet delays no container that ran for
+    /// ten minutes
+    #[arg(long, default_value = "10m", value_name = "DURATION")]
     mount_sock_recv_timeout: kube::core::Duration,
     /// The directory of mount-s3
     #[arg(long, env = "MOUNTPOINT_BIN_DIR", default_value = "/mountpoint-s3/bin", value_name = "DIR")]

@@ -1,4 +1,4 @@
-//! The directory that the node and a Mountpoint Pod share, and the directory that the bucket is first mounted at.
+//! The directory that the node and a Mountpoint Pod share, and the directory of the bucket's first mount.
 
 use std::path::{Path, PathBuf};
 

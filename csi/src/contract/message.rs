@@ -1,8 +1,8 @@
-//! The hand-over of a mount: the node connects to the mounter's socket, sends one message with the FUSE device, says that it is
-//! done, and reads one line back.
+//! The hand-over of a mount: the node connects to the mounter's socket, sends one message with the FUSE device, ends its side of the
+//! connection, and reads one line back.
 //!
-//! A mounter of release 2.2 closes without a line; a node of release 2.2 never reads one. Both are served: an answer is optional to
-//! read and its loss is not an error for the writer. Unknown fields are ignored both ways.
+//! A mounter of release 2.2 closes without a line; a node of release 2.2 never reads one. Both work: the node need not get an
+//! answer, and the mounter ignores the loss of its answer. Both sides ignore unknown fields.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -53,7 +53,7 @@ pub enum Answer {
 /// directory's descriptor.
 ///
 /// # Errors
-/// `NotFound` or `ConnectionRefused` while nobody listens there yet; what else connect(2) says.
+/// `NotFound` or `ConnectionRefused` while no process listens there yet; other errors of connect(2).
 pub fn connect(socket: &Path) -> io::Result<UnixStream> {
     with_short_path(socket, |path| UnixStream::connect(path))
 }
@@ -172,7 +172,7 @@ pub fn receive(stream: &UnixStream, within: Duration) -> io::Result<(MountMessag
 /// Answers the node. A node of release 2.2 has closed already: that is no error.
 ///
 /// # Errors
-/// What the socket says, other than that nobody reads.
+/// Errors of the socket, except that the other side does not read.
 pub fn answer(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     let mut line = serde_json::to_vec(answer).map_err(io::Error::other)?;
     line.push(b'\n');

@@ -1,8 +1,8 @@
-//! What two processes must agree on: the attachment, the names of Mountpoint Pods, the files between node and pod, the
-//! message with the device. Enters: nothing but plain values. Leaves: types, names and paths, held by golden tests.
+//! The agreement between two processes: the attachment, the names of Mountpoint Pods, the files between node and pod, the message with
+//! the device. Enters: plain values only. Leaves: types, names and paths, which golden tests check.
 //!
-//! Never here: a decision about a mount, a call to the API server, a log line. Shapes are those of release 2.2, so that either
-//! side may be upgraded first; what is new is optional for a reader and ignored by an old one.
+//! Never here: a decision about a mount, a call to the API server, a log line. The shapes are those of release 2.2, so that either side
+//! may be upgraded first. New fields are optional for a reader, and old readers ignore them.
 
 pub mod attachment;
 pub mod comm;

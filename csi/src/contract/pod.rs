@@ -11,7 +11,7 @@ pub const COMM_VOLUME: &str = "comm";
 
 /// Annotation `"true"`: no workload is left; the node unmounts the source, the pod then ends by itself.
 pub const NEEDS_UNMOUNT: &str = "s3.csi.scality.com/needs-unmount";
-/// Annotation `"true"`, set by administrators: serves whom it serves, takes nobody new.
+/// Annotation `"true"`, set by administrators: the pod keeps its workloads and takes no new ones.
 pub const NO_NEW_WORKLOAD: &str = "s3.csi.scality.com/no-new-workload";
 /// Annotation: the PersistentVolume. Free text, so never a label: a volume's name may be longer than a label.
 pub const VOLUME_NAME: &str = "s3.csi.scality.com/volume-name";

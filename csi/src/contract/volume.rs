@@ -22,6 +22,26 @@ pub const CONTEXT_POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 /// The UID of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_UID: &str = "csi.storage.k8s.io/pod.uid";
 
+/// What the side-cars of Kubernetes and release 2.2 add, and nobody reads.
+const OF_OTHERS: [&str; 2] = ["storage.kubernetes.io/csiProvisionerIdentity", "dynamicProvisioning"];
+/// What the kubelet adds begins so.
+const OF_KUBELET: &str = "csi.storage.k8s.io/";
+
+/// Whether somebody reads this attribute, or wrote it on his own account.
+#[must_use]
+pub fn is_known(key: &str) -> bool {
+    let ours = [
+        BUCKET_NAME,
+        AUTHENTICATION_SOURCE,
+        POD_SERVICE_ACCOUNT,
+        REQUESTS_CPU,
+        REQUESTS_MEMORY,
+        LIMITS_CPU,
+        LIMITS_MEMORY,
+    ];
+    ours.contains(&key) || OF_OTHERS.contains(&key) || key.starts_with(OF_KUBELET)
+}
+
 /// Mount options as an attachment holds them: in the volume's order, joined by commas.
 #[must_use]
 pub fn joined_options(options: &[String]) -> String {

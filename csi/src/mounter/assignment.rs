@@ -1,14 +1,14 @@
-//! What the API server says of this node: which Mountpoint Pod serves a workload, and how that pod is. Enters: two watches. Leaves:
-//! answers to those who wait, and a picture that stays when the API server goes.
+//! The API server's facts about this node: which Mountpoint Pod serves a workload, and the state of that pod. Enters: two watches.
+//! Leaves: answers to waiting calls, and a picture that stays when the API server is gone.
 //!
-//! Never here: a write to the API server, polling, an end of the process. A missing CRD is a fault that is told.
+//! Never here: a write to the API server, polling, an end of the process. A missing CRD is reported as an error.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::pin::pin;
 
 use futures_util::StreamExt as _;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -75,6 +75,19 @@ impl Assignments {
         wait(self.pods.clone(), deadline, |view| running(view, name, &self.namespace)).await
     }
 
+    /// Why the Mountpoint Pod serves nobody, once that is so.
+    pub async fn fails(&self, name: &str) -> Error {
+        let mut view = self.pods.clone();
+        loop {
+            if let Step::Fail(error) = running(&view.borrow_and_update(), name, &self.namespace) {
+                return error;
+            }
+            if view.changed().await.is_err() {
+                return Error::new(ErrorKind::Unavailable, "the driver is stopping");
+            }
+        }
+    }
+
     /// The Mountpoint Pod as far as is known now.
     #[must_use]
     pub fn pod(&self, name: &str) -> Option<MountpointPod> {
@@ -104,8 +117,10 @@ pub struct MountpointPod {
     pub phase: String,
     /// No workload is left: its source is to be unmounted.
     pub needs_unmount: bool,
-    /// Somebody deletes it.
+    /// It is being deleted.
     pub leaving: bool,
+    /// Why its container does not run, if it has been tried: no image, a crash, a configuration that makes no sense.
+    pub waits: Option<String>,
     /// What it waits for or died of, in the words of Kubernetes.
     pub why: Option<String>,
 }
@@ -119,9 +134,26 @@ impl MountpointPod {
             phase: status.and_then(|status| status.phase.clone()).unwrap_or_default(),
             needs_unmount: annotation.is_some_and(|value| value == "true"),
             leaving: it.metadata.deletion_timestamp.is_some(),
+            waits: status.and_then(waits),
             why: why(it),
         }
     }
+}
+
+/// What every container waits for when it begins.
+const BEGINS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+
+fn waits(status: &PodStatus) -> Option<String> {
+    status.container_statuses.iter().flatten().find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref().filter(|reason| !BEGINS.contains(reason))?;
+        let mut said = sentence(Some(reason), waiting.message.as_deref());
+        if let Some(last) = container.last_state.as_ref().and_then(|last| last.terminated.as_ref()) {
+            let code = format!("exit code {}", last.exit_code);
+            said.push_str(&format!("; it ended last with {}", sentence(last.reason.as_deref(), Some(&code))));
+        }
+        Some(said)
+    })
 }
 
 /// The first that Kubernetes gives as a reason: a container that can't start, a condition that does not hold, the pod's own words.
@@ -130,7 +162,7 @@ fn why(it: &Pod) -> Option<String> {
     let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     let waiting = containers.filter_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        let reason = waiting.reason.as_deref().filter(|reason| *reason != "ContainerCreating")?;
+        let reason = waiting.reason.as_deref().filter(|reason| !BEGINS.contains(reason))?;
         Some(sentence(Some(reason), waiting.message.as_deref()))
     });
     let conditions = status.conditions.iter().flatten().filter_map(|condition| {
@@ -272,6 +304,11 @@ fn running(view: &View<MountpointPod>, name: &str, namespace: &str) -> Step<Moun
         }
         _ if pod.needs_unmount || pod.leaving => {
             gone(format!("Mountpoint Pod {name} is leaving; the controller assigns another"))
+        }
+        // The kubelet asks again; what it hears now says more than a call that runs out of time.
+        _ if pod.waits.is_some() => {
+            let waits = pod.waits.as_deref().unwrap_or_default();
+            gone(format!("the container of Mountpoint Pod {name} does not run: {waits} ({look}; {log})"))
         }
         "Running" => Step::Ready(pod.clone()),
         phase => {

@@ -1,24 +1,25 @@
-//! The node's hand in the directory that it shares with a Mountpoint Pod. The pod may write there, and it is not trusted: it could
-//! put a symbolic link, a pipe or another's directory where a file should be. So no link is followed, only regular files are
-//! read, and credentials go only into a directory that is our own.
+//! The node's access to the directory that it shares with a Mountpoint Pod. The pod may write there and is not trusted: it could put a
+//! symbolic link, a pipe or another pod's directory in the place of a file. The node therefore follows no link, reads only regular
+//! files, and writes credentials only into its own directory.
 //!
-//! Never here: what a credential file says.
+//! Never here: the content of a credential file.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::contract::comm::Comm;
 
 /// So much of `mount.err` is read; an engine's error is a line or a few.
 const ERROR_MAX_BYTES: u64 = 8 << 10;
-/// The file among the credentials that names the Mountpoint Pod, so that a driver that was started anew finds this directory
-/// without the API server.
-const SOURCE: &str = "source";
+/// The mounter listens here.
+const SOCKET: &str = "mount.sock";
 
 /// The directory, open.
 #[derive(Debug)]
@@ -44,6 +45,25 @@ impl CommFiles {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Connects to the mounter's socket in it; the stream does not block. A link or a file in its place is refused, however it came there.
+    ///
+    /// # Errors
+    /// `NotFound`, `ConnectionRefused` or `WouldBlock` while nobody takes connections there yet; what else the system says.
+    pub fn connect(&self) -> io::Result<UnixStream> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let socket = rustix::fs::openat(&self.directory, SOCKET, flags, Mode::empty())?;
+        if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "mount.sock is not a socket"));
+        }
+        // What was looked at is what is connected to, and its path is short.
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
+        // A listener that takes nobody must not keep us: connect(2) would wait for room.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&stream, &address)?;
+        Ok(UnixStream::from(stream))
     }
 
     /// Says that the source is being unmounted on purpose.
@@ -169,36 +189,6 @@ impl CredentialFiles {
         rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(0o640))?;
         file.write_all(text.as_bytes())
     }
-
-    /// Notes which Mountpoint Pod this directory belongs to.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub fn note_source(&self, mountpoint_pod: &str) -> io::Result<()> {
-        self.write(SOURCE, mountpoint_pod)
-    }
-
-    fn source(&self) -> Option<String> {
-        read_small(self.directory.as_fd(), SOURCE)
-    }
-}
-
-/// The UID of a Mountpoint Pod by what its comm directory notes: for when the API server can't be asked.
-#[must_use]
-pub fn find_pod_uid(kubelet: &Path, mountpoint_pod: &str) -> Option<String> {
-    let pods = std::fs::read_dir(kubelet.join("pods")).ok()?;
-    pods.flatten().filter_map(|entry| entry.file_name().into_string().ok()).find(|uid| {
-        let files = CommFiles::open(&Comm::on_host(kubelet, uid)).and_then(|it| it.existing_credentials());
-        files.is_ok_and(|files| files.source().as_deref() == Some(mountpoint_pod))
-    })
-}
-
-fn read_small(directory: BorrowedFd<'_>, name: &str) -> Option<String> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::openat(directory, name, flags, Mode::empty()).ok()?);
-    let mut text = String::new();
-    file.take(4096).read_to_string(&mut text).ok()?;
-    Some(text)
 }
 
 /// Text of another process for an error message: one line, no control characters.
@@ -305,20 +295,25 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_found_by_its_note_until_its_credentials_are_removed() {
-        let kubelet = tempfile::tempdir().unwrap();
-        for (uid, pod) in [("uid-1", "mp-1"), ("uid-2", "mp-2")] {
-            let comm = Comm::on_host(kubelet.path(), uid);
-            std::fs::create_dir_all(comm.directory()).unwrap();
-            let files = CommFiles::open(&comm).unwrap();
-            files.credentials().unwrap().note_source(pod).unwrap();
-        }
-        std::fs::create_dir_all(kubelet.path().join("pods/uid-3")).unwrap();
-        assert_eq!(find_pod_uid(kubelet.path(), "mp-2").as_deref(), Some("uid-2"));
-        assert_eq!(find_pod_uid(kubelet.path(), "mp-3"), None);
-        let files = CommFiles::open(&Comm::on_host(kubelet.path(), "uid-2")).unwrap();
-        files.remove_credentials().unwrap();
-        files.remove_credentials().unwrap();
-        assert_eq!(find_pod_uid(kubelet.path(), "mp-2"), None);
+    fn a_link_in_place_of_the_socket_is_not_followed() {
+        let (files, folder) = comm();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let (theirs, ours) = (elsewhere.path().join("socket"), folder.path().join("mount.sock"));
+        assert_eq!(files.connect().unwrap_err().kind(), io::ErrorKind::NotFound);
+        let other = crate::contract::message::listen(&theirs).unwrap();
+        symlink(&theirs, &ours).unwrap();
+        other.set_nonblocking(true).unwrap();
+        files.connect().unwrap_err();
+        assert_eq!(other.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "nobody connected there");
+        std::fs::remove_file(&ours).unwrap();
+        std::fs::write(&ours, "").unwrap();
+        assert_eq!(files.connect().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        std::fs::remove_file(&ours).unwrap();
+        drop(crate::contract::message::listen(&ours).unwrap());
+        assert_eq!(files.connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        std::fs::remove_file(&ours).unwrap();
+        let listener = crate::contract::message::listen(&ours).unwrap();
+        files.connect().unwrap();
+        listener.accept().unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! Keys as the engine reads them: an AWS profile in two files. Enters: keys from a Secret. Leaves: files in the comm directory and the
-//! variables that lead to them.
+//! Keys in the form that the engine reads: an AWS profile in two files. Enters: keys from a Secret. Leaves: files in the comm directory,
+//! and the environment variables that name them.
 //!
 //! Never here: a key in a message, an error or a log.
 

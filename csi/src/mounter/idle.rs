@@ -1,7 +1,7 @@
-//! Unmounting sources that nobody needs: those whose Mountpoint Pod is marked, and those whose pod is gone. Enters: the picture of the
-//! pods, the directories of sources. Leaves: neither mount nor directory nor credentials.
+//! Unmounts unneeded sources: those with a marked Mountpoint Pod, and those of a deleted pod. Enters: the picture of the pods, the
+//! directories of sources. Leaves: no mount, directory or credentials of such a source.
 //!
-//! Never here: an unmount while a target is bound; a conclusion from a picture that is not whole.
+//! Never here: an unmount while a target is bound; a conclusion from an incomplete picture.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,9 +14,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::assignment::{MountpointPod, View};
-use super::comm_files::{self, CommFiles};
+use super::comm_files::CommFiles;
 use super::locks::Locks;
 use super::mountinfo::{Changes, Mounts};
+use super::notes::Notes;
 use super::sys::{self, Busy, Health, Probes};
 use crate::contract::comm::{self, Comm};
 
@@ -24,6 +25,7 @@ use crate::contract::comm::{self, Comm};
 #[derive(Debug)]
 pub(super) struct Idle {
     pub(super) kubelet: PathBuf,
+    pub(super) notes: Notes,
     pub(super) unused_within: Duration,
     pub(super) sweep_every: Duration,
     pub(super) pods: watch::Receiver<View<MountpointPod>>,
@@ -43,7 +45,10 @@ impl Idle {
         loop {
             tokio::select! {
                 changed = self.pods.changed() => if changed.is_err() { return },
-                _ = sweep.tick() => left.clear(),
+                _ = sweep.tick() => {
+                    left.clear();
+                    self.forget_the_gone();
+                }
                 Some(done) = under_way.join_next(), if !under_way.is_empty() => {
                     let Ok((name, outcome)) = done else { continue };
                     names.remove(&name);
@@ -71,10 +76,19 @@ impl Idle {
         }
     }
 
+    /// Forgets pods that are gone and have no source.
+    fn forget_the_gone(&self) {
+        let pods = self.pods.borrow();
+        if pods.synced {
+            let source = |name: &str| comm::source(&self.kubelet, name).symlink_metadata().is_ok();
+            self.notes.keep(|name| pods.items.contains_key(name) || source(name));
+        }
+    }
+
     /// Tells a mounter that waits for a mount that none will come.
     fn send_away(&self, name: &str, uid: &str) {
         let Ok(files) = CommFiles::open(&Comm::on_host(&self.kubelet, uid)) else {
-            // Its container has not begun, or the kubelet has removed the pod: nobody waits.
+            // Its container has not begun, or the kubelet has removed the pod: no process waits.
             return;
         };
         if !files.exit_announced()
@@ -95,6 +109,7 @@ impl Idle {
         let unmounting = Unmounting {
             source: comm::source(&self.kubelet, &name),
             kubelet: self.kubelet.clone(),
+            notes: self.notes.clone(),
             within: self.unused_within,
             probes: self.probes.clone(),
         };
@@ -128,6 +143,7 @@ fn waiting(sources: &[String], pods: &View<MountpointPod>) -> Vec<(String, Strin
 struct Unmounting {
     source: PathBuf,
     kubelet: PathBuf,
+    notes: Notes,
     within: Duration,
     probes: Probes,
 }
@@ -136,13 +152,13 @@ impl Unmounting {
     /// Under the pod's lock.
     async fn run(&self, name: &str, uid: Option<String>) -> Result<(), String> {
         let at = self.source.display();
-        let uid = uid.or_else(|| comm_files::find_pod_uid(&self.kubelet, name));
+        let uid = uid.or_else(|| self.notes.uid(name));
         // The kubelet may have removed the pod's directory already.
         let files = uid.and_then(|uid| CommFiles::open(&Comm::on_host(&self.kubelet, &uid)).ok());
         if let Some(files) = &files {
             files.announce_exit().map_err(|error| format!("writing mount.exit: {error}"))?;
         }
-        // Nobody is served by a dead one, whoever is still bound to it.
+        // A dead engine serves no workload, even if targets are still bound to its mount.
         if !matches!(self.probes.check(&self.source, sys::PROBE_LIMIT).await, Health::Dead(_)) {
             self.unused().await?;
         }
@@ -151,7 +167,7 @@ impl Unmounting {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 let health = self.probes.check(&self.source, sys::PROBE_LIMIT).await;
                 if !matches!(health, Health::Dead(_)) {
-                    return Err(format!("somebody has a file or a shell open at {at}"));
+                    return Err(format!("a process has a file or a shell open at {at}"));
                 }
                 sys::unmount(&self.source, Busy::Detach)
                     .map_err(|error| format!("unmounting {at}: {error}"))?;
@@ -167,6 +183,7 @@ impl Unmounting {
         if let Some(files) = &files {
             files.remove_credentials().map_err(|error| format!("removing credentials: {error}"))?;
         }
+        self.notes.forget(name).map_err(|error| format!("forgetting the pod: {error}"))?;
         tracing::info!("{at} is unmounted");
         Ok(())
     }

@@ -7,22 +7,22 @@ use tokio::sync::OwnedMutexGuard;
 
 type Lock = tokio::sync::Mutex<()>;
 
-/// Locks by name. A name takes memory only while somebody holds or wants it.
+/// Locks by name. A name takes memory only while a caller holds or waits for its lock.
 #[derive(Debug, Default)]
 pub(crate) struct Locks(Mutex<HashMap<String, Weak<Lock>>>);
 
 impl Locks {
-    /// Waits until nobody else holds this name.
+    /// Waits until no other caller holds this name.
     pub(crate) async fn lock(&self, name: &str) -> OwnedMutexGuard<()> {
         self.of(name).lock_owned().await
     }
 
-    /// `None` if somebody holds this name.
+    /// `None` if another caller holds this name.
     pub(crate) fn try_lock(&self, name: &str) -> Option<OwnedMutexGuard<()>> {
         self.of(name).try_lock_owned().ok()
     }
 
-    /// Whether somebody holds or wants this name.
+    /// Whether a caller holds or waits for this name.
     #[cfg(test)]
     pub(crate) fn is_wanted(&self, name: &str) -> bool {
         self.0.lock().get(name).is_some_and(|lock| lock.strong_count() > 0)

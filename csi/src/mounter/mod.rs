@@ -1,7 +1,7 @@
-//! Making a mount. Enters: a [`MountRequest`] that `node/` has checked. Leaves: a bind mount at the target, or an error with
+//! Makes a mount. Enters: a [`MountRequest`] that `node/` has checked. Leaves: a bind mount at the target, or an error with
 //! nothing left mounted.
 //!
-//! Never here: a gRPC type, a rule about which options a user may give.
+//! Never here: a gRPC type, a rule about the options that a user may give.
 
 pub mod assignment;
 pub mod comm_files;
@@ -9,6 +9,8 @@ pub mod credentials;
 pub mod idle;
 mod locks;
 pub mod mountinfo;
+pub mod notes;
+pub mod peer;
 pub mod pod;
 pub mod source;
 pub mod sys;
@@ -35,7 +37,7 @@ pub struct MountRequest {
     pub target: PathBuf,
     /// This target alone is read-only.
     pub read_only: bool,
-    /// The volume is read-only for everybody: the source is mounted so.
+    /// The volume is read-only for all workloads: the source is mounted read-only.
     pub source_read_only: bool,
     /// The bucket.
     pub bucket: String,
@@ -43,6 +45,8 @@ pub struct MountRequest {
     pub args: Vec<String>,
     /// The engine's environment, without credentials.
     pub env: Vec<(String, String)>,
+    /// Why no source can be made with the volume's options as they are now. What is mounted is refreshed all the same.
+    pub unusable: Option<String>,
     /// Whose keys the engine uses; written to files, never sent in a message. `None`: the engine's own chain.
     pub credentials: Option<Credentials>,
 }
@@ -64,10 +68,16 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Who makes mounts: in Mountpoint Pods, or (architecture v1) by systemd.
+/// Makes mounts: in Mountpoint Pods, or (architecture v1) by systemd.
 pub trait Mounter: Send + Sync {
     /// Mounts, or finds that it is mounted and refreshes the credentials. On an error nothing that this call began is left.
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>>;
+
+    /// Why new mounts can't be made now, for a readiness page; `None` if they can. It is no reason to end the process: what is
+    /// mounted is still refreshed and unmounted.
+    fn fault(&self) -> Option<String> {
+        None
+    }
 
     /// Takes the target away: unmounted if mounted, and its directory removed if it is there. No error if it is gone already.
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>>;

@@ -1,7 +1,7 @@
-//! The table of mounts: who is mounted where, who is bound to whom, and waiting until that changes. Reading it asks no file
-//! system anything, so it answers even where an engine is dead or hangs.
+//! The mount table: mounts, their bind mounts, and waiting for a change. Reading it calls no file system, so it works even when an
+//! engine is dead or hangs.
 //!
-//! Never here: a mount, an unmount, a stat of what is mounted.
+//! Never here: a mount, an unmount, a stat of a mount.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,7 +1,7 @@
-//! Mounts in Mountpoint Pods. Enters: a request that was checked. Leaves: a target bound to a source that an engine serves.
+//! Mounts in Mountpoint Pods. Enters: a checked request. Leaves: a target bound to a source that an engine serves.
 //!
 //! The order of a mount: the assignment, the pod, its lock, credentials, the source, the target. Each step undoes itself if a later
-//! one fails. What is mounted already needs no API server.
+//! one fails. An existing mount needs no API server.
 //!
 //! Never here: a write to the API server; a mount that outlives its failure.
 
@@ -15,12 +15,14 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::assignment::Assignments;
-use super::comm_files::{self, CommFiles};
+use super::comm_files::CommFiles;
 use super::credentials::Profile;
 use super::idle::Idle;
 use super::locks::Locks;
 use super::mountinfo::{Mount, Mounts};
-use super::source::{self, SourceMount};
+use super::notes::Notes;
+use super::peer::Processes;
+use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Busy, Health, Probes};
 use super::{Credentials, MountRequest, Mounter};
 use crate::contract::comm::{self, Comm};
@@ -48,6 +50,8 @@ pub struct Config {
     pub unused_within: Duration,
     /// Sources are looked at so often for those whose pod is gone. Doubled, such a mount stays twice as long.
     pub sweep_every: Duration,
+    /// Where a mounter's process is looked up: the node's `/proc`.
+    pub processes: Processes,
 }
 
 impl Config {
@@ -61,6 +65,7 @@ impl Config {
             mount_within: Duration::from_secs(110),
             unused_within: Duration::from_secs(30),
             sweep_every: Duration::from_secs(120),
+            processes: Processes::default(),
         }
     }
 }
@@ -74,7 +79,7 @@ pub struct PodMounter {
 }
 
 impl PodMounter {
-    /// Begins to follow the API server. It returns at once: a server or a CRD that is not there yet is told by [`Self::fault`].
+    /// Begins to follow the API server. It returns at once: a server or a CRD that is not there yet is told by [`Mounter::fault`].
     ///
     /// # Errors
     /// The kubelet's directory is not there.
@@ -86,6 +91,7 @@ impl PodMounter {
         let mut tasks = JoinSet::new();
         let assignments = Assignments::follow(&client, &config.node, &config.namespace, &mut tasks);
         let node = Arc::new(Node {
+            notes: Notes::of(&config.kubelet),
             config,
             assignments,
             probes: Probes::default(),
@@ -93,6 +99,7 @@ impl PodMounter {
         });
         let idle = Idle {
             kubelet: node.config.kubelet.clone(),
+            notes: node.notes.clone(),
             unused_within: node.config.unused_within,
             sweep_every: node.config.sweep_every,
             pods: node.assignments.pods(),
@@ -102,16 +109,13 @@ impl PodMounter {
         tasks.spawn(idle.run());
         Ok(Self { node, _tasks: tasks })
     }
-
-    /// Why new mounts can't be made now, for a readiness page; `None` if they can. It is no reason to end the process: what is
-    /// mounted is still refreshed and unmounted.
-    #[must_use]
-    pub fn fault(&self) -> Option<String> {
-        self.node.assignments.fault()
-    }
 }
 
 impl Mounter for PodMounter {
+    fn fault(&self) -> Option<String> {
+        self.node.assignments.fault()
+    }
+
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>> {
         let node = Arc::clone(&self.node);
         // A task of its own: a kubelet that hangs up does not leave half a mount.
@@ -127,6 +131,7 @@ impl Mounter for PodMounter {
 #[derive(Debug)]
 struct Node {
     config: Config,
+    notes: Notes,
     assignments: Assignments,
     probes: Probes,
     locks: Arc<Locks>,
@@ -137,7 +142,8 @@ impl Node {
         let deadline = Instant::now() + self.config.mount_within;
         let target = self.target_path(&request.target)?;
         let _target = self.target_lock(&target)?;
-        if self.refresh(request, &target).await? {
+        let over = self.refresh(request, &target).await?;
+        if over == Over::Nothing {
             return Ok(());
         }
         let name = self.assignments.wait_for(&request.volume, &request.workload_uid, deadline).await?;
@@ -146,61 +152,65 @@ impl Node {
         let _pod = locked.map_err(|_elapsed| {
             Error::new(ErrorKind::Aborted, format!("another mount of Mountpoint Pod {name} is under way"))
         })?;
-        // Whoever had the lock before may have unmounted it for good.
+        // The previous holder of the lock may have unmounted it for good.
         let uid = self.assignments.wait_running(&name, deadline).await?.uid;
-        self.mount_through(request, &target, &Assigned { name: &name, uid: &uid }, deadline).await.map_err(
-            |error| {
+        self.mount_through(request, (&target, over), &Assigned { name: &name, uid: &uid }, deadline)
+            .await
+            .map_err(|error| {
                 let look = format!("kubectl -n {} logs {name}", self.config.namespace);
                 Error::new(
                     error.kind,
                     format!("volume {}, Mountpoint Pod {name}: {error} ({look})", request.volume),
                 )
-            },
-        )
+            })
     }
 
-    /// For a target that is mounted already: fresh credentials, and `true` if that is all there is to do. A dead mount stays for the
-    /// new one to be laid over it; one that is alive but of another source than the workload's is unmounted.
-    async fn refresh(&self, request: &MountRequest, target: &Path) -> Result<bool> {
+    /// For a target that is mounted already: fresh credentials, if it stays as it is; and what becomes of it. It is not touched here:
+    /// whoever reads from it goes on until a new source is served.
+    async fn refresh(&self, request: &MountRequest, target: &Path) -> Result<Over> {
         let mounts = table()?;
-        let Some(mount) = mounts.at(target) else { return Ok(false) };
+        let Some(mount) = mounts.at(target) else { return Ok(Over::Empty) };
         check_ours(mount)?;
         let health = self.probes.check(target, sys::PROBE_LIMIT).await;
         let sources = comm::sources(&self.config.kubelet);
         let source = mounts.source_of(mount, &sources).and_then(|it| it.point.file_name()?.to_str());
         let assigned = self.assignments.known(&request.volume, &request.workload_uid);
         let moved = source.is_some() && assigned.is_some() && assigned.as_deref() != source;
-        if matches!(health, Health::Dead(_)) || moved {
-            tracing::warn!(
-                "{} is {health:?}, bound to {source:?}, assigned to {assigned:?}",
-                target.display()
-            );
-            if !matches!(health, Health::Dead(_)) || mounts.layers(target) >= LAYERS_MAX {
-                unmounted(target)?;
-            }
-            return Ok(false);
+        let over = over(&health, moved, mounts.layers(target));
+        if over != Over::Nothing {
+            let at = target.display();
+            tracing::warn!("{at} is {health:?}, bound to {source:?}, assigned to {assigned:?}: {over:?}");
+            return Ok(over);
+        }
+        if request.read_only && !mount.read_only {
+            // A driver of an older release, or on an older kernel, ended between two steps.
+            sys::make_read_only(target).map_err(|error| {
+                Error::internal(format!("making {} read-only: {error}", target.display()))
+            })?;
         }
         if let (Some(keys), Some(name)) = (&request.credentials, source) {
             let uid = self.assignments.pod(name).map(|pod| pod.uid);
-            let uid =
-                uid.or_else(|| comm_files::find_pod_uid(&self.config.kubelet, name)).ok_or_else(|| {
-                    let text = format!(
-                        "refreshing credentials: the comm directory of Mountpoint Pod {name} is not found"
-                    );
-                    Error::new(ErrorKind::Unavailable, text)
-                })?;
-            self.write_credentials(request, keys, &Assigned { name, uid: &uid })?;
+            let uid = uid.or_else(|| self.notes.uid(name)).ok_or_else(|| {
+                let text = format!(
+                    "refreshing credentials: the API server does not answer, and this node has no note of Mountpoint Pod {name}"
+                );
+                Error::new(ErrorKind::Unavailable, text)
+            })?;
+            let pod = Assigned { name, uid: &uid };
+            self.write_credentials(request, keys, &pod)?;
+            // An older release has left no note.
+            self.remember(&pod)?;
         }
         match health {
             Health::Hung => Err(source::hangs(target)),
-            Health::Alive | Health::Dead(_) => Ok(true),
+            Health::Alive | Health::Dead(_) => Ok(over),
         }
     }
 
     async fn mount_through(
         &self,
         request: &MountRequest,
-        target: &Path,
+        (target, over): (&Path, Over),
         pod: &Assigned<'_>,
         deadline: Instant,
     ) -> Result<()> {
@@ -209,18 +219,17 @@ impl Node {
             if let Some(keys) = &request.credentials {
                 self.write_credentials(request, keys, pod)?;
             }
-            return bind(&source, target, request.read_only);
+            return bind(&source, target, over, request.read_only);
         }
         let mounted = self.mount_source(request, &source, pod, deadline).await;
         let bound = mounted.and_then(|mount| {
-            bind(&source, target, request.read_only)?;
+            bind(&source, target, over, request.read_only)?;
             mount.keep();
             Ok(())
         });
-        if bound.is_err()
-            && let Ok(files) = CommFiles::open(&self.comm(pod))
-        {
-            let _ = files.remove_credentials();
+        if bound.is_err() {
+            let _ = self.open_comm(pod).map(|files| files.remove_credentials());
+            let _ = self.notes.forget(pod.name);
         }
         bound
     }
@@ -232,25 +241,31 @@ impl Node {
         pod: &Assigned<'_>,
         deadline: Instant,
     ) -> Result<SourceMount> {
+        if let Some(why) = &request.unusable {
+            return Err(Error::invalid(why));
+        }
         let comm = self.comm(pod);
         let mut env = request.env.clone();
-        match &request.credentials {
-            Some(keys) => {
-                let profile = self.write_credentials(request, keys, pod)?;
-                env.retain(|(name, _)| !profile.env().iter().any(|(other, _)| other == name));
-                env.extend(profile.env());
-            }
-            None => self.note_source(pod)?,
+        if let Some(keys) = &request.credentials {
+            let profile = self.write_credentials(request, keys, pod)?;
+            env.retain(|(name, _)| !profile.env().iter().any(|(other, _)| other == name));
+            env.extend(profile.env());
         }
+        self.remember(pod)?;
         let message = MountMessage {
             bucket_name: request.bucket.clone(),
             // That is said to the kernel here; an engine that is given a device refuses it.
             args: request.args.iter().filter(|arg| *arg != "--read-only").cloned().collect(),
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
         };
-        let (mount, device) = SourceMount::open(source, request.source_read_only)?;
-        mount.hand_over(&comm, message, device, &self.probes, deadline).await?;
-        Ok(mount)
+        let peer = Peer { uid: pod.uid, processes: &self.config.processes };
+        let read_only = request.source_read_only;
+        tokio::select! {
+            // Its own words come first.
+            biased;
+            made = SourceMount::make(source, read_only, &comm, &peer, message, deadline) => made,
+            error = self.assignments.fails(pod.name) => Err(error),
+        }
     }
 
     fn write_credentials(
@@ -261,14 +276,14 @@ impl Node {
     ) -> Result<Profile> {
         let profile = Profile::new(pod.uid, &request.handle)?;
         profile.write(&self.open_comm(pod)?, keys)?;
-        self.note_source(pod)?;
         Ok(profile)
     }
 
     /// So that a driver started anew, without the API server, finds this pod's directory by its source.
-    fn note_source(&self, pod: &Assigned<'_>) -> Result<()> {
-        let noted = self.open_comm(pod)?.credentials().and_then(|files| files.note_source(pod.name));
-        noted.map_err(|error| Error::internal(format!("writing into the comm directory: {error}")))
+    fn remember(&self, pod: &Assigned<'_>) -> Result<()> {
+        self.notes.remember(pod.name, pod.uid).map_err(|error| {
+            Error::internal(format!("noting Mountpoint Pod {} on this node: {error}", pod.name))
+        })
     }
 
     fn open_comm(&self, pod: &Assigned<'_>) -> Result<CommFiles> {
@@ -343,15 +358,40 @@ struct Assigned<'a> {
     uid: &'a str,
 }
 
+/// What a new mount at a target meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    /// No mount.
+    Empty,
+    /// The right one: there is no new mount.
+    Nothing,
+    /// A dead one, which the new one is laid over.
+    Dead,
+    /// One that is taken away, once the new one can take its place: alive, but of another source than the workload's; or too many.
+    Another,
+}
+
+fn over(health: &Health, moved: bool, layers: usize) -> Over {
+    match health {
+        Health::Dead(_) if layers < LAYERS_MAX => Over::Dead,
+        Health::Dead(_) => Over::Another,
+        Health::Alive | Health::Hung if moved => Over::Another,
+        Health::Alive | Health::Hung => Over::Nothing,
+    }
+}
+
 /// Binds the target unless it is bound to this source already. What is left there is dead, and the new mount goes over it: containers
 /// hold a copy of the dead mount, and one with HostToContainer propagation gets what is mounted on its root, but never what takes
 /// its place (both tried, docs/e2e.md).
-fn bind(source: &Path, target: &Path, read_only: bool) -> Result<()> {
+fn bind(source: &Path, target: &Path, over: Over, read_only: bool) -> Result<()> {
     let mounts = table()?;
     if let Some(mount) = mounts.at(target) {
         check_ours(mount)?;
         if mounts.at(source).is_some_and(|it| it.device == mount.device) {
             return Ok(());
+        }
+        if over == Over::Another {
+            unmounted(target)?;
         }
     }
     let failed =

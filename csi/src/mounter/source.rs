@@ -1,20 +1,20 @@
 //! A source: the bucket's own mount on the host, made here and served in a Mountpoint Pod. Enters: a directory, options, a comm
 //! directory. Leaves: a mount that an engine serves, or nothing.
 //!
-//! Never here: who needs the mount; a bind mount. No copy of the device stays in this process once it is handed over: it would keep
-//! a dead engine's readers waiting.
+//! Never here: the workloads that need the mount; a bind mount. After the hand-over this process keeps no copy of the device: a copy
+//! would keep the readers of a dead engine waiting.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::comm_files::{CommFiles, one_line};
 use super::mountinfo::Mounts;
+use super::peer::Processes;
 use super::sys::{self, Busy, Health, Probes};
 use crate::contract::comm::Comm;
 use crate::contract::message::{self, Answer, MountMessage};
@@ -25,6 +25,15 @@ const DIAL_EVERY: Duration = Duration::from_millis(10);
 /// A mounter writes `mount.err` this long after its engine ended, at most; later its words are not in our error.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// The receiver of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer<'a> {
+    /// The UID of the Mountpoint Pod.
+    pub uid: &'a str,
+    /// Where its processes are looked up.
+    pub processes: &'a Processes,
+}
+
 /// A mount that is taken away when it is dropped, unless it is kept.
 #[derive(Debug)]
 pub struct SourceMount {
@@ -34,90 +43,138 @@ pub struct SourceMount {
 }
 
 impl SourceMount {
-    /// Mounts a new device at this directory, which is made if it is missing. Until the device is handed over nobody answers.
+    /// Mounts a bucket at this directory, which is made if it is missing. First the mounter is reached, then the device is mounted where
+    /// nobody sees it and handed over, and when the engine serves it, the mount appears. A kernel that can't do that mounts it in
+    /// its place once the mounter is reached.
     ///
     /// # Errors
-    /// `Internal`: no FUSE on this node, or no right to mount; nothing is left then.
-    pub fn open(path: &Path, read_only: bool) -> Result<(Self, OwnedFd)> {
-        let failed = |what: &str, error: io::Error| {
-            Error::internal(format!("{what} for {}: {error}; look at the node's kernel log", path.display()))
-        };
-        let device = sys::open_device().map_err(|error| failed("opening /dev/fuse", error))?;
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(|error| failed("making the directory", error))?;
-        }
-        let made_directory = match std::fs::create_dir(path) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(error) => return Err(failed("making the directory", error)),
-        };
-        match sys::mount_fuse(device.as_fd(), path, read_only) {
-            Ok(()) => Ok((Self { path: path.to_owned(), made_directory, keep: false }, device)),
-            Err(error) => {
-                if made_directory {
-                    let _ = std::fs::remove_dir(path);
-                }
-                Err(failed("mounting a FUSE device", error))
-            }
-        }
-    }
-
-    /// Gives the device and the options to the mounter, and waits until the engine serves or says why not.
-    ///
-    /// # Errors
-    /// `FailedPrecondition` with the engine's words; `DeadlineExceeded`, `Unavailable` if nobody takes or serves it.
-    pub async fn hand_over(
-        &self,
+    /// `FailedPrecondition` with the engine's words, or if somebody else listens in the mounter's place; `DeadlineExceeded`,
+    /// `Unavailable` if nobody takes or serves it; `Internal`: no FUSE on this node, or no right to mount. Nothing is left then.
+    pub async fn make(
+        path: &Path,
+        read_only: bool,
         comm: &Comm,
+        pod: &Peer<'_>,
         message: MountMessage,
-        device: OwnedFd,
-        probes: &Probes,
         deadline: Instant,
-    ) -> Result<()> {
+    ) -> Result<Self> {
         let files = CommFiles::open(comm).map_err(|error| {
             let at = comm.directory().display();
             Error::new(ErrorKind::Unavailable, format!("opening the comm directory {at}: {error}"))
         })?;
+        let stream = dial(&files, deadline).await?;
+        pod.processes.check(&stream, pod.uid)?;
         files.forget_error().map_err(|error| {
             Error::internal(format!("removing an old mount.err in {}: {error}", files.path().display()))
         })?;
-        let socket = comm.socket();
-        let exchange = move || exchange(&socket, &message, device, deadline);
+        let device = sys::open_device().map_err(|error| failed("opening /dev/fuse", path, &error))?;
+        let mount = Unserved::mount(path, &device, read_only)?;
+        let exchange = move || exchange(&stream, &message, device, deadline);
         let answer = tokio::task::spawn_blocking(exchange).await.map_err(Error::internal)??;
         match answer {
-            Some(Answer::Ready) => Ok(()),
+            Some(Answer::Ready) => mount.show(path),
             Some(Answer::Failed { error }) => Err(refused(&one_line(&error))),
-            None => self.served_without_an_answer(&files, probes, deadline).await,
-        }
-    }
-
-    /// A mounter of release 2.2 says nothing, and so does one that died. A stat waits in the kernel until the engine serves the
-    /// device, or until the last who had it is gone.
-    async fn served_without_an_answer(
-        &self,
-        files: &CommFiles,
-        probes: &Probes,
-        deadline: Instant,
-    ) -> Result<()> {
-        match probes.check(&self.path, left(deadline)).await {
-            Health::Alive => Ok(()),
-            Health::Dead(why) => Err(match last_words(files).await {
-                Some(words) => refused(&words),
-                None => Error::new(
-                    ErrorKind::Unavailable,
-                    format!("the engine ended before it served {}: {why}", self.path.display()),
-                ),
-            }),
-            Health::Hung => Err(Error::new(
-                ErrorKind::DeadlineExceeded,
-                format!("the engine does not serve {} yet", self.path.display()),
-            )),
+            None => {
+                served_without_an_answer(&mount.root(), path, &files, deadline).await?;
+                mount.show(path)
+            }
         }
     }
 
     /// Leaves the mount where it is.
     pub fn keep(mut self) {
         self.keep = true;
+    }
+}
+
+/// A mount that nobody serves yet.
+#[derive(Debug)]
+enum Unserved {
+    /// Nobody sees it.
+    Detached(OwnedFd),
+    /// In its place already, on a kernel that has no other way.
+    Placed(SourceMount),
+}
+
+impl Unserved {
+    fn mount(path: &Path, device: &OwnedFd, read_only: bool) -> Result<Self> {
+        match sys::mount_fuse_detached(device.as_fd(), read_only) {
+            Ok(mount) => Ok(Self::Detached(mount)),
+            Err(error) => {
+                tracing::debug!("mounting {} in place, since not out of sight: {error}", path.display());
+                Self::place(path, device, read_only)
+            }
+        }
+    }
+
+    fn place(path: &Path, device: &OwnedFd, read_only: bool) -> Result<Self> {
+        let mount = || sys::mount_fuse(device.as_fd(), path, read_only);
+        at_directory(path, "mounting a FUSE device", mount).map(Self::Placed)
+    }
+
+    /// Where its root can be asked.
+    fn root(&self) -> PathBuf {
+        match self {
+            Self::Detached(mount) => PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())),
+            Self::Placed(mount) => mount.path.clone(),
+        }
+    }
+
+    fn show(self, path: &Path) -> Result<SourceMount> {
+        match self {
+            Self::Detached(mount) => {
+                at_directory(path, "moving the mount into place", || sys::attach(mount.as_fd(), path))
+            }
+            Self::Placed(mount) => Ok(mount),
+        }
+    }
+}
+
+/// Makes the directory if it is missing, and something at it; takes it away again if that fails.
+fn at_directory(path: &Path, what: &str, make: impl FnOnce() -> io::Result<()>) -> Result<SourceMount> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(|error| failed("making the directory", path, &error))?;
+    }
+    let made_directory = match std::fs::create_dir(path) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(failed("making the directory", path, &error)),
+    };
+    make().map_err(|error| {
+        if made_directory {
+            let _ = std::fs::remove_dir(path);
+        }
+        failed(what, path, &error)
+    })?;
+    Ok(SourceMount { path: path.to_owned(), made_directory, keep: false })
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
+    Error::internal(format!("{what} for {}: {error}; look at the node's kernel log", path.display()))
+}
+
+/// A mounter of release 2.2 says nothing, and so does one that died. A stat waits in the kernel until the engine serves the
+/// device, or until the last who had it is gone.
+async fn served_without_an_answer(
+    root: &Path,
+    path: &Path,
+    files: &CommFiles,
+    deadline: Instant,
+) -> Result<()> {
+    // Of its own: the root's path is that of another mount later.
+    match Probes::default().check(root, left(deadline)).await {
+        Health::Alive => Ok(()),
+        Health::Dead(why) => Err(match last_words(files).await {
+            Some(words) => refused(&words),
+            None => Error::new(
+                ErrorKind::Unavailable,
+                format!("the engine ended before it served {}: {why}", path.display()),
+            ),
+        }),
+        Health::Hung => Err(Error::new(
+            ErrorKind::DeadlineExceeded,
+            format!("the engine does not serve {} yet", path.display()),
+        )),
     }
 }
 
@@ -173,44 +230,47 @@ pub(super) fn hangs(path: &Path) -> Error {
 
 /// On a thread of its own. The device is closed here as soon as the mounter has it.
 fn exchange(
-    socket: &Path,
+    stream: &UnixStream,
     message: &MountMessage,
     device: OwnedFd,
     deadline: Instant,
 ) -> Result<Option<Answer>> {
-    let stream = dial(socket, deadline)?;
-    let at = socket.display();
-    message::send(&stream, message, device.as_fd(), left(deadline)).map_err(|error| {
-        Error::new(ErrorKind::Unavailable, format!("handing the device over at {at}: {error}"))
+    message::send(stream, message, device.as_fd(), left(deadline)).map_err(|error| {
+        Error::new(ErrorKind::Unavailable, format!("handing the device to the mounter: {error}"))
     })?;
     drop(device);
-    message::read_answer(&stream, left(deadline)).map_err(|error| match error.kind() {
+    message::read_answer(stream, left(deadline)).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => Error::new(
             ErrorKind::DeadlineExceeded,
             "the engine has neither begun to serve nor failed in time: is the store reachable from the node?",
         ),
-        _ => Error::internal(format!("reading the mounter's answer at {at}: {error}")),
+        _ => Error::internal(format!("reading the mounter's answer: {error}")),
     })
 }
 
-fn dial(socket: &Path, deadline: Instant) -> Result<UnixStream> {
+async fn dial(files: &CommFiles, deadline: Instant) -> Result<UnixStream> {
     loop {
-        let error = match message::connect(socket) {
+        let error = match files.connect() {
             Ok(stream) => return Ok(stream),
             Err(error) => error,
         };
-        let at = socket.display();
-        // Missing, or left by a container that was restarted.
-        if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) {
-            return Err(Error::new(ErrorKind::Unavailable, format!("connecting to {at}: {error}")));
+        let at = files.path().join("mount.sock");
+        // Missing, left by a container that was restarted, or all who may wait do so.
+        if !matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock
+        ) {
+            let text = format!("connecting to {}: {error}", at.display());
+            return Err(Error::new(ErrorKind::Unavailable, text));
         }
         if left(deadline) < DIAL_EVERY {
+            let at = at.display();
             return Err(Error::new(
                 ErrorKind::DeadlineExceeded,
                 format!("the Mountpoint Pod runs, but its mounter does not listen at {at}: {error}"),
             ));
         }
-        thread::sleep(DIAL_EVERY);
+        tokio::time::sleep(DIAL_EVERY).await;
     }
 }
 

@@ -1,20 +1,23 @@
-//! Calls to the kernel: the FUSE device, mount, bind mount, unmount, and asking whether a mount still answers. Enters: paths that
-//! were checked. Leaves: what the kernel said.
+//! Calls to the kernel: the FUSE device, mount, bind mount, unmount, and a check whether a mount still answers. Enters: checked paths.
+//! Leaves: the kernel's answers.
 //!
-//! Never here: a decision about when to mount; a stat of a mount on the caller's thread, which a hung engine would keep for ever.
+//! Never here: a decision about when to mount; a stat of a mount on the caller's thread, which a hung engine would block for ever.
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use mountpoint::sync::atomic::{AtomicUsize, Ordering};
 use mountpoint::sync::{Arc, Mutex};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags};
 use tokio::sync::watch;
 
 /// What our mounts are called in the table of mounts.
@@ -37,7 +40,7 @@ pub fn open_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Mounts the device's file system. It answers once somebody serves the device.
+/// Mounts the device's file system. It answers once a process serves the device.
 ///
 /// # Errors
 /// What mount(2) says.
@@ -53,24 +56,100 @@ pub fn mount_fuse(device: BorrowedFd<'_>, directory: &Path, read_only: bool) -> 
     Ok(rustix::mount::mount(FS_NAME, directory, "fuse", flags, data.as_c_str())?)
 }
 
-/// Binds a source to a target. Read-only concerns this target alone, and takes two calls: nobody is told of the target between them.
+/// Mounts the device's file system where nobody sees it, for [`attach`]. It goes when the descriptor is closed.
+///
+/// # Errors
+/// `Unsupported` and others where the kernel, or what filters our calls, is older than this way of mounting (Linux 5.2).
+pub fn mount_fuse_detached(device: BorrowedFd<'_>, read_only: bool) -> io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let numbers = [
+        ("fd", device.as_raw_fd().to_string()),
+        ("user_id", rustix::process::geteuid().as_raw().to_string()),
+        ("group_id", rustix::process::getegid().as_raw().to_string()),
+    ];
+    for (key, value) in &numbers {
+        rustix::mount::fsconfig_set_string(&context, *key, value.as_str())?;
+    }
+    for (key, value) in [("source", FS_NAME), ("rootmode", "40000")] {
+        rustix::mount::fsconfig_set_string(&context, key, value)?;
+    }
+    for key in ["default_permissions", "allow_other"].into_iter().chain(read_only.then_some("ro")) {
+        rustix::mount::fsconfig_set_flag(&context, key)?;
+    }
+    rustix::mount::fsconfig_create(&context)?;
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NOATIME;
+    attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, read_only);
+    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// Puts a mount that nobody sees where everybody does.
+///
+/// # Errors
+/// What move_mount(2) says.
+pub fn attach(mount: BorrowedFd<'_>, directory: &Path) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(mount, "", CWD, directory, flags)?)
+}
+
+/// Binds a source to a target. Read-only concerns this target alone. A bind that is to be read-only takes two calls; they are made
+/// elsewhere, in our own tree, and the target becomes a copy of what came of it. So it is never writable, wherever we are ended.
 ///
 /// # Errors
 /// What mount(2) says; nothing is bound then.
 pub fn bind(source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
-    rustix::mount::mount_bind(source, target)?;
     if !read_only {
-        return Ok(());
+        return Ok(rustix::mount::mount_bind(source, target)?);
     }
-    // A remount sets all flags anew, so those of the source are repeated.
-    let flags = MountFlags::BIND | MountFlags::RDONLY | MOUNT_FLAGS;
-    rustix::mount::mount_remount(target, flags, c"").map_err(|error| {
-        let _ = rustix::mount::unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
-        error.into()
-    })
+    let copy = ReadOnlyCopy::of(source)?;
+    Ok(rustix::mount::mount_bind(&copy.0, target)?)
 }
 
-/// What to do about a mount that somebody stands in.
+/// Makes one bind mount read-only, and no other of its file system.
+///
+/// # Errors
+/// What mount(2) says.
+pub fn make_read_only(target: &Path) -> io::Result<()> {
+    // A remount sets all flags anew, so those of the source are repeated.
+    let flags = MountFlags::BIND | MountFlags::RDONLY | MOUNT_FLAGS;
+    Ok(rustix::mount::mount_remount(target, flags, c"")?)
+}
+
+/// A read-only bind of a source outside the kubelet's directory. It goes when it is dropped; with a container, when that ends.
+struct ReadOnlyCopy(PathBuf);
+
+impl ReadOnlyCopy {
+    fn of(source: &Path) -> io::Result<Self> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let place = std::env::temp_dir();
+        std::fs::create_dir_all(&place)?;
+        let path = loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = place.join(format!("s3-csi-read-only-{}-{number}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => break made.map(|()| path)?,
+            }
+        };
+        let copy = Self(path);
+        rustix::mount::mount_bind(source, &copy.0)?;
+        make_read_only(&copy.0)?;
+        Ok(copy)
+    }
+}
+
+impl Drop for ReadOnlyCopy {
+    fn drop(&mut self) {
+        // Not mounted, if the bind failed.
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        if let Err(error) = std::fs::remove_dir(&self.0) {
+            tracing::warn!("removing {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// What to do about a mount that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
     /// Leave it, and say so.
@@ -117,7 +196,7 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
 /// What a mount answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Somebody serves it, were it with an error.
+    /// A process serves it, if only with an error.
     Alive,
     /// Its engine is gone; and the kernel's word for it.
     Dead(String),
@@ -130,7 +209,7 @@ pub enum Health {
 pub struct Probes(Arc<Mutex<HashMap<PathBuf, watch::Receiver<Option<Health>>>>>);
 
 impl Probes {
-    /// Asks the engine, past all caches. Whoever comes while the question is open waits for the same answer.
+    /// Asks the engine, past all caches. Callers that come in the meantime wait for the same answer.
     pub async fn check(&self, point: &Path, limit: Duration) -> Health {
         let mut answer = self.ask(point);
         let answered = tokio::time::timeout(limit, answer.wait_for(Option::is_some)).await;
@@ -208,6 +287,37 @@ mod tests {
             assert_eq!(mounts.references(of, beneath).count(), 2);
             assert!(mounts.at(&reader).unwrap().read_only && !mounts.at(&writer).unwrap().read_only);
             assert_eq!(mounts.source_of(mounts.at(&reader).unwrap(), beneath), Some(of));
+        });
+    }
+
+    /// Goal: whenever the driver is ended, a reader's target is read-only or not there. Somebody looks all the time.
+    #[test]
+    fn a_read_only_bind_is_at_no_moment_writable() {
+        isolated(|| {
+            let ([source, target], _folder) = dirs();
+            tmpfs(&source);
+            let (stop, seen) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            thread::scope(|scope| {
+                let watcher = scope.spawn(|| {
+                    while stop.load(Ordering::Acquire) == 0 {
+                        if let Some(mount) = Mounts::read().unwrap().at(&target) {
+                            assert!(mount.read_only, "writable for a moment");
+                            seen.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+                for _ in 0..300 {
+                    bind(&source, &target, true).unwrap();
+                    unmount(&target, Busy::Refuse).unwrap();
+                }
+                bind(&source, &target, true).unwrap();
+                while seen.load(Ordering::Relaxed) == 0 && !watcher.is_finished() {
+                    thread::yield_now();
+                }
+                stop.store(1, Ordering::Release);
+            });
+            let left = Mounts::read().unwrap();
+            assert!(!left.points().any(|point| point.to_string_lossy().contains("s3-csi-read-only")));
         });
     }
 

@@ -1,45 +1,14 @@
-//! What the tests of this room share: mount namespaces of their own, directories, a device.
+//! Helpers for the tests of this room: mount namespaces, directories, a device.
 
 pub(crate) mod api;
 pub(crate) mod engine;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 
-/// Whether the test may go on; where it can't, it says so aloud, and in CI it fails.
-pub(crate) fn need(what: &str, there: bool) -> bool {
-    if !there {
-        assert!(std::env::var_os("CI").is_none(), "{what} is needed, and CI may not skip it");
-        eprintln!("SKIPPED: {}: needs {what}", std::thread::current().name().unwrap_or("a test"));
-    }
-    there
-}
+use super::peer::Processes;
 
-/// Runs the body in a process with a mount namespace of its own: the same test binary, with this test alone. What it leaves
-/// mounted goes with it, and nobody else sees it.
-pub(crate) fn isolated<F: Fn()>(body: F) {
-    if std::env::var_os("CSI_TEST_ISOLATED").is_some() {
-        body();
-        return;
-    }
-    if !need("root", rustix::process::geteuid().is_root()) {
-        return;
-    }
-    let path = std::any::type_name::<F>();
-    let name = path.split_once("::").and_then(|(_, rest)| rest.split("::{{closure}}").next()).unwrap();
-    let binary = std::env::current_exe().unwrap();
-    let status = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "--"])
-        .arg(binary)
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env("CSI_TEST_ISOLATED", "1")
-        .output()
-        .expect("unshare of util-linux");
-    let text = String::from_utf8_lossy(&status.stdout);
-    eprint!("{}", String::from_utf8_lossy(&status.stderr));
-    assert!(status.status.success() && text.contains("1 passed"), "{name} in its namespace:\n{text}");
-}
+pub(crate) use testkit::{isolated, need};
 
 /// Fresh directories.
 pub(crate) fn dirs<const N: usize>() -> ([PathBuf; N], tempfile::TempDir) {
@@ -51,6 +20,15 @@ pub(crate) fn dirs<const N: usize>() -> ([PathBuf; N], tempfile::TempDir) {
         dir
     });
     (made, folder)
+}
+
+/// A `/proc` in which this process runs in these pods.
+pub(crate) fn processes(root: &Path, pods: &[&str]) -> Processes {
+    let directory = root.join(std::process::id().to_string());
+    std::fs::create_dir_all(&directory).unwrap();
+    let cgroups: String = pods.iter().map(|uid| format!("0::/kubepods/pod{uid}/x\n")).collect();
+    std::fs::write(directory.join("cgroup"), cgroups).unwrap();
+    Processes::at(root)
 }
 
 /// A device; `None`, said aloud, where there is no FUSE.

@@ -1,8 +1,8 @@
 //! The process in a Mountpoint Pod. Enters: one message with a FUSE device, over the socket in the comm directory. Leaves: an engine
-//! that serves the device until the node unmounts it; its words if it fails.
+//! that serves the device until the node unmounts it, or the engine's error message.
 //!
-//! Never here: a capability, a mount, a secret in an argument or a log. Once the engine runs, no copy of the device is left here:
-//! when the engine dies, its readers hear so at once.
+//! Never here: a capability, a mount, a secret in an argument or a log. Once the engine runs, this process keeps no copy of the device:
+//! when the engine dies, its readers get an error at once.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, OpenOptions};
@@ -30,7 +30,7 @@ const READY: &str = "ready";
 /// The longest line that is taken as the engine's word.
 const WORD_BYTES: u64 = 64 << 10;
 
-/// While nobody connects, `mount.exit` is looked for so often. Doubled, a pod that nobody needs stays a second longer.
+/// How often to look for `mount.exit` while no node connects. Doubled, an unneeded pod stays a second longer.
 const LOOK_FOR_EXIT: Duration = Duration::from_secs(1);
 
 /// What the process needs to know.
@@ -40,48 +40,53 @@ pub struct Config {
     pub comm: Comm,
     /// Where `mount-s3` is.
     pub engine_directory: PathBuf,
-    /// A node has this long to bring the message; then the pod starts anew. Doubled, a pod that nobody wants stays twice as long.
+    /// A node has this long to send the message; then the pod restarts. Doubled, an unneeded pod stays twice as long.
     pub receive_within: Duration,
     /// Where a cache goes, if this directory is there; else it goes to a temporary directory.
     pub local_cache: PathBuf,
 }
 
-/// Serves one mount to its end. `serving` becomes true when the message is here: from then on the process is to outlive SIGTERM,
-/// because workloads that drain still read.
+/// Serves one mount to its end. An attempt that the engine refuses is told, and the next one is waited for here: a container that
+/// started anew for each would soon be kept waiting by the kubelet, and whoever has mended the volume with it. `serving` is true while
+/// an engine runs: until then the process is to end by SIGTERM, and from then on to outlive it, because workloads that drain still read.
 ///
 /// # Errors
-/// Whatever calls for a new start of the container: no message, an engine that failed or ended while nobody unmounted.
+/// Whatever calls for a new start of the container: no message, no engine, one that ended while nobody unmounted.
 pub fn run(config: &Config, serving: &AtomicBool) -> Result<()> {
-    if exit_announced(&config.comm) {
-        return Ok(());
-    }
-    let received = listen(&config.comm).and_then(|listener| receive(&listener, config));
-    let _ = std::fs::remove_file(config.comm.socket());
-    let (stream, message, device) = match received {
-        Ok(received) => received,
-        Err(_) if exit_announced(&config.comm) => return Ok(()),
-        Err(error) => {
-            return Err(Error::internal(format!(
-                "waiting for a mount at {}: {error}",
-                config.comm.socket().display()
-            )));
+    loop {
+        if exit_announced(&config.comm) {
+            return Ok(());
         }
-    };
-    serving.store(true, Ordering::Release);
-    let ended = Engine::start(config, &message, device).and_then(|engine| engine.serve(&stream));
-    let why = match ended {
-        Ok(ended) if ended.status.success() && exit_announced(&config.comm) => return Ok(()),
-        Ok(ended) => ended.why(),
-        Err(error) => {
-            let error = error.to_string();
-            answer(&stream, &Answer::Failed { error: error.clone() });
-            error
+        let received = listen(&config.comm).and_then(|listener| receive(&listener, config));
+        let _ = std::fs::remove_file(config.comm.socket());
+        let (stream, message, device) = match received {
+            Ok(received) => received,
+            Err(_) if exit_announced(&config.comm) => return Ok(()),
+            Err(error) => {
+                return Err(Error::internal(format!(
+                    "waiting for a mount at {}: {error}",
+                    config.comm.socket().display()
+                )));
+            }
+        };
+        serving.store(true, Ordering::Release);
+        let engine = Engine::start(config, &message, device);
+        let ended = engine.inspect_err(|error| {
+            answer(&stream, &Answer::Failed { error: error.to_string() });
+        });
+        let ended = ended.and_then(|engine| engine.serve(&stream, &config.comm));
+        let (why, served) = match ended {
+            Ok(ended) if ended.status.success() && exit_announced(&config.comm) => return Ok(()),
+            Ok(ended) => (ended.why(), ended.served()),
+            Err(error) => (error.to_string(), true),
+        };
+        if served {
+            note_error(&config.comm, &why);
+            return Err(Error::internal(why));
         }
-    };
-    if let Err(error) = write_error(&config.comm, &why) {
-        tracing::error!("writing {}: {error}", config.comm.error().display());
+        serving.store(false, Ordering::Release);
+        tracing::warn!("the engine could not mount, waiting for the next attempt: {why}");
     }
-    Err(Error::internal(why))
 }
 
 fn exit_announced(comm: &Comm) -> bool {
@@ -172,7 +177,7 @@ impl Engine {
     }
 
     /// Tells the node what the engine says, and waits for its end.
-    fn serve(mut self, stream: &UnixStream) -> Result<Ended> {
+    fn serve(mut self, stream: &UnixStream, comm: &Comm) -> Result<Ended> {
         let mut line = String::new();
         // Without a line the engine has ended, and its standard error says why.
         let read = BufReader::new(self.word.take(WORD_BYTES)).read_line(&mut line);
@@ -180,14 +185,14 @@ impl Engine {
         if word.as_deref() == Some(READY) {
             tracing::info!("the engine serves");
             answer(stream, &Answer::Ready);
-        } else if let Some(error) = &word {
-            answer(stream, &Answer::Failed { error: error.clone() });
         }
         let status =
             self.child.wait().map_err(|error| Error::internal(format!("waiting for the engine: {error}")))?;
         let tail = self.tail.join().unwrap_or_default();
         let ended = Ended { status, word, tail: String::from_utf8_lossy(&tail).trim().to_owned() };
-        if ended.word.is_none() {
+        // Before the answer: a node that has it may come again, and then removes what an earlier attempt left.
+        if !ended.served() {
+            note_error(comm, &ended.why());
             answer(stream, &Answer::Failed { error: ended.why() });
         }
         Ok(ended)
@@ -202,12 +207,16 @@ struct Ended {
 }
 
 impl Ended {
+    fn served(&self) -> bool {
+        self.word.as_deref() == Some(READY)
+    }
+
     /// Its own words, as far as there are any.
     fn why(&self) -> String {
         let failed = self.word.as_deref().filter(|word| *word != READY);
         match (failed, self.tail.as_str()) {
             (Some(word), _) => word.to_owned(),
-            (None, "") => format!("the engine ended ({}) while nobody unmounted", self.status),
+            (None, "") => format!("the engine ended ({}) before the node unmounted", self.status),
             (None, tail) => format!("the engine ended ({}): {tail}", self.status),
         }
     }
@@ -264,6 +273,13 @@ fn relay(mut stderr: impl Read, mut to: impl Write) -> Vec<u8> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return tail,
         }
+    }
+}
+
+/// For a node of release 2.2, which reads no answer.
+fn note_error(comm: &Comm, why: &str) {
+    if let Err(error) = write_error(comm, why) {
+        tracing::error!("writing {}: {error}", comm.error().display());
     }
 }
 

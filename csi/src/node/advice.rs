@@ -1,7 +1,7 @@
-//! What the author of a volume can do when its store said no. Enters: the engine's words, whose keys it had. Leaves: the field to look
-//! at, as the end of a sentence.
+//! Advice to the author of a volume after the store refused it. Enters: the engine's message, the source of its keys. Leaves: the field
+//! to check, as the end of a sentence.
 //!
-//! The engine knows buckets and keys, but not where a volume names them.
+//! The engine knows buckets and keys, but not the fields of a volume that name them.
 
 use super::credentials::AuthenticationSource;
 use crate::contract::volume;

@@ -1,8 +1,8 @@
-//! Which targets are being worked on or published. Enters: a target and its volume. Leaves: a claim on it, or why not now: one call
-//! at a time for a target, and one live target for a volume of a single writer.
+//! The targets that are in use: a call works on them, or they are published. Enters: a target and its volume. Leaves: a claim on it, or
+//! the reason to refuse one. A target has one call at a time, and a volume of a single writer has one live target.
 //!
-//! The kernel's mount table says what is live; memory only adds which volume a target of an unusual path belongs to. So a driver that
-//! was restarted knows the same.
+//! The kernel's mount table shows the live targets; memory only adds the volumes of targets with unusual paths. A restarted driver
+//! therefore knows the same.
 //!
 //! Never here: a stat of a mount, which may hang.
 
@@ -71,7 +71,9 @@ impl Claims {
     pub fn publish(&self, target: &Path, volume: &str, single_writer: bool) -> Result<Claim> {
         let mut state = self.lock();
         self.free(&state, target)?;
-        if single_writer && let Some(other) = self.other(&state, target, volume)? {
+        // What is mounted is refreshed, whatever the volume's access mode has become.
+        let is_new = single_writer && self.table.read()?.at(target).is_none();
+        if is_new && let Some(other) = self.other(&state, target, volume)? {
             return Err(Error::new(
                 ErrorKind::FailedPrecondition,
                 format!(
@@ -196,6 +198,10 @@ mod tests {
         let error = it.claims.publish(&target("b"), "pv-1", true).unwrap_err();
         assert_eq!(error.kind, ErrorKind::FailedPrecondition);
         assert!(error.to_string().contains("pods/a/"), "{error}");
+        // Two that were mounted before the access mode was edited are refreshed.
+        it.mounted(&[&target("a"), &target("b")]);
+        it.claims.publish(&target("b"), "pv-1", true).unwrap();
+        it.mounted(&[Path::new("/"), &target("a")]);
         // The same target again, another volume, and a volume of many writers are no second target.
         it.claims.publish(&target("a"), "pv-1", true).unwrap();
         it.claims.publish(&target("b"), "pv-2", true).unwrap();

@@ -1,5 +1,5 @@
-//! Whose keys a mount uses. Enters: what the volume says and the secrets of the call. Leaves: keys that are whole and well formed,
-//! or an error that names the field, never a value.
+//! Chooses the keys of a mount. Enters: the volume's attributes and the secrets of the call. Leaves: complete, well-formed keys, or an
+//! error that names the field, never a value.
 //!
 //! Never here: a file, a log line.
 
@@ -16,6 +16,9 @@ pub const ACCESS_KEY_ID: &str = "access_key_id";
 pub const SECRET_ACCESS_KEY: &str = "secret_access_key";
 /// The token of temporary keys; may be absent.
 pub const SESSION_TOKEN: &str = "session_token";
+
+/// What the kubelet adds has keys that begin so.
+const OF_KUBELET: &str = "csi.storage.k8s.io/";
 
 /// Longest key and secret: RING and AWS give 20 and 40 characters.
 const KEY_MAX: usize = 128;
@@ -57,30 +60,29 @@ impl fmt::Display for AuthenticationSource {
     }
 }
 
-/// The keys to use. A volume that says `secret` and comes with none at all uses the driver's: so it is with volumes whose
-/// StorageClass names only the Secret of the provisioner.
+/// The keys to use, and whose they are. A volume with a Secret uses it, whatever it says of its source: whoever wrote
+/// nodePublishSecretRef meant those keys, and the driver's may open more. One that says `secret` and comes with none at all uses the
+/// driver's: so it is with volumes whose StorageClass names only the Secret of the provisioner.
 ///
 /// # Errors
 /// `InvalidArgument` if a Secret came and is not whole.
 pub fn resolve(
-    source: AuthenticationSource,
     secrets: &HashMap<String, String>,
     driver: Option<&Credentials>,
-) -> Result<Option<Credentials>> {
-    match source {
-        AuthenticationSource::Secret if !secrets.is_empty() => {
-            let at = |key| secrets.get(key).map(String::as_str);
-            checked(at(ACCESS_KEY_ID), at(SECRET_ACCESS_KEY), at(SESSION_TOKEN)).map(Some).map_err(
-                |(field, wrong)| {
-                    Error::invalid(format!(
-                        "the Secret of the volume (nodePublishSecretRef) is unusable: {} {wrong}",
-                        field.in_secret()
-                    ))
-                },
-            )
-        }
-        _ => Ok(driver.cloned()),
+) -> Result<(AuthenticationSource, Option<Credentials>)> {
+    // The kubelet may put what it adds itself among the secrets.
+    if secrets.keys().all(|key| key.starts_with(OF_KUBELET)) {
+        return Ok((AuthenticationSource::Driver, driver.cloned()));
     }
+    let at = |key| secrets.get(key).map(String::as_str);
+    let keys =
+        checked(at(ACCESS_KEY_ID), at(SECRET_ACCESS_KEY), at(SESSION_TOKEN)).map_err(|(field, wrong)| {
+            Error::invalid(format!(
+                "the Secret of the volume (nodePublishSecretRef) is unusable: {} {wrong}",
+                field.in_secret()
+            ))
+        })?;
+    Ok((AuthenticationSource::Secret, Some(keys)))
 }
 
 /// Which of the three.
@@ -173,12 +175,12 @@ mod tests {
             (SESSION_TOKEN, "tok en".replace(' ', "/").as_str()),
             ("region", "ignored"),
         ]);
-        let keys = resolve(AuthenticationSource::Secret, &given, Some(&of_driver())).unwrap().unwrap();
+        let keys = resolve(&given, Some(&of_driver())).unwrap().1.unwrap();
         assert_eq!(keys.access_key_id, "AKIA1");
         assert_eq!(keys.secret_access_key, "a/+-=");
         assert_eq!(keys.session_token.as_deref(), Some("tok/en"));
         let without = secrets(&[(ACCESS_KEY_ID, "A"), (SECRET_ACCESS_KEY, "b"), (SESSION_TOKEN, " \n")]);
-        let keys = resolve(AuthenticationSource::Secret, &without, None).unwrap().unwrap();
+        let keys = resolve(&without, None).unwrap().1.unwrap();
         assert_eq!(keys.session_token, None);
     }
 
@@ -186,10 +188,14 @@ mod tests {
     fn the_driver_s_keys_are_used_unless_the_volume_brings_its_own() {
         let given = secrets(&[(ACCESS_KEY_ID, "A"), (SECRET_ACCESS_KEY, "b")]);
         let driver = of_driver();
-        let resolved = |source, given: &_| resolve(source, given, Some(&driver)).unwrap();
-        assert!(resolved(AuthenticationSource::Driver, &given) == Some(of_driver()));
-        assert!(resolved(AuthenticationSource::Secret, &HashMap::new()) == Some(of_driver()));
-        assert!(resolve(AuthenticationSource::Driver, &given, None).unwrap().is_none());
+        let (source, keys) = resolve(&given, Some(&driver)).unwrap();
+        assert_eq!((source, keys.unwrap().access_key_id.as_str()), (AuthenticationSource::Secret, "A"));
+        for none in [HashMap::new(), secrets(&[("csi.storage.k8s.io/serviceAccount.tokens", "{}")])] {
+            assert!(
+                resolve(&none, Some(&driver)).unwrap() == (AuthenticationSource::Driver, Some(of_driver()))
+            );
+        }
+        assert!(resolve(&HashMap::new(), None).unwrap().1.is_none());
     }
 
     #[test]
@@ -211,7 +217,7 @@ mod tests {
                 ]),
             ),
         ] {
-            let error = resolve(AuthenticationSource::Secret, &given, Some(&of_driver())).unwrap_err();
+            let error = resolve(&given, Some(&of_driver())).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidArgument);
             assert!(error.to_string().contains(&format!(": {field} ")), "{field}: {error}");
             assert!(!error.to_string().contains("HUSH"), "{error}");

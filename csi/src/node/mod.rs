@@ -1,8 +1,8 @@
-//! The kubelet's calls. Enters: a call of the service Node. Leaves: what a mounter is asked for, and the answer.
+//! The kubelet's calls. Enters: a call of the service Node. Leaves: a request to a mounter, and the answer to the call.
 //!
-//! Here a call is parsed (`publish`, `target`), the policy of options and keys is applied (`options`, `credentials`), and one call at a
-//! time is let through for a target (`claims`). A mount that has begun runs to its end, whether or not the caller still waits: a half
-//! mount is nobody's.
+//! This room parses a call (`publish`, `target`), applies the policy of options and keys (`options`, `credentials`), and admits one call
+//! at a time for a target (`claims`). A mount that has begun runs to its end even if the caller stops waiting, because no one would
+//! clean up half a mount.
 //!
 //! Never here: a mount, a wait for anything but a mounter, a secret in a log or an error.
 
@@ -43,6 +43,9 @@ use crate::proto::csi::{
 
 /// The reason of an Event: a mount option has no effect.
 pub const OPTION_LEFT_OUT: &str = "MountOptionLeftOut";
+
+/// The reason of an Event: a volume has attributes that nobody reads.
+pub const ATTRIBUTE_UNKNOWN: &str = "VolumeAttributeUnknown";
 
 /// What the service knows of its node.
 #[derive(Clone, Debug)]
@@ -99,8 +102,13 @@ impl NodeService {
         let started = Instant::now();
         let request = PublishRequest::parse(call, &self.config.kubelet)?;
         debug!(?request, "NodePublishVolume");
-        let source = request.authentication_source;
-        let credentials = credentials::resolve(source, &request.secrets, self.config.credentials.as_ref())?;
+        let (whose, credentials) = credentials::resolve(&request.secrets, self.config.credentials.as_ref())?;
+        // What the volume says, unless it brings keys.
+        let source = match whose {
+            AuthenticationSource::Secret => whose,
+            AuthenticationSource::Driver => request.authentication_source,
+        };
+        let is_mounted = self.table.read()?.at(&request.target.path).is_some();
         let options = MountOptions::new(&Inputs {
             volume: &request.volume,
             bucket: &request.bucket,
@@ -109,11 +117,20 @@ impl NodeService {
             read_only: request.volume_read_only,
             source,
             kubernetes: self.config.kubernetes.as_deref(),
-        })?;
-        // A volume that says `secret` and brings none has the driver's keys.
-        let whose = if request.secrets.is_empty() { AuthenticationSource::Driver } else { source };
+        });
+        // Options are edited while volumes are mounted. Theirs were checked when they were made, and new keys must reach them.
+        let (options, unusable) = match options {
+            Err(error) if is_mounted => (MountOptions::default(), Some(error.to_string())),
+            options => (options?, None),
+        };
+        if let Some(why) = &unusable {
+            warn!(volume = request.volume, why, "options that no new mount could have");
+        }
         let claim = self.claims.publish(&request.target.path, &request.volume, request.single_writer)?;
-        self.tell_of_options(&request, &options)?;
+        if !is_mounted {
+            self.tell_of_options(&request, &options);
+            self.tell_of_attributes(&request);
+        }
         let target = request.target.path;
         let mount = MountRequest {
             volume: request.volume,
@@ -125,6 +142,7 @@ impl NodeService {
             bucket: request.bucket,
             args: options.args,
             env: self.engine_env(options.env),
+            unusable,
             credentials,
         };
         let mounter = self.mounter.clone();
@@ -191,13 +209,8 @@ impl NodeService {
 
     /// What became of options that are not used as they were written. The kubelet asks for a mounted target again and again: its
     /// options were told of when it was new.
-    fn tell_of_options(&self, request: &PublishRequest, options: &MountOptions) -> Result<()> {
+    fn tell_of_options(&self, request: &PublishRequest, options: &MountOptions) {
         let MountOptions { stripped, overruled, .. } = options;
-        if (stripped.is_empty() && overruled.is_empty())
-            || self.table.read()?.at(&request.target.path).is_some()
-        {
-            return Ok(());
-        }
         let volume = &request.volume;
         for (option, why) in overruled {
             info!(volume, option, why, "mount option overruled");
@@ -205,13 +218,29 @@ impl NodeService {
         for (option, why) in stripped {
             warn!(volume, option, why, "mount option left out");
         }
-        if let (Some(workload), Some(note), Some(notices)) =
-            (request.workload.clone(), options.left_out(volume), &self.notices)
-            && let Err(error) = notices.try_send(Notice { workload, reason: OPTION_LEFT_OUT, note })
-        {
-            warn!(volume, %error, "no Event of the mount options is written");
+        self.tell(request, OPTION_LEFT_OUT, options.left_out(volume));
+    }
+
+    /// Attributes that nobody reads: a misspelt one would else be missed in silence.
+    fn tell_of_attributes(&self, request: &PublishRequest) {
+        if request.unknown_attributes.is_empty() {
+            return;
         }
-        Ok(())
+        let (volume, unknown) = (&request.volume, request.unknown_attributes.join(", "));
+        warn!(volume, unknown, "volume attributes without effect");
+        let note = format!(
+            "volumeAttributes have no effect: {unknown}. They are unknown to the driver; names are matched by case. \
+             PersistentVolume {volume} has them"
+        );
+        self.tell(request, ATTRIBUTE_UNKNOWN, Some(note));
+    }
+
+    fn tell(&self, request: &PublishRequest, reason: &'static str, note: Option<String>) {
+        if let (Some(workload), Some(note), Some(notices)) = (request.workload.clone(), note, &self.notices)
+            && let Err(error) = notices.try_send(Notice { workload, reason, note })
+        {
+            warn!(volume = request.volume, %error, reason, "no Event is written");
+        }
     }
 
     /// The engine's environment, without keys.

@@ -1,7 +1,7 @@
-//! Mount options. Enters: what the author of a volume wrote, what the call adds. Leaves: exactly what the engine is given.
+//! Mount options. Enters: the options of the volume, and those that the call adds. Leaves: the exact arguments of the engine.
 //!
-//! This is the only place where a flag is added, moved, dropped or refused, and [`TABLE`] says what happens to each. The result is
-//! tried against the engine's own parser: a typo fails the call, and not a pod that nobody looks at.
+//! This is the only place that adds, moves, drops or refuses a flag, and [`TABLE`] says what happens to each flag. The engine's own
+//! parser checks the result, so a typo fails the call instead of a Mountpoint Pod later.
 //!
 //! Never here: a path of the node, a key.
 
@@ -40,6 +40,7 @@ const NOT_HERE: &str = "there is no S3 Express One Zone here, every bucket is a 
 const NO_EXPORT: &str = "this release exports no metrics";
 const NO_PATHS: &str = "the engine runs in a pod of its own, where a path of the node means nothing; the certificate of the store must be \
      one that a public authority signed";
+const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' shows what it says";
 
 /// Where a Mountpoint Pod keeps its cache.
 const CACHE_DIRECTORY: &str = "/local-cache";
@@ -54,7 +55,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("aws-max-attempts", Env("AWS_MAX_ATTEMPTS")),
     ("bind", Refuse("the engine has the network of its pod, as Kubernetes gives it; leave it out")),
     ("bucket-type", Strip(NOT_HERE)),
-    ("ca-bundle", Refuse(NO_PATHS)),
+    ("ca-bundle", Strip(NO_PATHS)),
     ("cache", Fixed(CACHE_DIRECTORY)),
     ("cache-block-size", Strip("blocks of the cache have 1 MiB")),
     ("cache-xz", Strip(NOT_HERE)),
@@ -71,28 +72,22 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("gid", Pass),
     ("help", Own),
     ("incremental-upload", Strip(NOT_HERE)),
-    (
-        "infer-content-type",
-        Refuse(
-            "objects are stored as binary/octet-stream; leave it out, and where types matter write with another client",
-        ),
-    ),
-    (
-        "log-directory",
-        Refuse("the engine runs in a pod of its own; leave it out, 'kubectl logs' shows what it says"),
-    ),
+    ("infer-content-type", Pass),
+    ("log-directory", Strip(NO_FILES)),
     ("log-filter", Pass),
+    ("log-format", Pass),
     ("log-metrics", Strip(NO_EXPORT)),
     ("max-attempts", Pass),
     ("max-cache-size", Pass),
     ("max-threads", Pass),
-    ("maximum-throughput-gbps", Strip("the engine learns from its reads what the network carries")),
+    ("maximum-throughput-gbps", Pass),
     ("memory-target", Pass),
     ("metadata-ttl", Pass),
     ("negative-metadata-ttl", Pass),
     ("no-log", Pass),
     ("no-sign-request", Pass),
     ("o", Strip("options of mount(8) are the driver's business; 'read-only' is an option of its own")),
+    ("operation-timeout", Pass),
     ("otlp-endpoint", Strip(NO_EXPORT)),
     ("otlp-export-interval", Strip(NO_EXPORT)),
     ("part-size", Pass),
@@ -133,9 +128,9 @@ pub struct Inputs<'a> {
     pub options: &'a [String],
     /// The workload's fsGroup.
     pub fs_group: Option<u32>,
-    /// The access mode lets nobody write.
+    /// The access mode allows no writes.
     pub read_only: bool,
-    /// Who gives the keys, for the user agent.
+    /// The source of the keys, for the user agent.
     pub source: AuthenticationSource,
     /// The API server's version, if it was asked.
     pub kubernetes: Option<&'a str>,
@@ -148,7 +143,7 @@ pub struct MountOptions {
     pub args: Vec<String>,
     /// Variables.
     pub env: Vec<(String, String)>,
-    /// Nobody may write: by the access mode, or by the volume's option.
+    /// Read-only, by the access mode or by the volume's option.
     pub read_only: bool,
     /// What was left out and why, for the log and an Event.
     pub stripped: Vec<(String, &'static str)>,
@@ -292,7 +287,7 @@ impl Flags {
         if inputs.read_only {
             self.add("read-only", None);
         }
-        // A volume that names a group has said who may enter.
+        // A volume that names a group has already set the access.
         if let Some(group) = inputs.fs_group
             && !self.has("gid")
         {
@@ -334,7 +329,7 @@ fn try_out(bucket: &str, args: &[String]) -> std::result::Result<(), String> {
         let said: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
         format!("mount-s3 refuses a mount option: {}", said.join(" ").trim_start_matches("error: "))
     })?;
-    args.check_bucket().map_err(|error| format!("mount-s3 refuses a mount option: {error}"))
+    args.check().map_err(|error| format!("mount-s3 refuses a mount option: {error}"))
 }
 
 #[cfg(test)]

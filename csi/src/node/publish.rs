@@ -1,7 +1,7 @@
-//! What the kubelet asks for. Enters: NodePublishVolume as it came over the wire. Leaves: a request whose every field has been looked
-//! at, or an error that names the field and says what to write instead.
+//! The kubelet's publish request. Enters: NodePublishVolume as it arrived. Leaves: a request with every field checked, or an error that
+//! names the field and says what to write instead.
 //!
-//! Never here: a default of the driver's, a look at the disk.
+//! Never here: a default of the driver, access to the disk.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -38,12 +38,14 @@ pub struct PublishRequest {
     pub fs_group: Option<u32>,
     /// This target alone is read-only.
     pub read_only: bool,
-    /// Nobody may write to the volume.
+    /// The volume is read-only.
     pub volume_read_only: bool,
     /// No second target at a time.
     pub single_writer: bool,
-    /// Whose keys.
+    /// The source of the keys.
     pub authentication_source: AuthenticationSource,
+    /// Names of attributes that nobody reads, sorted.
+    pub unknown_attributes: Vec<String>,
     /// The Secret that the volume names.
     pub secrets: HashMap<String, String>,
 }
@@ -120,6 +122,12 @@ impl PublishRequest {
             let uid = workload_uid.clone();
             WorkloadRef { namespace, name, uid }
         });
+        let mut unknown_attributes: Vec<_> = context
+            .keys()
+            .filter(|key| !volume::is_known(key))
+            .map(|key| key.escape_debug().to_string())
+            .collect();
+        unknown_attributes.sort();
         let fs_group = match mount.volume_mount_group.as_str() {
             "" => None,
             group => Some(group.parse().map_err(|_| {
@@ -139,6 +147,7 @@ impl PublishRequest {
             volume_read_only,
             single_writer,
             authentication_source,
+            unknown_attributes,
             secrets,
         })
     }
@@ -230,6 +239,26 @@ mod tests {
         given.volume_context.insert(volume::CONTEXT_POD_NAME.into(), "web-0".into());
         let workload = WorkloadRef { namespace: "team".into(), name: "web-0".into(), uid: "uid-1".into() };
         assert_eq!(parse(given).unwrap().workload, Some(workload));
+    }
+
+    #[test]
+    fn attributes_that_nobody_reads_are_known_by_name_and_those_of_the_side_cars_left_alone() {
+        let mut given = call();
+        for key in [
+            volume::CONTEXT_POD_UID,
+            "csi.storage.k8s.io/ephemeral",
+            "csi.storage.k8s.io/serviceAccount.name",
+            "storage.kubernetes.io/csiProvisionerIdentity",
+            "dynamicProvisioning",
+            volume::AUTHENTICATION_SOURCE,
+            volume::LIMITS_MEMORY,
+        ] {
+            given.volume_context.insert(key.into(), String::new());
+        }
+        assert_eq!(parse(given.clone()).unwrap().unknown_attributes, Vec::<String>::new());
+        given.volume_context.insert("region".into(), "eu".into());
+        given.volume_context.insert("bucketname".into(), "b".into());
+        assert_eq!(parse(given).unwrap().unknown_attributes, ["bucketname", "region"]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! How full a volume is, and whether it answers. Enters: a mount point. Leaves: figures, or what is wrong with the mount.
+//! The usage of a volume, and whether it answers. Enters: a mount point. Leaves: figures, or the problem of the mount.
 //!
-//! A mount whose engine is gone or hangs may keep whoever asks it. So a thread of its own asks, for at most [`LIMIT`], and no second
-//! thread joins one that still waits.
+//! A mount with a dead or hanging engine may block its caller. A separate thread therefore makes the call, for at most [`LIMIT`], and no
+//! second thread starts while one still waits.
 //!
-//! Never here: a word on whether the path is a volume at all.
+//! Never here: a check whether the path is a volume at all.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -34,7 +34,7 @@ pub struct Usage {
 
 type Statfs = dyn Fn(&Path) -> io::Result<Usage> + Send + Sync;
 
-/// Who asks the mounts.
+/// Asks the mounts.
 #[derive(Clone)]
 pub struct Stats {
     statfs: Arc<Statfs>,
@@ -65,7 +65,7 @@ impl Stats {
     /// Asks the mount at this path.
     ///
     /// # Errors
-    /// What is wrong with the mount, as a sentence for who looks at the volume.
+    /// The problem of the mount, as a sentence for an administrator.
     pub async fn of(&self, path: &Path) -> Result<Usage, String> {
         let Some(asked) = Asked::claim(&self.asked, path) else {
             return Err(format!(
@@ -79,7 +79,7 @@ impl Stats {
         let thread = std::thread::Builder::new().name("statfs".into()).spawn(move || {
             let result = statfs(&at);
             drop(asked);
-            // Nobody waits any more: that is what the limit is for.
+            // The caller no longer waits: its limit has passed.
             drop(answer.send(result));
         });
         if let Err(error) = thread {

@@ -1,7 +1,7 @@
-//! Where the kubelet wants a volume. Enters: the path of a call and the kubelet's directory. Leaves: the path checked, and what it
-//! says of the workload and the volume.
+//! The kubelet's target for a volume. Enters: the path of a call and the kubelet's directory. Leaves: the checked path, and the workload
+//! and volume that it names.
 //!
-//! Never here: a look at the disk. A path is judged as it is written.
+//! Never here: access to the disk. The check uses only the text of the path.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
@@ -59,7 +59,7 @@ impl Target {
         Ok(Self { path: normal, of_pod: OfPod::read(&below), below: below_text })
     }
 
-    /// The workload's UID: what the kubelet says in the call, else the path. Who calls without either, as csi-sanity does, is known
+    /// The workload's UID, from the call or else from the path. A caller that gives neither, such as csi-sanity, is identified
     /// by the target itself.
     #[must_use]
     pub fn workload_uid(&self, said: Option<&str>) -> String {

@@ -1,4 +1,4 @@
-//! A driver on a socket of its own, and a mounter that writes down what it is asked.
+//! A driver on its own socket, and a mounter that records its requests.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use csi::proto::csi::identity_client::IdentityClient;
 use csi::proto::csi::node_client::NodeClient;
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
 use csi::proto::csi::{NodePublishVolumeRequest, VolumeCapability};
-use csi::server::{Endpoint, Health, Server};
+use csi::server::{Endpoint, Fault, Health, Server};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -138,7 +138,9 @@ impl Driver {
         let endpoint = Endpoint::Unix(directory.path().join("csi.sock"));
         let server = Server::bind(&endpoint).await.unwrap();
         let (stop, stopped) = watch::channel(false);
-        let serving = tokio::spawn(async move { server.serve(node, until(stopped)).await.unwrap() });
+        // Not there until a test makes it.
+        let device = directory.path().join("fuse");
+        let serving = tokio::spawn(async move { server.serve(node, &device, until(stopped)).await.unwrap() });
         let channel =
             tonic::transport::Endpoint::from_shared(endpoint.to_string()).unwrap().connect().await.unwrap();
         Self { mounter, directory, channel, stop, notices: Mutex::new(notices), serving: Some(serving) }
@@ -202,11 +204,11 @@ impl Driver {
     }
 
     /// Starts `/healthz` for as long as the test lasts.
-    pub(crate) async fn health(&self, device: &Path) -> SocketAddr {
+    pub(crate) async fn health(&self, device: &Path, fault: Fault) -> SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let endpoint = Endpoint::Unix(self.directory.path().join("csi.sock"));
-        let health = Health::new(&endpoint, device).unwrap();
+        let health = Health::new(&endpoint, device, fault).unwrap();
         tokio::spawn(async move { health.serve(listener, std::future::pending()).await.unwrap() });
         address
     }

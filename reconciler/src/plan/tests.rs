@@ -1,4 +1,4 @@
-//! One row of the table each: facts, and the effects that follow.
+//! One test per row of the table: facts, and the resulting effects.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -17,6 +17,7 @@ fn facts() -> Facts {
         workloads: BTreeMap::from([("w".to_owned(), workload("w", Phase::Pending))]),
         attachments: Vec::new(),
         pods: BTreeMap::new(),
+        refused: BTreeSet::new(),
     }
 }
 
@@ -45,6 +46,7 @@ fn pod(of: &str) -> MountpointPod {
         uid: format!("uid-{of}"),
         resource_version: "7".into(),
         phase: Phase::Running,
+        began: true,
         deleting: false,
         ours: true,
         release: Some(RELEASE.into()),
@@ -113,7 +115,8 @@ fn update(entries: &[(&str, Option<&[&str]>)], attempts: Option<u32>) -> Effect 
         .iter()
         .map(|(pod, now)| ((*pod).to_owned(), now.map(|now| now.iter().map(|uid| attached(uid)).collect())))
         .collect();
-    Effect::UpdateAttachment { at: version("a", "uid-a", "3"), entries, attempts }
+    let annotations = attempts.map(used_up).unwrap_or_default();
+    Effect::UpdateAttachment { at: version("a", "uid-a", "3"), entries, annotations }
 }
 
 /// Without what is only said.
@@ -237,7 +240,7 @@ fn of_two_attachments_that_name_a_workload_the_first_one_keeps_it() {
     facts.pods.insert("other".into(), pod("w"));
     let entries = BTreeMap::from([("other".to_owned(), Some(Vec::new()))]);
     let at = version("b", "uid-b", "3");
-    assert_eq!(effects(&facts), [Effect::UpdateAttachment { at, entries, attempts: None }]);
+    assert_eq!(effects(&facts), [Effect::UpdateAttachment { at, entries, annotations: BTreeMap::new() }]);
 }
 
 #[test]
@@ -268,7 +271,7 @@ fn all_who_shared_a_lost_pod_share_the_new_one() {
     facts.pods.clear();
     let own = name("w", 0);
     let ask = Effect::ConfirmPodEnded { pod: "mp".into() };
-    let moved = update(&[("mp", Some(&[])), (&own, Some(&["w", "w2"]))], None);
+    let moved = counted(&[("mp", Some(&[])), (&own, Some(&["w", "w2"]))], None, 1);
     assert_eq!(effects(&facts), [ask, create("w", 0), moved]);
     assert_eq!(notices(&facts).len(), 2);
 }
@@ -294,7 +297,7 @@ fn a_workload_that_runs_keeps_a_pod_that_is_leaving_and_one_that_waits_gets_anot
         facts.workloads.get_mut("w").unwrap().phase = Phase::Running;
         assert_eq!(effects(&facts), []);
         facts.workloads.get_mut("w").unwrap().phase = Phase::Pending;
-        let moved = update(&[("mp", Some(&[])), (&name("w", 0), Some(&["w"]))], None);
+        let moved = counted(&[("mp", Some(&[])), (&name("w", 0), Some(&["w"]))], None, 1);
         assert_eq!(effects(&facts), [create("w", 0), moved]);
     }
 }
@@ -316,7 +319,140 @@ fn a_pod_whose_maker_did_not_get_further_is_adopted() {
     assert_eq!(effects(&facts), [Effect::CreateAttachment(Box::new(new.clone()))]);
     // Also for a workload that runs: somebody deleted its attachment.
     facts.workloads.get_mut("w").unwrap().phase = Phase::Running;
-    assert_eq!(effects(&facts), [Effect::CreateAttachment(Box::new(new))]);
+    assert_eq!(effects(&facts), [unattached(&["w"]), Effect::CreateAttachment(Box::new(new))]);
+}
+
+#[test]
+fn workloads_that_run_without_their_attachment_are_attached_to_the_pod_that_serves_them() {
+    let mut facts = facts();
+    // Whom the pod was made for is gone; two who shared it run on. An upgrade came in between.
+    let shared = MountpointPod { named: false, used: false, release: Some("2.2.0".into()), ..pod("gone") };
+    facts.pods.insert("mp".into(), shared);
+    facts.workloads = ["w", "w2"].map(|uid| (uid.to_owned(), workload(uid, Phase::Running))).into();
+    let mut new = key("o", "").attachment("mp", attached("w"));
+    new.spec.mountpoint_pods.get_mut("mp").unwrap().push(attached("w2"));
+    assert_eq!(effects(&facts), [unattached(&["w", "w2"]), Effect::CreateAttachment(Box::new(new))]);
+    let said = notices(&facts);
+    assert_eq!(said.len(), 2);
+    assert!(said[0].reason == "AttachedAgain" && said[0].note.contains("mp"), "{said:?}");
+    // An attachment of theirs that is there takes them.
+    facts.attachments = vec![attachment("a", &[])];
+    assert_eq!(effects(&facts), [unattached(&["w", "w2"]), update(&[("mp", Some(&["w", "w2"]))], None)]);
+}
+
+#[test]
+fn a_workload_that_runs_is_release_1s_unless_one_pod_alone_may_serve_it() {
+    let free = MountpointPod { named: false, used: false, ..pod("gone") };
+    let edits: [fn(&mut MountpointPod); 5] = [
+        |pod| pod.named = true,
+        |pod| pod.needs_unmount = true,
+        |pod| pod.deleting = true,
+        |pod| pod.ours = false,
+        |pod| pod.volume = Some("other".into()),
+    ];
+    let mut facts = facts();
+    facts.workloads.get_mut("w").unwrap().phase = Phase::Running;
+    for edit in edits {
+        let mut pod = free.clone();
+        edit(&mut pod);
+        facts.pods = BTreeMap::from([("mp".to_owned(), pod)]);
+        assert!(!effects(&facts).iter().any(|it| matches!(it, Effect::CreateAttachment(_))));
+    }
+    // Which of two, nobody can say.
+    facts.pods = [("mp", "gone"), ("mp2", "gone2")]
+        .map(|(name, of)| (name.to_owned(), MountpointPod { named: false, ..pod(of) }))
+        .into();
+    assert!(!effects(&facts).iter().any(|it| matches!(it, Effect::CreateAttachment(_))));
+    // It was made for a workload with other options.
+    let mut other = workload("other", Phase::Running);
+    other.wants.as_mut().unwrap().key = key("p", "");
+    facts.workloads.insert("other".into(), other);
+    facts.pods =
+        BTreeMap::from([("mp".to_owned(), MountpointPod { named: false, used: false, ..pod("other") })]);
+    let new = key("p", "").attachment("mp", attached("other"));
+    assert_eq!(effects(&facts), [unattached(&["other"]), Effect::CreateAttachment(Box::new(new))]);
+}
+
+/// `w` waits for a pod that the kubelet rejected.
+fn rejected(seconds_ago: i64, count: u32) -> Facts {
+    let mut facts = served();
+    let own = name("w", 0);
+    facts.attachments = vec![attachment("a", &[(&own, &["w"])])];
+    if count > 0 {
+        let last = facts.now - SignedDuration::from_secs(seconds_ago);
+        let text = format!("{count} {last}");
+        facts.attachments[0].metadata.annotations = Some(BTreeMap::from([(REPLACED.to_owned(), text)]));
+    }
+    let pod = MountpointPod {
+        phase: Phase::Failed,
+        began: false,
+        trouble: Some("Evicted: The node had condition: [DiskPressure].".into()),
+        ..pod("w")
+    };
+    facts.pods = BTreeMap::from([(own, pod)]);
+    facts
+}
+
+#[test]
+fn a_pod_that_is_rejected_again_and_again_is_replaced_with_growing_pauses_and_the_attachment_counts() {
+    let (first, second) = (name("w", 0), name("w", 1));
+    let moved = |count| counted(&[(&first, Some(&[])), (&second, Some(&["w"]))], Some(1), count);
+    assert_eq!(effects(&rejected(0, 0)), [create("w", 1), moved(1)]);
+    for (count, pause) in [(1, 10), (2, 20), (5, 160), (6, 300), (7, 300), (100, 300)] {
+        let early = plan(&rejected(pause - 3, count));
+        assert_eq!(
+            (early.effects, early.look_again_in),
+            (Vec::new(), Some(Duration::from_secs(3))),
+            "{count}"
+        );
+        assert_eq!(effects(&rejected(pause, count)), [create("w", 1), moved(count + 1)], "{count}");
+    }
+    assert_eq!(effects(&rejected(600, 9)), [create("w", 1), moved(1)], "ten quiet minutes end a row");
+    // Also where the workload runs: its pod was evicted, and now none begins.
+    let mut facts = rejected(1, 3);
+    facts.workloads.get_mut("w").unwrap().phase = Phase::Running;
+    assert_eq!(effects(&facts), []);
+    let said = notices(&rejected(10, 1));
+    assert_eq!(said[0].reason, NOT_SERVING);
+    assert!(said[0].note.contains("DiskPressure") && !said[0].note.contains("mp-"), "{said:?}");
+}
+
+#[test]
+fn neither_a_pod_that_served_nor_a_new_workload_nor_a_detach_waits_for_the_pause() {
+    let mut facts = rejected(1, 6);
+    facts.workloads.insert("w2".into(), workload("w2", Phase::Pending));
+    assert_eq!(effects(&facts), [create("w2", 0), update(&[(&name("w2", 0), Some(&["w2"]))], None)]);
+    facts.workloads.insert("w2".into(), workload("w2", Phase::Succeeded));
+    let own = name("w", 0);
+    facts.attachments[0].spec.mountpoint_pods.get_mut(&own).unwrap().push(attached("w2"));
+    assert_eq!(effects(&facts), [update(&[(&own, Some(&["w"]))], None)]);
+    let mut served = rejected(1, 6);
+    served.workloads.get_mut("w").unwrap().phase = Phase::Running;
+    served.pods.get_mut(&own).unwrap().began = true;
+    assert!(effects(&served).contains(&create("w", 1)));
+}
+
+#[test]
+fn what_the_api_server_refuses_is_planned_without() {
+    let mut facts = served();
+    facts.workloads.insert("w2".into(), workload("w2", Phase::Pending));
+    facts.workloads.get_mut("w2").unwrap().wants.as_mut().unwrap().key = key("p", "");
+    facts.workloads.get_mut("w").unwrap().phase = Phase::Succeeded;
+    assert!(effects(&facts).contains(&create("w2", 0)));
+    facts.refused.insert(name("w2", 0));
+    assert_eq!(effects(&facts), [update(&[("mp", Some(&[]))], None)]);
+}
+
+fn counted(entries: &[(&str, Option<&[&str]>)], attempts: Option<u32>, count: u32) -> Effect {
+    let Effect::UpdateAttachment { at, entries, mut annotations } = update(entries, attempts) else {
+        unreachable!("update() makes an update")
+    };
+    annotations.insert(REPLACED.to_owned(), format!("{count} {}", facts_now()));
+    Effect::UpdateAttachment { at, entries, annotations }
+}
+
+fn unattached(uids: &[&str]) -> Effect {
+    Effect::ConfirmUnattached { uids: uids.iter().map(|&uid| uid.to_owned()).collect() }
 }
 
 #[test]

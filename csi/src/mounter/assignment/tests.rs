@@ -1,4 +1,4 @@
-//! Decisions on pictures made by hand, then both watches against an API server in memory.
+//! Decisions on hand-written pictures, then both watches against an API server in memory.
 
 use std::time::Duration;
 
@@ -113,6 +113,11 @@ fn each_state_of_a_mountpoint_pod_has_its_own_answer() {
         ("mp-failed", MountpointPod { why: Some("Evicted: disk".into()), ..pod("Failed") }),
         ("mp-ended", pod("Succeeded")),
         ("mp-marked", MountpointPod { needs_unmount: true, ..pod("Running") }),
+        (
+            "mp-crashing",
+            MountpointPod { waits: Some("CrashLoopBackOff: back-off 10s".into()), ..pod("Running") },
+        ),
+        ("mp-pulling", MountpointPod { waits: Some("ImagePullBackOff: no image".into()), ..pod("Pending") }),
         ("mp-leaving", MountpointPod { leaving: true, ..pod("Pending") }),
     ]);
     let ask = |name| running(&view, name, "mount-s3");
@@ -124,6 +129,10 @@ fn each_state_of_a_mountpoint_pod_has_its_own_answer() {
     assert!(pending.to_string().contains("kubectl -n mount-s3 describe pod mp-pending"), "{pending}");
     let failed = fails(ask("mp-failed")).to_string();
     assert!(failed.contains("Evicted: disk") && failed.contains("logs mp-failed"), "{failed}");
+    for (name, why) in [("mp-crashing", "CrashLoopBackOff"), ("mp-pulling", "no image")] {
+        let error = fails(ask(name)).to_string();
+        assert!(error.contains(why) && error.contains("does not run"), "{error}");
+    }
     assert!(fails(ask("mp-ended")).to_string().contains("succeeded"));
     assert!(fails(ask("mp-marked")).to_string().contains("leaving"));
     assert_eq!(fails(ask("mp-leaving")).kind, ErrorKind::Unavailable);
@@ -148,6 +157,16 @@ fn a_pods_reason_is_its_containers_before_its_conditions() {
     let pulling =
         of(json!({"phase": "Pending", "conditions": [unschedulable], "containerStatuses": waiting}));
     assert_eq!(pulling.why.as_deref(), Some("ImagePullBackOff: no image"));
+    assert_eq!((pulling.waits, pending.waits), (pulling.why, None));
+    let crashing = json!([{"name": "mountpoint", "image": "", "imageID": "", "ready": false, "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]);
+    let crashing = of(json!({"phase": "Running", "containerStatuses": crashing}));
+    let said = "CrashLoopBackOff; it ended last with OOMKilled: exit code 137";
+    assert_eq!(crashing.waits.as_deref(), Some(said));
+    let begins = json!([{"name": "mountpoint", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"waiting": {"reason": "ContainerCreating"}}}]);
+    assert_eq!(of(json!({"phase": "Pending", "containerStatuses": begins})).waits, None);
     assert_eq!(of(json!({"phase": "Failed", "reason": "Evicted"})).why.as_deref(), Some("Evicted"));
     assert_eq!(of(json!({"phase": "Running"})).why, None);
 }

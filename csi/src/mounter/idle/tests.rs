@@ -1,4 +1,4 @@
-//! What is due, by hand; then real mounts of a tmpfs in a namespace of its own.
+//! Due sources from hand-written pictures; then real mounts of a tmpfs in a separate namespace.
 
 use std::path::Path;
 
@@ -44,7 +44,8 @@ fn home() -> Home {
     for dir in [&source, &target, comm.directory()] {
         std::fs::create_dir_all(dir).unwrap();
     }
-    CommFiles::open(&comm).unwrap().credentials().unwrap().note_source("mp-1").unwrap();
+    CommFiles::open(&comm).unwrap().credentials().unwrap();
+    Notes::of(&kubelet).remember("mp-1", "uid-1").unwrap();
     rustix::mount::mount("tmpfs", &source, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
     sys::bind(&source, &target, false).unwrap();
     Home { kubelet, source, target, comm, _folder: folder }
@@ -52,7 +53,8 @@ fn home() -> Home {
 
 fn unmounting(home: &Home, within: Duration) -> Unmounting {
     let (source, kubelet) = (home.source.clone(), home.kubelet.clone());
-    Unmounting { source, kubelet, within, probes: Probes::default() }
+    let notes = Notes::of(&kubelet);
+    Unmounting { source, kubelet, notes, within, probes: Probes::default() }
 }
 
 fn is_mounted(point: &Path) -> bool {
@@ -65,7 +67,7 @@ fn a_source_is_unmounted_when_its_last_target_is_gone_and_nothing_is_left() {
         let home = home();
         runtime().block_on(async {
             let unmounting = unmounting(&home, Duration::from_secs(60));
-            // The pod's UID is found by the note in its directory.
+            // The pod's UID is found by the driver's note.
             let unmount = unmounting.run("mp-1", None);
             let workload = async {
                 tokio::task::yield_now().await;
@@ -77,6 +79,7 @@ fn a_source_is_unmounted_when_its_last_target_is_gone_and_nothing_is_left() {
             unmounted.unwrap();
         });
         assert!(!is_mounted(&home.source) && !home.source.exists() && !home.comm.credentials().exists());
+        assert_eq!(Notes::of(&home.kubelet).uid("mp-1"), None);
     });
 }
 
@@ -113,6 +116,7 @@ fn a_mark_and_a_pod_that_is_gone_each_end_their_source() {
             let (tell, pods_seen) = watch::channel(pods(&[("mp-1", false), ("mp-serving", false)], false));
             let idle = Idle {
                 kubelet: home.kubelet.clone(),
+                notes: Notes::of(&home.kubelet),
                 unused_within: Duration::from_secs(60),
                 sweep_every: Duration::from_secs(3600),
                 pods: pods_seen,

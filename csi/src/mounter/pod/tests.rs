@@ -4,7 +4,7 @@ use super::*;
 use crate::mounter::mountinfo::Changes;
 use crate::mounter::testing::api::{Server, attachment, mountpoint_pod};
 use crate::mounter::testing::engine::MountpointPod;
-use crate::mounter::testing::{dirs, fuse, isolated, runtime};
+use crate::mounter::testing::{dirs, fuse, isolated, processes, runtime};
 
 const NODE: &str = "worker-1";
 const LONG: Duration = Duration::from_secs(60);
@@ -47,6 +47,7 @@ impl Home {
             bucket: "bucket".into(),
             args: vec!["--allow-delete".into(), "--read-only".into()],
             env: vec![("AWS_REGION".into(), "r".into()), ("AWS_PROFILE".into(), "not this".into())],
+            unusable: None,
             credentials: Some(Credentials {
                 access_key_id: key.into(),
                 secret_access_key: "canary".into(),
@@ -67,7 +68,8 @@ impl Home {
 }
 
 fn mounter(server: &Server, kubelet: &Path) -> PodMounter {
-    let config = Config { kubelet: kubelet.to_owned(), sweep_every: LONG, ..Config::new(NODE) };
+    let processes = processes(&kubelet.join("proc"), &["pod-uid", "pod-uid-2"]);
+    let config = Config { kubelet: kubelet.to_owned(), sweep_every: LONG, processes, ..Config::new(NODE) };
     PodMounter::new(server.client(), config).unwrap()
 }
 
@@ -180,6 +182,26 @@ fn a_dead_engine_is_replaced_and_its_targets_are_bound_again() {
 }
 
 #[test]
+fn options_that_were_edited_badly_stop_no_refresh_and_no_bind_but_the_next_mount() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let edited = |workload, key| MountRequest {
+                unusable: Some("mount option 'alow-delete' is unknown".into()),
+                ..home.request(workload, key)
+            };
+            home.mounter.mount(edited("w1", "key-2")).await.unwrap();
+            assert!(home.keys().contains("key-2"));
+            home.pod.kill_engine();
+            let error = home.mounter.mount(edited("w1", "key-2")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains("alow-delete"), "{error}");
+            home.mounter.mount(home.request("w1", "key-2")).await.unwrap();
+        });
+    });
+}
+
+#[test]
 fn a_failed_mount_leaves_nothing_and_says_what_the_engine_said() {
     isolated(|| {
         at_home(async |home| {
@@ -228,6 +250,32 @@ fn a_driver_started_anew_without_the_api_server_refreshes_and_unmounts() {
 }
 
 #[test]
+fn keys_go_to_no_workload_that_says_it_is_the_mountpoint_pod() {
+    isolated(|| {
+        at_home(async |home| {
+            // A root workload with an emptyDir of the name `comm`, before and after the mount.
+            let theirs = Comm::on_host(&home.kubelet, "a-workload");
+            std::fs::create_dir_all(theirs.credentials()).unwrap();
+            std::fs::write(theirs.credentials().join("source"), "mp-1").unwrap();
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let gone = Server::start();
+            gone.attachments().hide(true);
+            gone.pods().hide(true);
+            let anew = mounter(&gone, &home.kubelet);
+            anew.mount(home.request("w1", "key-2")).await.unwrap();
+            assert!(home.keys().contains("key-2"));
+            let planted = std::fs::read_dir(theirs.credentials()).unwrap().flatten();
+            assert_eq!(planted.map(|it| it.file_name()).collect::<Vec<_>>(), ["source"], "no key came there");
+            // Without the driver's own note nobody is believed.
+            Notes::of(&home.kubelet).forget("mp-1").unwrap();
+            let error = anew.mount(home.request("w1", "key-3")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+            assert_eq!(std::fs::read_dir(theirs.credentials()).unwrap().count(), 1);
+        });
+    });
+}
+
+#[test]
 fn a_target_of_another_source_is_bound_to_the_workloads_own() {
     isolated(|| {
         at_home(async |home| {
@@ -240,10 +288,49 @@ fn a_target_of_another_source_is_bound_to_the_workloads_own() {
                 tokio::task::yield_now().await;
                 known = home.mounter.node.assignments.known("pv-1", "w1");
             }
+            // While the new one is not served, the old one is there.
+            second.refuse(Some("the store is down"));
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap_err();
+            assert_eq!(mounted(&home.target("w1")).unwrap().device, mounted(&home.source()).unwrap().device);
+            std::fs::metadata(home.target("w1")).unwrap();
+            second.refuse(None);
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            assert_eq!(second.messages().len(), 1);
+            assert_eq!(second.messages().len(), 2);
+            assert_eq!(Mounts::read().unwrap().layers(&home.target("w1")), 1);
             let source = mounted(&comm::source(&home.kubelet, "mp-2")).unwrap();
             assert_eq!(mounted(&home.target("w1")).unwrap().device, source.device);
+        });
+    });
+}
+
+#[test]
+fn a_target_stays_is_covered_or_makes_room() {
+    let dead = || Health::Dead(String::new());
+    for (health, moved, layers, expected) in [
+        (Health::Alive, false, 1, Over::Nothing),
+        (Health::Alive, true, 1, Over::Another),
+        (Health::Hung, false, 1, Over::Nothing),
+        (Health::Hung, true, 1, Over::Another),
+        (dead(), false, 1, Over::Dead),
+        (dead(), true, LAYERS_MAX - 1, Over::Dead),
+        (dead(), false, LAYERS_MAX, Over::Another),
+    ] {
+        assert_eq!(over(&health, moved, layers), expected, "{health:?}, {moved}, {layers}");
+    }
+}
+
+#[test]
+fn a_reader_s_target_that_a_crash_left_writable_is_made_read_only() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            assert!(!mounted(&home.target("w1")).unwrap().read_only);
+            home.mounter
+                .mount(MountRequest { read_only: true, ..home.request("w1", "key-1") })
+                .await
+                .unwrap();
+            assert!(mounted(&home.target("w1")).unwrap().read_only);
+            assert!(!mounted(&home.source()).unwrap().read_only, "its source serves writers");
         });
     });
 }

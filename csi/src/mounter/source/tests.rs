@@ -1,9 +1,10 @@
 //! Hand-overs of real FUSE devices to mounters that answer, close or die.
 
 use std::fs::File;
+use std::thread;
 
 use super::*;
-use crate::mounter::testing::{dirs, fuse, isolated, runtime};
+use crate::mounter::testing::{dirs, fuse, isolated, processes, runtime};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -26,7 +27,7 @@ fn mounter(comm: &Comm, then: impl FnOnce(UnixStream, OwnedFd) + Send + 'static)
     })
 }
 
-/// Opens a source, hands it over to this mounter, and says what came of it with the source still held.
+/// Makes a source through this mounter, and says what came of it. While the mounter has not answered, nothing is seen of it.
 fn handed_over(
     then: impl FnOnce(UnixStream, OwnedFd, PathBuf) + Send + 'static,
 ) -> Option<(Result<()>, PathBuf)> {
@@ -35,19 +36,30 @@ fn handed_over(
     let source = directory.join("mnt/mp-1");
     let outcome = runtime().block_on(async {
         let comm = Comm::at(comm);
-        let err = comm.error();
-        let mounter = mounter(&comm, move |stream, device| then(stream, device, err));
-        let (mount, device) = SourceMount::open(&source, false).unwrap();
-        let outcome = mount.hand_over(&comm, message(), device, &Probes::default(), soon()).await;
+        let (err, unseen) = (comm.error(), source.clone());
+        let mounter = mounter(&comm, move |stream, device| {
+            assert!(!is_mounted(&unseen), "nobody serves it yet");
+            then(stream, device, err);
+        });
+        let processes = processes(&directory.join("proc"), &["pod-uid"]);
+        let peer = Peer { uid: "pod-uid", processes: &processes };
+        let made = SourceMount::make(&source, false, &comm, &peer, message(), soon()).await;
         mounter.join().unwrap();
-        assert!(Mounts::read().unwrap().at(&source).is_some_and(|it| it.is_bucket() && !it.read_only));
+        assert_eq!(is_mounted(&source), made.is_ok());
         assert_eq!(devices_of_this_process(), 0);
-        drop(mount);
-        outcome
+        made.map(|mount| {
+            let mounts = Mounts::read().unwrap();
+            assert!(mounts.at(&source).is_some_and(|it| it.is_bucket() && !it.read_only));
+            drop(mount);
+        })
     });
-    assert!(Mounts::read().unwrap().at(&source).is_none(), "what is not kept is unmounted");
+    assert!(!is_mounted(&source), "what is not kept is unmounted");
     assert!(!source.exists(), "and its directory removed");
     Some((outcome, source))
+}
+
+fn is_mounted(source: &Path) -> bool {
+    Mounts::read().unwrap().at(source).is_some()
 }
 
 fn devices_of_this_process() -> usize {
@@ -103,6 +115,43 @@ fn a_mounter_that_dies_without_a_word_is_an_error_of_the_moment() {
     });
 }
 
+type Way = fn(&Path, &OwnedFd, bool) -> Result<Unserved>;
+
+/// Goal: the way of older kernels does the same, but that the mount is seen early.
+#[test]
+fn a_mount_in_its_place_or_out_of_sight_has_the_same_flags_and_goes_with_its_holder() {
+    isolated(|| {
+        let ([directory], _folder) = dirs();
+        if fuse().is_none() {
+            return;
+        }
+        let ways: [Way; 2] = [Unserved::mount, Unserved::place];
+        for (way, mount) in ways.into_iter().enumerate() {
+            for read_only in [true, false] {
+                let source = directory.join(format!("mnt/mp-{way}-{read_only}"));
+                let device = sys::open_device().unwrap();
+                let unserved = mount(&source, &device, read_only).unwrap();
+                assert_eq!(matches!(unserved, Unserved::Placed(_)), way == 1);
+                assert_eq!(is_mounted(&source), way == 1, "out of sight or not");
+                let shown = unserved.show(&source).unwrap();
+                let line = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+                let line =
+                    line.lines().find(|line| line.contains(source.to_str().unwrap())).unwrap().to_owned();
+                for word in
+                    ["nosuid", "nodev", "noatime", "fuse mountpoint-s3", "default_permissions", "allow_other"]
+                {
+                    assert!(line.contains(word), "{word}: {line}");
+                }
+                let (mount, file_system) = line.split_once(" - ").unwrap();
+                let is = |text: &str| text.split([' ', ',']).any(|it| it == "ro");
+                assert_eq!((is(mount), is(file_system)), (read_only, read_only), "{line}");
+                drop(shown);
+                assert!(!source.exists());
+            }
+        }
+    });
+}
+
 #[test]
 fn a_kept_mount_stays_and_a_dead_one_is_taken_away_when_it_is_looked_at() {
     isolated(|| {
@@ -111,33 +160,57 @@ fn a_kept_mount_stays_and_a_dead_one_is_taken_away_when_it_is_looked_at() {
             return;
         }
         let source = directory.join("mp-1");
-        let (mount, device) = SourceMount::open(&source, true).unwrap();
-        mount.keep();
+        let device = sys::open_device().unwrap();
+        Unserved::mount(&source, &device, true).unwrap().show(&source).unwrap().keep();
         assert!(Mounts::read().unwrap().at(&source).unwrap().read_only);
         drop(device);
         let served = runtime().block_on(is_served(&source, &Probes::default()));
         assert!(!served.unwrap());
-        assert!(Mounts::read().unwrap().at(&source).is_none());
+        assert!(!is_mounted(&source));
         assert!(source.is_dir(), "the directory was there, and is used again");
         assert!(!runtime().block_on(is_served(&source, &Probes::default())).unwrap());
     });
 }
 
 #[test]
-fn a_mounter_that_never_listens_ends_the_wait_at_the_deadline() {
+fn a_process_of_another_pod_that_listens_in_the_mounters_place_gets_nothing() {
+    isolated(|| {
+        let ([directory, comm], _folder) = dirs();
+        if fuse().is_none() {
+            return;
+        }
+        let comm = Comm::at(comm);
+        let listener = message::listen(&comm.socket()).unwrap();
+        let thief = thread::spawn(move || message::receive(&listener.accept().unwrap().0, LONG));
+        let source = directory.join("mnt/mp-1");
+        runtime().block_on(async {
+            let processes = processes(&directory.join("proc"), &["another-pod"]);
+            let peer = Peer { uid: "pod-uid", processes: &processes };
+            let error = SourceMount::make(&source, false, &comm, &peer, message(), soon()).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+            assert!(error.to_string().contains("somebody else took the socket's place"), "{error}");
+        });
+        let error = thief.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("0 descriptors"), "neither a device nor a word: {error}");
+    });
+}
+
+#[tokio::test]
+async fn a_mounter_that_never_listens_ends_the_wait_at_the_deadline() {
     let ([comm], _folder) = dirs();
     let comm = Comm::at(comm);
-    let error = dial(&comm.socket(), Instant::now() + Duration::from_millis(30)).unwrap_err();
+    let files = CommFiles::open(&comm).unwrap();
+    let error = dial(&files, Instant::now() + Duration::from_millis(30)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
     assert!(error.to_string().contains("does not listen"), "{error}");
     // A socket that a container left behind when it was restarted.
     drop(message::listen(&comm.socket()).unwrap());
-    let error = dial(&comm.socket(), Instant::now() + Duration::from_millis(30)).unwrap_err();
+    let error = dial(&files, Instant::now() + Duration::from_millis(30)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
     std::fs::remove_file(comm.socket()).unwrap();
     File::create(comm.directory().join("later")).unwrap();
     let socket = comm.socket();
     let later = thread::spawn(move || message::listen(&socket).unwrap());
-    dial(&comm.socket(), soon()).unwrap();
+    dial(&files, soon()).await.unwrap();
     drop(later.join().unwrap());
 }

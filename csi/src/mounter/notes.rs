@@ -1,0 +1,129 @@
+//! A node's notes on its Mountpoint Pods: the UID of each pod with a mounted source. A restarted driver finds the comm directory of a
+//! source by this UID, without the API server. Enters: names and UIDs from the API server. Leaves: the same names and UIDs.
+//!
+//! The files are in the driver's own directory on the node, which no pod can write to. A workload could plant a note in a pod's volume,
+//! and the next refresh would bring it the keys of another pod.
+//!
+//! Never here: a key, a path that a pod can reach.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::contract::comm;
+
+/// The notes of this node.
+#[derive(Clone, Debug)]
+pub struct Notes(PathBuf);
+
+impl Notes {
+    /// Those of the driver beneath this kubelet's directory.
+    #[must_use]
+    pub fn of(kubelet: &Path) -> Self {
+        Self(comm::plugin_directory(kubelet).join("pods"))
+    }
+
+    /// Remembers a Mountpoint Pod, whole or not at all.
+    ///
+    /// # Errors
+    /// What the file system says; a name that is no file name.
+    pub fn remember(&self, mountpoint_pod: &str, uid: &str) -> io::Result<()> {
+        let path = self.file(mountpoint_pod)?;
+        if self.uid(mountpoint_pod).as_deref() == Some(uid) {
+            return Ok(());
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        // A pod's name has no leading dot.
+        let temporary = self.0.join(format!(".{mountpoint_pod}.new"));
+        let mut file = File::create(&temporary)?;
+        file.write_all(uid.as_bytes())?;
+        std::fs::rename(&temporary, path)
+    }
+
+    /// The UID of a Mountpoint Pod that is remembered.
+    #[must_use]
+    pub fn uid(&self, mountpoint_pod: &str) -> Option<String> {
+        let uid = std::fs::read_to_string(self.file(mountpoint_pod).ok()?).ok()?;
+        is_name(&uid).then_some(uid)
+    }
+
+    /// Forgets a Mountpoint Pod; no error if it was not remembered.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn forget(&self, mountpoint_pod: &str) -> io::Result<()> {
+        match std::fs::remove_file(self.file(mountpoint_pod)?) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets all but those that are needed: a driver may have ended between a note and its mount.
+    pub fn keep(&self, needed: impl Fn(&str) -> bool) {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
+            if !needed(&name)
+                && let Err(error) = std::fs::remove_file(self.0.join(&name))
+            {
+                tracing::warn!("forgetting Mountpoint Pod {name}: {error}");
+            }
+        }
+    }
+
+    fn file(&self, mountpoint_pod: &str) -> io::Result<PathBuf> {
+        if is_name(mountpoint_pod) {
+            return Ok(self.0.join(mountpoint_pod));
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{mountpoint_pod:?} is no pod's name")))
+    }
+}
+
+/// What Kubernetes allows in names and UIDs, so nothing that leads elsewhere.
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_is_remembered_until_it_is_forgotten() {
+        let kubelet = tempfile::tempdir().unwrap();
+        let notes = Notes::of(kubelet.path());
+        assert_eq!(notes.uid("mp-1"), None);
+        notes.remember("mp-1", "uid-1").unwrap();
+        notes.remember("mp-1", "uid-2").unwrap();
+        notes.remember("mp-2", "uid-3").unwrap();
+        assert_eq!(Notes::of(kubelet.path()).uid("mp-1").as_deref(), Some("uid-2"));
+        notes.forget("mp-1").unwrap();
+        notes.forget("mp-1").unwrap();
+        assert_eq!(notes.uid("mp-1"), None);
+        std::fs::write(notes.0.join(".mp-3.new"), "half").unwrap();
+        notes.remember("mp-4", "uid-4").unwrap();
+        notes.keep(|name| name == "mp-2");
+        assert_eq!(std::fs::read_dir(&notes.0).unwrap().count(), 1);
+        assert_eq!(notes.uid("mp-2").as_deref(), Some("uid-3"));
+        assert_eq!(notes.0.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn neither_a_name_nor_a_uid_leads_elsewhere() {
+        let kubelet = tempfile::tempdir().unwrap();
+        let notes = Notes::of(kubelet.path());
+        for name in ["", ".", "..", "../x", "a/b", ".mp"] {
+            assert_eq!(
+                notes.remember(name, "uid").unwrap_err().kind(),
+                io::ErrorKind::InvalidInput,
+                "{name}"
+            );
+            assert_eq!(notes.uid(name), None);
+        }
+        notes.remember("mp-1", "../../../etc").unwrap();
+        assert_eq!(notes.uid("mp-1"), None);
+    }
+}
