@@ -1,4 +1,4 @@
-//! The command line: words in, peers and sizes out. Nothing is measured here.
+//! The command line: arguments in, peers and sizes out. This file measures nothing.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,17 +22,17 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Measure file systems side by side, in interleaved rounds
     Run(Box<RunArgs>),
-    /// The same with the program fio and the jobs that AWS's mount-s3 is published with
+    /// Measure with the program fio and the jobs of the published benchmark of AWS's mount-s3
     Fio(Box<FioArgs>),
     /// Run every workload once, tiny and with every byte checked; fails if mount-s3 can't do one
     Smoke {
-        /// Our mount-s3; without, the one that stands beside this program
+        /// The mount-s3 to test; without this flag, the one beside this program
         #[arg(long, value_name = "PROGRAM")]
         mount: Option<PathBuf>,
     },
-    /// Show what moved between two runs, against their spread
+    /// Show the figures that changed between two runs by more than their spread
     Compare { before: PathBuf, after: PathBuf },
-    /// Show a run that was kept: its table, or with --html a page of it
+    /// Show a saved run: its table, or with --html a page
     Report {
         report: PathBuf,
         /// Write one page with charts here, which a browser shows without a network
@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Workloads,
     /// Say how to get the peers
     Peers,
-    /// Serve S3 on loopback and nothing else; prints its address, with --tls that for TLS on a second line
+    /// Only serve S3 on loopback; prints its address, and with --tls the address for TLS on a second line
     Serve {
         /// Port on 127.0.0.1; 0 takes a free one
         #[arg(long, default_value_t = 0)]
@@ -51,11 +51,11 @@ pub(crate) enum Command {
         /// Run on this processor only
         #[arg(long)]
         cpu: Option<usize>,
-        /// Serve TLS 1.3 too, on a port of its own; the certificate to trust is written to this file
+        /// Also serve TLS 1.3, on a second port; writes the certificate to trust to this file
         #[arg(long, value_name = "CA_FILE")]
         tls: Option<PathBuf>,
     },
-    /// Receive one object and throw it away (the floor of reading)
+    /// Receive one object and drop it (the floor of reading)
     #[command(hide = true)]
     Receive {
         server: SocketAddr,
@@ -64,7 +64,7 @@ pub(crate) enum Command {
         #[arg(long)]
         ca: Option<PathBuf>,
     },
-    /// Read a file that is in memory (the floor of reading what is cached)
+    /// Read a file in memory (the floor of cached reads)
     #[command(hide = true)]
     PageCache { bytes: u64 },
     /// Copy memory (the floor of moving bytes)
@@ -73,14 +73,14 @@ pub(crate) enum Command {
     /// Read pages of a mapped file
     #[command(hide = true)]
     MappedReads { file: PathBuf, random_ms: u64 },
-    /// Serve files out of memory (the floor of FUSE)
+    /// Serve files from memory (the floor of FUSE)
     #[command(hide = true)]
     NullFs { transport: Transport, dir: PathBuf, size: u64 },
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Only this workload; may be given several times
+    /// Run only this workload; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) workload: Vec<String>,
     #[command(flatten)]
@@ -105,29 +105,29 @@ pub(crate) struct RunArgs {
     /// Small files created
     #[arg(long, default_value_t = 50)]
     created: u64,
-    /// How long random reads go on
+    /// Duration of random reads
     #[arg(long, default_value_t = 5)]
     random_s: u64,
-    /// Check every byte that is read, not a sample
+    /// Check every byte read, not a sample
     #[arg(long)]
     check_all: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct FioArgs {
-    /// Only this job; may be given several times
+    /// Run only this job; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) job: Vec<String>,
     #[command(flatten)]
     pub(crate) peers: PeerArgs,
     #[command(flatten)]
     pub(crate) rounds: RoundArgs,
-    /// How long a job goes on
+    /// Duration of a job
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=120))]
     runtime_s: u64,
 }
 
-/// Whom to measure.
+/// The file systems to measure.
 #[derive(Debug, Args)]
 pub(crate) struct PeerArgs {
     /// Our mount-s3, or any program that takes the same flags
@@ -142,7 +142,7 @@ pub(crate) struct PeerArgs {
     /// Debian's rclone
     #[arg(long)]
     rclone: bool,
-    /// geesefs, from the path if no program is named
+    /// geesefs; without PROGRAM, the one in PATH
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "geesefs")]
     geesefs: Option<PathBuf>,
     /// AWS's engine: the program that bench/aws builds

@@ -1,4 +1,4 @@
-//! What moved between two runs, against the spread of each.
+//! The differences between two runs, against the spread of each.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! What nobody gets below, each measured by a process of its own beside the peers: a receive loop, the page cache, a copy in
-//! memory. Nothing of a file system is in here; the null file systems are in `null_fs`.
+//! Lower limits of any file system, each measured by a separate process beside the peers: a receive loop, the page cache, a copy in
+//! memory. This file contains no file system; the null file systems are in `null_fs`.
 
 use std::fs::File;
 use std::io::{Read, Write};

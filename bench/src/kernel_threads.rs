@@ -1,5 +1,5 @@
-//! CPU of the kernel's own threads (`kworker`, `ksoftirqd` and the like): two looks at all of them come in, the seconds in
-//! between go out. Whose work they did nobody can tell, and nothing here guesses.
+//! CPU time of the kernel's own threads (`kworker`, `ksoftirqd` and the like). Enters: two samples of all of them. Leaves: the CPU
+//! seconds in between. The kernel does not show for which process they worked, and this file does not guess.
 
 use std::collections::HashMap;
 use std::fs;
@@ -69,7 +69,7 @@ fn ticks_per_s() -> u64 {
     rustix::param::clock_ticks_per_second()
 }
 
-/// How long a task ran, in nanoseconds: the scheduler's own figure. A kernel that keeps none says 0, also of us who run.
+/// How long a task ran, in nanoseconds: the scheduler's own figure. A kernel without this figure reports 0, even for the running process.
 fn schedstat(pid: &str) -> Option<u64> {
     fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split(' ').next()?.parse().ok()
 }

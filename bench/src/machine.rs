@@ -1,4 +1,4 @@
-//! On what, and with what, a run was made.
+//! The machine, the build and the settings of a run.
 
 use std::fs;
 use std::process::Command;
@@ -17,7 +17,7 @@ pub(crate) struct Machine {
     pub(crate) load: f64,
     /// Commit of the working directory.
     pub(crate) commit: String,
-    /// Who ran it: only root may raise a mount's read-ahead and make control groups where none is delegated.
+    /// The user: only root may raise a mount's read-ahead, and make control groups where none is delegated.
     #[serde(default)]
     pub(crate) user: String,
 }

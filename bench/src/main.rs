@@ -1,5 +1,5 @@
-//! What mount-s3 costs, beside its peers: a nearly free S3 server, workloads, a table. `docs/performance.md` says how to
-//! run it and what each figure means.
+//! Measures what mount-s3 costs, beside other file systems: an S3 server that costs almost nothing, workloads, a table.
+//! `docs/performance.md` says how to run it and what each figure means.
 #![expect(clippy::print_stdout, reason = "a command line speaks on its standard output")]
 
 mod cli;
@@ -140,10 +140,12 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
+    // As in the tests: with CI=true nothing is skipped.
+    let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
     let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     if let Err(error) = fuse {
         // A machine that tests for others must be able to mount; a laptop need not.
-        ensure!(std::env::var_os("CI").is_none(), "no smoke without FUSE: /dev/fuse: {error}");
+        ensure!(!in_ci, "no smoke without FUSE: /dev/fuse: {error}");
         println!("SKIPPED: bench smoke: /dev/fuse: {error}");
         return Ok(());
     }
@@ -152,7 +154,10 @@ fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
     let mut workloads: Vec<_> = WORKLOADS.iter().collect();
     match workload::fio::version() {
         Ok(_) => workloads.extend(FIO),
-        Err(error) => println!("SKIPPED: bench smoke of fio's jobs: {error}"),
+        Err(error) => {
+            ensure!(!in_ci, "no smoke without fio's jobs: {error}");
+            println!("SKIPPED: bench smoke of fio's jobs: {error}");
+        }
     }
     let mut peers = vec![Peer::mount_s3(program)];
     peers.extend(Peer::null_fs()?);
@@ -170,6 +175,9 @@ fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
     let failed: Vec<_> =
         report.rows.iter().filter(|row| row.failure.is_some()).map(|row| row.workload.as_str()).collect();
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    let unstored: Vec<_> =
+        report.rows.iter().filter(|row| row.stores_later()).map(|row| &row.workload).collect();
+    ensure!(unstored.is_empty(), "close returned before the bytes were stored: {unstored:?}");
     Ok(())
 }
 

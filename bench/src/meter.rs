@@ -1,4 +1,4 @@
-//! What processes cost: CPU time and peak memory of a daemon and all its helpers.
+//! CPU time and peak memory of a daemon and all its helper processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::time::{ClockId, clock_gettime};
 
 /// A set of processes whose CPU time is counted together: in a control group where one can be made, by root or in a group that
-/// was delegated to whoever runs us (to the microsecond, processes that ended included); else by adding up `/proc` (to the 10
+/// was delegated to the user of the bench (in microseconds, with processes that ended); else by adding up `/proc` (in steps of 10
 /// ms, those that are left).
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -16,7 +16,7 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new(name: &str) -> Self {
-        // Who goes from our group into one below needs to be let by ours.
+        // A process that moves into a group below ours needs write access to our group.
         let home = cgroup_home()
             .filter(|home| fs::File::options().write(true).open(home.join("cgroup.procs")).is_ok());
         let path = home.map(|home| home.join(format!("bench-{}-{name}", std::process::id())));

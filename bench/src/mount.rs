@@ -1,4 +1,4 @@
-//! One mount: started, waited for, measured, ended.
+//! One mount: starts it, waits until it is ready, measures it, ends it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

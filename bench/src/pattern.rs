@@ -1,7 +1,7 @@
-//! What every object of the bench contains: a fixed pseudo-random pattern that can be made and checked at any offset.
+//! The content of every object of the bench: a fixed pseudo-random pattern that can be made and checked at any offset.
 //!
 //! The pattern repeats after a prime number of pages, so that two blocks mixed up by any power of two differ, and each key
-//! begins at a page of its own, so that two files mixed up differ too.
+//! begins at another page, so that two files mixed up differ too.
 
 const PAGE: u64 = 4096;
 const WORD: u64 = 8;

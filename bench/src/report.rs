@@ -1,4 +1,4 @@
-//! The figures of a run: kept as samples, shown as medians with their spread.
+//! The figures of a run: stored as samples, shown as medians with their spread.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ pub(crate) enum Metric {
     /// The daemon's CPU: seconds per GiB or for all, milliseconds per item.
     Cpu,
     ClientCpu,
-    /// The same of the kernel's own threads, whoever they worked for.
+    /// The same for the kernel's own threads, for all programs.
     KernelThreads,
     PeakRss,
     /// Requests per unit.
@@ -211,7 +211,7 @@ impl Row {
         Spread::of(&figures)
     }
 
-    /// Speed and CPU of the last round, for the person who waits.
+    /// Speed and CPU of the last round, to show progress.
     pub(crate) fn latest(&self) -> String {
         let Some(sample) = self.samples.last() else { return "nothing yet".to_owned() };
         let shown = [Metric::Speed, Metric::Cpu].into_iter().filter_map(|metric| {
@@ -226,7 +226,7 @@ impl Row {
     }
 
     /// Whether close returned before the store had everything, in any round.
-    fn stores_later(&self) -> bool {
+    pub(crate) fn stores_later(&self) -> bool {
         self.samples.iter().any(|sample| sample.stored_at_close == Some(false))
     }
 

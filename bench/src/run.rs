@@ -1,5 +1,5 @@
-//! Rounds: every peer does every workload once a round, one after another, so that what the machine does in between
-//! falls on all alike.
+//! Rounds: in each round every peer runs every workload once, one after another, so that other load on the machine affects all
+//! peers alike.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -101,7 +101,7 @@ struct Bench<'a> {
     serial: u64,
 }
 
-/// Runs the order; `say` tells the person who waits how far it is.
+/// Runs the order; `say` shows progress.
 ///
 /// # Errors
 /// The server does not start. A peer that fails is a row of the report, not an error.
@@ -276,7 +276,7 @@ impl Bench<'_> {
         let Pass { seconds, cpu_s, bytes } = serde_json::from_str(&text).with_context(|| {
             format!("{} failed: {}", floor.name(), String::from_utf8_lossy(&output.stderr))
         })?;
-        // A read out of the page cache is paid by the reader, all else by whoever serves.
+        // The reader pays for a read from the page cache; the file system pays for all other work.
         let (daemon_cpu_s, client_cpu_s) =
             if floor == Floor::PageCache { (0.0, cpu_s) } else { (cpu_s, 0.0) };
         row.samples.push(Sample {

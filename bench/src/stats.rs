@@ -1,4 +1,4 @@
-//! Medians and spreads of a handful of rounds.
+//! Medians and spreads of a few rounds.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! Memory that a virtual machine gave back to its host is dear to whoever touches it first: up to four times the whole cost of a
-//! read was seen here. So that nobody pays for what the others left, it is touched before each run, and freed.
+//! Memory that a virtual machine gave back to its host is expensive for the process that touches it next: up to four times the whole
+//! cost of a read was measured. The bench therefore touches and frees memory before each run, so that no peer pays for another.
 
 use std::fs::File;
 use std::io::{self, Write as _};

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use testkit::need::EXCUSED;
+use testkit::{need, need_tool};
 
 /// Runs one round of tiny workloads and gives the rows of its report.
 fn rows(extra: &[&str]) -> Vec<Value> {
@@ -25,17 +27,7 @@ fn rows(extra: &[&str]) -> Vec<Value> {
 }
 
 fn has_fuse() -> bool {
-    let there = std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    if !there {
-        skip("/dev/fuse can't be opened, so nothing can be mounted");
-    }
-    there
-}
-
-/// Says what is not there for a test, which in CI must be there.
-fn skip(why: &str) {
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}, and in CI nothing is skipped");
-    eprintln!("SKIPPED: {why}");
+    need("/dev/fuse", std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok())
 }
 
 /// Whom Debian and others call nobody.
@@ -52,17 +44,13 @@ impl Unprivileged {
         if !has_fuse() {
             return None;
         }
-        for helper in ["fusermount3", "setpriv"] {
-            if Command::new(helper).arg("--version").output().is_err() {
-                skip(&format!("{helper} is missing, so nobody but root can mount"));
-                return None;
-            }
+        if !need_tool("fusermount3") || !need_tool("setpriv") {
+            return None;
         }
         let bench = Path::new(env!("CARGO_BIN_EXE_bench"));
         let beside = bench.with_file_name("mount-s3");
         let mount = std::env::var_os("MOUNT_S3_BIN").map_or(beside, PathBuf::from);
-        if !mount.exists() {
-            skip(&format!("no mount-s3 at {}: run the tests of the whole workspace", mount.display()));
+        if !need(&format!("mount-s3 at {} (cargo build -p mountpoint)", mount.display()), mount.exists()) {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
@@ -189,10 +177,12 @@ impl Drop for Delegated {
 #[test]
 fn in_a_control_group_that_was_delegated_cpu_is_counted_by_it() {
     let Some(user) = Unprivileged::new() else { return };
-    let Some(group) = is_root().then(Delegated::new).flatten() else {
-        eprintln!("SKIPPED: no control group of version 2 can be delegated here");
+    if !need("root", is_root()) {
         return;
-    };
+    }
+    let group = Delegated::new();
+    need(EXCUSED[0], group.is_some());
+    let Some(group) = group else { return };
     let report = user.report(&["walk"], Some(&group.0));
     assert_eq!(report["cpu_counted_by"], "control group");
     assert!(report["rows"][0]["samples"][0]["daemon_cpu_s"].as_f64().unwrap() > 0.0, "{report:#}");
@@ -272,42 +262,4 @@ fn without_fio_the_message_says_how_to_get_it() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("apt-get install -y fio"), "{said}");
-}
-
-#[test]
-fn fio_s_jobs_run_on_mount_s3() {
-    let Some(binary) = std::env::var_os("MOUNT_S3_BIN") else {
-        eprintln!("SKIPPED: MOUNT_S3_BIN names no mount-s3 to measure");
-        return;
-    };
-    if Command::new("fio").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: fio is not installed");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let json = dir.path().join("report.json");
-    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args(["fio", "--rounds", "1", "--runtime-s", "1", "--job", "mix_1r4w", "--job", "ttfb_small"])
-        .args(["--mount", binary.to_str().unwrap(), "--json", json.to_str().unwrap()])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
-    for row in report["rows"].as_array().unwrap() {
-        assert_eq!(row["failure"], Value::Null, "{row:#}");
-        assert!(row["samples"][0]["bytes"].as_u64().unwrap() > 0, "{row:#}");
-    }
-}
-
-#[test]
-fn mount_s3_does_every_workload() {
-    let Some(binary) = std::env::var_os("MOUNT_S3_BIN") else {
-        eprintln!("SKIPPED: MOUNT_S3_BIN names no mount-s3 to measure");
-        return;
-    };
-    assert!(has_fuse(), "MOUNT_S3_BIN is set, so a mount is wanted");
-    for row in rows(&["--no-floors", "--mount", binary.to_str().unwrap()]) {
-        assert_eq!(row["failure"], Value::Null, "{row:#}");
-        assert_ne!(row["samples"][0]["stored_at_close"], Value::Bool(false), "{row:#}");
-    }
 }

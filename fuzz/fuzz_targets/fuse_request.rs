@@ -1,5 +1,5 @@
-//! What a read of /dev/fuse may give: a request of a kernel that we know, of one that we don't, or rubbish. It is a request or an
-//! error; nothing is made up, and nothing is held that the bytes do not pay for.
+//! Bytes of a read from /dev/fuse: a request of a known kernel, of an unknown kernel, or garbage. The decoder returns a request or an
+//! error. It invents nothing, and allocates no more than the bytes justify.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A key as anybody may have put it into the bucket. It is shown by a path that leads back to it, or not at all; no
-//! component of that path leads elsewhere.
+//! A key as any user may have put it into the bucket. The mount shows it under a path that leads back to it, or not at all; no component
+//! of that path leads elsewhere.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

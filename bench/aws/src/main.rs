@@ -1,5 +1,5 @@
-//! AWS's engine, mounted in the foreground as their mount-s3 does it: bucket, directory and a few flags come in, a mount goes
-//! out. It is measured beside ours and ships nowhere; whatever is not said here is their library's default.
+//! AWS's engine, mounted in the foreground as their mount-s3 does it. Enters: bucket, directory and a few flags. Leaves: a mount.
+//! The bench measures it beside mount-s3; no release contains it. Settings that are not here are the defaults of AWS's library.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use mountpoint_s3_fs::{MountpointConfig, Runtime, S3FilesystemConfig, Superblock
 const THREADS: usize = 16;
 /// Blocks of the disk cache, in bytes, as their mount-s3 has them.
 const CACHE_BLOCK: u64 = 1 << 20;
-/// What their mount-s3 takes of the machine's memory if nobody says how much.
+/// The share of the machine's memory that their mount-s3 takes by default.
 const MEMORY_SHARE: f64 = 0.95;
 
 #[derive(Debug, Parser)]

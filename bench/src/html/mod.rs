@@ -1,5 +1,5 @@
-//! A report as one page for a person: bars by workload, all figures, the machine. It holds all it needs, asks nothing of a
-//! network and runs no script; it is XHTML too, so that a test can tell whether it is whole.
+//! A report as one HTML page: bars by workload, all figures, the machine. The page is self-contained: it uses no network and runs no
+//! script. It is also valid XHTML, so a test can check that it is whole.
 
 mod chart;
 

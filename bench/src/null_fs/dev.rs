@@ -1,5 +1,5 @@
 //! The null file system on mount-s3's own loop over `/dev/fuse`, mounted as mount-s3 mounts by default: threads, read-ahead
-//! and what is asked of the kernel are the same. The only place of the bench that uses the engine.
+//! and kernel capabilities are the same. Only this file of the bench uses the engine.
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The null file system: four files out of memory, on each transport that mount-s3 has. What the kernel's FUSE and that
-//! transport cost by themselves; it never speaks to a server.
+//! The null file system: four files in memory, on each transport of mount-s3. It shows the cost of the kernel's FUSE and of the
+//! transport alone; it never speaks to a server.
 
 mod dev;
 mod fuser;

@@ -1,5 +1,5 @@
-//! The commands of the file systems we know. All are told the same part size; TTL, cache and memory where the workload says
-//! so; everything else stays as each one sets it.
+//! The commands of known file systems. All get the same part size; TTL, cache and memory if the workload sets them; all else is
+//! the default of each file system.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Whom we measure: how each file system is started over the same bucket. A command comes out; nothing is started here.
+//! The measured file systems: how to start each of them over the same bucket. Leaves: a command. This room starts nothing.
 
 mod known;
 

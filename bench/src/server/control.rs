@@ -1,4 +1,5 @@
-//! The paths below `/-/`: how the bench fills buckets, sets the pace, reads the counters. Never counted, never slowed.
+//! The paths below `/-/`: the bench fills buckets, sets the pace and reads the counters by them. The server never counts or slows
+//! these requests.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};

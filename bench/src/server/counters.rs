@@ -1,4 +1,4 @@
-//! What was asked of the server, and how fast it may answer.
+//! Counts of the requests to the server, and the pace of its answers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};

@@ -1,7 +1,6 @@
-//! A nearly free S3 server: in come S3 requests over HTTP, out go answers that cost the machine next to nothing, so that
-//! what is measured is the client's cost. Bytes read are sent by sendfile from one file of pattern; bytes written are
-//! dropped in the kernel and only their number is kept. Over TLS both cost what encryption costs. Signatures are never
-//! checked, nothing is ever stored on disk.
+//! An S3 server that costs almost nothing, so that the bench measures the client. Enters: S3 requests over HTTP. Leaves: answers.
+//! The server sends bytes by sendfile from one file of pattern; the kernel drops written bytes, and the server keeps only their
+//! number. Over TLS both cost encryption. The server never checks signatures and never stores anything on disk.
 
 pub(crate) mod control;
 pub(crate) mod counters;
@@ -94,7 +93,7 @@ impl Server {
         if let Some((listener, config)) = self.tls {
             let shared = Arc::clone(&self.shared);
             std::thread::spawn(move || {
-                // Without its second port it is no server: whoever waits for an answer there would wait for ever.
+                // If the second port fails, the server must end: a client on that port would wait for ever.
                 if let Err(error) = accept(&listener, &shared, Some(&config)) {
                     eprintln!("{error:#}");
                     std::process::exit(1);

@@ -1,4 +1,4 @@
-//! S3's operations over the names: what each request is, and what it is answered.
+//! S3's operations over the names: recognises each request and makes its answer.
 
 use super::counters::Kind;
 use super::http::{Answer, Body, Head};

@@ -1,4 +1,4 @@
-//! What the buckets hold: names and sizes, never bytes.
+//! The content of the buckets: names and sizes, never bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, RwLock};
@@ -34,7 +34,7 @@ impl Object {
         Self { size, base: base_of(key), generation, headers: Vec::new() }
     }
 
-    /// The ETag without its quotes; it ends in `-1` as that of a multipart object, so that nobody takes it for an MD5.
+    /// The ETag without its quotes. It ends in `-1` like that of a multipart object, so that no client takes it for an MD5.
     pub(crate) fn etag(&self) -> String {
         format!("{:016x}{:016x}-1", stir(self.base ^ self.size), stir(self.generation))
     }

@@ -1,4 +1,4 @@
-//! The server asked over a real socket by the smallest client there is.
+//! Tests of the server over a real socket, with a minimal client.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

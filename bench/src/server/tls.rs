@@ -1,6 +1,6 @@
-//! TLS of the bench's server: an authority and a certificate for loopback, made anew at each start. TLS 1.3 and nothing
-//! older, so that two peers are never measured over two versions. The keys stay in memory; only the authority's certificate
-//! is written, for clients to trust.
+//! TLS of the bench's server. Each start makes a new authority and a certificate for loopback. The server speaks TLS 1.3 only, so
+//! that the bench never compares two versions. The keys stay in memory; the server writes only the authority's certificate, for
+//! clients to trust.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -48,7 +48,7 @@ fn named(name: &str, hosts: Vec<String>) -> anyhow::Result<CertificateParams> {
     Ok(params)
 }
 
-/// A client that trusts the authority in `ca_file` and nobody else.
+/// A client that trusts only the authority in `ca_file`.
 ///
 /// # Errors
 /// The file is no certificate.

@@ -1,5 +1,5 @@
-//! What a connection's bytes travel on: a socket, or TLS over one. In plain text the kernel drops and sends bodies by
-//! itself; TLS has to touch each byte, and that is this server's cost, not the client's.
+//! The transport of a connection: a socket, or TLS over a socket. In plain text the kernel drops and sends bodies by itself; TLS
+//! touches each byte, and that cost is the server's, not the client's.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -56,7 +56,7 @@ impl Wire {
         }
     }
 
-    /// Receives bytes that nobody wants: how many.
+    /// Receives and drops bytes; returns their number.
     pub(crate) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => Ok(recv(socket, scratch, RecvFlags::TRUNC)?.1),

@@ -1,5 +1,5 @@
-//! fio's jobs: the set that AWS's mount-s3 is published with, run by the program `fio` on a mount. Its report comes in, a sample
-//! goes out. fio compares nothing with what the bucket holds; `fio_check` does, once the time has been taken.
+//! fio's jobs: the published benchmark of AWS's mount-s3, run by the program `fio` on a mount. Enters: fio's report. Leaves: a sample.
+//! fio does not compare data with the bucket; `fio_check` does, after the measured time.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

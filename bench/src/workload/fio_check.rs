@@ -1,5 +1,5 @@
-//! What fio's jobs are checked by once their time has been taken: pages of what they read, compared with the pattern, and what
-//! they wrote, counted by the store. fio itself compares nothing.
+//! Checks of fio's jobs after the measured time: compares pages of the files they read with the pattern, and asks the store for the
+//! files they wrote. fio itself compares nothing.
 
 use std::path::Path;
 

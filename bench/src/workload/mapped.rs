@@ -1,5 +1,5 @@
-//! Random reads of a mapped file: page faults instead of calls. They are done by a process of its own, because a page that
-//! can't be read is SIGBUS, and that must end the reader and not the bench.
+//! Random reads of a mapped file: page faults instead of calls. A separate process makes them, because a page that can't be read
+//! raises SIGBUS, which must end the reader and not the bench.
 #![expect(
     unsafe_code,
     reason = "a mapping is memory that somebody else fills: 3 blocks, each with its invariant"

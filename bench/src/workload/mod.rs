@@ -1,4 +1,4 @@
-//! What is asked of a mount: each workload prepares, measures one stretch of work, and checks what it was given.
+//! The workloads: each prepares, measures one stretch of work on a mount, and checks the results.
 
 pub(crate) mod fio;
 mod fio_check;
@@ -63,7 +63,7 @@ pub(crate) struct Workload {
     /// Mounted with names and attributes kept so long, in seconds.
     pub(crate) ttl_s: Option<u32>,
     pub(crate) unit: Unit,
-    /// What nobody gets below in it.
+    /// The lower limits of any file system in this workload.
     pub(crate) floors: &'static [Floor],
     pub(crate) run: fn(&Job<'_>) -> anyhow::Result<Sample>,
 }
@@ -210,7 +210,7 @@ pub(crate) struct Sample {
     pub(crate) daemon_cpu_s: f64,
     pub(crate) client_cpu_s: f64,
     pub(crate) server_cpu_s: f64,
-    /// Of the kernel's own threads, whoever they worked for; none where they can't be seen.
+    /// Of the kernel's own threads, for all programs; none where they are not visible.
     #[serde(default)]
     pub(crate) kernel_cpu_s: Option<f64>,
     pub(crate) peak_rss_bytes: u64,

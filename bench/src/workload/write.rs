@@ -1,4 +1,4 @@
-//! Writing: one big file, many small ones; the time ends when the last close has returned.
+//! Writing: one big file, many small files. The measured time ends when the last close returns.
 
 use std::fs::File;
 use std::io::Write as _;
