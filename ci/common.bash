@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts of ci/ share: plain words, packages, a clean environment, processes by their pid file.
+# Functions that the scripts of ci/ share: messages, packages, a clean environment, processes by their pid file.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Read by the scripts that source this file.
@@ -11,7 +11,7 @@ export CARGO_TERM_PROGRESS_WHEN=never CARGO_NET_RETRY=5
 say() { printf '%s\n' "$@"; }
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
-# Installs the Debian packages of the list that are missing, or says who must.
+# Installs the missing Debian packages of the list, or says how to get them installed.
 need_packages() {
     local missing=() package as_root=()
     for package in "$@"; do
@@ -112,7 +112,7 @@ need_rust() {
 
 has_fuse() { [ -c /dev/fuse ] && { : <>/dev/fuse; } 2>/dev/null; }
 
-# The caller's AWS settings and proxies are meant for other stores than the one on loopback.
+# Removes the caller's AWS settings and proxies: they are for other stores than the one on loopback.
 forget_aws() {
     local name
     for name in $(compgen -e); do

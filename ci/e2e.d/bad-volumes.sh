@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# A volume that can't be mounted says on its pod what is wrong, in which field, and what to do; it leaves nothing mounted, and shows no
-# secret. A target outside the kubelet's directory, which no kubelet asks for, has its tests in csi/tests/node.rs and csi/src/mounter/pod.
+# If a volume can't be mounted, an Event on its pod names the error, the field and the remedy. Nothing stays mounted, and no secret is
+# shown. csi/tests/node.rs and csi/src/mounter/pod test a target outside the kubelet's directory, which no kubelet asks for.
 # shellcheck disable=SC2154,SC2034 # given by ci/e2e, and read by its functions
 . ci/kubernetes/driver.bash
 
@@ -14,7 +14,7 @@ volume no-bucket attributes='{ region: us-east-1 }'
 volume missing-bucket attributes="{ bucketName: $bucket-is-not-there }"
 volume bad-option options='[allow-delete, allow-overwite]'
 volume bad-value options='[part-size=many]'
-volume path-option options='[log-directory=/var/log]'
+volume path-option options='[spill-dir=/var/spill]'
 volume wrong-keys attributes="{ bucketName: $bucket, authenticationSource: secret }" secret="{ name: wrong-keys, namespace: $namespace }"
 # The key is known to the store, the secret is not its own.
 kube create secret generic wrong-secret --from-literal=access_key_id="$access_key" --from-literal=secret_access_key="$hush"
@@ -38,7 +38,7 @@ told() {
 told no-bucket InvalidArgument "bucketName is missing: set it in spec.csi.volumeAttributes of PersistentVolume $namespace-no-bucket"
 told bad-option InvalidArgument "'allow-overwite' is unknown, did you mean 'allow-overwrite'?" "fix the mountOptions of PersistentVolume $namespace-bad-option"
 told bad-value InvalidArgument "--part-size" "fix the mountOptions of PersistentVolume $namespace-bad-value"
-told path-option InvalidArgument "'log-directory' is not allowed" "'kubectl logs' shows what it says" "fix the mountOptions of PersistentVolume $namespace-path-option"
+told path-option InvalidArgument "'spill-dir' is not allowed" "use 'cache'" "fix the mountOptions of PersistentVolume $namespace-path-option"
 told half-keys InvalidArgument "the Secret of the volume (nodePublishSecretRef) is unusable: access_key_id is missing"
 told missing-bucket FailedPrecondition "$bucket-is-not-there" "NoSuchBucket" "bucketName"
 told wrong-keys FailedPrecondition "InvalidAccessKeyId" "nodePublishSecretRef"

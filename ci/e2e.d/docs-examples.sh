@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The manifests of docs/install.md as they stand there: names, namespace `default` and image included. No other scenario uses these.
+# The manifests of docs/install.md, unchanged: with names, namespace `default` and image. No other scenario uses these names.
 # shellcheck disable=SC2154,SC2034 # given by ci/e2e, and read by its functions
 
 bucket="example-bucket"

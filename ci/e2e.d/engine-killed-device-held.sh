@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The engine is killed while another process holds a copy of its device: the kernel keeps the connection, whoever reads waits, and the
-# driver says that the mount hangs and leaves it. When the copy goes, they get their error. So nobody holds one today.
+# The engine is killed while another process holds a copy of its device. The kernel keeps the connection, readers wait, and the driver
+# reports that the mount hangs and leaves it. When the copy is closed, readers get an error. No process of the driver keeps a copy today.
 # shellcheck disable=SC2154,SC2016 # given by ci/e2e; the program is quoted
 . ci/kubernetes/driver.bash
 

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The engine is killed under pods that read: they get an error at once and no wrong byte; one with HostToContainer propagation gets
-# the new mount by itself with the kubelet's next publish, one without needs a restart.
+# The engine is killed while pods read. They get an error at once and no wrong byte. A pod with HostToContainer propagation gets the new
+# mount with the kubelet's next publish; a pod without it needs a restart.
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 

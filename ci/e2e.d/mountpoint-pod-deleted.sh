@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A Mountpoint Pod that was deleted by hand: the workload that runs is told to restart, a pod that comes later is served by a new one.
+# A Mountpoint Pod is deleted by hand. An Event asks the running workload to restart, and a new Mountpoint Pod serves later pods.
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# How long the kubelet's call takes: with a new Mountpoint Pod, and with one that runs. Figures, not limits: machines differ.
+# Measures the kubelet's publish call with a new and with a running Mountpoint Pod. It prints figures and sets no limits: machines differ.
 # needs: nobody beside it
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash

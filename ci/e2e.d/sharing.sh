@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Pods of one fsGroup share a Mountpoint Pod, pods of another get their own; a read-only consumer beside a writer stays read-only and
-# does not make the writer so, whoever comes first.
+# Pods of one fsGroup share a Mountpoint Pod, pods of another get another. A read-only consumer beside a writer stays read-only, and the
+# writer stays writable, in either order.
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# A bucket of its own is claimed, written, read by a second pod, and left as it was when both are gone: the seven phases of
-# docs/static-provisioning.md, each looked at.
+# A pod claims a bucket and writes to it, a second pod reads it, and the objects remain after both are gone: checks each of the seven
+# phases of docs/static-provisioning.md.
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The release is uninstalled under a pod that has a volume, as docs/install.md tells it; with cleanupCRDOnUninstall the CRD goes, too.
-# Installed again, it takes up what was left. In between the reconciler's test against a real API server has that to itself.
+# The release is uninstalled while a pod has a volume, with the effects that docs/install.md describes; with cleanupCRDOnUninstall the
+# CRD is deleted too. A new installation cleans up. In between, the reconciler's test has a real API server to itself.
 # needs: nobody beside it
 # shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
 . ci/kubernetes/driver.bash

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The same driver with another store: it is pointed at versitygw, a pod writes to a static volume, a second one reads, and the store
-# has the bytes. Afterwards it is pointed back. That is an upgrade of the release, twice.
+# The same driver with another store: an upgrade of the release switches to versitygw, a pod writes to a static volume, a second pod
+# reads, and the store has the bytes. A second upgrade switches back.
 # needs: nobody beside it
 # shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
 . ci/kubernetes/driver.bash

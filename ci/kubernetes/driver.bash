@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What scenarios of the driver have at hand besides scenario.bash: volumes, workloads, and what the driver made for them.
+# Helpers for scenarios of the driver, besides scenario.bash: volumes, workloads, and the objects that the driver makes for them.
 # shellcheck disable=SC2154,SC2034,SC2016 # namespace and bucket are given by ci/e2e; scenarios use the rest; programs are quoted
 
 kubelet=/var/lib/kubelet

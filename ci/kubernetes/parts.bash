@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What a node is made of, fetched or built once into the cache: Kubernetes, kubectl and helm, files of Debian packages.
-# Sourced by ci/cluster. Each function leaves a folder whole or not at all; two callers wait for each other.
+# Fetches or builds the parts of a node, once, into the cache: Kubernetes, kubectl and helm, files of Debian packages.
+# ci/cluster sources this file. Each function leaves a folder whole or not at all; two callers wait for each other.
 
 # shellcheck source=ci/common.bash
 . "$(dirname "${BASH_SOURCE[0]}")/../common.bash"

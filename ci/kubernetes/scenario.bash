@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What a scenario of ci/e2e.d has at hand. ci/e2e sources this and then the scenario, in a shell of its own, with errors on.
+# Helpers for the scenarios of ci/e2e.d. ci/e2e sources this file and then the scenario, in a separate shell with `set -e`.
 #
 # Given: name, namespace (exists, empty), bucket (exists, empty, in the store), node_ip, scratch (a folder), image (busybox).
 # The scenario removes nothing: its namespace, the volumes claimed from it and its scratch go when it ends.

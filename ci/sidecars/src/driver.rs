@@ -15,7 +15,7 @@ use crate::log;
 /// A connection to a socket.
 ///
 /// # Errors
-/// Nobody listens there, or not within this time.
+/// No process listens there, or not within this time.
 pub async fn connect(socket: &Path, within: Duration) -> anyhow::Result<Channel> {
     let connecting = || format!("connecting to {}", socket.display());
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).with_context(connecting)?;

@@ -1,4 +1,4 @@
-//! How Go writes what it takes by flags. Enters: text. Leaves: values, or a sentence about the text.
+//! Parses flag values in Go's notation. Enters: text. Leaves: values, or a sentence about the error.
 //!
 //! Never here: a flag's name or default.
 

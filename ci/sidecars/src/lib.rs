@@ -1,7 +1,8 @@
-//! The stand-in for a side-car of Kubernetes, for the lab: where the real one can't be had, this takes its place in the chart's
-//! DaemonSet (the other one, `ci/kubernetes/registrar`, is Go). Enters: the flags that upstream's README lists, the driver's socket. Leaves: what the kubelet and a probe are told.
+//! The stand-in for a side-car of Kubernetes, for the lab, where the real side-car is not available. It takes the place of the real one
+//! in the chart's DaemonSet (the other stand-in, `ci/kubernetes/registrar`, is in Go). Enters: the flags in upstream's README, the
+//! driver's socket. Leaves: the answers to the kubelet and a probe.
 //!
-//! Never here: anything that ships. What upstream does and is not written here: metrics, profiles, log formats, Windows.
+//! Never here: released code. Not implemented: upstream's metrics, profiles, log formats, Windows.
 
 pub mod driver;
 pub mod flags;

@@ -1,9 +1,9 @@
 //! Arrows between the rooms of the crates that ship, and names that stay in one place.
 //!
-//! Data goes down and comes back up, and nobody below calls anybody above. A path that points to a room must stand in
-//! the row of its own room or of its own file in the table "Arrows". The rooms of the engine go by their names, those of the
-//! other crates with the crate's before it (`csi::node`). Code below `#[cfg(test)]` and in test files may
-//! use the doubles of `testing`, and whatever the unit under test is wired with; it is not held to the arrows.
+//! Calls go down and data comes back up; a lower room never calls an upper room. The table "Arrows" must list every room that a path
+//! points to, in the row of the path's own room or file. Rooms of the engine have plain names; rooms of other crates have the crate's
+//! name before them (`csi::node`). Code below `#[cfg(test)]` and in test files may use the doubles of `testing` and the parts that the
+//! unit under test needs; the arrows do not apply to it.
 
 use crate::law::Law;
 use crate::rust::{Name, Source, module_of};

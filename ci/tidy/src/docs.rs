@@ -1,4 +1,4 @@
-//! Lists in the docs against lists in the code: metrics, flags, claims and their tests, dependencies.
+//! Compares lists in the docs with lists in the code: metrics, flags, claims and their tests, dependencies.
 
 use crate::law::{Law, PAGE, rows};
 use crate::rust::Source;
@@ -7,7 +7,7 @@ use crate::{Finding, Tree};
 const METRICS: &str = "mountpoint/src/metrics.rs";
 const METRICS_PAGE: &str = "docs/metrics.md";
 const CLAIMS_PAGE: &str = "docs/semantics.md";
-const FLAGS: &str = "mountpoint/src/cli.rs";
+const FLAGS: &str = "mountpoint/src/cli/";
 const FLAGS_PAGE: &str = "docs/configuration.md";
 
 /// Every rule of this file.
@@ -37,7 +37,8 @@ fn metrics(tree: &Tree) -> Vec<Finding> {
 
 /// Every flag stands in the page, and the page names no other.
 fn flags(tree: &Tree) -> Vec<Finding> {
-    let code = long_flags(tree.text(FLAGS).unwrap_or_default());
+    let sources = tree.sources().filter(|(path, _)| path.starts_with(FLAGS));
+    let code: Vec<String> = sources.flat_map(|(_, text)| long_flags(text)).collect();
     let words =
         rows(tree.text(FLAGS_PAGE).unwrap_or_default(), "Flags").into_iter().flat_map(|[keys, _]| keys);
     let listed: Vec<String> = words
@@ -54,11 +55,16 @@ fn flags(tree: &Tree) -> Vec<Finding> {
 
 /// The fields that clap is told to take as `--long-flags`.
 fn long_flags(cli: &str) -> Vec<String> {
+    let names_long = |text: &str| text.split([',', ' ', ')']).any(|word| word == "long");
     let mut found = Vec::new();
-    let mut is_flag = false;
+    let (mut is_flag, mut in_attribute) = (false, false);
     for line in cli.lines().map(str::trim) {
         if let Some(attribute) = line.strip_prefix("#[arg(") {
-            is_flag = attribute.split([',', ' ', ')']).any(|word| word == "long");
+            is_flag = names_long(attribute);
+            in_attribute = !line.ends_with(")]");
+        } else if in_attribute {
+            is_flag |= names_long(line);
+            in_attribute = !line.ends_with(")]");
         } else if let Some((field, _)) = line.split_once(": ")
             && line.starts_with("pub")
             && std::mem::take(&mut is_flag)
@@ -92,20 +98,30 @@ fn claims(tree: &Tree) -> Vec<Finding> {
         if tests.is_empty() {
             findings.push(Finding::new(CLAIMS_PAGE, i + 1, "a claim that no test shows"));
         }
-        let exists = |name: &str| {
-            let function = format!("fn {name}(");
-            tree.sources().any(|(_, text)| text.contains(&function))
-        };
+        let exists = |name: &str| tree.sources().any(|(_, text)| has_test(text, name));
         let gone = tests.iter().filter(|t| !exists(t));
         findings.extend(gone.map(|t| Finding::new(CLAIMS_PAGE, i + 1, format!("there is no test `{t}`"))));
     }
     findings
 }
 
+/// Whether a source has a test of this name: a function with the attribute of one above it.
+fn has_test(text: &str, name: &str) -> bool {
+    let function = format!("fn {name}(");
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let of_function = |at: usize| {
+        let above = lines[..at].iter().rev();
+        let mut above = above.take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+        above.any(|line| ["#[test]", "#[tokio::test"].iter().any(|test| line.starts_with(test)))
+    };
+    lines.iter().enumerate().any(|(at, line)| line.contains(&function) && of_function(at))
+}
+
 /// Every library of the workspace has its reason, and no reason outlives its library.
 fn reasons(tree: &Tree, law: &Law) -> Vec<Finding> {
     let entries = keys(tree.text("Cargo.toml").unwrap_or_default(), &["workspace.dependencies"]);
-    let member = |name: &str| tree.text(&format!("{name}/Cargo.toml")).is_some();
+    let member =
+        |name: &str| ["", "ci/"].iter().any(|top| tree.text(&format!("{top}{name}/Cargo.toml")).is_some());
     let libraries: Vec<&String> = entries.iter().filter(|e| !member(e)).collect();
     let missing = libraries.iter().filter(|e| !law.dependencies.contains(e));
     let extra = law.dependencies.iter().filter(|d| !libraries.contains(d));
@@ -180,22 +196,25 @@ mod tests {
 
     #[test]
     fn a_flag_without_a_row_and_a_row_without_a_flag_are_found() {
+        const CODE: &str = "mountpoint/src/cli/client.rs";
         let code = "#[arg(short, long, value_name = \"N\")]\npub(crate) part_size: u64,\n#[command(flatten)]\n\
-                    pub mount: Mount,\n#[arg(value_name = \"BUCKET\")]\npub bucket: String,\n";
-        let page = "## Flags\n| `--part-size BYTES` | 8 |\n| `--help` (`-h`) | |\n";
-        assert!(messages(&[(FLAGS, code), (FLAGS_PAGE, page)], &[]).is_empty());
-        assert_eq!(messages(&[(FLAGS, code)], &[]).len(), 1);
-        assert_eq!(messages(&[(FLAGS_PAGE, page)], &[]).len(), 1);
+                    pub mount: Mount,\n#[arg(value_name = \"BUCKET\")]\npub bucket: String,\n\
+                    #[arg(\n    long,\n    value_parser = f(1..)\n)]\npub wide: u64,\n";
+        let page = "## Flags\n| `--part-size BYTES` | 8 |\n| `--wide N` | 1 |\n| `--help` (`-h`) | |\n";
+        assert!(messages(&[(CODE, code), (FLAGS_PAGE, page)], &[]).is_empty());
+        assert_eq!(messages(&[(CODE, code)], &[]).len(), 2);
+        assert_eq!(messages(&[(FLAGS_PAGE, page)], &[]).len(), 2);
     }
 
     #[test]
     fn a_claim_without_a_test_and_a_test_that_is_gone_are_found() {
-        let code = "#[test]\nfn closing_twice_is_once() {}";
+        let code = "#[test]\n/// Why.\nfn closing_twice_is_once() {}\n\nfn closing_twice_is_no_test() {}";
         let page = |cell| format!("| claim | shown by |\n|---|---|\n| `close` is idempotent | {cell} |\n");
         let found = |cell| messages(&[("m/src/lib.rs", code), (CLAIMS_PAGE, &page(cell))], &[]);
         assert!(found("`closing_twice_is_once`").is_empty());
         assert_eq!(found(""), ["docs/semantics.md:3: a claim that no test shows"]);
         assert_eq!(found("`closing_twice`"), ["docs/semantics.md:3: there is no test `closing_twice`"]);
+        assert_eq!(found("`closing_twice_is_no_test`").len(), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The form of a file: its length, its header, its fences, no path of somebody's machine, nothing left open.
+//! The form of a file: its length, its header, its fences, no path of a build machine.
 
 use crate::law::{Law, PAGE};
 use crate::{Finding, Tree};
@@ -6,7 +6,7 @@ use crate::{Finding, Tree};
 /// Past this, a file has two nouns: look for the seam.
 const LINES_MAX: usize = 600;
 
-/// Top folders of the machines we build on. A path below them means nothing to anybody else.
+/// Top folders of the build machines. A path below them means nothing elsewhere.
 const MACHINE_FOLDERS: [&str; 3] = ["work", "farm", "root"];
 
 /// Every rule over every file.

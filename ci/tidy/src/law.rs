@@ -1,7 +1,7 @@
-//! What `ARCHITECTURE.md` lays down, read from its tables.
+//! The rules of `ARCHITECTURE.md`, read from its tables.
 //!
-//! A table belongs to the heading above it. In its first two columns only what stands in backticks counts; the words
-//! around it are for people.
+//! A table belongs to the heading above it. In its first two columns only the text in backticks counts; the words around it are
+//! for readers.
 
 use std::collections::BTreeMap;
 

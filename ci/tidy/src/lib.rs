@@ -1,9 +1,8 @@
-//! Holds the house's promises: what `ARCHITECTURE.md` and the docs say of the tree is true of the tree.
+//! Checks that the statements of `ARCHITECTURE.md` and the docs about the tree are true.
 //!
-//! Enters: the tree, as text. Leaves: findings, each a file, a line and a sentence. `ARCHITECTURE.md` is the law: the
-//! arrows between rooms, the names that stay in one place, the fences around `unsafe` and the reasons for
-//! dependencies are read from its tables, so the page and the check can't drift apart. Nothing here knows what the
-//! code does.
+//! Enters: the tree, as text. Leaves: findings, each with a file, a line and a sentence. The checks read the tables of
+//! `ARCHITECTURE.md`: the arrows between rooms, the names that stay in one place, the fences around `unsafe` and the purposes of
+//! dependencies. The page and the checks therefore can't drift apart. Nothing here knows what the code does.
 
 pub mod arrows;
 pub mod docs;

@@ -1,4 +1,4 @@
-//! `cargo run -p tidy`: prints what is not tidy, one line each, and fails if there is any.
+//! `cargo run -p tidy`: prints each finding on one line, and fails if there is any.
 #![expect(clippy::print_stdout, reason = "a command: its findings go to stdout")]
 
 use std::process::ExitCode;

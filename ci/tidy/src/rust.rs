@@ -1,7 +1,7 @@
-//! A Rust source, read as far as the rules need it: which names it uses, where, and whether only tests do.
+//! Reads a Rust source as far as the rules need it: the names it uses, where, and whether only tests use them.
 //!
 //! Enters: the text of a file and the module it is. Leaves: every path it names (`use` trees spread out, `self` and
-//! `super` resolved), every string. It expands no macros; what stands in their arguments is read like any other code.
+//! `super` resolved), every string. It expands no macros, and reads their arguments like any other code.
 
 use crate::lex::{Token, lex};
 

@@ -1,8 +1,7 @@
-//! What we build on: `deny.toml`'s lists of licences and banned libraries, held against what cargo resolved.
+//! Dependencies: compares `deny.toml`'s lists of licences and banned libraries with the libraries that cargo resolved.
 //!
-//! `cargo deny check` does the same and more (advisories), where it is installed. It takes longer to build than this
-//! workspace, so the tests hold the lists with what every cargo has: `cargo tree` names each library that is really
-//! built, and its licence.
+//! Where `cargo deny check` is installed, it does the same and more (advisories). It takes longer to build than this workspace,
+//! so the tests use `cargo tree`, which every cargo has: it names each library that is really built, and its licence.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
-//! `livenessprobe` for the lab. Enters: upstream's flags (README of kubernetes-csi/livenessprobe, 2.16). Leaves: `/healthz`, which says
-//! what the driver answers to a Probe.
+//! `livenessprobe` for the lab. Enters: upstream's flags (README of kubernetes-csi/livenessprobe, 2.16). Leaves: `/healthz`, which
+//! reports the driver's answer to a Probe.
 //!
-//! Never here: a restart of anything; who asks `/healthz` decides.
+//! Never here: a restart. The caller of `/healthz` decides about restarts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
