@@ -15,6 +15,7 @@ mod mount {
     mod crash;
     mod credentials;
     mod encryption;
+    mod execve;
     mod faults;
     mod fstab;
     mod interrupts;

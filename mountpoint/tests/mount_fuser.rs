@@ -14,6 +14,7 @@ mod by_fuser {
     mod cache;
     mod crash;
     // credentials: requests to S3, whoever carried those of the kernel.
+    mod execve;
     mod faults;
     // interrupts: fuser answers INTERRUPT with ENOSYS, so a program that is killed waits for the store.
     // large: 6 GiB take minutes, and many parts are in `tools`.

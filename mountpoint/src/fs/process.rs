@@ -1,11 +1,13 @@
 //! Facts about other processes, from `/proc`: whether two threads belong to one process, and whether a process holds a file open. Reading
-//! it never waits for a network.
+//! it never waits, neither for a network nor for the process.
+//!
+//! A program closes its close-on-exec files inside execve(2), and the kernel locks the process until these FLUSH are answered. Reading
+//! `stat`, `maps` or `environ` of the thread, or following one of its links (`fd/N`, `exe`, `ns/`), waits for that lock: the FUSE thread and
+//! the program would wait for each other for ever. `status`, `fdinfo/` and `mountinfo` do not take it. This room reads nothing else there.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
-
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::inode::InodeNo;
 
@@ -35,47 +37,65 @@ pub(super) fn thread_group(tid: u32) -> Option<u32> {
 }
 
 /// Whether this thread has a descriptor of this file of our mount. `None`: the engine can't see that, for a process of another user or
-/// namespace, or one with more than [`DESCRIPTORS_MAX`] descriptors.
+/// namespace, one with more than [`DESCRIPTORS_MAX`] descriptors, and before Linux 5.14.
 ///
 /// The main thread of a process can end before other threads, so this reads the table of the thread. A thread that exits has no table any
 /// more: the kernel closes all its descriptors.
 pub(super) fn holds(tid: u32, device: DeviceNo, ino: InodeNo) -> Option<bool> {
-    let table = Path::new("/proc").join(tid.to_string());
-    for (n, entry) in fs::read_dir(table.join("fdinfo")).ok()?.enumerate() {
+    let process = Path::new("/proc").join(tid.to_string());
+    let (mut mounts, mut is_sure) = (None, true);
+    for (n, entry) in fs::read_dir(process.join("fdinfo")).ok()?.enumerate() {
         let entry = entry.ok()?;
         if n == DESCRIPTORS_MAX {
             return None;
         }
-        let number = match fs::read_to_string(entry.path()) {
-            Ok(info) => inode_of(&info),
+        let place = match fs::read_to_string(entry.path()) {
+            Ok(info) => Place::of(&info)?,
             // Closed meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(_) => return None,
         };
-        // No stat of other files: on a network file system it could wait for a server.
-        if number.is_some_and(|number| number != ino.0) {
+        if place.ino != ino.0 {
             continue;
         }
-        // Before Linux 5.14 only the stat knows the number. DONT_SYNC: the kernel answers for a file of ours without a request to us.
-        let wanted = if number.is_some() { StatxFlags::empty() } else { StatxFlags::INO };
-        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-        match statx(CWD, table.join("fd").join(entry.file_name()), flags, wanted) {
-            Ok(stat) => {
-                let is_ours = (stat.stx_dev_major, stat.stx_dev_minor) == (device.major, device.minor);
-                if is_ours && (number.is_some() || stat.stx_ino == ino.0) {
-                    return Some(true);
-                }
-            }
-            Err(rustix::io::Errno::NOENT) => {}
-            Err(_) => return None,
+        // A node of Kubernetes has thousands of mounts: the table is read only now, and once.
+        let table = match &mounts {
+            Some(table) => table,
+            None => mounts.insert(fs::read_to_string(process.join("mountinfo")).ok()?),
+        };
+        match device_of_mount(table, place.mount) {
+            Some(of) if of == device => return Some(true),
+            Some(_) => {}
+            // Not in the table: a mount of the kernel's own (pipes, sockets), or one that was detached, as ours may be.
+            None => is_sure = false,
         }
     }
-    Some(false)
+    is_sure.then_some(false)
 }
 
-/// The number of the file behind a descriptor.
-fn inode_of(info: &str) -> Option<u64> {
-    info.lines().find_map(|line| line.strip_prefix("ino:"))?.trim().parse().ok()
+/// Where the file behind a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    mount: u32,
+    ino: u64,
+}
+
+impl Place {
+    /// As `fdinfo` shows it; the inode number from Linux 5.14 on.
+    fn of(info: &str) -> Option<Self> {
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        Some(Self { mount: field("mnt_id:")?.parse().ok()?, ino: field("ino:")?.parse().ok()? })
+    }
+}
+
+/// The device of a mount in `mountinfo`.
+fn device_of_mount(table: &str, mount: u32) -> Option<DeviceNo> {
+    let device = table.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        (fields.next()?.parse() == Ok(mount)).then(|| fields.nth(1))?
+    })?;
+    let (major, minor) = device.split_once(':')?;
+    Some(DeviceNo { major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -96,7 +116,8 @@ mod tests {
     #[test]
     fn a_descriptor_is_found_by_device_and_number_until_it_is_closed() {
         let thread = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        let file = tempfile::tempfile().unwrap();
+        // Of a file system that shows the device of its mount; btrfs and overlays do not.
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
         let meta = file.metadata().unwrap();
         let dev = meta.dev();
         let device = DeviceNo { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) };
@@ -110,6 +131,23 @@ mod tests {
         drop(duplicate);
         assert_eq!(holds(thread(), device, ino), Some(false));
         assert_eq!(holds(0, device, ino), None, "of another namespace");
+
+        // Not in the table of mounts.
+        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let ino = InodeNo(std::fs::File::from(file.try_clone().unwrap()).metadata().unwrap().ino());
+        assert_eq!(holds(thread(), device, ino), None);
+    }
+
+    #[test]
+    fn the_place_of_a_descriptor_is_its_mount_and_its_inode_number() {
+        let info = "pos:\t0\nflags:\t0100001\nmnt_id:\t29\nino:\t7\n";
+        assert_eq!(Place::of(info), Some(Place { mount: 29, ino: 7 }));
+        assert_eq!(Place::of("pos:\t0\nflags:\t0100001\nmnt_id:\t29\n"), None, "before Linux 5.14");
+        let table =
+            "22 28 0:21 / /proc rw - proc proc rw\n29 28 0:44 / /a\\040b rw,nosuid - fuse.mount-s3 s rw\n";
+        assert_eq!(device_of_mount(table, 29), Some(DeviceNo { major: 0, minor: 44 }));
+        assert_eq!(device_of_mount(table, 2), None);
+        assert_eq!(device_of_mount("29\n", 29), None);
     }
 
     #[test]

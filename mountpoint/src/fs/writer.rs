@@ -69,6 +69,10 @@ impl FileSystem {
             Err(error) => return Some(Err(error)),
         };
         let Mode::Write(writer) = &open.mode else { return Some(Ok(())) };
+        if let Some(error) = writer.upload.error() {
+            self.settle(&open, writer, &Err(error.clone()));
+            return Some(Err(error.into()));
+        }
         // /proc is read only where the answer matters.
         let written = writer.upload.size();
         let by_opener = written > 0 && is_of_process(open.opener, pid);

@@ -9,13 +9,28 @@ use std::fs::read_to_string;
 /// Whether this thread ends, whatever its request answers: a signal that kills it is pending, or it is on its way out by one. False
 /// for a thread that we can't see (another process namespace): its request runs to its end.
 pub(super) fn is_dying(tid: u32) -> bool {
-    is_killed(tid) || read_to_string(format!("/proc/{tid}/status")).is_ok_and(|status| awaits_death(&status))
+    status_of(tid).is_some_and(|status| awaits_death(&status) || has_ended_by_signal(tid, &status))
 }
 
 /// Whether this thread was killed and is on its way out: what it closes now, it closes because it ends. The kernel lets no signal
 /// interrupt it any more. A program that exits by itself does not count: its user wants its files stored.
 pub(super) fn is_killed(tid: u32) -> bool {
-    read_to_string(format!("/proc/{tid}/stat")).is_ok_and(|stat| ends_by_signal(&stat))
+    status_of(tid).is_some_and(|status| has_ended_by_signal(tid, &status))
+}
+
+fn status_of(tid: u32) -> Option<String> {
+    read_to_string(format!("/proc/{tid}/status")).ok()
+}
+
+/// Reading `stat` of a thread that is inside execve(2) would wait for the end of execve, which may wait for our reply (see
+/// `fs/process.rs`). A thread that exits gives its memory back first, and only then closes its files: one without memory is not there.
+fn has_ended_by_signal(tid: u32, status: &str) -> bool {
+    !has_memory(status) && read_to_string(format!("/proc/{tid}/stat")).is_ok_and(|stat| ends_by_signal(&stat))
+}
+
+/// `status`: the thread has an address space.
+fn has_memory(status: &str) -> bool {
+    status.lines().any(|line| line.starts_with("VmSize:"))
 }
 
 /// `status`: a signal is pending that ends the process. For most of them the kernel puts SIGKILL there. Those that dump core stay
@@ -85,5 +100,25 @@ mod tests {
         assert!(!ends_by_signal(&stat(4_194_304, 19)), "stopped under a debugger");
         assert!(!ends_by_signal("4242 (short) R 1"));
         assert!(!is_killed(std::process::id()));
+    }
+
+    #[test]
+    fn a_thread_that_has_memory_is_not_on_its_way_out() {
+        assert!(has_memory(&status_of(std::process::id()).unwrap()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while status_of(child.id()).is_some_and(|status| !status.contains("State:\tZ")) {
+            std::thread::yield_now();
+        }
+        assert!(!has_memory(&status_of(child.id()).unwrap()));
+        assert!(!is_killed(child.id()), "it exits by itself");
+        child.wait().unwrap();
+
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        child.kill().unwrap();
+        while status_of(child.id()).is_some_and(|status| !status.contains("State:\tZ")) {
+            std::thread::yield_now();
+        }
+        assert!(is_killed(child.id()) && is_dying(child.id()));
+        child.wait().unwrap();
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Setup {
     pub(crate) options: Vec<String>,
     /// Further variables of its environment.
     pub(crate) env: Vec<(&'static str, String)>,
-    /// A test that takes longer hangs: the engine is killed, so that whatever waits for it fails.
+    /// A test that takes longer hangs: the mount is aborted and the engine killed, so that whatever waits for it fails.
     pub(crate) limit: Duration,
     /// The bucket argument.
     pub(crate) bucket: String,
@@ -159,10 +159,12 @@ impl TestMount {
         let child = command.spawn().expect("start mount-s3");
         let pid = rustix::process::Pid::from_child(&child);
         let (alive, ended) = mpsc::channel();
-        let limit = setup.limit;
+        let (limit, mounted) = (setup.limit, dir.clone());
         std::thread::spawn(move || {
             if ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("the test takes longer than {limit:?}: killing the engine");
+                eprintln!("the test takes longer than {limit:?}: aborting the mount and killing the engine");
+                // Programs and the engine's own threads may wait for each other where no signal reaches them.
+                let _ = rustix::mount::unmount(&mounted, rustix::mount::UnmountFlags::FORCE);
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         });
