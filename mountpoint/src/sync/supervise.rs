@@ -95,6 +95,7 @@ mod tests {
     use super::*;
     use crate::sync::Mutex;
     use crate::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    use crate::testing::log_of;
 
     fn supervisor() -> Supervisor {
         Supervisor { metrics: Arc::new(Metrics::default()), clock: Clock::machine() }
@@ -104,20 +105,7 @@ mod tests {
     fn a_task_that_panics_is_said_counted_and_started_anew_until_it_returns() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (supervisor, starts) = (supervisor(), Arc::new(AtomicU32::new(0)));
-        let log = Arc::new(Mutex::new(Vec::new()));
-        struct To(Arc<Mutex<Vec<u8>>>);
-        impl std::io::Write for To {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                self.0.lock().extend_from_slice(bytes);
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
-        let to = Arc::clone(&log);
-        let subscriber = tracing_subscriber::fmt().with_writer(move || To(Arc::clone(&to))).finish();
-        tracing::subscriber::with_default(subscriber, || {
+        let log = log_of(|| {
             runtime.block_on(async {
                 let (done, ended) = tokio::sync::oneshot::channel();
                 let (starts, done) = (Arc::clone(&starts), Arc::new(Mutex::new(Some(done))));
@@ -133,7 +121,6 @@ mod tests {
             });
         });
         assert_eq!((starts.load(SeqCst), supervisor.metrics.tasks_restarted.get()), (3, 2));
-        let log = String::from_utf8(log.lock().clone()).unwrap();
         assert_eq!(log.lines().count(), 2, "{log}");
         assert!(log.contains("the housekeeper") && log.contains("a broken vase"), "{log}");
     }

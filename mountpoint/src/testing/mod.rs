@@ -6,8 +6,12 @@
 
 pub mod exam;
 mod fault;
+#[cfg(test)]
+mod log;
 mod memory;
 mod store;
 
 pub use fault::{FaultPlan, Gate, Op};
+#[cfg(test)]
+pub use log::log_of;
 pub use memory::{Call, MemoryClient, Settings};

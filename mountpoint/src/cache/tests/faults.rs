@@ -9,6 +9,7 @@ use super::super::format::Name;
 use super::super::io::{FileStat, How, Kind};
 use super::*;
 use crate::sync::Mutex;
+use crate::testing::log_of;
 
 /// What happens at the Nth system call.
 #[derive(Clone, Copy, Debug)]
@@ -259,15 +260,11 @@ fn a_cache_that_may_hold_nothing_says_so_once() {
         plan.lock().space = Some((5 * MIB, 100 * MIB));
         let store = store_with(io, dir.path(), limit);
         store.load_all(&AtomicBool::new(false));
-        let log = tempfile::NamedTempFile::new().unwrap();
-        let copy = log.reopen().unwrap();
-        let to_log = tracing_subscriber::fmt().with_writer(move || copy.try_clone().unwrap()).finish();
-        tracing::subscriber::with_default(to_log, || {
+        let said = log_of(|| {
             for block in 0..3 {
                 assert!(!put(&store, &id("a", "\"1\""), 3 * MIB, block));
             }
         });
-        let said = std::fs::read_to_string(log.path()).unwrap();
         assert_eq!(said.matches("nothing is kept").count(), 1, "{said}");
         assert!(said.contains(way_out) && said.contains(dir.path().to_str().unwrap()), "{said}");
     }
