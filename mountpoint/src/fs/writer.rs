@@ -1,6 +1,6 @@
 //! write, flush, fsync, release, newcomers and the end of the mount: the life of a file during its writing.
 //!
-//! One table decides what each of them means ([`Stage`](crate::upload::Stage)); this file carries the decision out.
+//! One table decides what each of them means ([`Stage`]); this file carries the decision out.
 
 use std::time::Duration;
 
