@@ -62,6 +62,9 @@ impl Config {
         s3.region.clone_from(&args.bucket_options.region);
         s3.endpoint_url.clone_from(&args.bucket_options.endpoint_url);
         s3.force_path_style = args.bucket_options.force_path_style;
+        s3.transfer_acceleration = args.bucket_options.transfer_acceleration;
+        s3.dual_stack = args.bucket_options.dual_stack;
+        s3.interfaces.clone_from(&args.client.bind);
         s3.sign_requests = !args.credentials.no_sign_request;
         // Who asks for no signature needs no profile.
         s3.profile = args.credentials.profile.clone().filter(|_| s3.sign_requests);
@@ -83,13 +86,12 @@ impl Config {
         }
 
         let cache = args.cache.cache.as_ref().filter(|_| args.cache.max_cache_size != Some(0)).map(|dir| {
-            let endpoint = s3.endpoint_url.clone().unwrap_or_default();
             cache::Config {
                 size_max: args.cache.max_cache_size.map(|mib| mib << 20),
                 // What a network brings faster than the disk takes waits in memory, and holds its share of it: so
                 // read-ahead slows down before blocks have to be dropped.
                 queue_max: (memory / 4 / cache::CACHE_BLOCK) as usize,
-                ..cache::Config::new(dir, endpoint, &bucket)
+                ..cache::Config::new(dir, "", &bucket)
             }
         });
         let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());

@@ -57,7 +57,8 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
         .with_context(|| format!("bucket {}", config.name))?;
     let pool = Pool::new(&config.buffer);
     let cache: Option<Arc<dyn BlockCache>> = match config.cache {
-        Some(cache) => {
+        Some(mut cache) => {
+            cache.endpoint = client.endpoint_url().unwrap_or_default().to_owned();
             Some(Arc::new(DiskCache::open(cache, clock.clone(), Arc::clone(&metrics)).context("--cache")?))
         }
         None => None,

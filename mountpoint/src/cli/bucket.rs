@@ -5,6 +5,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::checksum::ChecksumAlgorithm;
 use crate::inode::Prefix;
+use crate::s3::check_arn;
 
 /// Which bucket, and what new objects are like.
 #[derive(Clone, Debug, ClapArgs)]
@@ -22,6 +23,12 @@ pub(crate) struct BucketOptions {
     /// Put the bucket into the path of URLs, not into the host name
     #[arg(long)]
     pub(crate) force_path_style: bool,
+    /// Use the endpoints of S3 Transfer Acceleration
+    #[arg(long)]
+    pub(crate) transfer_acceleration: bool,
+    /// Use endpoints that have IPv6 addresses too
+    #[arg(long)]
+    pub(crate) dual_stack: bool,
     /// Agree to pay for requests and traffic
     #[arg(long)]
     pub(crate) requester_pays: bool,
@@ -118,10 +125,7 @@ fn check_name(name: &str) -> Result<(), String> {
         return Err("bucket names must be 3-255 characters long".into());
     }
     if name.starts_with("arn:") {
-        return Err(
-            "ARNs are not supported: give the alias of the access point, which is used like a bucket's name"
-                .into(),
-        );
+        return check_arn(name);
     }
     if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_')) {
         return Err(

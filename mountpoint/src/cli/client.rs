@@ -28,6 +28,9 @@ pub(crate) struct ClientOptions {
     /// Size of the first parts of an upload, in bytes, from 5 MiB to 5 GiB [default: as --part-size]
     #[arg(long, value_name = "SIZE", conflicts_with = "part_size", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) write_part_size: Option<u64>,
+    /// Network interface for connections to the store; repeat it, and connections take turns
+    #[arg(long, value_name = "NETWORK_INTERFACE")]
+    pub(crate) bind: Vec<String>,
     /// Certificates to trust, instead of the system's
     #[arg(long, value_name = "PATH", env = "AWS_CA_BUNDLE", hide_env_values = true)]
     pub(crate) ca_bundle: Option<PathBuf>,

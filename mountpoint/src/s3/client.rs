@@ -10,6 +10,7 @@ use aws_config::provider_config::ProviderConfig;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use http::{HeaderMap, HeaderValue, header};
 
+use super::arn::Arn;
 use super::credentials::Source;
 use super::credentials_http::Http;
 use super::endpoint::Endpoint;
@@ -22,7 +23,7 @@ use super::{
     BoxFuture, CompleteUpload, Config, Error, ErrorKind, GetObject, ListObjects, ListPage, NewObject,
     ObjectClient, PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
 };
-use super::{complete, delete, get, head, list, multipart, put};
+use super::{complete, delete, get, head, list, multipart, profile, put};
 use crate::buffer::Fill;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -51,11 +52,13 @@ impl S3Client {
     /// # Errors
     /// `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
     /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 25 s), `InvalidRequest` (the configuration).
-    pub async fn connect(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
+    pub async fn connect(mut config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
+        profile::complete(&mut config).await;
         let pool = Pool::new(&config, &clock, &metrics)?;
-        let mut region = match &config.region {
-            Some(region) => region.clone(),
-            None => find_region(&config, &pool).await,
+        let mut region = match (&config.region, Arn::parse(&config.bucket)) {
+            (Some(region), _) => region.clone(),
+            (None, Ok(arn)) if !arn.region.is_empty() => arn.region.to_owned(),
+            (None, _) => find_region(&config, &pool).await,
         };
         let mut client = Self::new(config.clone(), &region, &pool)?;
         for switched in [false, true] {
@@ -85,6 +88,11 @@ impl S3Client {
         self.wire.signer.region()
     }
 
+    /// URL of the store, from the flag or the profile; `None` for AWS.
+    pub fn endpoint_url(&self) -> Option<&str> {
+        self.wire.config.endpoint_url.as_deref()
+    }
+
     /// Without a request.
     fn new(config: Config, region: &str, pool: &Arc<Pool>) -> Result<Self> {
         let endpoint = Endpoint::new(&config, region)?;
@@ -94,7 +102,7 @@ impl S3Client {
         let common = common_headers(&config, &endpoint)?;
         let host = pool.bucket_host(&endpoint.authority);
         let wire = Wire {
-            signer: Signer::new(region),
+            signer: Signer::new(region, endpoint.signing.clone()),
             slots: Slots::new(),
             outage: Mutex::new(Outage::default()),
             dice: Dice::new(RandomState::new().hash_one(0)),

@@ -21,6 +21,14 @@ pub struct Config {
     pub endpoint_url: Option<String>,
     /// Always put the bucket into the path, never into the host name.
     pub force_path_style: bool,
+    /// Use the endpoints of S3 Transfer Acceleration.
+    pub transfer_acceleration: bool,
+    /// Use endpoints that have IPv6 addresses too.
+    pub dual_stack: bool,
+    /// Use endpoints with validated cryptography.
+    pub fips: bool,
+    /// Network interfaces that connections to the store leave by, in turn; empty: as the routes say.
+    pub interfaces: Vec<String>,
     /// Sign requests; `false` for public buckets.
     pub sign_requests: bool,
     /// Take credentials from this profile and nowhere else.
@@ -106,6 +114,10 @@ impl Default for Config {
             region: None,
             endpoint_url: None,
             force_path_style: false,
+            transfer_acceleration: false,
+            dual_stack: false,
+            fips: false,
+            interfaces: Vec::new(),
             sign_requests: true,
             profile: None,
             credentials: None,

@@ -69,16 +69,16 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Connects. The caller limits the time.
+    /// On `tcp`, which is connected to `address`. The caller limits the time.
     pub(super) async fn open(
         authority: &Authority,
         proxy: Option<&Proxy>,
+        tcp: TcpStream,
         address: SocketAddr,
         tls: &Tls,
         now: Instant,
     ) -> io::Result<Self> {
         let moved = Moved::default();
-        let tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?; // a request head is small and must leave at once
         let mut tcp = Tcp::new(tcp, moved.clone());
         let stream = if authority.tls {

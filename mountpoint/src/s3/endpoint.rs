@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 
+use super::arn::{Arn, Resource};
 use super::{Config, Error, ErrorKind, Result};
 
 /// A host to connect to.
@@ -44,18 +45,42 @@ impl Authority {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Endpoint {
     pub(super) authority: Authority,
+    pub(super) signing: Signing,
     /// Stands before each key, encoded: `/` or `/bucket/`, behind whatever path the endpoint URL had.
     base: String,
 }
 
+/// For whom requests are signed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Signing {
+    /// As it stands in the scope of a signature.
+    pub(super) service: &'static str,
+    /// `None`: every region at once, with SigV4A.
+    pub(super) region: Option<String>,
+}
+
 impl Endpoint {
+    /// # Errors
+    /// `InvalidRequest`: the URL, the ARN, or flags that AWS does not combine.
     pub(super) fn new(config: &Config, region: &str) -> Result<Self> {
+        if config.bucket.is_empty() {
+            return Err(refused("the bucket has no name".into()));
+        }
+        let arn = match config.bucket.starts_with("arn:") {
+            true => Some(Arn::parse(&config.bucket).map_err(refused)?),
+            false => None,
+        };
+        check_flags(config, region, arn.as_ref())?;
+        let place = match &arn {
+            Some(arn) => Place::of_arn(arn, config, region),
+            None => Place::of_bucket(config, region),
+        };
         let url = match &config.endpoint_url {
             Some(url) => url.trim_end_matches('/').to_owned(),
-            None => format!("https://s3.{region}.{}", dns_suffix(region)),
+            None => format!("https://{}", place.host),
         };
         let wrong = |what: &str| {
-            Error::new(ErrorKind::InvalidRequest, "endpoint").message(format!(
+            refused(format!(
                 "the endpoint URL {url:?} {what}; it should look like https://s3.example.com:9000"
             ))
         };
@@ -68,18 +93,20 @@ impl Endpoint {
         if uri.query().is_some() {
             return Err(wrong("has a query"));
         }
-        if config.bucket.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidRequest, "endpoint").message("the bucket has no name"));
-        }
-        let path_style = config.force_path_style || !fits_host(&config.bucket, &authority.host);
         let mut base = uri.path().trim_end_matches('/').to_owned() + "/";
-        if path_style {
+        if arn.is_none() && (config.force_path_style || !fits_host(&config.bucket, &authority.host)) {
+            if config.transfer_acceleration {
+                return Err(refused(format!(
+                    "--transfer-acceleration needs the bucket's name in the host name, where {:?} can't stand",
+                    config.bucket
+                )));
+            }
             encode_path(&mut base, &config.bucket);
             base.push('/');
-        } else {
-            authority.host = format!("{}.{}", config.bucket, authority.host);
+        } else if !place.label.is_empty() {
+            authority.host = format!("{}.{}", place.label, authority.host);
         }
-        Ok(Self { authority, base })
+        Ok(Self { authority, base, signing: place.signing })
     }
 
     /// The request path of the bucket itself.
@@ -100,6 +127,158 @@ impl Endpoint {
     }
 }
 
+/// Where AWS serves a bucket or an access point.
+struct Place {
+    /// Stands before the host name; empty where `host` has it already.
+    label: String,
+    host: String,
+    signing: Signing,
+}
+
+impl Place {
+    fn of_bucket(config: &Config, region: &str) -> Self {
+        let suffix = Partition::of(region).suffix;
+        let dual = if config.dual_stack { ".dualstack" } else { "" };
+        let host = match (config.transfer_acceleration, config.fips) {
+            (true, _) => format!("s3-accelerate{dual}.{suffix}"),
+            (false, true) => format!("s3-fips{dual}.{region}.{suffix}"),
+            (false, false) => format!("s3{dual}.{region}.{suffix}"),
+        };
+        Self { label: config.bucket.clone(), host, signing: Signing::of("s3", region) }
+    }
+
+    fn of_arn(arn: &Arn<'_>, config: &Config, client_region: &str) -> Self {
+        let Arn { region, account, .. } = *arn;
+        let suffix = Partition::of(if region.is_empty() { client_region } else { region }).suffix;
+        let fips = if config.fips { "-fips" } else { "" };
+        let dual = if config.dual_stack { ".dualstack" } else { "" };
+        match arn.resource {
+            Resource::AccessPoint(name) => Self {
+                label: format!("{name}-{account}"),
+                host: format!("s3-accesspoint{fips}{dual}.{region}.{suffix}"),
+                signing: Signing::of("s3", region),
+            },
+            Resource::ObjectLambda(name) => Self {
+                label: format!("{name}-{account}"),
+                host: format!("s3-object-lambda{fips}.{region}.{suffix}"),
+                signing: Signing::of("s3-object-lambda", region),
+            },
+            Resource::Outpost { outpost, name } => Self {
+                label: format!("{name}-{account}.{outpost}"),
+                host: format!("s3-outposts.{region}.{suffix}"),
+                signing: Signing::of("s3-outposts", region),
+            },
+            Resource::MultiRegion(alias) => Self {
+                label: String::new(),
+                host: format!("{alias}.accesspoint.s3-global.{suffix}"),
+                signing: Signing { service: "s3", region: None },
+            },
+        }
+    }
+}
+
+impl Signing {
+    pub(super) fn of(service: &'static str, region: &str) -> Self {
+        Self { service, region: Some(region.to_owned()) }
+    }
+}
+
+/// What AWS does not combine is refused here, with the flag or variable that turned it on.
+fn check_flags(config: &Config, region: &str, arn: Option<&Arn<'_>>) -> Result<()> {
+    const FIPS: &str = "AWS_USE_FIPS_ENDPOINT (or the profile's use_fips_endpoint)";
+    const DUAL: &str = "--dual-stack";
+    const FAST: &str = "--transfer-acceleration";
+    let no =
+        |flag: &str, with: &str| Err(refused(format!("{flag} can't be used with {with}: leave one out")));
+    let on = [(config.fips, FIPS), (config.dual_stack, DUAL), (config.transfer_acceleration, FAST)];
+    if config.endpoint_url.is_some()
+        && let Some((_, flag)) = on.iter().find(|(on, _)| *on)
+    {
+        return no(flag, "--endpoint-url, which names the host");
+    }
+    if config.endpoint_url.is_some()
+        && arn.is_some_and(|arn| matches!(arn.resource, Resource::MultiRegion(_)))
+    {
+        return no("--endpoint-url", "a multi-region access point, which has a host of its own");
+    }
+    if config.fips && config.transfer_acceleration {
+        return no(FIPS, FAST);
+    }
+    let partition = Partition::of(region);
+    if config.fips && !partition.fips {
+        return no(FIPS, &format!("region {region}, which has none"));
+    }
+    if config.transfer_acceleration && config.force_path_style {
+        return no(FAST, "--force-path-style");
+    }
+    if config.transfer_acceleration && partition.name == "aws-cn" {
+        return no(FAST, &format!("region {region}, which has none"));
+    }
+    let Some(arn) = arn else { return Ok(()) };
+    if config.force_path_style {
+        return no("--force-path-style", "an ARN");
+    }
+    if config.transfer_acceleration {
+        return no(FAST, "an access point");
+    }
+    let (what, lacks_fips, lacks_dual) = match arn.resource {
+        Resource::AccessPoint(_) => ("an access point", false, false),
+        Resource::MultiRegion(_) => ("a multi-region access point", true, true),
+        Resource::Outpost { .. } => ("S3 on Outposts", true, true),
+        Resource::ObjectLambda(_) => ("S3 Object Lambda", false, true),
+    };
+    if config.fips && lacks_fips {
+        return no(FIPS, what);
+    }
+    if config.dual_stack && lacks_dual {
+        return no(DUAL, what);
+    }
+    let of_arn = if arn.region.is_empty() { partition.name } else { Partition::of(arn.region).name };
+    if arn.partition != of_arn || arn.partition != partition.name {
+        return Err(refused(format!(
+            "the ARN {:?} is of the partition {:?}, and region {region} of {:?}: leave --region out, or give the ARN's",
+            config.bucket, arn.partition, partition.name
+        )));
+    }
+    Ok(())
+}
+
+fn refused(message: String) -> Error {
+    Error::new(ErrorKind::InvalidRequest, "endpoint").message(message)
+}
+
+/// Regions under one administration, as AWS's endpoint rules have them.
+struct Partition {
+    name: &'static str,
+    suffix: &'static str,
+    fips: bool,
+}
+
+impl Partition {
+    fn of(region: &str) -> Self {
+        let (name, suffix, fips) = match region {
+            _ if region.starts_with("cn-") => ("aws-cn", "amazonaws.com.cn", false),
+            _ if region.starts_with("us-gov-") => ("aws-us-gov", "amazonaws.com", true),
+            _ if region.starts_with("eusc-") => ("aws-eusc", "amazonaws.eu", true),
+            _ if region.starts_with("us-isob-") => ("aws-iso-b", "sc2s.sgov.gov", true),
+            _ if region.starts_with("us-isof-") || region.starts_with("eu-isof-") => {
+                ("aws-iso-f", "csp.hci.ic.gov", true)
+            }
+            _ if region.starts_with("eu-isoe-") => ("aws-iso-e", "cloud.adc-e.uk", true),
+            _ if region.starts_with("us-iso-") => ("aws-iso", "c2s.ic.gov", true),
+            _ => ("aws", "amazonaws.com", true),
+        };
+        Self { name, suffix, fips }
+    }
+}
+
+/// 1 to 63 letters, digits and hyphens, with a letter or digit first.
+pub(super) fn is_host_label(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        && !text.starts_with('-')
+}
+
 /// Whether the bucket may stand before the host name.
 fn fits_host(bucket: &str, host: &str) -> bool {
     let label = (3..=63).contains(&bucket.len())
@@ -109,16 +288,6 @@ fn fits_host(bucket: &str, host: &str) -> bool {
     // A bucket with dots has no wildcard certificate, and localhost no subdomains on most machines.
     let named = host.parse::<IpAddr>().is_err() && host != "localhost" && !host.ends_with(".localhost");
     label && named
-}
-
-fn dns_suffix(region: &str) -> &'static str {
-    if region.starts_with("cn-") {
-        "amazonaws.com.cn"
-    } else if region.starts_with("eusc-") {
-        "amazonaws.eu"
-    } else {
-        "amazonaws.com"
-    }
 }
 
 /// Appends `text` as S3 encodes paths: everything but unreserved characters and `/`.
@@ -144,54 +313,4 @@ fn encode(into: &mut String, text: &str, keep_slash: bool) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn endpoint(bucket: &str, url: Option<&str>) -> Endpoint {
-        let config = Config { bucket: bucket.into(), endpoint_url: url.map(Into::into), ..Config::default() };
-        Endpoint::new(&config, "eu-west-3").unwrap()
-    }
-
-    #[test]
-    fn the_bucket_stands_in_the_host_where_dns_and_certificates_allow_it() {
-        for (bucket, url, host, path) in [
-            ("my-bucket", None, "my-bucket.s3.eu-west-3.amazonaws.com", "/k"),
-            ("my.bucket", None, "s3.eu-west-3.amazonaws.com", "/my.bucket/k"),
-            ("MyBucket", None, "s3.eu-west-3.amazonaws.com", "/MyBucket/k"),
-            ("b_c", None, "s3.eu-west-3.amazonaws.com", "/b_c/k"),
-            ("bucket", Some("http://127.0.0.1:9000"), "127.0.0.1:9000", "/bucket/k"),
-            ("bucket", Some("http://[::1]:9000/"), "[::1]:9000", "/bucket/k"),
-            ("bucket", Some("http://localhost"), "localhost", "/bucket/k"),
-            ("bucket", Some("https://s3.example.com"), "bucket.s3.example.com", "/k"),
-            ("bucket", Some("https://example.com/s3/"), "bucket.example.com", "/s3/k"),
-        ] {
-            let e = endpoint(bucket, url);
-            assert_eq!((e.authority.host_header().as_str(), e.key_path("k").as_str()), (host, path));
-        }
-        assert_eq!(endpoint("bucket", Some("http://127.0.0.1")).bucket_path(), "/bucket");
-        assert_eq!(endpoint("bucket", None).bucket_path(), "/");
-    }
-
-    #[test]
-    fn path_style_when_asked() {
-        let config = Config { bucket: "bucket".into(), force_path_style: true, ..Config::default() };
-        let e = Endpoint::new(&config, "cn-north-1").unwrap();
-        assert_eq!(e.authority.host, "s3.cn-north-1.amazonaws.com.cn");
-        assert_eq!(e.key_path("k"), "/bucket/k");
-    }
-
-    #[test]
-    fn any_key_is_encoded_once_and_never_normalised() {
-        let e = endpoint("bucket", None);
-        assert_eq!(e.key_path("a//../b c+ü%\u{1}~"), "/a//../b%20c%2B%C3%BC%25%01~");
-        assert_eq!(e.key_path("/lead"), "//lead");
-    }
-
-    #[test]
-    fn an_endpoint_that_is_no_plain_url_is_refused() {
-        for url in ["example.com", "ftp://x", "http://u:p@x", "http://x/?a=b", "http://"] {
-            let config = Config { bucket: "b".into(), endpoint_url: Some(url.into()), ..Config::default() };
-            assert!(Endpoint::new(&config, "r").is_err(), "{url}");
-        }
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@
 
 mod address;
 mod answer;
+mod arn;
 mod body;
 mod broken;
 mod client;
@@ -15,6 +16,7 @@ mod connection;
 mod credentials;
 mod credentials_http;
 mod delete;
+mod dial;
 mod encryption;
 mod endpoint;
 mod error;
@@ -26,6 +28,7 @@ mod list;
 mod multipart;
 mod outage;
 mod pool;
+mod profile;
 mod proxy;
 mod put;
 mod retry;
@@ -47,6 +50,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
+pub(crate) use arn::check as check_arn;
 pub use aws_credential_types::Credentials;
 pub use client::S3Client;
 pub use config::{Config, ProxyVariables, Timeouts};

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use super::address::Addresses;
 use super::broken::Broken;
 use super::connection::Connection;
+use super::dial::Interfaces;
 use super::endpoint::Authority;
 use super::lanes::{Lane, Lanes, Place};
 use super::proxy::{Proxies, Proxy};
@@ -38,6 +39,8 @@ pub(super) struct Pool {
     limits: Limits,
     tls: Tls,
     proxies: Proxies,
+    /// Of the bucket's host.
+    interfaces: Arc<Interfaces>,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
     hosts: Mutex<HashMap<Authority, Arc<Host>>>,
@@ -62,6 +65,7 @@ pub(super) struct Host {
     pub(super) lanes: Arc<Lanes>,
     /// Stands between us and it.
     proxy: Option<Proxy>,
+    interfaces: Arc<Interfaces>,
     idle: Mutex<Vec<Connection>>,
     addresses: Mutex<Addresses>,
 }
@@ -118,6 +122,7 @@ impl Pool {
             limits,
             tls,
             proxies,
+            interfaces: Arc::new(Interfaces::new(&config.interfaces)?),
             clock: clock.clone(),
             metrics: Arc::clone(metrics),
             hosts: Mutex::default(),
@@ -136,15 +141,15 @@ impl Pool {
 
     /// The bucket's host.
     pub(super) fn bucket_host(&self, authority: &Authority) -> Arc<Host> {
-        self.host(authority, self.limits.connections)
+        self.host(authority, self.limits.connections, Arc::clone(&self.interfaces))
     }
 
     /// Any other host.
     pub(super) fn side_host(&self, authority: &Authority) -> Arc<Host> {
-        self.host(authority, SIDE_CONNECTIONS)
+        self.host(authority, SIDE_CONNECTIONS, Arc::default())
     }
 
-    fn host(&self, authority: &Authority, connections: usize) -> Arc<Host> {
+    fn host(&self, authority: &Authority, connections: usize, interfaces: Arc<Interfaces>) -> Arc<Host> {
         let mut hosts = self.hosts.lock();
         if let Some(known) = hosts.get(authority) {
             return Arc::clone(known);
@@ -157,6 +162,7 @@ impl Pool {
             connections,
             lanes: Lanes::new(connections),
             proxy: self.proxies.on_the_way_to(authority).cloned(),
+            interfaces,
             idle: Mutex::default(),
             addresses: Mutex::default(),
         });
@@ -273,7 +279,10 @@ impl Pool {
     async fn open_at(&self, host: &Host, address: SocketAddr) -> io::Result<Connection> {
         let guard = OpenGuard { host, address, kept: false };
         let now = self.clock.now();
-        let opening = Connection::open(&host.authority, host.proxy.as_ref(), address, &self.tls, now);
+        let opening = async {
+            let tcp = host.interfaces.dial(address).await?;
+            Connection::open(&host.authority, host.proxy.as_ref(), tcp, address, &self.tls, now).await
+        };
         let timeout = self.clock.sleep(self.limits.connect);
         let connection = tokio::select! {
             opened = opening => opened?,

@@ -4,17 +4,8 @@ use super::*;
 use crate::error::ErrorKind;
 
 /// The engine does not have these; volumes of release 2.2, or of AWS's driver, may.
-const OF_OTHERS: [&str; 9] = [
-    "aws-max-attempts",
-    "bind",
-    "cache-block-size",
-    "dual-stack",
-    "log-metrics",
-    "o",
-    "otlp-endpoint",
-    "otlp-export-interval",
-    "transfer-acceleration",
-];
+const OF_OTHERS: [&str; 6] =
+    ["aws-max-attempts", "cache-block-size", "log-metrics", "o", "otlp-endpoint", "otlp-export-interval"];
 
 /// Every flag of AWS's mount-s3 from 1.18 to 1.24, with a value it takes; and that their driver and release 2.2 took besides.
 const OF_AWS: &[&str] = &[
