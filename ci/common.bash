@@ -112,6 +112,22 @@ need_rust() {
 
 has_fuse() { [ -c /dev/fuse ] && { : <>/dev/fuse; } 2>/dev/null; }
 
+# Says why this machine can't run a node of ci/cluster, or nothing. No script can change the version of cgroups: that reason begins with
+# "cgroup v2".
+node_lacks() {
+    if [ "$(id -u)" -ne 0 ]; then
+        say "its node needs root"
+    elif [ "$(uname -m)" != x86_64 ]; then
+        say "its node needs x86_64, and this machine is $(uname -m)"
+    elif ! grep -qw memory /proc/self/cgroup; then
+        say "cgroup v2 alone is here, and its node needs the hierarchies of v1"
+    elif ! has_fuse; then
+        say "its node needs /dev/fuse"
+    elif ! grep -qw overlay /proc/filesystems || ! unshare --mount --net --pid --fork --cgroup true 2>/dev/null; then
+        say "its node needs namespaces and overlayfs, and this machine does not allow them"
+    fi
+}
+
 # Removes the caller's AWS settings and proxies: they are for other stores than the one on loopback.
 forget_aws() {
     local name
