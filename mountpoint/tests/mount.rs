@@ -36,6 +36,7 @@ mod mount {
     mod stalls;
     mod start;
     mod tools;
+    mod unprivileged;
     mod weather;
     mod writers;
     mod writing;

@@ -33,6 +33,7 @@ mod by_fuser {
     // stalls: the clocks of requests to S3, whoever carried those of the kernel.
     mod start;
     mod tools;
+    // unprivileged: mounting by fusermount3 is the same code.
     // weather: what the network does is dealt with behind the transport.
     mod writers;
     mod writing;

@@ -15,7 +15,7 @@ pub(crate) struct MountOptions {
     /// Allow replacing files
     #[arg(long)]
     pub(crate) allow_overwrite: bool,
-    /// Unmount even if this process is killed (needs fusermount3)
+    /// Unmount even if this process is killed
     #[arg(long)]
     pub(crate) auto_unmount: bool,
     /// Let root access the mount too

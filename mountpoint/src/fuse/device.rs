@@ -28,20 +28,13 @@ impl FuseDevice {
         Self(fd)
     }
 
-    /// Opens the device and mounts it on `dir`: by mount(2) where we may, else through `fusermount3`. What is returned beside
-    /// it is `fusermount3`'s socket, which keeps `auto_unmount` waiting.
-    pub(super) fn mount(dir: &Path, options: &MountOptions) -> anyhow::Result<(Self, Option<UnixStream>)> {
-        if !options.auto_unmount {
-            match mount_directly(dir, options) {
-                Ok(device) => return Ok((device, None)),
-                Err(Errno::PERM | Errno::ACCESS) => {}
-                Err(error) => {
-                    return Err(error).with_context(|| format!("mounting /dev/fuse on {}", dir.display()));
-                }
-            }
+    /// Opens the device and mounts it on `dir`: by mount(2) where we may, else through `fusermount3`.
+    pub(super) fn mount(dir: &Path, options: &MountOptions) -> anyhow::Result<Self> {
+        match mount_directly(dir, options) {
+            Ok(device) => Ok(device),
+            Err(Errno::PERM | Errno::ACCESS) => mount_by_helper(dir, options),
+            Err(error) => Err(error).with_context(|| format!("mounting /dev/fuse on {}", dir.display())),
         }
-        let (device, socket) = mount_by_helper(dir, options)?;
-        Ok((device, options.auto_unmount.then_some(socket)))
     }
 
     /// Waits for the next request; `None` once the file system is unmounted.
@@ -136,7 +129,7 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<FuseDevice, Errn
 }
 
 /// `fusermount3` is allowed what we are not: it opens and mounts the device, and sends it over a socket.
-fn mount_by_helper(dir: &Path, options: &MountOptions) -> anyhow::Result<(FuseDevice, UnixStream)> {
+fn mount_by_helper(dir: &Path, options: &MountOptions) -> anyhow::Result<FuseDevice> {
     let (ours, theirs) = UnixStream::pair().context("a socket for fusermount3")?;
     // Inherited by the helper alone: we start no other process before it is closed here again.
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
@@ -147,9 +140,6 @@ fn mount_by_helper(dir: &Path, options: &MountOptions) -> anyhow::Result<(FuseDe
     }
     if options.no_exec {
         words.push_str(",noexec");
-    }
-    if options.auto_unmount {
-        words.push_str(",auto_unmount");
     }
     let mut helper = Command::new("fusermount3")
         .args(["-o", &words, "--"])
@@ -162,10 +152,8 @@ fn mount_by_helper(dir: &Path, options: &MountOptions) -> anyhow::Result<(FuseDe
     drop(theirs);
     match receive_device(&ours) {
         Ok(Some(fd)) => {
-            if !options.auto_unmount {
-                let _ = helper.wait();
-            }
-            Ok((FuseDevice(fd), ours))
+            let _ = helper.wait();
+            Ok(FuseDevice(fd))
         }
         other => {
             let said =

@@ -50,7 +50,6 @@ pub(super) fn start_fuser(
     ];
     config.mount_options.extend(options.read_only.then_some(MountOption::RO));
     config.mount_options.extend(options.no_exec.then_some(MountOption::NoExec));
-    config.mount_options.extend(options.auto_unmount.then_some(MountOption::AutoUnmount));
     let adapter = FuserAdapter { ops: ops.clone(), metrics };
     let (mut session, ours) = match device {
         Device::Mount(dir) => {

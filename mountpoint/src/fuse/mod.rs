@@ -4,6 +4,7 @@
 //! Otherwise it hands the request and its reply over to the thread that will have the answer. A FUSE thread never waits for the
 //! network. This room decides nothing about files; no other room knows the crate `fuser`.
 
+mod auto_unmount;
 mod capability;
 mod device;
 mod encode;

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 
+use super::auto_unmount::AutoUnmount;
 use super::device::{FuseDevice, unmount_directory};
 use super::fuser::start_fuser;
 use super::on_runtime::OnRuntime;
@@ -49,7 +49,7 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// root and the mounting user may enter.
     pub allow_root: bool,
-    /// `fusermount3` stays behind and unmounts when this process is gone.
+    /// A process stays behind and unmounts when this one is gone.
     pub auto_unmount: bool,
     /// Threads that take requests. More help many small requests at once on many cores; none of them ever waits.
     pub threads: usize,
@@ -62,8 +62,7 @@ pub struct MountOptions {
 pub struct Session {
     serving: Vec<JoinHandle<io::Result<()>>>,
     unmounter: Unmounter,
-    /// Open as long as we live: `fusermount3` unmounts when it closes.
-    _auto_unmount: Option<UnixStream>,
+    auto_unmount: Option<AutoUnmount>,
 }
 
 /// Ends a session, from any thread.
@@ -108,7 +107,7 @@ impl Session {
             Device::Mount(dir) => Some(dir.clone()),
             Device::Adopted(_) => None,
         };
-        let session = match options.transport {
+        let mut session = match options.transport {
             Transport::Dev => Self::start_dev(device, ops, options, metrics, runtime)?,
             Transport::Fuser => {
                 let (serving, unmounter) = start_fuser(device, ops, options, metrics)?;
@@ -116,11 +115,23 @@ impl Session {
                     (Some(dir), Some(unmounter)) => Way::Fuser(dir.clone(), Arc::new(Mutex::new(unmounter))),
                     _ => Way::NotOurs,
                 };
-                Self { serving: vec![serving], unmounter: Unmounter(way), _auto_unmount: None }
+                Self { serving: vec![serving], unmounter: Unmounter(way), auto_unmount: None }
             }
         };
         if let (Some(dir), Some(bytes)) = (&mounted_on, options.read_ahead) {
             set_read_ahead(dir, bytes);
+        }
+        if let (Some(dir), true) = (&mounted_on, options.auto_unmount) {
+            let watching = device_of(dir)
+                .context("the device of the mount is not known")
+                .and_then(|device| AutoUnmount::watch(dir, device).context("starting its process"));
+            match watching {
+                Ok(watcher) => session.auto_unmount = Some(watcher),
+                Err(error) => {
+                    let _ = session.unmounter.unmount();
+                    return Err(error.context("--auto-unmount"));
+                }
+            }
         }
         Ok(session)
     }
@@ -133,15 +144,15 @@ impl Session {
         runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
         let only = (options.allow_root && !options.allow_other).then(|| rustix::process::getuid().as_raw());
-        let (device, dir, socket) = match device {
+        let (device, dir) = match device {
             Device::Adopted(fd) => {
                 device_behind(&fd).into_iter().for_each(|device| ops.mounted_as(device));
-                (FuseDevice::adopt(fd), None, None)
+                (FuseDevice::adopt(fd), None)
             }
             Device::Mount(dir) => {
-                let (device, socket) = FuseDevice::mount(&dir, options)?;
+                let device = FuseDevice::mount(&dir, options)?;
                 device_of(&dir).into_iter().for_each(|device| ops.mounted_as(device));
-                (device, Some(dir), socket)
+                (device, Some(dir))
             }
         };
         let started = greet(device, ops, only, metrics, runtime)
@@ -149,7 +160,7 @@ impl Session {
         match (started, dir) {
             (Ok(serving), dir) => {
                 let way = dir.map_or(Way::NotOurs, Way::Directory);
-                Ok(Self { serving, unmounter: Unmounter(way), _auto_unmount: socket })
+                Ok(Self { serving, unmounter: Unmounter(way), auto_unmount: None })
             }
             (Err(error), dir) => {
                 if let Some(dir) = dir {

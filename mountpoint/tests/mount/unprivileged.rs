@@ -1,0 +1,135 @@
+//! A user who is not root mounts, uses and unmounts a bucket, with what Debian gives to users: `fusermount3` and `/etc/fuse.conf`.
+//!
+//! Each test runs as a script in namespaces of its own. There `/dev/fuse` is open to all users, as udev makes it, `/etc/fuse.conf` is the
+//! test's, and nothing survives the script.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::process::Command;
+
+use testkit::{need, need_tool};
+
+use crate::common::{Pattern, Setup, Store, command, run};
+
+/// Debian's user and group "nobody".
+const USER: u32 = 65534;
+const PLANTED: usize = 3_000_000;
+
+/// `mount_s3` starts the engine on "mnt" as the user; `as UID COMMAND...` runs a command as somebody; "own" is the user's folder.
+const PRELUDE: &str = r#"
+cd "$0"
+mount -t tmpfs tmpfs device
+mknod -m 666 device/fuse c 10 229
+mount --bind device/fuse /dev/fuse
+mount --bind fuse.conf /etc/fuse.conf
+touch device/mount-s3
+mount --bind "$1" device/mount-s3
+shift
+arguments=("$@")
+as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
+mount_s3() { as 65534 device/mount-s3 "${arguments[@]}" "$@"; }
+refused() { if "$@"; then echo "not refused: $*"; exit 1; fi; }
+soon() { for _ in $(seq 300); do if "$@"; then return; fi; sleep 0.1; done; echo "not soon: $*"; exit 1; }
+"#;
+
+/// Runs a script on a store that holds `planted`; `None` where the machine lacks what it needs.
+fn as_a_user(fuse_conf: &str, script: &str) -> Option<()> {
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+    let tools = ["fusermount3", "setpriv", "unshare"].into_iter().all(need_tool);
+    let is_root = rustix::process::geteuid().is_root();
+    if !need("/dev/fuse", fuse.is_ok()) || !tools || !need("root, to become another user", is_root) {
+        return None;
+    }
+    let store = Store::new();
+    store.plant("planted", &Pattern(1).bytes(0, PLANTED));
+    let folder = tempfile::tempdir().unwrap();
+    let top = folder.path();
+    fs::set_permissions(top, fs::Permissions::from_mode(0o755)).unwrap();
+    for name in ["device", "mnt", "own"] {
+        fs::create_dir(top.join(name)).unwrap();
+    }
+    for name in ["mnt", "own"] {
+        chown(top.join(name), Some(USER), Some(USER)).unwrap();
+    }
+    fs::write(top.join("fuse.conf"), fuse_conf).unwrap();
+    fs::write(top.join("original"), Pattern(1).bytes(0, PLANTED)).unwrap();
+    let mut setup = Setup::new(&[]);
+    setup.foreground = false;
+    let plain = command(&store, "mnt".as_ref(), &setup);
+    let mut namespaces = Command::new("timeout");
+    namespaces.args([
+        "120",
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "--pid",
+        "--fork",
+        "--kill-child",
+    ]);
+    namespaces.args(["--mount-proc", "bash", "-euo", "pipefail", "-c", &format!("{PRELUDE}{script}")]);
+    namespaces.arg(top).arg(plain.get_program()).args(plain.get_args()).env_clear();
+    namespaces.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    run(&mut namespaces);
+    assert_eq!(store.pending_uploads(), 0, "uploads were left behind");
+    Some(())
+}
+
+#[test]
+fn a_user_mounts_reads_writes_caches_and_unmounts() {
+    let script = r#"
+mkdir own/cache
+chown 65534:65534 own/cache
+mount_s3 --cache own/cache --allow-delete >own/said
+grep -q "is mounted at" own/said
+as 65534 bash -ec 'echo hello >mnt/f; [ "$(cat mnt/f)" = hello ]; [ "$(stat -c %u:%g mnt/f)" = 65534:65534 ]; rm mnt/f; [ ! -e mnt/f ]'
+for _ in 1 2; do as 65534 cmp mnt/planted original; done
+soon as 65534 bash -c '[ "$(du -s own/cache | cut -f 1)" -gt 2000 ]'
+refused cat mnt/planted 2>/dev/null
+as 65534 fusermount3 -u mnt
+refused mountpoint -q mnt
+soon as 65534 bash -c '! pgrep -x mount-s3 >/dev/null'
+"#;
+    as_a_user("", script);
+}
+
+#[test]
+fn only_user_allow_other_lets_a_user_share_the_mount() {
+    let refused = r#"
+for flag in --allow-other --allow-root; do
+    refused mount_s3 $flag 2>own/said
+    grep -q user_allow_other own/said || { cat own/said; exit 1; }
+    refused mountpoint -q mnt
+done
+"#;
+    as_a_user("", refused);
+    let shared = r#"
+mount_s3 --allow-other
+as 1000 cmp mnt/planted original
+cmp mnt/planted original
+as 65534 fusermount3 -u mnt
+soon as 65534 bash -c '! pgrep -x mount-s3 >/dev/null'
+mount_s3 --allow-root
+cmp mnt/planted original
+refused as 1000 cat mnt/planted 2>/dev/null
+as 65534 fusermount3 -u mnt
+"#;
+    as_a_user("user_allow_other\n", shared);
+}
+
+#[test]
+fn a_mount_goes_with_its_killed_engine_by_auto_unmount() {
+    let script = r#"
+for who in 65534 0; do
+    as $who device/mount-s3 "${arguments[@]}" --auto-unmount
+    as $who cmp mnt/planted original
+    as $who pkill -KILL -x mount-s3
+    soon bash -c '! grep -q " $PWD/mnt " /proc/self/mountinfo'
+done
+as 65534 device/mount-s3 "${arguments[@]}" --auto-unmount
+as 65534 fusermount3 -u mnt
+soon bash -c '! pgrep -x mount-s3 >/dev/null'
+soon bash -c '[ "$(pgrep -x sh | wc -l)" = 0 ]'
+"#;
+    as_a_user("", script);
+}
