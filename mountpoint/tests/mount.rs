@@ -3,10 +3,14 @@
 //! One module per promise. On a machine without FUSE the tests report that they were skipped; `MOUNT_S3_LARGE=1` adds tests that take
 //! gigabytes.
 
+#[expect(dead_code, reason = "what tests of other stores use")]
 mod common;
 
 /// What carries requests; `mount_fuser.rs` has the other one.
 const TRANSPORT: &str = "dev";
+
+/// What they are mounts of; `mount_https.rs` and `mount_versitygw.rs` have others.
+const STORE: common::Kind = common::Kind::S3server;
 
 /// The modules lie in `mount/`.
 mod mount {
@@ -17,6 +21,7 @@ mod mount {
     mod encryption;
     mod execve;
     mod faults;
+    mod flipped;
     mod fstab;
     mod interrupts;
     mod large;
@@ -36,6 +41,7 @@ mod mount {
     mod stalls;
     mod start;
     mod tools;
+    mod trees;
     mod unprivileged;
     mod weather;
     mod writers;

@@ -8,6 +8,9 @@ mod common;
 /// What carries requests.
 const TRANSPORT: &str = "fuser";
 
+/// What they are mounts of.
+const STORE: common::Kind = common::Kind::S3server;
+
 #[path = "mount"]
 mod by_fuser {
     mod adopted;
@@ -16,6 +19,7 @@ mod by_fuser {
     // credentials: requests to S3, whoever carried those of the kernel.
     mod execve;
     mod faults;
+    // flipped: what a bad network does, whoever carried the requests of the kernel.
     // interrupts: fuser answers INTERRUPT with ENOSYS, so a program that is killed waits for the store.
     // large: 6 GiB take minutes, and many parts are in `tools`.
     mod memory;
@@ -33,6 +37,7 @@ mod by_fuser {
     // stalls: the clocks of requests to S3, whoever carried those of the kernel.
     mod start;
     mod tools;
+    // trees: 20,000 files take a minute, and smaller trees are in `tools`.
     // unprivileged: mounting by fusermount3 is the same code.
     // weather: what the network does is dealt with behind the transport.
     mod writers;

@@ -1,5 +1,9 @@
 //! The client over TLS: trusted servers, refused servers, and that it sends no data to a refused server.
 
+#[expect(dead_code, reason = "servers outside of the test read files")]
+#[path = "common/certificates.rs"]
+mod certificates;
+
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -7,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use certificates::Certificates;
 use mountpoint::buffer::{Fill, Pool, Use};
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
@@ -14,8 +19,6 @@ use mountpoint::object::{ETag, ObjectId, ObjectKey};
 use mountpoint::s3::{
     Config, Credentials, ErrorKind, GetObject, ObjectClient as _, ProxyVariables, S3Client,
 };
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
 
 const LEN: usize = 300_000;
@@ -33,29 +36,14 @@ struct Store {
     resumed: Arc<Mutex<Vec<bool>>>,
     /// Behind each listing it says that it says no more (close_notify), and leaves the TCP connection open.
     takes_leave: Arc<AtomicBool>,
-    folder: tempfile::TempDir,
+    certificates: Certificates,
 }
 
 impl Store {
     /// With a certificate for this name.
     fn certified_for(name: &str) -> Self {
-        let mut authority = CertificateParams::new(Vec::new()).unwrap();
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority_key = KeyPair::generate().unwrap();
-        let root = authority.self_signed(&authority_key).unwrap();
-        let key = KeyPair::generate().unwrap();
-        let issuer = Issuer::new(authority, authority_key);
-        let certificate =
-            CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
-
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("ca.pem"), root.pem()).unwrap();
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls =
-            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let tls = tls.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap();
-        let tls = Arc::new(tls);
+        let certificates = Certificates::of(&[name]);
+        let tls = certificates.server();
 
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -65,7 +53,7 @@ impl Store {
             handshakes_failed: Arc::default(),
             resumed: Arc::default(),
             takes_leave: Arc::default(),
-            folder,
+            certificates,
         };
         let (requests, failed) = (Arc::clone(&store.requests), Arc::clone(&store.handshakes_failed));
         let (resumed, leave) = (Arc::clone(&store.resumed), Arc::clone(&store.takes_leave));
@@ -80,7 +68,7 @@ impl Store {
     }
 
     fn ca_bundle(&self) -> PathBuf {
-        self.folder.path().join("ca.pem")
+        self.certificates.ca_bundle()
     }
 
     /// Reads the object once.

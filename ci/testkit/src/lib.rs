@@ -4,11 +4,15 @@
 //! this crate.
 
 pub mod built;
+pub mod dead_port;
 pub mod isolated;
 pub mod need;
 pub mod proxy;
 pub mod until;
+pub mod versitygw;
 
+pub use dead_port::DeadPort;
 pub use isolated::isolated;
 pub use need::{need, need_tool};
 pub use until::{until, until_within};
+pub use versitygw::Versitygw;

@@ -2,6 +2,9 @@
 
 mod faults;
 mod measure;
+#[cfg(feature = "shuttle")]
+mod model;
+mod power;
 mod races;
 mod soundness;
 mod start;

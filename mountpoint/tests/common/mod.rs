@@ -5,6 +5,8 @@
 
 mod bytes;
 mod catalogue;
+mod certificates;
+mod front;
 mod mount;
 mod store;
 mod tap;
@@ -12,7 +14,7 @@ mod tap;
 pub(crate) use bytes::{Pattern, hash_file};
 pub(crate) use catalogue::Catalogue;
 pub(crate) use mount::{Setup, TestMount, command, is_mounted, with_descriptor_3};
-pub(crate) use store::{BUCKET, Store};
+pub(crate) use store::{BUCKET, Kind, Store};
 pub(crate) use tap::Tap;
 
 pub(crate) use testkit::{need, need_tool, until};

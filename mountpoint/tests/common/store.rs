@@ -12,15 +12,40 @@ use mountpoint::metrics::Metrics;
 use mountpoint::object::{ObjectId, ObjectKey};
 use mountpoint::s3::{self, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient, PutObject, S3Client};
 use s3server::{FaultPlan, RequestLog, Server};
+use testkit::Versitygw;
+
+use super::certificates::Certificates;
+use super::front::Front;
 
 /// The one bucket.
 pub(crate) const BUCKET: &str = "bucket";
 
 /// Carries the requests that go around the mounts.
-static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
+pub(super) static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(1).enable_all().build().expect("a runtime")
 });
+
+/// Which store the tests of a binary run on, and how their mounts speak to it: `crate::STORE`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// s3server, as strict as S3, over HTTP and in path style.
+    S3server,
+    /// The same over HTTPS at `https://BUCKET.HOST`, which only a proxy knows the way to.
+    S3serverOverHttps,
+    /// versitygw over HTTPS, in path style.
+    Versitygw,
+}
+
+/// The host of [`Kind::S3serverOverHttps`].
+const HOST: &str = "s3.test";
+
+/// What answers.
+#[derive(Debug)]
+enum Serving {
+    S3server { server: Server, front: Option<Front> },
+    Versitygw { gateway: Versitygw, certificates: Certificates },
+}
 
 /// A bucket on loopback, with a client of its own that no mount shares.
 #[derive(Debug)]
@@ -28,7 +53,7 @@ pub(crate) struct Store {
     // Dropped in this order: the client lets go, the server ends, the folder goes.
     client: Arc<S3Client>,
     pool: Pool,
-    server: Server,
+    serving: Serving,
     root: tempfile::TempDir,
     home: tempfile::TempDir,
 }
@@ -41,7 +66,28 @@ impl Store {
 
     /// An empty bucket, as strict as S3.
     pub(crate) fn new() -> Arc<Self> {
+        if crate::STORE == Kind::Versitygw
+            && let Some(binary) = Versitygw::binary()
+        {
+            return Self::versitygw(&binary);
+        }
         Self::signed_by(Self::ACCESS_KEY)
+    }
+
+    /// Whether it stands in for a store that this machine does not have: then nothing is mounted.
+    pub(super) fn stands_in(&self) -> bool {
+        crate::STORE == Kind::Versitygw && matches!(self.serving, Serving::S3server { .. })
+    }
+
+    fn versitygw(binary: &Path) -> Arc<Self> {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let certificates = Certificates::of(&["127.0.0.1"]);
+        let (certificate, key) = certificates.files();
+        let tls = Some([certificate.as_path(), key.as_path()]);
+        let keys = [Self::ACCESS_KEY, Self::SECRET_KEY];
+        let gateway = Versitygw::start(binary, root.path(), BUCKET, keys, tls);
+        let serving = Serving::Versitygw { gateway, certificates };
+        Self::with(root, serving, String::new(), keys)
     }
 
     /// An empty bucket behind another access key, with the same secret.
@@ -60,21 +106,87 @@ impl Store {
         let allowed = config.policy_prefix.clone().unwrap_or_default();
         config.access_key = access_key.to_owned();
         config.secret_key = Self::SECRET_KEY.to_owned();
+        config.domain = Some(HOST.to_owned());
         let server = Server::start(config).expect("start the server");
-        let client = client(server.endpoint(), allowed, access_key, Self::SECRET_KEY);
-        let client = RUNTIME.block_on(client).expect("connect to the server");
-        let home = tempfile::tempdir().expect("a temporary folder");
-        Arc::new(Self { client, pool: Pool::new(&Config::default()), server, root, home })
+        let hosts = [HOST, &format!("*.{HOST}")];
+        let front =
+            (crate::STORE == Kind::S3serverOverHttps).then(|| Front::before(server.address(), &hosts));
+        Self::with(root, Serving::S3server { server, front }, allowed, [access_key, Self::SECRET_KEY])
     }
 
-    /// `http://127.0.0.1:PORT`
+    fn with(root: tempfile::TempDir, serving: Serving, allowed: String, keys: [&str; 2]) -> Arc<Self> {
+        let (endpoint, ca_bundle) = match &serving {
+            // Past the front: what came over TLS is compared with what another way brings.
+            Serving::S3server { server, .. } => (server.endpoint(), None),
+            Serving::Versitygw { gateway, certificates } => {
+                (format!("https://{}", gateway.address()), Some(certificates.ca_bundle()))
+            }
+        };
+        let config = s3::Config {
+            bucket: BUCKET.to_owned(),
+            prefix: allowed,
+            region: Some("us-east-1".to_owned()),
+            endpoint_url: Some(endpoint),
+            force_path_style: true,
+            ca_bundle,
+            credentials: Some(Credentials::new(keys[0], keys[1], None, None, "test")),
+            ..s3::Config::default()
+        };
+        let client = S3Client::connect(config, Clock::machine(), Arc::new(Metrics::default()));
+        let client = RUNTIME.block_on(client).expect("connect to the server");
+        let home = tempfile::tempdir().expect("a temporary folder");
+        Arc::new(Self { client, pool: Pool::new(&Config::default()), serving, root, home })
+    }
+
+    fn server(&self) -> &Server {
+        match &self.serving {
+            Serving::S3server { server, .. } => server,
+            Serving::Versitygw { .. } => {
+                panic!("versitygw counts no requests and makes no faults: leave this test out there")
+            }
+        }
+    }
+
+    /// `http://127.0.0.1:PORT`, with no TLS before it.
     pub(crate) fn endpoint(&self) -> String {
-        self.server.endpoint()
+        self.server().endpoint()
+    }
+
+    /// The TLS before the server, if there is one.
+    pub(crate) fn front(&self) -> Option<&Front> {
+        match &self.serving {
+            Serving::S3server { front, .. } => front.as_ref(),
+            Serving::Versitygw { .. } => None,
+        }
+    }
+
+    /// What a mount says on its command line to find the store, and in its environment.
+    pub(super) fn way(&self, endpoint: Option<&str>) -> (Vec<String>, Vec<(&'static str, String)>) {
+        let (at, style, ca_bundle, proxy) = match &self.serving {
+            Serving::S3server { server, front: None } => {
+                (server.endpoint(), Some("--force-path-style"), None, None)
+            }
+            Serving::S3server { front: Some(front), .. } => {
+                (format!("https://{HOST}"), None, Some(front.ca_bundle()), Some(front.address()))
+            }
+            Serving::Versitygw { gateway, certificates } => (
+                format!("https://{}", gateway.address()),
+                Some("--force-path-style"),
+                Some(certificates.ca_bundle()),
+                None,
+            ),
+        };
+        let mut options = vec!["--endpoint-url".to_owned(), endpoint.map_or(at, str::to_owned)];
+        options.extend(style.map(str::to_owned));
+        if let Some(ca_bundle) = ca_bundle {
+            options.extend(["--ca-bundle".to_owned(), ca_bundle.to_str().expect("a plain path").to_owned()]);
+        }
+        (options, proxy.map(|address| ("HTTPS_PROXY", format!("http://{address}"))).into_iter().collect())
     }
 
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.server.address()
+        self.server().address()
     }
 
     /// An empty folder that is the engine's HOME.
@@ -84,21 +196,28 @@ impl Store {
 
     /// Where plain keys are plain files.
     pub(crate) fn bucket_folder(&self) -> PathBuf {
-        self.root.path().join(BUCKET)
+        match self.serving {
+            Serving::S3server { .. } => self.root.path().join(BUCKET),
+            Serving::Versitygw { .. } => self.root.path().join("data").join(BUCKET),
+        }
     }
 
     /// What is to go wrong.
     pub(crate) fn faults(&self) -> &FaultPlan {
-        self.server.faults()
+        self.server().faults()
     }
 
     /// What was asked, by mounts and around them.
     pub(crate) fn requests(&self) -> &RequestLog {
-        self.server.requests()
+        self.server().requests()
     }
 
-    /// Puts a file straight into the folder: quick, for plain keys, before anybody asks for it.
+    /// Puts a file straight into the folder: quick, for plain keys, before anybody asks for it. versitygw takes its ETag from what it
+    /// wrote beside the file, so there the object is stored.
     pub(crate) fn plant(&self, key: &str, bytes: &[u8]) {
+        if matches!(self.serving, Serving::Versitygw { .. }) {
+            return self.put(key, bytes.to_vec());
+        }
         let path = self.bucket_folder().join(key);
         std::fs::create_dir_all(path.parent().expect("a folder above")).expect("make the folder");
         std::fs::write(path, bytes).expect("plant a file");
@@ -164,23 +283,4 @@ impl Store {
         let uploads = RUNTIME.block_on(self.client.list_multipart_uploads(""));
         uploads.unwrap_or_else(|error| panic!("{error}")).len()
     }
-}
-
-/// The engine's client of the bucket, below a prefix.
-async fn client(
-    endpoint: String,
-    prefix: String,
-    access_key: &str,
-    secret_key: &str,
-) -> s3::Result<Arc<S3Client>> {
-    let config = s3::Config {
-        bucket: BUCKET.to_owned(),
-        prefix,
-        region: Some("us-east-1".to_owned()),
-        endpoint_url: Some(endpoint),
-        force_path_style: true,
-        credentials: Some(Credentials::new(access_key, secret_key, None, None, "test")),
-        ..s3::Config::default()
-    };
-    S3Client::connect(config, Clock::machine(), Arc::new(Metrics::default())).await
 }

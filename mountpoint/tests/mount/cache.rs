@@ -28,7 +28,8 @@ pub(super) fn setup(cache: &Path) -> Setup {
     Setup::new(&["--cache", cache.to_str().unwrap(), "--max-cache-size", "64"])
 }
 
-fn data_files(below: &Path) -> Vec<PathBuf> {
+/// The files with the bytes of objects.
+pub(super) fn data_files(below: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(below).unwrap().map(|entry| entry.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
     let here = files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "data"));
@@ -60,7 +61,8 @@ fn what_an_earlier_mount_read_is_not_asked_for_again_and_rot_is_noticed() {
     assert_eq!(gets_of_one_reading(&store, cache.path()), Some(0), "and kept again");
 }
 
-fn open_direct(path: &Path) -> fs::File {
+/// Past the page cache.
+pub(super) fn open_direct(path: &Path) -> fs::File {
     use std::os::unix::fs::OpenOptionsExt as _;
     let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
     fs::File::options().read(true).custom_flags(direct).open(path).unwrap()

@@ -1,16 +1,17 @@
-//! Common tools on a mount: a tree of 20,000 small files, copies, archives, synchronisation.
+//! Common tools on a mount: copies, archives, synchronisation.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Pattern, Setup, Store, TestMount, need_tool, run};
+use crate::common::{Pattern, Setup, TestMount, need_tool, run};
 
-const MANY: Duration = Duration::from_secs(900);
+/// A tree takes longer than other tests where much else runs.
+pub(super) const MANY: Duration = Duration::from_secs(900);
 
 /// A tree of `files` small files, 100 to a folder, two levels deep.
-fn tree(at: &Path, files: usize) {
+pub(super) fn tree(at: &Path, files: usize) {
     for i in 0..files {
         let folder = at.join(format!("d{}/s{}", i / 1000, i / 100 % 10));
         if i % 100 == 0 {
@@ -20,35 +21,8 @@ fn tree(at: &Path, files: usize) {
     }
 }
 
-fn diff(one: &Path, two: &Path) {
+pub(super) fn diff(one: &Path, two: &Path) {
     run(Command::new("diff").arg("-r").arg(one).arg(two));
-}
-
-#[test]
-fn a_tree_of_20_000_files_is_read_by_diff_cp_and_tar() {
-    let store = Store::new();
-    tree(&store.bucket_folder().join("tree"), 20_000);
-    let Some(mount) = TestMount::of(&store, &Setup::new(&[]).limit(MANY)) else { return };
-    diff(&store.bucket_folder().join("tree"), &mount.path("tree"));
-    let copy = mount.scratch("copy");
-    run(Command::new("cp").arg("-r").arg(mount.path("tree")).arg(&copy));
-    diff(&store.bucket_folder().join("tree"), &copy);
-    let archive = mount.scratch("archive.tar");
-    run(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(mount.path("tree")).arg("."));
-    let unpacked = mount.scratch("unpacked");
-    fs::create_dir(&unpacked).unwrap();
-    run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&unpacked));
-    diff(&copy, &unpacked);
-}
-
-#[test]
-fn a_tree_is_written_by_cp() {
-    let Some(mount) = TestMount::with(&Setup::new(&[]).limit(MANY)) else { return };
-    let local = mount.scratch("local");
-    tree(&local, 20_000);
-    run(Command::new("cp").arg("-r").arg(&local).arg(mount.path("tree")));
-    diff(&local, &mount.store().bucket_folder().join("tree"));
-    assert_eq!(mount.store().keys().len(), 20_000);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::io::{IoSlice, Seek, SeekFrom, Write};
 
 use rustix::io::Errno;
 
-use crate::common::{Pattern, TestMount};
+use crate::common::{Kind, Pattern, TestMount};
 
 const MIB: usize = 1 << 20;
 
@@ -102,6 +102,10 @@ fn an_out_of_order_write_is_einval_and_nothing_is_stored() {
 
 #[test]
 fn a_file_given_up_in_the_middle_of_its_parts_leaves_no_upload_behind() {
+    if crate::STORE == Kind::Versitygw {
+        // There a part whose connection broke off may outlive the abort of its upload, which was answered with success.
+        return;
+    }
     let Some(mount) = TestMount::new(&[]) else { return };
     let mut file = File::create_new(mount.path("file")).unwrap();
     Pattern(8).write_to(&mut file, 20 * MIB as u64, MIB).unwrap();

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::link::{self, PIECE_MAX};
 use super::requests::{Out, Requests};
-use super::weather::{Answers, Passage, Step, Then};
+use super::weather::{Answers, Passage, Step, Then, flipped, place};
 use super::{Shared, State};
 
 /// Pieces between the two stages of a direction: 4 MiB under way on a link with latency.
@@ -200,12 +200,12 @@ impl Flow {
         let mut passed = Passed::default();
         while let Some(piece) = pieces.recv().await {
             sleep_until(piece.due).await;
-            let (answers, count) = match (is_down, piece.is_ours) {
-                (true, true) => (false, None),
-                (true, false) => (true, Some(&shared.counts.bytes_down)),
-                (false, _) => (false, Some(&shared.counts.bytes_up)),
+            let (way, count) = match (is_down, piece.is_ours) {
+                (true, true) => (None, None),
+                (true, false) => (Some(Way::Down), Some(&shared.counts.bytes_down)),
+                (false, _) => (Some(Way::Up), Some(&shared.counts.bytes_up)),
             };
-            self.write(&mut to, &piece.bytes, answers.then_some(&mut passed), count).await?;
+            self.write(&mut to, &piece.bytes, way, &mut passed, count).await?;
             if piece.is_last {
                 self.open().await;
                 to.shutdown().await?;
@@ -219,17 +219,26 @@ impl Flow {
         &mut self,
         to: &mut WriteHalf<'_>,
         mut bytes: &[u8],
-        mut passed: Option<&mut Passed>,
+        way: Option<Way>,
+        passed: &mut Passed,
         count: Option<&AtomicU64>,
     ) -> io::Result<()> {
         while !bytes.is_empty() {
             let now = self.open().await;
-            let answers = if passed.is_some() { now.weather.answers } else { Answers::Pass };
-            let before = passed.as_mut().map_or(0, |passed| passed.since(now.generation));
+            let (answers, flip) = match way {
+                None => (Answers::Pass, None),
+                Some(Way::Up) => (Answers::Pass, now.weather.flips.request),
+                Some(Way::Down) => (now.weather.answers, now.weather.flips.answer),
+            };
+            let before = passed.since(now.generation);
             let Step { bytes: n, then } = answers.step(before, bytes.len());
-            to.write_all(&bytes[..n]).await?;
+            let flips = way.and_then(|way| {
+                let first = |_: &usize| self.shared.flips_first(way, now.generation);
+                place(n, before, flip).filter(first)
+            });
+            to.write_all(&flipped(&bytes[..n], flips)).await?;
             bytes = &bytes[n..];
-            if let Some(passed) = &mut passed {
+            if way.is_some() {
                 passed.bytes += n as u64;
             }
             if let Some(count) = count {
@@ -246,7 +255,23 @@ impl Flow {
     }
 }
 
-/// Bytes of answers that passed on this connection in the present weather.
+impl Shared {
+    /// Whether no bit that goes this way flipped in this weather yet; now one does.
+    fn flips_first(&self, way: Way, generation: u64) -> bool {
+        let first = self.flipped_in[way as usize].fetch_max(generation, Ordering::Relaxed) < generation;
+        self.counts.bits_flipped.fetch_add(u64::from(first), Ordering::Relaxed);
+        first
+    }
+}
+
+/// Which way bytes of client or store go; those made here have none.
+#[derive(Clone, Copy)]
+enum Way {
+    Up,
+    Down,
+}
+
+/// Bytes that passed on this connection, in one direction, in the present weather.
 #[derive(Default)]
 struct Passed {
     generation: u64,

@@ -1,7 +1,7 @@
 //! A TCP proxy between a mount and its store that makes foul weather.
 //!
 //! Enters: the store's address and, at any time, a [`Weather`]. Leaves: bytes, late or never; counts. It runs on a thread with a
-//! runtime of its own, so that plain tests can use it, and listens on loopback only. The bytes that do pass are never changed.
+//! runtime of its own, so that plain tests can use it, and listens on loopback only. The bytes that do pass are never changed, unless the weather flips a bit.
 
 mod connection;
 mod link;
@@ -58,6 +58,8 @@ pub struct Counts {
     pub requests: u64,
     /// Requests that were answered 503 here.
     pub requests_refused: u64,
+    /// Bits that were flipped.
+    pub bits_flipped: u64,
 }
 
 /// What all connections share.
@@ -67,6 +69,8 @@ struct Shared {
     up: Link,
     down: Link,
     counts: AtomicCounts,
+    /// Up and down: the generation of weather that flipped a bit last.
+    flipped_in: [AtomicU64; 2],
     /// The generation of weather that the listener follows.
     followed: Mutex<u64>,
     follows: Condvar,
@@ -79,6 +83,7 @@ struct AtomicCounts {
     bytes_down: AtomicU64,
     requests: AtomicU64,
     requests_refused: AtomicU64,
+    bits_flipped: AtomicU64,
 }
 
 /// The weather, and what it did that lasts.
@@ -111,6 +116,7 @@ impl Proxy {
             up: Link::new(),
             down: Link::new(),
             counts: AtomicCounts::default(),
+            flipped_in: Default::default(),
             followed: Mutex::new(0),
             follows: Condvar::new(),
         });
@@ -159,8 +165,9 @@ impl Proxy {
 
     /// What passed since the start.
     pub fn counts(&self) -> Counts {
-        let AtomicCounts { connections, bytes_up, bytes_down, requests, requests_refused } =
-            &self.shared.counts;
+        let counts = &self.shared.counts;
+        let AtomicCounts { connections, bytes_up, bytes_down, requests, requests_refused, bits_flipped } =
+            counts;
         let value = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
             connections: value(connections),
@@ -168,6 +175,7 @@ impl Proxy {
             bytes_down: value(bytes_down),
             requests: value(requests),
             requests_refused: value(requests_refused),
+            bits_flipped: value(bits_flipped),
         }
     }
 }

@@ -335,3 +335,18 @@ fn what_the_server_closes_is_closed_and_a_server_that_is_away_resets() {
     let away = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert!(is_reset(&mut client(&Proxy::start(away))));
 }
+
+#[test]
+fn one_bit_flips_on_the_first_connection_that_gets_so_far() {
+    let proxy = Proxy::start(echo());
+    proxy.set(Weather::clear().flip_request_byte(5));
+    let (mut one, mut two) = (client(&proxy), client(&proxy));
+    assert!(says(&mut one, b"abc") && says(&mut two, b"abc"));
+    two.write_all(b"abcd").unwrap();
+    assert!(hears(&mut two, b"abbd"), "the sixth byte of it");
+    assert!(says(&mut one, b"abcdefg"), "and no other one");
+    proxy.set(Weather::clear().flip_answer_byte(0));
+    one.write_all(b"abc").unwrap();
+    assert!(hears(&mut one, b"`bc"), "counted from now");
+    assert_eq!(proxy.counts().bits_flipped, 2);
+}

@@ -1,5 +1,6 @@
 //! What the way to the store is like: data, set from the test, read by every connection.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// The weather between a mount and its store. Begins clear; each method adds one thing, later ones of the same kind win.
@@ -11,6 +12,27 @@ pub struct Weather {
     pub(super) latency: Duration,
     pub(super) rate: Option<u64>,
     pub(super) answers: Answers,
+    pub(super) flips: Flips,
+}
+
+/// Which byte of a direction arrives with another bit, on the first connection that gets so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flips {
+    pub(super) request: Option<u64>,
+    pub(super) answer: Option<u64>,
+}
+
+/// Where among `len` bytes, of which `passed` came before on the connection, byte `at` is.
+pub(super) fn place(len: usize, passed: u64, at: Option<u64>) -> Option<usize> {
+    usize::try_from(at?.checked_sub(passed)?).ok().filter(|place| *place < len)
+}
+
+/// These bytes with the lowest bit of one of them flipped.
+pub(super) fn flipped(bytes: &[u8], place: Option<usize>) -> Cow<'_, [u8]> {
+    let Some(place) = place else { return Cow::Borrowed(bytes) };
+    let mut bytes = bytes.to_vec();
+    bytes[place] ^= 1;
+    Cow::Owned(bytes)
 }
 
 /// Whether bytes and connections pass at all.
@@ -195,6 +217,21 @@ impl Weather {
         self.answers = Answers::Drip { bytes, every };
         self
     }
+
+    /// One bit of this byte of a connection's requests, heads included, flips: counted from 0 and from now, on the first connection
+    /// that gets so far, and only there. It is the lowest one, so that in a head a letter becomes its neighbour.
+    #[must_use]
+    pub fn flip_request_byte(mut self, at: u64) -> Self {
+        self.flips.request = Some(at);
+        self
+    }
+
+    /// As [`Weather::flip_request_byte`], of its answers.
+    #[must_use]
+    pub fn flip_answer_byte(mut self, at: u64) -> Self {
+        self.flips.answer = Some(at);
+        self
+    }
 }
 
 #[cfg(test)]
@@ -213,6 +250,13 @@ mod tests {
         let every = Duration::from_millis(1);
         let drip = Answers::Drip { bytes: 2, every };
         assert_eq!(drip.step(9, 5), Step { bytes: 2, then: Then::Pause(every) });
+    }
+
+    #[test]
+    fn one_bit_flips_wherever_the_pieces_end() {
+        let sent = |passed, at| flipped(b"abc", place(3, passed, at)).into_owned();
+        assert_eq!([sent(10, None), sent(10, Some(9)), sent(10, Some(13))], [*b"abc"; 3]);
+        assert_eq!([sent(10, Some(10)), sent(10, Some(12))], [*b"`bc", *b"abb"]);
     }
 
     #[test]

@@ -1,0 +1,45 @@
+//! A port on which nobody listens, and nobody else can, for as long as a test needs it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+
+/// A socket that is bound and does not listen: connects are refused, and the kernel gives its port to nobody else.
+#[derive(Debug)]
+pub struct DeadPort {
+    _socket: OwnedFd,
+    address: SocketAddr,
+}
+
+impl DeadPort {
+    /// Of 127.0.0.1.
+    ///
+    /// # Panics
+    /// The kernel has none left.
+    pub fn reserve() -> Self {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port");
+        let address = getsockname(&socket).expect("its number").try_into().expect("an IP address");
+        Self { _socket: socket, address }
+    }
+
+    /// Where nobody listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connects_are_refused_and_the_port_stays_taken() {
+        let dead = DeadPort::reserve();
+        let error = std::net::TcpStream::connect(dead.address()).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+        let error = std::net::TcpListener::bind(dead.address()).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    }
+}

@@ -1,0 +1,22 @@
+//! Reading, writing, semantics and tools once more, over HTTPS with `--ca-bundle`, the bucket in the host's name.
+//!
+//! The tests look at the bucket past TLS, so each byte that a mount sent or received is compared with what came another way.
+
+#[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
+mod common;
+
+/// What carries requests.
+const TRANSPORT: &str = "dev";
+
+/// What they are mounts of.
+const STORE: common::Kind = common::Kind::S3serverOverHttps;
+
+/// The other modules of `mount/` are about what lies before or behind the requests, or put a proxy between that has to read them.
+#[path = "mount"]
+mod over_https {
+    mod reading;
+    mod semantics;
+    mod tampered;
+    mod tools;
+    mod writing;
+}
