@@ -78,9 +78,8 @@ fn wrong_keys_are_said_to_be_refused() {
 #[test]
 fn a_dead_endpoint_is_named() {
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let dead = format!("127.0.0.1:{port}");
+    let port = testkit::DeadPort::reserve();
+    let dead = port.address().to_string();
     let setup = Setup { endpoint: Some(format!("http://{dead}")), ..Setup::new(&[]) };
     fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &[&dead]);
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::{ETag, ObjectKey};
 use mountpoint::s3::{
@@ -25,7 +24,7 @@ const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
 async fn encrypting(script: Vec<Step>) -> (Arc<S3Client>, Scripted) {
     let server = Scripted::start([vec![Step::answer(200, &[], EMPTY_LISTING)], script].concat());
     let config = Config { sse: Some("aws:kms".into()), sse_kms_key_id: Some(KEY.into()), ..config(&server) };
-    let client = S3Client::connect(config, Clock::machine(), Arc::new(Metrics::default())).await.unwrap();
+    let client = S3Client::connect(config, server.clock(), Arc::new(Metrics::default())).await.unwrap();
     (client, server)
 }
 

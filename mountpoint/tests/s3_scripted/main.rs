@@ -14,18 +14,34 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use mountpoint::buffer::{Fill, Pool, Use};
-use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::{ETag, ObjectId, ObjectKey};
 use mountpoint::s3::{Config, Credentials, GetObject, S3Client, Timeouts};
 
 use server::{EMPTY_LISTING, Scripted, Step};
 
-/// A client whose patience is measured in tenths of a second.
+/// How long a client here waits for an answer, and within one: as long as nothing but the server's rests lasts.
+const PATIENCE: Duration = Duration::from_secs(2_000);
+
+/// A client with a server of its own, on the server's clock.
 struct Bench {
     client: Arc<S3Client>,
     server: Scripted,
     metrics: Arc<Metrics>,
+}
+
+/// Far longer each than the clock creeps while a test runs; in their order as by default.
+fn timeouts() -> Timeouts {
+    Timeouts {
+        connect: PATIENCE,
+        first_byte: PATIENCE,
+        stall: PATIENCE,
+        complete: 10 * PATIENCE,
+        operation: 10 * PATIENCE,
+        idle: 10 * PATIENCE,
+        resolve: 10 * PATIENCE,
+        ..Timeouts::default()
+    }
 }
 
 fn config(server: &Scripted) -> Config {
@@ -35,11 +51,7 @@ fn config(server: &Scripted) -> Config {
         endpoint_url: Some(server.url()),
         credentials: Some(Credentials::new("AKID", "SECRET", None, None, "test")),
         attempts_max: Some(4),
-        timeouts: Timeouts {
-            first_byte: Duration::from_millis(400),
-            stall: Duration::from_millis(200),
-            ..Timeouts::default()
-        },
+        timeouts: timeouts(),
         ..Config::default()
     }
 }
@@ -48,7 +60,7 @@ fn config(server: &Scripted) -> Config {
 async fn bench(script: Vec<Step>) -> Bench {
     let server = Scripted::start([vec![Step::answer(200, &[], EMPTY_LISTING)], script].concat());
     let metrics = Arc::new(Metrics::default());
-    let client = S3Client::connect(config(&server), Clock::machine(), Arc::clone(&metrics)).await.unwrap();
+    let client = S3Client::connect(config(&server), server.clock(), Arc::clone(&metrics)).await.unwrap();
     Bench { client, server, metrics }
 }
 

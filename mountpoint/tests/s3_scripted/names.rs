@@ -9,7 +9,6 @@ use std::process::Command;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::ObjectKey;
 use mountpoint::s3::{Config, NewObject, ObjectClient as _, PutObject, S3Client};
@@ -53,9 +52,9 @@ fn found() -> Step {
     Step::answer(200, &[("etag", "e"), ("last-modified", &http_date(std::time::SystemTime::now()))], b"")
 }
 
-async fn connect(config: Config) -> (Arc<S3Client>, Arc<Metrics>) {
+async fn connect(server: &Scripted, config: Config) -> (Arc<S3Client>, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::default());
-    let client = S3Client::connect(config, Clock::machine(), Arc::clone(&metrics)).await.unwrap();
+    let client = S3Client::connect(config, server.clock(), Arc::clone(&metrics)).await.unwrap();
     (client, metrics)
 }
 
@@ -74,7 +73,8 @@ async fn the_bucket_stands_in_the_host_or_in_the_path_of_every_request() {
             Step::answer(200, &[], created),
         ]);
         let endpoint_url = Some(format!("http://s3.test:{}", server.port()));
-        let (client, _) = connect(Config { endpoint_url, force_path_style, ..config(&server) }).await;
+        let (client, _) =
+            connect(&server, Config { endpoint_url, force_path_style, ..config(&server) }).await;
         let key = ObjectKey::new("dir/k ü");
         client.head_object(&key).await.unwrap();
         let object = NewObject { key, content_type: None, only_if_absent: false, checksum: None };
@@ -109,7 +109,8 @@ async fn connections_spread_over_both_addresses_of_a_name() {
     let script = [vec![Step::answer(200, &[], EMPTY_LISTING)], vec![found(); AT_ONCE]].concat();
     let server = Scripted::start_at(&[ONE, OTHER], script);
     let endpoint_url = Some(format!("http://s3.test:{}", server.port()));
-    let (client, metrics) = connect(Config { endpoint_url, force_path_style: true, ..config(&server) }).await;
+    let (client, metrics) =
+        connect(&server, Config { endpoint_url, force_path_style: true, ..config(&server) }).await;
     let key = ObjectKey::new("k");
     // All are asked for before the first answer can be read: each needs a connection of its own.
     for answer in join_all((0..AT_ONCE).map(|_| client.head_object(&key))).await {
@@ -144,7 +145,7 @@ async fn a_dead_address_beside_a_live_one_fails_no_request() {
         let endpoint_url = Some(format!("http://s3.test:{}", server.port()));
         let config =
             Config { endpoint_url, force_path_style: true, attempts_max: Some(1), ..config(&server) };
-        let (client, metrics) = connect(config).await;
+        let (client, metrics) = connect(&server, config).await;
         for _ in 0..REQUESTS {
             client.head_object(&ObjectKey::new("k")).await.unwrap();
         }

@@ -1,7 +1,6 @@
 //! Options for every request or for new objects: their headers are in the requests where S3 defines them, and in no others.
 
 use bytes::Bytes;
-use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::ObjectKey;
 use mountpoint::s3::{CompleteUpload, Config, NewObject, ObjectClient as _, PutObject, S3Client, UploadPart};
@@ -41,7 +40,7 @@ async fn every_operation(change: impl FnOnce(&mut Config)) -> Vec<(&'static str,
     ]);
     let mut config = config(&server);
     change(&mut config);
-    let client = S3Client::connect(config, Clock::machine(), Arc::new(Metrics::default())).await.unwrap();
+    let client = S3Client::connect(config, server.clock(), Arc::new(Metrics::default())).await.unwrap();
     let key = ObjectKey::new("k");
     client.head_object(&key).await.unwrap();
     client.get_object(&get_request(0..10, 100), &mut fill(10).0).await.unwrap();

@@ -1,4 +1,8 @@
 //! A TCP server that answers the n-th request with the n-th step of its script, whatever connection it comes on.
+//!
+//! Its time is a test clock, which the client of the test shares. While the server rests or stalls it turns the clock itself, and looks
+//! between two turns whether the client has left. Otherwise the clock creeps, so that pauses between tries end: so slowly that a machine
+//! that is busy with other things for half a minute costs no try.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -6,6 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+
+use mountpoint::clock::Clock;
+
+/// One turn of the clock while the server waits ...
+const TURN: Duration = Duration::from_secs(50);
+/// ... and while nobody does, for all that is known.
+const CREEP: Duration = Duration::from_millis(50);
+/// Between two turns, of the machine's time.
+const PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) const EMPTY_LISTING: &[u8] =
     b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
@@ -15,8 +28,10 @@ pub(crate) const EMPTY_LISTING: &[u8] =
 pub(crate) struct Step {
     /// Written as it is.
     pub(crate) say: Vec<u8>,
-    /// The server rests before it says the last so many bytes, for so many milliseconds.
-    rest: (usize, u64),
+    /// The server rests before it says the last so many bytes, for so long.
+    rest: (usize, Duration),
+    /// Those are said so many at a time, with the rest before each of them.
+    piece: usize,
     pub(crate) then: Then,
 }
 
@@ -26,8 +41,8 @@ pub(crate) enum Then {
     KeepAlive,
     Close,
     Reset,
-    /// Say nothing more for so many milliseconds, then close.
-    Stall(u64),
+    /// Say nothing more until the client has left.
+    Stall,
 }
 
 /// One request as it came.
@@ -58,7 +73,7 @@ impl Step {
         for (name, value) in headers {
             say += &format!("{name}: {value}\r\n");
         }
-        Self { say: [say.as_bytes(), b"\r\n", body].concat(), rest: (0, 0), then: Then::KeepAlive }
+        Self { say: [say.as_bytes(), b"\r\n", body].concat(), ..Self::silence(Then::KeepAlive) }
     }
 
     /// An error document.
@@ -69,26 +84,31 @@ impl Step {
 
     /// These bytes, and the connection stays open.
     pub(crate) fn raw(say: Vec<u8>) -> Self {
-        Self { say, rest: (0, 0), then: Then::KeepAlive }
+        Self { say, ..Self::silence(Then::KeepAlive) }
     }
 
     /// Nothing at all.
     pub(crate) fn silence(then: Then) -> Self {
-        Self { say: Vec::new(), rest: (0, 0), then }
+        Self { say: Vec::new(), rest: (0, Duration::ZERO), piece: usize::MAX, then }
     }
 
     pub(crate) fn then(self, then: Then) -> Self {
         Self { then, ..self }
     }
 
-    /// Says nothing for so many milliseconds first.
-    pub(crate) fn after(self, ms: u64) -> Self {
-        Self { rest: (self.say.len(), ms), ..self }
+    /// Says nothing for so long first.
+    pub(crate) fn after(self, rest: Duration) -> Self {
+        Self { rest: (self.say.len(), rest), ..self }
     }
 
-    /// Stops before the last so many bytes, for so many milliseconds.
-    pub(crate) fn pause(self, before: usize, ms: u64) -> Self {
-        Self { rest: (before, ms), ..self }
+    /// Stops before the last so many bytes, for so long.
+    pub(crate) fn pause(self, before: usize, rest: Duration) -> Self {
+        Self { rest: (before, rest), ..self }
+    }
+
+    /// Says the last so many bytes a piece at a time, and rests for so long before each piece.
+    pub(crate) fn drip(self, last: usize, piece: usize, rest: Duration) -> Self {
+        Self { rest: (last, rest), piece, ..self }
     }
 
     /// Without its last bytes.
@@ -108,6 +128,8 @@ struct State {
 pub(crate) struct Scripted {
     port: u16,
     state: Arc<Mutex<State>>,
+    /// Held only here: without it, the clock stands still.
+    clock: Arc<Clock>,
 }
 
 impl Scripted {
@@ -121,17 +143,32 @@ impl Scripted {
         let listeners = std::iter::repeat_with(|| listen(addresses)).find_map(Result::ok).unwrap();
         let port = listeners[0].local_addr().unwrap().port();
         let state = Arc::new(Mutex::new(State { script: script.into(), requests: Vec::new() }));
+        let clock = Arc::new(Clock::manual());
+        let creeping = Arc::downgrade(&clock);
+        thread::spawn(move || {
+            while let Some(clock) = creeping.upgrade() {
+                clock.advance(CREEP);
+                drop(clock);
+                thread::sleep(PAUSE);
+            }
+        });
         let accepted = Arc::new(AtomicUsize::new(0));
         for listener in listeners {
-            let (shared, accepted) = (Arc::clone(&state), Arc::clone(&accepted));
+            let (shared, accepted, clock) = (Arc::clone(&state), Arc::clone(&accepted), (*clock).clone());
             thread::spawn(move || {
                 for stream in listener.incoming() {
-                    let (shared, number) = (Arc::clone(&shared), accepted.fetch_add(1, Ordering::SeqCst));
-                    thread::spawn(move || serve(number, stream.unwrap(), &shared));
+                    let (shared, clock) = (Arc::clone(&shared), clock.clone());
+                    let number = accepted.fetch_add(1, Ordering::SeqCst);
+                    thread::spawn(move || serve(number, stream.unwrap(), &shared, &clock));
                 }
             });
         }
-        Self { port, state }
+        Self { port, state, clock }
+    }
+
+    /// For the client.
+    pub(crate) fn clock(&self) -> Clock {
+        (*self.clock).clone()
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -144,6 +181,11 @@ impl Scripted {
 
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.state.lock().unwrap().requests.clone()
+    }
+
+    /// More steps behind those that are left.
+    pub(crate) fn append(&self, steps: impl IntoIterator<Item = Step>) {
+        self.state.lock().unwrap().script.extend(steps);
     }
 
     /// Steps that nobody asked for.
@@ -159,7 +201,7 @@ fn listen(addresses: &[Ipv4Addr]) -> std::io::Result<Vec<TcpListener>> {
     std::iter::once(Ok(first)).chain(others).collect()
 }
 
-fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>) {
+fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>, clock: &Clock) {
     while let Some(request) = read_request(connection, &mut stream) {
         let step = {
             let mut state = state.lock().unwrap();
@@ -170,8 +212,10 @@ fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>) {
         let step = step.unwrap_or_else(|| Step::error(400, "ScriptExhausted"));
         let (first, last) = step.say.split_at(step.say.len() - step.rest.0);
         let mut said = stream.write_all(first);
-        thread::sleep(Duration::from_millis(step.rest.1));
-        said = said.and_then(|()| stream.write_all(last));
+        for piece in last.chunks(step.piece) {
+            said =
+                said.and_then(|()| rest(&stream, clock, step.rest.1)).and_then(|()| stream.write_all(piece));
+        }
         if said.is_err() {
             return;
         }
@@ -185,11 +229,33 @@ fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>) {
                 linger.unwrap();
                 return;
             }
-            Then::Stall(ms) => {
-                thread::sleep(Duration::from_millis(ms));
+            Then::Stall => {
+                let _ = rest(&stream, clock, Duration::MAX);
                 return;
             }
         }
+    }
+}
+
+/// Turns the clock until so long has passed.
+///
+/// # Errors
+/// The client has left meanwhile.
+fn rest(stream: &TcpStream, clock: &Clock, long: Duration) -> std::io::Result<()> {
+    let since = clock.now();
+    stream.set_read_timeout(Some(PAUSE))?;
+    loop {
+        let left = long.saturating_sub(clock.now() - since);
+        if left.is_zero() {
+            return stream.set_read_timeout(None);
+        }
+        match stream.peek(&mut [0]) {
+            Ok(0) => return Err(std::io::ErrorKind::ConnectionAborted.into()),
+            Ok(_) => thread::sleep(PAUSE),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        clock.advance(TURN.min(left));
     }
 }
 

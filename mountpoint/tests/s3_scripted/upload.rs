@@ -8,7 +8,7 @@ use mountpoint::s3::{
 };
 
 use super::server::{Request, Step, Then};
-use super::{bench, pattern};
+use super::{PATIENCE, bench, pattern};
 
 const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
 
@@ -148,7 +148,7 @@ async fn an_object_that_is_there_already_is_told_apart_from_our_own() {
         // Somebody else's, plainly.
         Step::error(412, "PreconditionFailed"),
         // The answer to our own was lost.
-        Step::silence(Then::Stall(600_000)),
+        Step::silence(Then::Stall),
         Step::error(412, "PreconditionFailed"),
         there(&sum),
         // Lost too, but the object is another.
@@ -166,7 +166,7 @@ async fn an_object_that_is_there_already_is_told_apart_from_our_own() {
 
 #[tokio::test]
 async fn a_refusal_behind_a_try_without_an_answer_leaves_open_whether_the_object_was_stored() {
-    let lost = || Step::silence(Then::Stall(600_000));
+    let lost = || Step::silence(Then::Stall);
     let bench = bench(vec![
         // Refused, plainly.
         Step::error(403, "AccessDenied"),
@@ -284,9 +284,10 @@ async fn a_completion_whose_answer_was_lost_is_looked_up() {
 #[tokio::test]
 async fn silence_and_white_space_are_waited_out_while_a_store_joins_parts() {
     let document = "<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>";
-    // Longer each time than other requests are waited for (bench: 400 ms, 200 ms).
-    let slow = Step::answer(200, &[], document.as_bytes()).after(900);
-    let spaces = Step::answer(200, &[], format!("  {document}").as_bytes()).pause(document.len() + 1, 900);
+    // Longer each time than other requests are waited for.
+    let slow = Step::answer(200, &[], document.as_bytes()).after(2 * PATIENCE);
+    let spaces = Step::answer(200, &[], format!("  {document}").as_bytes());
+    let spaces = spaces.pause(document.len() + 1, 2 * PATIENCE);
     let bench = bench(vec![slow, spaces]).await;
     for _ in 0..2 {
         bench.client.complete_multipart_upload(&complete(false)).await.unwrap();

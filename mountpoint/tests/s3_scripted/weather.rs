@@ -1,13 +1,13 @@
 //! A store that is busy or silent, and requests that must not wait for each other.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use mountpoint::clock::Clock;
 use mountpoint::object::ObjectKey;
 use mountpoint::s3::{Config, ErrorKind, ObjectClient as _, S3Client, Timeouts};
 
 use super::server::{EMPTY_LISTING, Scripted, Step, Then};
-use super::{bench, config, fill, get_request, http_date};
+use super::{config, fill, get_request, http_date, pattern, timeouts};
 
 fn found() -> Step {
     Step::answer(200, &[("etag", "e"), ("last-modified", &http_date(SystemTime::now()))], b"")
@@ -15,44 +15,81 @@ fn found() -> Step {
 
 #[tokio::test]
 async fn a_store_that_names_a_time_is_not_asked_before_it_in_either_form() {
-    let date = http_date(SystemTime::now() + Duration::from_secs(3));
-    for (after, least) in [("1", Duration::from_secs(1)), (&date, Duration::from_secs(1))] {
-        let busy = Step::answer(503, &[("retry-after", after)], b"<Error><Code>SlowDown</Code></Error>");
-        let bench = bench(vec![busy, found()]).await;
-        let started = Instant::now();
-        bench.client.head_object(&ObjectKey::new("k")).await.unwrap();
-        assert!(started.elapsed() >= least, "{after}: asked again after {:?}", started.elapsed());
+    const LATER: Duration = Duration::from_secs(30);
+    for as_date in [false, true] {
+        let server = Scripted::start(vec![Step::answer(200, &[], EMPTY_LISTING)]);
+        let clock = server.clock();
+        let client = connect(&server, config(&server)).await;
+        let at = clock.now();
+        let after = if as_date { http_date(clock.wall() + LATER) } else { LATER.as_secs().to_string() };
+        let busy = Step::answer(503, &[("retry-after", &after)], b"<Error><Code>SlowDown</Code></Error>");
+        server.append([busy, found()]);
+        client.head_object(&ObjectKey::new("k")).await.unwrap();
+        // A date has no fractions of a second.
+        let waited = clock.now() - at + Duration::from_secs(u64::from(as_date));
+        assert!(waited >= LATER, "{after}: asked again after {waited:?}");
     }
 }
 
 async fn connect(server: &Scripted, config: Config) -> std::sync::Arc<S3Client> {
-    let connected = S3Client::connect(config, Clock::machine(), std::sync::Arc::default()).await;
+    let connected = S3Client::connect(config, server.clock(), std::sync::Arc::default()).await;
     connected.unwrap_or_else(|error| panic!("{}: {error}", server.url()))
 }
 
 #[tokio::test]
 async fn without_a_number_of_tries_time_is_the_limit() {
+    const LIMIT: Duration = Duration::from_secs(60);
     // Far more refusals than the ten tries that used to be the end.
     let script = std::iter::once(Step::answer(200, &[], EMPTY_LISTING));
-    let script = script.chain((0..500).map(|_| Step::error(503, "SlowDown")));
+    let script = script.chain((0..2_000).map(|_| Step::error(503, "SlowDown")));
     let server = Scripted::start(script.collect());
-    let timeouts = Timeouts { operation: Duration::from_millis(1500), ..Timeouts::default() };
+    let timeouts = Timeouts { operation: LIMIT, ..timeouts() };
     let client = connect(&server, Config { attempts_max: None, timeouts, ..config(&server) }).await;
-    let started = Instant::now();
+    let started = server.clock().now();
     let error = client.head_object(&ObjectKey::new("k")).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Throttled, "{error}");
-    assert!(started.elapsed() >= Duration::from_millis(1500), "the last try begins when the time is up");
+    assert!(server.clock().now() - started >= LIMIT, "the last try begins when the time is up");
+    assert!(server.requests().len() > 11, "{}", server.requests().len());
+}
+
+#[tokio::test]
+async fn a_body_has_time_at_the_minimal_rate_and_below_it_ends_in_an_error() {
+    const LEN: usize = 100_000;
+    const LIMIT: Duration = Duration::from_secs(200);
+    let etag = [("etag", "\"v1\""), ("content-range", "bytes 0-99999/100000")];
+    let body = pattern(LEN);
+    // Each 5 s so many bytes; 100 bytes/s are asked for, so 1000 s for the body, beside the 200 of any request.
+    let drip = |bytes| Step::answer(206, &etag, &body).drip(LEN, bytes, Duration::from_secs(5));
+    for (bytes, in_time) in [(700, true), (300, false)] {
+        let server = Scripted::start(vec![Step::answer(200, &[], EMPTY_LISTING), drip(bytes)]);
+        let timeouts = Timeouts { operation: LIMIT, rate_min: 100, ..timeouts() };
+        let client = connect(&server, Config { timeouts, ..config(&server) }).await;
+        let (mut into, received) = fill(LEN);
+        let started = server.clock().now();
+        let got = client.get_object(&get_request(0..LEN as u64, LEN as u64), &mut into).await;
+        let took = server.clock().now() - started;
+        match got {
+            Ok(()) => assert!(in_time && took > LIMIT && received.bytes() == body, "{took:?}"),
+            Err(error) => {
+                assert!(!in_time, "{bytes} bytes each 5 s: {error}");
+                assert_eq!(*error.kind(), ErrorKind::Timeout, "{error}");
+                assert!(error.to_string().contains("the time for the whole operation is up"), "{error}");
+                assert!(took >= LIMIT + Duration::from_secs(1000), "{took:?}");
+                assert_eq!(server.requests().len(), 2, "it had all the time there is: {error}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
 async fn what_is_small_is_answered_while_bulk_holds_its_connections() {
     const LEN: u64 = 1 << 20;
-    let hung = || Step::silence(Then::Stall(60_000));
+    let hung = || Step::silence(Then::Stall);
     let script = vec![Step::answer(200, &[], EMPTY_LISTING), hung(), hung(), found(), found()];
     let server = Scripted::start(script);
-    // Four connections: two at most are for bulk.
-    let timeouts = Timeouts::default();
-    let client = connect(&server, Config { connections_max: 4, timeouts, ..config(&server) }).await;
+    // Four connections: two at most are for bulk. On a clock that stands still nothing ends what hangs.
+    let config = Config { connections_max: 4, ..config(&server) };
+    let client = S3Client::connect(config, Clock::manual(), std::sync::Arc::default()).await.unwrap();
     let bulk: Vec<_> = (0..6)
         .map(|_| {
             let client = std::sync::Arc::clone(&client);
