@@ -273,6 +273,8 @@ impl FileSystem {
             for end in ends {
                 let _ = end.await;
             }
+            // Of files that failed and were closed.
+            self.uploader.aborted().await;
         })
         .await;
     }

@@ -23,6 +23,7 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tracing::warn;
 
 pub use error::Error;
@@ -88,6 +89,8 @@ struct Shared {
     runtime: tokio::runtime::Handle,
     memory: Arc<Memory>,
     open: Mutex<Vec<Weak<Upload>>>,
+    /// How many uploads are being aborted, most of them behind a handle that is gone.
+    aborting: watch::Sender<usize>,
 }
 
 impl Uploader {
@@ -110,7 +113,8 @@ impl Uploader {
             );
         }
         let open = Mutex::default();
-        let shared = Arc::new(Shared { client, config, clock, metrics, runtime, memory, open });
+        let aborting = watch::Sender::new(0);
+        let shared = Arc::new(Shared { client, config, clock, metrics, runtime, memory, open, aborting });
         if shared.config.spill_dir.is_some() {
             let supervisor = Supervisor { metrics: Arc::clone(&shared.metrics), clock: shared.clock.clone() };
             let (uploads, bell) = (Arc::downgrade(&shared), shared.memory.bell());
@@ -133,6 +137,12 @@ impl Uploader {
         let upload = Arc::new(Upload::new(Arc::clone(&self.0), object));
         self.0.open.lock().push(Arc::downgrade(&upload));
         upload
+    }
+
+    /// Returns when no upload is being aborted any more. An abort goes on in the background after its file was closed.
+    pub async fn aborted(&self) {
+        // The sender is ours, so the channel is open.
+        _ = self.0.aborting.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 

@@ -41,6 +41,22 @@ struct PartStored {
     checksum: Checksum,
 }
 
+/// One abort under way, as the end of the mount counts them.
+struct Aborting(Arc<Shared>);
+
+impl Aborting {
+    fn count(shared: &Arc<Shared>) -> Self {
+        shared.aborting.send_modify(|count| *count += 1);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Aborting {
+    fn drop(&mut self) {
+        self.0.aborting.send_modify(|count| *count -= 1);
+    }
+}
+
 impl Multipart {
     /// Nothing is sent until the first part is submitted.
     pub(super) fn new(shared: Arc<Shared>, object: NewObject) -> Arc<Self> {
@@ -144,7 +160,9 @@ impl Multipart {
         }
         self.given_up.send_replace(true);
         let this = Arc::clone(self);
+        let counted = Aborting::count(&self.shared);
         self.shared.runtime.spawn(async move {
+            let _counted = counted;
             // Parts first: one that arrived after the abort would stay in the store, unseen and paid for.
             this.until(|parts| parts.in_flight == 0).await;
             if let Some(Ok(upload)) = this.id.get() {

@@ -1,7 +1,7 @@
 //! Files that are uploaded after their release, which no program can wait for: their end, and operations on other files meanwhile.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 
 use rustix::process::Signal;
 use s3server::{Effect, Fault};
@@ -60,6 +60,22 @@ fn files_that_are_stored_behind_their_close_do_not_hold_up_the_reading_of_anothe
     cached.hang();
     drop(files);
     cached.is_read();
+}
+
+#[test]
+fn a_mount_that_ends_waits_for_the_abort_of_a_file_that_failed_and_was_closed() {
+    let Some(mount) = TestMount::with(&Setup::new(&[])) else { return };
+    let store = std::sync::Arc::clone(mount.store());
+    let mut file = File::create_new(mount.path("file")).unwrap();
+    Pattern(8).write_to(&mut file, 20 << 20, 1 << 20).unwrap();
+    // Later than a runtime that ends waits by itself.
+    let busy = Effect::SlowDown { retry_after: Some("3".to_owned()) };
+    store.faults().add(Fault::on("AbortMultipartUpload", busy).times(1));
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.write_all(b"elsewhere").unwrap_err();
+    drop(file);
+    drop(mount);
+    assert_eq!((store.faults().fired(), store.pending_uploads()), (1, 0));
 }
 
 #[test]
