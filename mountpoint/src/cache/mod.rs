@@ -19,6 +19,8 @@ mod error;
 mod eviction;
 mod file;
 mod format;
+#[cfg(feature = "testing")]
+pub mod fuzzing;
 mod health;
 mod index;
 mod io;

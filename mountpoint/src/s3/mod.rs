@@ -20,6 +20,8 @@ mod dial;
 mod encryption;
 mod endpoint;
 mod error;
+#[cfg(feature = "testing")]
+pub mod fuzzing;
 mod get;
 mod head;
 mod http1;
@@ -59,42 +61,6 @@ pub use error::{Error, ErrorKind};
 use crate::buffer::Fill;
 use crate::checksum::Checksum;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
-
-/// What fuzz targets reach.
-#[cfg(feature = "testing")]
-pub mod fuzzing {
-    /// Reads a page of a listing that answers `request`.
-    ///
-    /// # Errors
-    /// What is wrong with the document.
-    pub fn list_page(document: &[u8], request: &super::ListObjects) -> Result<super::ListPage, String> {
-        super::xml::list_page(document, request)
-    }
-
-    /// Reads a document as the name of an upload that CreateMultipartUpload began.
-    ///
-    /// # Errors
-    /// What is wrong with the document.
-    pub fn upload_id(document: &[u8]) -> Result<String, String> {
-        super::xml::upload_id(document)
-    }
-
-    /// Reads a document as the object that CompleteMultipartUpload made; `None` where it says that it made none.
-    ///
-    /// # Errors
-    /// What is wrong with the document.
-    pub fn completed(document: &[u8]) -> Result<Option<super::Stored>, String> {
-        super::xml::completed(document)
-    }
-
-    /// Reads a document as a page of uploads in progress.
-    ///
-    /// # Errors
-    /// What is wrong with the document.
-    pub fn uploads(document: &[u8]) -> Result<Vec<super::PendingUpload>, String> {
-        super::xml::upload_page(document).map(|page| page.uploads)
-    }
-}
 
 /// The answer of this room.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,46 @@
+//! What fuzz targets reach of this room: the reader of a sidecar.
+
+use super::format::{SLOT, Slot, block_len, crc32c, decode_header, decode_slot, encode_header, encode_slot};
+use super::sector::Sectors;
+
+/// Where a sidecar's texts begin ...
+const TEXTS: usize = 32;
+/// ... and where their lengths stand.
+const LENGTHS: usize = 24;
+
+/// Sets the checksum that a header's lengths announce, so that the reader looks past it. Bytes that end before it stay as they are.
+pub fn seal(sidecar: &mut [u8]) {
+    let Some(lengths) = sidecar.get(LENGTHS..LENGTHS + 6) else { return };
+    let texts: usize =
+        lengths.as_chunks::<2>().0.iter().map(|&len| usize::from(u16::from_le_bytes(len))).sum();
+    let end = TEXTS + texts;
+    if sidecar.len() >= end + 4 {
+        let crc = crc32c(&sidecar[..end]);
+        sidecar[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// Reads a sidecar to its end: how many sectors it says are here. `None`: it is none of ours.
+///
+/// # Panics
+/// What was read is not what these bytes say: written again, it is other bytes, or sectors lie behind the object's end.
+pub fn sectors(sidecar: &[u8]) -> Option<usize> {
+    let header = decode_header(sidecar)?;
+    let head = header.slots_at as usize;
+    assert_eq!(
+        encode_header(&header.identity, header.object_size),
+        sidecar[..head],
+        "the header, written again"
+    );
+    let name = header.identity.name();
+    let mut count = 0;
+    for (block, slot) in (0..).zip(sidecar[head..].as_chunks::<SLOT>().0) {
+        if let Slot::Filled(crcs, present) = decode_slot(&name, block, header.object_size, slot) {
+            let len = block_len(header.object_size, u64::from(block));
+            assert!(Sectors::touching(&(0..len as u64)).contains(present), "sectors behind the object's end");
+            assert_eq!(encode_slot(&name, block, &crcs, present, len)[..], slot[..], "a slot, written again");
+            count += present.numbers().count();
+        }
+    }
+    Some(count)
+}

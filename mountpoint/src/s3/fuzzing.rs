@@ -1,0 +1,74 @@
+//! What fuzz targets reach of this room: the readers of what a store sends.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+
+use super::http1::Http1;
+use super::stream::Moved;
+use super::watch::Watch;
+use super::{Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, xml};
+use crate::clock::Clock;
+
+/// Reads a page of a listing that answers `request`.
+///
+/// # Errors
+/// What is wrong with the document.
+pub fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPage, String> {
+    xml::list_page(document, request)
+}
+
+/// Reads a document as the name of an upload that CreateMultipartUpload began.
+///
+/// # Errors
+/// What is wrong with the document.
+pub fn upload_id(document: &[u8]) -> Result<String, String> {
+    xml::upload_id(document)
+}
+
+/// Reads a document as the object that CompleteMultipartUpload made; `None` where it says that it made none.
+///
+/// # Errors
+/// What is wrong with the document.
+pub fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
+    xml::completed(document)
+}
+
+/// Reads a document as a page of uploads in progress.
+///
+/// # Errors
+/// What is wrong with the document.
+pub fn uploads(document: &[u8]) -> Result<Vec<PendingUpload>, String> {
+    xml::upload_page(document).map(|page| page.uploads)
+}
+
+/// Reads an error document, and says the line of the log about it.
+pub fn error_line(document: &[u8]) -> String {
+    let body = xml::error_body(document);
+    let error = Error::new(ErrorKind::ServerError, "GetObject").status(500).answer(body.code, body.message);
+    error.request_id(body.request_id).to_string()
+}
+
+/// Reads these bytes as the answer to a GET (or a HEAD), on a connection that closes behind them: its status and the bytes of its body.
+///
+/// # Errors
+/// Why they are none.
+pub fn answer(is_head: bool, bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {
+    let (clock, long) = (Clock::manual(), Duration::from_secs(60));
+    let mut watch = Watch::new(&clock, &Moved::default(), long, clock.now() + long);
+    let method = if is_head { http::Method::HEAD } else { http::Method::GET };
+    let request = http::Request::builder().method(method).uri("/k").body(()).map_err(|e| e.to_string())?;
+    let mut http = Http1::new(tokio::io::join(bytes, tokio::io::sink()));
+    let exchange = async {
+        let head = http.send(&request, &mut watch).await?;
+        let (mut body, mut into) = (Vec::new(), [0; 64]);
+        loop {
+            match http.receive(&mut into, &mut watch).await? {
+                0 => return Ok((head.status().as_u16(), body)),
+                n => body.extend_from_slice(&into[..n]),
+            }
+        }
+    };
+    let ended = exchange.now_or_never().ok_or("it waits for more, though the connection is closed")?;
+    ended.map_err(|broken: super::broken::Broken| broken.to_string())
+}
