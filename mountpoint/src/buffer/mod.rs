@@ -505,7 +505,8 @@ mod tests {
     #[test]
     fn shuttle_a_waiting_reader_is_served_whoever_gives_back() {
         use shuttle::{future::block_on, thread::spawn};
-        let schedule = || {
+        // A waiter that nobody wakes is a deadlock, which shuttle reports with its schedule.
+        crate::testing::model::check(|| {
             let pool = small_pool();
             let max = pool.request_max(Use::Demand);
             let mut held: Vec<_> = std::iter::from_fn(|| pool.try_reserve(Use::Demand, max)).collect();
@@ -525,9 +526,36 @@ mod tests {
             }
             drop(held);
             assert_eq!((pool.used(Use::Demand), pool.waiting(Use::Demand)), (0, 0));
-        };
-        // A waiter that nobody wakes is a deadlock, which shuttle reports with its schedule.
-        shuttle::check_random(schedule, 1000);
+        });
+    }
+
+    #[cfg(feature = "shuttle")]
+    #[test]
+    fn shuttle_writers_and_readers_in_one_line_all_have_their_turn() {
+        use shuttle::{future::block_on, thread::spawn};
+        crate::testing::model::check(|| {
+            let pool = small_pool();
+            let uses = [Use::Write, Use::Demand, Use::Write, Use::Demand];
+            let threads: Vec<_> = uses
+                .into_iter()
+                .map(|purpose| {
+                    let pool = pool.clone();
+                    spawn(move || {
+                        let max = pool.request_max(purpose);
+                        for _ in 0..2 {
+                            drop(pool.try_reserve(Use::Ahead, pool.request_max(Use::Ahead)));
+                            assert_eq!(block_on(pool.reserve(purpose, max)).bytes(), max);
+                        }
+                    })
+                })
+                .collect();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            for purpose in [Use::Write, Use::Demand, Use::Ahead] {
+                assert_eq!((pool.used(purpose), pool.waiting(purpose)), (0, 0), "{purpose:?}");
+            }
+        });
     }
 
     #[test]

@@ -117,3 +117,39 @@ impl FileHandle {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[cfg(feature = "shuttle")]
+    #[test]
+    fn shuttle_a_handle_is_found_by_its_number_until_one_thread_removes_it() {
+        use shuttle::thread::spawn;
+
+        use super::*;
+        crate::testing::model::check(|| {
+            let table = Arc::new(HandleTable::<u64>::default());
+            let opened: Vec<_> = (0..3)
+                .map(|_| {
+                    let table = Arc::clone(&table);
+                    spawn(move || {
+                        let no = table.reserve();
+                        assert!(table.find(no).is_none(), "a number that was given already");
+                        table.insert(no, no.0);
+                        assert_eq!(table.get(no).map(|handle| *handle).ok(), Some(no.0));
+                        let twin = Arc::clone(&table);
+                        let closing = spawn(move || twin.remove(no).is_some());
+                        assert!(table.all().iter().all(|handle| **handle <= 3));
+                        let here = table.remove(no).is_some();
+                        assert!(here ^ closing.join().unwrap(), "one of two has it");
+                        assert!(table.get(no).is_err());
+                        no
+                    })
+                })
+                .collect();
+            let mut numbers: Vec<_> = opened.into_iter().map(|thread| thread.join().unwrap().0).collect();
+            numbers.sort_unstable();
+            assert_eq!(numbers, [1, 2, 3]);
+            assert!(table.all().is_empty());
+        });
+    }
+}

@@ -94,4 +94,40 @@ mod tests {
         assert_eq!(pending.interrupt(8, |_| true), Interrupted::Never);
         assert!(pending.end(8));
     }
+
+    #[cfg(feature = "shuttle")]
+    #[test]
+    fn shuttle_each_request_is_answered_once_whichever_thread_comes_first() {
+        use shuttle::thread::spawn;
+
+        use crate::sync::Arc;
+        use crate::sync::atomic::{AtomicU32, Ordering::SeqCst};
+        crate::testing::model::check(|| {
+            // Two requests share a shard.
+            let requests = [4, 4 + 2 * SHARDS as u64];
+            let pending = Arc::new(Pending::default());
+            let answers = Arc::new(requests.map(|_| AtomicU32::new(0)));
+            let waiter = Waiter { tid: 1, stores: None };
+            let mut threads = Vec::new();
+            for (n, unique) in requests.into_iter().enumerate() {
+                let answer = |does: fn(&Pending, u64) -> bool| {
+                    let (pending, answers) = (Arc::clone(&pending), Arc::clone(&answers));
+                    spawn(move || {
+                        answers[n].fetch_add(u32::from(does(&pending, unique)), SeqCst);
+                    })
+                };
+                pending.begin(unique, Some(waiter));
+                let interrupt = |pending: &Pending, unique| {
+                    matches!(pending.interrupt(unique, |_| true), Interrupted::Now(_))
+                };
+                threads.extend([answer(Pending::end), answer(interrupt), answer(interrupt)]);
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            for answers in &*answers {
+                assert_eq!(answers.load(SeqCst), 1);
+            }
+        });
+    }
 }

@@ -10,6 +10,8 @@ use crate::testing::{FaultPlan, MemoryClient, Op, Settings};
 mod listing;
 mod local;
 mod lookups;
+#[cfg(feature = "shuttle")]
+mod model;
 
 /// A bucket with some keys, a table over it, and the clock of both.
 struct Bench {

@@ -9,6 +9,8 @@ mod fault;
 #[cfg(test)]
 mod log;
 mod memory;
+#[cfg(feature = "shuttle")]
+pub mod model;
 mod store;
 
 pub use fault::{FaultPlan, Gate, Op};

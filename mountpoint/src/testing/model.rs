@@ -1,0 +1,29 @@
+//! Runs a model, threads on the locks of `sync`, under many schedules that the model checker shuttle picks.
+
+use std::time::SystemTime;
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner};
+
+/// Schedules of each kind. Doubling it finds rarer ones, in twice the time.
+const SCHEDULES: usize = 1_000;
+/// How many preemptions a failure may need that the second kind is made to find.
+const DEPTH: usize = 3;
+/// Each thread of a model has so much stack, in bytes: debug builds of the real code need more than shuttle gives by itself.
+const STACK: usize = 1 << 20;
+
+/// Runs the model under random schedules, and under some with few preemptions. Prints the seed.
+///
+/// # Panics
+/// The model panics under one of them, or its threads wait for each other; shuttle prints that schedule.
+pub fn check(model: impl Fn() + Send + Sync + Clone + 'static) {
+    let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |at| at.as_nanos() as u64);
+    eprintln!("{SCHEDULES} schedules of each kind; SHUTTLE_RANDOM_SEED={seed} repeats them");
+    let config = || {
+        let mut config = Config::new();
+        config.stack_size = STACK;
+        config
+    };
+    Runner::new(RandomScheduler::new_from_seed(seed, SCHEDULES), config()).run(model.clone());
+    Runner::new(PctScheduler::new_from_seed(seed, DEPTH, SCHEDULES), config()).run(model);
+}
