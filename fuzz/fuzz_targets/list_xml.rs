@@ -151,7 +151,10 @@ impl Document {
 
     /// The objects and prefixes of a document in which nothing is odd.
     fn entries(&self) -> Option<usize> {
-        let is_sound = |item: &Item| matches!(item, Item::Object { .. } | Item::CommonPrefix(_));
+        let is_sound = |item: &Item| match item {
+            Item::Object { key, .. } | Item::CommonPrefix(key) => !key.is_empty(),
+            _ => false,
+        };
         let sound = matches!(self.root, Root::Listing) && self.encoded && self.items.iter().all(is_sound);
         (sound && self.items.len() <= 1000).then_some(self.items.len())
     }

@@ -1,4 +1,4 @@
-//! The options of a line in /etc/fstab, as anybody may have written them: flags that were written there, or a usage error.
+//! The options of a line in /etc/fstab, as anybody may have written them: flags that a mount takes, or a usage error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -18,6 +18,7 @@ fuzz_target!(|input: (bool, Vec<String>)| {
             assert_eq!(args.check(), Ok(()), "flags that no mount takes");
         }
         Ok(_) => panic!("not taken for a line of fstab"),
-        Err(error) => assert_eq!(error.exit_code(), 2, "{error}"),
+        // 0: `help` and `version` are flags, too.
+        Err(error) => assert!([0, 2].contains(&error.exit_code()), "{error}"),
     }
 });
