@@ -102,6 +102,9 @@ pub(crate) struct RunArgs {
     /// Files in the tree
     #[arg(long, default_value_t = 5000)]
     tree: u64,
+    /// Files of the directory that du, find and ls look through; the walk with latency has twice as many
+    #[arg(long, default_value_t = 5000)]
+    folder: u64,
     /// Small files created
     #[arg(long, default_value_t = 50)]
     created: u64,
@@ -204,6 +207,7 @@ impl RunArgs {
             files: self.files,
             names: self.names,
             tree: self.tree,
+            folder: self.folder,
             created: self.created,
             random_for: Duration::from_secs(self.random_s),
             fio_for: Duration::ZERO,

@@ -51,6 +51,8 @@ pub(crate) enum Shape {
     Dates,
     /// `012/034/00000042`, ten files a folder, ten folders a folder
     Tree,
+    /// `012/03/00000042`, 25 files a folder, twenty folders a folder
+    Folders,
     /// All in one folder, eight folders down
     Deep,
 }
@@ -64,8 +66,9 @@ impl std::str::FromStr for Shape {
             "hex" => Self::Hex,
             "dates" => Self::Dates,
             "tree" => Self::Tree,
+            "folders" => Self::Folders,
             "deep" => Self::Deep,
-            other => bail!("no such shape: {other} (counter, hex, dates, tree, deep)"),
+            other => bail!("no such shape: {other} (counter, hex, dates, tree, folders, deep)"),
         })
     }
 }
@@ -78,6 +81,7 @@ impl Shape {
             Self::Hex => "hex",
             Self::Dates => "dates",
             Self::Tree => "tree",
+            Self::Folders => "folders",
             Self::Deep => "deep",
         }
     }
@@ -92,6 +96,7 @@ impl Shape {
                 format!("{}/{:02}/{:02}/{number:08}", 2020 + day / 336, day / 28 % 12 + 1, day % 28 + 1)
             }
             Self::Tree => format!("{:03}/{:03}/{number:08}", number / 100, number / 10 % 10),
+            Self::Folders => format!("{:03}/{:02}/{number:08}", number / 500, number / 25 % 20),
             Self::Deep => format!("eight/folders/down/one/after/the/other/lies/{number:08}"),
         }
     }

@@ -91,13 +91,17 @@ pub(crate) enum Bucket {
     NamesDeep,
     /// Ten files a folder, ten folders a folder.
     Tree,
+    /// Files of one byte in one directory.
+    Folder,
+    /// Twice as many, 25 a folder, twenty folders a folder.
+    Folders,
     /// Empty.
     Write,
 }
 
 impl Bucket {
     /// All of them.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Big,
         Self::Huge,
         Self::Medium,
@@ -108,6 +112,8 @@ impl Bucket {
         Self::NamesDates,
         Self::NamesDeep,
         Self::Tree,
+        Self::Folder,
+        Self::Folders,
         Self::Write,
     ];
     const HUGE_OBJECT: u64 = 64 << 30;
@@ -132,6 +138,8 @@ impl Bucket {
             Self::NamesDates => ("dir/", Shape::Dates, scale.names, 1),
             Self::NamesDeep => ("dir/", Shape::Deep, scale.names, 1),
             Self::Tree => ("", Shape::Tree, scale.tree, 1),
+            Self::Folder => ("dir/", Shape::Counter, scale.folder, 1),
+            Self::Folders => ("", Shape::Folders, 2 * scale.folder, 1),
             Self::Write => ("", Shape::Counter, 0, 0),
         }
     }
@@ -148,6 +156,8 @@ pub(crate) struct Scale {
     pub(crate) files: u64,
     pub(crate) names: u64,
     pub(crate) tree: u64,
+    /// Files of one directory that is looked through.
+    pub(crate) folder: u64,
     /// Small files created.
     pub(crate) created: u64,
     /// How long random reads go on.
@@ -167,6 +177,7 @@ impl Scale {
             files: 20,
             names: 1500,
             tree: 120,
+            folder: 60,
             created: 3,
             random_for: Duration::from_millis(500),
             fio_for: Duration::from_millis(500),

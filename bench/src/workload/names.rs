@@ -1,6 +1,7 @@
-//! Names: many in one directory or in folders of dates, a tree.
+//! Names: many in one directory or in folders of dates, a tree, and the programs that look at each file of a directory.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
@@ -49,7 +50,8 @@ impl Seen {
 pub(super) fn walk(job: &Job<'_>) -> anyhow::Result<Sample> {
     job.measure(|| {
         let items = count_files(job.root())?;
-        ensure!(items == job.scale.tree, "{items} files instead of {}", job.scale.tree);
+        let (_, _, count, _) = job.workload.bucket.objects(job.scale);
+        ensure!(items == count, "{items} files instead of {count}");
         Ok(Work { items, ..Work::default() })
     })
 }
@@ -67,4 +69,55 @@ fn count_files(dir: &Path) -> anyhow::Result<u64> {
         }
     }
     Ok(files)
+}
+
+/// The bytes of all files as `du` counts them.
+pub(super) fn du(job: &Job<'_>) -> anyhow::Result<Sample> {
+    tool(job, "du", &["-s", "--apparent-size", "--block-size=1"], &[], |text, count| {
+        // A directory has no bytes of its own here.
+        text.split_whitespace().next() == Some(count.to_string().as_str())
+    })
+}
+
+/// The files of a byte at most, as `find` finds them.
+pub(super) fn find_size(job: &Job<'_>) -> anyhow::Result<Sample> {
+    tool(job, "find", &[], &["-type", "f", "-size", "-2c"], |text, count| {
+        text.lines().count() as u64 == count
+    })
+}
+
+/// A long listing.
+pub(super) fn ls_l(job: &Job<'_>) -> anyhow::Result<Sample> {
+    // The first line is the total.
+    tool(job, "ls", &["-l"], &[], |text, count| text.lines().count() as u64 == count + 1)
+}
+
+/// Runs a program on the folder, with arguments before and behind it; `is_right` compares its output with the number of files.
+fn tool(
+    job: &Job<'_>,
+    program: &str,
+    before: &[&str],
+    behind: &[&str],
+    is_right: impl Fn(&str, u64) -> bool,
+) -> anyhow::Result<Sample> {
+    let (_, _, count, _) = job.workload.bucket.objects(job.scale);
+    job.measure(|| {
+        let mut command = Command::new(program);
+        command.args(before).arg(job.path("dir")).args(behind).env("LC_ALL", "C");
+        let cpu_before = children_cpu_s();
+        let output = command.output().with_context(|| format!("start {program}"))?;
+        let child_cpu_s = children_cpu_s() - cpu_before;
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(is_right(&text, count), "{program} shows something else than {count} files of a byte");
+        Ok(Work { items: count, child_cpu_s, ..Work::default() })
+    })
+}
+
+/// CPU seconds of the programs that we started and that have ended.
+fn children_cpu_s() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    // Fields 16 and 17, in hundredths of a second on every Linux.
+    fields.skip(13).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }

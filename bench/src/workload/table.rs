@@ -166,6 +166,42 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "walk_slow",
+        about: "10,000 files in 400 folders, every file looked at; 20 ms a request",
+        bucket: Bucket::Folders,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::walk,
+        ..PLAIN
+    },
+    Workload {
+        name: "du",
+        about: "du of one directory of 5,000 files; 20 ms a request",
+        bucket: Bucket::Folder,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::du,
+        ..PLAIN
+    },
+    Workload {
+        name: "find_size",
+        about: "find -size in the same directory",
+        bucket: Bucket::Folder,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::find_size,
+        ..PLAIN
+    },
+    Workload {
+        name: "ls_l",
+        about: "ls -l of the same directory",
+        bucket: Bucket::Folder,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::ls_l,
+        ..PLAIN
+    },
+    Workload {
         name: "write_1g",
         about: "one file, 1 MiB writes, closed",
         bucket: Bucket::Write,
