@@ -14,6 +14,7 @@ use super::arn::Arn;
 use super::credentials::Source;
 use super::credentials_http::Http;
 use super::endpoint::Endpoint;
+use super::if_absent::if_absent;
 use super::outage::Outage;
 use super::pool::Pool;
 use super::retry::{Dice, Slots};
@@ -28,6 +29,7 @@ use crate::buffer::Fill;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::{ObjectKey, ObjectMeta};
+use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, Mutex};
 
 /// The region of buckets that nobody said anything about.
@@ -115,6 +117,7 @@ impl S3Client {
             credentials,
             common,
             host,
+            no_if_none_match: AtomicBool::new(false),
         };
         Ok(Self { wire })
     }
@@ -188,7 +191,11 @@ impl ObjectClient for S3Client {
     }
 
     fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {
-        Box::pin(put::put_object(&self.wire, request))
+        if !request.object.only_if_absent {
+            return Box::pin(put::put_object(&self.wire, request, false));
+        }
+        let store = |only_if_absent| put::put_object(&self.wire, request, only_if_absent);
+        Box::pin(if_absent(&self.wire, "PutObject", &request.object.key, store))
     }
 
     fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
@@ -200,7 +207,11 @@ impl ObjectClient for S3Client {
     }
 
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
-        Box::pin(complete::complete(&self.wire, request))
+        if !request.only_if_absent {
+            return Box::pin(complete::complete(&self.wire, request, false));
+        }
+        let complete = |only_if_absent| complete::complete(&self.wire, request, only_if_absent);
+        Box::pin(if_absent(&self.wire, "CompleteMultipartUpload", &request.upload.key, complete))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {

@@ -17,12 +17,12 @@ use crate::object::ObjectKey;
 
 const OPERATION: &str = "CompleteMultipartUpload";
 
-/// See [`super::ObjectClient::complete_multipart_upload`].
-pub(super) async fn complete(wire: &Wire, request: &CompleteUpload) -> Result<Stored> {
+/// See [`super::ObjectClient::complete_multipart_upload`]. `only_if_absent`: by the store's own condition.
+pub(super) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_absent: bool) -> Result<Stored> {
     let key = &request.upload.key;
     let whole = Whole::of(&request.parts);
     let ours = Ours { size: whole.size, parts: Some(request.parts.len()), checksum: whole.checksum.clone() };
-    let headers = headers(request, &whole)?;
+    let headers = headers(only_if_absent, &whole)?;
     let document = [Bytes::from(xml::complete_document(&request.parts))];
     let timeouts = &wire.config.timeouts;
     let mut tries = Tries::new(wire, OPERATION, Some(key), 0);
@@ -47,7 +47,7 @@ pub(super) async fn complete(wire: &Wire, request: &CompleteUpload) -> Result<St
             Err(failed) => failed,
         };
         let now = wire.clock.now();
-        let next = Next::after(&failed, tries.ambiguous, request.only_if_absent);
+        let next = Next::after(&failed, tries.ambiguous, only_if_absent);
         tracing::debug!(%key, ?next, "{}", failed.error);
         match next {
             Next::Settle { patiently } => {
@@ -154,7 +154,7 @@ async fn once(
     }
 }
 
-fn headers(request: &CompleteUpload, whole: &Whole) -> Result<Vec<(HeaderName, HeaderValue)>> {
+fn headers(only_if_absent: bool, whole: &Whole) -> Result<Vec<(HeaderName, HeaderValue)>> {
     let mut headers = vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"))];
     if let Some(kind) = whole.algorithm.and_then(checksum_type) {
         push(&mut headers, OPERATION, "x-amz-checksum-type", kind)?;
@@ -162,7 +162,7 @@ fn headers(request: &CompleteUpload, whole: &Whole) -> Result<Vec<(HeaderName, H
     if let Some(sum) = &whole.full_object {
         push(&mut headers, OPERATION, ChecksumAlgorithm::Crc64Nvme.header(), sum)?;
     }
-    if request.only_if_absent {
+    if only_if_absent {
         push(&mut headers, OPERATION, "if-none-match", "*")?;
     }
     Ok(headers)

@@ -25,6 +25,7 @@ pub mod fuzzing;
 mod get;
 mod head;
 mod http1;
+mod if_absent;
 mod lanes;
 mod list;
 mod multipart;

@@ -20,14 +20,14 @@ pub(super) const UNENCRYPTED: &str = "the object is in the bucket, in plain text
 
 type Headers = Vec<(HeaderName, HeaderValue)>;
 
-/// See [`super::ObjectClient::put_object`].
-pub(super) async fn put_object(wire: &Wire, request: &PutObject) -> Result<Stored> {
+/// See [`super::ObjectClient::put_object`]. `only_if_absent`: by the store's own condition.
+pub(super) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent: bool) -> Result<Stored> {
     const OPERATION: &str = "PutObject";
     let key = &request.object.key;
     let size: u64 = request.body.iter().map(|b| b.len() as u64).sum();
     let mut headers = checksum_headers(request.checksum);
     headers.append(&mut new_object_headers(wire, OPERATION, &request.object)?);
-    if request.object.only_if_absent {
+    if only_if_absent {
         push(&mut headers, OPERATION, "if-none-match", "*")?;
     }
     let mut tries = Tries::new(wire, OPERATION, Some(key), size);
@@ -44,7 +44,7 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject) -> Result<Store
             }
             Err(failure) => failure,
         };
-        let taken = request.object.only_if_absent && *failure.error.kind() == ErrorKind::Changed;
+        let taken = only_if_absent && *failure.error.kind() == ErrorKind::Changed;
         if taken && (tries.ambiguous || failure.ambiguous) {
             // A try whose answer was lost may have stored it: then what is in the way is ours.
             let ours = Ours { size, parts: None, checksum: request.checksum.map(Checksum::to_base64) };

@@ -21,6 +21,7 @@ use crate::buffer::Fill;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
+use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, Mutex};
 
 /// Bytes of an error document that are read.
@@ -45,6 +46,8 @@ pub(super) struct Wire {
     /// Stands in every request: Host, User-Agent, who pays, who must own.
     pub(super) common: HeaderMap,
     pub(super) host: Arc<Host>,
+    /// The store refused If-None-Match on a write.
+    pub(super) no_if_none_match: AtomicBool,
 }
 
 /// A request that is yet to be signed.

@@ -331,3 +331,32 @@ async fn uploads_in_progress_are_found_page_by_page() {
     let endless = bench.client.list_multipart_uploads("p/").await.unwrap_err();
     assert_eq!(*endless.kind(), ErrorKind::BadAnswer);
 }
+
+#[tokio::test]
+async fn a_store_without_if_none_match_is_asked_first() {
+    let found = Step::answer(200, &[DATE, ("etag", "\"x\""), ("content-length", "4")], b"");
+    let bench = bench(vec![
+        Step::error(501, "NotImplemented"),
+        Step::answer(404, &[], b""),
+        Step::answer(200, &[("etag", "\"e\"")], b""),
+        // From then on at once; and what is there stays.
+        found,
+    ])
+    .await;
+    let (request, _) = put(true);
+    bench.client.put_object(&request).await.unwrap();
+    let error = bench.client.put_object(&request).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Exists, "{error}");
+    let asked = bench.asked();
+    let asked: Vec<_> = asked.iter().map(|r| (method(r), r.header("if-none-match").is_some())).collect();
+    let expected = [("PUT", true), ("HEAD", false), ("PUT", false), ("HEAD", false)];
+    assert_eq!(asked, expected.map(|(method, condition)| (method.to_owned(), condition)));
+}
+
+#[tokio::test]
+async fn a_store_without_if_none_match_that_can_not_be_asked_is_sent_nothing() {
+    let bench = bench(vec![Step::error(501, "NotImplemented"), Step::answer(403, &[], b"")]).await;
+    let error = bench.client.put_object(&put(true).0).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(bench.asked().iter().filter(|request| method(request) == "PUT").count(), 1);
+}
