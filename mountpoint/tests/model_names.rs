@@ -353,7 +353,9 @@ impl World {
             self.clock.advance(Duration::from_secs(3600));
         }
         let mut directories = vec![(String::new(), ROOT)];
+        // In the order of a walk.
         while let Some((path, ino)) = directories.pop() {
+            let mut deeper = Vec::new();
             for name in NAMES {
                 let below = if path.is_empty() { name.to_string() } else { format!("{path}/{name}") };
                 let found = match self.lookup(ino, name).await {
@@ -363,12 +365,13 @@ impl World {
                 };
                 assert_eq!(found.map(|(_, view)| view), self.model.view(&below), "lookup {below}");
                 match found {
-                    Some((ino, View::Directory)) => directories.push((below, ino)),
+                    Some((ino, View::Directory)) => deeper.push((below, ino)),
                     Some((ino, View::File(size))) => self.compare_file(&below, ino, size).await,
                     None => {}
                 }
             }
             self.compare_listing(&path, ino).await;
+            directories.extend(deeper.into_iter().rev());
         }
     }
 

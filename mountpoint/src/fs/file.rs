@@ -6,7 +6,7 @@ use super::ending::Ending;
 use super::handle::{FileHandle, HandleNo, Mode, Writer};
 use super::process::thread_group;
 use super::{Entry, Error, FileSystem, Result};
-use crate::inode::{InodeNo, OpenRead, OpenWrite, WriteWish};
+use crate::inode::{Before, InodeNo, OpenRead, OpenWrite, WriteWish};
 use crate::prefetch::Bytes;
 use crate::sync::Mutex;
 
@@ -134,9 +134,11 @@ impl FileSystem {
             allow_overwrite: self.config.allow_overwrite,
         };
         Ok(match self.inodes.open_write(ino, no.0, wish).await? {
-            OpenWrite::Granted { key, .. } => {
+            OpenWrite::Granted { key, before } => {
+                // The store decides in one step whether something is there, where it was not asked before.
+                let only_if_absent = before == Before::AssumedAbsent && !self.config.allow_overwrite;
                 let writer = Writer {
-                    upload: self.uploader.create(key.clone(), false),
+                    upload: self.uploader.create(key.clone(), only_if_absent),
                     key,
                     settling: Mutex::new(()),
                     ending: Ending::default(),

@@ -3,6 +3,7 @@
 use std::time::{Instant, SystemTime};
 
 use super::InodeNo;
+use super::expiry::{Said, Ttl};
 use super::merge::{Entry, What, order};
 use crate::object::{ETag, ObjectMeta};
 
@@ -11,8 +12,9 @@ use crate::object::{ETag, ObjectMeta};
 pub(super) struct Batch {
     /// The inode number set aside for entry 0; those of the others follow.
     first: InodeNo,
-    /// The event at which the page was asked for, and when it came.
+    /// The event at which the page was asked for, when that was, and when it came.
     pub(super) asked: u64,
+    pub(super) since: Instant,
     pub(super) arrived: Instant,
     text: Box<str>,
     lines: Box<[Line]>,
@@ -39,8 +41,10 @@ enum LineKind {
 }
 
 impl Batch {
-    /// Packs entries. Names are at most 255 bytes: longer ones are never shown.
-    pub(super) fn new(first: InodeNo, asked: u64, arrived: Instant, entries: &[Entry]) -> Self {
+    /// Packs entries of a page that was asked for at event `asked`; `times`: when that was, and when it came.
+    ///
+    /// Names are at most 255 bytes: longer ones are never shown.
+    pub(super) fn new(first: InodeNo, asked: u64, times: [Instant; 2], entries: &[Entry]) -> Self {
         let mut text = String::new();
         let pack = |entry: &Entry| {
             let start = text.len() as u32;
@@ -68,11 +72,21 @@ impl Batch {
             line
         };
         let lines = entries.iter().map(pack).collect();
-        Self { first, asked, arrived, text: text.into_boxed_str(), lines }
+        let [since, arrived] = times;
+        Self { first, asked, since, arrived, text: text.into_boxed_str(), lines }
     }
 
     pub(super) fn len(&self) -> usize {
         self.lines.len()
+    }
+
+    pub(super) fn last_name(&self) -> Option<&str> {
+        Some(self.name(self.len().checked_sub(1)?))
+    }
+
+    /// How long a stat may say what this page says of a file.
+    pub(super) fn said(&self, ttl: Ttl) -> Said {
+        Said { asked: self.asked, at: self.arrived, until: ttl.of_page(self.since, self.arrived) }
     }
 
     pub(super) fn name(&self, index: usize) -> &str {

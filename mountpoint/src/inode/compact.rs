@@ -30,25 +30,25 @@ impl Moment {
     }
 }
 
-/// What S3 has under a file's name, and when it last said so.
+/// What S3 has under a file's name, and until when a stat may say so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stored {
     pub(super) size: u64,
     etag: PackedETag,
     /// Microseconds from 1970, as far as stat and stores go.
     modified: i64,
-    confirmed: Option<Moment>,
+    until: Option<Moment>,
     pub(super) readable: bool,
 }
 
 impl Stored {
-    /// `confirmed`: when S3 said it; `None`: not to be believed any more.
-    pub(super) fn new(meta: &ObjectMeta, confirmed: Option<Instant>) -> Self {
+    /// `until`: when what S3 said of it expires; `None`: not to be believed any more.
+    pub(super) fn new(meta: &ObjectMeta, until: Option<Instant>) -> Self {
         Self {
             size: meta.size,
             etag: PackedETag::new(meta.etag.as_str()),
             modified: micros(meta.last_modified),
-            confirmed: confirmed.map(Moment::of),
+            until: until.map(Moment::of),
             readable: meta.readable,
         }
     }
@@ -67,13 +67,18 @@ impl Stored {
         moved.unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    pub(super) fn confirmed(&self) -> Option<Instant> {
-        self.confirmed.map(Moment::instant)
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.until.map(Moment::instant)
+    }
+
+    /// Whether a stat may still say so.
+    pub(super) fn holds(&self, now: Instant) -> bool {
+        self.until().is_some_and(|until| now < until)
     }
 
     /// Not to be believed any more.
     pub(super) fn doubt(&mut self) {
-        self.confirmed = None;
+        self.until = None;
     }
 
     /// Whether that is the version that is meant here: listings of some stores leave an ETag's quotes out.
@@ -81,10 +86,11 @@ impl Stored {
         self.size == size && self.etag.matches(etag)
     }
 
-    /// S3 said the same again. The first spelling of the ETag stays: reads are pinned to it.
-    pub(super) fn confirm(&mut self, meta: &ObjectMeta, now: Instant) {
+    /// S3 said the same again. The first spelling of the ETag stays: reads are pinned to it. The answer that holds longest counts.
+    pub(super) fn confirm(&mut self, meta: &ObjectMeta, until: Instant) {
         (self.modified, self.readable) = (micros(meta.last_modified), meta.readable);
-        self.confirmed = Some(Moment::of(now));
+        let until = self.until().map_or(until, |earlier| earlier.max(until));
+        self.until = Some(Moment::of(until));
     }
 }
 
@@ -194,7 +200,7 @@ mod tests {
             };
             let meta = ObjectMeta { size: 7, etag: ETag::new("\"x\""), last_modified, readable: true };
             let stored = Stored::new(&meta, None);
-            assert_eq!((stored.meta(), stored.confirmed()), (meta, None));
+            assert_eq!((stored.meta(), stored.until()), (meta, None));
         }
     }
 

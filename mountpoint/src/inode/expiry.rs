@@ -23,6 +23,17 @@ pub enum Ttl {
     Indefinite,
 }
 
+/// When S3 said something of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said {
+    /// The event of the question.
+    pub(super) asked: u64,
+    /// The moment of the answer.
+    pub(super) at: Instant,
+    /// Until when a stat may repeat it.
+    pub(super) until: Instant,
+}
+
 /// `Minimal`, for files.
 const MINIMAL_FILE: Duration = Duration::from_millis(100);
 /// `Minimal`, for directories.
@@ -64,6 +75,16 @@ impl Ttl {
             Self::Minimal => Duration::ZERO,
             other => other.file(),
         }
+    }
+
+    /// Until when a stat may say what a page says of a file: for a second from its question on, or a file's time from its answer on.
+    pub(super) fn of_page(self, since: Instant, arrived: Instant) -> Instant {
+        (since + self.directory().min(super::recent::PAGE)).max(arrived + self.file())
+    }
+
+    /// What S3 said of one file just now, when asked at event `asked`.
+    pub(super) fn said(self, asked: u64, at: Instant) -> Said {
+        Said { asked, at, until: at + self.file() }
     }
 
     /// How long a whole listing answers lookups and listings.

@@ -2,11 +2,13 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc as StdArc;
+use std::time::Instant;
 
 use super::compact::Moment;
 use super::error::{Error, ErrorKind, Result};
 use super::flight::Seat;
 use super::path::{self, BadName};
+use super::recent::Coming;
 use super::remote::{self, Ask};
 use super::state::{Node, Place};
 use super::tree::{Recall, Settled, Tree, stale};
@@ -16,6 +18,14 @@ use crate::sync::Arc;
 /// Times a lookup asks again because something here changed the name meanwhile. Only a name that is created and removed
 /// without end reaches it; the error is `Stale` then.
 const ATTEMPTS_MAX: usize = 16;
+
+/// What a lookup waits for.
+enum Step {
+    /// A page that may have the name.
+    Page(Coming),
+    /// What S3 says of the name.
+    Name(Seat),
+}
 
 /// An inode that this room itself refers to while it works on it.
 pub(super) struct Held<'a> {
@@ -42,9 +52,9 @@ impl InodeTable {
             Err(error) => Some(Err(error)),
             Ok(Recall::Ask(_)) => None,
             Ok(Recall::Missing) => Some(Err(Error::new(ErrorKind::NotFound, name))),
-            Ok(Recall::Found(ino)) => Some(
-                take(&mut tree, ino, false).and_then(|()| tree.found(ino, now).ok_or_else(|| stale(ino))),
-            ),
+            Ok(Recall::Found(ino)) => {
+                Some(take(&mut tree, ino, None).and_then(|()| tree.found(ino, now).ok_or_else(|| stale(ino))))
+            }
         }
     }
 
@@ -66,13 +76,28 @@ impl InodeTable {
 
     /// Finds a name and counts one reference to it.
     async fn resolve(&self, parent: InodeNo, name: &str, for_kernel: bool) -> Result<InodeNo> {
+        let mut waited = !for_kernel;
         for _ in 0..ATTEMPTS_MAX {
-            let seat = {
+            let step = {
                 let mut tree = self.0.tree.lock();
                 match tree.recall(parent, name, self.0.clock.now())? {
                     Recall::Missing => return Err(Error::new(ErrorKind::NotFound, name)),
-                    Recall::Found(ino) => return take(&mut tree, ino, false).map(|()| ino),
-                    Recall::Ask(ask) => self.seat(&mut tree, parent, name, ask)?,
+                    Recall::Found(ino) => return take(&mut tree, ino, None).map(|()| ino),
+                    Recall::Ask(ask) => {
+                        let page = if waited { None } else { self.page(&mut tree, parent, name, ask) };
+                        match page {
+                            Some(page) => Step::Page(page),
+                            None => Step::Name(self.seat(&mut tree, parent, name, ask)?),
+                        }
+                    }
+                }
+            };
+            let seat = match step {
+                Step::Name(seat) => seat,
+                Step::Page(page) => {
+                    waited = true;
+                    page.await;
+                    continue;
                 }
             };
             let remote = seat.answer.await;
@@ -80,10 +105,12 @@ impl InodeTable {
             if seat.flight.is_overtaken() {
                 continue;
             }
-            return match tree.settle(parent, name, remote?, seat.flight.asked, self.0.clock.now())? {
+            let now = self.0.clock.now();
+            return match tree.settle(parent, name, remote?, seat.flight.asked, now)? {
                 Settled::Missing => Err(Error::new(ErrorKind::NotFound, name)),
                 Settled::Found(ino) => {
-                    take(&mut tree, ino, for_kernel && seat.flight.is_alone()).map(|()| ino)
+                    let fresh = (for_kernel && seat.flight.is_alone()).then_some(now);
+                    take(&mut tree, ino, fresh).map(|()| ino)
                 }
             };
         }
@@ -112,7 +139,7 @@ impl InodeTable {
     /// What stat shows, from memory; `None` when S3 must be asked.
     pub fn try_getattr(&self, ino: InodeNo) -> Option<Result<Stat>> {
         let now = self.0.clock.now();
-        let tree = self.0.tree.lock();
+        let mut tree = self.0.tree.lock();
         let Some(inode) = tree.inode(ino) else { return Some(Err(stale(ino))) };
         let stat = tree.stat(inode, now);
         let current = match &inode.node {
@@ -121,7 +148,19 @@ impl InodeTable {
             // An open handle sees its version to the end.
             Node::File(file) => file.is_local() || file.readers > 0 || inode.place == Place::Nowhere,
         };
-        (current || !stat.valid_for.is_zero()).then_some(Ok(stat))
+        if current || !stat.valid_for.is_zero() {
+            return Some(Ok(stat));
+        }
+        // What a page says of the name: this version, or another inode.
+        let (parent, name) = (inode.parent, inode.name.clone());
+        match tree.recall(parent, &name, now) {
+            Ok(Recall::Found(named)) if named == ino => Some(Ok(tree.stat(tree.inode(ino)?, now))),
+            Ok(Recall::Found(other)) => {
+                tree.drop_if_idle(other);
+                Some(Err(stale(ino)))
+            }
+            _ => None,
+        }
     }
 
     /// What stat shows. A file whose TTL is over costs one HEAD.
@@ -150,6 +189,7 @@ impl InodeTable {
             .map_err(|error| Error::new(ErrorKind::Remote(StdArc::new(error)), key.as_str()))?;
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
+        let said = tree.ttl.said(asked, now);
         let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;
         let local = matches!(&inode.node, Node::File(file) if file.is_local());
         if inode.place == Place::Nowhere {
@@ -160,7 +200,7 @@ impl InodeTable {
             return Ok(());
         }
         match meta {
-            Some(meta) if tree.confirm(ino, &meta, false, asked, now) => Ok(()),
+            Some(meta) if tree.confirm(ino, &meta, false, said) => Ok(()),
             Some(_) => {
                 tree.detach(ino);
                 Err(Error::new(ErrorKind::Stale, key.as_str()))
@@ -173,15 +213,15 @@ impl InodeTable {
     }
 }
 
-/// Counts one reference. `fresh`: S3 answered this very lookup, and for it alone, so that the open that follows may
+/// Counts one reference. `fresh`: when S3 answered this very lookup, and for it alone, so that the open that follows may
 /// rely on it (see [`super::FRESH`]).
-pub(super) fn take(tree: &mut Tree, ino: InodeNo, fresh: bool) -> Result<()> {
+pub(super) fn take(tree: &mut Tree, ino: InodeNo, fresh: Option<Instant>) -> Result<()> {
     let strict = tree.ttl == Ttl::Minimal || tree.ttl.open().is_zero();
     let inode = tree.inode_mut(ino)?;
     inode.lookups += 1;
     if let Node::File(file) = &mut inode.node {
-        let confirmed = file.stored.as_ref().and_then(|stored| stored.confirmed());
-        file.fresh = confirmed.filter(|_| fresh && strict && !file.is_local()).map(Moment::of);
+        let known = file.stored.as_ref().is_some_and(|stored| stored.until().is_some());
+        file.fresh = fresh.filter(|_| known && strict && !file.is_local()).map(Moment::of);
     }
     Ok(())
 }

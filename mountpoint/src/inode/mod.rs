@@ -19,9 +19,12 @@ mod merge;
 mod open;
 mod path;
 mod readdir;
+mod recent;
+mod refresh;
 mod remote;
 mod state;
 mod tree;
+mod walk;
 
 #[cfg(test)]
 mod tests;
@@ -35,7 +38,7 @@ pub use expiry::Ttl;
 pub use open::{OpenRead, OpenWrite};
 pub use path::Prefix;
 pub use readdir::{DirEntry, Listing};
-pub use state::WriteWish;
+pub use state::{Before, WriteWish};
 
 /// What fuzz targets reach.
 #[cfg(feature = "testing")]

@@ -4,8 +4,8 @@ use super::error::{Error, ErrorKind, Result};
 use super::expiry::left;
 use super::lookup::take;
 use super::path;
-use super::state::{File, Node, Phase, Place, Refusal, WriteWish};
-use super::tree::{Tree, stale};
+use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
+use super::tree::{Recall, Tree, stale};
 use super::{FRESH, InodeNo, InodeTable};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 
@@ -35,8 +35,8 @@ pub enum OpenWrite {
     Granted {
         /// Where the object goes.
         key: ObjectKey,
-        /// Whether S3 was known to have one there.
-        exists_remotely: bool,
+        /// What S3 has there.
+        before: Before,
     },
     /// Being written already: finish that handle and ask again, or refuse.
     Busy {
@@ -69,7 +69,8 @@ impl InodeTable {
     fn open_known(&self, ino: InodeNo, revalidate: bool) -> Option<Result<OpenRead>> {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
-        let trust = if revalidate { std::time::Duration::ZERO } else { tree.ttl.open() };
+        // Without a TTL of the user's, what a stat may still show says nothing to an open.
+        let trusts = !revalidate && !tree.ttl.open().is_zero();
         let place = match tree.inode(ino) {
             Some(inode) => inode.place,
             None => return Some(Err(stale(ino))),
@@ -84,9 +85,8 @@ impl InodeTable {
         if place == Place::Nowhere {
             return Some(Err(Error::new(ErrorKind::Stale, tree.name_for_errors(ino))));
         }
-        let confirmed = file.stored.as_ref().and_then(|stored| stored.confirmed());
         let fresh = file.fresh.take().is_some_and(|since| !left(FRESH, since.instant(), now).is_zero());
-        let known = fresh || confirmed.is_some_and(|since| !left(trust, since, now).is_zero());
+        let known = fresh || (trusts && file.stored.as_ref().is_some_and(|stored| stored.holds(now)));
         known.then(|| open_now(&mut tree, ino))
     }
 
@@ -115,10 +115,10 @@ impl InodeTable {
         match tree.file_mut(ino)?.open_write(writer, wish, modified) {
             Err(Refusal::Busy { writer }) => Ok(OpenWrite::Busy { writer }),
             Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
-            Ok(exists_remotely) => {
+            Ok(before) => {
                 touched(&mut tree, ino, false);
                 tree.place(ino, Place::Local);
-                Ok(OpenWrite::Granted { key, exists_remotely })
+                Ok(OpenWrite::Granted { key, before })
             }
         }
     }
@@ -135,8 +135,9 @@ impl InodeTable {
     pub fn commit_write(&self, ino: InodeNo, meta: ObjectMeta) {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
+        let until = now + tree.ttl.file();
         let Ok(file) = tree.file_mut(ino) else { return };
-        file.commit(&meta, now);
+        file.commit(&meta, until);
         touched(&mut tree, ino, false);
         hang_stored(&mut tree, ino);
         if let Some(parent) = tree.inode(ino).map(|inode| inode.parent) {
@@ -165,19 +166,23 @@ impl InodeTable {
     /// `Exists` (S3 is asked, unless it just said that there is nothing); those of `lookup`, `NotFound` excepted.
     pub async fn create(&self, parent: InodeNo, name: &std::ffi::OsStr) -> Result<super::Found> {
         let modified = self.0.clock.wall();
-        self.make_local(parent, name, |now| Node::File(File::new(now, modified))).await
+        let made =
+            self.make_local(parent, name, |now, assumed| Node::File(File::new(now, modified, assumed)));
+        made.await
     }
 
-    /// Makes a local entry where there is nothing.
+    /// Makes a local entry where there is nothing. `node` is told when, and whether S3 was asked for that earlier only.
     pub(super) async fn make_local(
         &self,
         parent: InodeNo,
         name: &std::ffi::OsStr,
-        node: impl FnOnce(std::time::Instant) -> Node + Send,
+        node: impl FnOnce(std::time::Instant, bool) -> Node + Send,
     ) -> Result<super::Found> {
         let name = super::lookup::parse(name)?;
         let exists = || Error::new(ErrorKind::Exists, name);
+        let mut assumed = false;
         if !self.is_freshly_missing(parent, name)? {
+            assumed = self.is_remembered_missing(parent, name);
             match self.hold(parent, name).await {
                 Ok(_) => return Err(exists()),
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound) => {}
@@ -198,10 +203,16 @@ impl InodeTable {
         }
         let at = tree.changed(parent, name, false);
         let ino = tree.reserve(1);
-        tree.make(ino, parent, name, at, node(now)).ok_or_else(|| stale(parent))?;
+        tree.make(ino, parent, name, at, node(now, assumed)).ok_or_else(|| stale(parent))?;
         tree.place(ino, Place::Local);
-        take(&mut tree, ino, false)?;
+        take(&mut tree, ino, None)?;
         tree.found(ino, now).ok_or_else(|| stale(ino))
+    }
+
+    /// Whether a listing or an earlier lookup says, within its TTL, that there is nothing.
+    fn is_remembered_missing(&self, parent: InodeNo, name: &str) -> bool {
+        let now = self.0.clock.now();
+        matches!(self.0.tree.lock().recall(parent, name, now), Ok(Recall::Missing))
     }
 
     /// Whether a lookup that just went by, the kernel's own before its create, found nothing.

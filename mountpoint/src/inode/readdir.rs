@@ -18,8 +18,8 @@ use super::expiry::left;
 use super::lookup::take;
 use super::merge::{Entry, Merge, What, order};
 use super::path::{self, BadName, Shown};
-use super::state::{Directory, File, Node, Place};
-use super::tree::Tree;
+use super::state::{Node, Place};
+use super::tree::{Adopted, Tree};
 use super::{Found, InodeNo, InodeTable, Kind, ROOT, Stat};
 use crate::object::ObjectKey;
 use crate::s3::{self, BoxFuture, ListObjects, ListPage};
@@ -110,6 +110,13 @@ struct Pages {
     with_locals: bool,
 }
 
+/// When a page was asked for, and when what it says was so at the latest.
+pub(super) struct Asked {
+    pub(super) event: u64,
+    pub(super) since: Instant,
+    pub(super) arrived: Instant,
+}
+
 enum Next {
     /// This token asks for the next page; none for the first.
     Ask(Option<String>),
@@ -144,7 +151,7 @@ impl InodeTable {
             stat: Stat { valid_for: Duration::ZERO, ..entry.stat },
             entry_valid_for: Duration::ZERO,
         };
-        match take(&mut tree, ino, false) {
+        match take(&mut tree, ino, None) {
             Ok(()) => tree.found(ino, now).unwrap_or(gone),
             Err(_) => gone,
         }
@@ -156,51 +163,16 @@ fn remember(tree: &mut Tree, parent: InodeNo, entry: &DirEntry) -> Option<InodeN
     let Source::Page { batch, index } = &entry.source else {
         return tree.inode(entry.ino).map(|_| entry.ino);
     };
-    let name = batch.name(*index);
-    let (_, directory) = tree.directory(parent).ok()?;
-    let child = tree.child(parent, name);
-    let local = directory.locals.get(name).copied();
-    let outdated = directory.changes.since(name, batch.asked).is_some();
-    let newer = child.is_some_and(|ino| tree.inode(ino).is_some_and(|inode| inode.learned > batch.asked));
-    if let Some(ino) = child
-        && (newer || same(tree, ino, batch, *index))
-    {
-        return Some(ino);
-    }
-    let node = match batch.meta(*index) {
-        Some(meta) => Node::File(File::stored(&meta, batch.arrived, batch.arrived)),
-        None => Node::Directory(Box::new(Directory::new(batch.arrived))),
-    };
-    let hidden = local.is_some() && batch.is_file(*index);
-    if outdated || hidden {
-        if let Some(ino) = local {
-            return Some(ino);
-        }
-        tree.make(entry.ino, parent, name, batch.asked, node);
-        return Some(entry.ino);
-    }
-    if let Some(ino) = child {
-        tree.detach(ino);
-    }
-    if let Some(ino) = local.filter(|&ino| tree.directory(ino).is_ok()) {
-        tree.place(ino, Place::Remote);
-        return Some(ino);
-    }
-    tree.hang(entry.ino, parent, name, batch.asked, node);
-    Some(entry.ino)
-}
-
-/// Whether a living inode is the version that a page speaks of; what the page says of it is taken in.
-fn same(tree: &mut Tree, ino: InodeNo, batch: &Batch, index: usize) -> bool {
-    match batch.meta(index) {
-        Some(meta) => tree.confirm(ino, &meta, true, batch.asked, batch.arrived),
-        None => match tree.directory_mut(ino) {
-            Some(directory) => {
-                directory.checked = directory.checked.max(Some(batch.arrived));
-                true
+    match tree.adopt(parent, batch, *index) {
+        Adopted::As(ino) | Adopted::Newer(ino) => Some(ino),
+        Adopted::Outdated => {
+            let name = batch.name(*index);
+            let local = tree.directory(parent).ok()?.1.locals.get(name).copied();
+            if local.is_none() {
+                tree.make(entry.ino, parent, name, batch.asked, tree.node_of(batch, *index));
             }
-            None => false,
-        },
+            Some(local.unwrap_or(entry.ino))
+        }
     }
 }
 
@@ -310,12 +282,18 @@ impl Listing {
             continuation_token: token.clone(),
         };
         let asked = self.table.0.tree.lock().event();
-        let begun = (self.table.0.clock.now(), asked);
-        pages.begun.get_or_insert(begun);
+        let since = self.table.0.clock.now();
         let (table, directory, key) = (self.table.clone(), self.directory, self.key.clone());
         let run = Arc::downgrade(run);
         let page: BoxFuture<'static, Result<()>> = Box::pin(async move {
-            let answer = table.0.client.list_objects(&request).await;
+            let walked = if token.is_none() { table.walked(&key).await } else { None };
+            let (answer, asked) = match walked {
+                Some((page, asked)) => (Ok(page), asked),
+                None => {
+                    let answer = table.0.client.list_objects(&request).await;
+                    (answer, Asked { event: asked, since, arrived: table.0.clock.now() })
+                }
+            };
             // Without a run the directory was closed, or rewound.
             match Weak::upgrade(&run) {
                 Some(run) => run.take_in(&table, directory, &key, token, asked, answer),
@@ -366,7 +344,7 @@ fn shown(
     }
     let (stat, is_same) = if batch.is_file(index) {
         let (size, modified, readable) = batch.file(index);
-        let valid_for = left(tree.ttl.file(), batch.arrived, now);
+        let valid_for = batch.said(tree.ttl).until.saturating_duration_since(now);
         let stat = Stat { kind: Kind::File, size, modified, readable, valid_for };
         let is_same = child.is_some_and(|ino| match tree.inode(ino).map(|inode| &inode.node) {
             Some(Node::File(file)) => {
@@ -423,7 +401,7 @@ impl Run {
         directory: InodeNo,
         key: &ObjectKey,
         token: Option<String>,
-        asked: u64,
+        asked: Asked,
         answer: s3::Result<ListPage>,
     ) -> Result<()> {
         let mut pages = self.0.lock();
@@ -436,7 +414,10 @@ impl Run {
             }
         };
         let next = page.next_token.clone();
-        let entries = pages.readable(key, page);
+        let entries = readable(key, page, |listed, why| {
+            pages.hidden += 1;
+            pages.hidden_example.get_or_insert_with(|| (listed.to_string(), why));
+        });
         let mut out = Vec::with_capacity(entries.len());
         let Pages { merge, batches, .. } = &mut *pages;
         merge.page(entries, &mut out, |left| {
@@ -453,11 +434,16 @@ impl Run {
             let error = s3::Error::new(s3::ErrorKind::BadAnswer, "ListObjectsV2").key(key);
             return fail(error.message("the store kept answering with pages without a new name"));
         }
-        let now = table.0.clock.now();
+        pages.begun.get_or_insert((asked.since, asked.event));
         if !out.is_empty() {
             let first = table.0.tree.lock().reserve(out.len());
             pages.total += out.len();
-            pages.batches.push_back(StdArc::new(Batch::new(first, asked, now, &out)));
+            pages.batches.push_back(StdArc::new(Batch::new(
+                first,
+                asked.event,
+                [asked.since, asked.arrived],
+                &out,
+            )));
             while pages.total - pages.dropped > ENTRIES_KEPT_MAX && pages.batches.len() > 2 {
                 pages.dropped += pages.batches.pop_front().map_or(0, |batch| batch.len());
             }
@@ -473,38 +459,34 @@ impl Run {
     }
 }
 
-impl Pages {
-    /// What of a page can be shown.
-    fn readable(&mut self, key: &ObjectKey, page: ListPage) -> Vec<Entry> {
-        let mut entries = Vec::with_capacity(page.objects.len() + page.common_prefixes.len());
-        let mut hide = |listed: &str, why| {
-            self.hidden += 1;
-            self.hidden_example.get_or_insert_with(|| (listed.to_string(), why));
-        };
-        for object in page.objects {
-            let what = match path::show(key.as_str(), object.key.as_str()) {
-                Shown::File(name) => Entry { name: name.into(), what: What::File(object.meta) },
-                Shown::Directory(name) => Entry { name: name.into(), what: What::Directory },
-                Shown::Own => continue,
-                Shown::Hidden(why) => {
-                    hide(object.key.as_str(), why);
-                    continue;
-                }
-            };
-            entries.push(what);
-        }
-        for prefix in &page.common_prefixes {
-            match path::show(key.as_str(), prefix) {
-                Shown::File(name) | Shown::Directory(name) => {
-                    entries.push(Entry { name: name.into(), what: What::Directory });
-                }
-                Shown::Own => {}
-                Shown::Hidden(why) => hide(prefix, why),
+/// What of a page can be shown; `hide` hears of the rest.
+pub(super) fn readable(key: &ObjectKey, page: ListPage, mut hide: impl FnMut(&str, BadName)) -> Vec<Entry> {
+    let mut entries = Vec::with_capacity(page.objects.len() + page.common_prefixes.len());
+    for object in page.objects {
+        let what = match path::show(key.as_str(), object.key.as_str()) {
+            Shown::File(name) => Entry { name: name.into(), what: What::File(object.meta) },
+            Shown::Directory(name) => Entry { name: name.into(), what: What::Directory },
+            Shown::Own => continue,
+            Shown::Hidden(why) => {
+                hide(object.key.as_str(), why);
+                continue;
             }
-        }
-        entries
+        };
+        entries.push(what);
     }
+    for prefix in &page.common_prefixes {
+        match path::show(key.as_str(), prefix) {
+            Shown::File(name) | Shown::Directory(name) => {
+                entries.push(Entry { name: name.into(), what: What::Directory });
+            }
+            Shown::Own => {}
+            Shown::Hidden(why) => hide(prefix, why),
+        }
+    }
+    entries
+}
 
+impl Pages {
     /// The listing is whole: say what it hid, and remember it for lookups.
     fn ended(&mut self, table: &InodeTable, directory: InodeNo, key: &ObjectKey) {
         if let Some((example, why)) = self.hidden_example.take() {
@@ -529,9 +511,7 @@ impl Drop for Listing {
         let mut tree = self.table.0.tree.lock();
         if let Some(directory) = tree.directory_mut(self.directory) {
             directory.listings -= 1;
-            if directory.listings == 0 && directory.listed.is_none() {
-                directory.changes.clear();
-            }
+            directory.drop_changes();
             tree.drop_if_idle(self.directory);
         }
     }

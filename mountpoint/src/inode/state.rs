@@ -7,6 +7,7 @@ use super::InodeNo;
 use super::compact::{Moment, Stored};
 use super::error::ErrorKind;
 use super::readdir::Listed;
+use super::recent::Recent;
 use crate::object::{ObjectKey, ObjectMeta};
 
 /// One inode: a name at one version.
@@ -56,7 +57,9 @@ pub(super) struct Directory {
     pub(super) listings: u32,
     /// The last whole listing, while it may answer lookups.
     pub(super) listed: Option<Listed>,
-    /// Names that changed while a listing was open or remembered.
+    /// Lookups of late, and the pages that they were worth.
+    pub(super) recent: Option<Box<Recent>>,
+    /// Names that changed while a listing was open or remembered, or a page on its way or recent.
     pub(super) changes: Changes,
 }
 
@@ -70,7 +73,22 @@ impl Directory {
             checked: Some(checked),
             listings: 0,
             listed: None,
+            recent: None,
             changes: Changes::default(),
+        }
+    }
+
+    /// Whether an answer that was asked for earlier may still come or be given: changes are kept apart then.
+    pub(super) fn keeps_changes(&self) -> bool {
+        self.listings > 0
+            || self.listed.is_some()
+            || self.recent.as_ref().is_some_and(|recent| recent.is_in_use())
+    }
+
+    /// Forgets the changes that no answer can need any more.
+    pub(super) fn drop_changes(&mut self) {
+        if !self.keeps_changes() {
+            self.changes.clear();
         }
     }
 }
@@ -127,7 +145,7 @@ impl Changes {
 
 #[derive(Debug)]
 pub(super) struct File {
-    /// What S3 has, and when it last said so.
+    /// What S3 has, and until when a stat may say so.
     pub(super) stored: Option<Stored>,
     /// When S3 last had no directory of that name.
     pub(super) checked: Moment,
@@ -145,10 +163,21 @@ pub(super) struct File {
 pub(super) enum Phase {
     /// Nothing: S3 has it.
     Stored,
-    /// Made here, never opened for writing.
-    New { modified: SystemTime },
+    /// Made here, never opened for writing. `assumed`: S3 was not asked whether it has the name.
+    New { modified: SystemTime, assumed: bool },
     /// Being written.
     Writing { writer: u64, size: u64, modified: SystemTime },
+}
+
+/// What S3 had under a name before it was opened for writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// An object.
+    Exists,
+    /// Nothing, as it said when it was asked for this file.
+    Absent,
+    /// Nothing, as it said earlier: within a TTL.
+    AssumedAbsent,
 }
 
 /// What a writer wants.
@@ -173,11 +202,11 @@ pub(super) enum Refusal {
 
 impl File {
     /// One that is made here and now.
-    pub(super) fn new(checked: Instant, modified: SystemTime) -> Self {
+    pub(super) fn new(checked: Instant, modified: SystemTime, assumed: bool) -> Self {
         Self {
             stored: None,
             checked: Moment::of(checked),
-            phase: Phase::New { modified },
+            phase: Phase::New { modified, assumed },
             readers: 0,
             fresh: None,
             pages_stale: false,
@@ -185,9 +214,9 @@ impl File {
     }
 
     /// One that S3 has.
-    pub(super) fn stored(meta: &ObjectMeta, confirmed: Instant, checked: Instant) -> Self {
+    pub(super) fn stored(meta: &ObjectMeta, until: Instant, checked: Instant) -> Self {
         Self {
-            stored: Some(Stored::new(meta, Some(confirmed))),
+            stored: Some(Stored::new(meta, Some(until))),
             checked: Moment::of(checked),
             phase: Phase::Stored,
             readers: 0,
@@ -225,13 +254,13 @@ impl File {
         self.readers = self.readers.saturating_sub(1);
     }
 
-    /// The one writer; whether S3 has an object of this name.
+    /// The one writer; whether S3 has an object of this name, as far as is known.
     pub(super) fn open_write(
         &mut self,
         writer: u64,
         wish: WriteWish,
         modified: SystemTime,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<Before, Refusal> {
         let refused = |why| Err(Refusal::Error(ErrorKind::NotPermitted(why)));
         if let Phase::Writing { writer, .. } = self.phase {
             return Err(Refusal::Busy { writer });
@@ -250,10 +279,15 @@ impl File {
                 return refused("exists; an object is replaced as a whole: open it with O_TRUNC");
             }
         }
+        let before = match self.phase {
+            _ if self.stored.is_some() => Before::Exists,
+            Phase::New { assumed: true, .. } => Before::AssumedAbsent,
+            _ => Before::Absent,
+        };
         self.phase = Phase::Writing { writer, size: 0, modified };
         self.fresh = None;
         self.pages_stale = true;
-        Ok(self.stored.is_some())
+        Ok(before)
     }
 
     /// The writer got this far.
@@ -263,9 +297,9 @@ impl File {
         }
     }
 
-    /// The upload is complete.
-    pub(super) fn commit(&mut self, meta: &ObjectMeta, now: Instant) {
-        self.stored = Some(Stored::new(meta, Some(now)));
+    /// The upload is complete; a stat may say so until then.
+    pub(super) fn commit(&mut self, meta: &ObjectMeta, until: Instant) {
+        self.stored = Some(Stored::new(meta, Some(until)));
         self.phase = Phase::Stored;
     }
 
@@ -324,7 +358,7 @@ mod tests {
         assert!(
             refusal(WriteWish { append: true, allow_overwrite: true, truncate: false }).contains("append")
         );
-        assert!(stored().open_write(1, OVERWRITE, SystemTime::UNIX_EPOCH).unwrap());
+        assert_eq!(stored().open_write(1, OVERWRITE, SystemTime::UNIX_EPOCH).unwrap(), Before::Exists);
     }
 
     #[test]
@@ -366,7 +400,7 @@ mod tests {
             steps in prop::collection::vec((0u8..5, any::<bool>(), any::<bool>()), 0..40),
         ) {
             let now = Instant::now();
-            let mut file = if exists { stored() } else { File::new(now, SystemTime::UNIX_EPOCH) };
+            let mut file = if exists { stored() } else { File::new(now, SystemTime::UNIX_EPOCH, false) };
             let mut version = 1;
             let mut there = exists;
             for (i, (step, truncate, allow_overwrite)) in steps.into_iter().enumerate() {

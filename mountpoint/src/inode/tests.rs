@@ -12,6 +12,8 @@ mod local;
 mod lookups;
 #[cfg(feature = "shuttle")]
 mod model;
+mod recent;
+mod walk;
 
 /// A bucket with some keys, a table over it, and the clock of both.
 struct Bench {

@@ -16,11 +16,13 @@ use super::error::{Error, ErrorKind, Result};
 use super::expiry::{Missing, Ttl, left};
 use super::flight::Flights;
 use super::path::Prefix;
+use super::recent::{Page, Recent};
 use super::remote::Ask;
 use super::state::{Directory, File, Inode, Node, Phase, Place};
+use super::walk::Walk;
 use super::{Found, Kind, ROOT, Stat};
 use crate::object::ObjectKey;
-pub(super) use settle::{Recall, Settled};
+pub(super) use settle::{Adopted, Recall, Settled};
 
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -41,12 +43,21 @@ pub(super) struct Tree {
     /// Directories with a remembered listing, oldest first, and how many entries those hold together.
     listed: VecDeque<InodeNo>,
     listed_entries: usize,
+    /// Directories of the recent pages, oldest first; one of several pages stands there as often.
+    recent: VecDeque<InodeNo>,
+    /// Whether pages may begin in the middle of a listing: not where the store has no order.
+    pub(super) pages_begin_anywhere: bool,
+    /// The walk that goes on.
+    pub(super) walk: Walk,
 }
 
 impl Tree {
     /// Most entries of remembered listings, all directories together (about 100 bytes each); the oldest listing is
     /// forgotten beyond it, and a longer one is not remembered at all.
     pub(super) const LISTED_ENTRIES_MAX: usize = 200_000;
+
+    /// Most recent pages, all directories together (about 100 KB each); the oldest goes beyond it, and its names are asked for.
+    const PAGES_MAX: usize = 64;
 
     /// Siblings of a removed file that are looked at for one that S3 surely has; if none of them is, S3 is asked.
     const SIBLINGS_MAX: usize = 8;
@@ -73,6 +84,9 @@ impl Tree {
             flights: Flights::default(),
             listed: VecDeque::new(),
             listed_entries: 0,
+            recent: VecDeque::new(),
+            pages_begin_anywhere: true,
+            walk: Walk::new(),
         }
     }
 
@@ -195,13 +209,13 @@ impl Tree {
                     file_stat(*size, *modified, true, Duration::ZERO)
                 }
                 (_, Some(stored)) => {
-                    let valid = match (inode.place, stored.confirmed()) {
+                    let valid = match (inode.place, stored.until()) {
                         (Place::Nowhere, _) | (_, None) => Duration::ZERO,
-                        (_, Some(since)) => left(self.ttl.file(), since, now),
+                        (_, Some(until)) => until.saturating_duration_since(now),
                     };
                     file_stat(stored.size, stored.modified(), stored.readable, valid)
                 }
-                (Phase::New { modified }, None) => file_stat(0, *modified, true, Duration::ZERO),
+                (Phase::New { modified, .. }, None) => file_stat(0, *modified, true, Duration::ZERO),
                 (Phase::Stored, None) => file_stat(0, self.mounted, true, Duration::ZERO),
             },
         }
@@ -330,8 +344,13 @@ impl Tree {
         if !removed {
             self.missing.remove(parent, name);
         }
+        if self.walk.has_pages()
+            && let Ok(key) = self.directory(parent).map(|(key, _)| key.clone())
+        {
+            self.walk.changed(key.as_str(), at);
+        }
         if let Some(directory) = self.directory_mut(parent)
-            && (directory.listings > 0 || directory.listed.is_some())
+            && directory.keeps_changes()
         {
             directory.changes.note(name, at, removed);
         }
@@ -423,11 +442,55 @@ impl Tree {
     pub(super) fn forget_listed(&mut self, ino: InodeNo) {
         let Some(directory) = self.directory_mut(ino) else { return };
         let Some(listed) = directory.listed.take() else { return };
-        if directory.listings == 0 {
-            directory.changes.clear();
-        }
+        directory.drop_changes();
         self.listed_entries -= listed.entries();
         self.listed.retain(|&other| other != ino);
+    }
+
+    // -- recent pages --------------------------------------------------------------------------------------------
+
+    pub(super) fn recent_mut(&mut self, ino: InodeNo) -> Option<&mut Recent> {
+        self.directory_mut(ino)?.recent.as_deref_mut()
+    }
+
+    /// The page that was on its way for lookups in a directory is here, or will not come.
+    pub(super) fn arrives(&mut self, ino: InodeNo, page: Option<Page>) {
+        let comes = page.is_some();
+        let Some(recent) = self.recent_mut(ino) else { return };
+        recent.arrives(page);
+        if comes {
+            self.recent.push_back(ino);
+        }
+        if self.recent.len() > Self::PAGES_MAX
+            && let Some(oldest) = self.recent.pop_front()
+            && let Some(recent) = self.recent_mut(oldest)
+        {
+            recent.drop_oldest();
+        }
+        if let Some(directory) = self.directory_mut(ino) {
+            directory.drop_changes();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn recent_pages(&self) -> usize {
+        self.recent.len()
+    }
+
+    /// Lets the pages of a directory go that no longer answer.
+    pub(super) fn expire_pages(&mut self, ino: InodeNo, now: Instant) {
+        let mut gone = match self.recent_mut(ino) {
+            Some(recent) => recent.expire(now),
+            None => usize::MAX,
+        };
+        self.recent.retain(|&other| {
+            let goes = other == ino && gone > 0;
+            gone -= usize::from(goes);
+            !goes
+        });
+        if let Some(directory) = self.directory_mut(ino) {
+            directory.drop_changes();
+        }
     }
 
     /// A snapshot of what exists only here in a directory.

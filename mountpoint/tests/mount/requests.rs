@@ -1,7 +1,11 @@
 //! The cost for a user: the number of requests of common operations.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 
+use rustix::io::Errno;
+
+use super::semantics::assert_errno;
 use crate::common::{Pattern, Setup, Store, TestMount};
 
 const FILES: u64 = 20;
@@ -46,4 +50,73 @@ fn a_small_file_of_a_listing_takes_one_request_while_names_are_trusted() {
     store.requests().reset();
     (0..FILES).for_each(|i| read(&mount, i));
     assert_eq!(store.requests().total(), FILES, "{:?}", store.requests().all());
+}
+
+#[test]
+fn programs_that_look_at_each_file_of_a_directory_cost_a_few_listings() {
+    const MANY: u64 = 3000;
+    let store = Store::new();
+    let folder = store.bucket_folder().join("many");
+    fs::create_dir_all(&folder).unwrap();
+    for i in 0..MANY {
+        fs::write(folder.join(format!("{i:06}")), "1").unwrap();
+    }
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let dir = mount.path("many");
+    let dir = dir.to_str().unwrap();
+    for (program, args) in
+        [("ls", vec!["-l", dir]), ("du", vec!["--apparent-size", dir]), ("find", vec![dir, "-size", "-2c"])]
+    {
+        store.requests().reset();
+        let output = std::process::Command::new(program).args(&args).output().unwrap();
+        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+        // Three pages; again for those that a slow machine comes to after their second. Each file alone would cost two requests.
+        let cost = store.requests().total();
+        assert!(cost <= MANY / 10, "{program}: {cost} requests, {:?}", store.requests().all());
+    }
+    // Without a listing, too, and in any order.
+    store.requests().reset();
+    for i in 0..MANY {
+        assert_eq!(fs::metadata(mount.path(&format!("many/{:06}", i * 1237 % MANY))).unwrap().len(), 1);
+    }
+    assert!(store.requests().total() <= MANY / 4, "{} requests", store.requests().total());
+}
+
+#[test]
+fn a_file_created_where_nothing_is_known_to_be_costs_one_request() {
+    let store = store();
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };
+    // By a listing, and by a look-up of before.
+    fs::read_dir(mount.path("files")).unwrap().for_each(drop);
+    assert!(fs::metadata(mount.path("early")).is_err());
+    for name in ["files/new", "early"] {
+        store.requests().reset();
+        fs::write(mount.path(name), [b'x'; 4096]).unwrap();
+        assert_eq!(
+            store.requests().total(),
+            store.requests().count("PutObject"),
+            "{:?}",
+            store.requests().all()
+        );
+        assert_eq!(store.requests().total(), 1, "{:?}", store.requests().all());
+        assert_eq!(store.get(name).unwrap(), [b'x'; 4096]);
+    }
+}
+
+#[test]
+fn a_file_that_another_client_stored_within_the_ttl_is_not_replaced_without_allow_overwrite() {
+    let store = Store::new();
+    store.plant("dir/file", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };
+    fs::read_dir(mount.path("dir")).unwrap().for_each(drop);
+    // One request, and parts.
+    for (name, len) in [("dir/small", 4096), ("dir/large", 20 << 20)] {
+        store.put(name, "another client's");
+        let mut file = File::create_new(mount.path(name)).unwrap();
+        file.write_all(&vec![b'x'; len]).unwrap();
+        assert_errno(file.sync_all(), Errno::EXIST);
+        drop(file);
+        assert_eq!(store.get(name).unwrap(), b"another client's");
+        assert_eq!(fs::read(mount.path(name)).unwrap(), b"another client's");
+    }
 }

@@ -226,3 +226,26 @@ fn a_prefix_is_the_whole_world() {
         store.remove(&format!("in/{fresh}"));
     }
 }
+
+#[test]
+fn an_open_sees_the_newest_object_right_after_a_listing() {
+    let store = Store::new();
+    for i in 0..50 {
+        store.plant(&format!("dir/{i:02}"), b"old");
+    }
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    for i in 0..10 {
+        // The kernel takes names and attributes of a listing for a second.
+        let listed =
+            fs::read_dir(mount.path("dir")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+        assert!(listed.count() >= 40);
+        let (changed, gone, new) =
+            (format!("dir/{i:02}"), format!("dir/{:02}", i + 40), format!("dir/new{i}"));
+        store.put(&changed, "the newest");
+        store.remove(&gone);
+        store.put(&new, "new");
+        assert_eq!(fs::read(mount.path(&changed)).unwrap(), b"the newest");
+        assert_errno(fs::read(mount.path(&gone)), Errno::NOENT);
+        assert_eq!(fs::read(mount.path(&new)).unwrap(), b"new");
+    }
+}

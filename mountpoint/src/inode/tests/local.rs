@@ -66,7 +66,7 @@ async fn a_writer_is_named_to_whoever_comes_next() {
     let wish = WriteWish::default();
     let granted = bench.table.open_write(ino, 42, wish).await.unwrap();
     let key = ObjectKey::new("a");
-    assert_eq!(granted, OpenWrite::Granted { key, exists_remotely: false });
+    assert_eq!(granted, OpenWrite::Granted { key, before: Before::Absent });
     assert_eq!(bench.table.open_write(ino, 43, wish).await.unwrap(), OpenWrite::Busy { writer: 42 });
     assert_eq!(bench.open_read(ino).await.unwrap(), OpenRead::Busy { writer: 42 });
     let unlinked = bench.table.unlink(ROOT, OsStr::new("a"), true).await.unwrap();
@@ -190,4 +190,39 @@ async fn a_directory_goes_with_its_last_file_and_rmdir_of_it_is_content() {
     bench.table.rmdir(ROOT, OsStr::new("d")).await.unwrap();
     assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
     assert_error!(bench.table.rmdir(ROOT, OsStr::new("d")).await, ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_writer_is_told_whether_the_store_was_asked_for_the_name() {
+    let granted = |bench: &Bench, ino| {
+        let table = bench.table.clone();
+        async move {
+            match table.open_write(ino, 1, WriteWish::default()).await.unwrap() {
+                OpenWrite::Granted { before, .. } => before,
+                busy => panic!("{busy:?}"),
+            }
+        }
+    };
+    for (wait, expected) in
+        [(Duration::ZERO, Before::Absent), (Duration::from_secs(9), Before::AssumedAbsent)]
+    {
+        let bench = Bench::new(MINUTE, &["d/x"]);
+        let d = bench.lookup(ROOT, "d").await.unwrap().ino;
+        assert_error!(bench.lookup(d, "a").await, ErrorKind::NotFound);
+        bench.list(ROOT).await;
+        bench.clock.advance(wait);
+        bench.client.reset_log();
+        // By a negative entry, and by a listing.
+        for (parent, name) in [(d, "a"), (ROOT, "b")] {
+            let made = bench.table.create(parent, OsStr::new(name)).await.unwrap().ino;
+            let listed = parent == ROOT;
+            let expected = if listed { Before::AssumedAbsent } else { expected };
+            assert_eq!(granted(&bench, made).await, expected, "{name} after {wait:?}");
+        }
+        assert_eq!(bench.requests(), 0);
+        assert_error!(bench.table.create(ROOT, OsStr::new("d")).await, ErrorKind::Exists);
+    }
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    let made = bench.table.create(ROOT, OsStr::new("a")).await.unwrap().ino;
+    assert_eq!(granted(&bench, made).await, Before::Absent);
 }

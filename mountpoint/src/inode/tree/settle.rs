@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use super::{Tree, stale};
+use crate::inode::batch::Batch;
 use crate::inode::compact::Moment;
 use crate::inode::error::Result;
-use crate::inode::expiry::left;
+use crate::inode::expiry::{Said, left};
 use crate::inode::remote::{Ask, Remote};
 use crate::inode::state::{Directory, File, Node, Place};
 use crate::inode::{FRESH, InodeNo};
@@ -20,6 +21,17 @@ pub(in crate::inode) enum Recall {
     Missing,
     /// S3 must be asked.
     Ask(Ask),
+}
+
+/// What became of an entry of a page.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::inode) enum Adopted {
+    /// This inode is what the page says.
+    As(InodeNo),
+    /// Something newer is known of the name.
+    Newer(InodeNo),
+    /// Something happened here to the name since, or a local entry hides it.
+    Outdated,
 }
 
 /// What an answer of S3 came to.
@@ -37,13 +49,15 @@ impl Tree {
         let local = directory.locals.get(name).copied();
         let is_directory = |ino: &InodeNo| matches!(self.inodes[ino].node, Node::Directory(_));
         if let Some(ino) = child.filter(is_directory) {
-            return Ok(self.recall_one(ino, now, Ask::DirectoryFirst));
+            let recall = self.recall_one(ino, now, Ask::DirectoryFirst);
+            return Ok(self.or_page(parent, name, now, recall));
         }
         if let Some(ino) = local {
             return Ok(self.recall_one(ino, now, Ask::DirectoryOnly));
         }
         if let Some(ino) = child {
-            return Ok(self.recall_one(ino, now, Ask::FileFirst));
+            let recall = self.recall_one(ino, now, Ask::FileFirst);
+            return Ok(self.or_page(parent, name, now, recall));
         }
         if let Some(recall) = self.recall_listed(parent, name, now) {
             return Ok(recall);
@@ -51,7 +65,76 @@ impl Tree {
         if self.missing.contains(parent, name, now, self.ttl.missing()) {
             return Ok(Recall::Missing);
         }
-        Ok(Recall::Ask(Ask::Both))
+        Ok(self.or_page(parent, name, now, Recall::Ask(Ask::Both)))
+    }
+
+    /// What a recent page says where S3 would have to be asked.
+    fn or_page(&mut self, parent: InodeNo, name: &str, now: Instant, recall: Recall) -> Recall {
+        if !matches!(recall, Recall::Ask(_)) {
+            return recall;
+        }
+        let Some(recent) = self.recent_mut(parent) else { return recall };
+        let Some((batch, index)) = recent.find(name, now) else { return recall };
+        recent.hit(name, now);
+        match self.adopt(parent, &batch, index) {
+            Adopted::As(ino) => Recall::Found(ino),
+            Adopted::Newer(_) | Adopted::Outdated => recall,
+        }
+    }
+
+    /// Takes in what a page says of a name.
+    pub(in crate::inode) fn adopt(&mut self, parent: InodeNo, batch: &Batch, index: usize) -> Adopted {
+        let name = batch.name(index);
+        let Ok((_, directory)) = self.directory(parent) else { return Adopted::Outdated };
+        let local = directory.locals.get(name).copied();
+        let outdated = directory.changes.since(name, batch.asked).is_some();
+        let child = self.child(parent, name);
+        if let Some(ino) = child {
+            let newer = self.inode(ino).is_some_and(|inode| inode.learned > batch.asked);
+            // What was learned later of a file may be the same; of a directory, that its last key was removed.
+            if (!newer || !outdated && batch.is_file(index)) && self.is_as_listed(ino, batch, index) {
+                return Adopted::As(ino);
+            }
+            if newer {
+                return Adopted::Newer(ino);
+            }
+        }
+        if outdated || local.is_some() && batch.is_file(index) {
+            return Adopted::Outdated;
+        }
+        if let Some(ino) = child {
+            self.detach(ino);
+        }
+        if let Some(ino) = local.filter(|&ino| self.directory(ino).is_ok()) {
+            self.place(ino, Place::Remote);
+            return Adopted::As(ino);
+        }
+        let ino = batch.ino(index);
+        self.hang(ino, parent, name, batch.asked, self.node_of(batch, index));
+        Adopted::As(ino)
+    }
+
+    /// What an inode for an entry of a page is.
+    pub(in crate::inode) fn node_of(&self, batch: &Batch, index: usize) -> Node {
+        let said = batch.said(self.ttl);
+        match batch.meta(index) {
+            Some(meta) => Node::File(File::stored(&meta, said.until, said.at)),
+            None => Node::Directory(Box::new(Directory::new(said.at))),
+        }
+    }
+
+    /// Whether a living inode is the version that a page speaks of; what the page says of it is taken in.
+    fn is_as_listed(&mut self, ino: InodeNo, batch: &Batch, index: usize) -> bool {
+        match batch.meta(index) {
+            Some(meta) => self.confirm(ino, &meta, true, batch.said(self.ttl)),
+            None => match self.directory_mut(ino) {
+                Some(directory) => {
+                    directory.checked = directory.checked.max(Some(batch.arrived));
+                    true
+                }
+                None => false,
+            },
+        }
     }
 
     pub(super) fn recall_one(&self, ino: InodeNo, now: Instant, ask: Ask) -> Recall {
@@ -61,8 +144,7 @@ impl Tree {
                 (directory.checked.is_some_and(|since| within(self.ttl.directory(), since)), true)
             }
             Node::File(file) => {
-                let confirmed = file.stored.as_ref().and_then(|stored| stored.confirmed());
-                let sure = file.is_local() || confirmed.is_some_and(|since| within(self.ttl.file(), since));
+                let sure = file.is_local() || file.stored.as_ref().is_some_and(|stored| stored.holds(now));
                 (within(self.ttl.directory(), file.checked.instant()), sure)
             }
         };
@@ -89,12 +171,13 @@ impl Tree {
         match listed.find(name) {
             Some((batch, index)) => {
                 let (ino, asked, since) = (batch.ino(index), batch.asked, batch.arrived);
+                let until = batch.said(self.ttl).until;
                 match batch.meta(index) {
                     Some(meta) => {
-                        if left(self.ttl.file(), since, now).is_zero() {
+                        if until <= now {
                             return None;
                         }
-                        let file = File::stored(&meta, since, since);
+                        let file = File::stored(&meta, until, since);
                         self.hang(ino, parent, name, asked, Node::File(file))?;
                     }
                     None => {
@@ -150,6 +233,9 @@ impl Tree {
                     None => {
                         let keep = self.ttl.missing().max(FRESH);
                         self.missing.insert(parent, name, now, keep);
+                        if let Some(recent) = self.recent_mut(parent) {
+                            recent.is_gone(name, asked);
+                        }
                         Ok(Settled::Missing)
                     }
                 }
@@ -200,13 +286,13 @@ impl Tree {
         now: Instant,
     ) -> Result<InodeNo> {
         if let Some(ino) = child {
-            if self.confirm(ino, &meta, alone, asked, now) {
+            if self.confirm(ino, &meta, alone, self.ttl.said(asked, now)) {
                 return Ok(ino);
             }
             self.detach(ino);
         }
         let ino = self.reserve(1);
-        self.hang(ino, parent, name, asked, Node::File(File::stored(&meta, now, now)))
+        self.hang(ino, parent, name, asked, Node::File(File::stored(&meta, now + self.ttl.file(), now)))
             .ok_or_else(|| stale(parent))?;
         Ok(ino)
     }
@@ -217,8 +303,7 @@ impl Tree {
         ino: InodeNo,
         meta: &ObjectMeta,
         alone: bool,
-        asked: u64,
-        now: Instant,
+        said: Said,
     ) -> bool {
         let Some(inode) = self.inodes.get_mut(&ino) else { return false };
         let Node::File(file) = &mut inode.node else { return false };
@@ -226,11 +311,11 @@ impl Tree {
         if !stored.is_version(meta.size, meta.etag.as_str()) {
             return false;
         }
-        stored.confirm(meta, now);
+        stored.confirm(meta, said.until);
         if alone {
-            file.checked = Moment::of(now);
+            file.checked = Moment::of(said.at.max(file.checked.instant()));
         }
-        inode.learned = inode.learned.max(asked);
+        inode.learned = inode.learned.max(said.asked);
         true
     }
 

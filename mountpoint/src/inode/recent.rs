@@ -1,0 +1,311 @@
+//! When lookups in a directory are worth a page of its listing, and for how long such a page answers. Pure.
+//!
+//! A lookup costs a HEAD and a LIST; a page is one LIST and says as much of a thousand names. So a directory that is looked through
+//! (`ls -l`, `du`, `rsync`) is listed again, from where the lookups are. What a page is wrong for costs lookups first: see [`Spell`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::Shared;
+
+use super::batch::Batch;
+use super::merge::order;
+use crate::s3::BoxFuture;
+
+/// How long a page answers lookups and stats, from when it was asked for. Doubling it halves the listings of a program that looks through a
+/// directory, and doubles how long a change made elsewhere goes unseen by stat.
+pub(super) const PAGE: Duration = Duration::from_secs(1);
+
+/// Most names that are noted as gone while pages say otherwise; beyond it the pages of the directory go.
+const GONE_MAX: usize = 1000;
+
+/// Lookups in one directory that belong together.
+#[derive(Debug)]
+pub(super) struct Spell {
+    /// What pages may still cost; a lookup pays in.
+    credit: u32,
+    /// Lookups in a row that each went further in the listing's order.
+    run: u32,
+    last: Option<(Box<str>, Instant)>,
+}
+
+impl Spell {
+    /// Credit at which a page is asked for, and what it costs: without a hit, one page to 16 lookups.
+    const ENOUGH: u32 = 32;
+    const PRICE: u32 = 16;
+    /// Most credit, so that what a long spell has earned is not wasted behind it.
+    const MOST: u32 = 64;
+    /// What a lookup pays in that goes on in order through names that are known: a listing went before it.
+    const KNOWN: u32 = 8;
+    /// Names in order before they count as going through the directory.
+    const RUN: u32 = 3;
+    /// A pause that ends a spell: longer than a slow store takes for a lookup.
+    const PAUSE: Duration = Duration::from_secs(2);
+
+    fn new() -> Self {
+        Self { credit: 0, run: 0, last: None }
+    }
+
+    /// One more lookup. `known`: an inode for the name lives.
+    fn count(&mut self, name: &str, known: bool, now: Instant) {
+        let last = self.last.replace((name.into(), now));
+        let Some((last, _)) = last.filter(|(_, at)| now.saturating_duration_since(*at) < Self::PAUSE) else {
+            (self.credit, self.run) = (1, 1);
+            return;
+        };
+        match order(&last, name) {
+            // A program that looks at one name again and again gains nothing from a page.
+            std::cmp::Ordering::Equal => return,
+            std::cmp::Ordering::Less => self.run += 1,
+            std::cmp::Ordering::Greater => self.run = 1,
+        }
+        let pays = if known && self.run >= Self::RUN { Self::KNOWN } else { 1 };
+        self.credit = (self.credit + pays).min(Self::MOST);
+    }
+
+    /// Whether the lookups so far are worth a page; pays for it.
+    fn buys(&mut self) -> bool {
+        let enough = self.credit >= Self::ENOUGH;
+        if enough {
+            self.credit -= Self::PRICE;
+        }
+        enough
+    }
+
+    fn is_in_order(&self) -> bool {
+        self.run >= Self::RUN
+    }
+}
+
+/// A part of a listing.
+#[derive(Debug)]
+pub(super) struct Page {
+    /// It has what follows this name; `None`: from the beginning.
+    pub(super) after: Option<Box<str>>,
+    /// The listing ends with it.
+    pub(super) is_last: bool,
+    pub(super) batch: Arc<Batch>,
+}
+
+impl Page {
+    fn is_behind_start(&self, name: &str) -> bool {
+        self.after.as_deref().is_none_or(|after| after < name)
+    }
+
+    fn covers(&self, name: &str) -> bool {
+        let end = self.batch.last_name();
+        self.is_behind_start(name) && (self.is_last || end.is_some_and(|end| order(name, end).is_le()))
+    }
+}
+
+/// Where a page begins.
+pub(super) type After = Option<Box<str>>;
+
+/// A page on its way. It ends once its answer is taken in, whatever that is.
+pub(super) type Coming = Shared<BoxFuture<'static, ()>>;
+
+/// What a lookup may wait for.
+pub(super) enum Advice {
+    /// A page that may have the name is on its way.
+    Wait(Coming),
+    /// A page from there is worth its price.
+    Ask(After),
+    /// Ask for the name alone.
+    Nothing,
+}
+
+/// The recent pages of one directory, and the lookups that may lead to more.
+pub(super) struct Recent {
+    pages: Vec<Page>,
+    coming: Option<(After, u64, Coming)>,
+    spell: Spell,
+    /// Names that S3 said are not there, and the event of that question: a page that was asked for earlier does not bring them back.
+    gone: HashMap<Box<str>, u64>,
+}
+
+impl Recent {
+    pub(super) fn new() -> Self {
+        Self { pages: Vec::new(), coming: None, spell: Spell::new(), gone: HashMap::new() }
+    }
+
+    /// Whether a page is there or on its way.
+    pub(super) fn is_in_use(&self) -> bool {
+        !self.pages.is_empty() || self.coming.is_some()
+    }
+
+    /// A name of a page that was asked for less than [`PAGE`] ago, the youngest first.
+    pub(super) fn find(&self, name: &str, now: Instant) -> Option<(Arc<Batch>, usize)> {
+        let gone = self.gone.get(name).copied();
+        let pages = self.pages.iter().rev().filter(|page| is_young(page.batch.since, now));
+        let mut pages = pages.filter(|page| gone.is_none_or(|gone| gone < page.batch.asked));
+        pages.find_map(|page| Some((page.batch.clone(), page.batch.find(name)?)))
+    }
+
+    /// A page answered a lookup.
+    pub(super) fn hit(&mut self, name: &str, now: Instant) {
+        self.spell.count(name, true, now);
+    }
+
+    /// No page answers a lookup. `known`: an inode for the name lives.
+    pub(super) fn miss(&mut self, name: &str, known: bool, now: Instant) -> Advice {
+        self.spell.count(name, known, now);
+        if let Some((after, _, coming)) = &self.coming {
+            return match after.as_deref().is_none_or(|after| after < name) {
+                true => Advice::Wait(coming.clone()),
+                false => Advice::Nothing,
+            };
+        }
+        let young = || self.pages.iter().filter(|page| is_young(page.batch.since, now));
+        if young().any(|page| page.covers(name)) {
+            return Advice::Nothing;
+        }
+        let after = match self.spell.is_in_order() {
+            true => before(name),
+            // In any order: from the beginning on, as far as there is no page yet.
+            false => {
+                let mut end = None;
+                while let Some(further) = young()
+                    .filter(|page| page.after.as_deref() <= end)
+                    .filter_map(|p| p.batch.last_name())
+                    .max()
+                    && Some(further) > end
+                {
+                    end = Some(further);
+                }
+                end.map(Into::into)
+            }
+        };
+        if self.spell.buys() { Advice::Ask(after) } else { Advice::Nothing }
+    }
+
+    /// A page was asked for at event `asked`.
+    pub(super) fn asks(&mut self, after: After, asked: u64, coming: Coming) {
+        self.coming = Some((after, asked, coming));
+    }
+
+    /// The page on its way is here, or will not come.
+    pub(super) fn arrives(&mut self, page: Option<Page>) {
+        self.coming = None;
+        self.pages.extend(page);
+    }
+
+    /// S3 said at event `asked` that there is no such name.
+    pub(super) fn is_gone(&mut self, name: &str, asked: u64) {
+        let older = |than: u64| than < asked;
+        let said = self.pages.iter().any(|page| older(page.batch.asked) && page.batch.find(name).is_some());
+        if !said && !self.coming.as_ref().is_some_and(|(_, coming, _)| older(*coming)) {
+            return;
+        }
+        if self.gone.len() >= GONE_MAX {
+            self.pages.clear();
+        }
+        self.gone.insert(name.into(), asked);
+    }
+
+    /// Lets the pages go that no longer answer; how many.
+    pub(super) fn expire(&mut self, now: Instant) -> usize {
+        let before = self.pages.len();
+        self.pages.retain(|page| is_young(page.batch.since, now));
+        if !self.is_in_use() {
+            self.gone = HashMap::new();
+        }
+        before - self.pages.len()
+    }
+
+    pub(super) fn drop_oldest(&mut self) {
+        if !self.pages.is_empty() {
+            self.pages.remove(0);
+        }
+    }
+}
+
+fn is_young(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) < PAGE
+}
+
+/// A name shortly before this one: a page from there has it. `~` is the last character of ASCII that is printed, and needs no
+/// encoding that a store could get wrong.
+fn before(name: &str) -> After {
+    let mut chars = name.chars();
+    let last = chars.next_back()?;
+    let earlier = char::from_u32(u32::from(last) - 1).filter(char::is_ascii_graphic);
+    let mut before = chars.as_str().to_owned();
+    if let Some(earlier) = earlier.filter(|_| name.len() < 254) {
+        // Never into a directory.
+        before.push(if earlier == '/' { '.' } else { earlier });
+        before.push('~');
+    }
+    (!before.is_empty()).then(|| before.into())
+}
+
+impl fmt::Debug for Recent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recent")
+            .field("pages", &self.pages.len())
+            .field("spell", &self.spell)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(recent: &mut Recent, name: &str, now: Instant) -> Option<After> {
+        match recent.miss(name, false, now) {
+            Advice::Ask(after) => Some(after),
+            Advice::Nothing => None,
+            Advice::Wait(_) => panic!("no page is on its way"),
+        }
+    }
+
+    #[test]
+    fn the_thirty_second_lookup_in_order_asks_for_a_page_that_begins_shortly_before_it() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        for i in 1..32 {
+            assert_eq!(ask(&mut recent, &format!("n{i:02}"), now), None);
+        }
+        assert_eq!(ask(&mut recent, "n32", now), Some(Some("n31~".into())));
+        // That page had none of the names: sixteen lookups later there is another.
+        let next = (33..).find(|i| ask(&mut recent, &format!("n{i:02}"), now).is_some());
+        assert_eq!(next, Some(48));
+    }
+
+    #[test]
+    fn names_that_a_listing_made_known_are_worth_a_page_sooner() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        let asked = (1..).find(|i| matches!(recent.miss(&format!("n{i:02}"), true, now), Advice::Ask(_)));
+        assert_eq!(asked, Some(6));
+    }
+
+    #[test]
+    fn lookups_in_any_order_ask_from_the_beginning() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        let asked = (1..100).rev().find_map(|i| ask(&mut recent, &format!("n{i:02}"), now));
+        assert_eq!(asked, Some(None));
+    }
+
+    #[test]
+    fn one_name_again_and_again_and_lookups_with_pauses_are_never_worth_a_page() {
+        let (mut recent, mut now) = (Recent::new(), Instant::now());
+        for _ in 0..1000 {
+            assert_eq!(ask(&mut recent, "same", now), None);
+        }
+        for i in 0..1000 {
+            now += Spell::PAUSE;
+            assert_eq!(ask(&mut recent, &format!("n{i:04}"), now), None);
+        }
+    }
+
+    #[test]
+    fn a_page_begins_before_the_name_it_is_asked_for() {
+        for name in ["b", "file-0001", "\u{fc}", "a b", "a\u{1}", "zz~", "!", "x0"] {
+            if let Some(before) = before(name) {
+                assert!(*before < *name && !before.contains('/'), "{before:?} {name:?}");
+            }
+        }
+        assert_eq!(before("f0010").as_deref(), Some("f001.~"));
+    }
+}

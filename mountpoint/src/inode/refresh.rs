@@ -1,0 +1,187 @@
+//! Asks for pages that were not asked for by name: of a directory whose names are looked up one after another, and of a tree that is walked.
+//! A page that does not come fails nothing: each lookup then asks for its own name, each directory is listed by itself.
+
+use std::time::Instant;
+
+use futures_util::FutureExt;
+
+use super::batch::Batch;
+use super::merge::Merge;
+use super::readdir::{Asked, readable};
+use super::recent::{Advice, After, Coming, PAGE, Page, Recent};
+use super::remote::Ask;
+use super::tree::Tree;
+use super::walk::{self, Course};
+use super::{InodeNo, InodeTable};
+use crate::object::ObjectKey;
+use crate::s3::{self, BoxFuture, ListObjects, ListPage};
+use crate::sync::Arc;
+
+/// Pages that a listing waits for, one after another, before it is asked for by itself.
+const WAITS_MAX: usize = 4;
+
+/// What was asked for.
+struct Question {
+    directory: InodeNo,
+    key: ObjectKey,
+    after: After,
+    asked: u64,
+    since: Instant,
+}
+
+impl InodeTable {
+    /// The page that a lookup waits for, if that is better than to ask for its name alone.
+    pub(super) fn page(&self, tree: &mut Tree, parent: InodeNo, name: &str, ask: Ask) -> Option<Coming> {
+        // A local entry has the name: only one LIST is needed. And a TTL below a second is meant so.
+        if ask == Ask::DirectoryOnly || tree.ttl.directory() < PAGE {
+            return None;
+        }
+        let now = self.0.clock.now();
+        let known = tree.child(parent, name).is_some();
+        let key = tree.directory(parent).ok()?.0.clone();
+        let recent = tree.directory_mut(parent)?.recent.get_or_insert_with(|| Box::new(Recent::new()));
+        let after = match recent.miss(name, known, now) {
+            Advice::Wait(page) => return Some(page),
+            Advice::Nothing => return None,
+            Advice::Ask(after) => {
+                after.filter(|after| key.as_str().len() + after.len() <= ObjectKey::LEN_MAX)
+            }
+        };
+        if after.is_some() && !tree.pages_begin_anywhere {
+            return None;
+        }
+        let asked = tree.event();
+        let question = Question { directory: parent, key, after: after.clone(), asked, since: now };
+        let coming = self.ask_page(question);
+        tree.recent_mut(parent)?.asks(after, asked, coming.clone());
+        Some(coming)
+    }
+
+    fn ask_page(&self, question: Question) -> Coming {
+        let request = ListObjects {
+            prefix: question.key.as_str().to_string(),
+            delimited: true,
+            max_keys: self.0.config.list_page,
+            start_after: question.after.as_deref().map(|after| format!("{}{after}", question.key.as_str())),
+            continuation_token: None,
+        };
+        let (client, table, clock) =
+            (Arc::clone(&self.0.client), Arc::downgrade(&self.0), self.0.clock.clone());
+        let page: BoxFuture<'static, ()> = Box::pin(async move {
+            let answer = client.list_objects(&request).await;
+            let Some(shared) = table.upgrade() else { return };
+            let directory = question.directory;
+            if !Self(shared).take_page_in(question, answer) {
+                return;
+            }
+            tokio::spawn(async move {
+                clock.sleep(PAGE).await;
+                if let Some(shared) = table.upgrade() {
+                    shared.tree.lock().expire_pages(directory, clock.now());
+                }
+            });
+        });
+        let page = page.shared();
+        // A page is taken in whatever becomes of the lookups that wait for it.
+        tokio::spawn(page.clone());
+        page
+    }
+
+    /// The whole listing of a directory out of the pages of a walk.
+    pub(super) async fn walked(&self, key: &ObjectKey) -> Option<(ListPage, Asked)> {
+        {
+            let mut tree = self.0.tree.lock();
+            if tree.ttl.directory() < PAGE {
+                return None;
+            }
+            tree.walk.opens(key, self.0.clock.now());
+        }
+        for _ in 0..WAITS_MAX {
+            let coming = {
+                let mut tree = self.0.tree.lock();
+                match tree.walk.course(key, self.0.clock.now()) {
+                    Course::Alone => return None,
+                    Course::Wait(coming) => coming,
+                    Course::Ask(question) => self.ask_walk(&mut tree, question),
+                    Course::Take { page, asked, since, ahead } => {
+                        if let Some(question) = ahead {
+                            drop(self.ask_walk(&mut tree, question));
+                        }
+                        return Some((page, Asked { event: asked, since, arrived: since }));
+                    }
+                }
+            };
+            coming.await;
+        }
+        None
+    }
+
+    fn ask_walk(&self, tree: &mut Tree, question: walk::Question) -> Coming {
+        let request = ListObjects {
+            prefix: question.prefix.clone(),
+            delimited: false,
+            max_keys: self.0.config.list_page,
+            start_after: question.start_after.clone(),
+            continuation_token: question.token.clone(),
+        };
+        let (asked, since) = (tree.event(), self.0.clock.now());
+        let (client, table, clock) =
+            (Arc::clone(&self.0.client), Arc::downgrade(&self.0), self.0.clock.clone());
+        let asks = question.clone();
+        let page: BoxFuture<'static, ()> = Box::pin(async move {
+            let answer = client.list_objects(&request).await;
+            let Some(shared) = table.upgrade() else { return };
+            shared.tree.lock().walk.arrives(&asks, answer.ok(), asked, since);
+            tokio::spawn(async move {
+                clock.sleep(PAGE).await;
+                if let Some(shared) = table.upgrade() {
+                    shared.tree.lock().walk.expire(clock.now());
+                }
+            });
+        });
+        let page = page.shared();
+        tokio::spawn(page.clone());
+        tree.walk.asks(&question, page.clone());
+        page
+    }
+
+    /// Whether there is a page now.
+    fn take_page_in(&self, question: Question, answer: s3::Result<ListPage>) -> bool {
+        let Question { directory, key, after, asked, since } = question;
+        let mut tree = self.0.tree.lock();
+        let page = match answer {
+            Ok(page) if is_in_order(&key, after.as_deref(), &page) => page,
+            other => {
+                if let Ok(page) = other {
+                    tracing::debug!(
+                        "listing \"{key}\" after {after:?}: {} names out of order; no more pages from the middle of a listing",
+                        page.objects.len() + page.common_prefixes.len(),
+                    );
+                    tree.pages_begin_anywhere = false;
+                }
+                tree.arrives(directory, None);
+                return false;
+            }
+        };
+        let is_last = page.next_token.is_none();
+        let (mut merge, mut entries) = (Merge::new([]), Vec::new());
+        merge.page(readable(&key, page, |_, _| {}), &mut entries, |_| {});
+        if is_last {
+            merge.finish(&mut entries);
+        }
+        let first = tree.reserve(entries.len());
+        let batch = Batch::new(first, asked, [since; 2], &entries).into();
+        tree.arrives(directory, Some(Page { after, is_last, batch }));
+        true
+    }
+}
+
+/// Whether a page has names behind its beginning only, and in order: without that it says nothing of the names between.
+fn is_in_order(key: &ObjectKey, after: Option<&str>, page: &ListPage) -> bool {
+    let begin = after.map(|after| format!("{}{after}", key.as_str()));
+    let behind = |listed: &str| begin.as_deref().is_none_or(|begin| begin < listed);
+    page.objects.iter().all(|object| behind(object.key.as_str()))
+        && page.common_prefixes.iter().all(|prefix| behind(prefix))
+        && page.objects.is_sorted_by(|a, b| a.key.as_str() < b.key.as_str())
+        && page.common_prefixes.is_sorted_by(|a, b| a < b)
+}

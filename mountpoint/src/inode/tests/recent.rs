@@ -1,0 +1,275 @@
+//! Pages of a listing that answer stats, and lookups that lead to such pages.
+
+use super::*;
+use crate::inode::recent::PAGE;
+
+/// Names in the order of a listing, more than two pages of them.
+fn many(count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("n{i:04}")).collect()
+}
+
+fn bench(names: &[String]) -> Bench {
+    Bench::new(Ttl::Minimal, &names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Lists as the kernel does: every entry becomes an inode.
+async fn list_plus(bench: &Bench, directory: InodeNo) -> Vec<Found> {
+    let entries = bench.list(directory).await;
+    entries.iter().map(|entry| bench.table.remember(directory, entry)).collect()
+}
+
+#[tokio::test]
+async fn a_listing_answers_stats_for_what_is_left_of_a_second_since_it_was_asked_for() {
+    let bench = bench(&many(2500));
+    let found = list_plus(&bench, ROOT).await;
+    assert!(found.iter().all(|f| (f.entry_valid_for, f.stat.valid_for) == (PAGE, PAGE)));
+    bench.clock.advance(PAGE - Duration::from_millis(1));
+    bench.client.reset_log();
+    for found in &found {
+        assert_eq!(bench.table.getattr(found.ino).await.unwrap().valid_for, Duration::from_millis(1));
+    }
+    let again = bench.lookup(ROOT, "n0007").await.unwrap();
+    assert_eq!((again.ino, again.entry_valid_for), (found[7].ino, Duration::from_millis(1)));
+    assert_eq!(bench.requests(), 0);
+    bench.clock.advance(Duration::from_millis(1));
+    bench.lookup(ROOT, "n0007").await.unwrap();
+    assert_eq!((bench.client.calls(Op::HeadObject), bench.client.calls(Op::ListObjects)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_page_that_took_long_to_come_answers_for_what_is_left_of_its_second() {
+    let bench = Bench::new(Ttl::Minimal, &["a"]);
+    let listing = bench.table.opendir(ROOT).await.unwrap();
+    let gate = bench.client.hold_answer(FaultPlan::on(Op::ListObjects));
+    let (entries, ()) = tokio::join!(listing.entries(&bench.table, 2, 9), async {
+        gate.arrived(1).await;
+        bench.clock.advance(Duration::from_millis(700));
+        gate.release();
+    });
+    let found = bench.table.remember(ROOT, &entries.unwrap()[0]);
+    assert_eq!(found.stat.valid_for, Duration::from_millis(300));
+}
+
+#[tokio::test]
+async fn an_open_asks_whatever_a_page_says_and_sees_the_newest_object() {
+    let bench = Bench::new(Ttl::Minimal, &["changed", "gone", "same"]);
+    let found = list_plus(&bench, ROOT).await;
+    bench.client.insert("changed", "longer content");
+    bench.client.remove("gone");
+    assert!(found.iter().all(|found| bench.table.try_open_read(found.ino).is_none()));
+    // open(2) of a name whose entry the kernel still holds: an OPEN alone.
+    assert_error!(bench.open_read(found[0].ino).await, ErrorKind::Stale);
+    assert_error!(bench.open_read(found[1].ino).await, ErrorKind::NotFound);
+    assert!(matches!(bench.open_read(found[2].ino).await.unwrap(), OpenRead::Object { size: 7, .. }));
+    // The kernel looks up once more after ESTALE: that asks, too.
+    let again = bench.lookup(ROOT, "changed").await.unwrap();
+    assert!(matches!(bench.open_read(again.ino).await.unwrap(), OpenRead::Object { size: 14, .. }));
+    assert_error!(bench.lookup(ROOT, "gone").await, ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn stats_of_a_listed_directory_cost_a_few_listings_at_every_ttl() {
+    for ttl in [Ttl::Minimal, MINUTE, Ttl::Indefinite] {
+        let names = many(5000);
+        let bench = Bench::new(ttl, &names.iter().map(String::as_str).collect::<Vec<_>>());
+        list_plus(&bench, ROOT).await;
+        bench.clock.advance(PAGE);
+        bench.client.reset_log();
+        for name in &names {
+            assert_eq!(bench.lookup(ROOT, name).await.unwrap().stat.size, 7);
+        }
+        assert!(
+            bench.client.calls(Op::ListObjects) <= 11,
+            "{:?} {}",
+            ttl,
+            bench.client.calls(Op::ListObjects)
+        );
+        assert!(bench.client.calls(Op::HeadObject) <= 5, "{:?} {}", ttl, bench.client.calls(Op::HeadObject));
+    }
+}
+
+#[tokio::test]
+async fn lookups_in_any_order_cost_a_few_listings() {
+    let orders: [fn(usize) -> usize; 3] = [|i| i, |i| 1999 - i, |i| i * 1237 % 2000];
+    for order in orders {
+        let names = many(2000);
+        let bench = bench(&names);
+        for i in 0..names.len() {
+            bench.lookup(ROOT, &names[order(i)]).await.unwrap();
+        }
+        // Each name alone costs a HEAD and a LIST.
+        assert!(bench.client.calls(Op::HeadObject) <= 64, "{}", bench.client.calls(Op::HeadObject));
+        assert!(bench.client.calls(Op::ListObjects) <= 70, "{}", bench.client.calls(Op::ListObjects));
+    }
+}
+
+#[tokio::test]
+async fn lookups_that_pages_do_not_help_cost_a_sixteenth_more() {
+    // Every thousandth name of a directory that is too long to be listed for them.
+    let names: Vec<String> = (0..100_000).map(|i| format!("n{i:06}")).collect();
+    let bench = bench(&names);
+    for name in names.iter().step_by(1001) {
+        bench.lookup(ROOT, name).await.unwrap();
+    }
+    assert!(bench.requests() <= 200 + 200 / 16, "{}", bench.requests());
+}
+
+#[tokio::test]
+async fn a_name_that_a_page_does_not_have_is_asked_for() {
+    let names = many(100);
+    let bench = bench(&names);
+    for name in &names[..50] {
+        bench.lookup(ROOT, name).await.unwrap();
+    }
+    assert_eq!(bench.client.calls(Op::HeadObject), 31);
+    assert_error!(bench.lookup(ROOT, "n0060-").await, ErrorKind::NotFound);
+    assert_eq!(bench.client.calls(Op::HeadObject), 32);
+    bench.client.insert("n0060-", "");
+    bench.lookup(ROOT, "n0060-").await.unwrap();
+    // And a directory of a file's name hides it wherever the page ends.
+    bench.client.insert("n0070/x", "");
+    bench.clock.advance(PAGE);
+    assert_eq!(bench.lookup(ROOT, "n0070").await.unwrap().stat.kind, Kind::Directory);
+}
+
+#[tokio::test]
+async fn a_file_at_the_end_of_a_page_is_no_file_before_the_directory_of_its_name_is_ruled_out() {
+    let names: Vec<String> = (0..40).map(|i| format!("a{i:02}")).collect();
+    let mut keys: Vec<String> = names.clone();
+    keys.extend((0..10).map(|i| format!("a39-{i}")));
+    keys.push("a39/below".into());
+    let config = Config { list_page: 9, ..Config::default() };
+    let bench = Bench::with(config, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+    for name in &names {
+        let expected = if name == "a39" { Kind::Directory } else { Kind::File };
+        assert_eq!(bench.lookup(ROOT, name).await.unwrap().stat.kind, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_happened_here_or_was_seen_since_a_page_was_asked_for_is_not_answered_by_it() {
+    let names = many(60);
+    let bench = bench(&names);
+    for name in &names[..40] {
+        bench.lookup(ROOT, name).await.unwrap();
+    }
+    let heads = bench.client.calls(Op::HeadObject);
+    assert_eq!(heads, 31, "the rest came from a page");
+    bench.table.unlink(ROOT, OsStr::new("n0050"), true).await.unwrap();
+    assert_error!(bench.lookup(ROOT, "n0050").await, ErrorKind::NotFound);
+    let ino = bench.lookup(ROOT, "n0051").await.unwrap().ino;
+    bench.overwrite(ino, "longer content").await;
+    bench.table.forget(ino, 1);
+    bench.clock.advance(Duration::from_millis(150));
+    assert_eq!(bench.lookup(ROOT, "n0051").await.unwrap().stat.size, 14);
+    // An open saw another version, or none: what follows does not go back behind it.
+    let ino = bench.lookup(ROOT, "n0052").await.unwrap().ino;
+    bench.client.insert("n0052", "longer content");
+    assert_error!(bench.open_read(ino).await, ErrorKind::Stale);
+    bench.table.forget(ino, 1);
+    assert_eq!(bench.lookup(ROOT, "n0052").await.unwrap().stat.size, 14);
+    let ino = bench.lookup(ROOT, "n0053").await.unwrap().ino;
+    bench.client.remove("n0053");
+    assert_error!(bench.open_read(ino).await, ErrorKind::NotFound);
+    bench.table.forget(ino, 1);
+    assert_error!(bench.lookup(ROOT, "n0053").await, ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_page_from_before_a_name_was_seen_to_be_gone_does_not_bring_it_back() {
+    let names = many(60);
+    let bench = bench(&names);
+    for name in &names[..31] {
+        bench.lookup(ROOT, name).await.unwrap();
+    }
+    let gate = bench.client.hold_answer(FaultPlan::on(Op::ListObjects));
+    let (page, ()) = tokio::join!(bench.lookup(ROOT, "n0031"), async {
+        gate.arrived(1).await;
+        bench.client.remove("n0040");
+        assert_error!(bench.table.hold(ROOT, "n0040").await.map(drop), ErrorKind::NotFound);
+        gate.release();
+    });
+    page.unwrap();
+    assert_error!(bench.lookup(ROOT, "n0040").await, ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn lookups_share_the_page_on_its_way_and_ask_for_themselves_if_it_fails() {
+    let names = many(60);
+    for fails in [false, true] {
+        let bench = bench(&names);
+        for name in &names[..31] {
+            bench.lookup(ROOT, name).await.unwrap();
+        }
+        bench.client.reset_log();
+        let plan = FaultPlan::on(Op::ListObjects);
+        let lookups =
+            futures_util::future::join_all(names[31..51].iter().map(|name| bench.lookup(ROOT, name)));
+        let found = if fails {
+            bench.client.inject(plan.fail(s3::ErrorKind::Throttled));
+            lookups.await
+        } else {
+            let gate = bench.client.hold_answer(plan);
+            let held = async {
+                gate.arrived(1).await;
+                gate.release();
+            };
+            tokio::join!(lookups, held).0
+        };
+        assert!(found.into_iter().all(|found| found.is_ok()));
+        assert_eq!(bench.client.calls(Op::HeadObject) > 0, fails);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_fails_pages_and_names_alike_is_an_error_and_never_an_absent_name() {
+    let names = many(60);
+    let bench = bench(&names);
+    for name in &names[..31] {
+        bench.lookup(ROOT, name).await.unwrap();
+    }
+    for op in [Op::ListObjects, Op::HeadObject] {
+        bench.client.inject(FaultPlan::on(op).always().fail(s3::ErrorKind::ServerError));
+    }
+    for name in &names[31..40] {
+        assert_error!(bench.lookup(ROOT, name).await, ErrorKind::Remote(_));
+    }
+    bench.client.clear_faults();
+    bench.lookup(ROOT, "n0031").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_ttl_of_nothing_is_meant_so() {
+    let names = many(100);
+    let none = Ttl::For { found: Duration::ZERO, missing: Duration::ZERO };
+    let bench = Bench::new(none, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let found = list_plus(&bench, ROOT).await;
+    assert!(found.iter().all(|found| found.stat.valid_for.is_zero()));
+    bench.client.reset_log();
+    for name in &names {
+        bench.lookup(ROOT, name).await.unwrap();
+    }
+    assert_eq!(bench.client.calls(Op::HeadObject), 100);
+}
+
+#[tokio::test]
+async fn pages_go_when_they_no_longer_answer() {
+    let names = many(3000);
+    let bench = bench(&names);
+    for name in &names {
+        let found = bench.lookup(ROOT, name).await.unwrap();
+        bench.table.forget(found.ino, 1);
+    }
+    assert_eq!(bench.table.0.tree.lock().recent_pages(), 3);
+    for _ in 0..2 {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        bench.clock.advance(PAGE);
+    }
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(bench.table.0.tree.lock().recent_pages(), 0);
+    assert_eq!(bench.table.len(), 1);
+}

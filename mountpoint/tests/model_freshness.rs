@@ -1,0 +1,357 @@
+//! Goal: what a mount answers without asking is never older than it may be, while others change the bucket. A stat is a second old at most, an
+//! open is of now, and a name that is there is never said to be absent.
+//! Method: random changes, pauses and bursts of lookups on an `InodeTable` over a bucket in memory, with a clock of the test's. The reference is the
+//! bucket's history: the keys after each change, and when that was. Proptest prints the steps of a failure.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mountpoint::clock::Clock;
+use mountpoint::inode::{Config, ErrorKind, Found, InodeNo, InodeTable, Kind, OpenRead, ROOT, Ttl};
+use mountpoint::metrics::Metrics;
+use mountpoint::testing::{MemoryClient, Settings};
+use proptest::prelude::*;
+
+/// Names of the one directory: enough that bursts of lookups are worth pages.
+const NAMES: usize = 60;
+/// How old a stat may be without a TTL of the user's.
+const OLD: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Another client stores the name, as a file or as a key below it.
+    Put(usize, bool),
+    /// Another client removes the name and what is below it.
+    Remove(usize),
+    /// This client does.
+    Unlink(usize),
+    Pause(u64),
+    /// Lookups of so many names from one on, each this far behind the last.
+    Stat(usize, usize, usize),
+    /// A listing with attributes.
+    List,
+    Open(usize),
+    /// The kernel gives back what it knows.
+    Forget,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let name = || 0..NAMES;
+    let step = prop_oneof![
+        4 => (name(), prop::bool::weighted(0.2)).prop_map(|(name, below)| Step::Put(name, below)),
+        2 => name().prop_map(Step::Remove),
+        1 => name().prop_map(Step::Unlink),
+        3 => (1u64..700).prop_map(Step::Pause),
+        4 => (name(), 1..NAMES, prop_oneof![Just(1), Just(7), Just(NAMES - 1)]).prop_map(|(a, n, by)| Step::Stat(a, n, by)),
+        2 => Just(Step::List),
+        4 => name().prop_map(Step::Open),
+        1 => Just(Step::Forget),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// What a name is: a directory, or a file of that many bytes. Each stored object has its own size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum View {
+    Directory,
+    File(u64),
+}
+
+fn name(i: usize) -> String {
+    format!("n{i:02}")
+}
+
+struct World {
+    client: MemoryClient,
+    clock: Clock,
+    table: InodeTable,
+    /// The bucket since the beginning: names, and from when on.
+    history: Vec<(Instant, BTreeMap<String, View>)>,
+    versions: u64,
+    held: Vec<InodeNo>,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = Clock::manual();
+        let client =
+            MemoryClient::with(Settings { clock: clock.clone(), page_max: 20, ..Settings::default() });
+        let config = Config { ttl: Ttl::Minimal, list_page: 20, ..Config::default() };
+        let table = InodeTable::new(client.arc(), config, clock.clone(), Arc::new(Metrics::default()));
+        let history = vec![(clock.now(), BTreeMap::new())];
+        Self { client, clock, table, history, versions: 0, held: Vec::new() }
+    }
+
+    fn now(&self, name: &str) -> Option<View> {
+        self.history.last().expect("the beginning").1.get(name).copied()
+    }
+
+    fn change(&mut self, name: &str, view: Option<View>) {
+        let mut names = self.history.last().expect("the beginning").1.clone();
+        match view {
+            Some(view) => names.insert(name.to_owned(), view),
+            None => names.remove(name),
+        };
+        self.history.push((self.clock.now(), names));
+    }
+
+    /// Whether the name was this at some moment of the last second.
+    fn was(&self, name: &str, view: Option<View>) -> bool {
+        let now = self.clock.now();
+        let ends = self.history.iter().skip(1).map(|(from, _)| *from).chain([now]);
+        let recent = self.history.iter().zip(ends).filter(|(_, end)| *end == now || now - *end < OLD);
+        recent.map(|((_, names), _)| names.get(name).copied()).any(|was| was == view)
+    }
+
+    async fn lookup(&mut self, name: &str) -> Option<Found> {
+        let found = match self.table.try_lookup(ROOT, OsStr::new(name)) {
+            Some(found) => found,
+            None => self.table.lookup(ROOT, OsStr::new(name)).await,
+        };
+        match found {
+            Ok(found) => {
+                self.held.push(found.ino);
+                assert!(found.entry_valid_for <= OLD && found.stat.valid_for <= OLD);
+                Some(found)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound) => None,
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+
+    async fn stat(&mut self, name: &str) {
+        let view = self.lookup(name).await.map(|found| match found.stat.kind {
+            Kind::Directory => View::Directory,
+            Kind::File => View::File(found.stat.size),
+        });
+        assert!(self.was(name, view), "{name} is shown as {view:?}, and is {:?}", self.now(name));
+        // Absent is only what is absent now.
+        assert!(view.is_some() || self.now(name).is_none(), "{name} is {:?}", self.now(name));
+    }
+
+    async fn list(&mut self) {
+        let listing = self.table.opendir(ROOT).await.unwrap();
+        let (mut offset, mut shown) = (2, BTreeMap::new());
+        loop {
+            let entries = listing.entries(&self.table, offset, 9).await.unwrap();
+            let Some(last) = entries.last() else { break };
+            offset = last.offset;
+            for entry in &entries {
+                let view = match entry.stat.kind {
+                    Kind::Directory => View::Directory,
+                    Kind::File => View::File(entry.stat.size),
+                };
+                shown.insert(entry.name.to_str().unwrap().to_owned(), view);
+                self.held.push(self.table.remember(ROOT, entry).ino);
+            }
+        }
+        assert_eq!(shown, self.history.last().unwrap().1, "a listing is of now");
+    }
+
+    /// open(2) as the kernel does it: from what it holds, and once more behind ESTALE.
+    async fn open(&mut self, name: &str) {
+        for _ in 0..2 {
+            let found = self.lookup(name).await;
+            let Some(found) = found else {
+                assert_eq!(self.now(name), None, "{name} can't be opened");
+                return;
+            };
+            if found.stat.kind == Kind::Directory {
+                assert!(self.was(name, Some(View::Directory)));
+                return;
+            }
+            let opened = match self.table.try_open_read(found.ino) {
+                Some(opened) => opened,
+                None => self.table.open_read(found.ino, false).await,
+            };
+            match opened {
+                Ok(OpenRead::Object { id, size, .. }) => {
+                    self.table.close_read(found.ino);
+                    // A directory that came a moment ago may not hide it yet; its bytes are the object's.
+                    assert_eq!(
+                        Some(id.etag),
+                        self.client.meta(name).map(|meta| meta.etag),
+                        "{name} of {size} bytes"
+                    );
+                    return;
+                }
+                Ok(busy) => panic!("{name}: {busy:?}"),
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound) => {
+                    assert!(self.client.meta(name).is_none(), "{name} is there");
+                    return;
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Stale) => {}
+                Err(error) => panic!("{name}: {error}"),
+            }
+        }
+        panic!("{name}: stale twice, and nobody changed it in between");
+    }
+
+    async fn step(&mut self, step: Step) {
+        match step {
+            Step::Put(i, below) => {
+                let (name, size) = (name(i), self.versions + 1);
+                // What is hidden is not told apart here.
+                if !below && self.now(&name) == Some(View::Directory) {
+                    return;
+                }
+                self.versions = size;
+                match below {
+                    true => self.client.insert(format!("{name}/x"), ""),
+                    false => self.client.insert(name.as_str(), vec![b'x'; size as usize]),
+                };
+                self.change(&name, Some(if below { View::Directory } else { View::File(size) }));
+            }
+            Step::Remove(i) => {
+                let name = name(i);
+                self.client.remove(&name);
+                self.client.remove(format!("{name}/x"));
+                self.change(&name, None);
+            }
+            Step::Unlink(i) => {
+                let name = name(i);
+                if matches!(self.now(&name), Some(View::File(_))) && self.client.meta(&name).is_some() {
+                    let unlinked = self.table.unlink(ROOT, OsStr::new(&name), true).await;
+                    if unlinked.is_ok() {
+                        self.change(&name, None);
+                        assert!(self.lookup(&name).await.is_none(), "{name} was removed here");
+                    }
+                }
+            }
+            Step::Pause(ms) => self.clock.advance(Duration::from_millis(ms)),
+            Step::Stat(from, count, by) => {
+                for i in 0..count {
+                    self.stat(&name((from + i * by) % NAMES)).await;
+                    // A store takes a while.
+                    self.clock.advance(Duration::from_millis(3));
+                }
+            }
+            Step::List => self.list().await,
+            Step::Open(i) => self.open(&name(i)).await,
+            Step::Forget => {
+                for ino in self.held.drain(..) {
+                    self.table.forget(ino, 1);
+                }
+            }
+        }
+    }
+}
+
+/// Directories, and files of each.
+const DIRECTORIES: usize = 12;
+const FILES: usize = 3;
+
+#[derive(Clone, Debug)]
+enum Change {
+    Put(usize, usize),
+    Remove(usize, usize),
+    /// By this client.
+    Unlink(usize, usize),
+    Pause(u64),
+    /// Lists so many directories from one on.
+    Walk(usize, usize),
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let file = || (0..DIRECTORIES, 0..FILES);
+    let change = prop_oneof![
+        3 => file().prop_map(|(d, f)| Change::Put(d, f)),
+        2 => file().prop_map(|(d, f)| Change::Remove(d, f)),
+        2 => file().prop_map(|(d, f)| Change::Unlink(d, f)),
+        2 => (1u64..700).prop_map(Change::Pause),
+        4 => (0..DIRECTORIES, 1..=DIRECTORIES).prop_map(|(d, count)| Change::Walk(d, count)),
+    ];
+    prop::collection::vec(change, 1..60)
+}
+
+/// What a directory had, from when on, and whether this client made it so.
+type Contents = Vec<(Instant, Vec<String>, bool)>;
+
+async fn walk_and_change(changes: Vec<Change>) {
+    let clock = Clock::manual();
+    let client = MemoryClient::with(Settings { clock: clock.clone(), page_max: 7, ..Settings::default() });
+    let config = Config { ttl: Ttl::Minimal, list_page: 7, ..Config::default() };
+    let table = InodeTable::new(client.arc(), config, clock.clone(), Arc::new(Metrics::default()));
+    let key = |d: usize, f: usize| format!("d{d:02}/f{f}");
+    let mut directories = Vec::new();
+    for d in 0..DIRECTORIES {
+        // One that stays, so that the directory does.
+        client.insert(format!("d{d:02}/stays"), "");
+        directories.push(table.lookup(ROOT, OsStr::new(&format!("d{d:02}"))).await.unwrap().ino);
+    }
+    clock.advance(2 * OLD);
+    let has = |d: usize| -> Vec<String> {
+        let prefix = format!("d{d:02}/");
+        client.keys().iter().filter_map(|key| key.strip_prefix(&prefix)).map(str::to_owned).collect()
+    };
+    let mut history: Vec<Contents> = (0..DIRECTORIES).map(|d| vec![(clock.now(), has(d), true)]).collect();
+    for change in changes {
+        match change {
+            Change::Put(d, f) => {
+                client.insert(key(d, f), "content");
+                history[d].push((clock.now(), has(d), false));
+            }
+            Change::Remove(d, f) => {
+                client.remove(key(d, f));
+                history[d].push((clock.now(), has(d), false));
+            }
+            Change::Unlink(d, f) => {
+                if table.unlink(directories[d], OsStr::new(&format!("f{f}")), true).await.is_ok() {
+                    history[d].push((clock.now(), has(d), true));
+                }
+            }
+            Change::Pause(ms) => clock.advance(Duration::from_millis(ms)),
+            Change::Walk(from, count) => {
+                for d in from..(from + count).min(DIRECTORIES) {
+                    let listing = table.opendir(directories[d]).await.unwrap();
+                    let mut shown = Vec::new();
+                    let mut offset = 2;
+                    loop {
+                        let entries = listing.entries(&table, offset, 9).await.unwrap();
+                        let Some(last) = entries.last() else { break };
+                        offset = last.offset;
+                        shown.extend(entries.iter().map(|entry| entry.name.to_str().unwrap().to_owned()));
+                    }
+                    // What it had at some moment of the last second, and not before what this client did last.
+                    let now = clock.now();
+                    let ends = history[d].iter().skip(1).map(|(from, ..)| *from).chain([now]);
+                    let mine = history[d].iter().rposition(|(.., mine)| *mine).unwrap_or_default();
+                    let recent = history[d].iter().zip(ends).skip(mine);
+                    let mut recent = recent.filter(|(_, end)| *end == now || now - *end < OLD);
+                    let fits = recent.any(|((_, names, _), _)| *names == shown);
+                    assert!(fits, "d{d:02} shows {shown:?}, and has {:?}", has(d));
+                    clock.advance(Duration::from_millis(3));
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_stat_is_a_second_old_at_most_and_an_open_is_of_now(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async move {
+            let mut world = World::new();
+            for i in 0..NAMES {
+                world.step(Step::Put(i, i % 13 == 12)).await;
+            }
+            world.clock.advance(2 * OLD);
+            for step in steps {
+                world.step(step).await;
+            }
+            world.step(Step::Forget).await;
+            assert_eq!(world.table.len(), 1, "an inode lives though nobody refers to it");
+        });
+    }
+
+    #[test]
+    fn a_walk_shows_what_a_directory_had_in_the_last_second_and_all_that_this_mount_did(changes in changes()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(walk_and_change(changes));
+    }
+}
