@@ -9,6 +9,7 @@ mod ending;
 mod error;
 mod file;
 mod handle;
+mod mapping;
 mod namespace;
 mod process;
 mod writer;

@@ -90,6 +90,13 @@ impl InodeTable {
         known.then(|| open_now(&mut tree, ino))
     }
 
+    /// What the kernel has cached of this file is not what S3 has: the next open says so.
+    pub fn doubt_pages(&self, ino: InodeNo) {
+        if let Ok(file) = self.0.tree.lock().file_mut(ino) {
+            file.pages_stale = true;
+        }
+    }
+
     /// A read handle is closed.
     pub fn close_read(&self, ino: InodeNo) {
         let mut tree = self.0.tree.lock();
