@@ -67,12 +67,22 @@ impl FileSystem {
     ) -> Result<(Entry, Opened)> {
         refuse_sync(flags)?;
         let entry = self.make_file(parent, name).await?;
+        self.open_made(entry, flags, pid).await
+    }
+
+    /// The second half of [`FileSystem::create`]. Other programs can find the file before: the kernel lets them look when the program that
+    /// creates it is killed.
+    pub(super) async fn open_made(
+        &self,
+        entry: Entry,
+        flags: OpenFlags,
+        pid: u32,
+    ) -> Result<(Entry, Opened)> {
         let flags = OpenFlags { write: true, ..flags };
         match self.open(entry.attr.ino, flags, pid).await {
             Ok(opened) => Ok((entry, opened)),
             Err(error) => {
-                // Nobody will write it: the name goes, too.
-                self.inodes.abandon_write(entry.attr.ino);
+                self.inodes.remove_new(entry.attr.ino);
                 self.inodes.forget(entry.attr.ino, 1);
                 Err(error)
             }

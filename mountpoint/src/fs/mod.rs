@@ -82,3 +82,6 @@ impl FileSystem {
         let _ = self.device.set(device);
     }
 }
+
+#[cfg(test)]
+mod tests;

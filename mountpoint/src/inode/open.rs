@@ -167,6 +167,15 @@ impl InodeTable {
         tree.drop_if_idle(ino);
     }
 
+    /// Removes a file that was made here, unless it was opened for writing since.
+    pub fn remove_new(&self, ino: InodeNo) {
+        let mut tree = self.0.tree.lock();
+        if tree.file_mut(ino).is_ok_and(|file| matches!(file.phase, Phase::New { .. })) {
+            tree.detach(ino);
+            tree.drop_if_idle(ino);
+        }
+    }
+
     /// Makes a file that is not in S3 yet. Counts one kernel reference.
     ///
     /// # Errors
