@@ -29,6 +29,7 @@ mod mount {
     mod memory;
     mod model;
     mod names;
+    mod namespaces;
     mod options;
     mod policy;
     mod proxy;

@@ -26,6 +26,7 @@ mod by_fuser {
     mod memory;
     mod model;
     mod names;
+    mod namespaces;
     // options: flags on the wire and on the disk.
     // policy: what the store refuses, whoever carried the requests of the kernel.
     mod reading;

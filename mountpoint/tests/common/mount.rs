@@ -35,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) has_keys: bool,
     /// The `cgroup.procs` of the control group that it is to run in.
     pub(crate) group: Option<PathBuf>,
+    /// Whether it has a process namespace of its own, where it sees no program of the test.
+    pub(crate) sees_nobody: bool,
 }
 
 impl Setup {
@@ -49,6 +51,7 @@ impl Setup {
             foreground: true,
             has_keys: true,
             group: None,
+            sees_nobody: false,
         }
     }
 
@@ -108,6 +111,15 @@ fn within(plain: &Command, group: &Path) -> Command {
     shell
 }
 
+/// The same command in a process namespace of its own. Its end is that of the command returned.
+fn apart(plain: &Command) -> Command {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child", "--"]).arg(plain.get_program()).args(plain.get_args());
+    unshare.env_clear().stdin(Stdio::null());
+    unshare.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    unshare
+}
+
 /// A mounted bucket. Dropped, it unmounts, and fails the test if the engine did not end as it should.
 #[derive(Debug)]
 pub(crate) struct TestMount {
@@ -155,6 +167,9 @@ impl TestMount {
         let mut command = command(&store, &dir, setup);
         if let Some(group) = &setup.group {
             command = within(&command, group);
+        }
+        if setup.sees_nobody {
+            command = apart(&command);
         }
         command.stdout(log.try_clone().expect("a second handle of the log")).stderr(log);
         let child = command.spawn().expect("start mount-s3");
