@@ -215,6 +215,20 @@ impl TestMount {
         path
     }
 
+    /// Lets the kernel have at most so many background requests of this mount open. False where that can't be set.
+    pub(crate) fn limit_background(&self, max: usize) -> bool {
+        const CONTROL: &str = "/sys/fs/fuse/connections";
+        // Not mounted everywhere; busy where it is.
+        let none: Option<&std::ffi::CStr> = None;
+        let _ = rustix::mount::mount("fusectl", CONTROL, "fusectl", rustix::mount::MountFlags::empty(), none);
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+        let dir = self.dir.to_str().expect("a plain path");
+        let device = table.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|f| f[4] == dir);
+        let (_, minor) = device.expect("it is mounted")[2].split_once(':').expect("a device");
+        let set = std::fs::write(format!("{CONTROL}/{minor}/max_background"), max.to_string());
+        need("root and fusectl, to limit background requests", set.is_ok())
+    }
+
     /// What the engine printed so far.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap_or_default())
