@@ -25,9 +25,11 @@ mod mount {
     mod fstab;
     mod interrupts;
     mod large;
+    mod mapping;
     mod memory;
     mod model;
     mod names;
+    mod namespaces;
     mod options;
     mod policy;
     mod proxy;

@@ -22,9 +22,11 @@ mod by_fuser {
     // flipped: what a bad network does, whoever carried the requests of the kernel.
     // interrupts: fuser answers INTERRUPT with ENOSYS, so a program that is killed waits for the store.
     // large: 6 GiB take minutes, and many parts are in `tools`.
+    mod mapping;
     mod memory;
     mod model;
     mod names;
+    mod namespaces;
     // options: flags on the wire and on the disk.
     // policy: what the store refuses, whoever carried the requests of the kernel.
     mod reading;

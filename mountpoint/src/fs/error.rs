@@ -13,6 +13,7 @@ use crate::{inode, prefetch, s3, upload};
 pub struct Error {
     errno: Errno,
     message: String,
+    told: bool,
 }
 
 /// The answer of this room.
@@ -21,7 +22,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// With a sentence that says what was tried on what, and what to look at next.
     pub fn new(errno: Errno, message: impl Into<String>) -> Self {
-        Self { errno, message: message.into() }
+        Self { errno, message: message.into(), told: false }
+    }
+
+    /// The same, which the log has already.
+    pub(super) fn told(self) -> Self {
+        Self { told: true, ..self }
     }
 
     /// What the application sees.
@@ -39,9 +45,9 @@ impl Error {
         }
     }
 
-    /// Whether this is an everyday answer (a name that is not there), not worth a line in the log.
+    /// Whether this is an everyday answer (a name that is not there) or in the log already: not worth a line there.
     pub fn is_everyday(&self) -> bool {
-        matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)
+        self.told || matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)
     }
 }
 

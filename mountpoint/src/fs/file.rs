@@ -4,6 +4,7 @@ use rustix::io::Errno;
 
 use super::ending::Ending;
 use super::handle::{FileHandle, HandleNo, Mode, Writer};
+use super::mapping::Mapping;
 use super::process::thread_group;
 use super::{Entry, Error, FileSystem, Result};
 use crate::inode::{Before, InodeNo, OpenRead, OpenWrite, WriteWish};
@@ -66,12 +67,22 @@ impl FileSystem {
     ) -> Result<(Entry, Opened)> {
         refuse_sync(flags)?;
         let entry = self.make_file(parent, name).await?;
+        self.open_made(entry, flags, pid).await
+    }
+
+    /// The second half of [`FileSystem::create`]. Other programs can find the file before: the kernel lets them look when the program that
+    /// creates it is killed.
+    pub(super) async fn open_made(
+        &self,
+        entry: Entry,
+        flags: OpenFlags,
+        pid: u32,
+    ) -> Result<(Entry, Opened)> {
         let flags = OpenFlags { write: true, ..flags };
         match self.open(entry.attr.ino, flags, pid).await {
             Ok(opened) => Ok((entry, opened)),
             Err(error) => {
-                // Nobody will write it: the name goes, too.
-                self.inodes.abandon_write(entry.attr.ino);
+                self.inodes.remove_new(entry.attr.ino);
                 self.inodes.forget(entry.attr.ino, 1);
                 Err(error)
             }
@@ -86,7 +97,7 @@ impl FileSystem {
         match self.inodes.try_open_read(ino)? {
             Ok(OpenRead::Object { id, size, keep_cache }) => {
                 let mode = Mode::Read(self.prefetcher.open(id, size));
-                Some(Ok(self.opened(ino, mode, pid, keep_cache, false)))
+                Some(Ok(self.opened(ino, mode, pid, keep_cache, flags)))
             }
             Ok(OpenRead::Busy { .. }) => None,
             Err(error) => Some(Err(error.into())),
@@ -119,7 +130,7 @@ impl FileSystem {
         Ok(match self.inodes.open_read(ino, flags.direct).await? {
             OpenRead::Object { id, size, keep_cache } => {
                 let mode = Mode::Read(self.prefetcher.open(id, size));
-                Attempt::Opened(self.opened(ino, mode, pid, keep_cache && !flags.direct, flags.direct))
+                Attempt::Opened(self.opened(ino, mode, pid, keep_cache && !flags.direct, flags))
             }
             OpenRead::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
         })
@@ -144,7 +155,8 @@ impl FileSystem {
                     ending: Ending::default(),
                 };
                 let opener = thread_group(pid).unwrap_or(pid);
-                self.files.insert(no, FileHandle { ino, opener, mode: Mode::Write(writer) });
+                let mapping = Mapping::default();
+                self.files.insert(no, FileHandle { ino, opener, mode: Mode::Write(writer), mapping });
                 // Past the page cache: nothing reads there what is being written, and its pages cost the writer
                 // more than all the rest.
                 Attempt::Opened(Opened { handle: no, keep_cache: false, direct: true })
@@ -153,10 +165,12 @@ impl FileSystem {
         })
     }
 
-    fn opened(&self, ino: InodeNo, mode: Mode, pid: u32, keep_cache: bool, direct: bool) -> Opened {
+    /// A handle that reads.
+    fn opened(&self, ino: InodeNo, mode: Mode, pid: u32, keep_cache: bool, flags: OpenFlags) -> Opened {
         let handle = self.files.reserve();
-        self.files.insert(handle, FileHandle { ino, opener: pid, mode });
-        Opened { handle, keep_cache, direct }
+        let mapping = Mapping::new(flags.write);
+        self.files.insert(handle, FileHandle { ino, opener: pid, mode, mapping });
+        Opened { handle, keep_cache, direct: flags.direct }
     }
 
     /// Reads at most `len` bytes. `done` gets them: now, or later on another thread.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use rustix::io::Errno;
 
 use super::ending::Ending;
+use super::mapping::Mapping;
 use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
 use crate::object::ObjectKey;
@@ -24,6 +25,8 @@ pub(super) struct FileHandle {
     /// Process that opened it for writing; for reading, whatever the kernel said.
     pub(super) opener: u32,
     pub(super) mode: Mode,
+    /// Of a handle that reads; the kernel maps no page of one that writes.
+    pub(super) mapping: Mapping,
 }
 
 #[derive(Debug)]

@@ -9,6 +9,7 @@ mod ending;
 mod error;
 mod file;
 mod handle;
+mod mapping;
 mod namespace;
 mod process;
 mod writer;
@@ -81,3 +82,6 @@ impl FileSystem {
         let _ = self.device.set(device);
     }
 }
+
+#[cfg(test)]
+mod tests;

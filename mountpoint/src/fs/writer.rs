@@ -68,7 +68,7 @@ impl FileSystem {
             Ok(open) => open,
             Err(error) => return Some(Err(error)),
         };
-        let Mode::Write(writer) = &open.mode else { return Some(Ok(())) };
+        let Mode::Write(writer) = &open.mode else { return Some(self.check_mapping(&open)) };
         if let Some(error) = writer.upload.error() {
             self.settle(&open, writer, &Err(error.clone()));
             return Some(Err(error.into()));
@@ -91,7 +91,7 @@ impl FileSystem {
     /// Completes a file that is being written; its outcome is the answer, however often it is asked.
     pub async fn fsync(&self, handle: HandleNo) -> Result<()> {
         let open = self.files.get(handle)?;
-        let Mode::Write(writer) = &open.mode else { return Ok(()) };
+        let Mode::Write(writer) = &open.mode else { return self.check_mapping(&open) };
         match writer.upload.tell(Event::Sync) {
             Reply::Unmeant => return Err(upload::Error::Unmeant.into()),
             Reply::Store => writer.upload.store(),

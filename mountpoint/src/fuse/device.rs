@@ -51,6 +51,15 @@ impl FuseDevice {
         }
     }
 
+    /// Makes the kernel drop all pages of a file. May wait for answers to requests of that file.
+    pub(super) fn drop_pages(&self, ino: u64) -> io::Result<()> {
+        /// `FUSE_NOTIFY_INVAL_INODE`, where a reply has its negative errno.
+        const INVAL_INODE: i32 = 2;
+        // struct fuse_notify_inval_inode_out: inode, offset, length; all of it.
+        let (ino, all) = (ino.to_ne_bytes(), [0; 16]);
+        self.reply(0, -INVAL_INODE, [&ino[..], &all])
+    }
+
     /// Writes one reply: a header and up to a few slices, in one call as the kernel demands. `errno` 0 is success. A reply
     /// that nobody waits for any more is no error.
     pub(super) fn reply<'a>(
@@ -239,6 +248,10 @@ mod tests {
             assert_eq!((&header[4..8], &header[8..]), (&[0; 4][..], &42u64.to_ne_bytes()[..]));
             assert_eq!(body, sent.concat(), "{count} slices");
         }
+        device.drop_pages(7).unwrap();
+        assert_eq!(kernel.recv(&mut received).unwrap(), 40);
+        assert_eq!(received[4..16], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "a notification has no request");
+        assert_eq!((&received[16..24], &received[24..40]), (&7u64.to_ne_bytes()[..], &[0; 16][..]));
         device.reply(43, Errno::INTR.raw_os_error(), []).unwrap();
         assert_eq!(kernel.recv(&mut received).unwrap(), 16);
         assert_eq!(received[4..8], (-Errno::INTR.raw_os_error()).to_ne_bytes());

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +15,7 @@ use ::fuser::{
 
 use super::capability::CAPABILITIES;
 use super::operations::Operations;
+use super::pages::Pages;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
 use super::session::{device_behind, device_of};
 use super::{BACKGROUND_MAX, CONGESTED_AT, DIR_BATCH, Device, MountOptions, TRANSFER_MAX};
@@ -50,7 +52,13 @@ pub(super) fn start_fuser(
     ];
     config.mount_options.extend(options.read_only.then_some(MountOption::RO));
     config.mount_options.extend(options.no_exec.then_some(MountOption::NoExec));
-    let adapter = FuserAdapter { ops: ops.clone(), metrics };
+    let notifier = Arc::new(OnceLock::<::fuser::Notifier>::new());
+    let kernel = Arc::clone(&notifier);
+    let pages = Pages::new(move |ino| match kernel.get() {
+        Some(notifier) => notifier.inval_inode(INodeNo(ino.0), 0, 0),
+        None => Ok(()),
+    });
+    let adapter = FuserAdapter { ops: ops.clone(), pages, metrics };
     let (mut session, ours) = match device {
         Device::Mount(dir) => {
             let session = ::fuser::Session::new(adapter, &dir, &config)?;
@@ -63,15 +71,16 @@ pub(super) fn start_fuser(
             (::fuser::Session::from_fd(adapter, fd, acl, config)?, false)
         }
     };
+    let _ = notifier.set(session.notifier());
     let unmounter = ours.then(|| session.unmount_callable());
     let serving = std::thread::Builder::new().name("fuse".into()).spawn(move || session.run())?;
     Ok((serving, unmounter))
 }
 
 /// The file system as `fuser` sees it.
-#[derive(Debug)]
 pub(super) struct FuserAdapter<O> {
     pub(super) ops: O,
+    pub(super) pages: Arc<Pages>,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -293,17 +302,27 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
     fn write(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        number: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: ::fuser::OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let errno = self.errno("write");
         let len = data.len() as u32;
+        if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            let (errno, pages) = (self.errno("mmap"), Arc::clone(&self.pages));
+            return self.ops.write_mapped(ino(number), handle(fh), move |result| match result {
+                Ok(()) => reply.written(len),
+                Err(error) => {
+                    reply.error(errno(&error));
+                    pages.drop_soon(ino(number));
+                }
+            });
+        }
+        let errno = self.errno("write");
         self.ops.write(handle(fh), offset, data, move |result| match result {
             Ok(()) => reply.written(len),
             Err(error) => reply.error(errno(&error)),

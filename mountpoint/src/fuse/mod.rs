@@ -11,6 +11,7 @@ mod encode;
 mod fuser;
 mod on_runtime;
 mod operations;
+mod pages;
 mod pending;
 mod process;
 mod reply;

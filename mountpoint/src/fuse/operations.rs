@@ -93,6 +93,12 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(read_only());
     }
 
+    /// Pages that a program changed in a mapping of a file (`mmap`), by a handle that the kernel chose among those of the file. After an
+    /// error the transport makes the kernel drop the pages of the file.
+    fn write_mapped(&self, _ino: InodeNo, _handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
+        done(read_only());
+    }
+
     /// A descriptor of an open file was closed by the process or thread `pid`.
     fn flush(&self, handle: HandleNo, pid: u32, done: impl FnOnce(Result<()>) + Send + 'static);
 

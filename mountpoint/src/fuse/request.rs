@@ -78,6 +78,8 @@ pub(super) enum Operation<'a> {
         handle: u64,
         offset: u64,
         data: &'a [u8],
+        /// Pages that a program changed in a mapping, perhaps through another handle of the file.
+        mapped: bool,
     },
     Flush {
         handle: u64,
@@ -215,8 +217,10 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         15 => Operation::Read { handle: f.u64()?, offset: f.u64()?, size: f.u32()? },
         16 => {
             let (handle, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
-            f.bytes(20)?;
-            Operation::Write { handle, offset, data: f.bytes(size as usize)? }
+            // FUSE_WRITE_CACHE.
+            let mapped = f.u32()? & 1 != 0;
+            f.bytes(16)?;
+            Operation::Write { handle, offset, data: f.bytes(size as usize)?, mapped }
         }
         17 => Operation::Statfs,
         18 => Operation::Release { handle: f.u64()? },

@@ -11,6 +11,7 @@ use super::capability::{self, PROTOCOL, PROTOCOL_MIN, init_out};
 use super::device::FuseDevice;
 use super::encode::{self, DirReply};
 use super::operations::Operations;
+use super::pages::Pages;
 use super::pending::{Interrupted, Pending, Waiter};
 use super::process::{is_dying, is_killed};
 use super::reply::{open_flags, refusal};
@@ -27,9 +28,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// A connection that is served.
 pub(super) struct Channel<O> {
-    device: FuseDevice,
+    device: Arc<FuseDevice>,
     ops: O,
     pending: Pending,
+    pages: Arc<Pages>,
     metrics: Arc<Metrics>,
     /// For what runs beside the requests.
     runtime: tokio::runtime::Handle,
@@ -77,7 +79,11 @@ pub(super) fn greet<O: Operations>(
             tracing::debug!("the kernel has no {capability}");
         }
         device.reply(unique, 0, [&init_out(flags, max_readahead)[..]])?;
-        return Ok(Arc::new(Channel { device, ops, pending: Pending::default(), metrics, runtime, only }));
+        let device = Arc::new(device);
+        let kernel = Arc::clone(&device);
+        let pages = Pages::new(move |ino| kernel.drop_pages(ino.0));
+        let pending = Pending::default();
+        return Ok(Arc::new(Channel { device, ops, pending, pages, metrics, runtime, only }));
     }
 }
 
@@ -274,7 +280,19 @@ impl<O: Operations> Channel<O> {
                     Err(error) => reply.refuse(&error),
                 });
             }
-            Operation::Write { handle, offset, data } => {
+            Operation::Write { handle, data, mapped: true, .. } => {
+                let (reply, len, pages) = (waits("mmap"), data.len() as u32, Arc::clone(&self.pages));
+                ops.write_mapped(node, HandleNo(handle), move |result| match result {
+                    Ok(()) => {
+                        reply.send([&encode::written(len)[..]]);
+                    }
+                    Err(error) => {
+                        reply.refuse(&error);
+                        pages.drop_soon(node);
+                    }
+                });
+            }
+            Operation::Write { handle, offset, data, mapped: false } => {
                 // Interrupted or not, its bytes are taken in their turn: only the reply was held, until there is room for more.
                 let (reply, len) = (waits("write"), data.len() as u32);
                 ops.write(HandleNo(handle), offset, data, move |result| match result {

@@ -90,6 +90,13 @@ impl InodeTable {
         known.then(|| open_now(&mut tree, ino))
     }
 
+    /// What the kernel has cached of this file is not what S3 has: the next open says so.
+    pub fn doubt_pages(&self, ino: InodeNo) {
+        if let Ok(file) = self.0.tree.lock().file_mut(ino) {
+            file.pages_stale = true;
+        }
+    }
+
     /// A read handle is closed.
     pub fn close_read(&self, ino: InodeNo) {
         let mut tree = self.0.tree.lock();
@@ -158,6 +165,15 @@ impl InodeTable {
             tree.detach(ino);
         }
         tree.drop_if_idle(ino);
+    }
+
+    /// Removes a file that was made here, unless it was opened for writing since.
+    pub fn remove_new(&self, ino: InodeNo) {
+        let mut tree = self.0.tree.lock();
+        if tree.file_mut(ino).is_ok_and(|file| matches!(file.phase, Phase::New { .. })) {
+            tree.detach(ino);
+            tree.drop_if_idle(ino);
+        }
     }
 
     /// Makes a file that is not in S3 yet. Counts one kernel reference.

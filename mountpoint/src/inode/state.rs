@@ -154,7 +154,7 @@ pub(super) struct File {
     pub(super) readers: u32,
     /// When S3 answered a lookup that no open, stat or second lookup has used yet.
     pub(super) fresh: Option<Moment>,
-    /// Whether the kernel's pages may be of what stood here before our own write.
+    /// Whether the kernel's pages may be of what stood here before our own write, or hold changes that were refused.
     pub(super) pages_stale: bool,
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) has_keys: bool,
     /// The `cgroup.procs` of the control group that it is to run in.
     pub(crate) group: Option<PathBuf>,
+    /// Whether it has a process namespace of its own, where it sees no program of the test.
+    pub(crate) sees_nobody: bool,
 }
 
 impl Setup {
@@ -49,6 +51,7 @@ impl Setup {
             foreground: true,
             has_keys: true,
             group: None,
+            sees_nobody: false,
         }
     }
 
@@ -108,6 +111,15 @@ fn within(plain: &Command, group: &Path) -> Command {
     shell
 }
 
+/// The same command in a process namespace of its own. Its end is that of the command returned.
+fn apart(plain: &Command) -> Command {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child", "--"]).arg(plain.get_program()).args(plain.get_args());
+    unshare.env_clear().stdin(Stdio::null());
+    unshare.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    unshare
+}
+
 /// A mounted bucket. Dropped, it unmounts, and fails the test if the engine did not end as it should.
 #[derive(Debug)]
 pub(crate) struct TestMount {
@@ -156,6 +168,9 @@ impl TestMount {
         if let Some(group) = &setup.group {
             command = within(&command, group);
         }
+        if setup.sees_nobody {
+            command = apart(&command);
+        }
         command.stdout(log.try_clone().expect("a second handle of the log")).stderr(log);
         let child = command.spawn().expect("start mount-s3");
         let pid = rustix::process::Pid::from_child(&child);
@@ -198,6 +213,20 @@ impl TestMount {
         let path = self.folder.path().join("scratch").join(name);
         std::fs::create_dir_all(path.parent().expect("it has one")).expect("a scratch folder");
         path
+    }
+
+    /// Lets the kernel have at most so many background requests of this mount open. False where that can't be set.
+    pub(crate) fn limit_background(&self, max: usize) -> bool {
+        const CONTROL: &str = "/sys/fs/fuse/connections";
+        // Not mounted everywhere; busy where it is.
+        let none: Option<&std::ffi::CStr> = None;
+        let _ = rustix::mount::mount("fusectl", CONTROL, "fusectl", rustix::mount::MountFlags::empty(), none);
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+        let dir = self.dir.to_str().expect("a plain path");
+        let device = table.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|f| f[4] == dir);
+        let (_, minor) = device.expect("it is mounted")[2].split_once(':').expect("a device");
+        let set = std::fs::write(format!("{CONTROL}/{minor}/max_background"), max.to_string());
+        need("root and fusectl, to limit background requests", set.is_ok())
     }
 
     /// What the engine printed so far.

@@ -96,6 +96,42 @@ fn a_new_file_with_a_refused_size_is_stored_only_if_bytes_follow() {
 }
 
 #[test]
+fn truncate_by_name_of_a_new_file_succeeds_to_its_size_and_is_refused_otherwise() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    if !need_tool("python3") {
+        return;
+    }
+    let script = "
+def truncate(path, size):
+    says('%d' % size, lambda: os.truncate(path, size))
+path = sys.argv[1]
+file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+truncate(path, 0)
+truncate(path, 9)
+says('written', lambda: os.write(file, b'12345'))
+truncate(path, 5)
+truncate(path, 0)
+truncate(path, 9)
+says('close', lambda: os.close(file))
+truncate(path, 5)
+truncate(path, 0)
+os.mknod(path + '-made')
+truncate(path + '-made', 0)
+truncate(path + '-made', 9)
+file = os.open(path + '-refused', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+truncate(path + '-refused', 9)
+says('close', lambda: os.close(file))
+";
+    let said = python(script, &mount.path("file"));
+    let while_written = ["0 ok", "9 EPERM", "written ok", "5 ok", "0 EPERM", "9 EPERM", "close ok"];
+    let others = ["5 ok", "0 EPERM", "0 ok", "9 EPERM", "9 EPERM", "close ok"];
+    assert_eq!(said.lines().collect::<Vec<_>>(), [&while_written[..], &others[..]].concat());
+    assert_eq!(mount.store().get("file").unwrap(), b"12345");
+    until("the refused one is gone", || fs::metadata(mount.path("file-refused")).is_err());
+    assert_eq!(mount.store().keys(), ["file"]);
+}
+
+#[test]
 fn unlink_after_the_last_close_cancels_the_upload() {
     let Some(mount) = TestMount::with(&Setup::new(&["--allow-delete"])) else { return };
     let store = mount.store();

@@ -28,8 +28,10 @@ enum Step {
     Released,
     Open,
     Unlink,
-    /// The waiting program is killed.
+    /// The program that waits in close or fsync is killed: a log line, and no event.
     Interrupt,
+    /// The program that waited in its open was killed: its handle is taken back, before anything else happens.
+    TakeBack,
     TakeTurn,
     FreeTurn,
     Commit,
@@ -53,6 +55,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Step::Open),
         2 => Just(Step::Unlink),
         1 => Just(Step::Interrupt),
+        1 => Just(Step::TakeBack),
         1 => Just(Step::TakeTurn),
         2 => Just(Step::FreeTurn),
         2 => Just(Step::Commit),
@@ -105,6 +108,10 @@ impl World {
 
     fn takes_bytes(&self) -> bool {
         matches!(self.stage, Stage::Open { .. })
+    }
+
+    fn is_new(&self) -> bool {
+        self.descriptors == [1] && self.written == 0 && !self.closed_last && self.stage == Stage::NEW
     }
 
     fn holders(&self) -> usize {
@@ -201,6 +208,12 @@ impl World {
                 reply => assert_eq!(reply, Reply::Outcome),
             },
             Step::Interrupt => {}
+            Step::TakeBack if self.is_new() => {
+                assert_eq!(self.on(Event::Fail), Reply::Done, "as if it had never been");
+                self.failed = true;
+                self.descriptors = vec![0];
+                self.released = true;
+            }
             Step::TakeTurn => _ = self.on(Event::TakeTurn),
             Step::FreeTurn => _ = self.on(Event::FreeTurn),
             Step::Commit => {

@@ -1,0 +1,61 @@
+//! Stored files that programs change in memory (`mmap` with MAP_SHARED): refused, since an object can't be changed in place.
+//!
+//! FUSE does not report `mmap`. A file that is opened with O_RDWR and without O_TRUNC can be mapped for writing, and the kernel sends the
+//! changed pages later: at msync, fsync, close or munmap, or when it needs memory. It chooses the handle among those of the file, and
+//! reports an error once. So all these handles repeat it.
+
+use rustix::io::Errno;
+
+use super::handle::{FileHandle, HandleNo};
+use super::{Error, FileSystem, Result};
+use crate::inode::InodeNo;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What is known of the mappings of a handle.
+#[derive(Debug, Default)]
+pub(super) struct Mapping {
+    /// It was opened with O_RDWR, and reads.
+    pub(super) may_write: bool,
+    /// A change of the file was refused.
+    refused: AtomicBool,
+}
+
+impl Mapping {
+    /// Of a handle that reads.
+    pub(super) fn new(may_write: bool) -> Self {
+        Self { may_write, refused: AtomicBool::new(false) }
+    }
+}
+
+impl FileSystem {
+    /// Pages of a file that a program changed in memory.
+    ///
+    /// # Errors
+    /// `IO`, always; fsync and close of the file's handles repeat it. The caller makes the kernel drop the pages. The log has one line for
+    /// each handle.
+    pub fn write_mapped(&self, ino: InodeNo, handle: HandleNo) -> Result<()> {
+        // The next open must not find the changed pages, even if it comes before the kernel has dropped them.
+        self.inodes.doubt_pages(ino);
+        let mut is_news = self.files.find(handle).is_none();
+        for open in self.files.all().iter().filter(|open| open.ino == ino && open.mapping.may_write) {
+            is_news |= !open.mapping.refused.swap(true, Relaxed);
+        }
+        let error = self.refused_change(ino);
+        Err(if is_news { error } else { error.told() })
+    }
+
+    /// Whether fsync and close of this handle must fail.
+    pub(super) fn check_mapping(&self, open: &FileHandle) -> Result<()> {
+        if open.mapping.refused.load(Relaxed) { Err(self.refused_change(open.ino).told()) } else { Ok(()) }
+    }
+
+    fn refused_change(&self, ino: InodeNo) -> Error {
+        let key = self.inodes.key_of(ino);
+        let why = format!(
+            "\"{}\": a program changed the stored file in memory (mmap with MAP_SHARED); the changes are dropped. Write a copy, or replace \
+             the file: open it with O_TRUNC under --allow-overwrite",
+            key.as_ref().map_or("?", |key| key.as_str())
+        );
+        Error::new(Errno::IO, why)
+    }
+}

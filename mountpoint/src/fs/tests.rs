@@ -1,0 +1,221 @@
+//! Operations of several programs on one file, over a bucket in memory.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rustix::io::Errno;
+
+use super::*;
+use crate::buffer::Pool;
+use crate::clock::Clock;
+use crate::inode::{self, ROOT};
+use crate::metrics::Metrics;
+use crate::sync::Arc;
+use crate::testing::MemoryClient;
+use crate::{buffer, prefetch, upload};
+
+/// A file system over an empty bucket.
+fn over(client: &MemoryClient) -> Arc<FileSystem> {
+    let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
+    let runtime = tokio::runtime::Handle::current();
+    let pool = Pool::new(&buffer::Config { target: 128 << 20, network: 16 << 20 });
+    let inodes = InodeTable::new(client.arc(), inode::Config::default(), clock.clone(), Arc::clone(&metrics));
+    let prefetcher = Prefetcher::new(
+        client.arc(),
+        None,
+        pool.clone(),
+        prefetch::Config::default(),
+        clock.clone(),
+        Arc::clone(&metrics),
+        runtime.clone(),
+    );
+    let uploader = Uploader::new(client.arc(), pool, upload::Config::default(), clock, metrics, runtime);
+    let ownership = Ownership { uid: 0, gid: 0, file_mode: 0o644, dir_mode: 0o755 };
+    let config = Config { ownership, read_only: false, allow_delete: false, allow_overwrite: false };
+    Arc::new(FileSystem::new(inodes, prefetcher, uploader, config))
+}
+
+#[tokio::test]
+async fn a_create_that_fails_leaves_a_file_alone_that_another_program_found_and_writes() {
+    let (client, me) = (MemoryClient::new(), std::process::id());
+    let fs = over(&client);
+    let made = fs.make_file(ROOT, OsStr::new("file")).await.unwrap();
+    let found = fs.lookup(ROOT, OsStr::new("file")).await.unwrap();
+    let wish = OpenFlags { write: true, ..OpenFlags::default() };
+    let opened = fs.open(found.attr.ino, wish, me).await.unwrap();
+    fs.write(opened.handle, 0, b"whole", |result| result.unwrap());
+
+    let refused = fs.open_made(made, OpenFlags::default(), me).await.unwrap_err();
+    assert_eq!(refused.errno(), Errno::PERM);
+    assert_eq!(fs.lookup(ROOT, OsStr::new("file")).await.unwrap().attr.size, 5, "its name is there");
+    fs.fsync(opened.handle).await.unwrap();
+    assert_eq!(client.keys(), ["file"]);
+    assert_eq!(fs.lookup(ROOT, OsStr::new("file")).await.unwrap().attr.ino, found.attr.ino);
+}
+
+#[tokio::test]
+async fn a_file_that_was_made_and_not_opened_can_be_removed_again() {
+    let client = MemoryClient::new();
+    let fs = over(&client);
+    let made = fs.make_file(ROOT, OsStr::new("file")).await.unwrap();
+    fs.inodes.remove_new(made.attr.ino);
+    assert_eq!(fs.lookup(ROOT, OsStr::new("file")).await.unwrap_err().errno(), Errno::NOENT);
+    fs.make_file(ROOT, OsStr::new("file")).await.expect("its name is free");
+}
+
+/// What the programs that have a new file open do, and what the kernel reports of them.
+#[derive(Clone, Debug)]
+enum Step {
+    /// At its end.
+    Write(usize),
+    /// Where a file can't be written.
+    WriteElsewhere,
+    /// FLUSH, by the process that opened it or by one that inherited it.
+    Close {
+        by_opener: bool,
+    },
+    Sync,
+    /// A program that waited in close was killed.
+    Interrupt,
+    /// Of the same file, by another program.
+    Open {
+        to_write: bool,
+    },
+}
+
+/// How it goes out.
+#[derive(Clone, Copy, Debug)]
+enum Last {
+    Release,
+    /// The program that opened it was killed before it knew.
+    TakeBack,
+    Unmount,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (1..5000usize).prop_map(Step::Write),
+        1 => Just(Step::WriteElsewhere),
+        3 => any::<bool>().prop_map(|by_opener| Step::Close { by_opener }),
+        1 => Just(Step::Sync),
+        1 => Just(Step::Interrupt),
+        3 => any::<bool>().prop_map(|to_write| Step::Open { to_write }),
+    ];
+    prop::collection::vec(step, 0..12)
+}
+
+/// What became of the file, told by the calls alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Written { closed_last: bool },
+    Stored,
+    Failed,
+}
+
+async fn write(fs: &Arc<FileSystem>, handle: HandleNo, offset: usize, data: &[u8]) -> Result<()> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    fs.write(handle, offset as u64, data, |result| tell.send(result).unwrap());
+    told.await.unwrap()
+}
+
+fn errno<T>(result: Result<T>) -> Option<Errno> {
+    result.err().map(|error| error.errno())
+}
+
+/// Does it all to one new file, and compares each answer and what the store has in the end. The engine knows no device here, so it can't
+/// see descriptors: the opener's first close after a byte stores the file.
+async fn live(steps: &[Step], last: Last) {
+    let (client, opener, heir) = (MemoryClient::new(), std::process::id(), 1);
+    let fs = over(&client);
+    let (entry, opened) = fs.create(ROOT, OsStr::new("file"), OpenFlags::default(), opener).await.unwrap();
+    let (ino, handle) = (entry.attr.ino, opened.handle);
+    let (mut bytes, mut fate) = (Vec::new(), Fate::Written { closed_last: false });
+    for step in steps {
+        match *step {
+            Step::Write(len) => {
+                let data = vec![bytes.len() as u8; len];
+                let refused = errno(write(&fs, handle, bytes.len(), &data).await);
+                match fate {
+                    Fate::Written { .. } => {
+                        assert_eq!(refused, None, "a writer that nobody ended goes on");
+                        bytes.extend(data);
+                        fate = Fate::Written { closed_last: false };
+                    }
+                    Fate::Stored => assert_eq!(refused, Some(Errno::BADF)),
+                    Fate::Failed => assert_eq!(refused, Some(Errno::INVAL)),
+                }
+            }
+            Step::WriteElsewhere => {
+                let refused = errno(write(&fs, handle, bytes.len() + 1, b"elsewhere").await);
+                let expected = if fate == Fate::Stored { Errno::BADF } else { Errno::INVAL };
+                assert_eq!(refused, Some(expected));
+                fate = if fate == Fate::Stored { fate } else { Fate::Failed };
+            }
+            Step::Close { by_opener } => {
+                let closed = match fs.try_flush(handle, if by_opener { opener } else { heir }) {
+                    Some(answer) => answer,
+                    None => fs.fsync(handle).await,
+                };
+                assert_eq!(errno(closed), (fate == Fate::Failed).then_some(Errno::INVAL));
+                fate = match fate {
+                    Fate::Written { .. } if by_opener && !bytes.is_empty() => Fate::Stored,
+                    Fate::Written { .. } => Fate::Written { closed_last: true },
+                    ended => ended,
+                };
+            }
+            Step::Sync => {
+                let synced = errno(fs.fsync(handle).await);
+                assert_eq!(synced, (fate == Fate::Failed).then_some(Errno::INVAL));
+                fate = if fate == Fate::Failed { fate } else { Fate::Stored };
+            }
+            Step::Interrupt => fs.nobody_waits(handle, "close"),
+            // It would wait a second for the release.
+            Step::Open { .. } if fate == (Fate::Written { closed_last: true }) => {}
+            Step::Open { to_write } => {
+                let flags = OpenFlags { write: to_write, ..OpenFlags::default() };
+                match (fs.open(ino, flags, heir).await, fate) {
+                    (Ok(other), Fate::Stored) if !to_write => {
+                        assert!(fs.release(other.handle).unwrap().is_none());
+                    }
+                    (Ok(_), _) => panic!("{flags:?} in {fate:?}"),
+                    (Err(error), Fate::Failed) => assert_eq!(error.errno(), Errno::STALE),
+                    (Err(error), _) => assert_eq!(error.errno(), Errno::PERM),
+                }
+            }
+        }
+        let stored = client.object("file");
+        assert_eq!(stored.is_some(), fate == Fate::Stored, "{step:?}");
+    }
+    let is_stored = match (last, fate) {
+        (_, Fate::Stored) => true,
+        (_, Fate::Failed) | (Last::TakeBack, _) => false,
+        (Last::Release, _) => true,
+        (Last::Unmount, Fate::Written { closed_last }) => closed_last,
+    };
+    match last {
+        Last::Release => {
+            let due = fs.release(handle).unwrap().expect("a file that was written");
+            fs.finish_released(handle, due).await;
+        }
+        Last::TakeBack => fs.take_back(handle).await,
+        Last::Unmount => fs.end(Duration::from_secs(60), MountEnd::Unmounted).await,
+    }
+    assert_eq!(client.object("file").as_deref(), is_stored.then_some(&bytes[..]), "{fate:?}");
+    assert!(client.pending_uploads().is_empty());
+    let found = fs.lookup(ROOT, OsStr::new("file")).await;
+    assert_eq!(found.ok().map(|entry| entry.attr.size), is_stored.then_some(bytes.len() as u64));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn programs_hear_what_becomes_of_a_file_and_the_store_gets_the_promised_bytes(
+        steps in steps(),
+        last in prop_oneof![Just(Last::Release), Just(Last::TakeBack), Just(Last::Unmount)],
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(live(&steps, last));
+    }
+}

@@ -1,0 +1,98 @@
+//! Programs that change a stored file in memory (`mmap` with MAP_SHARED): they hear that it failed, and nothing changes.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{Pattern, Setup, Store, TestMount, need_tool, run};
+
+/// After this long the mount is aborted: the kernel and a FUSE thread wait for each other.
+const HANGS: Duration = Duration::from_secs(120);
+/// Of the file: more than the kernel sends at once.
+const LEN: usize = (5 << 20) + 123;
+
+/// Changes all of the file `argv[1]` in a mapping, and prints what each call says. A child does it: Rust has no safe mapping.
+const PROGRAM: &str = "
+import errno, mmap, os, sys, time
+path, way, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def says(what, call):
+    try:
+        call()
+        print(what, 'ok')
+    except OSError as error:
+        print(what, errno.errorcode[error.errno])
+def shows():
+    with open(path, 'rb') as file:
+        return file.read()
+reader = os.open(path, os.O_RDONLY)
+before = os.read(reader, length)
+file = os.open(path, os.O_RDWR)
+mapping = mmap.mmap(file, length, mmap.MAP_SHARED)
+mapping[:] = b'N' * length
+if way == 'msync':
+    says('msync', mapping.flush)
+    says('msync', mapping.flush)
+    says('fsync', lambda: os.fsync(file))
+elif way == 'fsync':
+    says('fsync', lambda: os.fsync(file))
+    says('fsync', lambda: os.fsync(file))
+elif way == 'close':
+    says('close', lambda: os.close(file))
+elif way == 'exit':
+    os._exit(0)
+print('anew' if shows() == before else 'CHANGED')
+# What is open already, and the mapping itself: as soon as the kernel has dropped the pages.
+end = time.monotonic() + 60
+while os.pread(reader, length, 0) != before or mapping[:] != before:
+    if time.monotonic() > end:
+        sys.exit('the kernel still has the pages')
+    time.sleep(0.005)
+mapping.close()
+if way != 'close':
+    says('close', lambda: os.close(file))
+file = os.open(path, os.O_RDWR)
+says('close', lambda: os.close(file))
+";
+
+#[test]
+fn changes_of_a_stored_file_in_a_mapping_fail_at_msync_fsync_and_close_and_are_dropped() {
+    let store = Store::new();
+    let bytes = Pattern(1).bytes(0, LEN);
+    let ways = [
+        ("msync", "msync EIO\nmsync EIO\nfsync EIO\nanew\nclose EIO\nclose ok\n"),
+        ("fsync", "fsync EIO\nfsync EIO\nanew\nclose EIO\nclose ok\n"),
+        ("close", "close EIO\nanew\nclose ok\n"),
+        ("exit", ""),
+    ];
+    ways.iter().for_each(|(way, _)| store.plant(way, &bytes));
+    let setup = Setup::new(&["--allow-overwrite"]).limit(HANGS);
+    let Some(mount) = TestMount::of(&store, &setup) else { return };
+    if !need_tool("python3") {
+        return;
+    }
+    for (way, says) in ways {
+        let mut command = Command::new("python3");
+        command.args(["-c", PROGRAM]).arg(mount.path(way)).args([way, &LEN.to_string()]);
+        assert_eq!(String::from_utf8_lossy(&run(&mut command).stdout), says, "{way}");
+        assert!(std::fs::read(mount.path(way)).unwrap() == bytes, "{way}: the mount shows something else");
+        assert!(store.get(way).unwrap() == bytes, "{way}: the store has something else");
+        let said = mount.log().matches(&format!("\"{way}\": a program changed the stored file")).count();
+        assert_eq!(said, 1, "{way}: {}", mount.log());
+    }
+}
+
+#[test]
+fn an_open_for_reading_and_writing_of_a_stored_file_reads() {
+    let store = Store::new();
+    store.plant("file", b"stored");
+    for options in [&[][..], &["--allow-overwrite"]] {
+        let Some(mount) = TestMount::of(&store, &Setup::new(options)) else { return };
+        let mut file = std::fs::File::options().read(true).write(true).open(mount.path("file")).unwrap();
+        let written = std::io::Write::write(&mut file, b"new");
+        super::semantics::assert_errno(written, rustix::io::Errno::BADF);
+        let mut read = String::new();
+        std::io::Read::read_to_string(&mut file, &mut read).unwrap();
+        assert_eq!(read, "stored");
+        file.sync_all().unwrap();
+    }
+    assert_eq!(store.get("file").unwrap(), b"stored");
+}
