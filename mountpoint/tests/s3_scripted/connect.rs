@@ -151,6 +151,34 @@ async fn answers_that_are_no_answer_yet_end_some_time() {
 }
 
 #[tokio::test]
+async fn a_refused_head_is_decided_by_a_listing_of_its_key() {
+    let listing = |key: &str| {
+        let object = format!(
+            "<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>\
+             <ETag>e</ETag><Size>1</Size></Contents>"
+        );
+        let page = format!("<ListBucketResult><IsTruncated>false</IsTruncated>{object}</ListBucketResult>");
+        Step::answer(200, &[], page.as_bytes())
+    };
+    let refused = || Step::answer(403, &[], b"");
+    let script = [
+        [refused(), Step::answer(200, &[], EMPTY_LISTING)],
+        [refused(), listing("key-longer")],
+        [refused(), listing("key")],
+        [refused(), Step::error(403, "AccessDenied")],
+    ];
+    let bench = bench(script.concat()).await;
+    let key = ObjectKey::new("key");
+    for kind in [ErrorKind::NotFound, ErrorKind::NotFound, ErrorKind::Denied, ErrorKind::Denied] {
+        let error = bench.client.head_object(&key).await.unwrap_err();
+        assert_eq!(*error.kind(), kind, "{error}");
+    }
+    let asked = bench.asked();
+    assert_eq!(asked[1].line, "GET /bucket?encoding-type=url&list-type=2&max-keys=1&prefix=key HTTP/1.1");
+    assert_eq!((asked.len(), bench.metrics.s3_errors.get()), (8, 2));
+}
+
+#[tokio::test]
 async fn all_operations_share_one_connection_but_the_one_that_must_not_be_sent_twice() {
     let etag = ("etag", "\"p\"");
     let completed =
