@@ -13,6 +13,8 @@ use crate::{inode, prefetch, s3, upload};
 pub struct Error {
     errno: Errno,
     message: String,
+    /// The room that failed has written its line in the log.
+    logged: bool,
 }
 
 /// The answer of this room.
@@ -21,7 +23,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// With a sentence that says what was tried on what, and what to look at next.
     pub fn new(errno: Errno, message: impl Into<String>) -> Self {
-        Self { errno, message: message.into() }
+        Self { errno, message: message.into(), logged: false }
     }
 
     /// What the application sees.
@@ -39,9 +41,14 @@ impl Error {
         }
     }
 
-    /// Whether this is an everyday answer (a name that is not there), not worth a line in the log.
-    pub fn is_everyday(&self) -> bool {
-        matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)
+    /// Whether this needs a line in the log: it is no everyday answer (a name that is not there), and has none yet.
+    pub fn is_news(&self) -> bool {
+        !self.logged && !matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)
+    }
+
+    /// What comes from a request to the store, which logs its failures itself.
+    fn of_store(errno: Errno, error: &s3::Error, message: String) -> Self {
+        Self { errno, message, logged: error.is_logged() }
     }
 }
 
@@ -79,7 +86,7 @@ fn errno_of_store(error: &s3::Error) -> Errno {
 
 impl From<&s3::Error> for Error {
     fn from(error: &s3::Error) -> Self {
-        Self::new(errno_of_store(error), error.to_string())
+        Self::of_store(errno_of_store(error), error, error.to_string())
     }
 }
 
@@ -90,7 +97,7 @@ impl From<prefetch::Error> for Error {
             S3::NotFound => Errno::STALE,
             _ => errno_of_store(&error),
         };
-        Self::new(errno, error.to_string())
+        Self::of_store(errno, &error, error.to_string())
     }
 }
 
@@ -114,7 +121,10 @@ impl From<inode::Error> for Error {
                 errno => errno,
             },
         };
-        Self::new(errno, error.to_string())
+        match error.kind() {
+            Inode::Remote(remote) => Self::of_store(errno, remote, error.to_string()),
+            _ => Self::new(errno, error.to_string()),
+        }
     }
 }
 
@@ -139,7 +149,10 @@ impl From<upload::Error> for Error {
                 errno => errno,
             },
         };
-        Self::new(errno, error.to_string())
+        match &error {
+            Upload::Remote(remote) => Self::of_store(errno, remote, error.to_string()),
+            _ => Self::new(errno, error.to_string()),
+        }
     }
 }
 

@@ -41,7 +41,6 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject) -> Result<Store
             Ok(answer) => {
                 tries.succeeded();
                 encryption::proven(&wire.config, &answer.headers).map_err(|why| {
-                    wire.metrics.s3_errors.inc();
                     answer.wrong(ErrorKind::NotEncrypted, format!("{why}; {UNENCRYPTED}")).error
                 })?;
                 return Ok(Stored { etag: etag(&answer)?, checksum: stored_checksum(&answer.headers) });
