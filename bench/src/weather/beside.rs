@@ -116,14 +116,17 @@ fn mounted(
     let mount = Mount::start(&peer.command(&plan)?, work.path(), "beside", None)?;
     control.pace(LATENCY, RATE)?;
     let watchdog = Watchdog::arm(mount.pid(), LIMIT);
-    let measured = rates(mount.dir(), writes);
+    // A name of its own: the bucket is the same in each round.
+    let name = format!("written{}", work.path().file_name().unwrap_or_default().display());
+    let measured = rates(mount.dir(), writes.then_some(name.as_str()));
     let was_killed = watchdog.disarm();
     control.pace(Duration::ZERO, 0)?;
     anyhow::ensure!(!was_killed, "not done after {} s", LIMIT.as_secs());
     measured.with_context(|| format!("its last words: {}", mount.last_words()))
 }
 
-fn rates(dir: &Path, writes: bool) -> anyhow::Result<(f64, f64)> {
+/// Of a reader, and of a writer of the file of this name, if any.
+fn rates(dir: &Path, written_name: Option<&str>) -> anyhow::Result<(f64, f64)> {
     let (read, written, enough) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -136,10 +139,8 @@ fn rates(dir: &Path, writes: bool) -> anyhow::Result<(f64, f64)> {
             anyhow::Ok(())
         });
         let writer = scope.spawn(|| {
-            if !writes {
-                return Ok(());
-            }
-            let mut file = File::create_new(dir.join("written")).context("create")?;
+            let Some(name) = written_name else { return Ok(()) };
+            let mut file = File::create_new(dir.join(name)).context("create")?;
             let piece = vec![1; PIECE];
             while !enough.load(Relaxed) {
                 file.write_all(&piece).context("write")?;
