@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::null_fs::Transport;
 use crate::peers::Peer;
+use crate::weather;
 use crate::workload::{Scale, Workload};
 
 #[derive(Debug, Parser)]
@@ -24,6 +26,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Measure with the program fio and the jobs of the published benchmark of AWS's mount-s3
     Fio(Box<FioArgs>),
+    /// Show what file systems do while the store is away, breaks off, or is far behind a slow link
+    Weather(Box<WeatherArgs>),
     /// Run every workload once, tiny and with every byte checked; fails if mount-s3 can't do one
     Smoke {
         /// The mount-s3 to test; without this flag, the one beside this program
@@ -128,6 +132,41 @@ pub(crate) struct FioArgs {
     /// Duration of a job
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=120))]
     runtime_s: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WeatherArgs {
+    /// Only this weather; repeatable
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(weather::NAMES))]
+    weather: Vec<String>,
+    /// How long an outage lasts, in seconds; repeatable
+    #[arg(long, value_name = "SECONDS", default_values_t = [5, 15, 45], value_parser = clap::value_parser!(u64).range(1..=120))]
+    outage_s: Vec<u64>,
+    /// Interleaved rounds of the weather `beside`, whose figures are medians; all other weather strikes once
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    #[command(flatten)]
+    pub(crate) peers: PeerArgs,
+    /// Keep the table here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl WeatherArgs {
+    /// What to run.
+    ///
+    /// # Errors
+    /// No round at all.
+    pub(crate) fn order(&self) -> anyhow::Result<weather::Order> {
+        ensure!(self.rounds > 0, "--rounds is at least 1");
+        let is_wanted =
+            |name: &&&str| self.weather.is_empty() || self.weather.iter().any(|wanted| wanted == *name);
+        Ok(weather::Order {
+            names: weather::NAMES.iter().filter(is_wanted).copied().collect(),
+            outages: self.outage_s.iter().copied().map(Duration::from_secs).collect(),
+            rounds: self.rounds,
+        })
+    }
 }
 
 /// The file systems to measure.

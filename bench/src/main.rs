@@ -18,6 +18,7 @@ mod run;
 mod server;
 mod stats;
 mod warm;
+mod weather;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::Parser as _;
 
-use cli::{Cli, Command, FioArgs, RoundArgs, RunArgs};
+use cli::{Cli, Command, FioArgs, RoundArgs, RunArgs, WeatherArgs};
 use peers::Peer;
 use report::Report;
 use workload::{FIO, Scale, WORKLOADS, Workload};
@@ -35,6 +36,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Run(args) => measure(&args),
         Command::Fio(args) => measure_with_fio(&args),
+        Command::Weather(args) => brave(&args),
         Command::Smoke { mount } => smoke(mount),
         Command::Compare { before, after } => {
             print!("{}", compare::markdown(&load(&before)?, &load(&after)?));
@@ -105,6 +107,17 @@ fn measure_with_fio(args: &FioArgs) -> anyhow::Result<()> {
     let peers = args.peers.peers()?;
     ensure!(!peers.is_empty(), "nothing to measure: name a mount with --mount, --peer, --s3fs or another");
     run_rounds(workloads, peers, args.scale(), &args.rounds, false)
+}
+
+fn brave(args: &WeatherArgs) -> anyhow::Result<()> {
+    let peers = args.peers.peers()?;
+    ensure!(!peers.is_empty(), "nothing to measure: name a mount with --mount, --aws, --peer or another");
+    let lines = weather::run(&args.order()?, &peers, &|line| eprintln!("{line}"))?;
+    print!("{}", weather::markdown(&lines));
+    if let Some(file) = &args.json {
+        write(file, &serde_json::to_string_pretty(&lines)?)?;
+    }
+    Ok(())
 }
 
 fn run_rounds(

@@ -48,11 +48,7 @@ impl Unprivileged {
             return None;
         }
         let bench = Path::new(env!("CARGO_BIN_EXE_bench"));
-        let beside = bench.with_file_name("mount-s3");
-        let mount = std::env::var_os("MOUNT_S3_BIN").map_or(beside, PathBuf::from);
-        if !need(&format!("mount-s3 at {} (cargo build -p mountpoint)", mount.display()), mount.exists()) {
-            return None;
-        }
+        let mount = mount_s3()?;
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         for (program, name) in [(bench, "bench"), (&mount, "mount-s3")] {
@@ -204,6 +200,38 @@ fn the_floors_are_measured_and_every_byte_is_right() {
         assert_eq!(row["samples"].as_array().unwrap().len(), 1, "{row:#}");
         assert!(row["samples"][0]["seconds"].as_f64().unwrap() > 0.0, "{row:#}");
     }
+}
+
+/// mount-s3 beside this test, or where the environment says.
+fn mount_s3() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_BIN_EXE_bench")).with_file_name("mount-s3");
+    let mount = std::env::var_os("MOUNT_S3_BIN").map_or(beside, PathBuf::from);
+    let there = need(&format!("mount-s3 at {} (cargo build -p mountpoint)", mount.display()), mount.exists());
+    there.then_some(mount)
+}
+
+#[test]
+fn foul_weather_is_a_table_with_a_line_for_each_file_system() {
+    if !has_fuse() {
+        return;
+    }
+    let Some(mount) = mount_s3() else { return };
+    let broken = "broken=sh -c 'echo out of order {bucket} {dir} {endpoint} >&2; exit 3'";
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["weather", "--weather", "refused", "--weather", "resets", "--outage-s", "2", "--peer", broken])
+        .arg("--mount")
+        .arg(mount)
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    let has = |words: &[&str]| stdout.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(has(&["| refused, 2 s | mount-s3 | 0 of 37 | 0 |", " s | 0 |"]), "{stdout}{stderr}");
+    assert!(has(&["| refused, 2 s | broken | failed: ", "out of order"]), "{stdout}{stderr}");
+    assert!(
+        has(&["reset after 1 MiB | mount-s3 | 0 of 1 | 0 |", "bytes passed for each"]),
+        "{stdout}{stderr}"
+    );
 }
 
 #[test]

@@ -29,6 +29,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Server {
     runtime: Option<Runtime>,
     address: SocketAddr,
+    store: Arc<Store>,
     log: RequestLog,
     faults: FaultPlan,
 }
@@ -52,7 +53,8 @@ impl Server {
         }
         let log = RequestLog::default();
         let policy = Policy::new(config.policy_prefix.clone());
-        let mut builder = S3ServiceBuilder::new(Folder::new(store, config.strict, policy.clone()));
+        let mut builder =
+            S3ServiceBuilder::new(Folder::new(Arc::clone(&store), config.strict, policy.clone()));
         builder.set_auth(OneKey::new(&config.access_key, &config.secret_key));
         builder.set_access(Gate::new(config.faults.clone(), log.clone(), policy));
         if let Some(domain) = &config.domain {
@@ -74,7 +76,7 @@ impl Server {
             .with_context(|| format!("can't listen on {}", config.listen))?;
         let address = listener.local_addr().context("can't tell the address")?;
         runtime.spawn(wire::accept(listener, service, log.clone()));
-        Ok(Self { runtime: Some(runtime), address, log, faults: config.faults })
+        Ok(Self { runtime: Some(runtime), address, store, log, faults: config.faults })
     }
 
     /// Where it listens.
@@ -95,6 +97,11 @@ impl Server {
     /// What is to go wrong; changeable at any time.
     pub fn faults(&self) -> &FaultPlan {
         &self.faults
+    }
+
+    /// Multipart uploads to this bucket that were started and neither completed nor aborted.
+    pub fn pending_uploads(&self, bucket: &str) -> usize {
+        self.store.uploads_of(bucket).len()
     }
 
     /// Ends all connections and returns the folder; what was answered for is there.

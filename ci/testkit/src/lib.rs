@@ -8,6 +8,7 @@ pub mod dead_port;
 pub mod isolated;
 pub mod need;
 pub mod proxy;
+pub mod scenario;
 pub mod until;
 pub mod versitygw;
 

@@ -13,7 +13,8 @@ use crate::{inode, prefetch, s3, upload};
 pub struct Error {
     errno: Errno,
     message: String,
-    told: bool,
+    /// The room that failed has written its line in the log.
+    logged: bool,
 }
 
 /// The answer of this room.
@@ -22,12 +23,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// With a sentence that says what was tried on what, and what to look at next.
     pub fn new(errno: Errno, message: impl Into<String>) -> Self {
-        Self { errno, message: message.into(), told: false }
+        Self { errno, message: message.into(), logged: false }
     }
 
     /// The same, which the log has already.
-    pub(super) fn told(self) -> Self {
-        Self { told: true, ..self }
+    pub(super) fn already_logged(self) -> Self {
+        Self { logged: true, ..self }
     }
 
     /// What the application sees.
@@ -45,9 +46,14 @@ impl Error {
         }
     }
 
-    /// Whether this is an everyday answer (a name that is not there) or in the log already: not worth a line there.
-    pub fn is_everyday(&self) -> bool {
-        self.told || matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)
+    /// Whether this needs a line in the log: it is no everyday answer (a name that is not there), and has none yet.
+    pub fn is_news(&self) -> bool {
+        !self.logged && !matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)
+    }
+
+    /// What comes from a request to the store, which logs its failures itself.
+    fn of_store(errno: Errno, error: &s3::Error, message: String) -> Self {
+        Self { errno, message, logged: error.is_logged() }
     }
 }
 
@@ -85,7 +91,7 @@ fn errno_of_store(error: &s3::Error) -> Errno {
 
 impl From<&s3::Error> for Error {
     fn from(error: &s3::Error) -> Self {
-        Self::new(errno_of_store(error), error.to_string())
+        Self::of_store(errno_of_store(error), error, error.to_string())
     }
 }
 
@@ -96,7 +102,7 @@ impl From<prefetch::Error> for Error {
             S3::NotFound => Errno::STALE,
             _ => errno_of_store(&error),
         };
-        Self::new(errno, error.to_string())
+        Self::of_store(errno, &error, error.to_string())
     }
 }
 
@@ -120,7 +126,10 @@ impl From<inode::Error> for Error {
                 errno => errno,
             },
         };
-        Self::new(errno, error.to_string())
+        match error.kind() {
+            Inode::Remote(remote) => Self::of_store(errno, remote, error.to_string()),
+            _ => Self::new(errno, error.to_string()),
+        }
     }
 }
 
@@ -145,7 +154,10 @@ impl From<upload::Error> for Error {
                 errno => errno,
             },
         };
-        Self::new(errno, error.to_string())
+        match &error {
+            Upload::Remote(remote) => Self::of_store(errno, remote, error.to_string()),
+            _ => Self::new(errno, error.to_string()),
+        }
     }
 }
 

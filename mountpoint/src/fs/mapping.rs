@@ -41,12 +41,12 @@ impl FileSystem {
             is_news |= !open.mapping.refused.swap(true, Relaxed);
         }
         let error = self.refused_change(ino);
-        Err(if is_news { error } else { error.told() })
+        Err(if is_news { error } else { error.already_logged() })
     }
 
     /// Whether fsync and close of this handle must fail.
     pub(super) fn check_mapping(&self, open: &FileHandle) -> Result<()> {
-        if open.mapping.refused.load(Relaxed) { Err(self.refused_change(open.ino).told()) } else { Ok(()) }
+        if open.mapping.refused.load(Relaxed) { Err(self.refused_change(open.ino).already_logged()) } else { Ok(()) }
     }
 
     fn refused_change(&self, ino: InodeNo) -> Error {

@@ -64,13 +64,14 @@ pub(super) fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// The errno of a refused operation. What is not an everyday answer is logged, here and nowhere else.
+/// The errno of a refused operation. What is news is logged here: no everyday answer, and no failed request to the store, which has its
+/// line already (`s3/client.rs`).
 pub(super) fn refusal(operation: &str, error: &Error, metrics: &Metrics) -> i32 {
     metrics.fuse_errors.inc();
-    if error.is_everyday() {
-        tracing::debug!("{operation}: {error}");
-    } else {
+    if error.is_news() {
         tracing::warn!("{operation} failed: {error}");
+    } else {
+        tracing::debug!("{operation}: {error}");
     }
     error.errno().raw_os_error()
 }

@@ -75,7 +75,7 @@ pub(super) async fn run(object: Arc<Object>, fetch: Fetch) {
     ending.done = true;
     object.ended(no, error.as_ref());
     if let Some(error) = error {
-        tracing::warn!("reading failed: {error}");
+        tracing::debug!("reading failed: {error}");
     }
 }
 

@@ -122,6 +122,11 @@ impl S3Client {
         Ok(Self { wire })
     }
 
+    /// The one place that logs a failed request of a mount: no caller does.
+    async fn logged<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        call.await.map_err(|error| error.log(&self.wire.metrics))
+    }
+
     /// One page of one key, with less patience than requests have later.
     async fn prove(&self) -> Result<()> {
         let request =
@@ -179,50 +184,50 @@ fn common_headers(config: &Config, endpoint: &Endpoint) -> Result<HeaderMap> {
 
 impl ObjectClient for S3Client {
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
-        Box::pin(head::head_object(&self.wire, key))
+        Box::pin(self.logged(head::head_object(&self.wire, key)))
     }
 
     fn list_objects<'a>(&'a self, request: &'a ListObjects) -> BoxFuture<'a, Result<ListPage>> {
-        Box::pin(list::list_objects(&self.wire, request))
+        Box::pin(self.logged(list::list_objects(&self.wire, request)))
     }
 
     fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>> {
-        Box::pin(get::get_object(&self.wire, request, into))
+        Box::pin(self.logged(get::get_object(&self.wire, request, into)))
     }
 
     fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {
         if !request.object.only_if_absent {
-            return Box::pin(put::put_object(&self.wire, request, false));
+            return Box::pin(self.logged(put::put_object(&self.wire, request, false)));
         }
         let store = |only_if_absent| put::put_object(&self.wire, request, only_if_absent);
-        Box::pin(if_absent(&self.wire, "PutObject", &request.object.key, store))
+        Box::pin(self.logged(if_absent(&self.wire, "PutObject", &request.object.key, store)))
     }
 
     fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
-        Box::pin(multipart::create(&self.wire, request))
+        Box::pin(self.logged(multipart::create(&self.wire, request)))
     }
 
     fn upload_part<'a>(&'a self, request: &'a UploadPart) -> BoxFuture<'a, Result<UploadedPart>> {
-        Box::pin(put::upload_part(&self.wire, request))
+        Box::pin(self.logged(put::upload_part(&self.wire, request)))
     }
 
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
         if !request.only_if_absent {
-            return Box::pin(complete::complete(&self.wire, request, false));
+            return Box::pin(self.logged(complete::complete(&self.wire, request, false)));
         }
         let complete = |only_if_absent| complete::complete(&self.wire, request, only_if_absent);
-        Box::pin(if_absent(&self.wire, "CompleteMultipartUpload", &request.upload.key, complete))
+        Box::pin(self.logged(if_absent(&self.wire, "CompleteMultipartUpload", &request.upload.key, complete)))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {
-        Box::pin(multipart::abort(&self.wire, upload))
+        Box::pin(self.logged(multipart::abort(&self.wire, upload)))
     }
 
     fn list_multipart_uploads<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<PendingUpload>>> {
-        Box::pin(multipart::list_uploads(&self.wire, prefix))
+        Box::pin(self.logged(multipart::list_uploads(&self.wire, prefix)))
     }
 
     fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>> {
-        Box::pin(delete::delete_object(&self.wire, key))
+        Box::pin(self.logged(delete::delete_object(&self.wire, key)))
     }
 }

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -11,13 +13,14 @@ use bytes::Bytes;
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1 as hyper1;
+use hyper::ext::on_informational;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::body::Body;
 use super::broken::Broken;
 use super::endpoint::Authority;
-use super::http1::{HEADERS_MAX, Http1};
+use super::http1::{HEADERS_MAX, Http1, INFORMED_MAX, too_informed};
 use super::proxy::{Forward, Proxy};
 use super::stream::{Moved, Stream, Tcp};
 use super::tls::Tls;
@@ -115,8 +118,19 @@ impl Connection {
         self.hand_to_hyper().await?;
         let Line::Hyper { sender, driver } = &mut self.line else { return Err(Broken::Closed) };
         drive(driver, watch, pin!(sender.ready())).await?.map_err(Broken::Http)?;
-        let answer = drive(driver, watch, pin!(sender.send_request(request))).await?;
-        Ok(answer.map_err(Broken::Http)?.map(Answered::Hyper))
+        let mut request = request;
+        let informed = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&informed);
+        on_informational(&mut request, move |_| {
+            count.fetch_add(1, Relaxed);
+        });
+        let mut sending = pin!(sender.send_request(request));
+        // hyper itself would read interim answers for ever.
+        let answer = std::future::poll_fn(|cx| match informed.load(Relaxed) {
+            0..=INFORMED_MAX => sending.as_mut().poll(cx).map_err(Broken::Http),
+            _ => Poll::Ready(Err(too_informed())),
+        });
+        Ok(drive(driver, watch, pin!(answer)).await??.map(Answered::Hyper))
     }
 
     /// The next bytes of a body, or `None` at its end. They may share a read buffer: drop them before asking again.

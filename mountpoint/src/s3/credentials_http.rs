@@ -17,7 +17,8 @@ use http_body_util::BodyExt as _;
 use super::body::Body;
 use super::broken::Broken;
 use super::endpoint::Authority;
-use super::pool::{Host, Lease, Pool};
+use super::lanes::Lane;
+use super::pool::{Host, Lease, NoConnection, Pool};
 use super::watch::{Expired, Watch};
 use super::{Config, xml};
 use crate::sync::Arc;
@@ -130,7 +131,10 @@ impl Connector {
     }
 
     async fn lease(&self, host: &Arc<Host>, fresh: bool) -> Result<Lease, ConnectorError> {
-        let lease = self.http.pool.lease(host, fresh);
+        let pool = &self.http.pool;
+        // Its turn first, which lasts as long as bytes move for others: the limit is for connecting alone.
+        let place = pool.place(host, Lane::Small).await.map_err(unconnected)?;
+        let lease = pool.connect(host, place, fresh);
         let leased = match self.connect {
             None => lease.await,
             Some(limit) => tokio::select! {
@@ -140,8 +144,12 @@ impl Connector {
                 }
             },
         };
-        leased.map_err(|e| ConnectorError::io(e.into()).never_connected())
+        leased.map_err(unconnected)
     }
+}
+
+fn unconnected(why: NoConnection) -> ConnectorError {
+    ConnectorError::io(why.into()).never_connected()
 }
 
 async fn whole(body: SdkBody) -> Result<Bytes, ConnectorError> {
@@ -156,6 +164,68 @@ fn connector_error(broken: Broken) -> ConnectorError {
         Broken::Expired(Expired::Quiet(_) | Expired::Deadline) => ConnectorError::timeout(broken.into()),
         Broken::Http(_) | Broken::Io(_) | Broken::Malformed(_) | Broken::Closed => {
             ConnectorError::io(broken.into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::sync::Notify;
+
+    use super::super::pool::SIDE_CONNECTIONS;
+    use super::*;
+    use crate::clock::Clock;
+
+    /// All that small requests may use; the other half is kept for bulk.
+    const BUSY: usize = SIDE_CONNECTIONS / 2;
+
+    #[tokio::test]
+    async fn waiting_in_line_does_not_count_as_connecting() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/keys", listener.local_addr().unwrap());
+        let (asked, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (asked_there, go_on_there) = (Arc::clone(&asked), Arc::clone(&go_on));
+        tokio::spawn(async move {
+            let mut busy = Vec::new();
+            for _ in 0..BUSY {
+                let mut stream = listener.accept().await.unwrap().0;
+                let _ = stream.read(&mut [0; 4096]).await.unwrap();
+                busy.push(stream);
+            }
+            asked_there.notify_one();
+            go_on_there.notified().await;
+            for mut stream in busy {
+                tokio::spawn(async move {
+                    // The one in line comes on one of them.
+                    let answer = b"HTTP/1.1 200 X\r\ncontent-length: 2\r\n\r\nok";
+                    while stream.write_all(answer).await.is_ok()
+                        && stream.read(&mut [0; 4096]).await.is_ok_and(|n| n > 0)
+                    {}
+                });
+            }
+        });
+        let (clock, config) = (Clock::manual(), Config::default());
+        let pool = Pool::new(&config, &clock, &Arc::default()).unwrap();
+        let limit = Duration::from_secs(1);
+        let http = Http::new(&config, &pool);
+        let connector = Connector { http, connect: Some(limit), quiet_max: 10 * limit };
+        let get = || {
+            let (connector, request) =
+                (connector.clone(), http::Request::get(&url).body(SdkBody::empty()).unwrap());
+            tokio::spawn(async move { connector.exchange(HttpRequest::try_from(request).unwrap()).await })
+        };
+        let mut answers: Vec<_> = (0..BUSY).map(|_| get()).collect();
+        asked.notified().await;
+        answers.push(get());
+        // On this one thread the last one gets into the line now; then its time to connect is over, twice.
+        tokio::task::yield_now().await;
+        clock.advance(2 * limit);
+        tokio::task::yield_now().await;
+        go_on.notify_one();
+        for answer in answers {
+            answer.await.unwrap().unwrap();
         }
     }
 }

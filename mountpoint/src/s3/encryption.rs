@@ -12,23 +12,32 @@ pub(super) const SSE_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 
 /// Whether an answer says that the object is, or will be, encrypted as asked; the error says what it says instead.
 pub(super) fn proven(config: &Config, headers: &HeaderMap) -> Result<(), String> {
+    not_denied(config, headers)?;
     let Some(wanted) = &config.sse else { return Ok(()) };
-    match text(headers, SSE) {
-        None => return Err(format!("the store says of no encryption, and --sse asks for {wanted}")),
-        Some(theirs) if theirs != wanted => {
-            return Err(format!("the store encrypts with {theirs:?}, and --sse asks for {wanted}"));
-        }
-        Some(_) => {}
+    if text(headers, SSE).is_none() {
+        return Err(format!("the store says of no encryption, and --sse asks for {wanted}"));
     }
-    let Some(key) = &config.sse_kms_key_id else { return Ok(()) };
-    match text(headers, SSE_KEY) {
-        Some(theirs) if is_key(theirs, key) => Ok(()),
-        Some(theirs) => {
-            Err(format!("the store encrypts with the key {theirs:?}, and --sse-kms-key-id names {key}"))
-        }
-        None => Err(format!(
+    match &config.sse_kms_key_id {
+        Some(key) if text(headers, SSE_KEY).is_none() => Err(format!(
             "the store does not say with which key it encrypts, and --sse-kms-key-id names {key}"
         )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether what an answer says of encryption, if it says anything, is what was asked. The answer to a part need not say.
+pub(super) fn not_denied(config: &Config, headers: &HeaderMap) -> Result<(), String> {
+    let Some(wanted) = &config.sse else { return Ok(()) };
+    if let Some(theirs) = text(headers, SSE)
+        && theirs != wanted
+    {
+        return Err(format!("the store encrypts with {theirs:?}, and --sse asks for {wanted}"));
+    }
+    match (&config.sse_kms_key_id, text(headers, SSE_KEY)) {
+        (Some(key), Some(theirs)) if !is_key(theirs, key) => {
+            Err(format!("the store encrypts with the key {theirs:?}, and --sse-kms-key-id names {key}"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -77,7 +86,11 @@ mod tests {
                 ..Config::default()
             };
             let said = proven(&config, &answer);
+            let silent =
+                said.as_ref().is_err_and(|why| why.contains("says of no") || why.contains("does not say"));
             assert_eq!(said.is_ok(), holds, "{wanted:?} {key:?} {answer:?}: {said:?}");
+            // Silence proves nothing, and denies nothing.
+            assert_eq!(not_denied(&config, &answer).is_ok(), holds || silent, "{answer:?}");
         }
     }
 }

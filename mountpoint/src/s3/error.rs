@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt::{self, Write as _};
 
+use crate::metrics::Metrics;
 use crate::object::ObjectKey;
 
 /// What the caller does next. One table turns these into errno: `fs/error.rs`.
@@ -65,6 +66,10 @@ struct Inner {
     source: Option<Box<dyn StdError + Send + Sync>>,
     /// See [`Error::unsettled`].
     unsettled: bool,
+    /// See [`Error::tries`].
+    tries: u32,
+    /// See [`Error::is_logged`].
+    logged: bool,
 }
 
 impl Error {
@@ -80,6 +85,8 @@ impl Error {
             request_id: None,
             source: None,
             unsettled: false,
+            tries: 0,
+            logged: false,
         }))
     }
 
@@ -124,6 +131,67 @@ impl Error {
     pub fn unsettled(mut self) -> Self {
         self.0.unsettled = true;
         self
+    }
+
+    /// It is the last of so many tries.
+    pub(super) fn tries(mut self, tries: u32) -> Self {
+        self.0.tries = tries;
+        self
+    }
+
+    /// Whether the log has a line about it: then the caller writes no second one.
+    pub fn is_logged(&self) -> bool {
+        self.0.logged
+    }
+
+    /// Writes its line: operation, key, what the store said, the request's id, and what to look at next. Answers that a program may ask
+    /// for have none: a key that is missing, taken, or changed.
+    pub(super) fn log(mut self, metrics: &Metrics) -> Self {
+        if !matches!(self.0.kind, ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists) {
+            metrics.s3_errors.inc();
+            tracing::warn!(tries = self.0.tries.max(1), "{self}; {}", self.advice());
+            self.0.logged = true;
+        }
+        self
+    }
+
+    /// What to look at next.
+    fn advice(&self) -> &'static str {
+        if self.0.operation == "AbortMultipartUpload" {
+            return "the parts of the upload stay in the bucket, and are paid for, until it is aborted: \
+                    by hand, or by a lifecycle rule";
+        }
+        match self.0.kind {
+            ErrorKind::Denied => {
+                "look at the key's permissions, the bucket's policy, and this machine's clock"
+            }
+            ErrorKind::NoCredentials => {
+                "look at the source of the credentials: the line before says which failed"
+            }
+            ErrorKind::NoSuchBucket => "look whether the bucket is still there, and at --endpoint-url",
+            ErrorKind::WrongRegion(_) => "look where the bucket is, and set --region",
+            ErrorKind::Throttled => {
+                "look at the store's limits of requests, and at what else uses the bucket"
+            }
+            ErrorKind::Timeout | ErrorKind::Network => {
+                "look at the network between here and the endpoint; --operation-timeout says how long a request waits"
+            }
+            ErrorKind::ServerError => "look at the store itself, by the request id if there is one",
+            ErrorKind::Corrupt => {
+                "look at what stands between here and the store: it changed bytes on the way"
+            }
+            ErrorKind::BadAnswer => {
+                "look whether a proxy answers in the store's place, and at the store's version"
+            }
+            ErrorKind::NotEncrypted => "look at --sse, and at what stands before the store",
+            ErrorKind::Unsupported => "look which operations and options the store knows",
+            ErrorKind::InvalidRequest | ErrorKind::TooLarge => {
+                "look at the options of this mount, and the store's limits"
+            }
+            ErrorKind::Archived => "restore the object first",
+            ErrorKind::Unknown => "look whether the object is there, and whole",
+            ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists => "look at the object",
+        }
     }
 
     /// Whether an object may be there all the same: a request that makes one was sent, and no answer settles what became of it.

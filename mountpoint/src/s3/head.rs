@@ -1,11 +1,11 @@
-//! HeadObject: the metadata of one object.
+//! HeadObject: the metadata of one object. If the store refuses to say whether a key is there, a listing of this key says so.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::Result;
 use super::answer::object_meta;
 use super::tries::Tries;
 use super::wire::{Collected, Draft, Failure, Wire};
+use super::{Error, ErrorKind, ListObjects, Result, list};
 use crate::object::{ObjectKey, ObjectMeta};
 
 const OPERATION: &str = "HeadObject";
@@ -18,15 +18,44 @@ pub(super) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMe
 /// The same with all headers of the answer; `checksums` asks for those of the object too.
 pub(super) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Result<(ObjectMeta, HeaderMap)> {
     let mut tries = Tries::new(wire, OPERATION, Some(key), 0);
+    let mut looked = false;
     loop {
-        match once(wire, &tries, key, checksums).await {
+        let failure = match once(wire, &tries, key, checksums).await {
             Ok(found) => {
                 tries.succeeded();
                 return Ok(found);
             }
-            Err(failure) => tries.again(failure).await?,
+            Err(failure) => failure,
+        };
+        if *failure.error.kind() == ErrorKind::Denied && !looked {
+            looked = true;
+            match is_listed(wire, key).await {
+                Some(false) => return Err(absent(key)),
+                // The store knows us, and does not let us read it: other credentials are not looked for.
+                Some(true) => return Err(failure.error),
+                None => {}
+            }
         }
+        tries.again(failure).await?;
     }
+}
+
+/// Whether a listing has the key, if we may list it. S3 answers 403 to a HEAD of a missing key if the policy allows listings only
+/// under a condition, such as a prefix: the answer itself does not say whether the key is there.
+async fn is_listed(wire: &Wire, key: &ObjectKey) -> Option<bool> {
+    let request = ListObjects { prefix: key.as_str().to_owned(), max_keys: 1, ..ListObjects::default() };
+    let page = list::list_objects(wire, &request).await.ok()?;
+    match page.objects.first() {
+        // The first of all keys that begin so.
+        Some(first) => Some(first.key == *key),
+        None => page.next_token.is_none().then_some(false),
+    }
+}
+
+fn absent(key: &ObjectKey) -> Error {
+    Error::new(ErrorKind::NotFound, OPERATION)
+        .key(key)
+        .message("the store refused to say (403), and a listing has no such key")
 }
 
 async fn once(

@@ -23,9 +23,14 @@ pub(super) const HEADERS_MAX: usize = 128;
 /// more of every body: what comes with the head is copied.
 const BUFFER: usize = 4 << 10;
 /// Answers with status 1xx that are accepted before the answer itself: S3 sends none, proxies one.
-const INFORMED_MAX: usize = 32;
+pub(super) const INFORMED_MAX: usize = 32;
 /// Bytes of an answer's head that are accepted.
 const HEAD_MAX: usize = 64 << 10;
+
+/// There were more than [`INFORMED_MAX`].
+pub(super) fn too_informed() -> Broken {
+    Broken::Malformed(format!("more than {INFORMED_MAX} answers with status 1xx"))
+}
 
 /// One connection, between two answers or within one.
 #[derive(Debug)]
@@ -112,11 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
             if let Some((length, response)) = parse_head(&self.buffer[self.start..self.end])? {
                 self.start += length;
                 match response.status().as_u16() {
-                    100..=199 if informed == INFORMED_MAX => {
-                        return Err(Broken::Malformed(format!(
-                            "more than {INFORMED_MAX} answers with status 1xx"
-                        )));
-                    }
+                    100..=199 if informed == INFORMED_MAX => return Err(too_informed()),
                     101 => return Err(Broken::Malformed("101: it wants to speak another protocol".into())),
                     100..=199 => {
                         informed += 1; // not the answer yet

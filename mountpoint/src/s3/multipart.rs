@@ -40,9 +40,8 @@ pub(super) async fn create(wire: &Wire, request: &NewObject) -> Result<UploadId>
                 tries.succeeded();
                 let upload = UploadId { key: request.key.clone(), id };
                 let Err(why) = encryption::proven(&wire.config, &answer.headers) else { return Ok(upload) };
-                wire.metrics.s3_errors.inc();
-                // No other code knows the upload's ID. The abort logs its own result.
-                let _ = abort(wire, &upload).await;
+                // No other code knows the upload's ID.
+                let _ = abort(wire, &upload).await.map_err(|error| error.log(&wire.metrics));
                 let why = format!(
                     "{why}; no byte was sent: look whether the store, and what stands before it, knows these headers"
                 );

@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::sync::{Arc, Mutex, Supervisor, Weak};
 
 /// Connections to each host that is not the bucket's: where credentials come from.
-const SIDE_CONNECTIONS: usize = 4;
+pub(super) const SIDE_CONNECTIONS: usize = 4;
 /// Hosts that are remembered; beyond, idle ones are forgotten.
 const HOSTS_MAX: usize = 16;
 /// Addresses tried before opening a connection counts as failed.
@@ -227,16 +227,6 @@ impl Pool {
             pool: Arc::clone(self),
             place: Some(place),
         })
-    }
-
-    /// A place for a small request, and a connection in it.
-    pub(super) async fn lease(
-        self: &Arc<Self>,
-        host: &Arc<Host>,
-        fresh: bool,
-    ) -> std::result::Result<Lease, NoConnection> {
-        let place = self.place(host, Lane::Small).await?;
-        self.connect(host, place, fresh).await
     }
 
     fn take_idle(&self, host: &Host) -> Option<Connection> {

@@ -18,6 +18,10 @@ use crate::object::{ETag, ObjectKey};
 pub(super) const UNENCRYPTED: &str = "the object is in the bucket, in plain text or under another key: remove it, and look whether \
      the store, and what stands before it, knows these headers";
 
+/// Of a part that is not.
+const UNCOMPLETED: &str =
+    "the upload is not completed: look whether the store, and what stands before it, knows these headers";
+
 type Headers = Vec<(HeaderName, HeaderValue)>;
 
 /// See [`super::ObjectClient::put_object`]. `only_if_absent`: by the store's own condition.
@@ -37,7 +41,6 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent:
             Ok(answer) => {
                 tries.succeeded();
                 encryption::proven(&wire.config, &answer.headers).map_err(|why| {
-                    wire.metrics.s3_errors.inc();
                     answer.wrong(ErrorKind::NotEncrypted, format!("{why}; {UNENCRYPTED}")).error
                 })?;
                 return Ok(Stored { etag: etag(&answer)?, checksum: stored_checksum(&answer.headers) });
@@ -72,6 +75,9 @@ pub(super) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<Upl
         match sent.and_then(|answer| same_checksum(answer, request.checksum)) {
             Ok(answer) => {
                 tries.succeeded();
+                encryption::not_denied(&wire.config, &answer.headers).map_err(|why| {
+                    answer.wrong(ErrorKind::NotEncrypted, format!("{why}; {UNCOMPLETED}")).error
+                })?;
                 return Ok(UploadedPart {
                     part_number: request.part_number,
                     etag: etag(&answer)?,

@@ -225,15 +225,7 @@ impl<'a> Tries<'a> {
     }
 
     fn give_up(&self, error: Error) -> Error {
-        let error = if self.ambiguous { error.unsettled() } else { error };
-        match error.kind() {
-            // Answers, not failures: a lookup asks for what may not be there.
-            ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists => {}
-            _ => {
-                self.wire.metrics.s3_errors.inc();
-                tracing::warn!(attempts = self.attempt, "{error}");
-            }
-        }
-        error
+        let error = error.tries(self.attempt);
+        if self.ambiguous { error.unsettled() } else { error }
     }
 }

@@ -151,7 +151,6 @@ pub(super) async fn prove_encrypted(wire: &Wire, operation: &'static str, key: &
         },
         Err(e) => format!("the store did not say whether it encrypts, and a look at the object failed: {e}"),
     };
-    wire.metrics.s3_errors.inc();
     Err(unencrypted(operation, key, &why))
 }
 

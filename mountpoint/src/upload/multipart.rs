@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tokio::sync::{Notify, OnceCell, watch};
-use tracing::{debug, error, warn};
+use tracing::{debug, error};
 
 use super::memory::Counted;
 use super::part::{Sealed, SealedBody};
@@ -169,10 +169,7 @@ impl Multipart {
                 this.shared.metrics.uploads_aborted.inc();
                 match this.shared.client.abort_multipart_upload(upload).await {
                     Ok(()) => debug!(key = %upload.key, upload = upload.id, "upload aborted"),
-                    Err(error) => warn!(
-                        key = %upload.key, upload = upload.id, %error,
-                        "upload not aborted: its parts stay in the bucket until it is (AbortMultipartUpload, or a lifecycle rule)"
-                    ),
+                    Err(error) => debug!(key = %upload.key, upload = upload.id, %error, "upload not aborted"),
                 }
             }
             this.parts.lock().settled = true;

@@ -118,6 +118,36 @@ fn errors_that_stay_have_their_errno() {
     ends_in(Fault::on("GetObject", Effect::Truncate { after_bytes: 0 }), &[Errno::IO]);
 }
 
+/// Warnings and errors of the log, without what came before.
+fn complaints(mount: &TestMount) -> Vec<String> {
+    let log = mount.log();
+    log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_request_that_fails_has_one_line_with_its_id_and_what_to_look_at() {
+    let store = Store::new();
+    store.plant("file", &Pattern(1).bytes(0, 1000));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    store.faults().add(Fault::on("GetObject", error(403, "AccessDenied")));
+    let read = fs::read(mount.path("file")).unwrap_err();
+    assert_eq!(read.raw_os_error(), Some(Errno::ACCESS.raw_os_error()), "{read}");
+    // The kernel asks once more for a page that its read-ahead did not get.
+    let (lines, asked) = (complaints(&mount), store.requests().count("GetObject"));
+    assert_eq!(lines.len() as u64, asked, "{lines:#?}");
+    for (line, word) in lines.iter().flat_map(|line| {
+        ["GetObject \"file\": 403 AccessDenied", "look at the key's permissions"].map(|word| (line, word))
+    }) {
+        assert!(line.contains(word), "{word:?} in {line}");
+    }
+    // The close of a file fails by its PUT.
+    store.faults().add(Fault::on("PutObject", error(403, "AccessDenied")));
+    let written = fs::write(mount.path("new"), b"1").and_then(|()| fs::metadata(mount.path("new")));
+    assert!(written.is_err());
+    let news = &complaints(&mount)[lines.len()..];
+    assert!(news.len() == 1 && news[0].contains("PutObject \"new\": 403 AccessDenied"), "{news:#?}");
+}
+
 #[test]
 fn a_failing_store_is_eio_and_never_a_missing_file() {
     let store = Store::new();

@@ -26,7 +26,14 @@ fn a_mount_of_the_allowed_prefix_reads_lists_and_replaces() {
     assert_eq!(fs::read(mount.path("dir/deep")).unwrap(), b"deep");
     fs::write(mount.path("file"), b"replaced").unwrap();
     assert_eq!(store.get("team/file").unwrap(), b"replaced");
-    // S3 does not say whether a key below the prefix exists: 403 is neither "not there" nor "there".
+    // A HEAD of a missing key is answered 403 too; a listing of this key says that it is not there.
     let missing = fs::metadata(mount.path("missing")).unwrap_err();
-    assert_eq!(missing.raw_os_error(), Some(Errno::ACCESS.raw_os_error()), "{missing}");
+    assert_eq!(missing.raw_os_error(), Some(Errno::NOENT.raw_os_error()), "{missing}");
+    fs::write(mount.path("new"), b"new").unwrap();
+    fs::create_dir(mount.path("folder")).unwrap();
+    fs::write(mount.path("folder/new"), Pattern(2).bytes(0, 20 << 20)).unwrap();
+    assert_eq!(store.get("team/new").unwrap(), b"new");
+    assert!(Pattern(2).is(0, &store.get("team/folder/new").unwrap()));
+    let log = mount.log();
+    assert!(!log.contains("403"), "nothing failed: {log}");
 }

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::ObjectKey;
-use mountpoint::s3::{CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, S3Client, UploadPart};
+use mountpoint::s3::{
+    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, UploadPart,
+};
 
 use super::server::{EMPTY_LISTING, Request, Scripted, Step, Then};
 use super::{bench, config, http_date};
@@ -132,13 +134,48 @@ async fn a_store_whose_clock_shows_the_last_second_of_9999_is_asked_on_without_a
 #[tokio::test]
 async fn answers_that_are_no_answer_yet_end_some_time() {
     let informed = |times: usize| b"HTTP/1.1 103 Hints\r\n\r\n".repeat(times);
-    let few = Step::raw([informed(3), b"HTTP/1.1 204 X\r\n\r\n".to_vec()].concat());
-    let bench = bench(vec![few, Step::raw(informed(100_000)).then(Then::Stall)]).await;
+    let few = |last: &[u8]| Step::raw([informed(3), last.to_vec()].concat());
+    let endless = || Step::raw(informed(100_000)).then(Then::Stall);
+    let stored = b"HTTP/1.1 200 X\r\netag: e\r\ncontent-length: 0\r\n\r\n";
+    let bench = bench(vec![few(b"HTTP/1.1 204 X\r\n\r\n"), endless(), few(stored), endless()]).await;
     let key = ObjectKey::new("k");
     bench.client.delete_object(&key).await.unwrap();
-    let error = bench.client.delete_object(&key).await.unwrap_err();
-    assert_eq!(*error.kind(), ErrorKind::BadAnswer, "{error}");
-    assert!(error.to_string().contains("answers with status 1xx"), "{error}");
+    let of_ours = bench.client.delete_object(&key).await.unwrap_err();
+    let put = PutObject { object: new_object(), body: vec![Bytes::from_static(b"1")], checksum: None };
+    bench.client.put_object(&put).await.unwrap();
+    let of_hypers = bench.client.put_object(&put).await.unwrap_err();
+    for error in [of_ours, of_hypers] {
+        assert_eq!(*error.kind(), ErrorKind::BadAnswer, "{error}");
+        assert!(error.to_string().contains("answers with status 1xx"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_head_is_decided_by_a_listing_of_its_key() {
+    let listing = |key: &str| {
+        let object = format!(
+            "<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>\
+             <ETag>e</ETag><Size>1</Size></Contents>"
+        );
+        let page = format!("<ListBucketResult><IsTruncated>false</IsTruncated>{object}</ListBucketResult>");
+        Step::answer(200, &[], page.as_bytes())
+    };
+    let refused = || Step::answer(403, &[], b"");
+    let script = [
+        [refused(), Step::answer(200, &[], EMPTY_LISTING)],
+        [refused(), listing("key-longer")],
+        [refused(), listing("key")],
+        [refused(), Step::error(403, "AccessDenied")],
+    ];
+    let bench = bench(script.concat()).await;
+    let key = ObjectKey::new("key");
+    for kind in [ErrorKind::NotFound, ErrorKind::NotFound, ErrorKind::Denied, ErrorKind::Denied] {
+        let error = bench.client.head_object(&key).await.unwrap_err();
+        assert_eq!(*error.kind(), kind, "{error}");
+    }
+    let asked = bench.asked();
+    assert_eq!(asked[1].line, "GET /bucket?encoding-type=url&list-type=2&max-keys=1&prefix=key HTTP/1.1");
+    assert_eq!((asked.len(), bench.metrics.s3_errors.get()), (8, 2));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use mountpoint::metrics::Metrics;
 use mountpoint::object::{ETag, ObjectKey};
 use mountpoint::s3::{
     CompleteUpload, Config, Error, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, UploadId,
-    UploadedPart,
+    UploadPart, UploadedPart,
 };
 
 use super::config;
@@ -88,6 +88,30 @@ async fn an_upload_that_the_store_does_not_encrypt_is_given_up_before_a_part_is_
         let last = server.requests().pop().unwrap();
         assert_eq!(last.line, "DELETE /bucket/secret%20plan?uploadId=u HTTP/1.1");
     }
+}
+
+#[tokio::test]
+async fn a_part_counts_unless_the_store_says_that_it_encrypts_otherwise() {
+    let answer = |headers: &[(&str, &str)]| Step::answer(200, headers, b"");
+    let (client, server) = encrypting(vec![
+        answer(&[ETAG]),
+        answer(&[ETAG, SSE]),
+        answer(&[ETAG, SSE, SSE_KEY]),
+        answer(&[ETAG, (SSE.0, "AES256")]),
+        answer(&[ETAG, SSE, OTHER_KEY]),
+    ])
+    .await;
+    let upload = UploadId { key: new_object().key, id: "u".into() };
+    let part = UploadPart { upload, part_number: 1, body: vec![Bytes::from_static(b"1")], checksum: None };
+    for _ in 0..3 {
+        client.upload_part(&part).await.unwrap();
+    }
+    for said in ["AES256", "key/5678"] {
+        let error = client.upload_part(&part).await.unwrap_err();
+        not_encrypted(&error, &[said, "the upload is not completed"]);
+        assert!(!error.may_have_stored(), "{error}");
+    }
+    assert_eq!(server.left(), 0, "each was sent once");
 }
 
 #[tokio::test]

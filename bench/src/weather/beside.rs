@@ -1,0 +1,179 @@
+//! A writer beside a reader on a far store: what the reader keeps of the rate that it has alone. The store is the bench's own server,
+//! which costs almost nothing; its pauses and its rate make the distance.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::table::Line;
+use crate::mount::{Mount, Watchdog};
+use crate::peers::{Peer, Plan};
+use crate::run::ServerProcess;
+use crate::server::control::Control;
+use crate::server::store::Shape;
+use crate::stats::{Spread, short};
+
+/// Of each request.
+const LATENCY: Duration = Duration::from_millis(20);
+/// Of each connection, in bytes a second.
+const RATE: u64 = 90_000_000;
+/// Memory for data, in MiB; AWS's engine takes the least that it knows, 512.
+const MEMORY_MIB: u32 = 128;
+/// Larger than anything that is read here.
+const OBJECT: u64 = 64 << 30;
+/// Reader and writer find their pace first.
+const SETTLES: Duration = Duration::from_secs(3);
+const MEASURED: Duration = Duration::from_secs(8);
+/// The writer's close, which must store its last part, included.
+const LIMIT: Duration = Duration::from_secs(60);
+const PIECE: usize = 1 << 20;
+const BUCKET: &str = "beside";
+
+/// Megabytes a second.
+#[derive(Debug, Clone, Copy)]
+struct Rates {
+    alone: f64,
+    beside: f64,
+    writer: f64,
+}
+
+/// All peers in interleaved rounds; a line for each.
+pub(super) fn run(peers: &[Peer], rounds: usize, done: &mut impl FnMut(Line)) -> anyhow::Result<()> {
+    let work = tempfile::Builder::new().prefix("s3-beside-").tempdir()?;
+    let server = ServerProcess::start(None, work.path())?;
+    let control = Control::new(server.address);
+    control.fill(BUCKET, "", Shape::Counter.word(), 1, OBJECT)?;
+    let mut rates: Vec<anyhow::Result<Vec<Rates>>> = peers.iter().map(|_| Ok(Vec::new())).collect();
+    for _ in 0..rounds {
+        for (peer, rates) in peers.iter().zip(&mut rates) {
+            let Ok(sofar) = rates else { continue };
+            match round(peer, &server, &control, work.path()) {
+                Ok(round) => sofar.push(round),
+                Err(error) => *rates = Err(error),
+            }
+        }
+    }
+    for (peer, rates) in peers.iter().zip(rates) {
+        let mut line = Line::new("a writer beside a reader, 20 ms a request", peer);
+        match rates {
+            Ok(rates) => line.notes.push(told(&rates)),
+            Err(error) => line.failure = Some(format!("{error:#}")),
+        }
+        done(line);
+    }
+    Ok(())
+}
+
+/// The reader's share and the rates that it comes from: medians, with the least and the most of the share.
+fn told(rates: &[Rates]) -> String {
+    let of = |figure: fn(&Rates) -> f64| Spread::of(&rates.iter().map(figure).collect::<Vec<_>>());
+    let median =
+        |figure| of(figure).map_or_else(|| "none".to_owned(), |spread| format!("{:.0}", spread.median));
+    let share = of(|rates| rates.beside / rates.alone).map_or_else(
+        || "nothing".to_owned(),
+        |share| format!("{} ({}-{})", short(share.median), short(share.min), short(share.max)),
+    );
+    format!(
+        "the reader keeps {share} of its lone rate: {} of {} MB/s beside a writer at {}",
+        median(|rates| rates.beside),
+        median(|rates| rates.alone),
+        median(|rates| rates.writer)
+    )
+}
+
+fn round(peer: &Peer, server: &ServerProcess, control: &Control, work: &Path) -> anyhow::Result<Rates> {
+    let (alone, _) = mounted(peer, server, control, work, false)?;
+    let (beside, writer) = mounted(peer, server, control, work, true)?;
+    Ok(Rates { alone, beside, writer })
+}
+
+/// Rates of the reader and of the writer on a mount of its own.
+fn mounted(
+    peer: &Peer,
+    server: &ServerProcess,
+    control: &Control,
+    work: &Path,
+    writes: bool,
+) -> anyhow::Result<(f64, f64)> {
+    let work = tempfile::tempdir_in(work)?;
+    let plan = Plan {
+        bucket: BUCKET,
+        endpoint: &format!("http://{}", server.address),
+        ca_file: &server.ca_file,
+        dir: &work.path().join("mnt"),
+        cache: None,
+        ttl_s: None,
+        memory_mib: Some(MEMORY_MIB),
+        deletes: false,
+        work: work.path(),
+        object_bytes: OBJECT,
+    };
+    control.pace(Duration::ZERO, 0)?;
+    let mount = Mount::start(&peer.command(&plan)?, work.path(), "beside", None)?;
+    control.pace(LATENCY, RATE)?;
+    let watchdog = Watchdog::arm(mount.pid(), LIMIT);
+    // A name of its own: the bucket is the same in each round.
+    let name = format!("written{}", work.path().file_name().unwrap_or_default().display());
+    let measured = rates(mount.dir(), writes.then_some(name.as_str()));
+    let was_killed = watchdog.disarm();
+    control.pace(Duration::ZERO, 0)?;
+    anyhow::ensure!(!was_killed, "not done after {} s", LIMIT.as_secs());
+    measured.with_context(|| format!("its last words: {}", mount.last_words()))
+}
+
+/// Of a reader, and of a writer of the file of this name, if any.
+fn rates(dir: &Path, written_name: Option<&str>) -> anyhow::Result<(f64, f64)> {
+    let (read, written, enough) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut file = File::open(dir.join(Shape::Counter.name(0))).context("open")?;
+            let mut piece = vec![0; PIECE];
+            while !enough.load(Relaxed) {
+                file.read_exact(&mut piece).context("read")?;
+                read.fetch_add(PIECE as u64, Relaxed);
+            }
+            anyhow::Ok(())
+        });
+        let writer = scope.spawn(|| {
+            let Some(name) = written_name else { return Ok(()) };
+            let mut file = File::create_new(dir.join(name)).context("create")?;
+            let piece = vec![1; PIECE];
+            while !enough.load(Relaxed) {
+                file.write_all(&piece).context("write")?;
+                written.fetch_add(PIECE as u64, Relaxed);
+            }
+            file.sync_all().context("fsync")
+        });
+        std::thread::sleep(SETTLES);
+        let (before, started) = ([&read, &written].map(|count| count.load(Relaxed)), Instant::now());
+        std::thread::sleep(MEASURED);
+        let (after, seconds) =
+            ([&read, &written].map(|count| count.load(Relaxed)), started.elapsed().as_secs_f64());
+        enough.store(true, Relaxed);
+        for thread in [reader, writer] {
+            thread.join().map_err(|_| anyhow::anyhow!("a reader or writer panicked"))??;
+        }
+        let rate = |at: usize| (after[at] - before[at]) as f64 / 1e6 / seconds;
+        Ok((rate(0), rate(1)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_is_the_median_of_the_rounds_shares() {
+        let rounds = [(100.0, 50.0), (100.0, 90.0), (200.0, 120.0)];
+        let rates = rounds.map(|(alone, beside)| Rates { alone, beside, writer: 7.0 });
+        let text = told(&rates);
+        assert!(
+            text.starts_with("the reader keeps 0.60 (0.50-0.90) of its lone rate: 90 of 100 MB/s"),
+            "{text}"
+        );
+    }
+}

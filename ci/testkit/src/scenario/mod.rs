@@ -1,0 +1,61 @@
+//! What programs do on a mount while the weather changes: asserted by the engine's tests, measured by the bench beside other file systems.
+//!
+//! Enters: a mount, the proxy before its store, and the folder where the store keeps each object as a plain file. Leaves: an [`Outcome`].
+//! A scenario never fails because of the file system: what went wrong is in its outcome. It panics if the work never begins.
+
+mod link;
+mod outage;
+mod work;
+
+use std::path::Path;
+use std::time::Duration;
+
+pub use link::{Timed, among_readers, among_writers};
+pub use outage::{Outage, broken_answers, one_in_ten, outage};
+
+use crate::proxy::Proxy;
+use work::Trouble;
+
+const MIB: u64 = 1 << 20;
+
+/// Where a scenario takes place.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The directory mounted on.
+    pub mount: &'a Path,
+    /// The bucket as a folder: each object under its key, readable and, before the first look at it, writable.
+    pub folder: &'a Path,
+    /// Between the mount and its store.
+    pub proxy: &'a Proxy,
+    /// Writes the bytes that the content of this number has at an offset.
+    pub fill: fn(content: u64, offset: u64, into: &mut [u8]),
+}
+
+/// What became of the operations: reads of whole files, writes with `fsync`, `stat`, `ls`.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// How many there were.
+    pub operations: usize,
+    /// Those that failed: what was done, on what, and the error.
+    pub errors: Vec<String>,
+    /// Those that succeeded with other bytes than they should have, read or stored.
+    pub wrong: Vec<String>,
+    /// From the moment the weather struck until the last operation ended.
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// No error, and all bytes right.
+    pub fn is_clean(&self) -> bool {
+        self.errors.is_empty() && self.wrong.is_empty()
+    }
+
+    fn add(&mut self, what: &str, result: Result<(), Trouble>) {
+        self.operations += 1;
+        match result {
+            Ok(()) => {}
+            Err(Trouble::Failed(error)) => self.errors.push(format!("{what}: {error}")),
+            Err(Trouble::Wrong(how)) => self.wrong.push(format!("{what}: {how}")),
+        }
+    }
+}
