@@ -1,4 +1,4 @@
-//! The driver's configuration. Enters: the command line and the environment, read once. Leaves: one configuration, or the name of a
+//! The driver's configuration, as a node or as the controller service. Enters: the command line and the environment, read once. Leaves: one configuration, or the name of a
 //! missing setting and where to set it.
 //!
 //! Never here: a default guessed from the machine.
@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use crate::contract::pod;
+use crate::controller::store;
 use crate::error::{Error, Result};
 use crate::mounter::Credentials;
 use crate::node::{self, credentials};
 
-/// The CSI driver of S3 buckets on one node.
+/// The CSI driver of S3 buckets: on one node, or with CSI_CONTROLLER_ONLY=true the service that makes and deletes volumes.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "scality-s3-csi-driver", disable_version_flag = true)]
 pub struct Args {
@@ -37,7 +38,67 @@ pub struct Args {
     pub version: bool,
 }
 
-/// A driver that can run.
+/// What this process is to be.
+#[derive(Clone, Debug)]
+pub enum Start {
+    /// The driver of one node.
+    Node(Box<Config>),
+    /// The controller service, by `CSI_CONTROLLER_ONLY=true`.
+    Controller(ControllerConfig),
+}
+
+impl Start {
+    /// From the command line and this process's environment.
+    ///
+    /// # Errors
+    /// As [`Config::new`].
+    pub fn from_args(args: &Args) -> Result<Self> {
+        Self::new(args, |name| std::env::var(name).ok())
+    }
+
+    /// From the command line and an environment.
+    ///
+    /// # Errors
+    /// As [`Config::new`].
+    pub fn new(args: &Args, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        match environment("CSI_CONTROLLER_ONLY").is_some_and(|it| it.trim() == "true") {
+            true => ControllerConfig::new(args, environment).map(Self::Controller),
+            false => Config::new(args, environment).map(|it| Self::Node(Box::new(it))),
+        }
+    }
+}
+
+/// A controller service that can run.
+#[derive(Clone, Debug)]
+pub struct ControllerConfig {
+    /// Where the provisioner calls, as it was written.
+    pub endpoint: String,
+    /// Where `/healthz` is answered.
+    pub health_address: SocketAddr,
+    /// How the stores are reached.
+    pub stores: store::Config,
+    /// The cluster's id, where it is not the UID of the namespace `kube-system` (`CSI_CLUSTER_ID`).
+    pub cluster_id: Option<String>,
+}
+
+impl ControllerConfig {
+    fn new(args: &Args, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let var = |name: &str| said(&environment, name);
+        Ok(Self {
+            endpoint: args.endpoint.clone(),
+            health_address: args.health_address,
+            stores: store::Config {
+                endpoint_url: endpoint_url(var("AWS_ENDPOINT_URL"))?,
+                allowed_endpoints: allowed_endpoints(var("ALLOWED_ENDPOINTS"))?,
+                region: var("AWS_REGION"),
+                credentials: of_driver(&var)?,
+            },
+            cluster_id: var("CSI_CLUSTER_ID"),
+        })
+    }
+}
+
+/// A driver of a node that can run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where the kubelet calls, as it was written.
@@ -53,28 +114,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// From the command line and this process's environment.
-    ///
-    /// # Errors
-    /// As [`Config::new`].
-    pub fn from_args(args: &Args) -> Result<Self> {
-        Self::new(args, |name| std::env::var(name).ok())
-    }
-
     /// From the command line and an environment. An empty variable is an absent one, as charts write it.
     ///
     /// # Errors
     /// `InvalidArgument` that names the flag or variable and where the chart sets it.
     pub fn new(args: &Args, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let var = |name: &str| {
-            environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
-        };
-        if var("CSI_CONTROLLER_ONLY").is_some_and(|value| value == "true") {
-            return Err(Error::invalid(
-                "CSI_CONTROLLER_ONLY=true: this release makes no volumes (dynamic provisioning), it mounts buckets that are \
-                 there; take the container of the controller service out of the Deployment",
-            ));
-        }
+        let var = |name: &str| said(&environment, name);
         let node_id = args
             .node_id
             .clone()
@@ -95,6 +140,7 @@ impl Config {
             node_id,
             kubelet,
             endpoint_url: endpoint_url(var("AWS_ENDPOINT_URL"))?,
+            allowed_endpoints: allowed_endpoints(var("ALLOWED_ENDPOINTS"))?,
             region: var("AWS_REGION"),
             credentials: of_driver(&var)?,
             kubernetes: None,
@@ -110,26 +156,45 @@ impl Config {
     }
 }
 
+/// A variable that is not empty.
+fn said(environment: &impl Fn(&str) -> Option<String>, name: &str) -> Option<String> {
+    environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
 fn endpoint_url(value: Option<String>) -> Result<String> {
     let url = value.ok_or_else(|| {
         Error::invalid(
             "AWS_ENDPOINT_URL is missing: set s3.endpointUrl in the chart to the URL of your store",
         )
     })?;
+    if is_endpoint(&url) {
+        return Ok(url);
+    }
+    // It may hold a password: not shown.
+    Err(Error::invalid(
+        "AWS_ENDPOINT_URL is not of the form http(s)://host[:port]: set s3.endpointUrl in the chart",
+    ))
+}
+
+/// URLs with commas between them.
+fn allowed_endpoints(value: Option<String>) -> Result<Vec<String>> {
+    let urls: Vec<_> = value.iter().flat_map(|it| it.split(',')).map(|it| it.trim().to_owned()).collect();
+    let urls: Vec<_> = urls.into_iter().filter(|it| !it.is_empty()).collect();
+    if urls.iter().all(|url| is_endpoint(url)) {
+        return Ok(urls);
+    }
+    Err(Error::invalid(
+        "ALLOWED_ENDPOINTS holds something that is not of the form http(s)://host[:port]: look at s3.allowedEndpoints in the chart",
+    ))
+}
+
+fn is_endpoint(url: &str) -> bool {
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-    let good = host.is_some_and(|rest| {
+    host.is_some_and(|rest| {
         rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
             && rest.chars().all(|c| c.is_ascii_graphic())
-            && !rest.contains(['@', '?', '#'])
-    });
-    if good {
-        Ok(url)
-    } else {
-        // It may hold a password: not shown.
-        Err(Error::invalid(
-            "AWS_ENDPOINT_URL is not of the form http(s)://host[:port]: set s3.endpointUrl in the chart",
-        ))
-    }
+            && !rest.contains(['@', '?', '#', ','])
+    })
 }
 
 /// All or nothing: half a pair of keys is a Secret with a misspelt key.
@@ -223,12 +288,39 @@ mod tests {
             (&[URL, node, ("AWS_ACCESS_KEY_ID", "HUSH")], "AWS_SECRET_ACCESS_KEY is missing"),
             (&[URL, node, ("AWS_SECRET_ACCESS_KEY", "HUSH")], "AWS_ACCESS_KEY_ID is missing"),
             (&[URL, node, ("AWS_SESSION_TOKEN", "HUSH")], "s3CredentialSecret.name"),
-            (&[URL, node, ("CSI_CONTROLLER_ONLY", "true")], "CSI_CONTROLLER_ONLY"),
+            (
+                &[URL, node, ("ALLOWED_ENDPOINTS", "https://b.test,http://a:HUSH@c.test")],
+                "s3.allowedEndpoints",
+            ),
         ] {
             let error = config(&[], environment).unwrap_err().to_string();
             assert!(error.contains(words), "{words}: {error}");
             assert!(!error.contains("HUSH"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_controller_service_needs_a_store_and_no_node() {
+        let start = |environment: &[(&str, &str)]| {
+            let args = Args::try_parse_from(["driver", "--endpoint=unix:///csi/csi.sock"]).unwrap();
+            let environment: HashMap<_, _> = environment.iter().copied().collect();
+            Start::new(&args, |name| environment.get(name).map(|&value| value.to_owned()))
+        };
+        let only = ("CSI_CONTROLLER_ONLY", "true");
+        let others = ("ALLOWED_ENDPOINTS", "https://b.test, http://c.test:1,");
+        let keys = [("AWS_ACCESS_KEY_ID", "A"), ("AWS_SECRET_ACCESS_KEY", "HUSH")];
+        let started = start(&[only, URL, others, keys[0], keys[1], ("CSI_CLUSTER_ID", "c")]).unwrap();
+        let Start::Controller(config) = started else { panic!("a node was started") };
+        assert_eq!(config.stores.allowed_endpoints, ["https://b.test", "http://c.test:1"]);
+        assert_eq!((config.cluster_id.as_deref(), config.stores.credentials.is_some()), (Some("c"), true));
+        assert!(!format!("{config:?}").contains("HUSH"));
+        assert!(start(&[only]).unwrap_err().to_string().contains("AWS_ENDPOINT_URL"));
+        assert!(
+            start(&[("CSI_CONTROLLER_ONLY", "false"), URL])
+                .unwrap_err()
+                .to_string()
+                .contains("CSI_NODE_NAME")
+        );
     }
 
     #[test]

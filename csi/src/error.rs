@@ -21,6 +21,14 @@ pub enum ErrorKind {
     InvalidArgument,
     /// What the request names is not here.
     NotFound,
+    /// What the request would make is there already, and is another.
+    AlreadyExists,
+    /// The store does not know these keys.
+    Unauthenticated,
+    /// The store knows these keys, and they may not do it.
+    PermissionDenied,
+    /// A limit of the account is reached.
+    ResourceExhausted,
     /// Something else must change first; the same call may then succeed.
     FailedPrecondition,
     /// Another call for the same volume is under way: come back.
@@ -55,6 +63,10 @@ impl From<Error> for tonic::Status {
         let code = match error.kind {
             ErrorKind::InvalidArgument => tonic::Code::InvalidArgument,
             ErrorKind::NotFound => tonic::Code::NotFound,
+            ErrorKind::AlreadyExists => tonic::Code::AlreadyExists,
+            ErrorKind::Unauthenticated => tonic::Code::Unauthenticated,
+            ErrorKind::PermissionDenied => tonic::Code::PermissionDenied,
+            ErrorKind::ResourceExhausted => tonic::Code::ResourceExhausted,
             ErrorKind::FailedPrecondition => tonic::Code::FailedPrecondition,
             ErrorKind::Aborted => tonic::Code::Aborted,
             ErrorKind::Unavailable => tonic::Code::Unavailable,

@@ -10,22 +10,23 @@ use crate::contract::{DRIVER, VERSION};
 use crate::proto::csi::controller_server::Controller;
 use crate::proto::csi::controller_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::identity_server::Identity;
+use crate::proto::csi::plugin_capability::{self, Service, service};
 use crate::proto::csi::{
     ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse, ControllerServiceCapability,
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
-    ProbeRequest, ProbeResponse,
+    PluginCapability, ProbeRequest, ProbeResponse,
 };
 
-/// The service Identity of a node.
+/// The service Identity.
 #[derive(Clone, Debug)]
 pub struct IdentityService {
-    device: PathBuf,
+    device: Option<PathBuf>,
 }
 
 impl IdentityService {
-    /// Of a node whose FUSE device is `device`.
+    /// Of a node whose FUSE device is `device`; without, of the controller service, which makes volumes.
     #[must_use]
-    pub fn new(device: PathBuf) -> Self {
+    pub fn new(device: Option<PathBuf>) -> Self {
         Self { device }
     }
 }
@@ -55,16 +56,19 @@ impl Identity for IdentityService {
         }))
     }
 
-    /// None: a node makes no volumes.
+    /// A node has none: it makes no volumes.
     async fn get_plugin_capabilities(
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        Ok(Response::new(GetPluginCapabilitiesResponse::default()))
+        let service = Service { r#type: service::Type::ControllerService.into() };
+        let controller = PluginCapability { r#type: Some(plugin_capability::Type::Service(service)) };
+        let capabilities = if self.device.is_none() { vec![controller] } else { Vec::new() };
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
-        let fault = fault_of(&self.device);
+        let fault = self.device.as_deref().and_then(fault_of);
         if let Some(fault) = &fault {
             tracing::debug!(fault, "Probe: not ready");
         }

@@ -2,10 +2,11 @@
 //!
 //! The path of a volume: the kubelet calls `node/`, which asks `mounter/` for a mount. `mounter/` waits until the reconciler has assigned
 //! a Mountpoint Pod, mounts a FUSE device on the host, sends it to the mounter in that pod with one message, and binds the mount at the
-//! kubelet's target. `contract/` contains the agreement between the processes.
+//! kubelet's target. `contract/` contains the agreement between the processes. In another process, `controller/` makes and deletes volumes.
 
 pub mod config;
 pub mod contract;
+pub mod controller;
 pub mod error;
 pub mod events;
 pub mod identity;

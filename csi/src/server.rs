@@ -23,6 +23,7 @@ use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::transport::{Channel, server::Router as Services};
 use tracing::{debug, info};
 
+use crate::controller::ControllerService;
 use crate::error::{Error, Result};
 use crate::identity::{self, IdentityService, NodesController};
 use crate::node::NodeService;
@@ -126,14 +127,26 @@ impl Server {
         device: &Path,
         stop: impl Future<Output = ()> + Send,
     ) -> Result<()> {
-        let identity = IdentityService::new(device.to_owned());
-        let identity = IdentityServer::new(identity).max_decoding_message_size(MESSAGE_MAX);
+        let identity = IdentityService::new(Some(device.to_owned()));
         let controller = ControllerServer::new(NodesController).max_decoding_message_size(MESSAGE_MAX);
         let node = NodeServer::new(node).max_decoding_message_size(MESSAGE_MAX);
-        let services: Services = tonic::transport::Server::builder()
-            .add_service(identity)
-            .add_service(controller)
-            .add_service(node);
+        self.serve_all(with_identity(identity).add_service(controller).add_service(node), stop).await
+    }
+
+    /// Serves the controller service until `stop`, then ends the calls that have begun.
+    ///
+    /// # Errors
+    /// That serving failed.
+    pub async fn serve_controller(
+        self,
+        controller: ControllerService,
+        stop: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
+        let controller = ControllerServer::new(controller).max_decoding_message_size(MESSAGE_MAX);
+        self.serve_all(with_identity(IdentityService::new(None)).add_service(controller), stop).await
+    }
+
+    async fn serve_all(self, services: Services, stop: impl Future<Output = ()> + Send) -> Result<()> {
         info!(endpoint = %self.endpoint, "serving");
         let (asked, grace) = tokio::sync::oneshot::channel::<()>();
         let stop = async move {
@@ -170,6 +183,11 @@ impl Server {
     }
 }
 
+fn with_identity(identity: IdentityService) -> Services {
+    let identity = IdentityServer::new(identity).max_decoding_message_size(MESSAGE_MAX);
+    tonic::transport::Server::builder().add_service(identity)
+}
+
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => fs::remove_file(path)?,
@@ -191,7 +209,7 @@ pub type Fault = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 #[derive(Clone)]
 pub struct Health {
     channel: Channel,
-    device: PathBuf,
+    device: Option<PathBuf>,
     fault: Fault,
 }
 
@@ -201,6 +219,18 @@ impl Health {
     /// # Errors
     /// That the endpoint can't be called.
     pub fn new(endpoint: &Endpoint, device: &Path, fault: Fault) -> Result<Self> {
+        Self::of(endpoint, Some(device.to_owned()), fault)
+    }
+
+    /// Of the controller service at this endpoint, which says of itself what is wrong.
+    ///
+    /// # Errors
+    /// That the endpoint can't be called.
+    pub fn of_controller(endpoint: &Endpoint, fault: Fault) -> Result<Self> {
+        Self::of(endpoint, None, fault)
+    }
+
+    fn of(endpoint: &Endpoint, device: Option<PathBuf>, fault: Fault) -> Result<Self> {
         let uri = match endpoint {
             Endpoint::Unix(_) => endpoint.to_string(),
             Endpoint::Tcp(address) => format!("http://{address}"),
@@ -208,12 +238,12 @@ impl Health {
         let channel = tonic::transport::Endpoint::from_shared(uri)
             .map_err(|error| Error::internal(format!("{endpoint} can't be called: {error}")))?
             .connect_lazy();
-        Ok(Self { channel, device: device.to_owned(), fault })
+        Ok(Self { channel, device, fault })
     }
 
     /// Serves until `stop`: `GET /healthz` is 200 if our own socket answers a probe, for the kubelet's liveness probe: a new start mends
-    /// nothing else. `GET /readyz` is 200 if new mounts can be made: the device opens, the API server is followed, the CRD is there.
-    /// Else 503 and what is wrong.
+    /// nothing else. `GET /readyz` is 200 if new mounts can be made: the device opens, the API server is followed, the CRD is there; of the
+    /// controller service, if volumes can be made. Else 503 and what is wrong.
     ///
     /// # Errors
     /// That serving failed.
@@ -245,7 +275,7 @@ async fn healthz(State(health): State<Health>) -> (StatusCode, String) {
 }
 
 async fn readyz(State(health): State<Health>) -> (StatusCode, String) {
-    let fault = || identity::fault_of(&health.device).or_else(|| (health.fault)());
+    let fault = || health.device.as_deref().and_then(identity::fault_of).or_else(|| (health.fault)());
     said("/readyz", health.socket().await.and_then(|()| fault().map_or(Ok(()), Err)))
 }
 

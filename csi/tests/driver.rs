@@ -5,6 +5,9 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use csi::proto::csi::controller_client::ControllerClient;
+use csi::proto::csi::volume_capability::{AccessMode, AccessType, MountVolume, access_mode};
+use csi::proto::csi::{CreateVolumeRequest, VolumeCapability};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn driver(args: &[&str], environment: &[(&str, &str)]) -> Output {
@@ -35,7 +38,7 @@ fn a_driver_that_can_not_run_says_why_in_one_line_and_shows_no_key() {
     for (args, environment, words) in [
         (&[][..], &[node][..], "AWS_ENDPOINT_URL is missing"),
         (&["--v=5"], &[url], "CSI_NODE_NAME"),
-        (&[], &[url, node, ("CSI_CONTROLLER_ONLY", "true")], "CSI_CONTROLLER_ONLY=true"),
+        (&[], &[("CSI_CONTROLLER_ONLY", "true")], "AWS_ENDPOINT_URL is missing"),
         (&["--endpoint=http://127.0.0.1:1"], &[url, node], "--endpoint"),
         (&[], &[url, node, ("AWS_SESSION_TOKEN", "HUSHHUSH HUSHHUSH")], "AWS_SESSION_TOKEN"),
     ] {
@@ -49,6 +52,61 @@ fn a_driver_that_can_not_run_says_why_in_one_line_and_shows_no_key() {
     }
 }
 
+/// Goal: whatever is logged, the keys of a call are not in it.
+#[tokio::test]
+async fn the_controller_service_logs_calls_without_their_secrets() {
+    const HUSH: &str = "HUSHHUSH";
+    let folder = tempfile::tempdir().unwrap();
+    let (kubeconfig, socket) = (folder.path().join("kubeconfig"), folder.path().join("csi.sock"));
+    std::fs::write(&kubeconfig, kubeconfig_of("http://127.0.0.1:1")).unwrap();
+    let mut driver = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
+        .arg(format!("--endpoint=unix://{}", socket.display()))
+        .args(["--health-address=127.0.0.1:0", "--v=5"])
+        .env_clear()
+        .env("KUBECONFIG", &kubeconfig)
+        .env("RUST_LOG", "trace")
+        .env("CSI_CONTROLLER_ONLY", "true")
+        .env("CSI_CLUSTER_ID", "cluster")
+        .env("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        .stderr(std::fs::File::create(folder.path().join("log")).unwrap())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while !socket.exists() {
+        assert!(Instant::now() < end, "the driver does not serve");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+    let mut controller = ControllerClient::new(endpoint.connect().await.unwrap());
+    let secrets =
+        ["access_key_id", "secret_access_key", "session_token"].map(|key| (key.to_owned(), HUSH.to_owned()));
+    let mode = AccessMode { mode: access_mode::Mode::MultiNodeMultiWriter.into() };
+    let access_type = Some(AccessType::Mount(MountVolume::default()));
+    let call = CreateVolumeRequest {
+        name: "pvc-1".into(),
+        volume_capabilities: vec![VolumeCapability { access_mode: Some(mode), access_type }],
+        secrets: secrets.into(),
+        ..Default::default()
+    };
+    let status = controller.create_volume(call).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+    kill_process(Pid::from_child(&driver), Signal::TERM).unwrap();
+    driver.wait().unwrap();
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(log.contains("CreateVolume") && log.contains("pvc-1"), "{log}");
+    assert!(!log.contains(HUSH) && !format!("{status:?}").contains(HUSH), "{log}");
+}
+
+fn kubeconfig_of(server: &str) -> String {
+    let config = serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{"name": "x", "cluster": {"server": server}}],
+        "users": [{"name": "x", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+    });
+    config.to_string()
+}
+
 /// Goal: SIGTERM ends the driver while it waits for an API server that never answers and for a client that never finishes. The limit here
 /// is a loaded machine's; the driver's own is `csi::server::GRACE`.
 #[test]
@@ -56,14 +114,8 @@ fn sigterm_ends_the_driver_whatever_it_waits_for() {
     let folder = tempfile::tempdir().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = format!("http://{}", silent.local_addr().unwrap());
-    let config = serde_json::json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "x",
-        "clusters": [{"name": "x", "cluster": {"server": server}}],
-        "users": [{"name": "x", "user": {}}],
-        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-    });
     let (kubeconfig, socket) = (folder.path().join("kubeconfig"), folder.path().join("csi.sock"));
-    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    std::fs::write(&kubeconfig, kubeconfig_of(&server)).unwrap();
     let health = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for is_serving in [false, true] {
         let mut driver = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))

@@ -95,6 +95,42 @@ async fn a_volume_is_published_again_and_again_and_unpublished_twice() {
 }
 
 #[tokio::test]
+async fn a_volume_that_the_driver_made_is_its_prefix_in_its_region_and_store() {
+    let driver = Driver::start().await;
+    let mut call = driver.call();
+    for (key, value) in [
+        (volume::BUCKET_NAME, "shared"),
+        (volume::PREFIX, "team-a/pvc-1/"),
+        (volume::REGION, "eu-west-3"),
+        (volume::ENDPOINT_URL, "https://other.example.com/"),
+        (volume::ON_DELETE, "purge"),
+        (volume::DYNAMIC_PROVISIONING, "true"),
+    ] {
+        call.volume_context.insert(key.to_owned(), value.to_owned());
+    }
+    call.volume_id = "p-0123456789-0123456789/shared/team-a/pvc-1".into();
+    driver.publish(call.clone()).await.unwrap();
+    let mount = &driver.mounter.mounts()[0];
+    assert_eq!(mount.bucket, "shared");
+    assert!(mount.args.iter().any(|arg| arg == "--prefix=team-a/pvc-1/"), "{:?}", mount.args);
+    let env = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(
+        mount.env,
+        [env("AWS_ENDPOINT_URL", "https://other.example.com/"), env("AWS_REGION", "eu-west-3")]
+    );
+    assert!(driver.notice().is_none(), "no attribute of it is unknown");
+    mount_of(&mut call).mount_flags.push("prefix x/".into());
+    let status = driver.publish(call.clone()).await.unwrap_err();
+    assert!(status.code() == Code::InvalidArgument && status.message().contains("prefix"), "{status}");
+    mount_of(&mut call).mount_flags.pop();
+    call.volume_context.insert(volume::ENDPOINT_URL.to_owned(), "https://evil.example.com".to_owned());
+    let status = driver.publish(call).await.unwrap_err();
+    assert!(status.code() == Code::InvalidArgument, "{status}");
+    assert!(status.message().contains("s3.allowedEndpoints"), "{status}");
+    assert_eq!(driver.mounter.mounts().len(), 1);
+}
+
+#[tokio::test]
 async fn the_workload_is_the_one_that_the_kubelet_names() {
     let driver = Driver::start().await;
     let mut call = driver.call();

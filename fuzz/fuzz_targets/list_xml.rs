@@ -1,5 +1,5 @@
-//! A listing, or a document about uploads, from a hostile or broken store: no panic, no more entries than were sent, no entry outside the
-//! request, and of a sound document each entry.
+//! A listing, or a document about uploads, versions or tags, from a hostile or broken store: no panic, no more entries than were sent, no
+//! entry outside the request, and of a sound document each entry.
 //!
 //! Documents are built from a grammar, so that most of them get past the first tag; raw bytes are tried too.
 #![no_main]
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use mountpoint::s3::ListObjects;
-use mountpoint::s3::fuzzing::{completed, list_page, upload_id, uploads};
+use mountpoint::s3::fuzzing::{completed, list_page, tags, upload_id, uploads, versions};
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -174,6 +174,7 @@ fuzz_target!(|input: Input| {
 /// How many entries the document has as a listing.
 fn look_at(document: &[u8], request: &ListObjects) -> Option<usize> {
     about_uploads(document);
+    about_buckets(document, &request.prefix);
     let page = list_page(document, request).ok()?;
     let entries = page.objects.len() + page.common_prefixes.len();
     assert!(entries <= document.len(), "more entries than bytes");
@@ -197,5 +198,15 @@ fn about_uploads(document: &[u8]) {
     if let Ok(uploads) = uploads(document) {
         assert!(uploads.len() <= document.len(), "more uploads than bytes");
         assert!(uploads.iter().all(|u| !u.upload.id.is_empty()), "an upload without a name");
+    }
+}
+
+fn about_buckets(document: &[u8], prefix: &str) {
+    if let Ok(page) = versions(document, prefix) {
+        assert!(page.versions.len() <= document.len(), "more versions than bytes");
+        assert!(page.versions.iter().all(|v| v.key.as_str().starts_with(prefix)), "a key outside of the prefix");
+    }
+    if let Ok(tags) = tags(document) {
+        assert!(tags.len() <= document.len(), "more tags than bytes");
     }
 }

@@ -125,8 +125,8 @@ def form(what, rendered):
     check(f"{what}: objects are whole and name each other", "; ".join(wrong))
 
 
-def rights(what, rendered, node, controller, release, pods):
-    """No right is wider than what its holder does."""
+def rights(what, rendered, node, controller, release, pods, secrets):
+    """No right is wider than what its holder does. `secrets`: the namespaces whose Secrets may be got; "" is the whole cluster."""
     attachments = ("s3.csi.scality.com", "mountpoints3podattachments")
     of_node = set(rendered.rules(node))
     of_controller = set(rendered.rules(controller))
@@ -145,14 +145,23 @@ def rights(what, rendered, node, controller, release, pods):
     check(f"{what}: a node reads attachments, and pods only where Mountpoint Pods are", str(expected - of_node) if expected - of_node else "")
     wide = [it for it in of_controller if it[1] == "pods" and it[2] in WRITES and it[4] != pods]
     check(f"{what}: the controller writes pods only where Mountpoint Pods are", str(wide) if wide else "")
-    secret = [it for it in of_node | of_controller if it[1] in ("secrets", "*") or it[2] == "*" or it[0] == "*"]
-    check(f"{what}: nobody reads Secrets, and nothing is allowed by a star", str(secret) if secret else "")
+    secret = [it for it in of_node if it[1] == "secrets"] + [it for it in of_controller if it[1] == "secrets" and it[2] != "get"]
+    star = [it for it in of_node | of_controller if "*" in it[:3]]
+    check(f"{what}: only the provisioner gets Secrets, it lists none, and nothing is allowed by a star", str(secret + star) if secret + star else "")
+    where = {it[4] for it in of_controller if it[1] == "secrets"}
+    check(f"{what}: Secrets are got where they may be named", "" if where == set(secrets) else str(where))
     needs = {(*attachments, verb, (), "") for verb in ("get", "list", "watch", "create", "patch", "delete")}
     needs |= {("", "pods", verb, (), pods) for verb in ("get", "create", "patch", "delete")}
     needs |= {("", r, verb, (), "") for r in ("pods", "persistentvolumes", "persistentvolumeclaims") for verb in ("list", "watch")}
     needs |= {("events.k8s.io", "events", verb, (), "") for verb in ("create", "patch")}
     needs |= {("coordination.k8s.io", "leases", "create", (), release)}
     needs |= {("coordination.k8s.io", "leases", verb, ("scality-csi-controller",), release) for verb in ("get", "patch")}
+    # The provisioner's and the controller service's.
+    needs |= {("", "persistentvolumes", verb, (), "") for verb in ("get", "create", "update", "patch", "delete")}
+    needs |= {("", "persistentvolumeclaims", verb, (), "") for verb in ("get", "update")}
+    needs |= {("storage.k8s.io", r, verb, (), "") for r in ("storageclasses", "csinodes") for verb in ("get", "list", "watch")}
+    needs |= {("", "namespaces", "get", ("kube-system",), "")}
+    needs |= {("coordination.k8s.io", "leases", verb, ("s3-csi-scality-com",), release) for verb in ("get", "update")}
     check(f"{what}: the controller may do its work", str(needs - of_controller) if needs - of_controller else "")
 
 
@@ -160,7 +169,7 @@ def default(what, path, version):
     """The driver as it is installed by who says nothing but the endpoint."""
     rendered = Rendered(path)
     form(what, rendered)
-    rights(what, rendered, "s3-csi-driver-sa", "s3-csi-driver-controller-sa", "kube-system", "mount-s3")
+    rights(what, rendered, "s3-csi-driver-sa", "s3-csi-driver-controller-sa", "kube-system", "mount-s3", [""])
     spec = rendered.one("CSIDriver", "s3.csi.scality.com")["spec"]
     wanted = {
         "attachRequired": False,
@@ -217,16 +226,31 @@ def default(what, path, version):
     controller = rendered.one("Deployment", "s3-csi-controller")
     containers = rendered.containers("Deployment", "s3-csi-controller")
     check(
-        f"{what}: two reconcilers, and no part of dynamic provisioning",
-        "" if controller["spec"]["replicas"] == 2 and list(containers) == ["s3-pod-reconciler"] else f"{controller['spec']['replicas']} of {list(containers)}",
+        f"{what}: two controller pods of controller service, reconciler and provisioner",
+        "" if controller["spec"]["replicas"] == 2 and list(containers) == ["s3-csi-controller", "s3-pod-reconciler", "csi-provisioner"] else f"{controller['spec']['replicas']} of {list(containers)}",
     )
-    reconciler = containers["s3-pod-reconciler"]
-    context = reconciler["securityContext"]
-    check(
-        f"{what}: the reconciler has no privilege",
-        "" if context["runAsNonRoot"] and context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]} else str(context),
-    )
-    images = {c["image"] for c in (driver, reconciler)} | {it["value"] for it in reconciler["env"] if it["name"] == "MOUNTPOINT_IMAGE"}
+    annotations = pod_of(controller)["metadata"]["annotations"]
+    check(f"{what}: kubectl logs shows the reconciler", "" if annotations.get("kubectl.kubernetes.io/default-container") == "s3-pod-reconciler" else str(annotations))
+    contexts = [c["securityContext"] for c in containers.values()]
+    good = all(c["runAsNonRoot"] and c["readOnlyRootFilesystem"] and c["capabilities"] == {"drop": ["ALL"]} for c in contexts)
+    check(f"{what}: nothing in the controller pod has a privilege", "" if good else str(contexts))
+    reconciler, service, provisioner = (containers[it] for it in ("s3-pod-reconciler", "s3-csi-controller", "csi-provisioner"))
+    # The socket may be used by its owner alone.
+    users = {c["securityContext"]["runAsUser"] for c in (service, provisioner)}
+    folders = [{m["mountPath"]: m["name"] for m in c["volumeMounts"]} for c in (service, provisioner)]
+    good = len(users) == 1 and folders == [{"/csi": "socket-dir"}] * 2 and "--csi-address=/csi/csi.sock" in provisioner["args"]
+    check(f"{what}: controller service and provisioner meet at one socket", "" if good else f"{users} {folders} {provisioner['args']}")
+    flags = {"--extra-create-metadata", "--leader-election", "--timeout=60s"}
+    check(f"{what}: the provisioner says what claims are called, and one of two works", "" if flags <= set(provisioner["args"]) else str(provisioner["args"]))
+    told = {it["name"]: it.get("value", it.get("valueFrom")) for it in service["env"]}
+    of_node = {it["name"]: it.get("value", it.get("valueFrom")) for it in driver["env"]}
+    shared = [name for name in of_node if name.startswith("AWS_")]
+    good = told["CSI_CONTROLLER_ONLY"] == "true" and shared and all(told[name] == of_node[name] for name in shared)
+    check(f"{what}: the controller service has the node's store and keys", "" if good else str(told))
+    probes = [service["livenessProbe"]["httpGet"], service["readinessProbe"]["httpGet"]]
+    good = [it["path"] for it in probes] == ["/healthz", "/readyz"] and {p["name"]: p["containerPort"] for p in service["ports"]} == {"csi-healthz": 9808}
+    check(f"{what}: the controller service is probed", "" if good else str(probes))
+    images = {c["image"] for c in (driver, reconciler, service)} | {it["value"] for it in reconciler["env"] if it["name"] == "MOUNTPOINT_IMAGE"}
     check(f"{what}: one image of this release everywhere", "" if images == {f"ghcr.io/scality/mountpoint-s3-csi-driver:{version}"} else str(images))
 
     hooks = {it["metadata"]["name"]: it["metadata"]["annotations"] for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})}
@@ -253,7 +277,7 @@ def every_value(what, path, values, defaults):
     """Each value of `values` shows in what is rendered, and no value of the chart is left out."""
     rendered = Rendered(path)
     form(what, rendered)
-    rights(what, rendered, "set-node-sa", "set-controller-sa", "kube-system", "set-mount-namespace")
+    rights(what, rendered, "set-node-sa", "set-controller-sa", "kube-system", "set-mount-namespace", ["set-secret-namespace"])
     (values,), (defaults,) = read(values), read(defaults)
     text = json.dumps(rendered.objects)
     words = {str(value) for _, value in leaves(rendered.objects)} | {name for it in rendered.objects for path, _ in leaves(it) for name in path.split(".")}
@@ -286,6 +310,8 @@ def switches(what, path):
     kinds = {it["kind"] for it in rendered.objects if "helm.sh/hook" not in it["metadata"].get("annotations", {})}
     made = kinds & {"Namespace", "ServiceAccount", "PodDisruptionBudget"}
     check(f"{what}: nothing is made that is there", str(made) if made else "")
+    arguments = rendered.containers("Deployment", "s3-csi-controller")["csi-provisioner"]["args"]
+    check(f"{what}: one provisioner needs no Lease", "" if "--leader-election" not in arguments else str(arguments))
     tolerations = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]["tolerations"]
     check(f"{what}: every taint is tolerated", "" if tolerations == [{"operator": "Exists"}] else str(tolerations))
 

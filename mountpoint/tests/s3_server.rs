@@ -10,8 +10,8 @@ use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::{ObjectId, ObjectKey};
 use mountpoint::s3::{
-    CompleteUpload, Config, Credentials, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient as _,
-    PutObject, S3Client, UploadPart,
+    CompleteUpload, Config, Created, Credentials, Deleted, ErrorKind, GetObject, ListObjects, NewObject,
+    ObjectClient as _, PutObject, S3Client, Tagging, UploadPart, VersionMarkers,
 };
 use s3server::{Effect, Fault, Server};
 
@@ -274,4 +274,75 @@ async fn a_name_of_white_space_takes_several_parts_as_any_other() {
         store.client.abort_multipart_upload(&given_up).await.unwrap();
         assert_eq!(store.client.list_multipart_uploads(key).await.unwrap(), []);
     }
+}
+
+fn buckets(server: &Outside) -> mountpoint::s3::Store {
+    mountpoint::s3::Store::new(config(server), &Clock::machine(), &Arc::default()).unwrap()
+}
+
+fn keys_of_server() -> Credentials {
+    let shape = s3server::Config::new("unused");
+    Credentials::new(shape.access_key, shape.secret_key, None, None, "test")
+}
+
+#[tokio::test]
+async fn a_bucket_is_made_once_tagged_emptied_and_removed() {
+    let store = store(|_| {}).await;
+    let admin = buckets(&store.server);
+    let bucket = admin.bucket("made", "us-east-1", Some(keys_of_server())).unwrap();
+    assert_eq!(*bucket.head().await.unwrap_err().kind(), ErrorKind::NoSuchBucket);
+    assert_eq!(*bucket.tags().await.unwrap_err().kind(), ErrorKind::NoSuchBucket);
+    assert_eq!(bucket.create(Some("eu-west-1")).await.unwrap(), Created::New);
+    assert_eq!(bucket.create(None).await.unwrap(), Created::Yours { perhaps_by_us: false });
+    bucket.head().await.unwrap();
+    assert_eq!(bucket.tags().await.unwrap(), Tagging::Tags([].into()));
+    let tags = [("a/b".to_owned(), "c d".to_owned()), ("e".to_owned(), String::new())].into();
+    assert!(bucket.set_tags(&tags).await.unwrap());
+    assert_eq!(bucket.tags().await.unwrap(), Tagging::Tags(tags));
+
+    let client = S3Client::connect(
+        Config { bucket: "made".into(), ..config(&store.server) },
+        Clock::machine(),
+        Arc::default(),
+    );
+    let client = client.await.unwrap();
+    for key in ["p/a", "p/b c", "p2"] {
+        client.put_object(&put(key, b"x")).await.unwrap();
+    }
+    assert_eq!(bucket.delete().await.unwrap(), Deleted::NotEmpty);
+    let page = bucket.versions("p/", &VersionMarkers::default()).await.unwrap();
+    assert!(
+        page.versions.iter().map(|v| v.key.as_str()).eq(["p/a", "p/b c"]) && page.next.is_none(),
+        "{page:?}"
+    );
+    for version in page.versions {
+        bucket.delete_object(&version.key, Some(&version.id)).await.unwrap();
+        bucket.delete_object(&version.key, Some(&version.id)).await.unwrap();
+    }
+    bucket.delete_object(&ObjectKey::new("p2"), None).await.unwrap();
+    assert_eq!(bucket.delete().await.unwrap(), Deleted::Gone);
+    assert_eq!(bucket.delete().await.unwrap(), Deleted::Gone);
+}
+
+#[tokio::test]
+async fn what_a_store_says_of_buckets_of_others_and_of_tags_it_has_not_is_an_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shape = s3server::Config::new(folder.path()).bucket("bucket");
+    shape.bucket_tagging = false;
+    let server = Outside::start(shape);
+    let bucket = buckets(&server).bucket("bucket", "us-east-1", Some(keys_of_server())).unwrap();
+    assert_eq!(bucket.tags().await.unwrap(), Tagging::Unsupported);
+    assert!(!bucket.set_tags(&[("a".to_owned(), "b".to_owned())].into()).await.unwrap());
+    let faults = server.0.as_ref().unwrap().faults();
+    faults.add(Fault::on("CreateBucket", Effect::Error { status: 409, code: "BucketAlreadyExists".into() }));
+    assert_eq!(bucket.create(None).await.unwrap(), Created::Others);
+}
+
+/// Goal: a caller can tell a bucket that it made itself, although no answer said so, from one that was there.
+#[tokio::test]
+async fn a_bucket_whose_answer_was_lost_is_perhaps_by_us() {
+    let store = store(|_| {}).await;
+    let bucket = buckets(&store.server).bucket("made", "us-east-1", Some(keys_of_server())).unwrap();
+    store.server.0.as_ref().unwrap().faults().add(Fault::on("CreateBucket", Effect::DropAnswer).nth(1));
+    assert_eq!(bucket.create(None).await.unwrap(), Created::Yours { perhaps_by_us: true });
 }

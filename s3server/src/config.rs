@@ -27,6 +27,8 @@ pub struct Config {
     pub strict: bool,
     /// Allows nothing but the keys below this prefix, and answers 403 to everything else: README, "Policy".
     pub policy_prefix: Option<String>,
+    /// Whether buckets have tags: without, the operations on them are answered with 501, as by stores that have none.
+    pub bucket_tagging: bool,
 }
 
 impl Config {
@@ -42,6 +44,7 @@ impl Config {
             domain: None,
             strict: false,
             policy_prefix: None,
+            bucket_tagging: true,
         }
     }
 
@@ -70,6 +73,7 @@ impl fmt::Debug for Config {
             .field("domain", &self.domain)
             .field("strict", &self.strict)
             .field("policy_prefix", &self.policy_prefix)
+            .field("bucket_tagging", &self.bucket_tagging)
             .finish()
     }
 }

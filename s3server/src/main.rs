@@ -49,6 +49,9 @@ struct Args {
     /// Answer 403 to everything but keys below this prefix
     #[arg(long, value_name = "PREFIX")]
     policy_prefix: Option<String>,
+    /// Answer operations on the tags of buckets with 501, as stores that have none
+    #[arg(long)]
+    no_bucket_tagging: bool,
     /// Write the port here once it listens
     #[arg(long, value_name = "FILE")]
     port_file: Option<PathBuf>,
@@ -78,6 +81,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
     config.domain = args.domain;
     config.strict = args.strict;
     config.policy_prefix = args.policy_prefix;
+    config.bucket_tagging = !args.no_bucket_tagging;
     match secret(args.secret_key_file.as_deref())? {
         Some(secret) => config.secret_key = secret,
         None => anyhow::ensure!(

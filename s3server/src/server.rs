@@ -56,7 +56,7 @@ impl Server {
         let mut builder =
             S3ServiceBuilder::new(Folder::new(Arc::clone(&store), config.strict, policy.clone()));
         builder.set_auth(OneKey::new(&config.access_key, &config.secret_key));
-        builder.set_access(Gate::new(config.faults.clone(), log.clone(), policy));
+        builder.set_access(Gate::new(config.faults.clone(), log.clone(), policy, config.bucket_tagging));
         if let Some(domain) = &config.domain {
             let host = SingleDomain::new(domain)
                 .with_context(|| format!("`{domain}` can't be a domain for buckets"))?;

@@ -1,12 +1,13 @@
-//! The stand-in for a side-car of Kubernetes, for the lab, where the real side-car is not available. It takes the place of the real one
-//! in the chart's DaemonSet (the other stand-in, `ci/kubernetes/registrar`, is in Go). Enters: the flags in upstream's README, the
-//! driver's socket. Leaves: the answers to the kubelet and a probe.
+//! Stand-ins for side-cars of Kubernetes, for the lab, where the real ones are not available. They take the places of the real ones in
+//! the chart (one more stand-in, `ci/kubernetes/registrar`, is in Go). Enters: the flags in upstream's README, the driver's socket, an
+//! API server. Leaves: the answers to a probe; volumes for claims.
 //!
 //! Never here: released code. Not implemented: upstream's metrics, profiles, log formats, Windows.
 
 pub mod driver;
 pub mod flags;
 pub mod liveness;
+pub mod provisioner;
 
 /// A line of the log.
 pub fn log(text: impl std::fmt::Display) {

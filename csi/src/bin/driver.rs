@@ -1,9 +1,10 @@
-//! `scality-s3-csi-driver`: the driver of one node. Enters: the command line, the environment, SIGTERM. Leaves: a served socket, a log
+//! `scality-s3-csi-driver`: the driver of one node, or the controller service. Enters: the command line, the environment, SIGTERM. Leaves: a served socket, a log
 //! on standard error with one line a record.
 //!
 //! Never here: the meaning of a call, the steps of a mount. This file only wires them together.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,8 +12,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use csi::config::{Args, Config};
+use csi::config::{Args, Config, ControllerConfig, Start};
 use csi::contract::{DRIVER, VERSION};
+use csi::controller::ControllerService;
+use csi::controller::cluster::Cluster;
+use csi::controller::volumes::Volumes;
 use csi::events::{Notice, Teller};
 use csi::mounter::Mounter;
 use csi::mounter::pod::{self, PodMounter};
@@ -20,6 +24,7 @@ use csi::node::NodeService;
 use csi::server::{Endpoint, Health, Server};
 use csi::taint;
 use kube::Client;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -50,7 +55,7 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args) -> anyhow::Result<()> {
-    let config = Config::from_args(args)?;
+    let config = Start::from_args(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(run(config));
     // A thread may wait for a mounter for minutes yet; what it would do then is nobody's business any more.
@@ -59,7 +64,7 @@ fn start(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Until SIGTERM or SIGINT, and [`STOP_WITHIN`] at most after that, whatever is waited for.
-async fn run(config: Config) -> anyhow::Result<()> {
+async fn run(config: Start) -> anyhow::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (stop, stopped) = watch::channel(false);
     let too_late = async move {
@@ -70,8 +75,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
         stop.send_replace(true);
         tokio::time::sleep(STOP_WITHIN).await;
     };
+    let serving = async move {
+        match config {
+            Start::Node(config) => serve(*config, stopped).await,
+            Start::Controller(config) => serve_controller(config, stopped).await,
+        }
+    };
     tokio::select! {
-        served = serve(config, stopped) => served,
+        served = serving => served,
         () = too_late => {
             info!("something was still under way {STOP_WITHIN:?} after the signal; ending without it");
             Ok(())
@@ -83,9 +94,7 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     let mountpoint = config.mountpoint_version.as_deref().unwrap_or("not said");
     info!(version = VERSION, mountpoint, node = config.node.node_id, "starting");
     let endpoint: Endpoint = config.endpoint.parse()?;
-    let client = Client::try_default()
-        .await
-        .context("finding the API server: a kubeconfig (KUBECONFIG) or a pod's account")?;
+    let client = api_server().await?;
     tokio::select! {
         version = kubernetes_version(&client) => config.node.kubernetes = version,
         () = on_stop(stopped.clone()) => return Ok(()),
@@ -97,15 +106,40 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     let server = Server::bind(&endpoint).await?;
     let device = Path::new("/dev/fuse");
     let health = Health::new(server.endpoint(), device, Arc::new(move || of_mounter.fault()))?;
-    let listener = tokio::net::TcpListener::bind(config.health_address)
-        .await
-        .with_context(|| format!("listening for /healthz at {}", config.health_address))?;
+    let listener = listen(config.health_address).await?;
     let node = NodeService::new(config.node, mounter).with_notices(notices);
     tokio::try_join!(
         server.serve(node, device, on_stop(stopped.clone())),
         health.serve(listener, on_stop(stopped)),
     )?;
     Ok(())
+}
+
+/// Serves calls that make and delete volumes. Until the API server says which cluster this is, they are told to come again.
+async fn serve_controller(config: ControllerConfig, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
+    info!(version = VERSION, store = config.stores.endpoint_url, "starting the controller service");
+    let endpoint: Endpoint = config.endpoint.parse()?;
+    let volumes = Volumes::follow(&api_server().await?, config.cluster_id.as_deref().map(Cluster::new));
+    let controller = ControllerService::new(config.stores, volumes);
+    let of_controller = controller.clone();
+    let server = Server::bind(&endpoint).await?;
+    let health = Health::of_controller(server.endpoint(), Arc::new(move || of_controller.fault()))?;
+    let listener = listen(config.health_address).await?;
+    tokio::try_join!(
+        server.serve_controller(controller, on_stop(stopped.clone())),
+        health.serve(listener, on_stop(stopped)),
+    )?;
+    Ok(())
+}
+
+async fn api_server() -> anyhow::Result<Client> {
+    Client::try_default()
+        .await
+        .context("finding the API server: a kubeconfig (KUBECONFIG) or a pod's account")
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("listening for /healthz at {address}"))
 }
 
 async fn on_stop(mut stopped: watch::Receiver<bool>) {

@@ -18,7 +18,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// SHA-224 of the parts in hex, 56 digits: it fits a label and a name with a prefix. Each part is preceded by its length, so that
 /// no two lists of parts give the same text.
-fn digest(parts: &[&str]) -> String {
+pub(crate) fn digest(parts: &[&str]) -> String {
     use sha2::Digest as _;
     let mut sha = sha2::Sha224::new();
     for part in parts {

@@ -2,6 +2,16 @@
 
 /// The bucket; required.
 pub const BUCKET_NAME: &str = "bucketName";
+/// Only keys that begin so are the volume; ends in a slash. Volumes that the driver made in a bucket of many have it.
+pub const PREFIX: &str = "prefix";
+/// The region of the bucket, where it is not the driver's.
+pub const REGION: &str = "region";
+/// The store, where it is not the driver's: one of `s3.allowedEndpoints` of the chart.
+pub const ENDPOINT_URL: &str = "endpointUrl";
+/// What becomes of the data of a volume that the driver made, when it is deleted: `keep`, `fail`, `purge`.
+pub const ON_DELETE: &str = "onDelete";
+/// `true` for volumes that the driver made, as release 2.2 writes it; nobody reads it.
+pub const DYNAMIC_PROVISIONING: &str = "dynamicProvisioning";
 /// `driver` (default) or `secret`: whose credentials the mount uses.
 pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
 /// The service account of the Mountpoint Pod.
@@ -22,8 +32,8 @@ pub const CONTEXT_POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 /// The UID of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_UID: &str = "csi.storage.k8s.io/pod.uid";
 
-/// What the side-cars of Kubernetes and release 2.2 add, and nobody reads.
-const OF_OTHERS: [&str; 2] = ["storage.kubernetes.io/csiProvisionerIdentity", "dynamicProvisioning"];
+/// What the side-cars of Kubernetes add, and nobody reads.
+const OF_OTHERS: [&str; 1] = ["storage.kubernetes.io/csiProvisionerIdentity"];
 /// What the kubelet adds begins so.
 const OF_KUBELET: &str = "csi.storage.k8s.io/";
 
@@ -32,6 +42,11 @@ const OF_KUBELET: &str = "csi.storage.k8s.io/";
 pub fn is_known(key: &str) -> bool {
     let ours = [
         BUCKET_NAME,
+        PREFIX,
+        REGION,
+        ENDPOINT_URL,
+        ON_DELETE,
+        DYNAMIC_PROVISIONING,
         AUTHENTICATION_SOURCE,
         POD_SERVICE_ACCOUNT,
         REQUESTS_CPU,

@@ -56,6 +56,8 @@ pub struct Config {
     pub kubelet: PathBuf,
     /// URL of the store.
     pub endpoint_url: String,
+    /// Other stores that a volume may name.
+    pub allowed_endpoints: Vec<String>,
     /// Region of volumes that name none.
     pub region: Option<String>,
     /// Keys of volumes that bring none. `None`: the engine looks for some itself.
@@ -109,14 +111,18 @@ impl NodeService {
             AuthenticationSource::Driver => request.authentication_source,
         };
         let is_mounted = self.table.read()?.at(&request.target.path).is_some();
-        let options = MountOptions::new(&Inputs {
-            volume: &request.volume,
-            bucket: &request.bucket,
-            options: &request.mount_options,
-            fs_group: request.fs_group,
-            read_only: request.volume_read_only,
-            source,
-            kubernetes: self.config.kubernetes.as_deref(),
+        let endpoint = self.check_endpoint(request.endpoint_url.as_deref(), &request.volume);
+        let options = endpoint.and_then(|()| {
+            MountOptions::new(&Inputs {
+                volume: &request.volume,
+                bucket: &request.bucket,
+                prefix: request.prefix.as_deref(),
+                options: &request.mount_options,
+                fs_group: request.fs_group,
+                read_only: request.volume_read_only,
+                source,
+                kubernetes: self.config.kubernetes.as_deref(),
+            })
         });
         // Options are edited while volumes are mounted. Theirs were checked when they were made, and new keys must reach them.
         let (options, unusable) = match options {
@@ -141,7 +147,7 @@ impl NodeService {
             source_read_only: options.read_only,
             bucket: request.bucket,
             args: options.args,
-            env: self.engine_env(options.env),
+            env: self.engine_env(request.endpoint_url, request.region, options.env),
             unusable,
             credentials,
         };
@@ -243,12 +249,32 @@ impl NodeService {
         }
     }
 
-    /// The engine's environment, without keys.
-    fn engine_env(&self, of_options: Vec<(String, String)>) -> Vec<(String, String)> {
-        let mut env = vec![("AWS_ENDPOINT_URL".to_owned(), self.config.endpoint_url.clone())];
-        env.extend(self.config.region.clone().map(|region| ("AWS_REGION".to_owned(), region)));
+    /// The engine's environment, without keys: the volume's store and region, else the driver's.
+    fn engine_env(
+        &self,
+        endpoint_url: Option<String>,
+        region: Option<String>,
+        of_options: Vec<(String, String)>,
+    ) -> Vec<(String, String)> {
+        let endpoint_url = endpoint_url.unwrap_or_else(|| self.config.endpoint_url.clone());
+        let mut env = vec![("AWS_ENDPOINT_URL".to_owned(), endpoint_url)];
+        let region = region.or_else(|| self.config.region.clone());
+        env.extend(region.map(|region| ("AWS_REGION".to_owned(), region)));
         env.extend(of_options);
         env
+    }
+
+    /// A volume's own store must be one that the administrator allows: its keys go there.
+    fn check_endpoint(&self, endpoint_url: Option<&str>, volume: &str) -> Result<()> {
+        let Some(asked) = endpoint_url else { return Ok(()) };
+        let mut allowed = self.config.allowed_endpoints.iter().chain([&self.config.endpoint_url]);
+        if allowed.any(|it| it.trim_end_matches('/') == asked.trim_end_matches('/')) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "endpointUrl {asked:?} of PersistentVolume {volume} is neither s3.endpointUrl of the chart nor in s3.allowedEndpoints: an \
+             administrator may add it there"
+        )))
     }
 }
 

@@ -124,6 +124,8 @@ pub struct Inputs<'a> {
     pub volume: &'a str,
     /// The bucket, for the trial.
     pub bucket: &'a str,
+    /// The prefix of the volume's attributes.
+    pub prefix: Option<&'a str>,
     /// The volume's mount options.
     pub options: &'a [String],
     /// The workload's fsGroup.
@@ -188,6 +190,11 @@ impl MountOptions {
                     made.env.push((variable.to_owned(), value));
                 }
             }
+        }
+        if inputs.prefix.is_some() && flags.has("prefix") {
+            return Err(refuse(
+                "mount option 'prefix' stands beside the attribute prefix of the volume".to_owned(),
+            ));
         }
         flags.complete(inputs);
         made.read_only = flags.has("read-only");
@@ -286,6 +293,9 @@ impl Flags {
     fn complete(&mut self, inputs: &Inputs<'_>) {
         if inputs.read_only {
             self.add("read-only", None);
+        }
+        if let Some(prefix) = inputs.prefix {
+            self.add("prefix", Some(prefix));
         }
         // A volume that names a group has already set the access.
         if let Some(group) = inputs.fs_group

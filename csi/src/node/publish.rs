@@ -32,6 +32,12 @@ pub struct PublishRequest {
     pub target: Target,
     /// The bucket.
     pub bucket: String,
+    /// The volume is this prefix alone; it ends in a slash.
+    pub prefix: Option<String>,
+    /// The bucket's region, where it is not the driver's.
+    pub region: Option<String>,
+    /// The store, where it is not the driver's. Not checked yet.
+    pub endpoint_url: Option<String>,
     /// The volume's mount options, as its author wrote them.
     pub mount_options: Vec<String>,
     /// The workload's fsGroup.
@@ -59,6 +65,7 @@ impl fmt::Debug for PublishRequest {
             .field("workload_uid", &self.workload_uid)
             .field("target", &self.target.path)
             .field("bucket", &self.bucket)
+            .field("prefix", &self.prefix)
             .finish_non_exhaustive()
     }
 }
@@ -117,6 +124,8 @@ impl PublishRequest {
         let authentication_source = AuthenticationSource::parse(attribute(volume::AUTHENTICATION_SOURCE))?;
         let workload_uid = target.workload_uid(attribute(volume::CONTEXT_POD_UID));
         let named = |key| attribute(key).filter(|it| !it.is_empty()).map(str::to_owned);
+        let prefix = prefix(named(volume::PREFIX), &volume)?;
+        let (region, endpoint_url) = (named(volume::REGION), named(volume::ENDPOINT_URL));
         let workload = named(volume::CONTEXT_POD_NAMESPACE).zip(named(volume::CONTEXT_POD_NAME));
         let workload = workload.map(|(namespace, name)| {
             let uid = workload_uid.clone();
@@ -141,6 +150,9 @@ impl PublishRequest {
             volume,
             target,
             bucket,
+            prefix,
+            region,
+            endpoint_url,
             mount_options: mount.mount_flags,
             fs_group,
             read_only,
@@ -150,6 +162,19 @@ impl PublishRequest {
             unknown_attributes,
             secrets,
         })
+    }
+}
+
+/// It ends in a slash: a volume must not see the keys of its neighbour `prefix-2`.
+fn prefix(attribute: Option<String>, volume: &str) -> Result<Option<String>> {
+    match attribute {
+        Some(prefix) if !prefix.ends_with('/') || prefix.chars().any(char::is_control) => {
+            Err(Error::invalid(format!(
+                "{} {prefix:?} must end in '/': set it in spec.csi.volumeAttributes of PersistentVolume {volume}",
+                volume::PREFIX
+            )))
+        }
+        prefix => Ok(prefix),
     }
 }
 
@@ -256,9 +281,9 @@ mod tests {
             given.volume_context.insert(key.into(), String::new());
         }
         assert_eq!(parse(given.clone()).unwrap().unknown_attributes, Vec::<String>::new());
-        given.volume_context.insert("region".into(), "eu".into());
+        given.volume_context.insert("colour".into(), "red".into());
         given.volume_context.insert("bucketname".into(), "b".into());
-        assert_eq!(parse(given).unwrap().unknown_attributes, ["bucketname", "region"]);
+        assert_eq!(parse(given).unwrap().unknown_attributes, ["bucketname", "colour"]);
     }
 
     #[test]
@@ -283,7 +308,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         type Spoil = fn(&mut NodePublishVolumeRequest);
-        let cases: [(&str, Spoil); 15] = [
+        let cases: [(&str, Spoil); 16] = [
             ("volume_id", |c| c.volume_id.clear()),
             ("target_path", |c| c.target_path.clear()),
             ("kubeletPath", |c| c.target_path = "/etc/cron.d".into()),
@@ -306,6 +331,9 @@ mod tests {
             }),
             ("prefix", |c| {
                 c.volume_context.insert(volume::BUCKET_NAME.into(), "bucket/folder".into());
+            }),
+            ("prefix \"team\" must end in '/'", |c| {
+                c.volume_context.insert(volume::PREFIX.into(), "team".into());
             }),
             ("authenticationSource", |c| {
                 c.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), "magic".into());

@@ -123,6 +123,7 @@ impl Driver {
             node_id: "worker-1".into(),
             kubelet: directory.path().join("kubelet"),
             endpoint_url: "http://s3.example.com:8000".into(),
+            allowed_endpoints: vec!["https://other.example.com".into()],
             region: Some("us-east-1".into()),
             credentials: Some(Credentials {
                 access_key_id: "DRIVERKEY".into(),

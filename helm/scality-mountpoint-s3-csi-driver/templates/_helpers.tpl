@@ -72,6 +72,26 @@ imagePullSecrets:
 {{- coalesce .Values.node.s3Region (.Values.s3).region "us-east-1" -}}
 {{- end }}
 
+{{/* The store and the driver's own keys, as variables of a container. */}}
+{{- define "mount-s3.store" -}}
+- name: AWS_ENDPOINT_URL
+  value: {{ include "mount-s3.endpointUrl" . | quote }}
+- name: AWS_REGION
+  value: {{ include "mount-s3.region" . | quote }}
+{{- with (.Values.s3).allowedEndpoints }}
+- name: ALLOWED_ENDPOINTS
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- with .Values.s3CredentialSecret }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom: { secretKeyRef: { name: {{ .name }}, key: {{ .accessKeyId }}, optional: true } }
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom: { secretKeyRef: { name: {{ .name }}, key: {{ .secretAccessKey }}, optional: true } }
+- name: AWS_SESSION_TOKEN
+  valueFrom: { secretKeyRef: { name: {{ .name }}, key: {{ .sessionToken }}, optional: true } }
+{{- end }}
+{{- end }}
+
 {{/* A value that older value sets do not have counts as true. */}}
 {{- define "mount-s3.createNamespace" -}}
 {{- if ne (toString .Values.mountpointPod.createNamespace) "false" }}true{{ end -}}

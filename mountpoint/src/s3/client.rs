@@ -97,29 +97,7 @@ impl S3Client {
 
     /// Without a request.
     fn new(config: Config, region: &str, pool: &Arc<Pool>) -> Result<Self> {
-        let endpoint = Endpoint::new(&config, region)?;
-        let (clock, metrics) = (&pool.clock, &pool.metrics);
-        let http = SharedHttpClient::new(Http::new(&config, pool));
-        let credentials = config.sign_requests.then(|| Source::new(http, region, &config, clock));
-        let common = common_headers(&config, &endpoint)?;
-        let host = pool.bucket_host(&endpoint.authority);
-        let wire = Wire {
-            signer: Signer::new(region, endpoint.signing.clone()),
-            slots: Slots::new(),
-            outage: Mutex::new(Outage::default()),
-            dice: Dice::new(RandomState::new().hash_one(0)),
-            skew: Skew::default(),
-            clock: clock.clone(),
-            metrics: Arc::clone(metrics),
-            config,
-            endpoint,
-            pool: Arc::clone(pool),
-            credentials,
-            common,
-            host,
-            no_if_none_match: AtomicBool::new(false),
-        };
-        Ok(Self { wire })
+        Ok(Self { wire: wire(config, region, pool)? })
     }
 
     /// The one place that logs a failed request of a mount: no caller does.
@@ -134,6 +112,32 @@ impl S3Client {
         let proof = list::prove(&self.wire, &request, PROOF_ATTEMPTS, PROOF_MAX);
         proof.await.map(drop)
     }
+}
+
+/// The way to a bucket in this region. No request.
+pub(super) fn wire(config: Config, region: &str, pool: &Arc<Pool>) -> Result<Wire> {
+    let endpoint = Endpoint::new(&config, region)?;
+    let (clock, metrics) = (&pool.clock, &pool.metrics);
+    let http = SharedHttpClient::new(Http::new(&config, pool));
+    let credentials = config.sign_requests.then(|| Source::new(http, region, &config, clock));
+    let common = common_headers(&config, &endpoint)?;
+    let host = pool.bucket_host(&endpoint.authority);
+    Ok(Wire {
+        signer: Signer::new(region, endpoint.signing.clone()),
+        slots: Slots::new(),
+        outage: Mutex::new(Outage::default()),
+        dice: Dice::new(RandomState::new().hash_one(0)),
+        skew: Skew::default(),
+        clock: clock.clone(),
+        metrics: Arc::clone(metrics),
+        config,
+        endpoint,
+        pool: Arc::clone(pool),
+        credentials,
+        common,
+        host,
+        no_if_none_match: AtomicBool::new(false),
+    })
 }
 
 /// What the environment, the profile or the instance say; the instance is asked only on AWS.

@@ -34,6 +34,22 @@ pub fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
     xml::completed(document)
 }
 
+/// Reads a document as a page of versions of keys with this prefix.
+///
+/// # Errors
+/// What is wrong with the document.
+pub fn versions(document: &[u8], prefix: &str) -> Result<super::VersionPage, String> {
+    super::xml::version_page(document, prefix)
+}
+
+/// Reads a document as the tags of a bucket.
+///
+/// # Errors
+/// What is wrong with the document.
+pub fn tags(document: &[u8]) -> Result<super::Tags, String> {
+    super::xml::tags(document)
+}
+
 /// Reads a document as a page of uploads in progress.
 ///
 /// # Errors

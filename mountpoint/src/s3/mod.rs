@@ -1,14 +1,16 @@
-//! The engine's requests to a bucket, and the client that sends them.
+//! The engine's requests to a bucket, and the client that sends them; also the requests about buckets as a whole, for the CSI driver.
 //!
 //! Enters: one of the plain requests below. Leaves: a plain answer with every field checked, or an [`Error`] with a kind that says
 //! what to do next. Retries, signatures, connections and differences between stores stay in this room. It never
 //! looks at a path, a handle or a cache.
 
 mod address;
+mod admin;
 mod answer;
 mod arn;
 mod body;
 mod broken;
+mod bucket;
 mod client;
 mod complete;
 mod config;
@@ -37,9 +39,11 @@ mod put;
 mod retry;
 mod sign;
 mod stream;
+mod tagging;
 mod tls;
 mod tries;
 mod verify;
+mod versions;
 mod watch;
 mod width;
 mod wire;
@@ -53,11 +57,15 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
+pub use admin::{Bucket, Store};
 pub(crate) use arn::check as check_arn;
 pub use aws_credential_types::Credentials;
+pub use bucket::{Created, Deleted};
 pub use client::S3Client;
 pub use config::{Config, ProxyVariables, Timeouts};
 pub use error::{Error, ErrorKind};
+pub use tagging::{Tagging, Tags};
+pub use versions::{Version, VersionMarkers, VersionPage};
 
 use crate::buffer::Fill;
 use crate::checksum::Checksum;

@@ -1,8 +1,10 @@
-//! The XML documents of S3: listings and errors here, those of uploads in `uploads.rs`. The parser does not trust them.
+//! The XML documents of S3: listings and errors here, those of uploads in `uploads.rs`, those
+//! about a bucket as a whole in `buckets.rs`. The parser does not trust them.
 //!
 //! Limits: depth, entries, and the caller's limit on bytes. No document type, no entity but XML's own five; text that is not
 //! UTF-8 is refused, never guessed at.
 
+mod buckets;
 mod uploads;
 
 use std::time::SystemTime;
@@ -14,6 +16,7 @@ use super::answer::{is_readable, xml_date};
 use super::{ListObjects, ListPage, ListedObject};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 
+pub(super) use buckets::{location_document, tags, tags_document, version_page};
 pub(super) use uploads::{UploadMarkers, UploadPage, complete_document, completed, upload_id, upload_page};
 
 /// Bytes of a document that are read at all.
@@ -47,6 +50,15 @@ enum Name {
     UploadId,
     NextKeyMarker,
     NextUploadIdMarker,
+    Versions,
+    Version,
+    DeleteMarker,
+    VersionId,
+    NextVersionIdMarker,
+    Tagging,
+    TagSet,
+    Tag,
+    Value,
     ChecksumCrc32c,
     ChecksumCrc64Nvme,
     Error,
@@ -83,6 +95,15 @@ impl Name {
             "UploadId" => Self::UploadId,
             "NextKeyMarker" => Self::NextKeyMarker,
             "NextUploadIdMarker" => Self::NextUploadIdMarker,
+            "ListVersionsResult" => Self::Versions,
+            "Version" => Self::Version,
+            "DeleteMarker" => Self::DeleteMarker,
+            "VersionId" => Self::VersionId,
+            "NextVersionIdMarker" => Self::NextVersionIdMarker,
+            "Tagging" => Self::Tagging,
+            "TagSet" => Self::TagSet,
+            "Tag" => Self::Tag,
+            "Value" => Self::Value,
             "ChecksumCRC32C" => Self::ChecksumCrc32c,
             "ChecksumCRC64NVME" => Self::ChecksumCrc64Nvme,
             "Error" => Self::Error,

@@ -16,11 +16,12 @@ pub(crate) struct Gate {
     faults: FaultPlan,
     log: RequestLog,
     policy: Policy,
+    bucket_tagging: bool,
 }
 
 impl Gate {
-    pub(crate) fn new(faults: FaultPlan, log: RequestLog, policy: Policy) -> Self {
-        Self { faults, log, policy }
+    pub(crate) fn new(faults: FaultPlan, log: RequestLog, policy: Policy, bucket_tagging: bool) -> Self {
+        Self { faults, log, policy, bucket_tagging }
     }
 }
 
@@ -71,6 +72,9 @@ impl S3Access for Gate {
                 Effect::OkWithError { code } => return Err(ordered(200, &code)),
                 _ => {}
             }
+        }
+        if !self.bucket_tagging && operation.ends_with("BucketTagging") {
+            return Err(unknown("tags of buckets (--no-bucket-tagging)"));
         }
         self.policy.allows_operation(operation, cx.s3_path().get_object_key())?;
         check_query(operation, cx.uri().query().unwrap_or(""))?;
@@ -131,6 +135,16 @@ fn understood(operation: &str) -> &'static [&'static str] {
             "max-uploads",
             "encoding-type",
         ],
+        "ListObjectVersions" => &[
+            "versions",
+            "prefix",
+            "delimiter",
+            "key-marker",
+            "version-id-marker",
+            "max-keys",
+            "encoding-type",
+        ],
+        "GetBucketTagging" | "PutBucketTagging" | "DeleteBucketTagging" => &["tagging"],
         "CreateMultipartUpload" => &["uploads"],
         "UploadPart" | "UploadPartCopy" => &["partNumber", "uploadId"],
         "CompleteMultipartUpload" | "AbortMultipartUpload" => &["uploadId"],

@@ -109,7 +109,7 @@ fn from_marker(marker: &str, prefix: &str, delimiter: &str) -> From {
     }
 }
 
-fn page_size(max_keys: Option<i32>) -> S3Result<usize> {
+pub(super) fn page_size(max_keys: Option<i32>) -> S3Result<usize> {
     match max_keys {
         None => Ok(PAGE_MAX),
         Some(max) => match usize::try_from(max) {

@@ -14,6 +14,8 @@ mod policy;
 mod read;
 mod receive;
 mod sse;
+mod tags;
+mod versions;
 mod write;
 
 use std::sync::Arc;
@@ -79,6 +81,34 @@ impl S3 for Folder {
         req: S3Request<GetBucketLocationInput>,
     ) -> Answer<GetBucketLocationOutput> {
         self.get_bucket_location_(&req.input)
+    }
+
+    async fn get_bucket_tagging(
+        &self,
+        req: S3Request<GetBucketTaggingInput>,
+    ) -> Answer<GetBucketTaggingOutput> {
+        self.get_bucket_tagging_(req.input).await
+    }
+
+    async fn put_bucket_tagging(
+        &self,
+        req: S3Request<PutBucketTaggingInput>,
+    ) -> Answer<PutBucketTaggingOutput> {
+        self.put_bucket_tagging_(req.input).await
+    }
+
+    async fn delete_bucket_tagging(
+        &self,
+        req: S3Request<DeleteBucketTaggingInput>,
+    ) -> Answer<DeleteBucketTaggingOutput> {
+        self.delete_bucket_tagging_(req.input).await
+    }
+
+    async fn list_object_versions(
+        &self,
+        req: S3Request<ListObjectVersionsInput>,
+    ) -> Answer<ListObjectVersionsOutput> {
+        self.list_object_versions_(req.input).await
     }
 
     async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> Answer<ListObjectsV2Output> {

@@ -11,7 +11,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 pub(crate) struct Policy(Option<String>);
 
 /// Their prefix is checked where it is parsed, by [`Policy::allows`].
-const LISTS: [&str; 3] = ["ListObjectsV2", "ListObjects", "ListMultipartUploads"];
+const LISTS: [&str; 4] = ["ListObjectsV2", "ListObjects", "ListObjectVersions", "ListMultipartUploads"];
 
 impl Policy {
     pub(crate) fn new(prefix: Option<String>) -> Self {

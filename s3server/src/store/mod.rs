@@ -7,6 +7,7 @@
 //! ROOT/BUCKET/...                    objects whose key is a safe path, as ordinary files
 //! ROOT/.s3server/escaped/BUCKET/...  objects with other keys, or whose path was taken
 //! ROOT/.s3server/journal/BUCKET      metadata, one line per version
+//! ROOT/.s3server/tags/BUCKET         tags of a bucket, as JSON
 //! ROOT/.s3server/uploads/ID/         multipart uploads under way
 //! ROOT/.s3server/staged/             files being received
 //! ROOT/.s3server/lock                held by the running server
@@ -61,7 +62,7 @@ impl Store {
             root.display()
         );
         let hidden = root.join(".s3server");
-        for folder in ["", "escaped", "journal", "uploads", "staged"] {
+        for folder in ["", "escaped", "journal", "tags", "uploads", "staged"] {
             let path = hidden.join(folder);
             fs::create_dir_all(&path).with_context(|| format!("can't make the folder {}", path.display()))?;
         }
@@ -149,10 +150,41 @@ impl Store {
         self.buckets.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         let journal = self.hidden.join("journal").join(name);
         bucket::absent_is_fine(fs::remove_file(journal)).map_err(Error::io("remove the journal"))?;
+        bucket::absent_is_fine(fs::remove_file(self.tags_path(name)))
+            .map_err(Error::io("remove the tags"))?;
         for upload in self.uploads_of(name) {
             self.forget_upload(&upload)?;
         }
         Ok(())
+    }
+
+    fn tags_path(&self, bucket: &str) -> PathBuf {
+        self.hidden.join("tags").join(bucket)
+    }
+
+    /// The tags of a bucket, in the order in which they were given; `None` if it has none.
+    pub(crate) fn tags(&self, bucket: &str) -> Result<Option<Vec<(String, String)>>> {
+        self.bucket(bucket)?;
+        let reading = || Error::io("read the tags");
+        match fs::read(self.tags_path(bucket)) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|e| reading()(io::Error::from(e))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(reading()(e)),
+        }
+    }
+
+    /// Replaces the tags of a bucket.
+    pub(crate) fn set_tags(&self, bucket: &str, tags: Option<Vec<(String, String)>>) -> Result<()> {
+        self.bucket(bucket)?;
+        let writing = || Error::io("write the tags");
+        let path = self.tags_path(bucket);
+        let Some(tags) = tags else {
+            return bucket::absent_is_fine(fs::remove_file(path)).map_err(writing());
+        };
+        let text = serde_json::to_vec(&tags).map_err(|e| writing()(io::Error::from(e)))?;
+        // Renamed into place: a reader finds the old tags or the new ones.
+        let fresh = self.hidden.join("staged").join(self.marks.next());
+        fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path)).map_err(writing())
     }
 
     /// A new file to receive bytes into.

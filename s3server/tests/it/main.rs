@@ -1,6 +1,7 @@
 //! The server as clients see it: real sockets, real signatures.
 
 mod binary;
+mod buckets;
 mod checksums;
 mod client;
 mod conditions;

@@ -70,6 +70,7 @@ fn inputs<'a>(options: &'a [String]) -> Inputs<'a> {
         volume: "pv-1",
         bucket: "bucket-1",
         options,
+        prefix: None,
         fs_group: None,
         read_only: false,
         source: AuthenticationSource::Driver,

@@ -1,0 +1,193 @@
+//! Deletes a volume. Enters: its id, what its PersistentVolume says, keys. Leaves: what became of it; the same again for a volume that is
+//! gone.
+//!
+//! Nothing is deleted without proof that it is ours (`ownership`), and no data unless the class said so (`onDelete: purge`).
+
+use mountpoint::s3::{self, Bucket, Deleted, ListObjects};
+use tracing::info;
+
+use super::cluster::Cluster;
+use super::ownership::{self, Proof, Recorded};
+use super::parameters::OnDelete;
+use super::purge::purge;
+use super::secrets::Keys;
+use super::store::{self, Looked};
+use super::volume_id::{Place, VolumeId};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often a bucket is emptied that is filled again at the same time.
+const ROUNDS: u32 = 3;
+
+/// What became of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is gone, or was.
+    Gone,
+    /// It is not in this store.
+    NotHere,
+    /// It had data, which stays; what an Event says of it.
+    Kept(String),
+}
+
+/// A volume to delete.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The cluster.
+    pub cluster: &'a Cluster,
+    /// The volume.
+    pub id: &'a VolumeId,
+    /// What its PersistentVolume says, if there is one.
+    pub recorded: Option<&'a Recorded>,
+    /// All PersistentVolumes have been seen: one that is not known is not there.
+    pub volumes_known: bool,
+    /// Whose keys, for messages.
+    pub keys: &'a Keys,
+}
+
+impl Request<'_> {
+    /// Deletes it.
+    ///
+    /// # Errors
+    /// `FailedPrecondition`: it is not ours, or has data and `onDelete: fail`. `Unavailable`: the PersistentVolumes are not known yet, or
+    /// data comes while it is deleted. And what a store may answer.
+    pub async fn run(&self, bucket: Bucket) -> Result<Outcome> {
+        match self.id.place() {
+            Place::Bucket(_) => self.delete_bucket(bucket).await,
+            Place::Prefix { .. } => self.delete_prefix(&bucket).await,
+        }
+    }
+
+    async fn delete_bucket(&self, bucket: Bucket) -> Result<Outcome> {
+        let name = bucket.name().to_owned();
+        let looked = store::look(bucket).await;
+        let Looked { bucket, tagging } = looked
+            .map_err(|error| self.failed(&format!("looking whether the bucket {name} is there"), &error))?;
+        let Some(tagging) = tagging else { return Ok(Outcome::NotHere) };
+        let allowed = ownership::at_deletion(self.id, &tagging, self.cluster, self.recorded);
+        let (proof, on_delete) = match allowed {
+            Ok((Proof::Id | Proof::Release22, _)) | Err(_)
+                if self.recorded.is_none() && !self.volumes_known =>
+            {
+                return Err(not_known_yet(self.id));
+            }
+            Ok(allowed) => allowed,
+            Err(why) => {
+                return Err(Error::new(
+                    ErrorKind::FailedPrecondition,
+                    format!(
+                        "the bucket {name} is not deleted: {why}. Delete it by hand if it is to go, and set \
+                         persistentVolumeReclaimPolicy: Retain on the PersistentVolume before you delete that"
+                    ),
+                ));
+            }
+        };
+        for _ in 0..ROUNDS {
+            let deleted = bucket.delete().await;
+            match deleted.map_err(|error| self.failed(&format!("deleting the bucket {name}"), &error))? {
+                Deleted::Gone => {
+                    info!(bucket = name, ?proof, "bucket deleted");
+                    return Ok(Outcome::Gone);
+                }
+                Deleted::NotEmpty => match on_delete {
+                    OnDelete::Keep => {
+                        return Ok(Outcome::Kept(format!(
+                            "the bucket {name} is not empty and stays with its data, although its volume is deleted; the class \
+                             may say otherwise by onDelete"
+                        )));
+                    }
+                    OnDelete::Fail => return Err(has_data(&format!("the bucket {name}"))),
+                    OnDelete::Purge => self.purge(&bucket, "").await?,
+                },
+            }
+        }
+        Err(filled_again(&format!("the bucket {name}")))
+    }
+
+    async fn delete_prefix(&self, bucket: &Bucket) -> Result<Outcome> {
+        let Some(prefix) = self.id.place().prefix() else { return Ok(Outcome::Gone) };
+        let what = format!("the prefix {prefix} of the bucket {}", bucket.name());
+        if self.recorded.is_none() && !self.volumes_known {
+            return Err(not_known_yet(self.id));
+        }
+        // Without a PersistentVolume nobody mounted it, and nothing is there to delete.
+        let on_delete = self.recorded.and_then(|it| it.on_delete).unwrap_or_default();
+        if on_delete == OnDelete::Keep {
+            let one = ListObjects { prefix: prefix.clone(), max_keys: 1, ..ListObjects::default() };
+            if bucket.list(&one).await.is_ok_and(|page| page.objects.is_empty()) {
+                return Ok(Outcome::Gone);
+            }
+            return Ok(Outcome::Kept(format!(
+                "{what} stays with its data, although its volume is deleted; the class may say otherwise by onDelete"
+            )));
+        }
+        if !self.id.is_of(self.cluster) {
+            return Err(Error::new(
+                ErrorKind::FailedPrecondition,
+                format!(
+                    "{what} is not deleted: its volume id does not show that this cluster made it. Delete it by hand if it is to \
+                     go, and set persistentVolumeReclaimPolicy: Retain on the PersistentVolume before you delete that"
+                ),
+            ));
+        }
+        for _ in 0..ROUNDS {
+            let one = ListObjects { prefix: prefix.clone(), max_keys: 1, ..ListObjects::default() };
+            match bucket.list(&one).await {
+                Ok(page) if page.objects.is_empty() && on_delete == OnDelete::Fail => {
+                    return Ok(Outcome::Gone);
+                }
+                Ok(_) if on_delete == OnDelete::Fail => return Err(has_data(&what)),
+                Ok(_) => {}
+                Err(error) if *error.kind() == s3::ErrorKind::NoSuchBucket => return Ok(Outcome::NotHere),
+                Err(error) => return Err(self.failed(&format!("listing {what}"), &error)),
+            }
+            self.purge(bucket, &prefix).await?;
+            let left =
+                bucket.list(&one).await.map_err(|error| self.failed(&format!("listing {what}"), &error))?;
+            if left.objects.is_empty() {
+                info!(bucket = bucket.name(), prefix, "prefix deleted");
+                return Ok(Outcome::Gone);
+            }
+        }
+        Err(filled_again(&what))
+    }
+
+    async fn purge(&self, bucket: &Bucket, prefix: &str) -> Result<()> {
+        let purged = purge(bucket, prefix).await;
+        let purged = purged.map_err(|error| {
+            self.failed(&format!("deleting what is in {:?} of the bucket {}", prefix, bucket.name()), &error)
+        })?;
+        info!(bucket = bucket.name(), prefix, purged, "data deleted");
+        Ok(())
+    }
+
+    fn failed(&self, trying: &str, error: &s3::Error) -> Error {
+        store::error_of(trying, error, self.keys)
+    }
+}
+
+fn has_data(what: &str) -> Error {
+    Error::new(
+        ErrorKind::FailedPrecondition,
+        format!(
+            "{what} is not empty, and its class says onDelete: fail: empty it, or set the volume's reclaim policy to Retain"
+        ),
+    )
+}
+
+fn filled_again(what: &str) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "{what} is filled while it is emptied: look for what still writes there; the provisioner comes again"
+        ),
+    )
+}
+
+fn not_known_yet(id: &VolumeId) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "the PersistentVolume of {id} is not known yet: the API server has not listed the volumes; the provisioner comes again"
+        ),
+    )
+}

@@ -1,0 +1,315 @@
+//! The parameters of a StorageClass. Enters: keys and values as an administrator wrote them. Leaves: checked settings, and out of them the
+//! place of a volume; or an error that names the parameter and says what to write instead. Pure.
+//!
+//! Never here: a Secret; the provisioner reads those and leaves their parameters out.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use mountpoint::s3::Tags;
+
+use super::bucket_name::{self, NAME_MAX};
+use super::cluster::Cluster;
+use super::template::{self, PV_NAME, PVC_NAME, PVC_NAMESPACE, Values};
+use super::volume_id::{Place, prefix_max};
+use crate::error::{Error, Result};
+
+/// Names the bucket of each volume.
+pub const BUCKET_NAME_TEMPLATE: &str = "bucketNameTemplate";
+/// One bucket for all volumes, each with a prefix of its own.
+pub const BUCKET_NAME: &str = "bucketName";
+/// Names the prefix of each volume.
+pub const PREFIX_TEMPLATE: &str = "prefixTemplate";
+/// The region of buckets and requests.
+pub const REGION: &str = "region";
+/// The store, if it is not the driver's.
+pub const ENDPOINT_URL: &str = "endpointUrl";
+/// Tags for new buckets: `key=value,key=value`.
+pub const TAGS: &str = "tags";
+/// What becomes of data: `keep`, `fail`, `purge`.
+pub const ON_DELETE: &str = "onDelete";
+
+const OURS: [&str; 7] =
+    [BUCKET_NAME_TEMPLATE, BUCKET_NAME, PREFIX_TEMPLATE, REGION, ENDPOINT_URL, TAGS, ON_DELETE];
+/// What a class may hold for the side-car; the real one leaves them out of the call.
+const SECRETS: [(&str, &str); 2] = [
+    ("csi.storage.k8s.io/provisioner-secret-name", "csi.storage.k8s.io/provisioner-secret-namespace"),
+    ("csi.storage.k8s.io/node-publish-secret-name", "csi.storage.k8s.io/node-publish-secret-namespace"),
+];
+/// Tags of a bucket that S3 allows are 50; some are ours.
+const TAGS_MAX: usize = 40;
+/// Characters of a tag, as S3 has them.
+const TAG_KEY_MAX: usize = 128;
+/// See there.
+const TAG_VALUE_MAX: usize = 256;
+
+/// What becomes of a volume's data when it is deleted and has some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDelete {
+    /// The bucket, or the prefix, stays; the volume goes. As release 2.2.
+    #[default]
+    Keep,
+    /// The call fails until the data is gone.
+    Fail,
+    /// The data goes too: all versions, delete markers and open uploads.
+    Purge,
+}
+
+impl OnDelete {
+    /// Out of a parameter, a tag or an attribute.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Keep, Self::Fail, Self::Purge].into_iter().find(|it| it.to_string() == text)
+    }
+}
+
+impl fmt::Display for OnDelete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Keep => "keep",
+            Self::Fail => "fail",
+            Self::Purge => "purge",
+        })
+    }
+}
+
+/// The settings of a class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    mode: Mode,
+    /// The region of buckets and requests; `None`: the driver's.
+    pub region: Option<String>,
+    /// The store; `None`: the driver's.
+    pub endpoint_url: Option<String>,
+    /// What becomes of data.
+    pub on_delete: OnDelete,
+    tags: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Mode {
+    /// A bucket for each volume; by a template, or by a digest of the request.
+    Buckets(Option<String>),
+    /// A prefix for each volume in one bucket.
+    Prefixes { bucket: String, template: String },
+}
+
+/// The place of a new volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Where.
+    pub place: Place,
+    /// The bucket's name holds a salted digest of the request: nothing but this request names a bucket so.
+    pub is_digest: bool,
+}
+
+impl Parameters {
+    /// Reads the parameters of a call.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the parameter.
+    pub fn parse(given: &HashMap<String, String>) -> Result<Self> {
+        let mut unknown: Vec<_> = given.keys().filter(|key| !is_known(key)).collect();
+        unknown.sort();
+        if let Some(unknown) = unknown.first() {
+            return Err(Error::invalid(format!(
+                "parameter {} of the StorageClass is unknown: {}",
+                unknown.escape_debug(),
+                hint(unknown)
+            )));
+        }
+        for (name, namespace) in SECRETS {
+            if given.contains_key(name) != given.contains_key(namespace) {
+                return Err(Error::invalid(format!(
+                    "parameters {name} and {namespace} belong together: set both, or none"
+                )));
+            }
+        }
+        let said = |key| given.get(key).map(|it: &String| it.trim()).filter(|it| !it.is_empty());
+        let mode = Mode::of(said(BUCKET_NAME_TEMPLATE), said(BUCKET_NAME), said(PREFIX_TEMPLATE))?;
+        let on_delete = match said(ON_DELETE) {
+            None => OnDelete::default(),
+            Some(text) => OnDelete::parse(text).ok_or_else(|| {
+                Error::invalid(format!("parameter {ON_DELETE} {text:?} is none of keep, fail, purge"))
+            })?,
+        };
+        if let Mode::Prefixes { template, .. } = &mode
+            && on_delete == OnDelete::Purge
+            && !template::has(template, "pv.name")
+            && !template::has(template, "hash")
+        {
+            // A claim that is made anew under its old name would lose its data to the deletion of the old volume.
+            return Err(Error::invalid(format!(
+                "parameter {PREFIX_TEMPLATE} {template:?} with {ON_DELETE}: purge: two volumes may get one prefix, and the deletion of \
+                 one would take the data of the other; put ${{pv.name}} into it"
+            )));
+        }
+        let region = said(REGION);
+        if let Some(region) = region
+            && !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        {
+            return Err(Error::invalid(format!(
+                "parameter {REGION} {region:?} is no region's name: eu-west-1"
+            )));
+        }
+        Ok(Self {
+            mode,
+            region: region.map(str::to_owned),
+            endpoint_url: said(ENDPOINT_URL).map(|it| it.trim_end_matches('/').to_owned()),
+            on_delete,
+            tags: tags(said(TAGS).unwrap_or_default())?,
+        })
+    }
+
+    /// Where the volume of this request is.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a template that can't be filled in, or whose result names no bucket and no prefix.
+    pub fn place(&self, cluster: &Cluster, request: &str, values: &Values) -> Result<Chosen> {
+        match &self.mode {
+            Mode::Buckets(None) => {
+                let place = Place::Bucket(bucket_name::of_request(cluster, request));
+                Ok(Chosen { place, is_digest: true })
+            }
+            Mode::Buckets(Some(template)) => {
+                let filled = values.fill(BUCKET_NAME_TEMPLATE, template)?;
+                let (name, was_cut) = bucket_name::shortened(cluster, request, &filled, NAME_MAX);
+                if let Some(fault) = bucket_name::fault(&name) {
+                    return Err(Error::invalid(format!(
+                        "parameter {BUCKET_NAME_TEMPLATE} {template:?} makes the bucket's name {name:?}, which {fault}"
+                    )));
+                }
+                let is_digest = was_cut || template::has(template, "hash");
+                Ok(Chosen { place: Place::Bucket(name), is_digest })
+            }
+            Mode::Prefixes { bucket, template } => {
+                let filled = values.fill(PREFIX_TEMPLATE, template)?;
+                let whole = filled.trim_end_matches('/');
+                if let Some(fault) = prefix_fault(whole) {
+                    return Err(Error::invalid(format!(
+                        "parameter {PREFIX_TEMPLATE} {template:?} makes the prefix {filled:?}, which {fault}"
+                    )));
+                }
+                let (prefix, was_cut) = bucket_name::shortened(cluster, request, whole, prefix_max(bucket));
+                let place = Place::Prefix { bucket: bucket.clone(), prefix };
+                Ok(Chosen { place, is_digest: was_cut })
+            }
+        }
+    }
+
+    /// The class's tags for a new bucket.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a template that can't be filled in, or what S3 does not take as a tag.
+    pub fn tags(&self, values: &Values) -> Result<Tags> {
+        let mut filled = Tags::new();
+        for (key, template) in &self.tags {
+            let value = values.fill(TAGS, template)?;
+            if value.chars().count() > TAG_VALUE_MAX || !value.chars().all(may_be_in_tag) {
+                return Err(Error::invalid(format!(
+                    "parameter {TAGS}: the value of {key:?} is longer than {TAG_VALUE_MAX} characters or holds others than letters, \
+                     digits, space and '+-=._:/@'"
+                )));
+            }
+            filled.insert(key.clone(), value);
+        }
+        Ok(filled)
+    }
+}
+
+impl Mode {
+    fn of(template: Option<&str>, bucket: Option<&str>, prefix: Option<&str>) -> Result<Self> {
+        match (template, bucket, prefix) {
+            (Some(_), Some(_), _) => Err(Error::invalid(format!(
+                "parameters {BUCKET_NAME_TEMPLATE} and {BUCKET_NAME} exclude each other: the first makes a bucket for each claim, the \
+                 second puts all claims into one bucket"
+            ))),
+            (_, None, Some(_)) => Err(Error::invalid(format!(
+                "parameter {PREFIX_TEMPLATE} needs {BUCKET_NAME}, the bucket of all prefixes"
+            ))),
+            (template, None, None) => Ok(Self::Buckets(template.map(str::to_owned))),
+            (None, Some(bucket), prefix) => match bucket_name::fault(bucket) {
+                Some(fault) => Err(Error::invalid(format!("parameter {BUCKET_NAME} {bucket:?} {fault}"))),
+                None => Ok(Self::Prefixes {
+                    bucket: bucket.to_owned(),
+                    template: prefix.unwrap_or("${pv.name}").to_owned(),
+                }),
+            },
+        }
+    }
+}
+
+fn is_known(key: &str) -> bool {
+    OURS.contains(&key)
+        || [PVC_NAME, PVC_NAMESPACE, PV_NAME].contains(&key)
+        || SECRETS.iter().any(|(name, namespace)| key == *name || key == *namespace)
+}
+
+/// What to write instead of a parameter that there is not.
+fn hint(unknown: &str) -> String {
+    match unknown {
+        // Examples of release 2.2 had it, and it did nothing.
+        "bucketNamePrefix" => {
+            return format!("write {BUCKET_NAME_TEMPLATE}: <prefix>-${{hash}} instead, or leave it out");
+        }
+        "mountOptions" => {
+            return "mountOptions is a field of the StorageClass itself, beside parameters".to_owned();
+        }
+        _ => {}
+    }
+    let near = OURS
+        .iter()
+        .map(|known| (strsim::osa_distance(&unknown.to_lowercase(), &known.to_lowercase()), known));
+    match near.min() {
+        Some((distance, known)) if distance <= 3 => format!("did you mean {known}?"),
+        _ => format!("this driver knows {}", OURS.join(", ")),
+    }
+}
+
+/// What is wrong with a prefix, as the end of a sentence.
+fn prefix_fault(prefix: &str) -> Option<&'static str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    if prefix.is_empty() {
+        Some("is empty: the whole bucket would be the volume")
+    } else if prefix.starts_with('/') || prefix.contains("//") {
+        Some("holds an empty name: write a/b, without a slash at the beginning and without two in a row")
+    } else if prefix.split('/').any(|name| name == "." || name == "..") {
+        Some("holds the name '.' or '..'")
+    } else if !prefix.chars().all(is_plain) {
+        Some("may hold only letters, digits, '-', '_', '.' and '/'")
+    } else {
+        None
+    }
+}
+
+fn may_be_in_tag(c: char) -> bool {
+    c.is_alphanumeric() || " +-=._:/@".contains(c)
+}
+
+fn tags(text: &str) -> Result<Vec<(String, String)>> {
+    let mut tags: Vec<(String, String)> = Vec::new();
+    for pair in text.split(',').map(str::trim).filter(|it| !it.is_empty()) {
+        let wrong = |what: &str| {
+            Err(Error::invalid(format!("parameter {TAGS}: {pair:?} {what}: key=value,key=value")))
+        };
+        let Some((key, value)) = pair.split_once('=') else { return wrong("has no '='") };
+        let (key, value) = (key.trim(), value.trim());
+        if key.is_empty() || key.chars().count() > TAG_KEY_MAX || !key.chars().all(may_be_in_tag) {
+            return wrong("has a key that is no tag's");
+        }
+        if key.starts_with("aws:") || key.starts_with(super::tags::PREFIX) {
+            return wrong("has a key that is not yours to set");
+        }
+        if tags.iter().any(|(known, _)| known == key) {
+            return wrong("is there twice");
+        }
+        tags.push((key.to_owned(), value.to_owned()));
+    }
+    if tags.len() > TAGS_MAX {
+        return Err(Error::invalid(format!("parameter {TAGS}: at most {TAGS_MAX} tags")));
+    }
+    Ok(tags)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! Makes a volume. Enters: a checked request. Leaves: a bucket of its own with our tags, or a prefix in a bucket that is there; the same
+//! again for the same request.
+//!
+//! A bucket that is there already is asked whose it is before it is used (`ownership`). Nothing is deleted here, except a bucket that was
+//! made a moment before and could not be marked.
+
+use mountpoint::s3::{self, Bucket, Created, ListObjects, Tagging, Tags};
+use tracing::{info, warn};
+
+use super::cluster::Cluster;
+use super::ownership::{self, Found};
+use super::parameters::{Chosen, OnDelete};
+use super::request::Capacity;
+use super::secrets::Keys;
+use super::store::{self, Looked};
+use super::tags::Mark;
+use super::volume_id::Place;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often a bucket is looked at anew that another call made or removed at this moment.
+const LOOKS: u32 = 3;
+
+/// A volume to make.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The cluster.
+    pub cluster: &'a Cluster,
+    /// The name of the request.
+    pub name: &'a str,
+    /// Where.
+    pub chosen: &'a Chosen,
+    /// The size to record.
+    pub capacity: Capacity,
+    /// What becomes of data.
+    pub on_delete: OnDelete,
+    /// Tags of the class for a new bucket.
+    pub tags: Tags,
+    /// The region to name when a bucket is made.
+    pub location: Option<&'a str>,
+    /// Whose keys, for messages.
+    pub keys: &'a Keys,
+}
+
+impl Request<'_> {
+    /// Makes it, or finds it; its size as it was recorded, in bytes.
+    ///
+    /// # Errors
+    /// `AlreadyExists`: the bucket is somebody else's, or has another size. `FailedPrecondition`: the bucket of all prefixes is not there.
+    /// And what a store may answer.
+    pub async fn make(&self, bucket: Bucket) -> Result<i64> {
+        match &self.chosen.place {
+            Place::Bucket(_) => self.make_bucket(bucket).await,
+            Place::Prefix { .. } => self.find_bucket(&bucket).await,
+        }
+    }
+
+    /// A prefix needs nothing but its bucket, which our keys can list.
+    async fn find_bucket(&self, bucket: &Bucket) -> Result<i64> {
+        let prefix = self.chosen.place.prefix().unwrap_or_default();
+        let request = ListObjects { prefix, max_keys: 1, ..ListObjects::default() };
+        let listed = match bucket.list(&request).await {
+            Err(error) => match error.kind() {
+                s3::ErrorKind::WrongRegion(Some(region)) => {
+                    let there = bucket.in_region(region).map_err(|e| self.failed("listing", bucket, &e))?;
+                    there.list(&request).await
+                }
+                _ => Err(error),
+            },
+            listed => listed,
+        };
+        match listed {
+            Ok(_) => Ok(self.capacity.recorded()),
+            Err(error) if *error.kind() == s3::ErrorKind::NoSuchBucket => Err(Error::new(
+                ErrorKind::FailedPrecondition,
+                format!(
+                    "the bucket {} is not there: make it, or correct parameter bucketName of the StorageClass",
+                    bucket.name()
+                ),
+            )),
+            Err(error) => Err(self.failed("listing", bucket, &error)),
+        }
+    }
+
+    async fn make_bucket(&self, bucket: Bucket) -> Result<i64> {
+        let name = bucket.name().to_owned();
+        let mut bucket = bucket;
+        let mut made_just_now = false;
+        for _ in 0..LOOKS {
+            let looked = store::look(bucket).await;
+            let Looked { bucket: there, tagging } = match looked {
+                Ok(looked) => looked,
+                Err(error) => return Err(self.look_failed(&name, &error)),
+            };
+            bucket = there;
+            if let Some(tagging) = tagging {
+                return self.take(&bucket, &tagging, made_just_now).await;
+            }
+            match bucket.create(self.location).await {
+                Ok(Created::New) => return self.mark(&bucket, true).await,
+                Ok(Created::Yours { perhaps_by_us }) => made_just_now = perhaps_by_us,
+                Ok(Created::Others) => {
+                    return Err(Error::new(
+                        ErrorKind::AlreadyExists,
+                        format!(
+                            "the bucket {name} belongs to another account: names of buckets are the same for all accounts of a \
+                             store; choose others by bucketNameTemplate of the StorageClass"
+                        ),
+                    ));
+                }
+                Err(error) => return Err(self.failed("making", &bucket, &error)),
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "the bucket {name} comes and goes: another process works on it; the provisioner comes again"
+            ),
+        ))
+    }
+
+    /// Uses a bucket that is there, if it is ours.
+    async fn take(&self, bucket: &Bucket, tagging: &Tagging, made_just_now: bool) -> Result<i64> {
+        let taken = |why: &str| {
+            Error::new(
+                ErrorKind::AlreadyExists,
+                format!(
+                    "the bucket {} is there already, and {why}: remove it if it is a left-over, or choose other names by \
+                     bucketNameTemplate of the StorageClass (${{hash}} makes them unique)",
+                    bucket.name()
+                ),
+            )
+        };
+        let found =
+            ownership::at_creation(tagging, self.cluster, self.name, self.chosen.is_digest, made_just_now);
+        match found {
+            Found::Ours { capacity_bytes } => {
+                let recorded = capacity_bytes.unwrap_or_else(|| self.capacity.recorded());
+                if !self.capacity.is_met_by(recorded) {
+                    return Err(Error::new(
+                        ErrorKind::AlreadyExists,
+                        format!(
+                            "the volume {} is there with {recorded} bytes, and another size is asked for",
+                            self.name
+                        ),
+                    ));
+                }
+                Ok(recorded)
+            }
+            Found::OursIfEmpty => {
+                let one = ListObjects { max_keys: 1, ..ListObjects::default() };
+                let page = bucket.list(&one).await.map_err(|error| self.failed("listing", bucket, &error))?;
+                if !page.objects.is_empty() {
+                    return Err(taken("it has no tag of this driver and is not empty"));
+                }
+                self.mark(bucket, false).await
+            }
+            Found::Taken(why) => Err(taken(&why)),
+        }
+    }
+
+    /// Writes our tags. A bucket that could not be marked would belong to nobody: if it is `new` it goes again.
+    async fn mark(&self, bucket: &Bucket, new: bool) -> Result<i64> {
+        let capacity = self.capacity.recorded();
+        let mark = Mark::new(self.cluster, self.name, capacity, self.on_delete);
+        match bucket.set_tags(&mark.tags(self.tags.clone())).await {
+            Ok(true) => info!(bucket = bucket.name(), volume = self.name, new, "bucket made"),
+            Ok(false) => {
+                info!(
+                    bucket = bucket.name(),
+                    volume = self.name,
+                    new,
+                    "bucket made; the store has no tags of buckets"
+                );
+            }
+            Err(error) => {
+                if new && let Err(left) = bucket.delete().await {
+                    warn!(bucket = bucket.name(), %left, "a new bucket without tags is left");
+                }
+                return Err(self.failed("tagging", bucket, &error));
+            }
+        }
+        Ok(capacity)
+    }
+
+    fn failed(&self, doing: &str, bucket: &Bucket, error: &s3::Error) -> Error {
+        store::error_of(&format!("{doing} the bucket {}", bucket.name()), error, self.keys)
+    }
+
+    /// A store answers 403 to questions about a bucket of another account, too.
+    fn look_failed(&self, bucket: &str, error: &s3::Error) -> Error {
+        let trying = match error.kind() {
+            s3::ErrorKind::Denied => format!(
+                "looking whether the bucket {bucket} is there (it may belong to another account, or the account may not do \
+                 s3:GetBucketTagging)"
+            ),
+            _ => format!("looking whether the bucket {bucket} is there"),
+        };
+        store::error_of(&trying, error, self.keys)
+    }
+}

@@ -1,0 +1,90 @@
+//! Chooses the keys of a call. Enters: the secrets of the call, as the provisioner read them. Leaves: whole keys, or an error that names
+//! the field, never a value. Pure.
+
+use std::collections::HashMap;
+
+use crate::error::{Error, Result};
+use crate::mounter::Credentials;
+use crate::node::credentials::{ACCESS_KEY_ID, Field, SECRET_ACCESS_KEY, SESSION_TOKEN, checked};
+
+/// A region for this account, beside its keys.
+const REGION: &str = "region";
+
+/// The keys of one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// `None`: those that the process finds as AWS tools do.
+    pub credentials: Option<Credentials>,
+    /// The region that came with them.
+    pub region: Option<String>,
+    /// They came with the call.
+    pub of_secret: bool,
+}
+
+/// The keys that came with the call, else the driver's.
+///
+/// # Errors
+/// `InvalidArgument` if a Secret came and is not whole.
+pub fn resolve(secrets: &HashMap<String, String>, driver: Option<&Credentials>) -> Result<Keys> {
+    if secrets.is_empty() {
+        return Ok(Keys { credentials: driver.cloned(), region: None, of_secret: false });
+    }
+    let at = |key| secrets.get(key).map(String::as_str);
+    let keys =
+        checked(at(ACCESS_KEY_ID), at(SECRET_ACCESS_KEY), at(SESSION_TOKEN)).map_err(|(field, wrong)| {
+            let field = match field {
+                Field::AccessKeyId => ACCESS_KEY_ID,
+                Field::SecretAccessKey => SECRET_ACCESS_KEY,
+                Field::SessionToken => SESSION_TOKEN,
+            };
+            Error::invalid(format!(
+                "the Secret of the provisioner (csi.storage.k8s.io/provisioner-secret-name of the StorageClass) is unusable: \
+                 {field} {wrong}"
+            ))
+        })?;
+    let region = at(REGION).map(str::trim).filter(|it| !it.is_empty()).map(str::to_owned);
+    Ok(Keys { credentials: Some(keys), region, of_secret: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn secrets(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_keys_of_the_call_win_over_the_driver_s() {
+        let driver =
+            Credentials { access_key_id: "D".into(), secret_access_key: "d".into(), session_token: None };
+        let none = resolve(&HashMap::new(), Some(&driver)).unwrap();
+        assert_eq!((none.credentials.as_ref(), none.of_secret), (Some(&driver), false));
+        let given = secrets(&[
+            (ACCESS_KEY_ID, " A\n"),
+            (SECRET_ACCESS_KEY, "s"),
+            (SESSION_TOKEN, "t"),
+            (REGION, "eu-west-1\n"),
+        ]);
+        let keys = resolve(&given, Some(&driver)).unwrap();
+        let credentials = keys.credentials.unwrap();
+        assert_eq!((credentials.access_key_id.as_str(), keys.region.as_deref()), ("A", Some("eu-west-1")));
+        assert!(keys.of_secret && credentials.session_token.is_some());
+    }
+
+    #[test]
+    fn a_broken_secret_is_named_by_its_field_and_never_shown() {
+        for (field, given) in [
+            (ACCESS_KEY_ID, secrets(&[(SECRET_ACCESS_KEY, "HUSH")])),
+            (SECRET_ACCESS_KEY, secrets(&[(ACCESS_KEY_ID, "HUSH"), (SECRET_ACCESS_KEY, "")])),
+            (SECRET_ACCESS_KEY, secrets(&[(ACCESS_KEY_ID, "HUSH"), (SECRET_ACCESS_KEY, "HUSH\nHUSH")])),
+            (ACCESS_KEY_ID, secrets(&[("password", "HUSH")])),
+        ] {
+            let error = resolve(&given, None).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidArgument);
+            let said = error.to_string();
+            assert!(said.contains(field) && !said.contains("HUSH"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What the API server says of this driver's volumes and of the cluster. Enters: a watch of PersistentVolumes. Leaves: answers at once;
+//! Events on volumes.
+//!
+//! DeleteVolume is told an id alone. Policy, store and region of a volume stand in its PersistentVolume.
+//!
+//! Never here: a write to a volume.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference, PersistentVolume};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::cluster::Cluster;
+use super::ownership::Recorded;
+use super::parameters::OnDelete;
+use crate::contract::{DRIVER, volume};
+
+/// Says which driver made a volume.
+const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// The namespace whose UID is the cluster's.
+const NAMESPACE: &str = "kube-system";
+/// Between two questions for the cluster's id.
+const AGAIN: Duration = Duration::from_secs(10);
+/// The reason of an Event: a volume is deleted and its data stays.
+pub const DATA_KEPT: &str = "VolumeDataKept";
+/// The API server takes this many bytes of text in an Event.
+const NOTE_LIMIT: usize = 1024;
+
+/// What is known. Clones share it.
+#[derive(Clone)]
+pub struct Volumes {
+    view: watch::Receiver<View>,
+    cluster: Arc<OnceLock<Cluster>>,
+    recorder: Option<Recorder>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct View {
+    volumes: BTreeMap<String, Recorded>,
+    listing: BTreeMap<String, Recorded>,
+    synced: bool,
+}
+
+impl Volumes {
+    /// Of a cluster without an API server: no volume is known, and none will be.
+    #[must_use]
+    pub fn without_api(cluster: Cluster) -> Self {
+        let view = View { synced: true, ..View::default() };
+        Self { view: watch::channel(view).1, cluster: Arc::new(OnceLock::from(cluster)), recorder: None }
+    }
+
+    /// As [`Volumes::without_api`], with these volumes by their handles.
+    #[must_use]
+    pub fn known_to_be(cluster: Cluster, volumes: BTreeMap<String, Recorded>) -> Self {
+        let view = View { synced: true, volumes, ..View::default() };
+        Self { view: watch::channel(view).1, ..Self::without_api(cluster) }
+    }
+
+    /// Follows the volumes for as long as the process lives, and asks for the cluster's id unless it is `given`.
+    #[must_use]
+    pub fn follow(client: &Client, given: Option<Cluster>) -> Self {
+        let (sender, view) = watch::channel(View::default());
+        tokio::spawn(follow(Api::all(client.clone()), sender));
+        let cluster = Arc::new(OnceLock::new());
+        match given {
+            Some(given) => drop(cluster.set(given)),
+            None => drop(tokio::spawn(ask(Api::all(client.clone()), cluster.clone()))),
+        }
+        let reporter = Reporter { controller: DRIVER.to_owned(), instance: None };
+        Self { view, cluster, recorder: Some(Recorder::new(client.clone(), reporter)) }
+    }
+
+    /// The cluster; `None` until the API server said its id.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.get()
+    }
+
+    /// What the PersistentVolume with this handle says, and whether all volumes have been seen.
+    #[must_use]
+    pub fn recorded(&self, handle: &str) -> (Option<Recorded>, bool) {
+        let view = self.view.borrow();
+        (view.volumes.get(handle).cloned(), view.synced)
+    }
+
+    /// Writes an Event on a PersistentVolume, as `kubectl describe pv` shows it; a failure is logged.
+    pub async fn tell(&self, volume: &str, reason: &str, note: &str) {
+        let Some(recorder) = &self.recorder else { return };
+        let mut end = note.len().min(NOTE_LIMIT);
+        while !note.is_char_boundary(end) {
+            end -= 1;
+        }
+        let event = Event {
+            type_: EventType::Warning,
+            reason: reason.to_owned(),
+            note: Some(note[..end].to_owned()),
+            action: "Delete".to_owned(),
+            secondary: None,
+        };
+        let regarding = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("PersistentVolume".into()),
+            name: Some(volume.to_owned()),
+            ..ObjectReference::default()
+        };
+        if let Err(error) = recorder.publish(&event, &regarding).await {
+            warn!(volume, %error, "an Event was not written");
+        }
+    }
+}
+
+async fn follow(api: Api<PersistentVolume>, view: watch::Sender<View>) {
+    let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => drop(view.send_modify(|view| view.apply(event))),
+            Err(error) => warn!(%error, "the API server can't be watched for PersistentVolumes"),
+        }
+    }
+}
+
+async fn ask(api: Api<Namespace>, cluster: Arc<OnceLock<Cluster>>) {
+    loop {
+        match api.get(NAMESPACE).await.map(|it| it.uid()) {
+            Ok(Some(uid)) => {
+                let known = cluster.get_or_init(|| Cluster::new(&uid));
+                info!(cluster = known.mark(), "this cluster's volumes are known by its mark");
+                return;
+            }
+            Ok(None) => warn!("the namespace {NAMESPACE} has no UID"),
+            Err(error) => warn!(%error, "the API server does not say the UID of the namespace {NAMESPACE}"),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+impl View {
+    fn apply(&mut self, event: watcher::Event<PersistentVolume>) {
+        match event {
+            watcher::Event::Init => self.listing.clear(),
+            watcher::Event::InitApply(it) => self.listing.extend(read(&it)),
+            watcher::Event::InitDone => {
+                self.volumes = std::mem::take(&mut self.listing);
+                self.synced = true;
+            }
+            watcher::Event::Apply(it) => self.volumes.extend(read(&it)),
+            watcher::Event::Delete(it) => {
+                if let Some((handle, recorded)) = read(&it)
+                    && self.volumes.get(&handle).is_some_and(|known| known.name == recorded.name)
+                {
+                    self.volumes.remove(&handle);
+                }
+            }
+        }
+    }
+}
+
+/// Handle and facts of a volume of this driver.
+fn read(it: &PersistentVolume) -> Option<(String, Recorded)> {
+    let csi = it.spec.as_ref()?.csi.as_ref().filter(|csi| csi.driver == DRIVER)?;
+    let attribute = |key| csi.volume_attributes.as_ref().and_then(|it| it.get(key)).cloned();
+    let recorded = Recorded {
+        name: it.name_any(),
+        provisioned_by_us: it.annotations().get(PROVISIONED_BY).is_some_and(|by| by == DRIVER),
+        on_delete: attribute(volume::ON_DELETE).and_then(|it| OnDelete::parse(&it)),
+        endpoint_url: attribute(volume::ENDPOINT_URL),
+        region: attribute(volume::REGION),
+    };
+    Some((csi.volume_handle.clone(), recorded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(name: &str, driver: &str) -> PersistentVolume {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": name, "annotations": {PROVISIONED_BY: driver}},
+            "spec": {"csi": {"driver": driver, "volumeHandle": "handle-1",
+                             "volumeAttributes": {"bucketName": "b", "onDelete": "purge", "region": "eu-west-1"}}},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn volumes_of_this_driver_are_known_by_their_handle_as_long_as_they_are_there() {
+        let mut view = View::default();
+        view.apply(watcher::Event::Init);
+        view.apply(watcher::Event::InitApply(volume("pv-1", DRIVER)));
+        assert!(!view.synced && view.volumes.is_empty());
+        view.apply(watcher::Event::InitDone);
+        let wanted = Recorded {
+            name: "pv-1".into(),
+            provisioned_by_us: true,
+            on_delete: Some(OnDelete::Purge),
+            endpoint_url: None,
+            region: Some("eu-west-1".into()),
+        };
+        assert!(view.synced);
+        assert_eq!(view.volumes.get("handle-1"), Some(&wanted));
+        view.apply(watcher::Event::Delete(volume("pv-2", DRIVER)));
+        assert!(view.volumes.contains_key("handle-1"), "another volume with this handle went");
+        view.apply(watcher::Event::Delete(volume("pv-1", DRIVER)));
+        view.apply(watcher::Event::Apply(volume("pv-3", "other.driver")));
+        assert!(view.volumes.is_empty());
+    }
+}

@@ -1,0 +1,98 @@
+//! ListObjectVersions: one page of versions and delete markers.
+
+use http::{Method, StatusCode};
+
+use super::endpoint::encode_query;
+use super::tries::Tries;
+use super::wire::{Draft, Failure, Wire};
+use super::{ErrorKind, Result, xml};
+use crate::object::ObjectKey;
+
+/// A version of an object, or a delete marker: both are removed alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The key.
+    pub key: ObjectKey,
+    /// `null` for one from before versioning.
+    pub id: String,
+}
+
+/// One page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VersionPage {
+    /// Versions and delete markers.
+    pub versions: Vec<Version>,
+    /// How to ask for the next page; `None` on the last one.
+    pub next: Option<VersionMarkers>,
+}
+
+/// Where a page ended; the default is the beginning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VersionMarkers {
+    pub(super) key: Option<String>,
+    pub(super) version: Option<String>,
+}
+
+/// See [`super::Bucket::versions`].
+pub(super) async fn list(wire: &Wire, prefix: &str, after: &VersionMarkers) -> Result<VersionPage> {
+    let target = target(wire.endpoint.bucket_path(), prefix, after);
+    let mut tries = Tries::new(wire, "ListObjectVersions", None, 0);
+    loop {
+        match page(wire, tries.draft(Method::GET, target.clone()), prefix).await {
+            Ok(page) if page.next.as_ref() == Some(after) => {
+                let error = super::Error::new(ErrorKind::BadAnswer, "ListObjectVersions");
+                return Err(error.message("the listing of versions does not end"));
+            }
+            Ok(page) => {
+                tries.succeeded();
+                return Ok(page);
+            }
+            Err(failure) => tries.again(failure).await?,
+        }
+    }
+}
+
+async fn page(wire: &Wire, draft: Draft<'_>, prefix: &str) -> std::result::Result<VersionPage, Failure> {
+    let answer = wire.exchange(draft).await?.collect(xml::BODY_MAX).await?;
+    if answer.status != StatusCode::OK {
+        return Err(answer.failed(wire.clock.wall()));
+    }
+    xml::version_page(&answer.body, prefix).map_err(|why| answer.bad(why))
+}
+
+/// Path and query, names in alphabetical order as signatures want them.
+fn target(bucket_path: &str, prefix: &str, after: &VersionMarkers) -> String {
+    let mut target = bucket_path.to_owned();
+    let mut sign = '?';
+    for (name, value) in [
+        ("encoding-type", Some("url")),
+        ("key-marker", after.key.as_deref()),
+        ("prefix", Some(prefix)),
+        ("version-id-marker", after.version.as_deref()),
+        ("versions", Some("")),
+    ] {
+        let Some(value) = value else { continue };
+        target.push(sign);
+        sign = '&';
+        target.push_str(name);
+        target.push('=');
+        encode_query(&mut target, value);
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_query_stands_in_canonical_order() {
+        let first = target("/bucket", "a b/", &VersionMarkers::default());
+        assert_eq!(first, "/bucket?encoding-type=url&prefix=a%20b%2F&versions=");
+        let after = VersionMarkers { key: Some("a b/c".into()), version: Some("v+1".into()) };
+        assert_eq!(
+            target("/", "", &after),
+            "/?encoding-type=url&key-marker=a%20b%2Fc&prefix=&version-id-marker=v%2B1&versions="
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! The XML documents about a bucket as a whole: its location, its tags, a page of its versions.
+
+use quick_xml::escape::escape;
+
+use super::super::{Tags, Version, VersionMarkers, VersionPage};
+use super::{ENTRIES_MAX, Name, url_decode, walk};
+use crate::object::ObjectKey;
+
+const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
+
+/// What CreateBucket is sent: the region.
+pub(in super::super) fn location_document(region: &str) -> String {
+    format!(
+        "<CreateBucketConfiguration xmlns=\"{NAMESPACE}\"><LocationConstraint>{}</LocationConstraint>\
+         </CreateBucketConfiguration>",
+        escape(region)
+    )
+}
+
+/// What PutBucketTagging is sent.
+pub(in super::super) fn tags_document(tags: &Tags) -> String {
+    let mut document = format!("<Tagging xmlns=\"{NAMESPACE}\"><TagSet>");
+    for (key, value) in tags {
+        let (key, value) = (escape(key.as_str()), escape(value.as_str()));
+        document.push_str(&format!("<Tag><Key>{key}</Key><Value>{value}</Value></Tag>"));
+    }
+    document.push_str("</TagSet></Tagging>");
+    document
+}
+
+/// What GetBucketTagging answered.
+pub(in super::super) fn tags(document: &[u8]) -> Result<Tags, String> {
+    let mut tags = Tags::new();
+    let (mut key, mut value) = (None, None);
+    walk(document, |path, text| {
+        match path {
+            [Name::Tagging, Name::TagSet, Name::Tag, Name::Key] => key = Some(text.to_owned()),
+            [Name::Tagging, Name::TagSet, Name::Tag, Name::Value] => value = Some(text.to_owned()),
+            [Name::Tagging, Name::TagSet, Name::Tag] => {
+                let key = key.take().ok_or("a tag has no key")?;
+                tags.insert(key, value.take().unwrap_or_default());
+            }
+            [Name::Tagging, ..] => {}
+            _ => return Err("the answer is no set of tags".into()),
+        }
+        if tags.len() > ENTRIES_MAX {
+            return Err(format!("there are more than {ENTRIES_MAX} tags"));
+        }
+        Ok(())
+    })?;
+    Ok(tags)
+}
+
+/// Reads a page of ListObjectVersions. Keys outside of `prefix` are an error: they would be deleted.
+pub(in super::super) fn version_page(document: &[u8], prefix: &str) -> Result<VersionPage, String> {
+    use Name::{DeleteMarker, Version as Entry, Versions};
+    let mut found = Vec::new();
+    let mut next = VersionMarkers::default();
+    let (mut truncated, mut encoded) = (false, false);
+    let (mut key, mut id) = (None, None);
+    walk(document, |path, text| {
+        let some = || Some(text.to_owned()).filter(|text| !text.is_empty());
+        match path {
+            [Versions, Name::IsTruncated] => truncated = text.trim() == "true",
+            [Versions, Name::EncodingType] => encoded = text.trim() == "url",
+            [Versions, Name::NextKeyMarker] => next.key = some(),
+            [Versions, Name::NextVersionIdMarker] => next.version = some(),
+            [Versions, Entry | DeleteMarker, Name::Key] => key = some(),
+            [Versions, Entry | DeleteMarker, Name::VersionId] => id = some(),
+            [Versions, Entry | DeleteMarker] => {
+                let key = key.take().ok_or("a version has no key")?;
+                found.push((key, id.take().unwrap_or_else(|| "null".to_owned())));
+            }
+            [Versions, ..] => {}
+            _ => return Err("the answer is no listing of versions".into()),
+        }
+        if found.len() > ENTRIES_MAX {
+            return Err(format!("the page has more than {ENTRIES_MAX} entries"));
+        }
+        Ok(())
+    })?;
+    let name = |text: String| if encoded { url_decode(text) } else { Ok(text) };
+    next.key = next.key.map(name).transpose()?;
+    if truncated && next.key.is_none() {
+        return Err("the page is truncated, but does not say where the next one begins".into());
+    }
+    let versions = found
+        .into_iter()
+        .map(|(key, id)| {
+            let key = name(key)?;
+            if !key.starts_with(prefix) {
+                return Err(format!("{key:?} does not begin with the prefix that was asked for"));
+            }
+            Ok(Version { key: ObjectKey::new(key), id })
+        })
+        .collect::<Result<_, String>>()?;
+    Ok(VersionPage { versions, next: truncated.then_some(next) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_read_as_they_were_written() {
+        let written: Tags =
+            [("a&b".to_owned(), "<c> \"d\"".to_owned()), ("e".to_owned(), String::new())].into();
+        assert_eq!(tags(tags_document(&written).as_bytes()).unwrap(), written);
+        assert_eq!(tags(b"<Tagging><TagSet/></Tagging>").unwrap(), Tags::new());
+        for wrong in [&b"<Tagging><TagSet><Tag><Value>v</Value></Tag></TagSet></Tagging>"[..], b"<a/>", b""] {
+            assert!(tags(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+        }
+    }
+
+    #[test]
+    fn a_page_of_versions_has_versions_and_markers_of_this_prefix_alone() {
+        let document = "<ListVersionsResult><IsTruncated>true</IsTruncated><EncodingType>url</EncodingType>\
+            <NextKeyMarker>p%2Fb+c</NextKeyMarker><NextVersionIdMarker>v2</NextVersionIdMarker>\
+            <Version><Key>p%2Fa</Key><VersionId>v1</VersionId></Version><Version><Key>p%2Fb+c</Key></Version>\
+            <DeleteMarker><Key>p%2Fa</Key><VersionId>v2</VersionId></DeleteMarker></ListVersionsResult>";
+        let page = version_page(document.as_bytes(), "p/").unwrap();
+        let version = |key: &str, id: &str| Version { key: ObjectKey::new(key), id: id.into() };
+        assert_eq!(page.versions, [version("p/a", "v1"), version("p/b c", "null"), version("p/a", "v2")]);
+        let next = VersionMarkers { key: Some("p/b c".into()), version: Some("v2".into()) };
+        assert_eq!(page.next, Some(next));
+        assert!(version_page(document.as_bytes(), "p/b").unwrap_err().contains("prefix"));
+        assert!(version_page(b"<ListBucketResult/>", "").is_err());
+        let endless = "<ListVersionsResult><IsTruncated>true</IsTruncated></ListVersionsResult>";
+        assert!(version_page(endless.as_bytes(), "").is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! Tags of buckets.
+
+use std::collections::BTreeSet;
+
+use s3s::dto::*;
+use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
+
+use super::error::named;
+use super::{Answer, Folder};
+
+/// S3's limits, in tags of a bucket and in characters.
+const TAGS_MAX: usize = 50;
+const KEY_MAX: usize = 128;
+const VALUE_MAX: usize = 256;
+
+impl Folder {
+    pub(super) async fn get_bucket_tagging_(
+        &self,
+        input: GetBucketTaggingInput,
+    ) -> Answer<GetBucketTaggingOutput> {
+        let tags = self.blocking(move |store| store.tags(&input.bucket)).await?;
+        let none = || named(http::StatusCode::NOT_FOUND, "NoSuchTagSet", "The bucket has no tags.");
+        let tag_set = tags.ok_or_else(none)?.into_iter();
+        let tag_set = tag_set.map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect();
+        Ok(S3Response::new(GetBucketTaggingOutput { tag_set }))
+    }
+
+    pub(super) async fn put_bucket_tagging_(
+        &self,
+        input: PutBucketTaggingInput,
+    ) -> Answer<PutBucketTaggingOutput> {
+        let tags = checked(input.tagging.tag_set)?;
+        self.blocking(move |store| store.set_tags(&input.bucket, Some(tags))).await?;
+        Ok(S3Response::new(PutBucketTaggingOutput::default()))
+    }
+
+    pub(super) async fn delete_bucket_tagging_(
+        &self,
+        input: DeleteBucketTaggingInput,
+    ) -> Answer<DeleteBucketTaggingOutput> {
+        self.blocking(move |store| store.set_tags(&input.bucket, None)).await?;
+        Ok(S3Response::with_status(DeleteBucketTaggingOutput::default(), http::StatusCode::NO_CONTENT))
+    }
+}
+
+fn checked(tags: Vec<Tag>) -> S3Result<Vec<(String, String)>> {
+    let wrong = |what: String| Err(S3Error::with_message(S3ErrorCode::InvalidTag, what));
+    if tags.len() > TAGS_MAX {
+        return wrong(format!("A bucket has at most {TAGS_MAX} tags."));
+    }
+    let mut seen = BTreeSet::new();
+    let mut checked = Vec::with_capacity(tags.len());
+    for tag in tags {
+        let (key, value) = (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
+        let is_allowed = |c: char| c.is_alphanumeric() || " +-=._:/@".contains(c);
+        if key.is_empty() || key.chars().count() > KEY_MAX || value.chars().count() > VALUE_MAX {
+            return wrong(format!("The tag `{key}` is too long or has no key."));
+        }
+        if !key.chars().all(is_allowed) || !value.chars().all(is_allowed) || key.starts_with("aws:") {
+            return wrong(format!("The tag `{key}` holds a character that is not allowed."));
+        }
+        if !seen.insert(key.clone()) {
+            return wrong(format!("The tag `{key}` is there twice."));
+        }
+        checked.push((key, value));
+    }
+    Ok(checked)
+}
