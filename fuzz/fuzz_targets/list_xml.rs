@@ -204,7 +204,10 @@ fn about_uploads(document: &[u8]) {
 fn about_buckets(document: &[u8], prefix: &str) {
     if let Ok(page) = versions(document, prefix) {
         assert!(page.versions.len() <= document.len(), "more versions than bytes");
-        assert!(page.versions.iter().all(|v| v.key.as_str().starts_with(prefix)), "a key outside of the prefix");
+        assert!(
+            page.versions.iter().all(|v| v.key.as_str().starts_with(prefix)),
+            "a key outside of the prefix"
+        );
     }
     if let Ok(tags) = tags(document) {
         assert!(tags.len() <= document.len(), "more tags than bytes");

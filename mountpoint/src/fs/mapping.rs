@@ -46,7 +46,11 @@ impl FileSystem {
 
     /// Whether fsync and close of this handle must fail.
     pub(super) fn check_mapping(&self, open: &FileHandle) -> Result<()> {
-        if open.mapping.refused.load(Relaxed) { Err(self.refused_change(open.ino).already_logged()) } else { Ok(()) }
+        if open.mapping.refused.load(Relaxed) {
+            Err(self.refused_change(open.ino).already_logged())
+        } else {
+            Ok(())
+        }
     }
 
     fn refused_change(&self, ino: InodeNo) -> Error {

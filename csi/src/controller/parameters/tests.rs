@@ -1,3 +1,5 @@
+//! What a StorageClass may say, and how its mistakes are answered.
+
 use super::*;
 use crate::error::ErrorKind;
 
