@@ -44,7 +44,7 @@ pub enum Start {
     /// The driver of one node.
     Node(Box<Config>),
     /// The controller service, by `CSI_CONTROLLER_ONLY=true`.
-    Controller(ControllerConfig),
+    Controller(Box<ControllerConfig>),
 }
 
 impl Start {
@@ -62,7 +62,7 @@ impl Start {
     /// As [`Config::new`].
     pub fn new(args: &Args, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
         match environment("CSI_CONTROLLER_ONLY").is_some_and(|it| it.trim() == "true") {
-            true => ControllerConfig::new(args, environment).map(Self::Controller),
+            true => ControllerConfig::new(args, environment).map(|it| Self::Controller(Box::new(it))),
             false => Config::new(args, environment).map(|it| Self::Node(Box::new(it))),
         }
     }

@@ -78,7 +78,7 @@ async fn run(config: Start) -> anyhow::Result<()> {
     let serving = async move {
         match config {
             Start::Node(config) => serve(*config, stopped).await,
-            Start::Controller(config) => serve_controller(config, stopped).await,
+            Start::Controller(config) => serve_controller(*config, stopped).await,
         }
     };
     tokio::select! {

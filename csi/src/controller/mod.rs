@@ -24,6 +24,7 @@ pub mod volume_id;
 pub mod volumes;
 
 use std::collections::{BTreeSet, HashMap};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -182,8 +183,8 @@ impl ControllerService {
         let said = |key: &str| call.volume_context.get(key).map(String::as_str);
         let recorded = recorded.unwrap_or_default();
         let endpoint =
-            self.stores.allowed(recorded.endpoint_url.as_deref().or(said(volume::ENDPOINT_URL)))?;
-        let region = recorded.region.as_deref().or(said(volume::REGION));
+            self.stores.allowed(recorded.endpoint_url.as_deref().or_else(|| said(volume::ENDPOINT_URL)))?;
+        let region = recorded.region.as_deref().or_else(|| said(volume::REGION));
         let bucket = self.stores.bucket(&endpoint, region, id.bucket(), &keys)?;
         let trying = format!("looking whether the bucket {} is there", id.bucket());
         let is_there = match id.place() {
@@ -242,7 +243,7 @@ fn context(parameters: &Parameters, place: &Place, keys: &Keys) -> HashMap<Strin
 async fn answer<T: Send + 'static>(
     call: &'static str,
     of: String,
-    work: impl Future<Output = Result<T>> + Send + 'static,
+    work: Pin<Box<dyn Future<Output = Result<T>> + Send>>,
 ) -> std::result::Result<Response<T>, Status> {
     let started = Instant::now();
     let ended = tokio::spawn(work).await;
@@ -268,7 +269,7 @@ impl Controller for ControllerService {
     ) -> std::result::Result<Response<CreateVolumeResponse>, Status> {
         let (service, call) = (self.clone(), request.into_inner());
         debug!(name = %call.name.escape_debug(), parameters = ?call.parameters, "CreateVolume");
-        answer("CreateVolume", call.name.clone(), async move { service.create(call).await }).await
+        answer("CreateVolume", call.name.clone(), Box::pin(async move { service.create(call).await })).await
     }
 
     async fn delete_volume(
@@ -276,7 +277,8 @@ impl Controller for ControllerService {
         request: Request<DeleteVolumeRequest>,
     ) -> std::result::Result<Response<DeleteVolumeResponse>, Status> {
         let (service, call) = (self.clone(), request.into_inner());
-        answer("DeleteVolume", call.volume_id.clone(), async move { service.delete(call).await }).await
+        answer("DeleteVolume", call.volume_id.clone(), Box::pin(async move { service.delete(call).await }))
+            .await
     }
 
     async fn validate_volume_capabilities(
@@ -287,7 +289,7 @@ impl Controller for ControllerService {
         answer(
             "ValidateVolumeCapabilities",
             call.volume_id.clone(),
-            async move { service.validate(call).await },
+            Box::pin(async move { service.validate(call).await }),
         )
         .await
     }

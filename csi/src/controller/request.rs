@@ -130,7 +130,10 @@ mod tests {
             assert!(capabilities(&[capability(mode)]).is_ok(), "{mode:?}");
         }
         let good = capability(Mode::MultiNodeMultiWriter);
-        let block = VolumeCapability { access_type: Some(AccessType::Block(BlockVolume {})), ..good.clone() };
+        let block = VolumeCapability {
+            access_mode: good.access_mode,
+            access_type: Some(AccessType::Block(BlockVolume {})),
+        };
         for (given, words) in [
             (vec![], "volume_capabilities is missing"),
             (vec![good.clone(), capability(Mode::Unknown)], "accessModes"),

@@ -122,7 +122,7 @@ async fn follow(api: Api<PersistentVolume>, view: watch::Sender<View>) {
     let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
         match event {
-            Ok(event) => drop(view.send_modify(|view| view.apply(event))),
+            Ok(event) => view.send_modify(|view| view.apply(event)),
             Err(error) => warn!(%error, "the API server can't be watched for PersistentVolumes"),
         }
     }

@@ -51,7 +51,8 @@ pub(super) async fn create(wire: &Wire, location: Option<&str>) -> Result<Create
         match failure.error.code() {
             Some("BucketAlreadyOwnedByYou") => {
                 tries.succeeded();
-                return Ok(Created::Yours { perhaps_by_us: tries.ambiguous });
+                // It may also have been sent twice in this try, on a connection that broke without a word.
+                return Ok(Created::Yours { perhaps_by_us: tries.ambiguous || failure.ambiguous });
             }
             Some("BucketAlreadyExists") => {
                 tries.succeeded();
