@@ -31,9 +31,10 @@ pub(super) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Resul
             looked = true;
             match is_listed(wire, key).await {
                 Some(false) => return Err(absent(key)),
-                // The store knows us, and does not let us read it: other credentials are not looked for.
-                Some(true) => return Err(failure.error),
-                None => {}
+                // The store knows us, and does not let us read it: other credentials are not looked for. But the listing may have found
+                // others: then it was not these that were refused.
+                Some(true) if !has_other_keys(wire, failure.generation).await => return Err(failure.error),
+                Some(true) | None => {}
             }
         }
         tries.again(failure).await?;
@@ -49,6 +50,16 @@ async fn is_listed(wire: &Wire, key: &ObjectKey) -> Option<bool> {
         // The first of all keys that begin so.
         Some(first) => Some(first.key == *key),
         None => page.next_token.is_none().then_some(false),
+    }
+}
+
+/// Whether requests are signed with other credentials now than with those of `generation`.
+async fn has_other_keys(wire: &Wire, generation: Option<u64>) -> bool {
+    match (&wire.credentials, generation) {
+        (Some(source), Some(generation)) => {
+            source.get().await.is_ok_and(|held| held.generation != generation)
+        }
+        _ => false,
     }
 }
 
