@@ -106,7 +106,7 @@ impl Store {
         let allowed = config.policy_prefix.clone().unwrap_or_default();
         config.access_key = access_key.to_owned();
         config.secret_key = Self::SECRET_KEY.to_owned();
-        config.domain = Some(HOST.to_owned());
+        config.domain = (crate::STORE == Kind::S3serverOverHttps).then(|| HOST.to_owned());
         let server = Server::start(config).expect("start the server");
         let hosts = [HOST, &format!("*.{HOST}")];
         let front =
