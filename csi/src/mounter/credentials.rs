@@ -97,10 +97,11 @@ impl Profile {
     }
 }
 
-/// What may stand in a file name and in a profile's brackets; the rest becomes `~`. A pod has one volume, so no two meet.
+/// What may stand in a file name and in a profile's brackets; the rest becomes `%`. AWS's tools ignore a profile with other characters in its
+/// name. A pod has one volume, so no two meet.
 fn escaped(id: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    id.chars().map(|c| if plain(c) { c } else { '~' }).collect()
+    id.chars().map(|c| if plain(c) { c } else { '%' }).collect()
 }
 
 fn hashed(id: &str) -> String {
@@ -129,7 +130,7 @@ mod tests {
         let (files, folder) = comm();
         let profile = Profile::new("uid-1", "bucket/with prefix").unwrap();
         profile.write(&files, &keys(Some("token"))).unwrap();
-        let name = "uid-1-bucket~with~prefix-s3-csi";
+        let name = "uid-1-bucket%with%prefix-s3-csi";
         let read =
             |file: &str| std::fs::read_to_string(folder.path().join("credentials").join(file)).unwrap();
         assert_eq!(read(&format!("{name}-config")), format!("[profile {name}]\n"));
@@ -178,8 +179,8 @@ mod tests {
     #[test]
     fn a_handle_stands_in_the_name_safely_whatever_it_is() {
         assert!(Profile::new("u", "a\nb").is_err());
-        assert_eq!(Profile::new("u", "../x").unwrap().name, "u-..~x-s3-csi");
-        assert_eq!(Profile::new("u", "a]b#ü").unwrap().name, "u-a~b~~-s3-csi");
+        assert_eq!(Profile::new("u", "../x").unwrap().name, "u-..%x-s3-csi");
+        assert_eq!(Profile::new("u", "a]b#ü").unwrap().name, "u-a%b%%-s3-csi");
         let long = |end: &str| Profile::new("u", &format!("{}{end}", "x".repeat(300))).unwrap().name;
         assert!(long("a").len() < 100 && long("a") != long("b"));
     }
