@@ -8,7 +8,6 @@ use std::sync::{Barrier, Condvar, Mutex};
 use std::time::Duration;
 
 use rustix::io::Errno;
-
 use testkit::until_within;
 
 use crate::common::{Catalogue, Pattern, Setup, Store, TestMount, need, run, until};
