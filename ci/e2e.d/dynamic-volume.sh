@@ -108,7 +108,8 @@ echo neighbour >"$scratch/neighbour"
 s3_put "$namespace/$one-neighbour" "$scratch/neighbour"
 remove_pod one
 gone one
-equal "only the prefix is purged" "$namespace/$one-neighbour $namespace/$two/file" "$(s3_keys | sort | tr '\n' ' ' | sed 's/ $//')"
+left=$(printf '%s\n' "$namespace/$one-neighbour" "$namespace/$two/file" | LC_ALL=C sort)
+equal "only the prefix is purged" "$left" "$(s3_keys | LC_ALL=C sort)"
 remove_pod two
 gone two
 
