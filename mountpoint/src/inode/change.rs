@@ -5,7 +5,6 @@ use std::sync::Arc as StdArc;
 
 use super::error::{Error, ErrorKind, Result};
 use super::lookup::parse;
-use super::open::touched;
 use super::state::{Directory, Node, Phase, Place};
 use super::tree::stale;
 use super::{Found, InodeNo, InodeTable};
@@ -103,7 +102,7 @@ impl InodeTable {
             // Opened for writing while S3 deleted: the writer makes it anew.
             Ok(file) if file.is_local() => {
                 file.stored = None;
-                touched(&mut tree, held.ino, false);
+                tree.touched(held.ino, false);
             }
             _ => {
                 // Whichever version was found meanwhile: the name is gone for every earlier request.

@@ -2,9 +2,7 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc as StdArc;
-use std::time::Instant;
 
-use super::compact::Moment;
 use super::error::{Error, ErrorKind, Result};
 use super::flight::Seat;
 use super::path::{self, BadName};
@@ -12,7 +10,7 @@ use super::recent::Coming;
 use super::remote::{self, Ask};
 use super::state::{Node, Place};
 use super::tree::{Recall, Settled, Tree, stale};
-use super::{Found, InodeNo, InodeTable, Stat, Ttl};
+use super::{Found, InodeNo, InodeTable, Stat};
 use crate::sync::Arc;
 
 /// Times a lookup asks again because something here changed the name meanwhile. Only a name that is created and removed
@@ -53,7 +51,7 @@ impl InodeTable {
             Ok(Recall::Ask(_)) => None,
             Ok(Recall::Missing) => Some(Err(Error::new(ErrorKind::NotFound, name))),
             Ok(Recall::Found(ino)) => {
-                Some(take(&mut tree, ino, None).and_then(|()| tree.found(ino, now).ok_or_else(|| stale(ino))))
+                Some(tree.take(ino, None).and_then(|()| tree.found(ino, now).ok_or_else(|| stale(ino))))
             }
         }
     }
@@ -82,7 +80,7 @@ impl InodeTable {
                 let mut tree = self.0.tree.lock();
                 match tree.recall(parent, name, self.0.clock.now())? {
                     Recall::Missing => return Err(Error::new(ErrorKind::NotFound, name)),
-                    Recall::Found(ino) => return take(&mut tree, ino, None).map(|()| ino),
+                    Recall::Found(ino) => return tree.take(ino, None).map(|()| ino),
                     Recall::Ask(ask) => {
                         let page = if waited { None } else { self.page(&mut tree, parent, name, ask) };
                         match page {
@@ -110,7 +108,7 @@ impl InodeTable {
                 Settled::Missing => Err(Error::new(ErrorKind::NotFound, name)),
                 Settled::Found(ino) => {
                     let fresh = (for_kernel && seat.flight.is_alone()).then_some(now);
-                    take(&mut tree, ino, fresh).map(|()| ino)
+                    tree.take(ino, fresh).map(|()| ino)
                 }
             };
         }
@@ -211,19 +209,6 @@ impl InodeTable {
             }
         }
     }
-}
-
-/// Counts one reference. `fresh`: when S3 answered this very lookup, and for it alone, so that the open that follows may
-/// rely on it (see [`super::FRESH`]).
-pub(super) fn take(tree: &mut Tree, ino: InodeNo, fresh: Option<Instant>) -> Result<()> {
-    let strict = tree.ttl == Ttl::Minimal || tree.ttl.open().is_zero();
-    let inode = tree.inode_mut(ino)?;
-    inode.lookups += 1;
-    if let Node::File(file) = &mut inode.node {
-        let known = file.stored.as_ref().is_some_and(|stored| stored.until().is_some());
-        file.fresh = fresh.filter(|_| known && strict && !file.is_local()).map(Moment::of);
-    }
-    Ok(())
 }
 
 /// A name the kernel sent.

@@ -11,12 +11,16 @@
 mod batch;
 mod change;
 mod compact;
+mod dir_entry;
 mod error;
 mod expiry;
 mod flight;
+mod listed;
 mod lookup;
 mod merge;
 mod open;
+mod page;
+mod pass;
 mod path;
 mod readdir;
 mod recent;
@@ -33,11 +37,12 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 pub use change::Unlinked;
+pub use dir_entry::DirEntry;
 pub use error::{Error, ErrorKind, Result};
 pub use expiry::Ttl;
 pub use open::{OpenRead, OpenWrite};
 pub use path::Prefix;
-pub use readdir::{DirEntry, Listing};
+pub use readdir::Listing;
 pub use state::{Before, WriteWish};
 
 /// What fuzz targets reach.

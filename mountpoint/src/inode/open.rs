@@ -2,7 +2,6 @@
 
 use super::error::{Error, ErrorKind, Result};
 use super::expiry::left;
-use super::lookup::take;
 use super::path;
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
 use super::tree::{Recall, Tree, stale};
@@ -123,7 +122,7 @@ impl InodeTable {
             Err(Refusal::Busy { writer }) => Ok(OpenWrite::Busy { writer }),
             Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
             Ok(before) => {
-                touched(&mut tree, ino, false);
+                tree.touched(ino, false);
                 tree.place(ino, Place::Local);
                 Ok(OpenWrite::Granted { key, before })
             }
@@ -145,7 +144,7 @@ impl InodeTable {
         let until = now + tree.ttl.file();
         let Ok(file) = tree.file_mut(ino) else { return };
         file.commit(&meta, until);
-        touched(&mut tree, ino, false);
+        tree.touched(ino, false);
         hang_stored(&mut tree, ino);
         if let Some(parent) = tree.inode(ino).map(|inode| inode.parent) {
             tree.stored_above(parent, now);
@@ -159,7 +158,7 @@ impl InodeTable {
         let mut tree = self.0.tree.lock();
         let Ok(file) = tree.file_mut(ino) else { return };
         if file.abandon() {
-            touched(&mut tree, ino, false);
+            tree.touched(ino, false);
             hang_stored(&mut tree, ino);
         } else {
             tree.detach(ino);
@@ -221,7 +220,7 @@ impl InodeTable {
         let ino = tree.reserve(1);
         tree.make(ino, parent, name, at, node(now, assumed)).ok_or_else(|| stale(parent))?;
         tree.place(ino, Place::Local);
-        take(&mut tree, ino, None)?;
+        tree.take(ino, None)?;
         tree.found(ino, now).ok_or_else(|| stale(ino))
     }
 
@@ -250,16 +249,6 @@ fn open_now(tree: &mut Tree, ino: InodeNo) -> Result<OpenRead> {
         }
         Err(Refusal::Busy { writer }) => Ok(OpenRead::Busy { writer }),
         Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
-    }
-}
-
-/// Something happened here to what an inode means.
-pub(super) fn touched(tree: &mut Tree, ino: InodeNo, removed: bool) {
-    let Some(inode) = tree.inode(ino) else { return };
-    let (parent, name) = (inode.parent, inode.name.clone());
-    let at = tree.changed(parent, &name, removed);
-    if let Ok(inode) = tree.inode_mut(ino) {
-        inode.learned = at;
     }
 }
 

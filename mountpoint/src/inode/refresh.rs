@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 
 use super::batch::Batch;
 use super::merge::Merge;
-use super::readdir::{Asked, readable};
+use super::page::{Asked, readable};
 use super::recent::{Advice, After, Coming, PAGE, Page, Recent};
 use super::remote::Ask;
 use super::tree::Tree;

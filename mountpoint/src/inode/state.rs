@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 use super::InodeNo;
 use super::compact::{Moment, Stored};
 use super::error::ErrorKind;
-use super::readdir::Listed;
+use super::listed::Listed;
 use super::recent::Recent;
 use crate::object::{ObjectKey, ObjectMeta};
 

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant, SystemTime};
 use hashbrown::HashTable;
 
 use super::InodeNo;
+use super::compact::Moment;
 use super::error::{Error, ErrorKind, Result};
 use super::expiry::{Missing, Ttl, left};
 use super::flight::Flights;
+use super::listed::Listed;
 use super::path::Prefix;
 use super::recent::{Page, Recent};
 use super::remote::Ask;
@@ -357,6 +359,29 @@ impl Tree {
         at
     }
 
+    /// What an inode means was changed here: answers that were asked for before do not count for it.
+    pub(super) fn touched(&mut self, ino: InodeNo, removed: bool) {
+        let Some(inode) = self.inode(ino) else { return };
+        let (parent, name) = (inode.parent, inode.name.clone());
+        let at = self.changed(parent, &name, removed);
+        if let Ok(inode) = self.inode_mut(ino) {
+            inode.learned = at;
+        }
+    }
+
+    /// Counts one reference. `fresh`: when S3 answered this very lookup, and for it alone, so that the open that follows may
+    /// rely on it (see [`super::FRESH`]).
+    pub(super) fn take(&mut self, ino: InodeNo, fresh: Option<Instant>) -> Result<()> {
+        let strict = self.ttl == Ttl::Minimal || self.ttl.open().is_zero();
+        let inode = self.inode_mut(ino)?;
+        inode.lookups += 1;
+        if let Node::File(file) = &mut inode.node {
+            let known = file.stored.as_ref().is_some_and(|stored| stored.until().is_some());
+            file.fresh = fresh.filter(|_| known && strict && !file.is_local()).map(Moment::of);
+        }
+        Ok(())
+    }
+
     /// Ends an unused inode: no reference, no handle, nothing local, nothing below; then its parent.
     pub(super) fn drop_if_idle(&mut self, ino: InodeNo) {
         let mut next = Some(ino);
@@ -422,7 +447,7 @@ impl Tree {
     // -- remembered listings -------------------------------------------------------------------------------------
 
     /// Remembers a whole listing, as far as there is room.
-    pub(super) fn remember_listed(&mut self, ino: InodeNo, listed: super::readdir::Listed) {
+    pub(super) fn remember_listed(&mut self, ino: InodeNo, listed: Listed) {
         self.forget_listed(ino);
         let entries = listed.entries();
         if entries > Self::LISTED_ENTRIES_MAX {

@@ -1,0 +1,112 @@
+//! One entry of a listing: as a program sees it now, and the inode it becomes.
+
+use std::ffi::OsString;
+use std::sync::Arc as StdArc;
+use std::time::{Duration, Instant};
+
+use super::batch::Batch;
+use super::state::{Node, Place};
+use super::tree::{Adopted, Tree};
+use super::{InodeNo, Kind, Stat};
+
+/// One line of a directory.
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    /// What it is called.
+    pub name: OsString,
+    /// The number a lookup of it answers, unless it changes.
+    pub ino: InodeNo,
+    /// Where to continue after it.
+    pub offset: u64,
+    /// What stat shows of it.
+    pub stat: Stat,
+    source: Source,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    /// Of an inode that lives.
+    Inode,
+    /// Of a page.
+    Page { batch: StdArc<Batch>, index: usize },
+}
+
+impl DirEntry {
+    /// An entry of an inode that lives.
+    pub(super) fn of_inode(name: &str, ino: InodeNo, offset: u64, stat: Stat) -> Self {
+        Self { name: name.into(), ino, offset, stat, source: Source::Inode }
+    }
+}
+
+/// An entry as it is now; `None` when it is gone since the page was asked for.
+pub(super) fn shown(
+    tree: &Tree,
+    parent: InodeNo,
+    batch: &StdArc<Batch>,
+    index: usize,
+    offset: u64,
+    now: Instant,
+) -> Option<DirEntry> {
+    let name = batch.name(index);
+    let (_, directory) = tree.directory(parent).ok()?;
+    let of_inode = |ino: InodeNo| {
+        let inode = tree.inode(ino).filter(|inode| inode.place != Place::Nowhere)?;
+        let stat = tree.stat(inode, now);
+        Some(DirEntry::of_inode(name, ino, offset, stat))
+    };
+    if let Some(ino) = batch.local(index) {
+        return of_inode(ino);
+    }
+    let child = tree.child(parent, name);
+    if let Some(ino) = child
+        && tree.inode(ino).is_some_and(|inode| inode.learned > batch.asked)
+    {
+        return of_inode(ino);
+    }
+    let mut valid = true;
+    if let Some(change) = directory.changes.since(name, batch.asked) {
+        if let Some(ino) = directory.locals.get(name) {
+            return of_inode(*ino);
+        }
+        if change.removed {
+            return None;
+        }
+        valid = false;
+    }
+    let (stat, is_same) = if batch.is_file(index) {
+        let (size, modified, readable) = batch.file(index);
+        let valid_for = batch.said(tree.ttl).until.saturating_duration_since(now);
+        let stat = Stat { kind: Kind::File, size, modified, readable, valid_for };
+        let is_same = child.is_some_and(|ino| match tree.inode(ino).map(|inode| &inode.node) {
+            Some(Node::File(file)) => {
+                file.stored.as_ref().is_some_and(|stored| stored.is_version(size, batch.etag(index)))
+            }
+            _ => false,
+        });
+        (stat, is_same)
+    } else {
+        (tree.directory_stat(), child.is_some_and(|ino| tree.directory(ino).is_ok()))
+    };
+    let ino = child.filter(|_| is_same).unwrap_or_else(|| batch.ino(index));
+    let stat = if valid { stat } else { Stat { valid_for: Duration::ZERO, ..stat } };
+    let source = Source::Page { batch: batch.clone(), index };
+    Some(DirEntry { name: name.into(), ino, offset, stat, source })
+}
+
+/// The inode for an entry; one that hangs nowhere when the entry is outdated, so that the kernel looks up again.
+pub(super) fn remember(tree: &mut Tree, parent: InodeNo, entry: &DirEntry) -> Option<InodeNo> {
+    let Source::Page { batch, index } = &entry.source else {
+        return tree.inode(entry.ino).map(|_| entry.ino);
+    };
+    match tree.adopt(parent, batch, *index) {
+        Adopted::As(ino) | Adopted::Newer(ino) => Some(ino),
+        Adopted::Outdated => {
+            let name = batch.name(*index);
+            let local = tree.directory(parent).ok()?.1.locals.get(name).copied();
+            if local.is_none() {
+                tree.make(entry.ino, parent, name, batch.asked, tree.node_of(batch, *index));
+            }
+            Some(local.unwrap_or(entry.ino))
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! A whole listing of a directory, remembered.
+
+use std::sync::Arc as StdArc;
+use std::time::Instant;
+
+use super::batch::Batch;
+use super::merge::order;
+
+/// A whole listing, remembered to answer lookups and other listings.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    /// In order, each name once.
+    pub(super) batches: Vec<StdArc<Batch>>,
+    /// When and at which event its first page was asked for.
+    pub(super) since: Instant,
+    pub(super) asked: u64,
+    /// Whether local entries were merged into it.
+    pub(super) with_locals: bool,
+}
+
+impl Listed {
+    pub(super) fn entries(&self) -> usize {
+        self.batches.iter().map(|batch| batch.len()).sum()
+    }
+
+    /// What S3 had under a name.
+    pub(super) fn find(&self, name: &str) -> Option<(&Batch, usize)> {
+        let after = self.batches.partition_point(|batch| order(batch.name(0), name).is_le());
+        let batch = &self.batches[after.checked_sub(1)?];
+        let index = batch.find(name)?;
+        batch.local(index).is_none().then_some((&**batch, index))
+    }
+}

@@ -1,0 +1,172 @@
+//! One pass over a directory: the pages so far, and what comes next.
+
+use std::collections::VecDeque;
+use std::sync::Arc as StdArc;
+use std::time::Instant;
+
+use futures_util::future::Shared;
+
+use super::batch::Batch;
+use super::error::{Error, ErrorKind, Result};
+use super::expiry::left;
+use super::listed::Listed;
+use super::merge::Merge;
+use super::page::{Asked, readable};
+use super::path::BadName;
+use super::tree::Tree;
+use super::{InodeNo, InodeTable};
+use crate::object::ObjectKey;
+use crate::s3::{self, BoxFuture, ListPage};
+use crate::sync::Mutex;
+
+/// Most entries a listing keeps for going back (about 100 bytes each). The earliest are dropped beyond it; an offset among
+/// those is answered `Stale`, and one goes back to the start instead.
+const ENTRIES_KEPT_MAX: usize = 500_000;
+
+/// Pages in a row without one new name that are followed before the listing counts as broken.
+const EMPTY_PAGES_MAX: u32 = 1000;
+
+/// One pass over the directory; a rewind begins another.
+pub(super) struct Pass(pub(super) Mutex<Pages>);
+
+pub(super) struct Pages {
+    pub(super) batches: VecDeque<StdArc<Batch>>,
+    /// Entries before the first batch that were dropped, and all there are so far.
+    pub(super) dropped: usize,
+    pub(super) total: usize,
+    merge: Merge,
+    pub(super) next: Next,
+    /// Whether entries were handed out: the next offset 0 is a rewind.
+    pub(super) used: bool,
+    empty_pages: u32,
+    hidden: u64,
+    hidden_example: Option<(String, BadName)>,
+    /// Of the first page: when it was asked for.
+    begun: Option<(Instant, u64)>,
+    with_locals: bool,
+}
+
+/// What comes next in a pass.
+pub(super) enum Next {
+    /// This token asks for the next page; none for the first.
+    Ask(Option<String>),
+    InFlight(Shared<BoxFuture<'static, Result<()>>>),
+    End,
+}
+
+impl Pass {
+    /// A pass that begins: with the remembered listing where it still holds, else with nothing.
+    pub(super) fn new(tree: &Tree, directory: InodeNo, now: Instant) -> Self {
+        let locals = tree.locals(directory);
+        let mut pages = Pages {
+            batches: VecDeque::new(),
+            dropped: 0,
+            total: 0,
+            with_locals: !locals.is_empty(),
+            merge: Merge::new(locals),
+            next: Next::Ask(None),
+            used: false,
+            empty_pages: 0,
+            hidden: 0,
+            hidden_example: None,
+            begun: None,
+        };
+        let listed = tree.directory(directory).ok().and_then(|(_, directory)| {
+            let listed = directory.listed.as_ref()?;
+            let holds = !left(tree.ttl.listing(), listed.since, now).is_zero();
+            let whole =
+                !pages.with_locals && !listed.with_locals && directory.changes.none_since(listed.asked);
+            (holds && whole).then(|| listed.clone())
+        });
+        if let Some(listed) = listed {
+            pages.total = listed.entries();
+            pages.batches = listed.batches.into();
+            pages.next = Next::End;
+        }
+        Self(Mutex::new(pages))
+    }
+
+    /// A page has come, or failed.
+    pub(super) fn take_in(
+        &self,
+        table: &InodeTable,
+        directory: InodeNo,
+        key: &ObjectKey,
+        token: Option<String>,
+        asked: Asked,
+        answer: s3::Result<ListPage>,
+    ) -> Result<()> {
+        let mut pages = self.0.lock();
+        let fail = |error: s3::Error| Err(Error::new(ErrorKind::Remote(StdArc::new(error)), key.as_str()));
+        let page = match answer {
+            Ok(page) => page,
+            Err(error) => {
+                pages.next = Next::Ask(token);
+                return fail(error);
+            }
+        };
+        let next = page.next_token.clone();
+        let entries = readable(key, page, |listed, why| {
+            pages.hidden += 1;
+            pages.hidden_example.get_or_insert_with(|| (listed.to_string(), why));
+        });
+        let mut out = Vec::with_capacity(entries.len());
+        let Pages { merge, batches, .. } = &mut *pages;
+        merge.page(entries, &mut out, |left| {
+            for batch in batches {
+                (0..batch.len()).for_each(|index| left(batch.name(index)));
+            }
+        });
+        if next.is_none() {
+            pages.merge.finish(&mut out);
+        }
+        pages.empty_pages = if out.is_empty() { pages.empty_pages + 1 } else { 0 };
+        if pages.empty_pages > EMPTY_PAGES_MAX {
+            pages.next = Next::Ask(token);
+            let error = s3::Error::new(s3::ErrorKind::BadAnswer, "ListObjectsV2").key(key);
+            return fail(error.message("the store kept answering with pages without a new name"));
+        }
+        pages.begun.get_or_insert((asked.since, asked.event));
+        if !out.is_empty() {
+            let first = table.0.tree.lock().reserve(out.len());
+            pages.total += out.len();
+            pages.batches.push_back(StdArc::new(Batch::new(
+                first,
+                asked.event,
+                [asked.since, asked.arrived],
+                &out,
+            )));
+            while pages.total - pages.dropped > ENTRIES_KEPT_MAX && pages.batches.len() > 2 {
+                pages.dropped += pages.batches.pop_front().map_or(0, |batch| batch.len());
+            }
+        }
+        pages.next = match next {
+            Some(token) => Next::Ask(Some(token)),
+            None => Next::End,
+        };
+        if matches!(pages.next, Next::End) {
+            pages.ended(table, directory, key);
+        }
+        Ok(())
+    }
+}
+
+impl Pages {
+    /// The listing is whole: say what it hid, and remember it for lookups.
+    fn ended(&mut self, table: &InodeTable, directory: InodeNo, key: &ObjectKey) {
+        if let Some((example, why)) = self.hidden_example.take() {
+            table.0.metrics.names_hidden.add(self.hidden);
+            tracing::warn!(
+                "listing \"{key}\": {} names can't be shown as files, for example \"{}\" ({why})",
+                self.hidden,
+                example.escape_debug(),
+            );
+        }
+        let mut tree = table.0.tree.lock();
+        let remembered = !tree.ttl.listing().is_zero() && self.merge.is_sorted() && self.dropped == 0;
+        if let Some((since, asked)) = self.begun.filter(|_| remembered) {
+            let batches = self.batches.iter().cloned().collect();
+            tree.remember_listed(directory, Listed { batches, since, asked, with_locals: self.with_locals });
+        }
+    }
+}
