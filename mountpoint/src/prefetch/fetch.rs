@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use super::object::Object;
 use super::pieces::FetchNo;
-use super::reader::Object;
 use crate::buffer::{BLOCK, Fill, Reservation, Use, charge};
 use crate::cache::CACHE_BLOCK;
 use crate::s3::{Error, ErrorKind, GetObject};

@@ -6,6 +6,7 @@
 
 mod fetch;
 mod link;
+mod object;
 mod pieces;
 mod reader;
 mod window;
@@ -30,7 +31,7 @@ use crate::s3::ObjectClient;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex, Supervisor, Weak};
 use link::Link;
-use reader::Object;
+use object::Object;
 
 /// Why bytes could not be had. Shared: several reads may fail for one reason.
 pub type Error = Arc<crate::s3::Error>;
