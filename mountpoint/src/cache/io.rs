@@ -75,6 +75,18 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     fn sweep(&self) -> io::Result<()>;
 }
 
+/// Writes all of `bytes`, however many calls it takes.
+pub(super) fn write_full(io: &dyn BlockIo, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match io.write_at(file, &bytes[done..], at + done as u64)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => done += n,
+        }
+    }
+    Ok(())
+}
+
 /// The real disk.
 #[derive(Debug)]
 pub(super) struct Disk {

@@ -2,14 +2,13 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 
 use super::CACHE_BLOCK;
 use super::file::{Claim, Entry, FILE_CHARGE, block_charge};
 use super::format::{Header, OBJECT_MAX, block_len, crc32c, encode_header, encode_slot, slot_at};
 use super::health::Doing;
 use super::index::Owner;
-use super::io::{BlockIo, How, Kind};
+use super::io::{How, Kind, write_full};
 use super::sector::{Sectors, bytes_of};
 use super::store::Store;
 use crate::object::ObjectId;
@@ -176,16 +175,4 @@ struct Wrote {
     new_file: bool,
     /// What it takes on disk now, if it is there.
     kept: Option<u64>,
-}
-
-/// Writes all of `bytes`, however many calls it takes.
-pub(super) fn write_full(io: &dyn BlockIo, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match io.write_at(file, &bytes[done..], at + done as u64)? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            n => done += n,
-        }
-    }
-    Ok(())
 }

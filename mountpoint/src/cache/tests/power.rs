@@ -9,8 +9,7 @@ use proptest::test_runner::{Config as Cases, TestRunner};
 use rustix::fs::fstat;
 
 use super::super::format::Name;
-use super::super::io::{FileStat, How, Kind};
-use super::super::write::write_full;
+use super::super::io::{FileStat, How, Kind, write_full};
 use super::*;
 use crate::sync::Mutex;
 
