@@ -121,6 +121,14 @@ pub(super) fn object_meta(headers: &HeaderMap) -> Result<ObjectMeta, &'static st
     Ok(ObjectMeta { size, etag: ETag::new(etag), last_modified, readable })
 }
 
+/// The checksum that the store answers with, whichever it keeps.
+pub(super) fn stored_checksum(headers: &HeaderMap) -> Option<String> {
+    ["x-amz-checksum-crc32c", "x-amz-checksum-crc64nvme"]
+        .iter()
+        .find_map(|name| text(headers, name))
+        .map(str::to_owned)
+}
+
 /// `bytes first-last/total` as a half-open range and the total.
 fn content_range(value: &str) -> Option<(Range<u64>, u64)> {
     let (range, total) = value.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;

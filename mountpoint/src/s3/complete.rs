@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
+use super::headers::{checksum_type, push};
+use super::if_absent::exists;
 use super::multipart::upload_target;
-use super::put::{checksum_type, exists, push};
 use super::tries::Tries;
 use super::verify::{Found, Ours, look, prove_encrypted};
 use super::wire::{Clocks, Draft, Failure, Wire};

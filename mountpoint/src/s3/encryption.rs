@@ -10,6 +10,10 @@ use super::answer::text;
 pub(super) const SSE: &str = "x-amz-server-side-encryption";
 pub(super) const SSE_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 
+/// Of an object that is not encrypted as it was to be.
+pub(super) const UNENCRYPTED: &str = "the object is in the bucket, in plain text or under another key: remove it, and look whether \
+     the store, and what stands before it, knows these headers";
+
 /// Whether an answer says that the object is, or will be, encrypted as asked; the error says what it says instead.
 pub(super) fn proven(config: &Config, headers: &HeaderMap) -> Result<(), String> {
     not_denied(config, headers)?;

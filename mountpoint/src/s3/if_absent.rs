@@ -3,9 +3,8 @@
 use std::future::Future;
 
 use super::head::head_object;
-use super::put::exists;
 use super::wire::Wire;
-use super::{ErrorKind, Result};
+use super::{Error, ErrorKind, Result};
 use crate::object::ObjectKey;
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -42,4 +41,9 @@ where
         );
     }
     outcome
+}
+
+/// The object was to be stored only if none is there, and one is.
+pub(super) fn exists(operation: &'static str, key: &ObjectKey) -> Error {
+    Error::new(ErrorKind::Exists, operation).key(key).message("an object is there already")
 }

@@ -26,6 +26,7 @@ mod error;
 pub mod fuzzing;
 mod get;
 mod head;
+mod headers;
 mod http1;
 mod if_absent;
 mod lanes;

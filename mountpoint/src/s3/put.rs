@@ -2,27 +2,22 @@
 
 use std::fmt::Write as _;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{Method, StatusCode};
 
+use super::encryption::UNENCRYPTED;
 use super::endpoint::encode_query;
+use super::headers::{Headers, checksum_headers, new_object_headers, push};
+use super::if_absent::exists;
 use super::tries::Tries;
 use super::verify::{Ours, look};
 use super::wire::{Collected, Draft, Failure, Wire};
-use super::{
-    Error, ErrorKind, NewObject, PutObject, Result, Stored, UploadPart, UploadedPart, answer, encryption,
-};
-use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::object::{ETag, ObjectKey};
-
-/// Of an object that is not encrypted as it was to be.
-pub(super) const UNENCRYPTED: &str = "the object is in the bucket, in plain text or under another key: remove it, and look whether \
-     the store, and what stands before it, knows these headers";
+use super::{ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer, encryption};
+use crate::checksum::Checksum;
+use crate::object::ETag;
 
 /// Of a part that is not.
 const UNCOMPLETED: &str =
     "the upload is not completed: look whether the store, and what stands before it, knows these headers";
-
-type Headers = Vec<(HeaderName, HeaderValue)>;
 
 /// See [`super::ObjectClient::put_object`]. `only_if_absent`: by the store's own condition.
 pub(super) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent: bool) -> Result<Stored> {
@@ -43,7 +38,10 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent:
                 encryption::proven(&wire.config, &answer.headers).map_err(|why| {
                     answer.wrong(ErrorKind::NotEncrypted, format!("{why}; {UNENCRYPTED}")).error
                 })?;
-                return Ok(Stored { etag: etag(&answer)?, checksum: stored_checksum(&answer.headers) });
+                return Ok(Stored {
+                    etag: etag(&answer)?,
+                    checksum: answer::stored_checksum(&answer.headers),
+                });
             }
             Err(failure) => failure,
         };
@@ -124,78 +122,9 @@ fn same_checksum(answer: Collected, sent: Option<Checksum>) -> std::result::Resu
     Ok(answer)
 }
 
-/// What a request that begins an object says of it: its type, and what the user wants of every new object.
-pub(super) fn new_object_headers(
-    wire: &Wire,
-    operation: &'static str,
-    object: &NewObject,
-) -> Result<Headers> {
-    let config = &wire.config;
-    let mut headers = Headers::with_capacity(8);
-    for (name, value) in [
-        ("content-type", Some(object.content_type.as_deref().unwrap_or("binary/octet-stream"))),
-        ("x-amz-storage-class", config.storage_class.as_deref()),
-        (encryption::SSE, config.sse.as_deref()),
-        (encryption::SSE_KEY, config.sse_kms_key_id.as_deref()),
-    ] {
-        if let Some(value) = value {
-            push(&mut headers, operation, name, value)?;
-        }
-    }
-    Ok(headers)
-}
-
-/// The kind of a multipart object's checksum, named only where it is not the default: stores older than the parameter refuse it.
-pub(super) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str> {
-    match algorithm {
-        ChecksumAlgorithm::Crc32c => None,
-        ChecksumAlgorithm::Crc64Nvme => Some("FULL_OBJECT"),
-    }
-}
-
-pub(super) fn push(
-    headers: &mut Headers,
-    operation: &'static str,
-    name: &'static str,
-    value: &str,
-) -> Result<()> {
-    let value = HeaderValue::from_str(value).map_err(|e| {
-        Error::new(ErrorKind::InvalidRequest, operation).message(format!("{name}: {value:?}")).source(e)
-    })?;
-    headers.push((HeaderName::from_static(name), value));
-    Ok(())
-}
-
-fn checksum_headers(checksum: Option<Checksum>) -> Headers {
-    let mut headers = Headers::with_capacity(8);
-    if let Some(checksum) = checksum {
-        let name = HeaderName::from_static(checksum.algorithm.header());
-        // Base64 and names of ours are header text.
-        if let Ok(value) = HeaderValue::try_from(checksum.to_base64()) {
-            headers.push((name, value));
-        }
-        let algorithm = HeaderValue::from_static(checksum.algorithm.name());
-        headers.push((HeaderName::from_static("x-amz-sdk-checksum-algorithm"), algorithm));
-    }
-    headers
-}
-
 fn etag(answer: &Collected) -> Result<ETag> {
     match answer::text(&answer.headers, "etag") {
         Some(etag) if !etag.is_empty() => Ok(ETag::new(etag)),
         _ => Err(answer.bad("the answer has no ETag").error),
     }
-}
-
-/// The checksum that the store answers with, whichever it keeps.
-pub(super) fn stored_checksum(headers: &HeaderMap) -> Option<String> {
-    ["x-amz-checksum-crc32c", "x-amz-checksum-crc64nvme"]
-        .iter()
-        .find_map(|name| answer::text(headers, name))
-        .map(str::to_owned)
-}
-
-/// `only_if_absent`, and something is there.
-pub(super) fn exists(operation: &'static str, key: &ObjectKey) -> Error {
-    Error::new(ErrorKind::Exists, operation).key(key).message("an object is there already")
 }

@@ -9,7 +9,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 use md5::{Digest as _, Md5};
 
 use super::bucket::plain;
-use super::put::push;
+use super::headers::push;
 use super::tries::Tries;
 use super::wire::{Draft, Failure, Wire};
 use super::{Error, ErrorKind, Result, xml};

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::answer::stored_checksum;
+use super::encryption::UNENCRYPTED;
 use super::head::head;
-use super::put::{UNENCRYPTED, stored_checksum};
 use super::retry::is_transient;
 use super::wire::Wire;
 use super::{Error, ErrorKind, Result, Stored, encryption};

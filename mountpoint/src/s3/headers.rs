@@ -1,0 +1,68 @@
+//! Headers of the requests that make an object.
+
+use http::{HeaderName, HeaderValue};
+
+use super::wire::Wire;
+use super::{Error, ErrorKind, NewObject, Result, encryption};
+use crate::checksum::{Checksum, ChecksumAlgorithm};
+
+/// Names and values, in the order in which they are sent.
+pub(super) type Headers = Vec<(HeaderName, HeaderValue)>;
+
+/// What a request that begins an object says of it: its type, and what the user wants of every new object.
+pub(super) fn new_object_headers(
+    wire: &Wire,
+    operation: &'static str,
+    object: &NewObject,
+) -> Result<Headers> {
+    let config = &wire.config;
+    let mut headers = Headers::with_capacity(8);
+    for (name, value) in [
+        ("content-type", Some(object.content_type.as_deref().unwrap_or("binary/octet-stream"))),
+        ("x-amz-storage-class", config.storage_class.as_deref()),
+        (encryption::SSE, config.sse.as_deref()),
+        (encryption::SSE_KEY, config.sse_kms_key_id.as_deref()),
+    ] {
+        if let Some(value) = value {
+            push(&mut headers, operation, name, value)?;
+        }
+    }
+    Ok(headers)
+}
+
+/// The kind of a multipart object's checksum, named only where it is not the default: stores older than the parameter refuse it.
+pub(super) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str> {
+    match algorithm {
+        ChecksumAlgorithm::Crc32c => None,
+        ChecksumAlgorithm::Crc64Nvme => Some("FULL_OBJECT"),
+    }
+}
+
+/// Adds a header; a value that can't be one is the user's, and refused.
+pub(super) fn push(
+    headers: &mut Headers,
+    operation: &'static str,
+    name: &'static str,
+    value: &str,
+) -> Result<()> {
+    let value = HeaderValue::from_str(value).map_err(|e| {
+        Error::new(ErrorKind::InvalidRequest, operation).message(format!("{name}: {value:?}")).source(e)
+    })?;
+    headers.push((HeaderName::from_static(name), value));
+    Ok(())
+}
+
+/// What a request says of the checksum of its body.
+pub(super) fn checksum_headers(checksum: Option<Checksum>) -> Headers {
+    let mut headers = Headers::with_capacity(8);
+    if let Some(checksum) = checksum {
+        let name = HeaderName::from_static(checksum.algorithm.header());
+        // Base64 and names of ours are header text.
+        if let Ok(value) = HeaderValue::try_from(checksum.to_base64()) {
+            headers.push((name, value));
+        }
+        let algorithm = HeaderValue::from_static(checksum.algorithm.name());
+        headers.push((HeaderName::from_static("x-amz-sdk-checksum-algorithm"), algorithm));
+    }
+    headers
+}
