@@ -300,6 +300,22 @@ pub(super) fn encode_query(into: &mut String, text: &str) {
     encode(into, text, false);
 }
 
+/// Appends those parameters that have a value. The caller names them in alphabetical order, as signatures want them.
+pub(super) fn push_query<'a>(
+    target: &mut String,
+    parameters: impl IntoIterator<Item = (&'static str, Option<&'a str>)>,
+) {
+    let mut sign = '?';
+    for (name, value) in parameters {
+        let Some(value) = value else { continue };
+        target.push(sign);
+        sign = '&';
+        target.push_str(name);
+        target.push('=');
+        encode_query(target, value);
+    }
+}
+
 fn encode(into: &mut String, text: &str, keep_slash: bool) {
     for byte in text.bytes() {
         match byte {

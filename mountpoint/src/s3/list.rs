@@ -1,11 +1,10 @@
 //! ListObjectsV2: one page of names.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
 
-use super::endpoint::encode_query;
+use super::endpoint::push_query;
 use super::tries::Tries;
 use super::wire::{Failure, Wire};
 use super::{ListObjects, ListPage, Result, xml};
@@ -54,33 +53,22 @@ async fn once(
     xml::list_page(&answer.body, request).map_err(|why| answer.bad(why))
 }
 
-/// Path and query, names in alphabetical order as signatures want them.
+/// Path and query.
 fn target(bucket_path: &str, request: &ListObjects) -> String {
     let mut target = String::with_capacity(bucket_path.len() + request.prefix.len() + 128);
     target.push_str(bucket_path);
-    let mut sign = '?';
-    let mut parameter = |name: &str, value: &str| {
-        target.push(sign);
-        sign = '&';
-        target.push_str(name);
-        target.push('=');
-        encode_query(&mut target, value);
-    };
-    if let Some(token) = &request.continuation_token {
-        parameter("continuation-token", token);
-    }
-    if request.delimited {
-        parameter("delimiter", "/");
-    }
-    parameter("encoding-type", "url");
-    parameter("list-type", "2");
-    let mut max_keys = String::new();
-    let _ = write!(max_keys, "{}", request.max_keys.clamp(1, 1000));
-    parameter("max-keys", &max_keys);
-    parameter("prefix", &request.prefix);
-    if let (Some(after), None) = (&request.start_after, &request.continuation_token) {
-        parameter("start-after", after);
-    }
+    let max_keys = request.max_keys.clamp(1, 1000).to_string();
+    let start_after = request.start_after.as_deref().filter(|_| request.continuation_token.is_none());
+    let parameters = [
+        ("continuation-token", request.continuation_token.as_deref()),
+        ("delimiter", request.delimited.then_some("/")),
+        ("encoding-type", Some("url")),
+        ("list-type", Some("2")),
+        ("max-keys", Some(max_keys.as_str())),
+        ("prefix", Some(&request.prefix)),
+        ("start-after", start_after),
+    ];
+    push_query(&mut target, parameters);
     target
 }
 

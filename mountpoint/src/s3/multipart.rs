@@ -2,8 +2,8 @@
 
 use http::{Method, StatusCode};
 
-use super::endpoint::encode_query;
-use super::put::{checksum_type, new_object_headers, push};
+use super::endpoint::{encode_query, push_query};
+use super::headers::{checksum_type, new_object_headers, push};
 use super::tries::Tries;
 use super::wire::{Collected, Draft, Failure, Wire};
 use super::{Error, ErrorKind, NewObject, PendingUpload, Result, UploadId, encryption, xml};
@@ -124,20 +124,13 @@ async fn page(wire: &Wire, draft: Draft<'_>) -> std::result::Result<xml::UploadP
 /// Path and query, names in alphabetical order as signatures want them.
 fn listing_target(bucket_path: &str, prefix: &str, after: &xml::UploadMarkers) -> String {
     let mut target = bucket_path.to_owned();
-    let mut sign = '?';
-    for (name, value) in [
+    let parameters = [
         ("key-marker", after.key.as_deref()),
         ("prefix", Some(prefix)),
         ("upload-id-marker", after.id.as_deref()),
         ("uploads", Some("")),
-    ] {
-        let Some(value) = value else { continue };
-        target.push(sign);
-        sign = '&';
-        target.push_str(name);
-        target.push('=');
-        encode_query(&mut target, value);
-    }
+    ];
+    push_query(&mut target, parameters);
     target
 }
 

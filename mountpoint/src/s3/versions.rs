@@ -2,7 +2,7 @@
 
 use http::{Method, StatusCode};
 
-use super::endpoint::encode_query;
+use super::endpoint::push_query;
 use super::tries::Tries;
 use super::wire::{Draft, Failure, Wire};
 use super::{ErrorKind, Result, xml};
@@ -63,21 +63,14 @@ async fn page(wire: &Wire, draft: Draft<'_>, prefix: &str) -> std::result::Resul
 /// Path and query, names in alphabetical order as signatures want them.
 fn target(bucket_path: &str, prefix: &str, after: &VersionMarkers) -> String {
     let mut target = bucket_path.to_owned();
-    let mut sign = '?';
-    for (name, value) in [
+    let parameters = [
         ("encoding-type", Some("url")),
         ("key-marker", after.key.as_deref()),
         ("prefix", Some(prefix)),
         ("version-id-marker", after.version.as_deref()),
         ("versions", Some("")),
-    ] {
-        let Some(value) = value else { continue };
-        target.push(sign);
-        sign = '&';
-        target.push_str(name);
-        target.push('=');
-        encode_query(&mut target, value);
-    }
+    ];
+    push_query(&mut target, parameters);
     target
 }
 

@@ -174,6 +174,42 @@ fn walk(document: &[u8], mut leaf: impl FnMut(&[Name], &str) -> Result<(), Strin
     }
 }
 
+/// How a page of a listing with key markers ends.
+#[derive(Default)]
+struct PageEnd {
+    truncated: bool,
+    encoded: bool,
+    next_key: Option<String>,
+}
+
+impl PageEnd {
+    /// Reads an element of the listing that is about the page itself.
+    fn read(&mut self, name: Name, text: &str) {
+        match name {
+            Name::IsTruncated => self.truncated = text.trim() == "true",
+            Name::EncodingType => self.encoded = text.trim() == "url",
+            Name::NextKeyMarker => self.next_key = Some(text.to_owned()).filter(|text| !text.is_empty()),
+            _ => {}
+        }
+    }
+
+    /// A key as it is, once the page has been read.
+    fn key(&self, text: String) -> Result<String, String> {
+        if self.encoded { url_decode(text) } else { Ok(text) }
+    }
+
+    /// The key at which the next page begins; `None` on the last page.
+    fn next_key(&mut self) -> Result<Option<String>, String> {
+        let next = self.next_key.take().map(|text| self.key(text)).transpose()?;
+        match next {
+            None if self.truncated => {
+                Err("the page is truncated, but does not say where the next one begins".into())
+            }
+            next => Ok(next.filter(|_| self.truncated)),
+        }
+    }
+}
+
 /// What an error document says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ErrorBody {

@@ -3,7 +3,7 @@
 use quick_xml::escape::escape;
 
 use super::super::{Tags, Version, VersionMarkers, VersionPage};
-use super::{ENTRIES_MAX, Name, url_decode, walk};
+use super::{ENTRIES_MAX, Name, PageEnd, walk};
 use crate::object::ObjectKey;
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
@@ -55,22 +55,19 @@ pub(in super::super) fn tags(document: &[u8]) -> Result<Tags, String> {
 pub(in super::super) fn version_page(document: &[u8], prefix: &str) -> Result<VersionPage, String> {
     use Name::{DeleteMarker, Version as Entry, Versions};
     let mut found = Vec::new();
-    let mut next = VersionMarkers::default();
-    let (mut truncated, mut encoded) = (false, false);
+    let (mut end, mut next_id) = (PageEnd::default(), None);
     let (mut key, mut id) = (None, None);
     walk(document, |path, text| {
         let some = || Some(text.to_owned()).filter(|text| !text.is_empty());
         match path {
-            [Versions, Name::IsTruncated] => truncated = text.trim() == "true",
-            [Versions, Name::EncodingType] => encoded = text.trim() == "url",
-            [Versions, Name::NextKeyMarker] => next.key = some(),
-            [Versions, Name::NextVersionIdMarker] => next.version = some(),
+            [Versions, Name::NextVersionIdMarker] => next_id = some(),
             [Versions, Entry | DeleteMarker, Name::Key] => key = some(),
             [Versions, Entry | DeleteMarker, Name::VersionId] => id = some(),
             [Versions, Entry | DeleteMarker] => {
                 let key = key.take().ok_or("a version has no key")?;
                 found.push((key, id.take().unwrap_or_else(|| "null".to_owned())));
             }
+            [Versions, name] => end.read(*name, text),
             [Versions, ..] => {}
             _ => return Err("the answer is no listing of versions".into()),
         }
@@ -79,22 +76,18 @@ pub(in super::super) fn version_page(document: &[u8], prefix: &str) -> Result<Ve
         }
         Ok(())
     })?;
-    let name = |text: String| if encoded { url_decode(text) } else { Ok(text) };
-    next.key = next.key.map(name).transpose()?;
-    if truncated && next.key.is_none() {
-        return Err("the page is truncated, but does not say where the next one begins".into());
-    }
+    let next = end.next_key()?.map(|key| VersionMarkers { key: Some(key), version: next_id });
     let versions = found
         .into_iter()
         .map(|(key, id)| {
-            let key = name(key)?;
+            let key = end.key(key)?;
             if !key.starts_with(prefix) {
                 return Err(format!("{key:?} does not begin with the prefix that was asked for"));
             }
             Ok(Version { key: ObjectKey::new(key), id })
         })
         .collect::<Result<_, String>>()?;
-    Ok(VersionPage { versions, next: truncated.then_some(next) })
+    Ok(VersionPage { versions, next })
 }
 
 #[cfg(test)]

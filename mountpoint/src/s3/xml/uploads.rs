@@ -6,7 +6,7 @@ use quick_xml::escape::escape;
 
 use super::super::answer::xml_date;
 use super::super::{PendingUpload, Stored, UploadId, UploadedPart};
-use super::{ENTRIES_MAX, Name, url_decode, walk};
+use super::{ENTRIES_MAX, Name, PageEnd, walk};
 use crate::checksum::ChecksumAlgorithm;
 use crate::object::{ETag, ObjectKey};
 
@@ -85,16 +85,12 @@ pub(in super::super) struct UploadMarkers {
 pub(in super::super) fn upload_page(document: &[u8]) -> Result<UploadPage, String> {
     use Name::{Upload, Uploads};
     let mut uploads = Vec::new();
-    let mut next = UploadMarkers::default();
-    let (mut truncated, mut encoded) = (false, false);
+    let (mut end, mut next_id) = (PageEnd::default(), None);
     let (mut key, mut id, mut initiated) = (None, None, None);
     walk(document, |path, text| {
         let some = || Some(text.to_owned()).filter(|text| !text.is_empty());
         match path {
-            [Uploads, Name::IsTruncated] => truncated = text.trim() == "true",
-            [Uploads, Name::EncodingType] => encoded = text.trim() == "url",
-            [Uploads, Name::NextKeyMarker] => next.key = some(),
-            [Uploads, Name::NextUploadIdMarker] => next.id = some(),
+            [Uploads, Name::NextUploadIdMarker] => next_id = some(),
             [Uploads, Upload, Name::Key] => key = some(),
             [Uploads, Upload, Name::UploadId] => id = some(),
             [Uploads, Upload, Name::Initiated] => initiated = xml_date(text),
@@ -103,6 +99,7 @@ pub(in super::super) fn upload_page(document: &[u8]) -> Result<UploadPage, Strin
                     uploads.push((key, id, at));
                 }
             }
+            [Uploads, name] => end.read(*name, text),
             [Uploads, ..] => {}
             _ => return Err("the answer is no listing of uploads".into()),
         }
@@ -111,19 +108,15 @@ pub(in super::super) fn upload_page(document: &[u8]) -> Result<UploadPage, Strin
         }
         Ok(())
     })?;
-    let name = |text: String| if encoded { url_decode(text) } else { Ok(text) };
-    next.key = next.key.map(name).transpose()?;
-    if truncated && next.key.is_none() {
-        return Err("the page is truncated, but does not say where the next one begins".into());
-    }
+    let next = end.next_key()?.map(|key| UploadMarkers { key: Some(key), id: next_id });
     let uploads = uploads
         .into_iter()
         .map(|(key, id, initiated)| {
-            let upload = UploadId { key: ObjectKey::new(name(key)?), id };
+            let upload = UploadId { key: ObjectKey::new(end.key(key)?), id };
             Ok(PendingUpload { upload, initiated })
         })
         .collect::<Result<_, String>>()?;
-    Ok(UploadPage { uploads, next: truncated.then_some(next) })
+    Ok(UploadPage { uploads, next })
 }
 
 #[cfg(test)]
