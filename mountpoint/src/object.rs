@@ -1,8 +1,9 @@
 //! The types that all rooms share: the key of an object, its version, its metadata.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::SystemTime;
+
+use crate::sync::Arc;
 
 /// The name of an object in the bucket: any string S3 accepts, up to 1024 bytes of UTF-8.
 ///

@@ -13,7 +13,8 @@ use shuttle::sync as imp;
 #[cfg(not(feature = "shuttle"))]
 use std::sync as imp;
 
-pub use imp::{Arc, Weak};
+// Shuttle has no Arc of its own: its Arc is the standard one.
+pub use std::sync::{Arc, Weak};
 
 /// Atomics under the same roof.
 pub mod atomic {

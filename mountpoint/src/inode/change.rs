@@ -1,13 +1,13 @@
 //! Creates and removes names.
 
 use std::ffi::OsStr;
-use std::sync::Arc as StdArc;
 
 use super::error::{Error, ErrorKind, Result};
 use super::lookup::parse;
 use super::state::{Directory, Node, Phase, Place};
 use super::tree::stale;
 use super::{Found, InodeNo, InodeTable};
+use crate::sync::Arc;
 
 /// What became of a name that was to be removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +95,7 @@ impl InodeTable {
         };
         let Some(key) = key else { return Ok(Unlinked::Gone) };
         let deleted = self.0.client.delete_object(&key).await;
-        deleted.map_err(|error| Error::new(ErrorKind::Remote(StdArc::new(error)), key.as_str()))?;
+        deleted.map_err(|error| Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str()))?;
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
         match tree.file_mut(held.ino) {

@@ -1,13 +1,13 @@
 //! One entry of a listing: as a program sees it now, and the inode it becomes.
 
 use std::ffi::OsString;
-use std::sync::Arc as StdArc;
 use std::time::{Duration, Instant};
 
 use super::batch::Batch;
 use super::state::{Node, Place};
 use super::tree::{Adopted, Tree};
 use super::{InodeNo, Kind, Stat};
+use crate::sync::Arc;
 
 /// One line of a directory.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ enum Source {
     /// Of an inode that lives.
     Inode,
     /// Of a page.
-    Page { batch: StdArc<Batch>, index: usize },
+    Page { batch: Arc<Batch>, index: usize },
 }
 
 impl DirEntry {
@@ -42,7 +42,7 @@ impl DirEntry {
 pub(super) fn shown(
     tree: &Tree,
     parent: InodeNo,
-    batch: &StdArc<Batch>,
+    batch: &Arc<Batch>,
     index: usize,
     offset: u64,
     now: Instant,

@@ -1,9 +1,9 @@
 //! Errors of names.
 
 use std::fmt;
-use std::sync::Arc;
 
 use crate::s3;
+use crate::sync::Arc;
 
 /// The answer of this room.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,10 +1,10 @@
 //! How long an answer of S3 holds, and which names are known to be absent.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::InodeNo;
+use crate::sync::Arc;
 
 /// How long what S3 said of a name holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,16 @@
 //! A whole listing of a directory, remembered.
 
-use std::sync::Arc as StdArc;
 use std::time::Instant;
 
 use super::batch::Batch;
 use super::merge::order;
+use crate::sync::Arc;
 
 /// A whole listing, remembered to answer lookups and other listings.
 #[derive(Clone, Debug)]
 pub(super) struct Listed {
     /// In order, each name once.
-    pub(super) batches: Vec<StdArc<Batch>>,
+    pub(super) batches: Vec<Arc<Batch>>,
     /// When and at which event its first page was asked for.
     pub(super) since: Instant,
     pub(super) asked: u64,

@@ -1,7 +1,6 @@
 //! Lookup and getattr: from memory while it is valid, otherwise by one request to S3 for all identical lookups.
 
 use std::ffi::OsStr;
-use std::sync::Arc as StdArc;
 
 use super::error::{Error, ErrorKind, Result};
 use super::flight::Seat;
@@ -184,7 +183,7 @@ impl InodeTable {
         };
         let meta = remote::head(&*self.0.client, &key)
             .await
-            .map_err(|error| Error::new(ErrorKind::Remote(StdArc::new(error)), key.as_str()))?;
+            .map_err(|error| Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str()))?;
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
         let said = tree.ttl.said(asked, now);

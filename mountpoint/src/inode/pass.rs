@@ -1,7 +1,6 @@
 //! One pass over a directory: the pages so far, and what comes next.
 
 use std::collections::VecDeque;
-use std::sync::Arc as StdArc;
 use std::time::Instant;
 
 use futures_util::future::Shared;
@@ -17,7 +16,7 @@ use super::tree::Tree;
 use super::{InodeNo, InodeTable};
 use crate::object::ObjectKey;
 use crate::s3::{self, BoxFuture, ListPage};
-use crate::sync::Mutex;
+use crate::sync::{Arc, Mutex};
 
 /// Most entries a listing keeps for going back (about 100 bytes each). The earliest are dropped beyond it; an offset among
 /// those is answered `Stale`, and one goes back to the start instead.
@@ -30,7 +29,7 @@ const EMPTY_PAGES_MAX: u32 = 1000;
 pub(super) struct Pass(pub(super) Mutex<Pages>);
 
 pub(super) struct Pages {
-    pub(super) batches: VecDeque<StdArc<Batch>>,
+    pub(super) batches: VecDeque<Arc<Batch>>,
     /// Entries before the first batch that were dropped, and all there are so far.
     pub(super) dropped: usize,
     pub(super) total: usize,
@@ -97,7 +96,7 @@ impl Pass {
         answer: s3::Result<ListPage>,
     ) -> Result<()> {
         let mut pages = self.0.lock();
-        let fail = |error: s3::Error| Err(Error::new(ErrorKind::Remote(StdArc::new(error)), key.as_str()));
+        let fail = |error: s3::Error| Err(Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str()));
         let page = match answer {
             Ok(page) => page,
             Err(error) => {
@@ -130,7 +129,7 @@ impl Pass {
         if !out.is_empty() {
             let first = table.0.tree.lock().reserve(out.len());
             pages.total += out.len();
-            pages.batches.push_back(StdArc::new(Batch::new(
+            pages.batches.push_back(Arc::new(Batch::new(
                 first,
                 asked.event,
                 [asked.since, asked.arrived],

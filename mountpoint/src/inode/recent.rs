@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::Shared;
@@ -13,6 +12,7 @@ use futures_util::future::Shared;
 use super::batch::Batch;
 use super::merge::order;
 use crate::s3::BoxFuture;
+use crate::sync::Arc;
 
 /// How long a page answers lookups and stats, from when it was asked for. Doubling it halves the listings of a program that looks through a
 /// directory, and doubles how long a change made elsewhere goes unseen by stat.

@@ -1,13 +1,12 @@
 //! Asks S3 about one name: HEAD for the file, LIST for the directory, both at once only when neither is known.
 
-use std::sync::Arc;
-
 use futures_util::future::{Either, select};
 
 use super::error::{Error, ErrorKind, Result};
 use super::path;
 use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{self, ListObjects, ObjectClient};
+use crate::sync::Arc;
 
 /// What is known already, and so what need not be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -25,6 +24,7 @@ use super::proxy::{Forward, Proxy};
 use super::stream::{Moved, Stream, Tcp};
 use super::tls::Tls;
 use super::watch::Watch;
+use crate::sync::Arc;
 
 type Driver = Pin<Box<hyper1::Connection<TokioIo<Stream>, Body>>>;
 

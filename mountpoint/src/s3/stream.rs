@@ -2,7 +2,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
@@ -10,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::tls::TlsStream;
+use crate::sync::Arc;
 
 /// Bytes that moved, in both directions. Whoever waits on the connection looks whether it still grows.
 #[derive(Clone, Debug, Default)]

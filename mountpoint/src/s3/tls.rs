@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 
 use super::stream::Tcp;
 use super::{Error, ErrorKind, Result};
+use crate::sync::Arc;
 
 /// Bytes received at once. rustls by itself asks the kernel for 4 KiB at a time: a call for every quarter of a record.
 const RECEIVE: usize = 64 << 10;
