@@ -139,7 +139,7 @@ impl BudgetState {
         granted
     }
 
-    /// Waits in line. The caller has checked `request_max`; `Ahead` does not wait.
+    /// Enters the queue. The caller has checked `request_max`; `Ahead` does not wait.
     pub(super) fn enqueue(&mut self, purpose: Use, bytes: u64) -> Ticket {
         debug_assert!(purpose != Use::Ahead && bytes <= self.request_max(purpose));
         let ticket = self.next_ticket;
@@ -148,7 +148,7 @@ impl BudgetState {
         ticket
     }
 
-    /// Leaves the line. Call [`BudgetState::grant`] after: a later request may fit now.
+    /// Leaves the queue. Call [`BudgetState::grant`] after: a later request may fit now.
     pub(super) fn cancel(&mut self, ticket: Ticket) {
         self.queue.retain(|w| w.ticket != ticket);
     }

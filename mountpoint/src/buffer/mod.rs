@@ -66,7 +66,7 @@ pub struct Pool(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     pages: Arc<Pages>,
-    line: Mutex<Line>,
+    queue: Mutex<Queue>,
     /// All bytes there may be.
     total: u64,
     /// Bytes of small requests, which stand beside the pages in the heap.
@@ -75,7 +75,7 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct Line {
+struct Queue {
     state: BudgetState,
     wakers: Vec<(Ticket, Arc<Slot>)>,
 }
@@ -98,7 +98,7 @@ impl Pool {
         let state = BudgetState::new(total, total / 4, total * 3 / 8);
         Self(Arc::new(Shared {
             pages: Arc::new(Pages::default()),
-            line: Mutex::new(Line { state, wakers: Vec::new() }),
+            queue: Mutex::new(Queue { state, wakers: Vec::new() }),
             total,
             heap: AtomicU64::new(0),
             contended: tokio::sync::Notify::new(),
@@ -107,25 +107,25 @@ impl Pool {
 
     /// The largest single reservation that is sure to be granted some day, in bytes.
     pub fn request_max(&self, purpose: Use) -> u64 {
-        self.0.line.lock().state.request_max(purpose)
+        self.0.queue.lock().state.request_max(purpose)
     }
 
     /// How short memory is.
     pub fn pressure(&self) -> Pressure {
-        self.0.line.lock().state.pressure()
+        self.0.queue.lock().state.pressure()
     }
 
     /// Bytes that are out for this use.
     pub fn used(&self, purpose: Use) -> u64 {
-        self.0.line.lock().state.used(purpose)
+        self.0.queue.lock().state.used(purpose)
     }
 
     /// How many wait for memory for this use.
     pub fn waiting(&self, purpose: Use) -> usize {
-        self.0.line.lock().state.waiting(purpose)
+        self.0.queue.lock().state.waiting(purpose)
     }
 
-    /// Returns when somebody had to wait in line since the last call: a room that holds what it could give
+    /// Returns when somebody had to wait since the last call: a room that holds what it could give
     /// up (read-ahead nobody reads, a part nobody adds to) looks here, and gives up some.
     pub async fn contended(&self) {
         self.0.contended.notified().await;
@@ -133,7 +133,7 @@ impl Pool {
 
     /// Memory for `bytes`, if it is there now.
     pub fn try_reserve(&self, purpose: Use, bytes: u64) -> Option<Reservation> {
-        let granted = self.0.line.lock().state.try_take(purpose, bytes);
+        let granted = self.0.queue.lock().state.try_take(purpose, bytes);
         granted.then(|| Reservation { pool: self.clone(), purpose, bytes })
     }
 
@@ -143,14 +143,14 @@ impl Pool {
         let pool = self.clone();
         async move {
             let (bytes, waiting) = {
-                let mut line = pool.0.line.lock();
-                let bytes = bytes.min(line.state.request_max(purpose));
-                if line.state.try_take(purpose, bytes) {
+                let mut queue = pool.0.queue.lock();
+                let bytes = bytes.min(queue.state.request_max(purpose));
+                if queue.state.try_take(purpose, bytes) {
                     (bytes, None)
                 } else {
-                    let ticket = line.state.enqueue(purpose, bytes);
+                    let ticket = queue.state.enqueue(purpose, bytes);
                     let slot = Arc::new(Slot::default());
-                    line.wakers.push((ticket, Arc::clone(&slot)));
+                    queue.wakers.push((ticket, Arc::clone(&slot)));
                     (bytes, Some((ticket, slot)))
                 }
             };
@@ -175,24 +175,24 @@ impl Pool {
     /// Says that nobody reads ahead any more, until somebody reserves for it again: writers may have it all meanwhile.
     pub fn nobody_reads(&self) {
         let granted = {
-            let mut line = self.0.line.lock();
-            line.state.nobody_reads();
-            line.grant()
+            let mut queue = self.0.queue.lock();
+            queue.state.nobody_reads();
+            queue.grant()
         };
         wake(granted);
     }
 
     fn give_back(&self, purpose: Use, bytes: u64) {
         let granted = {
-            let mut line = self.0.line.lock();
-            line.state.give_back(purpose, bytes);
-            line.grant()
+            let mut queue = self.0.queue.lock();
+            queue.state.give_back(purpose, bytes);
+            queue.grant()
         };
         wake(granted);
     }
 }
 
-impl Line {
+impl Queue {
     fn grant(&mut self) -> Vec<Arc<Slot>> {
         if self.wakers.is_empty() {
             return Vec::new();
@@ -250,17 +250,17 @@ impl Drop for Waiting {
         if self.done {
             return;
         }
-        // Given up: leave the line, or hand back what was granted meanwhile.
+        // Given up: leave the queue, or hand back what was granted meanwhile.
         let granted = {
-            let mut line = self.pool.0.line.lock();
-            let waiting = line.wakers.iter().any(|(t, _)| *t == self.ticket);
+            let mut queue = self.pool.0.queue.lock();
+            let waiting = queue.wakers.iter().any(|(t, _)| *t == self.ticket);
             if waiting {
-                line.state.cancel(self.ticket);
-                line.wakers.retain(|(t, _)| *t != self.ticket);
+                queue.state.cancel(self.ticket);
+                queue.wakers.retain(|(t, _)| *t != self.ticket);
             } else {
-                line.state.give_back(self.purpose, self.bytes);
+                queue.state.give_back(self.purpose, self.bytes);
             }
-            line.grant()
+            queue.grant()
         };
         wake(granted);
     }
@@ -417,8 +417,8 @@ impl Block {
             return true;
         }
         let (converted, granted) = {
-            let mut line = charge.pool.0.line.lock();
-            (line.state.try_convert(*purpose, to, charge.bytes), line.grant())
+            let mut queue = charge.pool.0.queue.lock();
+            (queue.state.try_convert(*purpose, to, charge.bytes), queue.grant())
         };
         if converted {
             *purpose = to;

@@ -44,7 +44,7 @@ struct Inner {
     file_used: bool,
     /// Writes and punches under way: the files stay while there are any.
     busy: u32,
-    leaving: bool,
+    removed: bool,
 }
 
 #[derive(Debug)]
@@ -89,9 +89,9 @@ pub(super) struct Claim {
     pub(super) charge: u64,
 }
 
-/// What is to be done so that blocks leave.
+/// What the caller does to evict blocks.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Leave {
+pub(super) enum Eviction {
     /// They were all there was: remove the files, this many bytes.
     Whole(u64),
     /// Punch these, this many bytes, then say [`Entry::punched`].
@@ -169,7 +169,7 @@ impl Entry {
     /// A write of sectors of the block begins, unless all are here or somebody is at work on it. Ends with [`Entry::wrote`].
     pub(super) fn claim(&self, block: u32, sectors: Sectors, born: u64) -> Option<Claim> {
         let mut inner = self.inner.lock();
-        if inner.leaving {
+        if inner.removed {
             return None;
         }
         let (present, crcs) = match inner.blocks.get_mut(&block) {
@@ -212,16 +212,16 @@ impl Entry {
         }
     }
 
-    /// These blocks are to go.
-    pub(super) fn leave(&self, blocks: &[u32]) -> Leave {
+    /// Begins to evict these blocks.
+    pub(super) fn evict(&self, blocks: &[u32]) -> Eviction {
         let mut inner = self.inner.lock();
         let here = |inner: &Inner, b: &u32| inner.blocks.get(b).is_some_and(|s| s.state == State::Stored);
         let going: Vec<u32> = blocks.iter().copied().filter(|b| here(&inner, b)).collect();
-        if inner.leaving || going.is_empty() {
-            return Leave::Nothing;
+        if inner.removed || going.is_empty() {
+            return Eviction::Nothing;
         }
         if inner.busy == 0 && going.len() == inner.blocks.len() {
-            return Leave::Whole(self.clear(&mut inner));
+            return Eviction::Whole(self.clear(&mut inner));
         }
         inner.busy += 1;
         let mut bytes = 0;
@@ -231,10 +231,10 @@ impl Entry {
                 bytes += self.charge(block, stored.present);
             }
         }
-        Leave::Blocks(going, bytes)
+        Eviction::Blocks(going, bytes)
     }
 
-    /// The blocks that [`Entry::leave`] named are punched.
+    /// The blocks that [`Entry::evict`] named are punched.
     pub(super) fn punched(&self, blocks: &[u32]) {
         let mut inner = self.inner.lock();
         inner.busy -= 1;
@@ -244,19 +244,19 @@ impl Entry {
     }
 
     /// Removes all of it: returns the bytes it took, or `None` if another operation works on it or already removes it.
-    pub(super) fn leave_whole(&self) -> Option<u64> {
+    pub(super) fn remove_whole(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
-        (!inner.leaving && inner.busy == 0).then(|| self.clear(&mut inner))
+        (!inner.removed && inner.busy == 0).then(|| self.clear(&mut inner))
     }
 
-    /// As [`Entry::leave_whole`], if it holds nothing.
-    pub(super) fn leave_empty(&self) -> Option<u64> {
+    /// As [`Entry::remove_whole`], if it holds nothing.
+    pub(super) fn remove_empty(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
-        (!inner.leaving && inner.busy == 0 && inner.blocks.is_empty()).then(|| self.clear(&mut inner))
+        (!inner.removed && inner.busy == 0 && inner.blocks.is_empty()).then(|| self.clear(&mut inner))
     }
 
     fn clear(&self, inner: &mut Inner) -> u64 {
-        inner.leaving = true;
+        inner.removed = true;
         inner.file = None;
         let bytes = self.charge_blocks(inner);
         inner.blocks.clear();
@@ -279,10 +279,10 @@ impl Entry {
     }
 
     /// Keeps the data file open for the next read. False (and the file is not kept) when one is open already, or the
-    /// version is leaving.
+    /// version is removed.
     pub(super) fn keep(&self, file: &Arc<OwnedFd>) -> bool {
         let mut inner = self.inner.lock();
-        if inner.leaving || inner.file.is_some() {
+        if inner.removed || inner.file.is_some() {
             return false;
         }
         inner.file = Some(Arc::clone(file));

@@ -6,7 +6,7 @@
 use std::io;
 
 use super::eviction::{Coldest, allowed, to_free};
-use super::file::{Entry, FILE_CHARGE, Leave, block_charge};
+use super::file::{Entry, Eviction, FILE_CHARGE, block_charge};
 use super::format::{Identity, Name, SLOT, slot_at};
 use super::health::{Doing, Health};
 use super::index::{Index, identity};
@@ -184,20 +184,20 @@ impl Store {
 
     /// Frees the disk space of blocks; the bytes freed.
     pub(super) fn evict_blocks(&self, entry: &Arc<Entry>, blocks: &[u32]) -> u64 {
-        let (blocks, bytes) = match entry.leave(blocks) {
-            Leave::Nothing => return 0,
-            Leave::Whole(bytes) => {
-                self.unlink_left(entry, bytes);
+        let (blocks, bytes) = match entry.evict(blocks) {
+            Eviction::Nothing => return 0,
+            Eviction::Whole(bytes) => {
+                self.unlink_removed(entry, bytes);
                 return bytes;
             }
-            Leave::Blocks(blocks, bytes) => (blocks, bytes),
+            Eviction::Blocks(blocks, bytes) => (blocks, bytes),
         };
         let punched = self.punch(entry, &blocks);
         entry.punched(&blocks);
         self.used_bytes.fetch_sub(bytes, Relaxed);
         match punched {
             Ok(()) => bytes,
-            // A file system without holes, or a file that is gone: then the version leaves as a whole.
+            // A file system without holes, or a file that is gone: then the whole version is removed.
             Err(_) => bytes + self.remove_counted(entry),
         }
     }
@@ -217,18 +217,18 @@ impl Store {
     }
 
     fn remove_counted(&self, entry: &Arc<Entry>) -> u64 {
-        self.unlink_if(entry, Entry::leave_whole)
+        self.unlink_if(entry, Entry::remove_whole)
     }
 
-    pub(super) fn unlink_if(&self, entry: &Arc<Entry>, leave: fn(&Entry) -> Option<u64>) -> u64 {
-        leave(entry).map_or(0, |bytes| {
-            self.unlink_left(entry, bytes);
+    pub(super) fn unlink_if(&self, entry: &Arc<Entry>, remove: fn(&Entry) -> Option<u64>) -> u64 {
+        remove(entry).map_or(0, |bytes| {
+            self.unlink_removed(entry, bytes);
             bytes
         })
     }
 
-    /// Removes the files of a version that left, and then its place in the index, so that it can come anew.
-    fn unlink_left(&self, entry: &Arc<Entry>, bytes: u64) {
+    /// Removes the files of a removed version, and then its place in the index, so that it can come anew.
+    fn unlink_removed(&self, entry: &Arc<Entry>, bytes: u64) {
         let _making = self.name_lock(&entry.name);
         self.unlink(&entry.name);
         self.index.remove(entry);

@@ -89,7 +89,7 @@ impl Store {
             Err(e) => {
                 self.health.failure(Doing::Writing, &e);
                 self.look_at_space();
-                self.unlink_if(&entry, Entry::leave_empty);
+                self.unlink_if(&entry, Entry::remove_empty);
                 Ok(Wrote { new_file, kept: None })
             }
         }

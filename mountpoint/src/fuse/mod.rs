@@ -5,6 +5,7 @@
 //! network. This room decides nothing about files; no other room knows the crate `fuser`.
 
 mod auto_unmount;
+mod caller;
 mod capability;
 mod device;
 mod encode;
@@ -13,7 +14,6 @@ mod on_runtime;
 mod operations;
 mod pages;
 mod pending;
-mod process;
 mod reply;
 mod request;
 mod serve;

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::caller::{is_dying, is_killed};
 use super::capability::{self, PROTOCOL, PROTOCOL_MIN, init_out};
 use super::device::FuseDevice;
 use super::encode::{self, DirReply};
 use super::operations::Operations;
 use super::pages::Pages;
 use super::pending::{Interrupted, Pending, Waiter};
-use super::process::{is_dying, is_killed};
 use super::reply::{open_flags, refusal};
 use super::request::{DecodeError, HEADER_LEN, Operation, Request, decode};
 use super::{DIR_BATCH, TRANSFER_MAX};

@@ -17,16 +17,16 @@ pub(super) struct Batch {
     pub(super) since: Instant,
     pub(super) arrived: Instant,
     text: Box<str>,
-    lines: Box<[Line]>,
+    packed: Box<[Packed]>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct Packed {
     /// Where the name begins in the text; the ETag follows it.
     start: u32,
     etag_len: u32,
     name_len: u8,
-    kind: LineKind,
+    kind: PackedKind,
     readable: bool,
     /// Bytes of a file; of a local entry, its inode number.
     size: u64,
@@ -34,7 +34,7 @@ struct Line {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LineKind {
+enum PackedKind {
     Directory,
     File,
     Local,
@@ -49,35 +49,35 @@ impl Batch {
         let pack = |entry: &Entry| {
             let start = text.len() as u32;
             text.push_str(&entry.name);
-            let mut line = Line {
+            let mut packed = Packed {
                 start,
                 etag_len: 0,
                 name_len: entry.name.len() as u8,
-                kind: LineKind::Directory,
+                kind: PackedKind::Directory,
                 readable: true,
                 size: 0,
                 modified: SystemTime::UNIX_EPOCH,
             };
             match &entry.what {
                 What::Directory => {}
-                What::Local(ino) => (line.kind, line.size) = (LineKind::Local, ino.0),
+                What::Local(ino) => (packed.kind, packed.size) = (PackedKind::Local, ino.0),
                 What::File(meta) => {
                     text.push_str(meta.etag.as_str());
-                    line.etag_len = meta.etag.as_str().len() as u32;
-                    line.kind = LineKind::File;
-                    (line.size, line.modified, line.readable) =
+                    packed.etag_len = meta.etag.as_str().len() as u32;
+                    packed.kind = PackedKind::File;
+                    (packed.size, packed.modified, packed.readable) =
                         (meta.size, meta.last_modified, meta.readable);
                 }
             }
-            line
+            packed
         };
-        let lines = entries.iter().map(pack).collect();
+        let packed = entries.iter().map(pack).collect();
         let [since, arrived] = times;
-        Self { first, asked, since, arrived, text: text.into_boxed_str(), lines }
+        Self { first, asked, since, arrived, text: text.into_boxed_str(), packed }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.lines.len()
+        self.packed.len()
     }
 
     pub(super) fn last_name(&self) -> Option<&str> {
@@ -90,9 +90,9 @@ impl Batch {
     }
 
     pub(super) fn name(&self, index: usize) -> &str {
-        let line = &self.lines[index];
-        let start = line.start as usize;
-        self.text.get(start..start + usize::from(line.name_len)).unwrap_or_default()
+        let packed = &self.packed[index];
+        let start = packed.start as usize;
+        self.text.get(start..start + usize::from(packed.name_len)).unwrap_or_default()
     }
 
     /// The number an inode for this entry gets.
@@ -102,24 +102,24 @@ impl Batch {
 
     /// The inode of an entry that exists only here.
     pub(super) fn local(&self, index: usize) -> Option<InodeNo> {
-        let line = &self.lines[index];
-        (line.kind == LineKind::Local).then_some(InodeNo(line.size))
+        let packed = &self.packed[index];
+        (packed.kind == PackedKind::Local).then_some(InodeNo(packed.size))
     }
 
     pub(super) fn is_file(&self, index: usize) -> bool {
-        self.lines[index].kind == LineKind::File
+        self.packed[index].kind == PackedKind::File
     }
 
     pub(super) fn etag(&self, index: usize) -> &str {
-        let line = &self.lines[index];
-        let start = line.start as usize + usize::from(line.name_len);
-        self.text.get(start..start + line.etag_len as usize).unwrap_or_default()
+        let packed = &self.packed[index];
+        let start = packed.start as usize + usize::from(packed.name_len);
+        self.text.get(start..start + packed.etag_len as usize).unwrap_or_default()
     }
 
     /// Bytes, time and whether it can be read, of a file.
     pub(super) fn file(&self, index: usize) -> (u64, SystemTime, bool) {
-        let line = &self.lines[index];
-        (line.size, line.modified, line.readable)
+        let packed = &self.packed[index];
+        (packed.size, packed.modified, packed.readable)
     }
 
     /// What the listing said of a file; `None` of a directory.

@@ -3,7 +3,7 @@
 //!
 //! Never here: the decision to make or to delete.
 
-use super::pool::Pool;
+use super::pool::ConnectionPool;
 use super::wire::Wire;
 use super::{
     Config, Created, Credentials, Deleted, ListObjects, ListPage, PendingUpload, Result, Tagging, Tags,
@@ -18,7 +18,7 @@ use crate::sync::Arc;
 #[derive(Debug)]
 pub struct Store {
     config: Config,
-    pool: Arc<Pool>,
+    pool: Arc<ConnectionPool>,
 }
 
 impl Store {
@@ -28,7 +28,7 @@ impl Store {
     /// # Errors
     /// `InvalidRequest`: the configuration.
     pub fn new(config: Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Self> {
-        let pool = Pool::new(&config, clock, metrics)?;
+        let pool = ConnectionPool::new(&config, clock, metrics)?;
         Ok(Self { config, pool })
     }
 
@@ -50,7 +50,7 @@ impl Store {
 /// One bucket of a store.
 #[derive(Debug)]
 pub struct Bucket {
-    pool: Arc<Pool>,
+    pool: Arc<ConnectionPool>,
     wire: Wire,
 }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 
-use super::tries::Tries;
+use super::attempts::Attempts;
 use super::wire::{Draft, Failure, Wire};
 use super::{Error, ErrorKind, Result, xml};
 
@@ -14,7 +14,7 @@ pub enum Created {
     New,
     /// It was ours before.
     Yours {
-        /// An earlier try of this same call had no clear answer, and may have made it.
+        /// An earlier attempt of this same call had no clear answer, and may have made it.
         perhaps_by_us: bool,
     },
     /// Another account has a bucket of this name.
@@ -35,30 +35,30 @@ pub(super) async fn create(wire: &Wire, location: Option<&str>) -> Result<Create
     const OPERATION: &str = "CreateBucket";
     let document = location.map(|region| [Bytes::from(xml::location_document(region))]);
     let body: &[Bytes] = document.as_ref().map_or(&[], |it| it);
-    let mut tries = Tries::new(wire, OPERATION, None, 0);
+    let mut attempts = Attempts::new(wire, OPERATION, None, 0);
     loop {
-        let mut draft = tries.draft(Method::PUT, wire.endpoint.bucket_path().to_owned());
+        let mut draft = attempts.draft(Method::PUT, wire.endpoint.bucket_path().to_owned());
         if location.is_some() {
             draft.headers.push((header::CONTENT_TYPE, HeaderValue::from_static("application/xml")));
         }
         let failure = match plain(wire, Draft { body: Some(body), hashed: true, ..draft }).await {
             Ok(()) => {
-                tries.succeeded();
+                attempts.succeeded();
                 return Ok(Created::New);
             }
             Err(failure) => failure,
         };
         match failure.error.code() {
             Some("BucketAlreadyOwnedByYou") => {
-                tries.succeeded();
-                // It may also have been sent twice in this try, on a connection that broke without a word.
-                return Ok(Created::Yours { perhaps_by_us: tries.ambiguous || failure.ambiguous });
+                attempts.succeeded();
+                // It may also have been sent twice in this attempt, on a connection that broke without a word.
+                return Ok(Created::Yours { perhaps_by_us: attempts.ambiguous || failure.ambiguous });
             }
             Some("BucketAlreadyExists") => {
-                tries.succeeded();
+                attempts.succeeded();
                 return Ok(Created::Others);
             }
-            _ => tries.again(failure).await?,
+            _ => attempts.again(failure).await?,
         }
     }
 }
@@ -66,21 +66,21 @@ pub(super) async fn create(wire: &Wire, location: Option<&str>) -> Result<Create
 /// See [`super::Bucket::delete`].
 pub(super) async fn delete(wire: &Wire) -> Result<Deleted> {
     const OPERATION: &str = "DeleteBucket";
-    let mut tries = Tries::new(wire, OPERATION, None, 0);
+    let mut attempts = Attempts::new(wire, OPERATION, None, 0);
     loop {
         let ended =
-            match plain(wire, tries.draft(Method::DELETE, wire.endpoint.bucket_path().to_owned())).await {
+            match plain(wire, attempts.draft(Method::DELETE, wire.endpoint.bucket_path().to_owned())).await {
                 Ok(()) => Deleted::Gone,
                 Err(failure) => match (failure.error.kind(), failure.error.code()) {
                     (_, Some("BucketNotEmpty")) => Deleted::NotEmpty,
                     (ErrorKind::NoSuchBucket, _) => Deleted::Gone,
                     _ => {
-                        tries.again(failure).await?;
+                        attempts.again(failure).await?;
                         continue;
                     }
                 },
             };
-        tries.succeeded();
+        attempts.succeeded();
         return Ok(ended);
     }
 }
@@ -88,14 +88,14 @@ pub(super) async fn delete(wire: &Wire) -> Result<Deleted> {
 /// See [`super::Bucket::head`].
 pub(super) async fn head(wire: &Wire) -> Result<()> {
     const OPERATION: &str = "HeadBucket";
-    let mut tries = Tries::new(wire, OPERATION, None, 0);
+    let mut attempts = Attempts::new(wire, OPERATION, None, 0);
     loop {
-        match plain(wire, tries.draft(Method::HEAD, wire.endpoint.bucket_path().to_owned())).await {
+        match plain(wire, attempts.draft(Method::HEAD, wire.endpoint.bucket_path().to_owned())).await {
             Ok(()) => {
-                tries.succeeded();
+                attempts.succeeded();
                 return Ok(());
             }
-            Err(failure) => tries.again(failure).await.map_err(|error| no_bucket(error, OPERATION))?,
+            Err(failure) => attempts.again(failure).await.map_err(|error| no_bucket(error, OPERATION))?,
         }
     }
 }

@@ -16,7 +16,7 @@ use super::credentials_http::Http;
 use super::endpoint::Endpoint;
 use super::if_absent::if_absent;
 use super::outage::Outage;
-use super::pool::Pool;
+use super::pool::ConnectionPool;
 use super::retry::{Dice, Slots};
 use super::sign::{Signer, Skew};
 use super::wire::Wire;
@@ -56,7 +56,7 @@ impl S3Client {
     /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 25 s), `InvalidRequest` (the configuration).
     pub async fn connect(mut config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
         profile::complete(&mut config).await;
-        let pool = Pool::new(&config, &clock, &metrics)?;
+        let pool = ConnectionPool::new(&config, &clock, &metrics)?;
         let mut region = match (&config.region, Arn::parse(&config.bucket)) {
             (Some(region), _) => region.clone(),
             (None, Ok(arn)) if !arn.region.is_empty() => arn.region.to_owned(),
@@ -96,7 +96,7 @@ impl S3Client {
     }
 
     /// Without a request.
-    fn new(config: Config, region: &str, pool: &Arc<Pool>) -> Result<Self> {
+    fn new(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Self> {
         Ok(Self { wire: wire(config, region, pool)? })
     }
 
@@ -115,7 +115,7 @@ impl S3Client {
 }
 
 /// The way to a bucket in this region. No request.
-pub(super) fn wire(config: Config, region: &str, pool: &Arc<Pool>) -> Result<Wire> {
+pub(super) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Wire> {
     let endpoint = Endpoint::new(&config, region)?;
     let (clock, metrics) = (&pool.clock, &pool.metrics);
     let http = SharedHttpClient::new(Http::new(&config, pool));
@@ -141,7 +141,7 @@ pub(super) fn wire(config: Config, region: &str, pool: &Arc<Pool>) -> Result<Wir
 }
 
 /// What the environment, the profile or the instance say; the instance is asked only on AWS.
-async fn find_region(config: &Config, pool: &Arc<Pool>) -> String {
+async fn find_region(config: &Config, pool: &Arc<ConnectionPool>) -> String {
     let provider = ProviderConfig::default().with_http_client(Http::new(config, pool));
     let mut profile = ProfileFileRegionProvider::builder().configure(&provider);
     if let Some(name) = &config.profile {

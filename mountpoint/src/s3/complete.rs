@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
+use super::attempts::Attempts;
 use super::headers::{checksum_type, push};
 use super::if_absent::exists;
 use super::multipart::upload_target;
-use super::tries::Tries;
 use super::verify::{Found, Ours, look, prove_encrypted};
 use super::wire::{Clocks, Draft, Failure, Wire};
 use super::{CompleteUpload, Error, ErrorKind, Result, Stored, UploadedPart, encryption, xml};
@@ -26,15 +26,15 @@ pub(super) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
     let headers = headers(only_if_absent, &whole)?;
     let document = [Bytes::from(xml::complete_document(&request.parts))];
     let timeouts = &wire.config.timeouts;
-    let mut tries = Tries::new(wire, OPERATION, Some(key), 0);
+    let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
     // A store that can't be reached is given up as early as for any other request; one that is at work has its time.
     let end = wire.clock.now() + timeouts.operation + timeouts.complete;
     loop {
-        let mut failed = match once(wire, &tries, request, &headers, &document, end).await {
+        let mut failed = match once(wire, &attempts, request, &headers, &document, end).await {
             Ok((stored, encrypted)) => {
-                tries.succeeded();
-                // A try before this one may have made the object that stays, with an ETag of its own.
-                if tries.ambiguous
+                attempts.succeeded();
+                // An attempt before this one may have made the object that stays, with an ETag of its own.
+                if attempts.ambiguous
                     && let found @ (Found::Ours(_) | Found::Unencrypted(_)) =
                         look(wire, key, &ours, wire.clock.now()).await
                 {
@@ -48,7 +48,7 @@ pub(super) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
             Err(failed) => failed,
         };
         let now = wire.clock.now();
-        let next = Next::after(&failed, tries.ambiguous, only_if_absent);
+        let next = Next::after(&failed, attempts.ambiguous, only_if_absent);
         tracing::debug!(%key, ?next, "{}", failed.error);
         match next {
             Next::Settle { patiently } => {
@@ -67,7 +67,7 @@ pub(super) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
                 let until = end.min(now + timeouts.first_byte);
                 let found = look(wire, key, &ours, until).await;
                 if matches!(found, Found::Ours(_) | Found::Unencrypted(_)) {
-                    tries.succeeded();
+                    attempts.succeeded();
                     return found.or(OPERATION, key, || exists(OPERATION, key));
                 }
             }
@@ -77,8 +77,8 @@ pub(super) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
             // The store may have been at work all the time: it is lost from now on, not since it fell silent.
             failed.silent = Duration::ZERO;
         }
-        if let Err(last) = tries.again(failed).await {
-            if !tries.ambiguous {
+        if let Err(last) = attempts.again(failed).await {
+            if !attempts.ambiguous {
                 return Err(last);
             }
             let found = look(wire, key, &ours, wire.clock.now()).await;
@@ -87,14 +87,14 @@ pub(super) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
     }
 }
 
-/// What follows a try that made no object, as far as it said. Pure.
+/// What follows an attempt that made no object, as far as it said. Pure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     /// Plainly refused, or the store gave it up: again, if it is worth it.
     Send,
     /// No word from the store, which may still be at work: the object may appear. If it does not, again.
     LookThenSend,
-    /// The upload is gone: it was completed by a try before, or given up by somebody. The object says which; where a try before
+    /// The upload is gone: it was completed by an attempt before, or given up by somebody. The object says which; where an attempt before
     /// had no clear answer, it may take its time to appear.
     Settle { patiently: bool },
     /// An object is there, and none was to be.
@@ -102,7 +102,7 @@ enum Next {
 }
 
 impl Next {
-    /// `doubt`: a try before this one had no clear answer.
+    /// `doubt`: an attempt before this one had no clear answer.
     fn after(failed: &Failure, doubt: bool, only_if_absent: bool) -> Self {
         match failed.error.kind() {
             ErrorKind::NotFound => Self::Settle { patiently: doubt || failed.ambiguous },
@@ -124,7 +124,7 @@ fn is_the_stores_word(error: &Error) -> bool {
 /// The object that was made, and whether the answer says that it is encrypted as the user asked.
 async fn once(
     wire: &Wire,
-    tries: &Tries<'_>,
+    attempts: &Attempts<'_>,
     request: &CompleteUpload,
     headers: &[(HeaderName, HeaderValue)],
     document: &[Bytes],
@@ -138,8 +138,8 @@ async fn once(
             body: Some(document),
             hashed: true,
             fresh: true,
-            clocks: Clocks { silence: patience, stall: patience, whole, ..tries.clocks() },
-            ..tries.draft(Method::POST, upload_target(wire, &request.upload))
+            clocks: Clocks { silence: patience, stall: patience, whole, ..attempts.clocks() },
+            ..attempts.draft(Method::POST, upload_target(wire, &request.upload))
         })
         .await?
         .collect(xml::BODY_MAX)
@@ -198,7 +198,9 @@ impl Whole {
 }
 
 fn unknown(key: &ObjectKey, why: &str) -> Error {
-    Error::new(ErrorKind::Unknown, OPERATION).key(key).message(format!("no try had a clear answer; {why}"))
+    Error::new(ErrorKind::Unknown, OPERATION)
+        .key(key)
+        .message(format!("no attempt had a clear answer; {why}"))
 }
 
 #[cfg(test)]

@@ -53,10 +53,10 @@ pub struct Config {
     pub user_agent_prefix: Option<String>,
     /// Hash each body with SHA-256 and sign the hash: about 0.5 CPU-s more per GiB sent, for stores that insist.
     pub sign_payload: bool,
-    /// Tries of one request before its error is final; `None`: time alone is the limit (`timeouts.operation`).
+    /// Attempts of one request before its error is final; `None`: time alone is the limit (`timeouts.operation`).
     pub attempts_max: Option<u32>,
     /// Connections open at once; doubling it lets twice as many requests run side by side, for twice the memory in the
-    /// network's buffers. More requests wait in line.
+    /// network's buffers. More requests wait in a queue.
     pub connections_max: usize,
     /// Throughput to aim for, in bytes per second: how many connections are worth having. Doubling it doubles them, up to
     /// `connections_max`.
@@ -78,9 +78,9 @@ pub struct Timeouts {
     pub complete: Duration,
     /// No byte in either direction during a body. Doubling it tolerates longer pauses, and finds dead connections later.
     pub stall: Duration,
-    /// A store that is away for no longer fails nothing (`--operation-timeout`): the last try of a call begins so long after the
+    /// A store that is away for no longer fails nothing (`--operation-timeout`): the last attempt of a call begins so long after the
     /// store was lost to it. One exchange on a connection has the same time, and what its body needs at `rate_min`. Waiting
-    /// in line for a connection counts as neither, for as long as bytes move on others. Doubling it rides out longer
+    /// in the queue for a connection counts as neither, for as long as bytes move on others. Doubling it rides out longer
     /// outages, and keeps whoever waits waiting longer.
     pub operation: Duration,
     /// An idle connection is closed after this long. Doubling it saves handshakes, if the store keeps its side open.

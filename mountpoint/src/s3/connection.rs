@@ -35,7 +35,7 @@ const PIECE: usize = 512 << 10;
 
 /// An open connection.
 pub(super) struct Connection {
-    line: Line,
+    http: Http,
     /// A proxy reads our requests, and passes them on.
     forward: Option<Forward>,
     pub(super) moved: Moved,
@@ -45,14 +45,14 @@ pub(super) struct Connection {
     pub(super) idle_since: Instant,
 }
 
-/// Who speaks on it.
-enum Line {
-    /// We do: requests without a body.
+/// The implementation of HTTP that drives the connection.
+enum Http {
+    /// Ours: requests without a body.
     Ours(Box<Http1>),
-    /// hyper does: requests with one, since an answer may come while it is being sent.
+    /// hyper: requests with one, since an answer may come while it is being sent.
     /// The driver is `None` once it ended.
     Hyper { sender: hyper1::SendRequest<Body>, driver: Option<Driver> },
-    /// Nobody: it ended.
+    /// None: it ended.
     Ended,
 }
 
@@ -93,7 +93,7 @@ impl Connection {
             Stream::Plain(tcp)
         };
         Ok(Self {
-            line: Line::Ours(Box::new(Http1::new(stream))),
+            http: Http::Ours(Box::new(Http1::new(stream))),
             forward: proxy.filter(|_| !authority.tls).map(|proxy| Forward::new(proxy, authority)),
             moved,
             address,
@@ -116,7 +116,7 @@ impl Connection {
             return Ok(self.ours()?.send(&request, watch).await?.map(|()| Answered::Ours));
         }
         self.hand_to_hyper().await?;
-        let Line::Hyper { sender, driver } = &mut self.line else { return Err(Broken::Closed) };
+        let Http::Hyper { sender, driver } = &mut self.http else { return Err(Broken::Closed) };
         drive(driver, watch, pin!(sender.ready())).await?.map_err(Broken::Http)?;
         let mut request = request;
         let informed = Arc::new(AtomicUsize::new(0));
@@ -144,7 +144,7 @@ impl Connection {
             Answered::Ours => return self.ours()?.piece(PIECE, watch).await,
         };
         loop {
-            let Line::Hyper { driver, .. } = &mut self.line else { return Err(Broken::Closed) };
+            let Http::Hyper { driver, .. } = &mut self.http else { return Err(Broken::Closed) };
             let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
             match drive(driver, watch, pin!(frame)).await? {
                 None => return Ok(None),
@@ -165,36 +165,36 @@ impl Connection {
 
     /// Whether another request may be sent: open, and nothing left over from the last one.
     pub(super) fn is_reusable(&mut self) -> bool {
-        match &mut self.line {
-            Line::Ours(http) => http.is_reusable(),
-            Line::Hyper { sender, driver } => {
+        match &mut self.http {
+            Http::Ours(http) => http.is_reusable(),
+            Http::Hyper { sender, driver } => {
                 // Looks without waiting: an end that arrived meanwhile, or bytes that nobody asked for, end the driver.
                 let mut cx = Context::from_waker(Waker::noop());
                 driver.as_mut().is_some_and(|d| d.as_mut().poll(&mut cx).is_pending()) && sender.is_ready()
             }
-            Line::Ended => false,
+            Http::Ended => false,
         }
     }
 
     /// The line as one that we speak on. Between two requests it changes hands freely.
     fn ours(&mut self) -> Result<&mut Http1, Broken> {
-        if let Line::Hyper { .. } = self.line
-            && let Line::Hyper { driver: Some(driver), .. } = std::mem::replace(&mut self.line, Line::Ended)
+        if let Http::Hyper { .. } = self.http
+            && let Http::Hyper { driver: Some(driver), .. } = std::mem::replace(&mut self.http, Http::Ended)
         {
             let parts = Pin::into_inner(driver).into_parts();
             if parts.read_buf.is_empty() {
-                self.line = Line::Ours(Box::new(Http1::new(parts.io.into_inner())));
+                self.http = Http::Ours(Box::new(Http1::new(parts.io.into_inner())));
             }
         }
-        match &mut self.line {
-            Line::Ours(http) => Ok(http),
+        match &mut self.http {
+            Http::Ours(http) => Ok(http),
             _ => Err(Broken::Closed),
         }
     }
 
     async fn hand_to_hyper(&mut self) -> Result<(), Broken> {
-        if let Line::Ours(_) = self.line
-            && let Line::Ours(http) = std::mem::replace(&mut self.line, Line::Ended)
+        if let Http::Ours(_) = self.http
+            && let Http::Ours(http) = std::mem::replace(&mut self.http, Http::Ended)
             && let Some(stream) = http.into_stream()
         {
             let (sender, driver) = hyper1::Builder::new()
@@ -203,7 +203,7 @@ impl Connection {
                 .handshake(TokioIo::new(stream))
                 .await
                 .map_err(Broken::Http)?;
-            self.line = Line::Hyper { sender, driver: Some(Box::pin(driver)) };
+            self.http = Http::Hyper { sender, driver: Some(Box::pin(driver)) };
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use super::body::Body;
 use super::broken::Broken;
 use super::endpoint::Authority;
 use super::lanes::Lane;
-use super::pool::{Host, Lease, NoConnection, Pool};
+use super::pool::{ConnectionPool, Host, Lease, NoConnection};
 use super::watch::{Expired, Watch};
 use super::{Config, xml};
 use crate::sync::Arc;
@@ -29,12 +29,12 @@ const EXCHANGE_MAX: Duration = Duration::from_secs(60);
 /// Carries requests to whoever knows credentials.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
-    pool: Arc<Pool>,
+    pool: Arc<ConnectionPool>,
     quiet_max: Duration,
 }
 
 impl Http {
-    pub(super) fn new(config: &Config, pool: &Arc<Pool>) -> Self {
+    pub(super) fn new(config: &Config, pool: &Arc<ConnectionPool>) -> Self {
         Self { pool: Arc::clone(pool), quiet_max: config.timeouts.first_byte }
     }
 }
@@ -182,7 +182,7 @@ mod tests {
     const BUSY: usize = SIDE_CONNECTIONS / 2;
 
     #[tokio::test]
-    async fn waiting_in_line_does_not_count_as_connecting() {
+    async fn waiting_in_the_queue_does_not_count_as_connecting() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/keys", listener.local_addr().unwrap());
         let (asked, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -198,7 +198,7 @@ mod tests {
             go_on_there.notified().await;
             for mut stream in busy {
                 tokio::spawn(async move {
-                    // The one in line comes on one of them.
+                    // The waiting one gets one of them.
                     let answer = b"HTTP/1.1 200 X\r\ncontent-length: 2\r\n\r\nok";
                     while stream.write_all(answer).await.is_ok()
                         && stream.read(&mut [0; 4096]).await.is_ok_and(|n| n > 0)
@@ -207,7 +207,7 @@ mod tests {
             }
         });
         let (clock, config) = (Clock::manual(), Config::default());
-        let pool = Pool::new(&config, &clock, &Arc::default()).unwrap();
+        let pool = ConnectionPool::new(&config, &clock, &Arc::default()).unwrap();
         let limit = Duration::from_secs(1);
         let http = Http::new(&config, &pool);
         let connector = Connector { http, connect: Some(limit), quiet_max: 10 * limit };
@@ -219,7 +219,7 @@ mod tests {
         let mut answers: Vec<_> = (0..BUSY).map(|_| get()).collect();
         asked.notified().await;
         answers.push(get());
-        // On this one thread the last one gets into the line now; then its time to connect is over, twice.
+        // On this one thread the last one enters the queue now; then its time to connect is over, twice.
         tokio::task::yield_now().await;
         clock.advance(2 * limit);
         tokio::task::yield_now().await;

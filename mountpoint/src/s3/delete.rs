@@ -2,8 +2,8 @@
 
 use http::{Method, StatusCode};
 
+use super::attempts::Attempts;
 use super::endpoint::encode_query;
-use super::tries::Tries;
 use super::wire::{Failure, Wire};
 use super::xml::BODY_MAX;
 use super::{ErrorKind, Result};
@@ -25,21 +25,21 @@ pub(super) async fn delete_version(wire: &Wire, key: &ObjectKey, version: &str) 
 }
 
 async fn delete(wire: &Wire, key: &ObjectKey, target: String) -> Result<()> {
-    let mut tries = Tries::new(wire, OPERATION, Some(key), 0);
+    let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
     loop {
-        match once(wire, &tries, &target).await {
-            Err(failure) if *failure.error.kind() != ErrorKind::NotFound => tries.again(failure).await?,
+        match once(wire, &attempts, &target).await {
+            Err(failure) if *failure.error.kind() != ErrorKind::NotFound => attempts.again(failure).await?,
             _ => {
-                tries.succeeded();
+                attempts.succeeded();
                 return Ok(());
             }
         }
     }
 }
 
-async fn once(wire: &Wire, tries: &Tries<'_>, target: &str) -> std::result::Result<(), Failure> {
+async fn once(wire: &Wire, attempts: &Attempts<'_>, target: &str) -> std::result::Result<(), Failure> {
     let answer =
-        wire.exchange(tries.draft(Method::DELETE, target.to_owned())).await?.collect(BODY_MAX).await?;
+        wire.exchange(attempts.draft(Method::DELETE, target.to_owned())).await?.collect(BODY_MAX).await?;
     match answer.status {
         StatusCode::NO_CONTENT | StatusCode::OK => Ok(()),
         _ => Err(answer.failed(wire.clock.wall())),

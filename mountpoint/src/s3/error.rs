@@ -66,8 +66,8 @@ struct Inner {
     source: Option<Box<dyn StdError + Send + Sync>>,
     /// See [`Error::unsettled`].
     unsettled: bool,
-    /// See [`Error::tries`].
-    tries: u32,
+    /// See [`Error::attempts`].
+    attempts: u32,
     /// See [`Error::is_logged`].
     logged: bool,
 }
@@ -85,7 +85,7 @@ impl Error {
             request_id: None,
             source: None,
             unsettled: false,
-            tries: 0,
+            attempts: 0,
             logged: false,
         }))
     }
@@ -127,15 +127,15 @@ impl Error {
         self
     }
 
-    /// A try of it may have done what was asked, whatever the last one was answered.
+    /// An attempt of it may have done what was asked, whatever the last one was answered.
     pub fn unsettled(mut self) -> Self {
         self.0.unsettled = true;
         self
     }
 
-    /// It is the last of so many tries.
-    pub(super) fn tries(mut self, tries: u32) -> Self {
-        self.0.tries = tries;
+    /// It is the last of so many attempts.
+    pub(super) fn attempts(mut self, attempts: u32) -> Self {
+        self.0.attempts = attempts;
         self
     }
 
@@ -149,7 +149,7 @@ impl Error {
     pub(super) fn log(mut self, metrics: &Metrics) -> Self {
         if !matches!(self.0.kind, ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists) {
             metrics.s3_errors.inc();
-            tracing::warn!(tries = self.0.tries.max(1), "{self}; {}", self.advice());
+            tracing::warn!(attempts = self.0.attempts.max(1), "{self}; {}", self.advice());
             self.0.logged = true;
         }
         self
@@ -195,7 +195,7 @@ impl Error {
     }
 
     /// Whether an object may be there all the same: a request that makes one was sent, and no answer settles what became of it.
-    /// Beside the kind, which tells of the last try alone.
+    /// Beside the kind, which tells of the last attempt alone.
     pub fn may_have_stored(&self) -> bool {
         let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload");
         makes_object && (self.0.unsettled || self.leaves_doubt())
@@ -258,7 +258,7 @@ impl fmt::Display for Error {
             write!(f, " (request id {})", id.escape_debug())?;
         }
         if self.may_have_stored() && !self.leaves_doubt() {
-            f.write_str("; an earlier try had no clear answer: look whether the object is there")?;
+            f.write_str("; an earlier attempt had no clear answer: look whether the object is there")?;
         }
         Ok(())
     }

@@ -5,14 +5,14 @@ use std::ops::Range;
 use http::{HeaderValue, Method, StatusCode, header};
 
 use super::answer::check_get;
+use super::attempts::Attempts;
 use super::lanes::Lane;
-use super::tries::Tries;
 use super::wire::{Draft, Failure, Wire};
 use super::{Error, ErrorKind, GetObject, Result};
 use crate::buffer::Fill;
 
 const OPERATION: &str = "GetObject";
-/// Bytes of a body from which on a try that failed was progress: no store that dribbles is listened to for ever.
+/// Bytes of a body from which on an attempt that failed was progress: no store that dribbles is listened to for ever.
 const PROGRESS: u64 = 64 << 10;
 /// Ranges of at most this many bytes are small wherever they begin.
 const SMALL_ANYWHERE: u64 = 64 << 10;
@@ -37,21 +37,22 @@ pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
         )));
     }
     let base = into.filled();
-    let mut tries = Tries::new(wire, OPERATION, Some(&request.id.key), into.remaining()).in_lane(lane(range));
+    let mut attempts =
+        Attempts::new(wire, OPERATION, Some(&request.id.key), into.remaining()).in_lane(lane(range));
     loop {
         let before = into.filled();
         let start = range.start + (before - base);
-        match once(wire, &tries, request, start, into).await {
+        match once(wire, &attempts, request, start, into).await {
             Ok(()) => {
-                tries.succeeded();
+                attempts.succeeded();
                 return Ok(());
             }
             Err(failure) => {
                 if into.filled() - before >= PROGRESS || into.remaining() < PROGRESS && into.filled() > before
                 {
-                    tries.progressed();
+                    attempts.progressed();
                 }
-                tries.again(failure).await?;
+                attempts.again(failure).await?;
             }
         }
     }
@@ -60,7 +61,7 @@ pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
 /// Asks for what is missing, from `start` on.
 async fn once(
     wire: &Wire,
-    tries: &Tries<'_>,
+    attempts: &Attempts<'_>,
     request: &GetObject,
     start: u64,
     into: &mut Fill,
@@ -76,7 +77,7 @@ async fn once(
         (header::IF_MATCH, value(etag.as_str())?),
     ];
     let answer = wire
-        .exchange(Draft { headers, ..tries.draft(Method::GET, wire.endpoint.key_path(key.as_str())) })
+        .exchange(Draft { headers, ..attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str())) })
         .await?;
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
         return Err(answer.failed(wire.clock.wall()).await);

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::answer::object_meta;
-use super::tries::Tries;
+use super::attempts::Attempts;
 use super::wire::{Collected, Draft, Failure, Wire};
 use super::{Error, ErrorKind, ListObjects, Result, list};
 use crate::object::{ObjectKey, ObjectMeta};
@@ -17,12 +17,12 @@ pub(super) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMe
 
 /// The same with all headers of the answer; `checksums` asks for those of the object too.
 pub(super) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Result<(ObjectMeta, HeaderMap)> {
-    let mut tries = Tries::new(wire, OPERATION, Some(key), 0);
+    let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
     let mut looked = false;
     loop {
-        let failure = match once(wire, &tries, key, checksums).await {
+        let failure = match once(wire, &attempts, key, checksums).await {
             Ok(found) => {
-                tries.succeeded();
+                attempts.succeeded();
                 return Ok(found);
             }
             Err(failure) => failure,
@@ -37,7 +37,7 @@ pub(super) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Resul
                 Some(true) | None => {}
             }
         }
-        tries.again(failure).await?;
+        attempts.again(failure).await?;
     }
 }
 
@@ -71,7 +71,7 @@ fn absent(key: &ObjectKey) -> Error {
 
 async fn once(
     wire: &Wire,
-    tries: &Tries<'_>,
+    attempts: &Attempts<'_>,
     key: &ObjectKey,
     checksums: bool,
 ) -> std::result::Result<(ObjectMeta, HeaderMap), Failure> {
@@ -80,7 +80,7 @@ async fn once(
         headers.push((HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED")));
     }
     let answer: Collected = wire
-        .exchange(Draft { headers, ..tries.draft(Method::HEAD, wire.endpoint.key_path(key.as_str())) })
+        .exchange(Draft { headers, ..attempts.draft(Method::HEAD, wire.endpoint.key_path(key.as_str())) })
         .await?
         .collect(0)
         .await?;

@@ -21,7 +21,7 @@ const RESERVED_MIN: usize = 2;
 /// longer for each other.
 pub(super) const SMALL: u64 = 512 << 10;
 
-/// Which line a request waits in.
+/// Which queue a request waits in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lane {
     Small,
@@ -59,7 +59,7 @@ struct Link {
     looked: Option<(Instant, u64)>,
 }
 
-/// Permission to use one connection. When dropped, the next request in line gets it.
+/// Permission to use one connection. When dropped, the next request in the queue gets it.
 #[derive(Debug)]
 pub(super) struct Place {
     lanes: Arc<Lanes>,
@@ -214,7 +214,7 @@ impl Drop for Waits<'_> {
 /// Bytes of a request that the kernel may have taken and not sent yet.
 const BUFFERED_MAX: u64 = 4 << 20;
 /// No body is given longer to leave the kernel's buffers: a dead connection must be found out while there is time for
-/// another try.
+/// another attempt.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 
 /// How long the end of a body of `bytes` may still be on its way when the kernel has taken all of it.

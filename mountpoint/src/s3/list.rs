@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 
+use super::attempts::Attempts;
 use super::endpoint::push_query;
-use super::tries::Tries;
 use super::wire::{Failure, Wire};
 use super::{ListObjects, ListPage, Result, xml};
 
@@ -13,40 +13,40 @@ const OPERATION: &str = "ListObjectsV2";
 
 /// See [`super::ObjectClient::list_objects`].
 pub(super) async fn list_objects(wire: &Wire, request: &ListObjects) -> Result<ListPage> {
-    list(wire, request, Tries::new(wire, OPERATION, None, 0)).await
+    list(wire, request, Attempts::new(wire, OPERATION, None, 0)).await
 }
 
-/// The same with less patience: at most so many tries, in this time.
+/// The same with less patience: at most so many attempts, in this time.
 pub(super) async fn prove(
     wire: &Wire,
     request: &ListObjects,
     attempts_max: u32,
     within: Duration,
 ) -> Result<ListPage> {
-    list(wire, request, Tries::new(wire, OPERATION, None, 0).at_most(attempts_max, within)).await
+    list(wire, request, Attempts::new(wire, OPERATION, None, 0).at_most(attempts_max, within)).await
 }
 
-async fn list(wire: &Wire, request: &ListObjects, mut tries: Tries<'_>) -> Result<ListPage> {
+async fn list(wire: &Wire, request: &ListObjects, mut attempts: Attempts<'_>) -> Result<ListPage> {
     let target = target(wire.endpoint.bucket_path(), request);
     loop {
-        match once(wire, &tries, &target, request).await {
+        match once(wire, &attempts, &target, request).await {
             Ok(page) => {
-                tries.succeeded();
+                attempts.succeeded();
                 return Ok(page);
             }
-            Err(failure) => tries.again(failure).await?,
+            Err(failure) => attempts.again(failure).await?,
         }
     }
 }
 
 async fn once(
     wire: &Wire,
-    tries: &Tries<'_>,
+    attempts: &Attempts<'_>,
     target: &str,
     request: &ListObjects,
 ) -> std::result::Result<ListPage, Failure> {
     let answer =
-        wire.exchange(tries.draft(Method::GET, target.to_owned())).await?.collect(xml::BODY_MAX).await?;
+        wire.exchange(attempts.draft(Method::GET, target.to_owned())).await?.collect(xml::BODY_MAX).await?;
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }

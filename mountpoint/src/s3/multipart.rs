@@ -2,9 +2,9 @@
 
 use http::{Method, StatusCode};
 
+use super::attempts::Attempts;
 use super::endpoint::{encode_query, push_query};
 use super::headers::{checksum_type, new_object_headers, push};
-use super::tries::Tries;
 use super::wire::{Collected, Draft, Failure, Wire};
 use super::{Error, ErrorKind, NewObject, PendingUpload, Result, UploadId, encryption, xml};
 
@@ -31,13 +31,16 @@ pub(super) async fn create(wire: &Wire, request: &NewObject) -> Result<UploadId>
     }
     // An empty value, as signatures spell it.
     let target = wire.endpoint.key_path(request.key.as_str()) + "?uploads=";
-    let mut tries = Tries::new(wire, OPERATION, Some(&request.key), 0);
+    let mut attempts = Attempts::new(wire, OPERATION, Some(&request.key), 0);
     loop {
-        let draft =
-            Draft { headers: headers.clone(), body: Some(&[]), ..tries.draft(Method::POST, target.clone()) };
+        let draft = Draft {
+            headers: headers.clone(),
+            body: Some(&[]),
+            ..attempts.draft(Method::POST, target.clone())
+        };
         match created(wire, draft).await {
             Ok((id, answer)) => {
-                tries.succeeded();
+                attempts.succeeded();
                 let upload = UploadId { key: request.key.clone(), id };
                 let Err(why) = encryption::proven(&wire.config, &answer.headers) else { return Ok(upload) };
                 // No other code knows the upload's ID.
@@ -47,7 +50,7 @@ pub(super) async fn create(wire: &Wire, request: &NewObject) -> Result<UploadId>
                 );
                 return Err(answer.wrong(ErrorKind::NotEncrypted, why).error);
             }
-            Err(failure) => tries.again(failure).await?,
+            Err(failure) => attempts.again(failure).await?,
         }
     }
 }
@@ -66,12 +69,12 @@ async fn created(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(String, 
 /// See [`super::ObjectClient::abort_multipart_upload`].
 pub(super) async fn abort(wire: &Wire, upload: &UploadId) -> Result<()> {
     const OPERATION: &str = "AbortMultipartUpload";
-    let mut tries = Tries::new(wire, OPERATION, Some(&upload.key), 0);
+    let mut attempts = Attempts::new(wire, OPERATION, Some(&upload.key), 0);
     loop {
-        match aborted(wire, tries.draft(Method::DELETE, upload_target(wire, upload))).await {
-            Err(failure) if *failure.error.kind() != ErrorKind::NotFound => tries.again(failure).await?,
+        match aborted(wire, attempts.draft(Method::DELETE, upload_target(wire, upload))).await {
+            Err(failure) if *failure.error.kind() != ErrorKind::NotFound => attempts.again(failure).await?,
             _ => {
-                tries.succeeded();
+                attempts.succeeded();
                 return Ok(());
             }
         }
@@ -93,14 +96,14 @@ pub(super) async fn list_uploads(wire: &Wire, prefix: &str) -> Result<Vec<Pendin
     let mut markers = xml::UploadMarkers::default();
     for _ in 0..PAGES_MAX {
         let target = listing_target(wire.endpoint.bucket_path(), prefix, &markers);
-        let mut tries = Tries::new(wire, OPERATION, None, 0);
+        let mut attempts = Attempts::new(wire, OPERATION, None, 0);
         let mut page = loop {
-            match page(wire, tries.draft(Method::GET, target.clone())).await {
+            match page(wire, attempts.draft(Method::GET, target.clone())).await {
                 Ok(page) => break page,
-                Err(failure) => tries.again(failure).await?,
+                Err(failure) => attempts.again(failure).await?,
             }
         };
-        tries.succeeded();
+        attempts.succeeded();
         // Not every store looks at the prefix.
         page.uploads.retain(|u| u.upload.key.as_str().starts_with(prefix));
         found.append(&mut page.uploads);

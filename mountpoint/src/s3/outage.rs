@@ -29,7 +29,7 @@ pub(super) struct Over {
 }
 
 impl Outage {
-    /// A try failed that more time may mend; its call has had no answer since `lost`. `first` of its call. Says since
+    /// An attempt failed that more time may mend; its call has had no answer since `lost`. `first` of its call. Says since
     /// when the store is away, if that is to be told now.
     pub(super) fn failed(&mut self, now: Instant, lost: Instant, first: bool) -> Option<Duration> {
         // Others had answers since this one was sent: its silence says nothing of the store.

@@ -1,4 +1,4 @@
-//! Connections at rest and in use: a request gets an idle one, opens one, or waits in line.
+//! Connections at rest and in use: a request gets an idle one, opens one, or waits in a queue.
 //!
 //! Per host: at most `connections` open, spread over all addresses its name has, in two lanes (`lanes.rs`). The last one
 //! given back is the first one taken, so that a quiet mount keeps few; what lies idle too long is closed.
@@ -31,11 +31,11 @@ pub(super) const SIDE_CONNECTIONS: usize = 4;
 /// Hosts that are remembered; beyond, idle ones are forgotten.
 const HOSTS_MAX: usize = 16;
 /// Addresses tried before opening a connection counts as failed.
-const TRIES: u32 = 2;
+const ATTEMPTS: u32 = 2;
 
 /// All connections of one client.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct ConnectionPool {
     limits: Limits,
     tls: Tls,
     proxies: Proxies,
@@ -54,7 +54,7 @@ struct Limits {
     connect: Duration,
     idle: Duration,
     resolve: Duration,
-    line: Duration,
+    queue: Duration,
 }
 
 /// One host's.
@@ -75,7 +75,7 @@ pub(super) struct Host {
 pub(super) struct Lease {
     connection: Option<Connection>,
     host: Arc<Host>,
-    pool: Arc<Pool>,
+    pool: Arc<ConnectionPool>,
     place: Option<Place>,
 }
 
@@ -87,7 +87,7 @@ pub(super) enum NoConnection {
     /// The last address that was tried.
     Connect(SocketAddr, io::Error),
     /// All so many are in use, and no byte moved on any of them for so long.
-    Line(usize, Duration),
+    AllBusy(usize, Duration),
 }
 
 impl std::fmt::Display for NoConnection {
@@ -95,7 +95,7 @@ impl std::fmt::Display for NoConnection {
         match self {
             Self::Dns(e) => write!(f, "the host's name can't be resolved: {e}"),
             Self::Connect(at, e) => write!(f, "no connection to {at}: {e}"),
-            Self::Line(connections, quiet) => write!(
+            Self::AllBusy(connections, quiet) => write!(
                 f,
                 "all {connections} connections are in use, and none of them moved a byte for {} s",
                 quiet.as_secs_f32()
@@ -106,7 +106,7 @@ impl std::fmt::Display for NoConnection {
 
 impl std::error::Error for NoConnection {}
 
-impl Pool {
+impl ConnectionPool {
     /// No connections yet. Reads the roots of trust.
     pub(super) fn new(config: &Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Arc<Self>> {
         let limits = Limits {
@@ -114,7 +114,7 @@ impl Pool {
             connect: config.timeouts.connect,
             idle: config.timeouts.idle,
             resolve: config.timeouts.resolve,
-            line: config.timeouts.operation,
+            queue: config.timeouts.operation,
         };
         let tls = Tls::new(config.ca_bundle.as_deref().map(Path::new))?;
         let proxies = Proxies::new(&config.proxies)?;
@@ -187,11 +187,11 @@ impl Pool {
                     }
                     return Ok(place);
                 }
-                () = self.clock.sleep(self.limits.line) => {}
+                () = self.clock.sleep(self.limits.queue) => {}
             }
             let now = Some(host.lanes.moved());
             if moved == now {
-                return Err(NoConnection::Line(host.connections, self.limits.line));
+                return Err(NoConnection::AllBusy(host.connections, self.limits.queue));
             }
             moved = now;
         }
@@ -258,7 +258,7 @@ impl Pool {
                 Err(e) => {
                     addresses.failed(address, now);
                     tried += 1;
-                    if tried >= TRIES {
+                    if tried >= ATTEMPTS {
                         return Err(NoConnection::Connect(address, e));
                     }
                 }
@@ -343,7 +343,7 @@ impl Pool {
 }
 
 /// Closes idle connections for as long as the pool lives.
-async fn sweep(pool: Weak<Pool>) {
+async fn sweep(pool: Weak<ConnectionPool>) {
     loop {
         let Some((clock, every)) = pool.upgrade().map(|p| (p.clock.clone(), p.limits.idle)) else { return };
         clock.sleep(every.max(Duration::from_secs(1))).await;
@@ -353,7 +353,7 @@ async fn sweep(pool: Weak<Pool>) {
 }
 
 /// Looks at the links for as long as the pool lives, while they are busy.
-async fn look(pool: Weak<Pool>, clock: Clock, bulk: Arc<Notify>) {
+async fn look(pool: Weak<ConnectionPool>, clock: Clock, bulk: Arc<Notify>) {
     loop {
         clock.sleep(width::EVERY).await;
         let Some(pool) = pool.upgrade() else { return };
@@ -367,7 +367,7 @@ async fn look(pool: Weak<Pool>, clock: Clock, bulk: Arc<Notify>) {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ConnectionPool {
     fn drop(&mut self) {
         self.bulk.notify_one();
     }
@@ -409,7 +409,7 @@ impl Lease {
         }
     }
 
-    /// Closes the connection and keeps its place in the line, for another one.
+    /// Closes the connection and keeps its place, for another one.
     pub(super) fn into_place(mut self) -> Option<Place> {
         self.place.take()
     }

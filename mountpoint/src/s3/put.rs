@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use http::{Method, StatusCode};
 
+use super::attempts::Attempts;
 use super::encryption::UNENCRYPTED;
 use super::endpoint::encode_query;
 use super::headers::{Headers, checksum_headers, new_object_headers, push};
 use super::if_absent::exists;
-use super::tries::Tries;
 use super::verify::{Ours, look};
 use super::wire::{Collected, Draft, Failure, Wire};
 use super::{ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer, encryption};
@@ -29,12 +29,12 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent:
     if only_if_absent {
         push(&mut headers, OPERATION, "if-none-match", "*")?;
     }
-    let mut tries = Tries::new(wire, OPERATION, Some(key), size);
+    let mut attempts = Attempts::new(wire, OPERATION, Some(key), size);
     let target = wire.endpoint.key_path(key.as_str());
     loop {
-        let failure = match send(wire, &tries, &target, &headers, &request.body).await {
+        let failure = match send(wire, &attempts, &target, &headers, &request.body).await {
             Ok(answer) => {
-                tries.succeeded();
+                attempts.succeeded();
                 encryption::proven(&wire.config, &answer.headers).map_err(|why| {
                     answer.wrong(ErrorKind::NotEncrypted, format!("{why}; {UNENCRYPTED}")).error
                 })?;
@@ -46,15 +46,15 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent:
             Err(failure) => failure,
         };
         let taken = only_if_absent && *failure.error.kind() == ErrorKind::Changed;
-        if taken && (tries.ambiguous || failure.ambiguous) {
-            // A try whose answer was lost may have stored it: then what is in the way is ours.
+        if taken && (attempts.ambiguous || failure.ambiguous) {
+            // An attempt whose answer was lost may have stored it: then what is in the way is ours.
             let ours = Ours { size, parts: None, checksum: request.checksum.map(Checksum::to_base64) };
             let found = look(wire, key, &ours, wire.clock.now()).await;
             return found.or(OPERATION, key, || exists(OPERATION, key));
         } else if taken {
             return Err(exists(OPERATION, key).status(412));
         }
-        tries.again(failure).await?;
+        attempts.again(failure).await?;
     }
 }
 
@@ -67,12 +67,12 @@ pub(super) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<Upl
     let mut target = wire.endpoint.key_path(key.as_str());
     let _ = write!(target, "?partNumber={}&uploadId=", request.part_number);
     encode_query(&mut target, &request.upload.id);
-    let mut tries = Tries::new(wire, OPERATION, Some(key), size);
+    let mut attempts = Attempts::new(wire, OPERATION, Some(key), size);
     loop {
-        let sent = send(wire, &tries, &target, &headers, &request.body).await;
+        let sent = send(wire, &attempts, &target, &headers, &request.body).await;
         match sent.and_then(|answer| same_checksum(answer, request.checksum)) {
             Ok(answer) => {
-                tries.succeeded();
+                attempts.succeeded();
                 encryption::not_denied(&wire.config, &answer.headers).map_err(|why| {
                     answer.wrong(ErrorKind::NotEncrypted, format!("{why}; {UNCOMPLETED}")).error
                 })?;
@@ -83,14 +83,14 @@ pub(super) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<Upl
                     checksum: request.checksum,
                 });
             }
-            Err(failure) => tries.again(failure).await?,
+            Err(failure) => attempts.again(failure).await?,
         }
     }
 }
 
 async fn send(
     wire: &Wire,
-    tries: &Tries<'_>,
+    attempts: &Attempts<'_>,
     target: &str,
     headers: &Headers,
     body: &[bytes::Bytes],
@@ -99,7 +99,7 @@ async fn send(
         .exchange(Draft {
             headers: headers.clone(),
             body: Some(body),
-            ..tries.draft(Method::PUT, target.to_owned())
+            ..attempts.draft(Method::PUT, target.to_owned())
         })
         .await?
         .collect(super::xml::BODY_MAX)

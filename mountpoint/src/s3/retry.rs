@@ -8,12 +8,12 @@ use super::ErrorKind;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// No wait before the second try is longer; it doubles with each try.
+/// No wait before the second attempt is longer; it doubles with each attempt.
 const SCALE: Duration = Duration::from_millis(200);
 /// No wait of ours is longer. A store that names a time gets that.
 const CAP: Duration = Duration::from_secs(5);
 /// Bytes that are refused as damaged twice more are damaged here, and sending them again helps nobody.
-const CORRUPT_TRIES: u32 = 3;
+const CORRUPT_ATTEMPTS: u32 = 3;
 
 /// Whether this kind of failure passes by itself.
 pub(super) fn is_transient(kind: &ErrorKind) -> bool {
@@ -42,30 +42,30 @@ pub(super) fn is_transient(kind: &ErrorKind) -> bool {
 }
 
 /// How often a request that fails so is tried at most; `None`: time alone is the limit.
-fn tries_max(kind: &ErrorKind, attempts_max: Option<u32>) -> Option<u32> {
+fn attempts_limit(kind: &ErrorKind, attempts_max: Option<u32>) -> Option<u32> {
     match kind {
-        ErrorKind::Corrupt => Some(attempts_max.unwrap_or(CORRUPT_TRIES).min(CORRUPT_TRIES)),
+        ErrorKind::Corrupt => Some(attempts_max.unwrap_or(CORRUPT_ATTEMPTS).min(CORRUPT_ATTEMPTS)),
         kind if is_transient(kind) => attempts_max,
         _ => Some(1),
     }
 }
 
-/// How long to wait after `tries` tries (1 or more): full jitter, `random` being uniform in 0..1. A store that names a
+/// How long to wait after `attempts` attempts (1 or more): full jitter, `random` being uniform in 0..1. A store that names a
 /// time gets it, and the jitter behind it, so that not all come back in one moment.
-fn backoff(tries: u32, random: f64, retry_after: Option<Duration>) -> Duration {
-    let ceiling = SCALE.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(CAP);
+fn backoff(attempts: u32, random: f64, retry_after: Option<Duration>) -> Duration {
+    let ceiling = SCALE.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(CAP);
     retry_after.unwrap_or_default().saturating_add(ceiling.mul_f64(random.clamp(0.0, 1.0)))
 }
 
-/// One failed try, as far as it says when the next one is due.
+/// One failed attempt, as far as it says when the next one is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Miss<'a> {
     pub(super) kind: &'a ErrorKind,
     pub(super) now: Instant,
     /// So long before `now` the store was heard for the last time.
     pub(super) silent: Duration,
-    /// So long it stood in line for a connection, which is no fault of the store's.
-    pub(super) in_line: Duration,
+    /// So long it waited in the queue for a connection, which is no fault of the store's.
+    pub(super) queued: Duration,
     pub(super) retry_after: Option<Duration>,
     /// More time would not help.
     pub(super) hopeless: bool,
@@ -74,22 +74,22 @@ pub(super) struct Miss<'a> {
 /// How long one call goes on trying. Pure.
 ///
 /// Its time begins when the store was lost: with the first failure, or with the silence before it. A call that moves
-/// bytes may last as long as they need. The last try begins when the time is up, so that a store which comes back
+/// bytes may last as long as they need. The last attempt begins when the time is up, so that a store which comes back
 /// within it is found.
 #[derive(Clone, Debug)]
 pub(super) struct Patience {
     limit: Duration,
     attempts_max: Option<u32>,
-    /// Tries since there was progress, the one that is under way included.
-    tries: u32,
+    /// Attempts since there was progress, the one that is under way included.
+    attempts: u32,
     lost: Option<Instant>,
     last: bool,
 }
 
 impl Patience {
-    /// `attempts_max`, if the user wants the tries counted.
+    /// `attempts_max`, if the user wants the attempts counted.
     pub(super) fn new(limit: Duration, attempts_max: Option<u32>) -> Self {
-        Self { limit, attempts_max, tries: 1, lost: None, last: false }
+        Self { limit, attempts_max, attempts: 1, lost: None, last: false }
     }
 
     /// No more than this.
@@ -100,7 +100,7 @@ impl Patience {
 
     /// Not counted: the call goes on from where it is.
     pub(super) fn progressed(&mut self) {
-        (self.tries, self.lost, self.last) = (1, None, false);
+        (self.attempts, self.lost, self.last) = (1, None, false);
     }
 
     /// Since when the store is lost to this call.
@@ -108,35 +108,35 @@ impl Patience {
         self.lost
     }
 
-    /// When the last try begins, once a try has failed.
+    /// When the last attempt begins, once an attempt has failed.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.lost.map(|lost| lost + self.limit)
     }
 
-    /// A try failed: how long to wait before the next one; `None`: that was the last.
+    /// An attempt failed: how long to wait before the next one; `None`: that was the last.
     pub(super) fn missed(&mut self, miss: &Miss<'_>, random: f64) -> Option<Duration> {
         let lost = match self.lost {
-            Some(lost) => lost + miss.in_line,
+            Some(lost) => lost + miss.queued,
             None => miss.now.checked_sub(miss.silent).unwrap_or(miss.now),
         };
         self.lost = Some(lost);
-        let enough = tries_max(miss.kind, self.attempts_max).is_some_and(|max| self.tries >= max);
+        let enough = attempts_limit(miss.kind, self.attempts_max).is_some_and(|max| self.attempts >= max);
         if enough || miss.hopeless || self.last {
             return None;
         }
-        let wait = backoff(self.tries, random, miss.retry_after);
+        let wait = backoff(self.attempts, random, miss.retry_after);
         let left = (lost + self.limit).saturating_duration_since(miss.now);
-        self.tries = self.tries.saturating_add(1);
+        self.attempts = self.attempts.saturating_add(1);
         self.last = wait >= left;
         Some(wait.min(left))
     }
 
-    /// The time is up: what begins now is the last try.
+    /// The time is up: what begins now is the last attempt.
     pub(super) fn is_up(&mut self) {
         self.last = true;
     }
 
-    /// How long the store may be silent in the try that begins now. Once it is lost, silence must not eat the time that
+    /// How long the store may be silent in the attempt that begins now. Once it is lost, silence must not eat the time that
     /// is left: what was sent into the void is never answered, and only a new connection finds the store back.
     pub(super) fn silence(&self, now: Instant, first_byte: Duration) -> Duration {
         match self.deadline() {
@@ -147,7 +147,7 @@ impl Patience {
 }
 
 /// Limits how many retries run at once, in proportion to the calls under way, so that a store in trouble is not hit by all
-/// calls at once. A retry without a free slot waits in line; it never fails for lack of one.
+/// calls at once. A retry without a free slot waits in a queue; it never fails for lack of one.
 #[derive(Debug)]
 pub(super) struct Slots {
     free: Semaphore,
@@ -247,7 +247,7 @@ mod tests {
 
     fn miss(kind: &ErrorKind, now: Instant) -> Miss<'_> {
         let none = Duration::ZERO;
-        Miss { kind, now, silent: none, in_line: none, retry_after: None, hopeless: false }
+        Miss { kind, now, silent: none, queued: none, retry_after: None, hopeless: false }
     }
 
     /// What a store that is away does to a request.
@@ -268,7 +268,7 @@ mod tests {
             start - Duration::from_secs_f64(before.max(0.0)) + Duration::from_secs_f64((-before).max(0.0));
         let mut patience = Patience::new(LIMIT, None);
         loop {
-            // A try that is under way when the outage begins is lost.
+            // An attempt that is under way when the outage begins is lost.
             let lost = if at(now) < 0.0 { start } else { now };
             if at(now) >= outage {
                 return Some(at(now));
@@ -311,8 +311,8 @@ mod tests {
             let dice = Dice::new(seed);
             let start = Instant::now();
             let (mut now, mut patience) = (start, Patience::new(LIMIT, None));
-            for tries in 1.. {
-                prop_assert!(tries < 1000);
+            for attempts in 1.. {
+                prop_assert!(attempts < 1000);
                 let silent = if swallows { patience.silence(now, FIRST_BYTE) } else { Duration::ZERO };
                 now += silent;
                 let retry_after = asked.map(Duration::from_secs);
@@ -327,15 +327,15 @@ mod tests {
 
         #[test]
         fn a_wait_grows_with_the_tries_and_never_passes_the_cap_unless_the_store_asks(
-            tries in 1u32..u32::MAX,
+            attempts in 1u32..u32::MAX,
             random in 0.0f64..1.0,
             asked in proptest::option::of(0u64..1_000_000),
         ) {
             let asked = asked.map(Duration::from_secs);
-            let wait = backoff(tries, random, asked);
+            let wait = backoff(attempts, random, asked);
             prop_assert!(wait >= asked.unwrap_or_default());
             let ours = wait - asked.unwrap_or_default();
-            prop_assert!(ours <= CAP && ours <= SCALE.saturating_mul(1 << (tries - 1).min(6)));
+            prop_assert!(ours <= CAP && ours <= SCALE.saturating_mul(1 << (attempts - 1).min(6)));
         }
 
         #[test]
@@ -350,15 +350,15 @@ mod tests {
     fn tries_count_only_if_the_user_wants_them_counted() {
         let now = Instant::now();
         let mut counted = Patience::new(LIMIT, Some(3));
-        let tries =
+        let attempts =
             (0..).take_while(|_| counted.missed(&miss(&ErrorKind::Throttled, now), 0.5).is_some()).count();
-        assert_eq!(tries + 1, 3);
+        assert_eq!(attempts + 1, 3);
         let mut free = Patience::new(LIMIT, None);
         assert!((0..100).all(|_| free.missed(&miss(&ErrorKind::Throttled, now), 0.5).is_some()));
         let mut damaged = Patience::new(LIMIT, None);
-        let tries =
+        let attempts =
             (0..).take_while(|_| damaged.missed(&miss(&ErrorKind::Corrupt, now), 0.5).is_some()).count();
-        assert_eq!(tries + 1, 3, "damage that stays is ours");
+        assert_eq!(attempts + 1, 3, "damage that stays is ours");
         for kind in [ErrorKind::NotFound, ErrorKind::Denied, ErrorKind::BadAnswer] {
             assert_eq!(
                 Patience::new(LIMIT, None).missed(&miss(&kind, now), 0.5),
@@ -369,17 +369,17 @@ mod tests {
     }
 
     #[test]
-    fn time_in_line_is_not_the_stores_fault_and_progress_begins_anew() {
+    fn time_in_the_queue_is_not_the_stores_fault_and_progress_begins_anew() {
         let start = Instant::now();
         let mut patience = Patience::new(LIMIT, None);
         let network = ErrorKind::Network;
         assert!(patience.missed(&miss(&network, start), 1.0).is_some());
         let later = start + seconds(90.0);
-        let line = Miss { in_line: seconds(80.0), ..miss(&network, later) };
-        assert!(patience.missed(&line, 1.0).is_some(), "10 of the 90 s were the store's");
+        let miss_in_queue = Miss { queued: seconds(80.0), ..miss(&network, later) };
+        assert!(patience.missed(&miss_in_queue, 1.0).is_some(), "10 of the 90 s were the store's");
         assert_eq!(patience.deadline(), Some(start + seconds(140.0)));
         patience.progressed();
-        assert_eq!((patience.deadline(), patience.tries), (None, 1));
+        assert_eq!((patience.deadline(), patience.attempts), (None, 1));
         let much_later = start + seconds(900.0);
         assert!(patience.missed(&miss(&network, much_later), 1.0).is_some());
     }

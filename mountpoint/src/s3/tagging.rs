@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 use md5::{Digest as _, Md5};
 
+use super::attempts::Attempts;
 use super::bucket::plain;
 use super::headers::push;
-use super::tries::Tries;
 use super::wire::{Draft, Failure, Wire};
 use super::{Error, ErrorKind, Result, xml};
 
@@ -28,19 +28,19 @@ pub enum Tagging {
 
 /// See [`super::Bucket::tags`].
 pub(super) async fn get(wire: &Wire) -> Result<Tagging> {
-    let mut tries = Tries::new(wire, "GetBucketTagging", None, 0);
+    let mut attempts = Attempts::new(wire, "GetBucketTagging", None, 0);
     let target = target(wire);
     loop {
-        let found = match got(wire, tries.draft(Method::GET, target.clone())).await {
+        let found = match got(wire, attempts.draft(Method::GET, target.clone())).await {
             Ok(tags) => Tagging::Tags(tags),
             Err(failure) if failure.error.code() == Some("NoSuchTagSet") => Tagging::Tags(Tags::new()),
             Err(failure) if is_unknown(&failure.error) => Tagging::Unsupported,
             Err(failure) => {
-                tries.again(failure).await?;
+                attempts.again(failure).await?;
                 continue;
             }
         };
-        tries.succeeded();
+        attempts.succeeded();
         return Ok(found);
     }
 }
@@ -61,19 +61,19 @@ pub(super) async fn put(wire: &Wire, tags: &Tags) -> Result<bool> {
     // Stores older than the checksum headers refuse a document without it.
     push(&mut headers, OPERATION, "content-md5", &STANDARD.encode(Md5::digest(&document[0])))?;
     let target = target(wire);
-    let mut tries = Tries::new(wire, OPERATION, None, 0);
+    let mut attempts = Attempts::new(wire, OPERATION, None, 0);
     loop {
-        let draft = tries.draft(Method::PUT, target.clone());
+        let draft = attempts.draft(Method::PUT, target.clone());
         let draft = Draft { headers: headers.clone(), body: Some(&document), hashed: true, ..draft };
         let has_tags = match plain(wire, draft).await {
             Ok(()) => true,
             Err(failure) if is_unknown(&failure.error) => false,
             Err(failure) => {
-                tries.again(failure).await?;
+                attempts.again(failure).await?;
                 continue;
             }
         };
-        tries.succeeded();
+        attempts.succeeded();
         return Ok(has_tags);
     }
 }

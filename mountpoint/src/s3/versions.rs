@@ -2,8 +2,8 @@
 
 use http::{Method, StatusCode};
 
+use super::attempts::Attempts;
 use super::endpoint::push_query;
-use super::tries::Tries;
 use super::wire::{Draft, Failure, Wire};
 use super::{ErrorKind, Result, xml};
 use crate::object::ObjectKey;
@@ -36,18 +36,18 @@ pub struct VersionMarkers {
 /// See [`super::Bucket::versions`].
 pub(super) async fn list(wire: &Wire, prefix: &str, after: &VersionMarkers) -> Result<VersionPage> {
     let target = target(wire.endpoint.bucket_path(), prefix, after);
-    let mut tries = Tries::new(wire, "ListObjectVersions", None, 0);
+    let mut attempts = Attempts::new(wire, "ListObjectVersions", None, 0);
     loop {
-        match page(wire, tries.draft(Method::GET, target.clone()), prefix).await {
+        match page(wire, attempts.draft(Method::GET, target.clone()), prefix).await {
             Ok(page) if page.next.as_ref() == Some(after) => {
                 let error = super::Error::new(ErrorKind::BadAnswer, "ListObjectVersions");
                 return Err(error.message("the listing of versions does not end"));
             }
             Ok(page) => {
-                tries.succeeded();
+                attempts.succeeded();
                 return Ok(page);
             }
-            Err(failure) => tries.again(failure).await?,
+            Err(failure) => attempts.again(failure).await?,
         }
     }
 }

@@ -89,7 +89,7 @@ impl Width {
         self.rate
     }
 
-    /// In the time since the last look, `bytes` moved on `busy` bulk connections; `wanted`: more bulk stands in line.
+    /// In the time since the last look, `bytes` moved on `busy` bulk connections; `wanted`: more bulk waits.
     pub(super) fn look(&mut self, now: Instant, took: Duration, bytes: u64, busy: usize, wanted: bool) {
         if busy == 0 || bytes == 0 || took.is_zero() {
             // Idle, or the store is away: neither says anything of the link.

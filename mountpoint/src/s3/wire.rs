@@ -12,7 +12,7 @@ use super::credentials::{Held, Source};
 use super::endpoint::Endpoint;
 use super::lanes::Lane;
 use super::outage::Outage;
-use super::pool::{Host, Lease, NoConnection, Pool};
+use super::pool::{ConnectionPool, Host, Lease, NoConnection};
 use super::retry::{Dice, Slots};
 use super::sign::{EMPTY_SHA256, Signer, Skew, UNSIGNED_PAYLOAD, payload_sha256};
 use super::watch::{Expired, Watch};
@@ -34,7 +34,7 @@ const DRAINS_MAX: usize = 4;
 pub(super) struct Wire {
     pub(super) config: Config,
     pub(super) endpoint: Endpoint,
-    pub(super) pool: Arc<Pool>,
+    pub(super) pool: Arc<ConnectionPool>,
     pub(super) signer: Signer,
     pub(super) credentials: Option<Arc<Source>>,
     pub(super) skew: Skew,
@@ -69,7 +69,7 @@ pub(super) struct Draft<'a> {
     pub(super) clocks: Clocks,
 }
 
-/// How long one exchange may wait for what. Waiting in line for a connection has no place here: it lasts as long as others
+/// How long one exchange may wait for what. Waiting in the queue for a connection has no place here: it lasts as long as others
 /// move bytes. Connecting has a limit per address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clocks {
@@ -82,7 +82,7 @@ pub(super) struct Clocks {
     pub(super) whole: Duration,
 }
 
-/// A failed try: the error if it is to be the last, and what the next one should know.
+/// A failed attempt: the error if it is to be the last, and what the next one should know.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: Error,
@@ -95,8 +95,8 @@ pub(super) struct Failure {
     pub(super) generation: Option<u64>,
     /// So long nothing was heard of the store.
     pub(super) silent: Duration,
-    /// So long it stood in line for a connection.
-    pub(super) in_line: Duration,
+    /// So long it waited in the queue for a connection.
+    pub(super) queued: Duration,
     /// More time would not help: it had all there is.
     pub(super) hopeless: bool,
 }
@@ -110,7 +110,7 @@ impl From<Error> for Failure {
             ambiguous: false,
             generation: None,
             silent: Duration::ZERO,
-            in_line: Duration::ZERO,
+            queued: Duration::ZERO,
             hopeless: false,
         }
     }
@@ -137,7 +137,7 @@ struct Context {
     attempt: u32,
     /// It was sent whole before, on a connection that broke without a word, and once more at once.
     resent: bool,
-    in_line: Duration,
+    queued: Duration,
 }
 
 impl Wire {
@@ -157,7 +157,7 @@ impl Wire {
             started: self.clock.now(),
             attempt: draft.attempt,
             resent: false,
-            in_line: Duration::ZERO,
+            queued: Duration::ZERO,
         };
         let mut fresh = draft.fresh;
         let mut kept = None;
@@ -168,7 +168,7 @@ impl Wire {
                 None => {
                     let asked = self.clock.now();
                     let place = self.pool.place(&self.host, draft.clocks.lane).await;
-                    context.in_line = self.clock.now().saturating_duration_since(asked);
+                    context.queued = self.clock.now().saturating_duration_since(asked);
                     place.map_err(|e| self.unconnected(&context, e))?
                 }
             };
@@ -231,16 +231,16 @@ impl Wire {
     fn unconnected(&self, context: &Context, why: NoConnection) -> Failure {
         let timed_out =
             matches!(&why, NoConnection::Connect(_, e) if e.kind() == std::io::ErrorKind::TimedOut);
-        let in_line = matches!(why, NoConnection::Line(..));
-        let kind = if timed_out || in_line { ErrorKind::Timeout } else { ErrorKind::Network };
+        let all_busy = matches!(why, NoConnection::AllBusy(..));
+        let kind = if timed_out || all_busy { ErrorKind::Timeout } else { ErrorKind::Network };
         let host = self.endpoint.authority.host_header();
         let error = Error::new(kind, context.operation);
-        let error = match in_line {
+        let error = match all_busy {
             true => error.message(format!("no connection to {host} became free")),
             false => error.message(format!("{host} can't be reached")),
         };
         let silent = if timed_out { self.config.timeouts.connect } else { Duration::ZERO };
-        Failure { silent, hopeless: in_line, ..context.failure(error.source(why), false) }
+        Failure { silent, hopeless: all_busy, ..context.failure(error.source(why), false) }
     }
 
     fn request(&self, draft: &Draft<'_>, held: Option<&Held>) -> Result<http::Request<Body>> {
@@ -289,7 +289,7 @@ impl Context {
         Failure {
             ambiguous: ambiguous || self.resent,
             generation: self.generation,
-            in_line: self.in_line,
+            queued: self.queued,
             ..error.into()
         }
     }

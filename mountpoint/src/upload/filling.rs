@@ -94,7 +94,7 @@ impl Upload {
             }
         }
         self.changed.notify_waiters();
-        self.shared.memory.kick();
+        self.shared.memory.wake_spiller();
     }
 
     fn drain(
@@ -159,8 +159,8 @@ impl Upload {
     ) -> Result<Option<(Need, Counted)>, Error> {
         loop {
             let Some(need) = self.absorb(state, data)? else { return Ok(None) };
-            if let Some(leave) = self.shared.memory.hold(data.len()) {
-                return Ok(Some((need, leave)));
+            if let Some(permit) = self.shared.memory.hold(data.len()) {
+                return Ok(Some((need, permit)));
             }
             let (Need::Memory(_), Some(dir), Some(part)) =
                 (&need, &self.shared.config.spill_dir, &mut state.part)

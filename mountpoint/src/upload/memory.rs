@@ -1,8 +1,8 @@
 //! Memory for writers: small first blocks that need no part, waiting writers, and whether any part is in flight.
 //!
-//! Why no writer waits for ever: a writer in line holds nothing, or parts that are being sent (sending needs no more memory), or one
+//! Why no writer waits for ever: a writer in the queue holds nothing, or parts that are being sent (sending needs no more memory), or one
 //! small first block. All first blocks together stay within a quarter of the writers' guaranteed memory; a part is cut to the
-//! other three quarters. When no part is being sent and idle parts are spilled, the first writer in line therefore fits.
+//! other three quarters. When no part is being sent and idle parts are spilled, the first writer in the queue therefore fits.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) struct Memory {
     held: AtomicU64,
     sending: AtomicU64,
     sent: AtomicU64,
-    kick: Arc<Notify>,
+    spiller: Arc<Notify>,
 }
 
 /// So much of something is in use until this is dropped.
@@ -55,7 +55,7 @@ impl Memory {
             held: AtomicU64::new(0),
             sending: AtomicU64::new(0),
             sent: AtomicU64::new(0),
-            kick: Arc::new(Notify::new()),
+            spiller: Arc::new(Notify::new()),
         }
     }
 
@@ -69,17 +69,17 @@ impl Memory {
         self.pool.try_reserve(Use::Write, bytes)
     }
 
-    /// Leave to hold a first block of so many bytes without having the whole part.
+    /// Permission to hold a first block of so many bytes without having the whole part.
     pub(super) fn first(self: &Arc<Self>, bytes: u64) -> Option<Counted> {
         self.count(|m| &m.first, bytes, self.first_max)
     }
 
-    /// Leave to hold a copy of a write on the heap.
+    /// Permission to hold a copy of a write on the heap.
     pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Counted> {
         self.count(|m| &m.held, bytes as u64, HELD_MAX)
     }
 
-    /// What to say when [`Memory::hold`] gave no leave.
+    /// What to say when [`Memory::hold`] gave no permit.
     pub(super) fn too_many_held(&self) -> Error {
         warn!(
             held = self.held.load(SeqCst),
@@ -103,20 +103,20 @@ impl Memory {
     /// Memory for `bytes`, in turn.
     ///
     /// # Errors
-    /// `NoMemory` when nothing came for `wait_max`, and nobody got anything sent in that time either: a line that moves
+    /// `NoMemory` when nothing came for `wait_max`, and nobody got anything sent in that time either: a queue that moves
     /// is not given up.
     pub(super) async fn wait(&self, bytes: u64) -> Result<Reservation, Error> {
-        let mut line = std::pin::pin!(self.pool.reserve(Use::Write, bytes));
+        let mut turn = std::pin::pin!(self.pool.reserve(Use::Write, bytes));
         loop {
             let sent = self.sent.load(SeqCst);
             let patience = async {
-                // Polled after `line`: other writers now see this one wait.
-                self.kick.notify_one();
+                // Polled after `turn`: other writers now see this one wait.
+                self.spiller.notify_one();
                 self.clock.sleep(self.wait_max).await;
             };
             tokio::select! {
                 biased;
-                reservation = &mut line => return Ok(reservation),
+                reservation = &mut turn => return Ok(reservation),
                 () = patience => {}
             }
             if self.sent.load(SeqCst) == sent {
@@ -136,13 +136,13 @@ impl Memory {
     }
 
     /// Wakes the spiller: something changed that it may want to look at.
-    pub(super) fn kick(&self) {
-        self.kick.notify_one();
+    pub(super) fn wake_spiller(&self) {
+        self.spiller.notify_one();
     }
 
-    /// What [`Memory::kick`] rings.
-    pub(super) fn bell(&self) -> Arc<Notify> {
-        Arc::clone(&self.kick)
+    /// The spiller waits on this; [`Memory::wake_spiller`] notifies it.
+    pub(super) fn spiller(&self) -> Arc<Notify> {
+        Arc::clone(&self.spiller)
     }
 
     fn count(self: &Arc<Self>, count: fn(&Self) -> &AtomicU64, n: u64, most: u64) -> Option<Counted> {
@@ -159,7 +159,7 @@ impl Drop for Counted {
         count.fetch_sub(self.n, SeqCst);
         if std::ptr::eq(count, &memory.sending) {
             memory.sent.fetch_add(1, SeqCst);
-            memory.kick();
+            memory.wake_spiller();
         }
     }
 }

@@ -117,9 +117,9 @@ impl Uploader {
         let shared = Arc::new(Shared { client, config, clock, metrics, runtime, memory, open, aborting });
         if shared.config.spill_dir.is_some() {
             let supervisor = Supervisor { metrics: Arc::clone(&shared.metrics), clock: shared.clock.clone() };
-            let (uploads, bell) = (Arc::downgrade(&shared), shared.memory.bell());
+            let (uploads, wake) = (Arc::downgrade(&shared), shared.memory.spiller());
             supervisor.task(&shared.runtime, "the spiller", move || {
-                spill_when_starved(uploads.clone(), Arc::clone(&bell))
+                spill_when_starved(uploads.clone(), Arc::clone(&wake))
             });
         }
         Self(shared)
@@ -193,7 +193,7 @@ impl Shared {
 }
 
 /// The spiller: whenever writers wait and nothing on its way out will help them, moves the part idle longest to disk.
-async fn spill_when_starved(uploads: Weak<Shared>, bell: Arc<tokio::sync::Notify>) {
+async fn spill_when_starved(uploads: Weak<Shared>, wake: Arc<tokio::sync::Notify>) {
     loop {
         let Some(shared) = uploads.upgrade() else { return };
         let pause = if shared.memory.starved() {
@@ -215,7 +215,7 @@ async fn spill_when_starved(uploads: Weak<Shared>, bell: Arc<tokio::sync::Notify
             Some(pause) => shared.clock.sleep(pause).await,
             None => {
                 drop(shared);
-                bell.notified().await;
+                wake.notified().await;
             }
         }
     }
@@ -223,6 +223,6 @@ async fn spill_when_starved(uploads: Weak<Shared>, bell: Arc<tokio::sync::Notify
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.memory.kick();
+        self.memory.wake_spiller();
     }
 }

@@ -31,8 +31,8 @@ enum Store {
 /// What the part may still take from the pool.
 #[derive(Debug)]
 enum Rest {
-    /// Nothing: it holds nothing, or one first block under this leave.
-    First { _leave: Option<Counted> },
+    /// Nothing: it holds nothing, or one first block under this permit.
+    First { _permit: Option<Counted> },
     /// All of it, up to its full size.
     Whole(Reservation),
 }
@@ -64,7 +64,7 @@ pub(super) enum SealedBody {
 impl Part {
     /// Empty; holds no memory.
     pub(super) fn new(number: u32, size_max: u64, algorithm: ChecksumAlgorithm) -> Self {
-        let store = Store::Memory { full: Vec::new(), open: None, rest: Rest::First { _leave: None } };
+        let store = Store::Memory { full: Vec::new(), open: None, rest: Rest::First { _permit: None } };
         Self { number, size_max, filled: 0, hasher: Hasher::new(algorithm), store }
     }
 
@@ -133,15 +133,15 @@ impl Part {
         }
         let small = first_block(self.filled, incoming, self.size_max).filter(|_| self.number == 1);
         if let Some(len) = small
-            && let Some(leave) = memory.first(charge(len))
+            && let Some(permit) = memory.first(charge(len))
         {
             let bytes = charge(len);
             if let Some(reservation) = memory.try_reserve(bytes) {
-                grow(open, rest, reservation, len, leave)?;
+                grow(open, rest, reservation, len, permit)?;
                 return Ok(None);
             }
             if self.filled == 0 {
-                return Ok(Some(Want { bytes, first: Some((len, leave)) }));
+                return Ok(Some(Want { bytes, first: Some((len, permit)) }));
             }
         }
         let has = open.as_ref().map_or(0, BlockMut::limit) as u64;
@@ -160,7 +160,7 @@ impl Part {
     pub(super) fn grant(&mut self, want: Want, reservation: Reservation) -> Result<(), Error> {
         if let Store::Memory { open, rest, .. } = &mut self.store {
             match want.first {
-                Some((len, leave)) => grow(open, rest, reservation, len, leave)?,
+                Some((len, permit)) => grow(open, rest, reservation, len, permit)?,
                 None => *rest = Rest::Whole(reservation),
             }
         }
@@ -217,13 +217,13 @@ fn grow(
     rest: &mut Rest,
     mut reservation: Reservation,
     len: usize,
-    leave: Counted,
+    permit: Counted,
 ) -> Result<(), Error> {
     let mut larger = reservation.block(len).ok_or(Error::NoMemory)?;
     if let Some(smaller) = open.take() {
         larger.put(smaller.bytes()); // copy: a small file that outgrew its block, at most 1/3 of 1 MiB in all
     }
     *open = Some(larger);
-    *rest = Rest::First { _leave: Some(leave) };
+    *rest = Rest::First { _permit: Some(permit) };
     Ok(())
 }

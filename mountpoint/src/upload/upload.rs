@@ -56,7 +56,7 @@ pub(super) struct Held {
     pub(super) data: Vec<u8>,
     pub(super) taken: usize,
     pub(super) done: WriteDone,
-    pub(super) _leave: Counted,
+    pub(super) _permit: Counted,
 }
 
 /// What a failed upload still holds.
@@ -122,14 +122,14 @@ impl Upload {
                 drop(state);
                 return done(Ok(()));
             }
-            Ok(None) => self.leave_to_queue(state.held.len(), rest.len()).map(|leave| (None, leave)),
-            Ok(Some((need, leave))) => Ok((Some(need), leave)),
+            Ok(None) => self.permit_to_queue(state.held.len(), rest.len()).map(|permit| (None, permit)),
+            Ok(Some((need, permit))) => Ok((Some(need), permit)),
             Err(error) => Err(error),
         };
         match held {
-            Ok((need, _leave)) => {
+            Ok((need, _permit)) => {
                 let data = rest.to_vec(); // copy: no memory at hand, and the caller's buffer is only lent
-                state.held.push_back(Held { data, taken: 0, done, _leave });
+                state.held.push_back(Held { data, taken: 0, done, _permit });
                 if let Some(need) = need {
                     state.on(Event::TakeTurn);
                     drop(state);
@@ -147,7 +147,7 @@ impl Upload {
     }
 
     /// Leave to hold a write behind `held` others, whose turn somebody else has.
-    fn leave_to_queue(&self, held: usize, bytes: usize) -> Result<Counted, Error> {
+    fn permit_to_queue(&self, held: usize, bytes: usize) -> Result<Counted, Error> {
         let memory = &self.shared.memory;
         match held {
             // The spiller has the turn, and it takes one upload at a time: at most one write gets here.

@@ -1,4 +1,4 @@
-//! The retry loop of a request: try, examine the failure, perhaps wait, try again, for as long as its patience lasts.
+//! The retry loop of a request: attempt, examine the failure, perhaps wait, try again, for as long as its patience lasts.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::wire::{Clocks, Draft, Failure, Wire};
 use super::{Error, ErrorKind, Result};
 use crate::object::ObjectKey;
 
-/// The tries of one call.
+/// The attempts of one call.
 #[derive(Debug)]
-pub(super) struct Tries<'a> {
+pub(super) struct Attempts<'a> {
     wire: &'a Wire,
     pub(super) operation: &'static str,
     pub(super) key: Option<&'a ObjectKey>,
-    /// The try that is under way, from 1.
+    /// The attempt that is under way, from 1.
     pub(super) attempt: u32,
     lane: Lane,
     /// Of the body that is sent or received.
@@ -29,13 +29,13 @@ pub(super) struct Tries<'a> {
     fails: bool,
     refreshed: bool,
     corrected: bool,
-    /// A try before this one may have done what was asked.
+    /// An attempt before this one may have done what was asked.
     pub(super) ambiguous: bool,
     slot: Option<Slot<'a>>,
     _call: Call<'a>,
 }
 
-impl<'a> Tries<'a> {
+impl<'a> Attempts<'a> {
     /// The first of them. `bytes` is the body's length: it names the lane, and its time at the minimal rate is added to the time
     /// of each exchange.
     pub(super) fn new(
@@ -74,7 +74,7 @@ impl<'a> Tries<'a> {
         Self { lane, ..self }
     }
 
-    /// The request of the try that is under way: without headers of its own, without a body.
+    /// The request of the attempt that is under way: without headers of its own, without a body.
     pub(super) fn draft(&self, method: Method, target: String) -> Draft<'a> {
         Draft {
             operation: self.operation,
@@ -90,7 +90,7 @@ impl<'a> Tries<'a> {
         }
     }
 
-    /// How long the try that begins now may wait for what.
+    /// How long the attempt that begins now may wait for what.
     pub(super) fn clocks(&self) -> Clocks {
         let timeouts = &self.wire.config.timeouts;
         Clocks {
@@ -101,7 +101,7 @@ impl<'a> Tries<'a> {
         }
     }
 
-    /// Waits until the next try, or gives the final error.
+    /// Waits until the next attempt, or gives the final error.
     pub(super) async fn again(&mut self, failure: Failure) -> Result<()> {
         self.slot = None;
         self.ambiguous |= failure.ambiguous;
@@ -113,7 +113,7 @@ impl<'a> Tries<'a> {
             kind: failure.error.kind(),
             now: self.wire.clock.now(),
             silent: failure.silent,
-            in_line: failure.in_line,
+            queued: failure.queued,
             retry_after: failure.retry_after,
             hopeless: failure.hopeless,
         };
@@ -133,7 +133,7 @@ impl<'a> Tries<'a> {
         Ok(())
     }
 
-    /// Waits for a slot, until the time is over: the last try needs none.
+    /// Waits for a slot, until the time is over: the last attempt needs none.
     async fn take_slot(&mut self) -> Option<Slot<'a>> {
         let left = self.patience.deadline()?.saturating_duration_since(self.wire.clock.now());
         tokio::select! {
@@ -225,7 +225,7 @@ impl<'a> Tries<'a> {
     }
 
     fn give_up(&self, error: Error) -> Error {
-        let error = error.tries(self.attempt);
+        let error = error.attempts(self.attempt);
         if self.ambiguous { error.unsettled() } else { error }
     }
 }

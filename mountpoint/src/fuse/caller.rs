@@ -1,4 +1,4 @@
-//! Whether the thread behind a request is being killed.
+//! The calling thread behind a request: whether it is being killed.
 //!
 //! The kernel sends INTERRUPT for any signal. Only a dying thread may get EINTR: programs with runtimes that signal their own threads
 //! (Go preempts with SIGURG, Java stops threads, every parent gets SIGCHLD) take EINTR from a file for a broken disk. No other process
