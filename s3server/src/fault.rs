@@ -4,10 +4,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::sync::watch;
 
 /// What goes wrong, changeable while the server runs. Clones share their faults.
 #[derive(Clone, Debug, Default)]
-pub struct FaultPlan(Arc<Mutex<Vec<Armed>>>);
+pub struct FaultPlan(Arc<Plan>);
+
+#[derive(Debug, Default)]
+struct Plan {
+    armed: Mutex<Vec<Armed>>,
+    /// Sent with the lock held, so that no request is held by what was released before.
+    released: watch::Sender<()>,
+}
 
 #[derive(Debug)]
 struct Armed {
@@ -95,6 +103,10 @@ pub enum Effect {
         /// Milliseconds.
         for_ms: u64,
     },
+    /// The answer comes after [`FaultPlan::release`] or [`FaultPlan::clear`]: the request is carried out, then waits. Not in a file, where
+    /// nothing could release it.
+    #[serde(skip_deserializing)]
+    Hold,
     /// The work of a CompleteMultipartUpload takes longer, and goes on when the client has left.
     Slow {
         /// Milliseconds.
@@ -168,7 +180,7 @@ impl FaultPlan {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Armed>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a fault, counting from now.
@@ -176,9 +188,20 @@ impl FaultPlan {
         self.lock().push(Armed { fault, seen: 0, fired: 0 });
     }
 
-    /// Removes all faults.
+    /// Removes all faults, and lets go the answers that they hold.
     pub fn clear(&self) {
-        self.lock().clear();
+        let mut armed = self.lock();
+        armed.clear();
+        self.0.released.send_replace(());
+    }
+
+    /// Lets go all answers that [`Effect::Hold`] holds, and holds none of those that follow. Other faults stay.
+    pub fn release(&self) {
+        let mut armed = self.lock();
+        for armed in armed.iter_mut().filter(|armed| armed.fault.effect == Effect::Hold) {
+            armed.fault.times = Some(0);
+        }
+        self.0.released.send_replace(());
     }
 
     /// How often the faults struck since each was added, in all.
@@ -187,9 +210,10 @@ impl FaultPlan {
     }
 
     /// Counts a request and says what happens to it. Several faults can strike one request.
-    pub(crate) fn strike(&self, operation: &str, key: Option<&str>) -> Vec<Effect> {
+    pub(crate) fn strike(&self, operation: &str, key: Option<&str>) -> Struck {
         let mut effects = Vec::new();
-        for armed in self.lock().iter_mut().filter(|a| a.fault.matches(operation, key)) {
+        let mut plan = self.lock();
+        for armed in plan.iter_mut().filter(|a| a.fault.matches(operation, key)) {
             let turn = armed.seen;
             armed.seen += 1;
             let end = armed.fault.times.map_or(u64::MAX, |times| armed.fault.skip.saturating_add(times));
@@ -198,7 +222,29 @@ impl FaultPlan {
                 effects.push(armed.fault.effect.clone());
             }
         }
-        effects
+        Struck { effects, released: self.0.released.subscribe() }
+    }
+}
+
+/// What happens to one request.
+#[derive(Clone, Debug)]
+pub(crate) struct Struck {
+    pub(crate) effects: Vec<Effect>,
+    /// Changes when its answer is let go.
+    released: watch::Receiver<()>,
+}
+
+impl Struck {
+    /// Waits as long as its answer is delayed or held.
+    pub(crate) async fn wait(&self) {
+        let delay = delay(&self.effects);
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        if self.effects.contains(&Effect::Hold) && self.released.clone().changed().await.is_err() {
+            // The plan is gone, and with it who could release the answer.
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -212,7 +258,7 @@ pub(crate) fn slow(effects: &[Effect]) -> Duration {
 }
 
 /// How long the answer waits.
-pub(crate) fn delay(effects: &[Effect]) -> Duration {
+fn delay(effects: &[Effect]) -> Duration {
     let wait = |effect: &Effect| match effect {
         Effect::Delay { for_ms } => *for_ms,
         _ => 0,
@@ -235,7 +281,7 @@ mod tests {
             ("GetObject", Some("a/big")),
             ("GetObject", Some("big/1")),
         ]
-        .map(|(operation, key)| !plan.strike(operation, key).is_empty())
+        .map(|(operation, key)| !plan.strike(operation, key).effects.is_empty())
         .to_vec();
         assert_eq!(struck, [false, false, false, true, false]);
         assert_eq!(plan.fired(), 1);
@@ -263,6 +309,7 @@ mod tests {
         for text in [
             r#"[{"effect": "explode"}]"#,
             r#"[{"efect": "wrong_etag"}]"#,
+            r#"[{"effect": "hold"}]"#,
             r#"[{"effect": {"error": {"status": 200, "code": "X"}}}]"#,
         ] {
             assert!(FaultPlan::from_json(text).is_err(), "{text}");

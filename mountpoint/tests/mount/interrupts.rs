@@ -12,14 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use s3server::{Effect, Fault};
 
 use super::released::{Cached, MANY};
-use crate::common::{Pattern, Setup, Store, TestMount, until};
+use crate::common::{Pattern, Setup, Store, TestMount, is_mounted, until};
 
-/// Longer than any test waits. The engine waits as long (`--operation-timeout`), so a program that is not interrupted waits until its
-/// engine is killed, and what the test does next fails.
-const HANGS_FOR_MS: u64 = 3_600_000;
+/// Longer than any test runs: a program that is not interrupted waits until its engine is killed, and what the test does next fails.
 const WAITS: [&str; 2] = ["--operation-timeout", "3600"];
-/// A store that answers in the end: before the engine's limit, so that it is this answer which counts.
-const ANSWERS_AFTER_MS: u64 = 18_000;
 
 /// The signals by which users end programs; each has its default action, whatever the tests were started with.
 const DEADLY: [Signal; 4] = [Signal::KILL, Signal::INT, Signal::TERM, Signal::QUIT];
@@ -39,6 +35,16 @@ fn start_waiting(store: &Store, command: &mut Command) -> Child {
     child
 }
 
+/// Waits until the thread of this `/proc/.../stat` sleeps for a while: it has no other reason to than the request that it waits for.
+fn until_it_waits(what: &str, stat: &str) {
+    let mut asleep = 0;
+    until(what, || {
+        let sleeps = fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") S "));
+        asleep = if sleeps { asleep + 1 } else { 0 };
+        asleep == 40
+    });
+}
+
 /// Sends a signal that ends the program. That it did not wait for the store shows in what comes next.
 fn ends_by(signal: Signal, mut child: Child) {
     kill_process(Pid::from_child(&child), signal).unwrap();
@@ -47,8 +53,10 @@ fn ends_by(signal: Signal, mut child: Child) {
     assert_eq!(by, Some(signal.as_raw()), "{signal:?}: it ended by itself: {status}");
 }
 
-fn delay(operation: &str, key: &str, for_ms: u64) -> Fault {
-    Fault::on(operation, Effect::Delay { for_ms }).key(key)
+/// A store that does not answer until it is released. It holds what the engine sends again, too, so that no limit of the engine changes
+/// what becomes of the request.
+fn hold(operation: &str, key: &str) -> Fault {
+    Fault::on(operation, Effect::Hold).key(key)
 }
 
 #[test]
@@ -67,11 +75,11 @@ fn a_killed_program_does_not_wait_for_a_store_that_hangs() {
         let path = |name: &str| mount.path(&format!("{name}{}", signal.as_raw()));
         // A read through the page cache waits for the page, and there the kernel does not look for a signal that dumps core.
         if signal != Signal::QUIT {
-            store.faults().add(delay("GetObject", "read", HANGS_FOR_MS));
+            store.faults().add(hold("GetObject", "read"));
             ends_by(signal, start_waiting(&store, &mut program(&["cat"], &path("read"))));
         }
 
-        store.faults().add(delay("HeadObject", "stat", HANGS_FOR_MS));
+        store.faults().add(hold("HeadObject", "stat"));
         ends_by(signal, start_waiting(&store, &mut program(&["stat"], &path("stat"))));
 
         // An open without a look-up before it: of a file that is open already.
@@ -84,14 +92,14 @@ fn a_killed_program_does_not_wait_for_a_store_that_hangs() {
         });
         // The mount believes what it knows of a file for a moment; the open must ask.
         std::thread::sleep(Duration::from_millis(200));
-        store.faults().add(delay("HeadObject", "open", HANGS_FOR_MS));
+        store.faults().add(hold("HeadObject", "open"));
         let fired = store.faults().fired();
         drop(child.stdin.take());
         until("the open asks the store", || store.faults().fired() > fired);
         ends_by(signal, child);
 
         fs::metadata(path("dir")).unwrap();
-        store.faults().add(Fault::on("ListObjectsV2", Effect::Delay { for_ms: HANGS_FOR_MS }));
+        store.faults().add(Fault::on("ListObjectsV2", Effect::Hold));
         ends_by(signal, start_waiting(&store, &mut program(&["ls"], &path("dir"))));
         store.faults().clear();
     }
@@ -160,7 +168,7 @@ fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_obje
     fs::create_dir(mount.path("refused")).unwrap();
     fs::create_dir(mount.path("unclear")).unwrap();
     for case in &cases {
-        store.faults().add(delay(case.operation, case.key, ANSWERS_AFTER_MS).times(1));
+        store.faults().add(hold(case.operation, case.key));
         let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
         let denied = Fault::on(case.operation, denied).key(case.key);
         match case.end {
@@ -179,7 +187,7 @@ fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_obje
 
     // One that closes nothing: it is killed with the file open, which the kernel closes on its way out.
     let left_open = "stored/left-open";
-    store.faults().add(delay(put, left_open, ANSWERS_AFTER_MS).times(1));
+    store.faults().add(hold(put, left_open));
     let mut command = program(&["sh", "-c", "exec cat >\"$0\""], &mount.path(left_open));
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.as_mut().unwrap().write_all(b"so far").unwrap();
@@ -187,9 +195,16 @@ fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_obje
     ends_by(Signal::INT, child);
     assert!(lines(&mount, left_open).is_empty(), "it ended with the store, not before: {}", mount.log());
 
-    // Who opens the file meanwhile waits for its end, and reads all of it.
+    // An open of the file meanwhile waits for its end, and a read gets all of it.
     let under_way = mount.path("stored/close-kill");
-    let reader = std::thread::spawn(move || fs::read(under_way));
+    let (say, said) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        say.send(rustix::thread::gettid()).unwrap();
+        fs::read(under_way)
+    });
+    let reader_stat = format!("/proc/self/task/{}/stat", said.recv().unwrap().as_raw_nonzero());
+    until_it_waits("the reader waits in open", &reader_stat);
+    store.faults().release();
     for case in &cases {
         until("the log says what became of it", || !lines(&mount, case.key).is_empty());
     }
@@ -241,13 +256,16 @@ fn many_interrupted_closes_do_not_hold_up_the_reading_of_another_file() {
 #[test]
 fn a_mount_that_ends_waits_for_a_file_whose_close_was_interrupted() {
     let Some(mut mount) = TestMount::with(&Setup::new(&[])) else { return };
-    mount.store().faults().add(delay("PutObject", "file", 2_000));
+    mount.store().faults().add(hold("PutObject", "file"));
     let path = mount.path("file");
     ends_by(
         Signal::KILL,
         start_waiting(mount.store(), &mut program(&["sh", "-c", "echo all >\"$0\""], &path)),
     );
-    assert!(mount.end_by(Signal::TERM).success());
+    mount.signal(Signal::TERM);
+    until("it is unmounted", || !is_mounted(mount.dir()));
+    mount.store().faults().release();
+    assert!(mount.end().success());
     let said = lines(&mount, "file");
     assert!(said.len() == 1 && said[0].contains("the object was stored"), "{}", mount.log());
     assert_eq!(mount.store().get("file").unwrap(), b"all\n");
@@ -257,8 +275,7 @@ fn a_mount_that_ends_waits_for_a_file_whose_close_was_interrupted() {
 fn a_program_that_is_killed_while_it_writes_to_a_store_that_hangs_ends_at_once() {
     let Some(mount) = TestMount::with(&Setup::new(&["--memory-target", "128"])) else { return };
     let store = mount.store();
-    // As many as are on their way at once: behind them everything waits.
-    store.faults().add(delay("UploadPart", "file", ANSWERS_AFTER_MS).times(16));
+    store.faults().add(hold("UploadPart", "file"));
     let script = "exec head -c 1G /dev/zero >\"$0\"";
     let child = start_waiting(store, &mut program(&["sh", "-c", script], &mount.path("file")));
     let (mut size, mut since) = (0, Instant::now());
@@ -271,6 +288,7 @@ fn a_program_that_is_killed_while_it_writes_to_a_store_that_hangs_ends_at_once()
     });
     ends_by(Signal::INT, child);
     assert!(lines(&mount, "file").is_empty(), "it ended with the store, not before: {}", mount.log());
+    store.faults().release();
     until("the log says what became of it", || !lines(&mount, "file").is_empty());
     let said = lines(&mount, "file");
     assert!(said.len() == 1 && said[0].contains("the object was stored"), "{said:?}");
@@ -282,21 +300,17 @@ fn a_program_that_is_killed_while_it_writes_to_a_store_that_hangs_ends_at_once()
 fn an_open_that_is_killed_while_it_waits_leaves_the_file_as_it_is_and_free_for_the_next() {
     let Some(mount) = TestMount::with(&Setup::new(&["--allow-overwrite"])) else { return };
     let store = mount.store();
-    store.faults().add(delay("PutObject", "file", ANSWERS_AFTER_MS).times(1));
+    store.faults().add(hold("PutObject", "file"));
     let path = mount.path("file");
     ends_by(Signal::KILL, start_waiting(store, &mut program(&["sh", "-c", "echo first >\"$0\""], &path)));
     // Both find a file whose storing is under way, and wait for its end. (Shells handle SIGINT.)
     for words in [["sh", "-c", "echo second >\"$0\""], ["sh", "-c", "read line <\"$0\""]] {
         let child = program(&words, &path).spawn().unwrap();
-        let (stat, mut asleep) = (format!("/proc/{}/stat", child.id()), 0);
-        until("it waits in open", || {
-            let sleeps = fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
-            asleep = if sleeps { asleep + 1 } else { 0 };
-            asleep == 40
-        });
+        until_it_waits("it waits in open", &format!("/proc/{}/stat", child.id()));
         ends_by(Signal::TERM, child);
     }
     assert!(lines(&mount, "file").is_empty(), "they ended with the store, not before: {}", mount.log());
+    store.faults().release();
     until("the log says what became of it", || !lines(&mount, "file").is_empty());
     assert_eq!(fs::read(&path).unwrap(), b"first\n");
     assert_eq!(store.get("file").unwrap(), b"first\n", "the open that was killed stored nothing");
@@ -309,10 +323,15 @@ fn a_signal_that_a_program_handles_does_not_interrupt_its_file_operations() {
     let store = Store::new();
     store.plant("file", b"1");
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
-    store.faults().add(delay("HeadObject", "file", 3_000).times(1));
+    store.faults().add(hold("HeadObject", "file"));
     let script = "trap 'caught=yes' USR1; test -e \"$0\" && test -n \"$caught\"";
     let mut child = start_waiting(&store, &mut program(&["sh", "-c", script], &mount.path("file")));
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+    // The kernel has sent INTERRUPT once the program sleeps so that only deadly signals wake it; the engine reads that before other requests.
+    let stat = format!("/proc/{}/stat", child.id());
+    until("the request is interrupted", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") D ")));
+    fs::read_dir(mount.dir()).unwrap();
+    store.faults().release();
     let status = child.wait().unwrap();
     assert!(status.success(), "stat heard EINTR, or the signal never came: {status}");
 }

@@ -135,7 +135,7 @@ says('close', lambda: os.close(file))
 fn unlink_after_the_last_close_cancels_the_upload() {
     let Some(mount) = TestMount::with(&Setup::new(&["--allow-delete"])) else { return };
     let store = mount.store();
-    store.faults().add(Fault::on("UploadPart", Effect::Delay { for_ms: 120_000 }).key("large"));
+    store.faults().add(Fault::on("UploadPart", Effect::Hold).key("large"));
     store.faults().add(Fault::on("PutObject", Effect::Delay { for_ms: 1_500 }).key("small").times(1));
     for (name, len) in [("large", 20 << 20), ("small", 100)] {
         let fired = store.faults().fired();

@@ -7,15 +7,13 @@ use rustix::process::Signal;
 use s3server::{Effect, Fault};
 
 use super::cache::{LEN, gets_of_one_reading, setup};
-use crate::common::{Pattern, Setup, Store, TestMount, until};
+use crate::common::{Pattern, Setup, Store, TestMount, is_mounted, until};
 
 /// What the kernel lets wait in the background, where its read-ahead waits, too. The engine asks for the most that it can have; a mount
 /// without root gets less.
 const BACKGROUND: usize = 64;
 /// More than that.
 pub(super) const MANY: usize = BACKGROUND + 6;
-/// Longer than any test waits, and than the engine tries.
-const HANGS_FOR_MS: u64 = 120_000;
 
 /// A file that is open on a mount whose cache has all of it: to read it takes the kernel's read-ahead, but nothing of the store.
 pub(super) struct Cached {
@@ -38,12 +36,12 @@ impl Cached {
         Some(Self { file, mount, _cache: cache })
     }
 
-    /// From now on no object is stored.
+    /// From now on the store does not answer when an object is stored.
     pub(super) fn hang(&self) {
-        self.mount.store().faults().add(Fault::on("PutObject", Effect::Delay { for_ms: HANGS_FOR_MS }));
+        self.mount.store().faults().add(Fault::on("PutObject", Effect::Hold));
     }
 
-    /// Reads the file, while storing hangs.
+    /// Reads the file, while storing hangs; then it goes on.
     pub(super) fn is_read(&mut self) {
         until("a request hangs", || self.mount.store().faults().fired() > 0);
         let mut bytes = Vec::with_capacity(LEN);
@@ -55,6 +53,7 @@ impl Cached {
             !log.contains("PutObject"),
             "it was read when the storing of the others ended, not before:\n{log}"
         );
+        self.mount.store().faults().release();
     }
 }
 
@@ -89,11 +88,14 @@ fn a_mount_that_ends_waits_for_a_file_that_is_stored_behind_its_close_and_tells_
     let Some(mut mount) = TestMount::with(&Setup::new(&[])) else { return };
     let faults = mount.store().faults().clone();
     let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
-    faults.add(Fault::on("PutObject", Effect::Delay { for_ms: 2_000 }).key("empty"));
+    faults.add(Fault::on("PutObject", Effect::Hold).key("empty"));
     faults.add(Fault::on("PutObject", denied).key("empty"));
     drop(File::create(mount.path("empty")).unwrap());
     until("the request is under way", || faults.fired() > 0);
-    assert!(mount.end_by(Signal::TERM).success());
+    mount.signal(Signal::TERM);
+    until("it is unmounted", || !is_mounted(mount.dir()));
+    faults.release();
+    assert!(mount.end().success());
     let log = mount.log();
     let said = log.matches("\"empty\" was closed; the object was NOT stored: PutObject").count();
     assert_eq!(said, 1, "{log}");

@@ -57,9 +57,10 @@ impl S3Access for Gate {
         let operation = cx.s3_op().name().to_owned();
         let operation = operation.as_str();
         self.log.asked(operation);
-        let effects = self.faults.strike(operation, cx.s3_path().get_object_key());
+        let struck = self.faults.strike(operation, cx.s3_path().get_object_key());
+        let effects = struck.effects.clone();
         if let Some(exchange) = cx.extensions_mut().get::<Exchange>() {
-            exchange.strike(effects.clone());
+            exchange.strike(struck);
             if effects.contains(&Effect::Reset { after_bytes: None }) {
                 exchange.hang_up();
                 return Err(S3Error::new(S3ErrorCode::InternalError));

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use self::body::{Inbound, Outbound};
 use self::line::{Connection, Line};
-use crate::fault::{self, Effect};
+use crate::fault::{Effect, Struck};
 use crate::requests::RequestLog;
 
 /// hyper reads requests in pieces of up to this size and holds as much of an answer.
@@ -34,19 +34,19 @@ pub(crate) struct Exchange(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    effects: OnceLock<Vec<Effect>>,
+    struck: OnceLock<Struck>,
     line: Arc<Line>,
 }
 
 impl Exchange {
     /// Says, once, what strikes this request.
-    pub(crate) fn strike(&self, effects: Vec<Effect>) {
-        let _ = self.0.effects.set(effects);
+    pub(crate) fn strike(&self, struck: Struck) {
+        let _ = self.0.struck.set(struck);
     }
 
     /// What strikes this request; nothing before its operation is known.
     pub(crate) fn effects(&self) -> &[Effect] {
-        self.0.effects.get().map_or(&[], Vec::as_slice)
+        self.0.struck.get().map_or(&[], |struck| &struck.effects)
     }
 
     /// Whether this effect strikes.
@@ -116,17 +116,16 @@ async fn answer(
     line: Arc<Line>,
     request: hyper::Request<Incoming>,
 ) -> Result<hyper::Response<s3s::Body>, HungUp> {
-    let exchange = Exchange(Arc::new(Inner { effects: OnceLock::new(), line: line.clone() }));
+    let exchange = Exchange(Arc::new(Inner { struck: OnceLock::new(), line: line.clone() }));
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(exchange.clone());
     let body = s3s::Body::http_body(Inbound::new(body, exchange.clone()));
     let answered = service.call(hyper::Request::from_parts(parts, body)).await;
 
-    let effects = exchange.effects();
-    let wait = fault::delay(effects);
-    if !wait.is_zero() {
-        tokio::time::sleep(wait).await;
+    if let Some(struck) = exchange.0.struck.get() {
+        struck.wait().await;
     }
+    let effects = exchange.effects();
     if exchange.has(&Effect::DropAnswer) {
         exchange.hang_up();
     }

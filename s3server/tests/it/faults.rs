@@ -1,6 +1,6 @@
 //! Faults as clients see them.
 
-use s3server::{Effect, Fault};
+use s3server::{Effect, Fault, FaultPlan};
 
 use crate::client::Lab;
 
@@ -101,6 +101,27 @@ fn a_delayed_answer_comes_late_and_whole() {
     let start = std::time::Instant::now();
     assert_eq!(lab.get("k").ok().body, data);
     assert!(start.elapsed().as_millis() >= 200);
+}
+
+#[test]
+fn a_held_answer_comes_once_it_is_released_and_later_ones_are_not_held() {
+    let (lab, data) = lab(Fault::on("GetObject", Effect::Hold));
+    let faults = lab.server().faults();
+    for release in [FaultPlan::release, FaultPlan::clear] {
+        let fired = faults.fired();
+        std::thread::scope(|scope| {
+            let getting = scope.spawn(|| lab.get("k").ok().body);
+            while faults.fired() == fired {
+                std::thread::yield_now();
+            }
+            assert_eq!(lab.object("HEAD", "k").send().status, 200, "others are not held");
+            assert!(!getting.is_finished(), "it is held");
+            release(faults);
+            assert_eq!(getting.join().unwrap(), data);
+        });
+        assert_eq!(lab.get("k").ok().body, data);
+        faults.add(Fault::on("GetObject", Effect::Hold));
+    }
 }
 
 #[test]
