@@ -34,12 +34,17 @@ impl AutoUnmount {
     /// # Errors
     /// `sh` can't be started.
     pub(super) fn watch(dir: &Path, device: DeviceNo) -> io::Result<Self> {
-        let mut watcher = Command::new("sh");
-        watcher.args(["-c", SCRIPT]).arg(dir);
-        watcher.arg(format!("{}:{}", device.major, device.minor)).arg(as_in_mountinfo(dir));
-        watcher.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        watcher.current_dir("/").process_group(0).spawn().map(Self)
+        command(dir, device).spawn().map(Self)
     }
+}
+
+fn command(dir: &Path, device: DeviceNo) -> Command {
+    let mut watcher = Command::new("sh");
+    watcher.args(["-c", SCRIPT]).arg(dir);
+    watcher.arg(format!("{}:{}", device.major, device.minor)).arg(as_in_mountinfo(dir));
+    watcher.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    watcher.current_dir("/").process_group(0);
+    watcher
 }
 
 impl Drop for AutoUnmount {
@@ -74,11 +79,44 @@ mod tests {
         assert_eq!(as_in_mountinfo(Path::new("/a b\\c\td\ne/ü")), "/a\\040b\\134c\\011d\\012e/ü");
     }
 
+    /// What the watcher of a mount of this device on /proc runs when its engine ends. Both tools say what they were asked, instead of doing
+    /// it; `fusermount3` then ends with this status.
+    fn runs(device: DeviceNo, status: u8) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        // Another process writes the tools: a test that forks meanwhile would hold them open for writing, and they could not be run.
+        let tools = r#"
+            cd "$0"
+            printf '#!/bin/sh\necho fusermount3 "$@"\nexit %s\n' "$1" >fusermount3
+            printf '#!/bin/sh\necho umount "$@"\n' >umount
+            chmod 755 fusermount3 umount
+        "#;
+        let written =
+            Command::new("sh").args(["-c", tools]).arg(folder.path()).arg(status.to_string()).status();
+        assert!(written.unwrap().success());
+        let mut path = folder.path().as_os_str().to_owned();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        let mut watcher = command(Path::new("/proc"), device);
+        let mut child = watcher.env("PATH", path).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = child.stdout.take().unwrap();
+        drop(AutoUnmount(child));
+        io::read_to_string(&mut said).unwrap()
+    }
+
+    /// The device on /proc: of the last line, as mounts may cover each other there.
+    fn device_of_proc() -> DeviceNo {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let fields: Vec<_> = table.lines().map(|line| line.split(' ').collect::<Vec<_>>()).collect();
+        let (major, minor) = fields.iter().rfind(|f| f[4] == "/proc").unwrap()[2].split_once(':').unwrap();
+        DeviceNo { major: major.parse().unwrap(), minor: minor.parse().unwrap() }
+    }
+
     #[test]
-    fn the_watcher_ends_with_its_engine_and_leaves_other_mounts_alone() {
+    fn the_watcher_unmounts_when_its_engine_ends_and_leaves_other_mounts_alone() {
+        let device = device_of_proc();
+        assert_eq!(runs(device, 0), "fusermount3 -u -z -q -- /proc\n");
+        assert_eq!(runs(device, 1), "fusermount3 -u -z -q -- /proc\numount -l -- /proc\n");
         // Something is mounted there, and it is of another device.
-        let watcher = AutoUnmount::watch(Path::new("/proc"), DeviceNo { major: 0, minor: u32::MAX }).unwrap();
-        drop(watcher);
-        assert!(Path::new("/proc/self").exists());
+        assert_eq!(runs(DeviceNo { minor: u32::MAX, ..device }, 0), "");
     }
 }
