@@ -21,6 +21,9 @@ use crate::pod_spec::{self, PodConfig, PodRequest};
 /// A call that takes longer has failed. `plan::UNNAMED_FOR` relies on it.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A server with too many requests that does not say when to come back is left alone for this long.
+const THROTTLED_REST: Duration = Duration::from_secs(1);
+
 /// Carries out effects.
 pub struct Applier {
     config: PodConfig,
@@ -66,6 +69,20 @@ pub enum Error {
         /// The API server's words.
         message: String,
     },
+}
+
+impl Error {
+    /// For how long the API server asks not to be called: `retryAfterSeconds` of its answer, which says the same as `Retry-After`.
+    #[must_use]
+    pub fn rest(&self) -> Option<Duration> {
+        let Self::Api { source, .. } = self else { return None };
+        let kube::Error::Api(status) = &**source else { return None };
+        let said = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        match said {
+            0 => (status.code == 429).then_some(THROTTLED_REST),
+            seconds => Some(Duration::from_secs(seconds.into())),
+        }
+    }
 }
 
 impl Applier {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use csi::contract::attachment::MountpointS3PodAttachment;
 use futures_util::future::BoxFuture;
-use futures_util::stream::{BoxStream, FuturesUnordered, SelectAll};
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::{self, Store};
@@ -47,8 +47,17 @@ pub struct Controller {
     health: channel::Sender<Health>,
 }
 
-/// When a group is due again; an error says why its plan was left.
-pub type Again = Result<Option<Duration>, String>;
+/// When a group is due again.
+pub type Again = Result<Option<Duration>, Left>;
+
+/// Why the plan of a group was left.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Left {
+    /// What failed or had changed.
+    pub why: String,
+    /// The API server asked not to be called again within this time.
+    pub rest: Option<Duration>,
+}
 
 enum Seen {
     Pod(Box<Pod>),
@@ -120,9 +129,9 @@ impl Controller {
                 () = &mut stop, if !stopped => stopped = true,
                 Some((group, result)) = working.next() => match result {
                     Ok(again) => queue.done(group, again, Instant::now()),
-                    Err(why) => {
+                    Err(Left { why, rest }) => {
                         let (node, volume) = (group.node.clone(), group.volume.clone());
-                        let wait = queue.failed(group, Instant::now());
+                        let wait = queue.failed(group, rest.unwrap_or_default(), Instant::now());
                         tracing::debug!(node, volume, ?wait, why, "to be looked at again");
                     }
                 },
@@ -187,13 +196,14 @@ pub async fn carry_out(applier: &Applier, leadership: &Leadership, mut facts: Fa
                     log(effect);
                     done.push(effect.clone());
                 }
-                Ok(Outcome::Stale(why)) => return Err(why),
+                Ok(Outcome::Stale(why)) => return Err(Left { why, rest: None }),
                 Err(error) => {
                     let Facts { group, .. } = &facts;
                     tracing::warn!(node = group.node, volume = group.volume, %error, "an effect failed");
-                    let Effect::CreatePod { request, .. } = effect else { return Err(error.to_string()) };
+                    let left = Left { why: error.to_string(), rest: error.rest() };
+                    let Effect::CreatePod { request, .. } = effect else { return Err(left) };
                     facts.refused.insert(request.name.clone());
-                    refused = Some(error.to_string());
+                    refused = Some(left);
                     continue 'plans;
                 }
             }
@@ -255,11 +265,8 @@ where
 {
     let (store, writer) = reflector::store();
     let kind = K::kind(&()).into_owned();
-    let stream = watch(Api::<K>::all(client.clone()), watcher::Config::default())
-        .default_backoff()
-        .modify(prune)
-        .reflect(writer)
-        .map(move |event| match event {
+    let stream = lasting(Api::<K>::all(client.clone())).default_backoff().modify(prune).reflect(writer).map(
+        move |event| match event {
             Ok(Event::Apply(object) | Event::Delete(object)) => as_seen(object),
             Ok(Event::InitDone) => Seen::All,
             Ok(Event::Init | Event::InitApply(_)) => Seen::Nothing,
@@ -267,9 +274,31 @@ where
                 tracing::warn!(kind, %error, "the watch broke; it begins again");
                 Seen::Nothing
             }
-        });
+        },
+    );
     seen.push(stream.boxed());
     store
+}
+
+/// A watch that begins again with a list when its start is refused with 410. kube's watcher does so only if an event says 410; after the
+/// status it would ask for the same forgotten version for ever.
+fn lasting<K>(api: Api<K>) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let begin = move || watch(api.clone(), watcher::Config::default()).boxed();
+    stream::unfold((begin(), begin), |(mut stream, begin)| async move {
+        let event = stream.next().await?;
+        if let Err(
+            watcher::Error::WatchStartFailed(kube::Error::Api(status))
+            | watcher::Error::WatchFailed(kube::Error::Api(status)),
+        ) = &event
+            && status.code == 410
+        {
+            stream = begin();
+        }
+        Some((event, (stream, begin)))
+    })
 }
 
 /// A cluster has many pods, and of most of them few words matter here.

@@ -52,11 +52,11 @@ impl Queue {
         }
     }
 
-    /// The work failed; the time until it is tried again.
-    pub fn failed(&mut self, group: Group, now: Instant) -> Duration {
+    /// The work failed; the time until it is tried again, which is not below `rest`, as far as that is sensible.
+    pub fn failed(&mut self, group: Group, rest: Duration, now: Instant) -> Duration {
         self.busy.remove(&group);
         let failures = self.failures.entry(group.clone()).or_default();
-        let wait = RETRY_FIRST.saturating_mul(1 << (*failures).min(16)).min(RETRY_LAST);
+        let wait = RETRY_FIRST.saturating_mul(1 << (*failures).min(16)).max(rest).min(RETRY_LAST);
         *failures += 1;
         // What happened meanwhile does not shorten the wait: it would turn a busy cluster into a loop.
         self.due.insert(group, now + wait);
@@ -99,10 +99,19 @@ mod tests {
     #[test]
     fn who_fails_waits_longer_each_time_and_no_longer_than_a_minute() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        let waits: Vec<_> = (0..20).map(|_| queue.failed(group("a"), now)).collect();
+        let waits: Vec<_> = (0..20).map(|_| queue.failed(group("a"), Duration::ZERO, now)).collect();
         assert_eq!(waits[..3], [50, 100, 200].map(Duration::from_millis));
         assert_eq!(waits[19], RETRY_LAST);
         queue.done(group("a"), None, now);
-        assert_eq!(queue.failed(group("a"), now), RETRY_FIRST);
+        assert_eq!(queue.failed(group("a"), Duration::ZERO, now), RETRY_FIRST);
+    }
+
+    #[test]
+    fn who_is_told_to_rest_waits_as_long_but_no_longer_than_a_minute() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let seconds = Duration::from_secs;
+        assert_eq!(queue.failed(group("a"), seconds(5), now), seconds(5));
+        assert_eq!((queue.take(now + seconds(4)), queue.take(now + seconds(5))), (None, Some(group("a"))));
+        assert_eq!(queue.failed(group("a"), seconds(3_600), now), RETRY_LAST);
     }
 }

@@ -158,8 +158,8 @@ async fn a_refused_pod_keeps_nobody_from_being_attached_and_detached() {
     cluster.put("pods", other);
     for refusal in [(403, "exceeded quota: pods=1"), (500, "failed calling webhook")] {
         cluster.lock().refuse_pods = Some((refusal.0, refusal.1.into()));
-        let error = round(&cluster).await.unwrap_err();
-        assert!(error.contains(refusal.1), "{error}");
+        let left = round(&cluster).await.unwrap_err();
+        assert!(left.why.contains(refusal.1), "{left:?}");
         round(&cluster).await.unwrap_err();
     }
     assert_eq!(cluster.attachments(), Vec::<Value>::new(), "detached, and its attachment deleted");
