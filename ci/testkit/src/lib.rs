@@ -6,7 +6,9 @@
 pub mod built;
 pub mod dead_port;
 pub mod isolated;
+pub mod moto;
 pub mod need;
+mod port;
 pub mod proxy;
 pub mod scenario;
 pub mod until;
@@ -14,6 +16,7 @@ pub mod versitygw;
 
 pub use dead_port::DeadPort;
 pub use isolated::isolated;
+pub use moto::Moto;
 pub use need::{need, need_tool};
 pub use until::{until, until_within};
 pub use versitygw::Versitygw;

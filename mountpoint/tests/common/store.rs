@@ -12,7 +12,7 @@ use mountpoint::metrics::Metrics;
 use mountpoint::object::{ObjectId, ObjectKey};
 use mountpoint::s3::{self, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient, PutObject, S3Client};
 use s3server::{FaultPlan, RequestLog, Server};
-use testkit::Versitygw;
+use testkit::{Moto, Versitygw};
 
 use super::certificates::Certificates;
 use super::front::Front;
@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     S3serverOverHttps,
     /// versitygw over HTTPS, in path style.
     Versitygw,
+    /// moto over HTTP, in path style.
+    Moto,
 }
 
 /// The host of [`Kind::S3serverOverHttps`].
@@ -45,6 +47,7 @@ const HOST: &str = "s3.test";
 enum Serving {
     S3server { server: Server, front: Option<Front> },
     Versitygw { gateway: Versitygw, certificates: Certificates },
+    Moto(Moto),
 }
 
 /// A bucket on loopback, with a client of its own that no mount shares.
@@ -71,12 +74,20 @@ impl Store {
         {
             return Self::versitygw(&binary);
         }
+        if crate::STORE == Kind::Moto
+            && let Some(binary) = Moto::binary()
+        {
+            let root = tempfile::tempdir().expect("a temporary folder");
+            let serving = Serving::Moto(Moto::start(&binary, root.path(), BUCKET));
+            return Self::with(root, serving, String::new(), [Self::ACCESS_KEY, Self::SECRET_KEY]);
+        }
         Self::signed_by(Self::ACCESS_KEY)
     }
 
     /// Whether it stands in for a store that this machine does not have: then nothing is mounted.
     pub(super) fn stands_in(&self) -> bool {
-        crate::STORE == Kind::Versitygw && matches!(self.serving, Serving::S3server { .. })
+        matches!(crate::STORE, Kind::Versitygw | Kind::Moto)
+            && matches!(self.serving, Serving::S3server { .. })
     }
 
     fn versitygw(binary: &Path) -> Arc<Self> {
@@ -121,6 +132,7 @@ impl Store {
             Serving::Versitygw { gateway, certificates } => {
                 (format!("https://{}", gateway.address()), Some(certificates.ca_bundle()))
             }
+            Serving::Moto(moto) => (format!("http://{}", moto.address()), None),
         };
         let config = s3::Config {
             bucket: BUCKET.to_owned(),
@@ -141,8 +153,8 @@ impl Store {
     fn server(&self) -> &Server {
         match &self.serving {
             Serving::S3server { server, .. } => server,
-            Serving::Versitygw { .. } => {
-                panic!("versitygw counts no requests and makes no faults: leave this test out there")
+            Serving::Versitygw { .. } | Serving::Moto(_) => {
+                panic!("{:?} counts no requests and makes no faults: leave this test out there", crate::STORE)
             }
         }
     }
@@ -156,7 +168,7 @@ impl Store {
     pub(crate) fn front(&self) -> Option<&Front> {
         match &self.serving {
             Serving::S3server { front, .. } => front.as_ref(),
-            Serving::Versitygw { .. } => None,
+            Serving::Versitygw { .. } | Serving::Moto(_) => None,
         }
     }
 
@@ -175,6 +187,9 @@ impl Store {
                 Some(certificates.ca_bundle()),
                 None,
             ),
+            Serving::Moto(moto) => {
+                (format!("http://{}", moto.address()), Some("--force-path-style"), None, None)
+            }
         };
         let mut options = vec!["--endpoint-url".to_owned(), endpoint.map_or(at, str::to_owned)];
         options.extend(style.map(str::to_owned));
@@ -199,6 +214,7 @@ impl Store {
         match self.serving {
             Serving::S3server { .. } => self.root.path().join(BUCKET),
             Serving::Versitygw { .. } => self.root.path().join("data").join(BUCKET),
+            Serving::Moto(_) => panic!("moto keeps its objects in memory"),
         }
     }
 
@@ -215,7 +231,7 @@ impl Store {
     /// Puts a file straight into the folder: quick, for plain keys, before anybody asks for it. versitygw takes its ETag from what it
     /// wrote beside the file, so there the object is stored.
     pub(crate) fn plant(&self, key: &str, bytes: &[u8]) {
-        if matches!(self.serving, Serving::Versitygw { .. }) {
+        if !matches!(self.serving, Serving::S3server { .. }) {
             return self.put(key, bytes.to_vec());
         }
         let path = self.bucket_folder().join(key);

@@ -1,0 +1,106 @@
+//! Hostile keys and archive tiers, on moto: a store that keeps any key, knows storage classes, and shares no line with ours.
+
+#[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
+mod common;
+
+/// What carries requests.
+const TRANSPORT: &str = "dev";
+
+/// What they are mounts of.
+const STORE: common::Kind = common::Kind::Moto;
+
+mod on_moto {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::io::ErrorKind;
+    use std::path::Path;
+
+    use crate::common::{Setup, Store, TestMount};
+
+    /// All files beneath a directory by their path in the mount.
+    fn files(dir: &Path, below: &str, into: &mut BTreeMap<String, Vec<u8>>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap();
+            let path = format!("{below}{}", entry.file_name().to_str().expect("keys are UTF-8"));
+            if entry.file_type().unwrap().is_dir() {
+                files(&entry.path(), &format!("{path}/"), into);
+            } else {
+                into.insert(path, fs::read(entry.path()).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn a_hostile_key_that_is_a_path_is_a_file_and_each_other_is_counted_in_the_log() {
+        let longest = "x".repeat(255);
+        let deep = "d/".repeat(200) + "f";
+        let paths = [
+            "a b/c+d",
+            "ü/€",
+            "emoji-\u{1f600}",
+            "100%",
+            "%2F",
+            "%252e%252e%252f",
+            "back\\slash",
+            "'q\"<>&",
+            "q?x=1&y=2#z",
+            "star*",
+            "-rf",
+            ".hidden",
+            "dot.",
+            "tab\t",
+            "bell\u{7}",
+            "\u{fffe}",
+            "~",
+            "$(reboot)",
+            "..a",
+            "a..",
+            "...",
+            longest.as_str(),
+            deep.as_str(),
+        ];
+        let others = ["../up", "./here", "a/../b", "a/./b", "/lead", "dir//x", "trail/.", &"y".repeat(256)];
+        let store = Store::new();
+        for key in paths.iter().chain(&others) {
+            store.put(key, key.as_bytes().to_vec());
+        }
+        let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+        let mut found = BTreeMap::new();
+        files(mount.dir(), "", &mut found);
+        let expected: BTreeMap<_, _> =
+            paths.iter().map(|path| ((*path).to_owned(), path.as_bytes().to_vec())).collect();
+        assert_eq!(found, expected);
+        // "a/" and "dir/" and "trail/" are directories of what can't be shown.
+        let log = mount.log();
+        for (listing, count) in [("\"\"", 4), ("\"a/\"", 2), ("\"dir/\"", 1), ("\"trail/\"", 1)] {
+            let said = format!("listing {listing}: {count} names can't be shown as files, for example");
+            assert!(log.contains(&said), "{said}:\n{log}");
+        }
+    }
+
+    #[test]
+    fn an_object_in_an_archive_tier_is_eacces_and_the_log_says_to_restore_it() {
+        let store = Store::new();
+        for (class, archived) in
+            [("GLACIER", true), ("DEEP_ARCHIVE", true), ("GLACIER_IR", false), ("STANDARD_IA", false)]
+        {
+            let Some(mount) = TestMount::of(&store, &Setup::new(&["--storage-class", class])) else { return };
+            let path = mount.path(&format!("{class}.txt"));
+            fs::write(&path, class).unwrap();
+            drop(mount);
+            // A mount that did not write it.
+            let mount = TestMount::of(&store, &Setup::new(&[])).expect("FUSE was there a moment ago");
+            let path = mount.path(path.file_name().unwrap().to_str().unwrap());
+            assert_eq!(fs::metadata(&path).unwrap().len(), class.len() as u64);
+            let read = fs::read(&path);
+            if archived {
+                assert_eq!(read.unwrap_err().kind(), ErrorKind::PermissionDenied, "{class}");
+                let said =
+                    format!("\"{class}.txt\": is in an archive tier; restore the object before reading it");
+                assert!(mount.log().contains(&said), "{}", mount.log());
+            } else {
+                assert_eq!(read.unwrap(), class.as_bytes());
+            }
+        }
+    }
+}
