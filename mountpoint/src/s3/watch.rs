@@ -10,6 +10,10 @@ use super::stream::Moved;
 use crate::clock::Clock;
 use crate::sync::Arc;
 
+/// How often the timer compares counts while it waits for `quiet_max`: a byte that moved right after a look makes the wait longer
+/// by one such step at most.
+const LOOKS: u32 = 4;
+
 /// Looks now and then whether bytes still move. Costs nothing per byte: the timer compares counts when it fires.
 pub(super) struct Watch {
     clock: Clock,
@@ -103,7 +107,7 @@ impl Watch {
                     return Poll::Ready(Expired::Quiet(patience));
                 }
             }
-            let wake = (self.since + patience).min(self.deadline);
+            let wake = (self.since + patience).min(now + self.quiet_max / LOOKS).min(self.deadline);
             self.timer = Some(Box::pin(self.clock.sleep(wake.saturating_duration_since(now))));
         }
     }
@@ -145,6 +149,24 @@ mod tests {
     async fn silence_ends_the_wait_and_a_byte_now_and_then_lasts_to_the_deadline() {
         assert_eq!(ends(1000, None).await, (20, Expired::Quiet(QUIET)));
         assert_eq!(ends(15, None).await, (60, Expired::Deadline));
+    }
+
+    #[tokio::test]
+    async fn a_byte_right_after_the_wait_began_lengthens_it_by_a_quarter_at_most() {
+        let (clock, moved) = (Clock::manual(), Moved::default());
+        let mut watch = Watch::new(&clock, &moved, QUIET, clock.now() + WHOLE);
+        let start = clock.now();
+        let waiting = tokio::spawn(async move { poll_fn(|cx| watch.poll_expired(cx)).await });
+        tokio::task::yield_now().await;
+        moved.count_received(1);
+        while !waiting.is_finished() {
+            clock.advance(Duration::from_secs(1));
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(waiting.await.unwrap(), Expired::Quiet(QUIET));
+        assert!(clock.now() - start <= QUIET + QUIET / 4, "{:?}", clock.now() - start);
     }
 
     #[tokio::test]
