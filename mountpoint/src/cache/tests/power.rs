@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::fd::OwnedFd;
 
+use proptest::prop_oneof;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use rustix::fs::fstat;
 
@@ -208,8 +209,10 @@ fn a_power_cut_that_loses_and_reorders_writes_costs_misses_and_never_gives_wrong
     assert_eq!(cut(acts.len(), 0, 100), whole, "with every write there, nothing is lost");
     assert_eq!(cut(acts.len(), 0, 0), 0);
     let found = Mutex::new((0, 0));
+    // A disk that loses every tenth write leaves no block whole: half of the cuts lose hardly any, so that some blocks are left.
+    let kept = prop_oneof![50..97_u64, 98..=100_u64];
     let mut runner = TestRunner::new(Cases { cases: 60, failure_persistence: None, ..Cases::default() });
-    let cuts = (0..=acts.len(), proptest::num::u64::ANY, 50..100_u64);
+    let cuts = (0..=acts.len(), proptest::num::u64::ANY, kept);
     let result = runner.run(&cuts, |(at, seed, kept)| {
         let left = cut(at, seed, kept);
         let mut found = found.lock();
