@@ -1,4 +1,4 @@
-//! Compares lists in the docs with lists in the code: metrics, flags, claims and their tests, dependencies.
+//! Compares lists in the docs with lists in the code: metrics, flags, claims and rows of the seeds with their tests, dependencies.
 
 use crate::law::{Law, PAGE, rows};
 use crate::rust::Source;
@@ -7,6 +7,9 @@ use crate::{Finding, Tree};
 const METRICS: &str = "mountpoint/src/metrics.rs";
 const METRICS_PAGE: &str = "docs/metrics.md";
 const CLAIMS_PAGE: &str = "docs/semantics.md";
+const SEEDS_PAGE: &str = "docs/seeds.md";
+/// Where the chart's facts have their names.
+const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];
 const FLAGS: &str = "mountpoint/src/cli/";
 const FLAGS_PAGE: &str = "docs/configuration.md";
 
@@ -15,6 +18,7 @@ pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     let mut findings = metrics(tree);
     findings.extend(flags(tree));
     findings.extend(claims(tree));
+    findings.extend(seeds(tree));
     findings.extend(reasons(tree, law));
     findings.extend(unused(tree));
     findings
@@ -98,11 +102,57 @@ fn claims(tree: &Tree) -> Vec<Finding> {
         if tests.is_empty() {
             findings.push(Finding::new(CLAIMS_PAGE, i + 1, "a claim that no test shows"));
         }
-        let exists = |name: &str| tree.sources().any(|(_, text)| has_test(text, name));
-        let gone = tests.iter().filter(|t| !exists(t));
+        let gone = tests.iter().filter(|t| !is_test(tree, t));
         findings.extend(gone.map(|t| Finding::new(CLAIMS_PAGE, i + 1, format!("there is no test `{t}`"))));
     }
     findings
+}
+
+/// What the last cells of the page of seeds name is there: tests, scenarios, files, facts of the chart.
+fn seeds(tree: &Tree) -> Vec<Finding> {
+    let page = tree.text(SEEDS_PAGE).unwrap_or_default();
+    let mut findings = Vec::new();
+    for (i, line) in page.lines().enumerate() {
+        let cells = line.strip_prefix('|').and_then(|l| l.trim_end().strip_suffix('|'));
+        let Some(last) = cells.and_then(|c| c.rsplit('|').next()) else { continue };
+        let named = last.split('`').skip(1).step_by(2);
+        let gone = named.filter_map(|word| missing(tree, word));
+        findings.extend(gone.map(|what| Finding::new(SEEDS_PAGE, i + 1, format!("there is no {what}"))));
+        if !last.contains("`ci/chart`") {
+            continue;
+        }
+        let facts = last.split('"').skip(1).step_by(2).filter(|fact| !fact.starts_with("issue "));
+        let known = |fact: &str| {
+            CHART_FACTS.iter().any(|file| tree.text(file).is_some_and(|text| text.contains(fact)))
+        };
+        let gone = facts.filter(|fact| !known(fact));
+        findings.extend(
+            gone.map(|fact| Finding::new(SEEDS_PAGE, i + 1, format!("ci/chart checks no \"{fact}\""))),
+        );
+    }
+    findings
+}
+
+/// A word that is a test's name, a path or a scenario by its form, and names none.
+fn missing(tree: &Tree, word: &str) -> Option<String> {
+    let is_of =
+        |extra: &str| word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || extra.contains(c));
+    if word.contains('_') && is_of("_") {
+        return (!is_test(tree, word)).then(|| format!("test `{word}`"));
+    }
+    if ["ci/", "csi/", "docs/", "helm/", "reconciler/"].iter().any(|top| word.starts_with(top)) {
+        let is_there = tree
+            .files()
+            .any(|(path, _)| path == word || path.starts_with(&format!("{}/", word.trim_end_matches('/'))));
+        return (!is_there).then(|| format!("file `{word}`"));
+    }
+    let is_scenario = || tree.text(&format!("ci/e2e.d/{word}.sh")).is_some();
+    (word.contains('-') && is_of("-") && !word.starts_with('-') && !is_scenario())
+        .then(|| format!("scenario `{word}`"))
+}
+
+fn is_test(tree: &Tree, name: &str) -> bool {
+    tree.sources().any(|(_, text)| has_test(text, name))
 }
 
 /// Whether a source has a test of this name: a function with the attribute of one above it.
@@ -215,6 +265,27 @@ mod tests {
         assert_eq!(found(""), ["docs/semantics.md:3: a claim that no test shows"]);
         assert_eq!(found("`closing_twice`"), ["docs/semantics.md:3: there is no test `closing_twice`"]);
         assert_eq!(found("`closing_twice_is_no_test`").len(), 1);
+    }
+
+    #[test]
+    fn what_the_page_of_seeds_names_and_nobody_has_is_found() {
+        let code = "#[test]\nfn a_volume_is_mounted() {}";
+        let page = |cell| format!("| row | state |\n|---|---|\n| mount | {cell} |\n");
+        let found = |cell| {
+            let facts = ("helm/tests/facts.py", "check(f\"{what}: one priority class\")");
+            let files = [("csi/src/a.rs", code), ("ci/e2e.d/static-volume.sh", ""), ("ci/chart", ""), facts];
+            messages(&[&files[..], &[(SEEDS_PAGE, &page(cell))]].concat(), &[])
+        };
+        let good = "`a_volume_is_mounted`, `static-volume`, `csi/src/`, `kubectl get-x`";
+        assert_eq!(found(good), Vec::<String>::new());
+        assert_eq!(found("`a_volume_is_gone`"), ["docs/seeds.md:3: there is no test `a_volume_is_gone`"]);
+        assert_eq!(found("`moving-volume`"), ["docs/seeds.md:3: there is no scenario `moving-volume`"]);
+        assert_eq!(found("`csi/tests/none.rs`"), ["docs/seeds.md:3: there is no file `csi/tests/none.rs`"]);
+        assert_eq!(found("\"issue csi\"; `ci/chart`: \"one priority class\""), Vec::<String>::new());
+        assert_eq!(
+            found("`ci/chart`: \"two classes\""),
+            ["docs/seeds.md:3: ci/chart checks no \"two classes\""]
+        );
     }
 
     #[test]
