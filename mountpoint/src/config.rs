@@ -68,7 +68,9 @@ impl Config {
         s3.sign_requests = !args.credentials.no_sign_request;
         // Who asks for no signature needs no profile.
         s3.profile = args.credentials.profile.clone().filter(|_| s3.sign_requests);
+        s3.credential_files.clone_from(&args.credential_files);
         s3.ca_bundle.clone_from(&args.client.ca_bundle);
+        s3.extra_ca_bundles.clone_from(&args.client.extra_ca_bundle);
         s3.proxies.clone_from(&args.proxies);
         s3.requester_pays = args.bucket_options.requester_pays;
         s3.expected_bucket_owner.clone_from(&args.bucket_options.expected_bucket_owner);

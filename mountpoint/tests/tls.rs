@@ -1,6 +1,5 @@
 //! The client over TLS: trusted servers, refused servers, and that it sends no data to a refused server.
 
-#[expect(dead_code, reason = "servers outside of the test read files")]
 #[path = "common/certificates.rs"]
 mod certificates;
 
@@ -93,15 +92,17 @@ impl Store {
         proxies: ProxyVariables,
         ca_bundle: Option<PathBuf>,
     ) -> mountpoint::s3::Result<Arc<S3Client>> {
+        self.connect_with(Config { proxies, ca_bundle, ..Config::default() }).await
+    }
+
+    async fn connect_with(&self, config: Config) -> mountpoint::s3::Result<Arc<S3Client>> {
         let config = Config {
-            proxies,
             bucket: "bucket".into(),
             region: Some("us-east-1".into()),
             endpoint_url: Some(format!("https://127.0.0.1:{}", self.port)),
             force_path_style: true,
             credentials: Some(Credentials::new("AKID", "SECRET", None, None, "test")),
-            ca_bundle,
-            ..Config::default()
+            ..config
         };
         S3Client::connect(config, Clock::machine(), Arc::new(Metrics::default())).await
     }
@@ -188,6 +189,28 @@ async fn a_store_whose_authority_is_in_the_ca_bundle_is_trusted_and_read() {
     assert_eq!(requests.len(), 2, "{requests:?}");
     assert!(requests[1].starts_with("GET /bucket/k"), "{requests:?}");
     assert_eq!(*store.handshakes_failed.lock().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn extra_bundles_are_trusted_beside_the_bundle_and_beside_the_systems_roots() {
+    let (store, other) = (Store::certified_for("127.0.0.1"), Store::certified_for("127.0.0.1"));
+    let both = vec![other.ca_bundle(), store.ca_bundle()];
+    for ca_bundle in [None, Some(other.ca_bundle())] {
+        let config = Config { ca_bundle, extra_ca_bundles: both.clone(), ..Config::default() };
+        store.read(&store.connect_with(config).await.unwrap()).await;
+    }
+    let config = Config {
+        ca_bundle: Some(store.ca_bundle()),
+        extra_ca_bundles: vec![other.ca_bundle()],
+        ..Config::default()
+    };
+    store.read(&store.connect_with(config).await.unwrap()).await;
+    assert_eq!(*store.handshakes_failed.lock().unwrap(), 0);
+    // What is no certificate is said at start, with its file.
+    let (_, key) = store.certificates.files();
+    let config = Config { extra_ca_bundles: vec![key.clone()], ..Config::default() };
+    let error = store.connect_with(config).await.unwrap_err().to_string();
+    assert!(error.contains("holds no certificate") && error.contains(key.to_str().unwrap()), "{error}");
 }
 
 #[tokio::test]

@@ -34,6 +34,9 @@ pub(crate) struct ClientOptions {
     /// Certificates to trust, instead of the system's
     #[arg(long, value_name = "PATH", env = "AWS_CA_BUNDLE", hide_env_values = true)]
     pub(crate) ca_bundle: Option<PathBuf>,
+    /// Certificates to trust besides those; may be given several times
+    #[arg(long, value_name = "PATH")]
+    pub(crate) extra_ca_bundle: Vec<PathBuf>,
     /// Put before our own name in the User-Agent header
     #[arg(long, value_name = "PREFIX")]
     pub(crate) user_agent_prefix: Option<String>,

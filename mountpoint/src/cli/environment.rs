@@ -1,6 +1,7 @@
 //! Variables that clap would read too literally: an empty one counts as unset, a value that is no value is a warning.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use clap::Command;
 use clap::builder::Resettable;
@@ -27,6 +28,14 @@ pub(super) fn proxies() -> ProxyVariables {
         https: found(["https_proxy", "HTTPS_PROXY"]),
         no_proxy: found(["no_proxy", "NO_PROXY"]),
     }
+}
+
+/// The two files of AWS tools that hold credentials, or say where they come from.
+pub(super) fn credential_files() -> Vec<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let of_home = |name: &str| Some(set("HOME")?.join(".aws").join(name));
+    let named = [("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config")];
+    named.into_iter().filter_map(|(variable, usual)| set(variable).or_else(|| of_home(usual))).collect()
 }
 
 fn with(command: Command, variable: impl Fn(&OsStr) -> Option<OsString>) -> (Command, Vec<Remark>) {

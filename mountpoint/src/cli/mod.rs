@@ -82,6 +82,9 @@ pub struct Args {
     /// Where requests go through a proxy: the environment's
     #[arg(skip)]
     pub(crate) proxies: ProxyVariables,
+    /// Files of credentials: as the environment names them
+    #[arg(skip)]
+    pub(crate) credential_files: Vec<PathBuf>,
 
     /// What the log is told of the command line once there is one: values that were taken otherwise than written
     #[arg(skip)]
@@ -144,6 +147,7 @@ impl Args {
         args.check().map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, error + "\n"))?;
         args.remarks = remarks;
         args.proxies = environment::proxies();
+        args.credential_files = environment::credential_files();
         args.remark();
         Ok(args)
     }

@@ -35,8 +35,12 @@ pub struct Config {
     pub profile: Option<String>,
     /// Sign with these, and ask nobody.
     pub credentials: Option<Credentials>,
+    /// Files that credentials may come from: whichever changes is read again with the next request.
+    pub credential_files: Vec<PathBuf>,
     /// Trust the certificates of this PEM file instead of the system's.
     pub ca_bundle: Option<PathBuf>,
+    /// Trust the certificates of these PEM files besides.
+    pub extra_ca_bundles: Vec<PathBuf>,
     /// What stands between us and the store, and whoever gives us credentials.
     pub proxies: ProxyVariables,
     /// Agree to pay for the requests and the traffic.
@@ -121,7 +125,9 @@ impl Default for Config {
             sign_requests: true,
             profile: None,
             credentials: None,
+            credential_files: Vec::new(),
             ca_bundle: None,
+            extra_ca_bundles: Vec::new(),
             proxies: ProxyVariables::default(),
             requester_pays: false,
             expected_bucket_owner: None,

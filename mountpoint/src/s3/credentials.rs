@@ -1,5 +1,7 @@
 //! Credentials from `aws-config`'s chain, kept until they are due and requested again before they expire.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use aws_config::default_provider::credentials::DefaultCredentialsChain;
@@ -23,6 +25,8 @@ const AHEAD: Duration = Duration::from_secs(300);
 const LAST_MOMENTS: Duration = Duration::from_secs(10);
 /// Those that never expire are read again after this long, so that a changed file is noticed.
 const REREAD: Duration = Duration::from_secs(900);
+/// Files that they may come from are looked at so often, while there are requests. Doubled, a change is seen later and a stat is saved.
+const LOOK: Duration = Duration::from_secs(5);
 /// After an answer that helped nobody the source is left alone for this long: whoever asks meanwhile is told the same.
 const REST: Duration = Duration::from_secs(10);
 /// No source may take longer.
@@ -35,6 +39,8 @@ pub(super) struct Source {
     region: String,
     profile: Option<String>,
     given: Option<Credentials>,
+    files: Vec<PathBuf>,
+    looked: Mutex<Option<Instant>>,
     clock: Clock,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
@@ -50,6 +56,24 @@ pub(super) struct Held {
     pub(super) credentials: Credentials,
     pub(super) generation: u64,
     loaded: Instant,
+    /// The files as they were before they were read.
+    stamps: Vec<Option<Stamp>>,
+}
+
+/// What tells a file from what it was before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stamp {
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    /// `None` for a file that is not there.
+    fn of(path: &Path) -> Option<Self> {
+        let it = std::fs::metadata(path).ok()?;
+        Some(Self { inode: it.ino(), len: it.len(), modified: (it.mtime(), it.mtime_nsec()) })
+    }
 }
 
 /// What to do with what we hold. Pure.
@@ -78,6 +102,8 @@ impl Source {
             region: region.to_owned(),
             profile: config.profile.clone(),
             given: config.credentials.clone(),
+            files: config.credential_files.clone(),
+            looked: Mutex::new(None),
             clock: clock.clone(),
             held: Mutex::new(None),
             rests_until: Mutex::new(None),
@@ -92,12 +118,15 @@ impl Source {
         let held = self.held.lock().clone();
         if let Some(held) = held {
             match self.age(&held) {
+                Age::Expired => {}
+                _ if self.is_time_to_look() && self.stamps().await != held.stamps => {
+                    return Ok(self.read_again(held).await);
+                }
                 Age::Fresh => return Ok(held),
                 Age::Due => {
                     self.refresh_aside();
                     return Ok(held);
                 }
-                Age::Expired => {}
             }
         }
         let _turn = self.loading.lock().await;
@@ -108,6 +137,43 @@ impl Source {
                 Some(why) => Err(self.no_credentials(why)),
                 None => self.load().await,
             },
+        }
+    }
+
+    /// One request in [`LOOK`] looks.
+    fn is_time_to_look(&self) -> bool {
+        let now = self.clock.now();
+        let mut looked = self.looked.lock();
+        let is_time = looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK);
+        if is_time && !self.files.is_empty() {
+            *looked = Some(now);
+            return true;
+        }
+        false
+    }
+
+    /// Off the runtime's threads: a home directory may be on a network.
+    async fn stamps(&self) -> Vec<Option<Stamp>> {
+        let files = self.files.clone();
+        let looking = tokio::task::spawn_blocking(move || files.iter().map(|it| Stamp::of(it)).collect());
+        looking.await.unwrap_or_default()
+    }
+
+    /// A file has changed: its credentials now, or what we hold as long as it gives none.
+    async fn read_again(&self, held: Held) -> Held {
+        let _turn = self.loading.lock().await;
+        let newer = self.held.lock().clone().filter(|it| it.generation > held.generation);
+        if let Some(newer) = newer {
+            return newer;
+        }
+        match self.load().await {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::warn!(
+                    "a file of credentials has changed and gives none, the old ones serve on: {error}"
+                );
+                held
+            }
         }
     }
 
@@ -180,6 +246,7 @@ impl Source {
     }
 
     async fn load(&self) -> Result<Held> {
+        let stamps = self.stamps().await;
         let asked = self.ask();
         let answer = tokio::select! {
             answer = asked => answer.map_err(|e| {
@@ -201,6 +268,7 @@ impl Source {
             credentials,
             generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
             loaded: self.clock.now(),
+            stamps,
         };
         *self.failed.lock() = None;
         *self.held.lock() = Some(held.clone());

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -116,7 +115,7 @@ impl ConnectionPool {
             resolve: config.timeouts.resolve,
             queue: config.timeouts.operation,
         };
-        let tls = Tls::new(config.ca_bundle.as_deref().map(Path::new))?;
+        let tls = Tls::new(config.ca_bundle.as_deref(), &config.extra_ca_bundles)?;
         let proxies = Proxies::new(&config.proxies)?;
         let pool = Arc::new(Self {
             limits,

@@ -1,7 +1,8 @@
-//! TLS: rustls over aws-lc-rs. It trusts the system's roots, or the CA bundle in their place. Nothing turns verification off.
+//! TLS: rustls over aws-lc-rs. It trusts the system's roots, or the CA bundle in their place, and the extra bundles besides. Nothing turns
+//! verification off.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustls::pki_types::pem::PemObject;
@@ -31,12 +32,19 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the CA bundle now, so that what is wrong with it is known at start. The system's roots are read when they
+    /// Reads the bundles now, so that what is wrong with them is known at start. The system's roots alone are read when they
     /// are first needed: a mount over HTTP does not pay for them.
-    pub(super) fn new(ca_bundle: Option<&Path>) -> Result<Self> {
+    pub(super) fn new(ca_bundle: Option<&Path>, extra: &[PathBuf]) -> Result<Self> {
         let tls = Self::default();
-        if let Some(path) = ca_bundle {
-            let _ = tls.0.set(connector(bundle(path)?));
+        if ca_bundle.is_some() || !extra.is_empty() {
+            let mut roots = match ca_bundle {
+                Some(path) => bundle(path)?,
+                None => system(),
+            };
+            for path in extra {
+                roots.roots.extend(bundle(path)?.roots);
+            }
+            let _ = tls.0.set(connector(roots));
         }
         Ok(tls)
     }

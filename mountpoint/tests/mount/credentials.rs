@@ -135,6 +135,28 @@ fn keys_that_change_while_it_is_mounted_are_found_by_the_next_request() {
     }
 }
 
+/// Old keys that are still valid when new ones are written are never refused: whoever changes keys withdraws the old ones later.
+#[test]
+fn keys_that_change_in_a_file_are_used_before_the_old_ones_are_refused() {
+    let Some(rotation) = Rotation::start(false) else { return };
+    let mount = &rotation.mount;
+    assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
+    let signed_by_old = || {
+        let begins = ["GET ", "HEAD ", "PUT ", "POST "].into_iter();
+        let heads = begins.flat_map(|begin| rotation.tap.asked(begin));
+        let credential = format!("Credential={}/", Store::ACCESS_KEY);
+        heads.filter(|head| head.contains(&credential)).count()
+    };
+    let before = signed_by_old();
+    assert!(before > 0);
+    // From then on the next request looks at the file.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    rotation.turn();
+    fs::write(mount.path("out"), b"2").unwrap();
+    assert_eq!(rotation.after.get("out").unwrap(), b"2");
+    assert_eq!(signed_by_old(), before, "no request was signed with the old key");
+}
+
 #[test]
 fn keys_that_change_in_the_middle_of_a_file_are_found_by_the_request_that_begins_the_upload() {
     const SENT_LATER: usize = 4 << 20;
