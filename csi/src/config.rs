@@ -11,7 +11,7 @@ use clap::Parser;
 use crate::contract::pod;
 use crate::controller::store;
 use crate::error::{Error, Result};
-use crate::mounter::Credentials;
+use crate::node::driver_keys::DriverKeys;
 use crate::node::{self, credentials};
 
 /// The CSI driver of S3 buckets: on one node, or with CSI_CONTROLLER_ONLY=true the service that makes and deletes volumes.
@@ -92,6 +92,7 @@ impl ControllerConfig {
                 allowed_endpoints: allowed_endpoints(var("ALLOWED_ENDPOINTS"))?,
                 region: var("AWS_REGION"),
                 credentials: of_driver(&var)?,
+                extra_ca_bundles: var("EXTRA_CA_BUNDLE").map(PathBuf::from).into_iter().collect(),
             },
             cluster_id: var("CSI_CLUSTER_ID"),
         })
@@ -197,14 +198,18 @@ fn is_endpoint(url: &str) -> bool {
     })
 }
 
-/// All or nothing: half a pair of keys is a Secret with a misspelt key.
-fn of_driver(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Credentials>> {
+/// The Secret's volume, if one is mounted; else what the environment holds, all or nothing: half a pair of keys is a misspelt key.
+fn of_driver(var: &impl Fn(&str) -> Option<String>) -> Result<DriverKeys> {
+    if let Some(directory) = var("DRIVER_CREDENTIALS_DIRECTORY") {
+        return Ok(DriverKeys::Directory(directory.into()));
+    }
     let values = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"].map(var);
     if values.iter().all(Option::is_none) {
-        return Ok(None);
+        return Ok(DriverKeys::Fixed(None));
     }
     let [key, secret, token] = &values;
-    credentials::checked(key.as_deref(), secret.as_deref(), token.as_deref()).map(Some).map_err(
+    let keys = credentials::checked(key.as_deref(), secret.as_deref(), token.as_deref());
+    keys.map(|keys| DriverKeys::Fixed(Some(keys))).map_err(
         |(field, wrong)| {
             let name = match field {
                 credentials::Field::AccessKeyId => "AWS_ACCESS_KEY_ID",
@@ -257,7 +262,7 @@ mod tests {
             ("worker-1", Path::new("/var/snap/kubelet"))
         );
         assert_eq!((node.endpoint_url.as_str(), node.region.as_deref()), (URL.1, Some("eu-west-1")));
-        let keys = node.credentials.unwrap();
+        let keys = node.credentials.read().unwrap().unwrap();
         assert_eq!((keys.access_key_id.as_str(), keys.session_token), ("AKIA1", None));
     }
 
@@ -272,7 +277,20 @@ mod tests {
         assert_eq!(config.node.kubelet, Path::new("/var/lib/kubelet"));
         assert_eq!(config.mountpoint_namespace, "mount-s3");
         assert_eq!(config.health_address.port(), 9808);
-        assert!(config.node.credentials.is_none() && config.node.region.is_none());
+        assert!(config.node.credentials.read().unwrap().is_none() && config.node.region.is_none());
+    }
+
+    #[test]
+    fn the_volume_of_the_secret_goes_before_the_environment_and_is_read_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = ("DRIVER_CREDENTIALS_DIRECTORY", folder.path().to_str().unwrap());
+        let node = config(&[], &[URL, ("CSI_NODE_NAME", "n"), directory, ("AWS_ACCESS_KEY_ID", "HALF")])
+            .unwrap()
+            .node;
+        assert!(node.credentials.read().unwrap().is_none());
+        std::fs::write(folder.path().join("access_key_id"), "LATER").unwrap();
+        std::fs::write(folder.path().join("secret_access_key"), "hush").unwrap();
+        assert_eq!(node.credentials.read().unwrap().unwrap().access_key_id, "LATER");
     }
 
     #[test]
@@ -312,7 +330,10 @@ mod tests {
         let started = start(&[only, URL, others, keys[0], keys[1], ("CSI_CLUSTER_ID", "c")]).unwrap();
         let Start::Controller(config) = started else { panic!("a node was started") };
         assert_eq!(config.stores.allowed_endpoints, ["https://b.test", "http://c.test:1"]);
-        assert_eq!((config.cluster_id.as_deref(), config.stores.credentials.is_some()), (Some("c"), true));
+        assert_eq!(
+            (config.cluster_id.as_deref(), config.stores.credentials.read().unwrap().is_some()),
+            (Some("c"), true)
+        );
         assert!(!format!("{config:?}").contains("HUSH"));
         assert!(start(&[only]).unwrap_err().to_string().contains("AWS_ENDPOINT_URL"));
         assert!(

@@ -194,7 +194,8 @@ def default(what, path, version):
         f"{what}: what the driver mounts, the host sees",
         "" if mounts["/var/lib/kubelet"].get("mountPropagation") == "Bidirectional" and driver["securityContext"]["privileged"] else str(mounts),
     )
-    volumes = {v["name"]: v["hostPath"]["path"] for v in pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]["volumes"]}
+    of_host = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]["volumes"]
+    volumes = {v["name"]: v["hostPath"]["path"] for v in of_host if "hostPath" in v}
     paths = {
         "kubelet-dir": "/var/lib/kubelet",
         "plugin-dir": "/var/lib/kubelet/plugins/s3.csi.scality.com/",
@@ -202,16 +203,18 @@ def default(what, path, version):
     }
     check(f"{what}: folders of the host", "" if volumes == paths else str(volumes))
     env = {it["name"]: it for it in driver["env"]}
-    keys = {
-        name: tuple(env[name]["valueFrom"]["secretKeyRef"][field] for field in ("name", "key", "optional"))
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    }
-    wanted = {
-        "AWS_ACCESS_KEY_ID": ("s3-secret", "access_key_id", True),
-        "AWS_SECRET_ACCESS_KEY": ("s3-secret", "secret_access_key", True),
-        "AWS_SESSION_TOKEN": ("s3-secret", "session_token", True),
-    }
-    check(f"{what}: credentials come from the Secret, by reference", "" if keys == wanted else str(keys))
+    items = [{"key": name, "path": name} for name in ("access_key_id", "secret_access_key", "session_token")]
+    wanted = {"name": "driver-credentials", "secret": {"secretName": "s3-secret", "optional": True, "items": items}}
+    of_controller = pod_of(rendered.one("Deployment", "s3-csi-controller"))["spec"]["volumes"]
+    mounts_of_keys = [
+        [m for m in c["volumeMounts"] if m["name"] == "driver-credentials"]
+        for c in (driver, rendered.containers("Deployment", "s3-csi-controller")["s3-csi-controller"])
+    ]
+    # A file that is mounted by subPath would stay as it was at the start.
+    good = wanted in of_host and wanted in of_controller and all(len(m) == 1 and "subPath" not in m[0] and m[0]["readOnly"] for m in mounts_of_keys)
+    good = good and all(env["DRIVER_CREDENTIALS_DIRECTORY"]["value"] == m[0]["mountPath"] for m in mounts_of_keys)
+    good = good and not any("secretKeyRef" in json.dumps(it) for it in driver["env"])
+    check(f"{what}: credentials are files that follow the Secret", "" if good else f"{of_host} {of_controller} {mounts_of_keys}")
     values = (env["AWS_ENDPOINT_URL"]["value"], env["AWS_REGION"]["value"], env["KUBELET_PATH"]["value"], env["CSI_ENDPOINT"]["value"])
     wanted = ("https://ring.example.test", "eu-west-1", "/var/lib/kubelet", "unix:/csi/csi.sock")
     check(f"{what}: what the driver is told", "" if values == wanted else str(values))
@@ -238,13 +241,13 @@ def default(what, path, version):
     # The socket may be used by its owner alone.
     users = {c["securityContext"]["runAsUser"] for c in (service, provisioner)}
     folders = [{m["mountPath"]: m["name"] for m in c["volumeMounts"]} for c in (service, provisioner)]
-    good = len(users) == 1 and folders == [{"/csi": "socket-dir"}] * 2 and "--csi-address=/csi/csi.sock" in provisioner["args"]
+    good = len(users) == 1 and all(it["/csi"] == "socket-dir" for it in folders) and "--csi-address=/csi/csi.sock" in provisioner["args"]
     check(f"{what}: controller service and provisioner meet at one socket", "" if good else f"{users} {folders} {provisioner['args']}")
     flags = {"--extra-create-metadata", "--leader-election", "--timeout=60s"}
     check(f"{what}: the provisioner says what claims are called, and one of two works", "" if flags <= set(provisioner["args"]) else str(provisioner["args"]))
     told = {it["name"]: it.get("value", it.get("valueFrom")) for it in service["env"]}
     of_node = {it["name"]: it.get("value", it.get("valueFrom")) for it in driver["env"]}
-    shared = [name for name in of_node if name.startswith("AWS_")]
+    shared = [name for name in of_node if name.startswith("AWS_")] + ["DRIVER_CREDENTIALS_DIRECTORY"]
     good = told["CSI_CONTROLLER_ONLY"] == "true" and shared and all(told[name] == of_node[name] for name in shared)
     check(f"{what}: the controller service has the node's store and keys", "" if good else str(told))
     probes = [service["livenessProbe"]["httpGet"], service["readinessProbe"]["httpGet"]]
@@ -316,6 +319,25 @@ def switches(what, path):
     check(f"{what}: every taint is tolerated", "" if tolerations == [{"operator": "Exists"}] else str(tolerations))
 
 
+def certificates(what, path, name, made):
+    """Certificates reach the engines and the controller service, from ConfigMaps that the chart makes or that are there."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    maps = {it["metadata"]["namespace"]: it for it in rendered.objects if it["kind"] == "ConfigMap" and it["metadata"]["name"] == name}
+    good = (set(maps) == {"kube-system", "mount-s3"}) if made == "made" else not maps
+    good = good and all("BEGIN CERTIFICATE" in it["data"]["ca-bundle.crt"] for it in maps.values())
+    check(f"{what}: the ConfigMap is {made}", "" if good else str(maps))
+    containers = rendered.containers("Deployment", "s3-csi-controller")
+    env = {it["name"]: it.get("value") for it in containers["s3-pod-reconciler"]["env"]}
+    check(f"{what}: Mountpoint Pods get it", "" if env.get("TLS_CA_CERT_CONFIGMAP") == name else str(env))
+    service = containers["s3-csi-controller"]
+    env = {it["name"]: it.get("value") for it in service["env"]}
+    folders = [m["mountPath"] for m in service["volumeMounts"] if m["name"] == "custom-ca"]
+    volume = {"name": "custom-ca", "configMap": {"name": name}}
+    good = env.get("EXTRA_CA_BUNDLE") == f"{folders[0]}/ca-bundle.crt" and volume in pod_of(rendered.one("Deployment", "s3-csi-controller"))["spec"]["volumes"]
+    check(f"{what}: the controller service trusts it besides", "" if good else f"{env} {folders}")
+
+
 def documented(page, defaults):
     """The table of values names each value of the chart and its default, and nothing else."""
     (defaults,) = read(defaults)
@@ -365,7 +387,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

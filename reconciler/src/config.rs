@@ -67,6 +67,9 @@ pub struct Run {
     /// Memory that Mountpoint Pods are limited to, where the volume does not say
     #[arg(long, env = "MOUNTPOINT_RESOURCES_LIMITS_MEMORY", default_value = "")]
     pub mountpoint_resources_limits_memory: String,
+    /// A ConfigMap in the namespace of Mountpoint Pods with certificates that engines trust besides the system's (key ca-bundle.crt)
+    #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
+    pub tls_ca_cert_configmap: String,
     /// The namespace of this process, where its Lease is
     #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
     pub namespace: String,
@@ -119,6 +122,7 @@ impl Run {
                 limits_cpu: quantity("limits-cpu", &self.mountpoint_resources_limits_cpu)?,
                 limits_memory: quantity("limits-memory", &self.mountpoint_resources_limits_memory)?,
             },
+            ca_config_map: self.tls_ca_cert_configmap.clone(),
             openshift: false,
         })
     }

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use csi::contract::{pod, volume};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, EmptyDirVolumeSource, LocalObjectReference, NodeAffinity,
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSecurityContext, PodSpec,
-    ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
+    Affinity, Capabilities, ConfigMapProjection, Container, EmptyDirVolumeSource, KeyToPath,
+    LocalObjectReference, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
+    PodSecurityContext, PodSpec, ProjectedVolumeSource, ResourceRequirements, SeccompProfile,
+    SecurityContext, Toleration, Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -38,6 +39,8 @@ pub struct PodConfig {
     pub engine_version: String,
     /// What a volume does not say of its own.
     pub resources: Resources,
+    /// A ConfigMap in that namespace with certificates that every engine trusts besides the system's; empty for none.
+    pub ca_config_map: String,
     /// OpenShift gives each namespace a range of users and groups of its own, and admits no fixed ones.
     pub openshift: bool,
 }
@@ -62,6 +65,8 @@ pub struct Settings {
     pub service_account: Option<String>,
     /// Resources, each of which wins over the chart's.
     pub resources: Resources,
+    /// A ConfigMap with certificates that this volume's engine trusts besides.
+    pub ca_config_map: Option<String>,
 }
 
 /// One Mountpoint Pod to be.
@@ -102,7 +107,14 @@ impl Settings {
         };
         let service_account =
             attributes.get(volume::POD_SERVICE_ACCOUNT).filter(|name| !name.is_empty()).cloned();
-        Ok(Self { service_account, resources })
+        let ca_config_map = attributes.get(volume::CA_CONFIG_MAP).filter(|name| !name.is_empty()).cloned();
+        if let Some(name) = ca_config_map.as_ref().filter(|name| !is_name(name)) {
+            return Err(format!(
+                "volume attribute {} is {name:?}, and must be the name of a ConfigMap in the namespace of Mountpoint Pods",
+                volume::CA_CONFIG_MAP
+            ));
+        }
+        Ok(Self { service_account, resources, ca_config_map })
     }
 }
 
@@ -183,19 +195,40 @@ pub fn build(config: &PodConfig, request: &PodRequest) -> Pod {
             service_account_name: request.settings.service_account.clone(),
             automount_service_account_token: Some(false),
             containers: vec![mounter(config, request)],
-            volumes: Some(vec![Volume {
-                name: pod::COMM_VOLUME.into(),
-                empty_dir: Some(EmptyDirVolumeSource {
-                    // In memory: credentials never touch the node's disk.
-                    medium: Some("Memory".into()),
-                    size_limit: Some(Quantity("10Mi".into())),
-                }),
-                ..Volume::default()
-            }]),
+            volumes: Some([comm_volume()].into_iter().chain(ca_volume(config, request)).collect()),
             ..PodSpec::default()
         }),
         status: None,
     }
+}
+
+fn comm_volume() -> Volume {
+    Volume {
+        name: pod::COMM_VOLUME.into(),
+        empty_dir: Some(EmptyDirVolumeSource {
+            // In memory: credentials never touch the node's disk.
+            medium: Some("Memory".into()),
+            size_limit: Some(Quantity("10Mi".into())),
+        }),
+        ..Volume::default()
+    }
+}
+
+/// The certificates of the chart and of the volume, a file each.
+fn ca_volume(config: &PodConfig, request: &PodRequest) -> Option<Volume> {
+    let of_chart = Some(&config.ca_config_map).filter(|name| !name.is_empty());
+    let named = [(of_chart, "chart.crt"), (request.settings.ca_config_map.as_ref(), "volume.crt")];
+    let sources = named.into_iter().filter_map(|(name, path)| {
+        let item = KeyToPath { key: pod::CA_KEY.into(), path: path.into(), mode: None };
+        let config_map = ConfigMapProjection { name: name?.clone(), items: Some(vec![item]), optional: None };
+        Some(VolumeProjection { config_map: Some(config_map), ..VolumeProjection::default() })
+    });
+    let sources: Vec<_> = sources.collect();
+    (!sources.is_empty()).then(|| Volume {
+        name: pod::CA_VOLUME.into(),
+        projected: Some(ProjectedVolumeSource { sources: Some(sources), default_mode: None }),
+        ..Volume::default()
+    })
 }
 
 fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
@@ -213,13 +246,24 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), localhost_profile: None }),
             ..SecurityContext::default()
         }),
-        volume_mounts: Some(vec![VolumeMount {
-            name: pod::COMM_VOLUME.into(),
-            mount_path: csi::contract::comm::Comm::in_pod().directory().to_string_lossy().into_owned(),
-            ..VolumeMount::default()
-        }]),
+        volume_mounts: Some(mounts(config, request)),
         ..Container::default()
     }
+}
+
+fn mounts(config: &PodConfig, request: &PodRequest) -> Vec<VolumeMount> {
+    let comm = VolumeMount {
+        name: pod::COMM_VOLUME.into(),
+        mount_path: csi::contract::comm::Comm::in_pod().directory().to_string_lossy().into_owned(),
+        ..VolumeMount::default()
+    };
+    let ca = ca_volume(config, request).map(|volume| VolumeMount {
+        name: volume.name,
+        mount_path: pod::CA_DIRECTORY.into(),
+        read_only: Some(true),
+        ..VolumeMount::default()
+    });
+    [comm].into_iter().chain(ca).collect()
 }
 
 /// Through the scheduler, so that resources are counted, and to one node only.
@@ -256,6 +300,17 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
         .filter(|field| field.key == "metadata.name" && field.operator == "In")
         .find_map(|field| field.values.as_ref()?.first())
         .map(String::as_str)
+}
+
+/// The form of an object's name: parts of small letters, digits and dashes, with points between them.
+fn is_name(text: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    };
+    text.len() <= 253 && text.split('.').all(is_part)
 }
 
 /// The form of a quantity that is not negative: digits with at most one point, then a suffix or an exponent.
@@ -297,6 +352,7 @@ mod tests {
                 limits_memory: Some("512Mi".into()),
                 ..Resources::default()
             },
+            ca_config_map: String::new(),
             openshift: false,
         }
     }
@@ -378,6 +434,30 @@ mod tests {
                 },
             })
         );
+    }
+
+    #[test]
+    fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
+        let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), "team-ca".to_owned())]);
+        let settings = Settings::new(&attributes).unwrap();
+        let config = PodConfig { ca_config_map: "site-ca".into(), ..config() };
+        let pod = serde_json::to_value(build(&config, &PodRequest { settings, ..request() })).unwrap();
+        assert_eq!(
+            pod["spec"]["volumes"][1],
+            json!({"name": "ca", "projected": {"sources": [
+                {"configMap": {"name": "site-ca", "items": [{"key": "ca-bundle.crt", "path": "chart.crt"}]}},
+                {"configMap": {"name": "team-ca", "items": [{"key": "ca-bundle.crt", "path": "volume.crt"}]}},
+            ]}})
+        );
+        assert_eq!(
+            pod["spec"]["containers"][0]["volumeMounts"][1],
+            json!({"name": "ca", "mountPath": "/etc/mount-s3/ca", "readOnly": true})
+        );
+        for name in ["Team", "a/b", "-a", "a..b", "../x"] {
+            let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), name.to_owned())]);
+            let error = Settings::new(&attributes).unwrap_err();
+            assert!(error.contains("caBundleConfigMap") && error.contains(name), "{error}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::thread;
 
 use clap::Parser;
 use csi::contract::comm::Comm;
+use csi::contract::pod;
 use csi::mountpoint_pod::{Config, run};
 use mountpoint::sync::Arc;
 use mountpoint::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         comm: Comm::at(args.comm_dir),
         engine_directory: args.mountpoint_bin_dir,
         receive_within: args.mount_sock_recv_timeout.into(),
+        ca_directory: PathBuf::from(pod::CA_DIRECTORY),
         local_cache: PathBuf::from("/local-cache"),
     };
     let serving = Arc::new(AtomicBool::new(false));

@@ -9,6 +9,13 @@ pub const CONTAINER: &str = "mountpoint";
 /// The volume that node and mounter share.
 pub const COMM_VOLUME: &str = "comm";
 
+/// The volume with certificates to trust.
+pub const CA_VOLUME: &str = "ca";
+/// Where a Mountpoint Pod has them: the mounter hands each file `*.crt` of it to the engine, which trusts them besides the system's.
+pub const CA_DIRECTORY: &str = "/etc/mount-s3/ca";
+/// The key of a ConfigMap with certificates, in PEM, as release 2.2 has it.
+pub const CA_KEY: &str = "ca-bundle.crt";
+
 /// Annotation `"true"`: no workload is left; the node unmounts the source, the pod then ends by itself.
 pub const NEEDS_UNMOUNT: &str = "s3.csi.scality.com/needs-unmount";
 /// Annotation `"true"`, set by administrators: the pod keeps its workloads and takes no new ones.

@@ -8,6 +8,8 @@ pub const PREFIX: &str = "prefix";
 pub const REGION: &str = "region";
 /// The store, where it is not the driver's: one of `s3.allowedEndpoints` of the chart.
 pub const ENDPOINT_URL: &str = "endpointUrl";
+/// A ConfigMap in the namespace of Mountpoint Pods with certificates that the volume's engine trusts besides (key `ca-bundle.crt`).
+pub const CA_CONFIG_MAP: &str = "caBundleConfigMap";
 /// What becomes of the data of a volume that the driver made, when it is deleted: `keep`, `fail`, `purge`.
 pub const ON_DELETE: &str = "onDelete";
 /// `true` for volumes that the driver made, as release 2.2 writes it; nobody reads it.
@@ -45,6 +47,7 @@ pub fn is_known(key: &str) -> bool {
         PREFIX,
         REGION,
         ENDPOINT_URL,
+        CA_CONFIG_MAP,
         ON_DELETE,
         DYNAMIC_PROVISIONING,
         AUTHENTICATION_SOURCE,

@@ -93,7 +93,7 @@ impl ControllerService {
             ));
         }
         let parameters = Parameters::parse(&call.parameters)?;
-        let keys = secrets::resolve(&call.secrets, self.stores.config.credentials.as_ref())?;
+        let keys = secrets::resolve(&call.secrets, || self.stores.config.credentials.read())?;
         let endpoint = self.stores.allowed(parameters.endpoint_url.as_deref())?;
         let cluster = self.cluster()?;
         let values = Values::new(cluster, name, &call.parameters);
@@ -127,7 +127,7 @@ impl ControllerService {
             warn!(volume_id = %call.volume_id.escape_debug(), "no volume of this driver has such an id; nothing is deleted");
             return Ok(DeleteVolumeResponse {});
         };
-        let keys = secrets::resolve(&call.secrets, self.stores.config.credentials.as_ref())?;
+        let keys = secrets::resolve(&call.secrets, || self.stores.config.credentials.read())?;
         let cluster = self.cluster()?;
         let (recorded, volumes_known) = self.volumes.recorded(&call.volume_id);
         let _turn = self.pending.begin(&call.volume_id)?;
@@ -176,7 +176,7 @@ impl ControllerService {
                 "volume_capabilities is missing: say what the volume is to be able to do",
             ));
         }
-        let keys = secrets::resolve(&call.secrets, self.stores.config.credentials.as_ref())?;
+        let keys = secrets::resolve(&call.secrets, || self.stores.config.credentials.read())?;
         let unknown = || Error::new(ErrorKind::NotFound, format!("there is no volume {:?}", call.volume_id));
         let id = VolumeId::parse(&call.volume_id).ok_or_else(unknown)?;
         let (recorded, _) = self.volumes.recorded(&call.volume_id);

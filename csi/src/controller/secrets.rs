@@ -25,9 +25,12 @@ pub struct Keys {
 ///
 /// # Errors
 /// `InvalidArgument` if a Secret came and is not whole.
-pub fn resolve(secrets: &HashMap<String, String>, driver: Option<&Credentials>) -> Result<Keys> {
+pub fn resolve(
+    secrets: &HashMap<String, String>,
+    driver: impl FnOnce() -> Result<Option<Credentials>>,
+) -> Result<Keys> {
     if secrets.is_empty() {
-        return Ok(Keys { credentials: driver.cloned(), region: None, of_secret: false });
+        return Ok(Keys { credentials: driver()?, region: None, of_secret: false });
     }
     let at = |key| secrets.get(key).map(String::as_str);
     let keys =
@@ -59,7 +62,7 @@ mod tests {
     fn the_keys_of_the_call_win_over_the_driver_s() {
         let driver =
             Credentials { access_key_id: "D".into(), secret_access_key: "d".into(), session_token: None };
-        let none = resolve(&HashMap::new(), Some(&driver)).unwrap();
+        let none = resolve(&HashMap::new(), || Ok(Some(driver.clone()))).unwrap();
         assert_eq!((none.credentials.as_ref(), none.of_secret), (Some(&driver), false));
         let given = secrets(&[
             (ACCESS_KEY_ID, " A\n"),
@@ -67,7 +70,7 @@ mod tests {
             (SESSION_TOKEN, "t"),
             (REGION, "eu-west-1\n"),
         ]);
-        let keys = resolve(&given, Some(&driver)).unwrap();
+        let keys = resolve(&given, || Ok(Some(driver.clone()))).unwrap();
         let credentials = keys.credentials.unwrap();
         assert_eq!((credentials.access_key_id.as_str(), keys.region.as_deref()), ("A", Some("eu-west-1")));
         assert!(keys.of_secret && credentials.session_token.is_some());
@@ -81,7 +84,7 @@ mod tests {
             (SECRET_ACCESS_KEY, secrets(&[(ACCESS_KEY_ID, "HUSH"), (SECRET_ACCESS_KEY, "HUSH\nHUSH")])),
             (ACCESS_KEY_ID, secrets(&[("password", "HUSH")])),
         ] {
-            let error = resolve(&given, None).unwrap_err();
+            let error = resolve(&given, || Ok(None)).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidArgument);
             let said = error.to_string();
             assert!(said.contains(field) && !said.contains("HUSH"), "{said}");

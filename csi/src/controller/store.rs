@@ -4,6 +4,7 @@
 //! Never here: the decision to make or to delete, a secret in an error.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::secrets::Keys;
 use crate::contract::VERSION;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::Credentials;
+use crate::node::driver_keys::DriverKeys;
 
 /// A request waits for a store that is away so long; then the provisioner is told to come again, which it does with pauses.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,8 +34,10 @@ pub struct Config {
     pub allowed_endpoints: Vec<String>,
     /// Region of requests, and of buckets whose class names none.
     pub region: Option<String>,
-    /// Keys of calls that bring none. `None`: those that are found as AWS tools do.
-    pub credentials: Option<Credentials>,
+    /// Keys of calls that bring none. Without any, those that are found as AWS tools do.
+    pub credentials: DriverKeys,
+    /// Certificates to trust beside the system's.
+    pub extra_ca_bundles: Vec<PathBuf>,
 }
 
 /// The stores.
@@ -108,6 +112,7 @@ impl Stores {
         let config = s3::Config {
             endpoint_url: Some(endpoint_url.to_owned()),
             force_path_style: true,
+            extra_ca_bundles: self.config.extra_ca_bundles.clone(),
             user_agent_prefix: Some(format!("s3-csi-driver/{VERSION}")),
             connections_max: CONNECTIONS,
             timeouts: Timeouts {
@@ -264,7 +269,8 @@ mod tests {
             endpoint_url: "http://a.test/".into(),
             allowed_endpoints: vec!["https://b.test".into()],
             region: None,
-            credentials: None,
+            credentials: DriverKeys::Fixed(None),
+            extra_ca_bundles: Vec::new(),
         });
         assert_eq!(stores.allowed(None).unwrap(), "http://a.test");
         assert_eq!(stores.allowed(Some("http://a.test")).unwrap(), "http://a.test");

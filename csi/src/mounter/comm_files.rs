@@ -165,11 +165,15 @@ pub struct CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// Writes a file that the pod's group may read, whole or not at all.
+    /// Writes a file that the pod's group may read, whole or not at all. One that says this already stays, so that the engine reads
+    /// nothing anew.
     ///
     /// # Errors
     /// What the file system says; the file is then as it was.
     pub fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        if self.says(name, text) {
+            return Ok(());
+        }
         let temporary = format!(".{name}.new");
         // Left by a driver that ended here.
         absent(rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty()))?;
@@ -180,6 +184,14 @@ impl CredentialFiles {
             let _ = rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty());
         }
         written
+    }
+
+    fn says(&self, name: &str, text: &str) -> bool {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::openat(&self.directory, name, flags, Mode::empty()) else { return false };
+        let mut held = Vec::new();
+        let read = File::from(file).take(text.len() as u64 + 1).read_to_end(&mut held);
+        read.is_ok() && held == text.as_bytes()
     }
 
     fn write_new(&self, name: &str, text: &str) -> io::Result<()> {

@@ -42,6 +42,8 @@ pub struct Config {
     pub engine_directory: PathBuf,
     /// A node has this long to send the message; then the pod restarts. Doubled, an unneeded pod stays twice as long.
     pub receive_within: Duration,
+    /// Certificates that the engine is to trust besides the system's: each `*.crt` in this directory, if it is there.
+    pub ca_directory: PathBuf,
     /// Where a cache goes, if this directory is there; else it goes to a temporary directory.
     pub local_cache: PathBuf,
 }
@@ -165,6 +167,9 @@ impl Engine {
         if !args.iter().any(|arg| arg == "--foreground") {
             command.arg("--foreground");
         }
+        for bundle in ca_bundles(&config.ca_directory).map_err(failed)? {
+            command.arg("--extra-ca-bundle").arg(bundle);
+        }
         command.arg("--ready-file").arg(inherited(&word_in).map_err(failed)?);
         command.env_clear().envs(message.env.iter().filter_map(|it| it.split_once('=')));
         command.stdin(Stdio::null()).stderr(Stdio::piped());
@@ -227,6 +232,19 @@ fn inherited(descriptor: impl AsFd) -> io::Result<String> {
     let descriptor = descriptor.as_fd();
     rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
     Ok(format!("/dev/fd/{}", descriptor.as_raw_fd()))
+}
+
+/// The certificates of this container, sorted. The directory is one of a pod whose chart or volume names some.
+fn ca_bundles(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut bundles = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    bundles.retain(|path| path.extension().is_some_and(|it| it == "crt"));
+    bundles.sort();
+    Ok(bundles)
 }
 
 /// The node does not know this container's directories, so it sends any path for the cache; ours takes its place.

@@ -26,6 +26,7 @@ impl Pod {
             comm: Comm::at(comm),
             engine_directory: folder.path().to_owned(),
             receive_within: LONG,
+            ca_directory: folder.path().join("ca"),
             local_cache: folder.path().join("local-cache"),
         };
         Self { folder, config }
@@ -108,6 +109,28 @@ fn the_engine_gets_bucket_device_options_and_exactly_the_environment_that_was_se
     sent.sort_unstable();
     assert_eq!(sent, ["FIRST=a=b", "SECOND="]);
     assert_eq!(pod.error(), None);
+}
+
+#[test]
+fn each_certificate_of_the_pod_is_trusted_by_the_engine() {
+    let pod = Pod::new("dir=${0%/*}; echo \"$@\" >$dir/args; touch $dir/comm/mount.exit; echo ready >$ready");
+    // As the kubelet writes a volume.
+    let ca = &pod.config.ca_directory;
+    fs::create_dir_all(ca.join("..1")).unwrap();
+    for name in ["volume.crt", "chart.crt"] {
+        fs::write(ca.join("..1").join(name), "PEM").unwrap();
+        std::os::unix::fs::symlink(format!("..1/{name}"), ca.join(name)).unwrap();
+    }
+    let (outcome, said) = pod.run(|stream| {
+        pod.hand_over(&stream, &["--region=r"]);
+        answered(&stream)
+    });
+    outcome.unwrap();
+    assert_eq!(said, Some(Answer::Ready));
+    let args = fs::read_to_string(pod.folder.path().join("args")).unwrap();
+    let at = ca.display();
+    let wanted = format!("--extra-ca-bundle {at}/chart.crt --extra-ca-bundle {at}/volume.crt --ready-file");
+    assert!(args.contains(&wanted), "{args}");
 }
 
 #[test]

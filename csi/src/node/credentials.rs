@@ -65,14 +65,14 @@ impl fmt::Display for AuthenticationSource {
 /// driver's: so it is with volumes whose StorageClass names only the Secret of the provisioner.
 ///
 /// # Errors
-/// `InvalidArgument` if a Secret came and is not whole.
+/// `InvalidArgument` if a Secret came and is not whole; those of the driver's keys where they are used.
 pub fn resolve(
     secrets: &HashMap<String, String>,
-    driver: Option<&Credentials>,
+    driver: impl FnOnce() -> Result<Option<Credentials>>,
 ) -> Result<(AuthenticationSource, Option<Credentials>)> {
     // The kubelet may put what it adds itself among the secrets.
     if secrets.keys().all(|key| key.starts_with(OF_KUBELET)) {
-        return Ok((AuthenticationSource::Driver, driver.cloned()));
+        return Ok((AuthenticationSource::Driver, driver()?));
     }
     let at = |key| secrets.get(key).map(String::as_str);
     let keys =
@@ -175,12 +175,12 @@ mod tests {
             (SESSION_TOKEN, "tok en".replace(' ', "/").as_str()),
             ("region", "ignored"),
         ]);
-        let keys = resolve(&given, Some(&of_driver())).unwrap().1.unwrap();
+        let keys = resolve(&given, || Ok(Some(of_driver()))).unwrap().1.unwrap();
         assert_eq!(keys.access_key_id, "AKIA1");
         assert_eq!(keys.secret_access_key, "a/+-=");
         assert_eq!(keys.session_token.as_deref(), Some("tok/en"));
         let without = secrets(&[(ACCESS_KEY_ID, "A"), (SECRET_ACCESS_KEY, "b"), (SESSION_TOKEN, " \n")]);
-        let keys = resolve(&without, None).unwrap().1.unwrap();
+        let keys = resolve(&without, || Ok(None)).unwrap().1.unwrap();
         assert_eq!(keys.session_token, None);
     }
 
@@ -188,14 +188,15 @@ mod tests {
     fn the_driver_s_keys_are_used_unless_the_volume_brings_its_own() {
         let given = secrets(&[(ACCESS_KEY_ID, "A"), (SECRET_ACCESS_KEY, "b")]);
         let driver = of_driver();
-        let (source, keys) = resolve(&given, Some(&driver)).unwrap();
+        let (source, keys) = resolve(&given, || Ok(Some(driver.clone()))).unwrap();
         assert_eq!((source, keys.unwrap().access_key_id.as_str()), (AuthenticationSource::Secret, "A"));
         for none in [HashMap::new(), secrets(&[("csi.storage.k8s.io/serviceAccount.tokens", "{}")])] {
             assert!(
-                resolve(&none, Some(&driver)).unwrap() == (AuthenticationSource::Driver, Some(of_driver()))
+                resolve(&none, || Ok(Some(driver.clone()))).unwrap()
+                    == (AuthenticationSource::Driver, Some(of_driver()))
             );
         }
-        assert!(resolve(&HashMap::new(), None).unwrap().1.is_none());
+        assert!(resolve(&HashMap::new(), || Ok(None)).unwrap().1.is_none());
     }
 
     #[test]
@@ -217,7 +218,7 @@ mod tests {
                 ]),
             ),
         ] {
-            let error = resolve(&given, Some(&of_driver())).unwrap_err();
+            let error = resolve(&given, || Ok(Some(of_driver()))).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidArgument);
             assert!(error.to_string().contains(&format!(": {field} ")), "{field}: {error}");
             assert!(!error.to_string().contains("HUSH"), "{error}");

@@ -9,6 +9,7 @@
 pub mod advice;
 pub mod claims;
 pub mod credentials;
+pub mod driver_keys;
 pub mod options;
 pub mod publish;
 pub mod stats;
@@ -24,13 +25,14 @@ use tracing::{debug, info, warn};
 
 use self::claims::{Claims, Table};
 use self::credentials::AuthenticationSource;
+use self::driver_keys::DriverKeys;
 use self::options::{Inputs, MountOptions};
 use self::publish::PublishRequest;
 use self::stats::{Stats, Usage};
 use self::target::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Notice;
-use crate::mounter::{Credentials, MountRequest, Mounter};
+use crate::mounter::{MountRequest, Mounter};
 use crate::proto::csi::node_server::Node;
 use crate::proto::csi::node_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::volume_usage::Unit;
@@ -60,8 +62,8 @@ pub struct Config {
     pub allowed_endpoints: Vec<String>,
     /// Region of volumes that name none.
     pub region: Option<String>,
-    /// Keys of volumes that bring none. `None`: the engine looks for some itself.
-    pub credentials: Option<Credentials>,
+    /// Keys of volumes that bring none. Without any the engine looks for some itself.
+    pub credentials: DriverKeys,
     /// The API server's version, for the user agent.
     pub kubernetes: Option<String>,
     /// The mount table of this process.
@@ -104,7 +106,7 @@ impl NodeService {
         let started = Instant::now();
         let request = PublishRequest::parse(call, &self.config.kubelet)?;
         debug!(?request, "NodePublishVolume");
-        let (whose, credentials) = credentials::resolve(&request.secrets, self.config.credentials.as_ref())?;
+        let (whose, credentials) = credentials::resolve(&request.secrets, || self.config.credentials.read())?;
         // What the volume says, unless it brings keys.
         let source = match whose {
             AuthenticationSource::Secret => whose,

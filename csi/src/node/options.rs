@@ -38,8 +38,8 @@ use Rule::{Env, Fixed, Own, Pass, Refuse, Strip};
 const ONE_STORE: &str = "the driver serves one store, and s3.endpointUrl of the chart says how it is reached";
 const NOT_HERE: &str = "there is no S3 Express One Zone here, every bucket is a general purpose one";
 const NO_EXPORT: &str = "this release exports no metrics";
-const NO_PATHS: &str = "the engine runs in a pod of its own, where a path of the node means nothing; the certificate of the store must be \
-     one that a public authority signed";
+const NO_PATHS: &str = "the engine runs in a pod of its own, where a path of the node means nothing; caBundleConfigMap in the volumeAttributes, \
+     or tls.caCertConfigMap of the chart, names certificates to trust besides the public ones";
 const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' shows what it says";
 
 /// Where a Mountpoint Pod keeps its cache.
@@ -65,6 +65,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("dual-stack", Strip(ONE_STORE)),
     ("endpoint-url", Strip(ONE_STORE)),
     ("expected-bucket-owner", Pass),
+    ("extra-ca-bundle", Strip(NO_PATHS)),
     ("file-mode", Pass),
     ("force-path-style", Pass),
     ("foreground", Own),

@@ -8,6 +8,7 @@ use csi::contract::volume;
 use csi::error::{Error, ErrorKind, Result};
 use csi::events::Notice;
 use csi::mounter::{Credentials, MountRequest, Mounter};
+use csi::node::driver_keys::DriverKeys;
 use csi::node::stats::Stats;
 use csi::node::{Config, NodeService};
 use csi::proto::csi::controller_client::ControllerClient;
@@ -125,11 +126,11 @@ impl Driver {
             endpoint_url: "http://s3.example.com:8000".into(),
             allowed_endpoints: vec!["https://other.example.com".into()],
             region: Some("us-east-1".into()),
-            credentials: Some(Credentials {
+            credentials: DriverKeys::Fixed(Some(Credentials {
                 access_key_id: "DRIVERKEY".into(),
                 secret_access_key: HUSH.into(),
                 session_token: None,
-            }),
+            })),
             kubernetes: None,
             mount_table,
         };

@@ -9,6 +9,7 @@ use csi::controller::ownership::Recorded;
 use csi::controller::store::Config;
 use csi::controller::volumes::Volumes;
 use csi::mounter::Credentials;
+use csi::node::driver_keys::DriverKeys;
 use csi::proto::csi::controller_client::ControllerClient;
 use csi::proto::csi::identity_client::IdentityClient;
 use csi::proto::csi::node_client::NodeClient;
@@ -110,11 +111,12 @@ impl Lab {
             endpoint_url: store.server().endpoint(),
             allowed_endpoints: allowed.iter().map(|&it| it.to_owned()).collect(),
             region: None,
-            credentials: Some(Credentials {
+            extra_ca_bundles: Vec::new(),
+            credentials: DriverKeys::Fixed(Some(Credentials {
                 access_key_id: "test".into(),
                 secret_access_key: "testsecret".into(),
                 session_token: None,
-            }),
+            })),
         };
         let endpoint = Endpoint::Unix(directory.path().join("csi.sock"));
         let driver = Driver::bind(&endpoint).await.unwrap();

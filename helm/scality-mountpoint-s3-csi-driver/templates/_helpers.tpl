@@ -82,13 +82,38 @@ imagePullSecrets:
 - name: ALLOWED_ENDPOINTS
   value: {{ join "," . | quote }}
 {{- end }}
+{{- if .Values.s3CredentialSecret }}
+- name: DRIVER_CREDENTIALS_DIRECTORY
+  value: /etc/s3-credentials
+{{- end }}
+{{- end }}
+
+{{/* The driver's own keys, as files that follow the Secret. */}}
+{{- define "mount-s3.keysMount" -}}
+{{- if .Values.s3CredentialSecret }}
+- name: driver-credentials
+  mountPath: /etc/s3-credentials
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "mount-s3.keysVolume" -}}
 {{- with .Values.s3CredentialSecret }}
-- name: AWS_ACCESS_KEY_ID
-  valueFrom: { secretKeyRef: { name: {{ .name }}, key: {{ .accessKeyId }}, optional: true } }
-- name: AWS_SECRET_ACCESS_KEY
-  valueFrom: { secretKeyRef: { name: {{ .name }}, key: {{ .secretAccessKey }}, optional: true } }
-- name: AWS_SESSION_TOKEN
-  valueFrom: { secretKeyRef: { name: {{ .name }}, key: {{ .sessionToken }}, optional: true } }
+- name: driver-credentials
+  secret:
+    secretName: {{ .name }}
+    optional: true
+    items:
+      - { key: {{ .accessKeyId }}, path: access_key_id }
+      - { key: {{ .secretAccessKey }}, path: secret_access_key }
+      - { key: {{ .sessionToken }}, path: session_token }
+{{- end }}
+{{- end }}
+
+{{/* The ConfigMap with certificates to trust, in this namespace and in that of the Mountpoint Pods; empty: none. */}}
+{{- define "mount-s3.caConfigMap" -}}
+{{- with .Values.tls }}
+{{- if .caCertConfigMap }}{{ .caCertConfigMap }}{{ else if .caCertData }}s3-csi-ca{{ end }}
 {{- end }}
 {{- end }}
 

@@ -1,0 +1,106 @@
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rsa::{KeyPair, KeySize};
+use aws_lc_rs::signature::{KeyPair as _, RSA_PKCS1_SHA256};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use super::*;
+
+const ISSUER: &str = "https://kubernetes.default.svc";
+const ROLE: &str = "arn:aws:iam::000000000000:role/writer";
+const SUBJECT: &str = "system:serviceaccount:team:writer";
+
+/// An API server that signs.
+struct Issuer(KeyPair);
+
+impl Issuer {
+    fn new() -> Self {
+        Self(KeyPair::generate(KeySize::Rsa2048).unwrap())
+    }
+
+    fn keys(&self) -> Keys {
+        let public = self.0.public_key();
+        let text = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+        let (n, e) = (text(public.modulus().big_endian_without_leading_zero()), text(public.exponent().big_endian_without_leading_zero()));
+        Keys::of_jwks(&json!({"keys": [{"kty": "EC", "kid": "other"}, {"kty": "RSA", "kid": "one", "n": n, "e": e}]}))
+    }
+
+    fn token(&self, header: &Value, claims: &Value) -> String {
+        let part = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
+        let signed = format!("{}.{}", part(header), part(claims));
+        let mut signature = vec![0; self.0.public_modulus_len()];
+        self.0.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed.as_bytes(), &mut signature).unwrap();
+        format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+fn header() -> Value {
+    json!({"alg": "RS256", "kid": "one"})
+}
+
+fn claims() -> Value {
+    json!({"iss": ISSUER, "aud": ["sts.amazonaws.com"], "sub": SUBJECT, "nbf": 900, "exp": 2000})
+}
+
+fn service(issuer: &Issuer) -> Service {
+    let role = Role { subject: SUBJECT.into(), access_key: "KEYOFROLE".into(), secret_key: "hush".into() };
+    Service {
+        issuer: ISSUER.into(),
+        audience: "sts.amazonaws.com".into(),
+        keys: issuer.keys(),
+        roles: BTreeMap::from([(ROLE.to_owned(), role)]),
+    }
+}
+
+fn asked(service: &Service, role: &str, token: &str) -> (u16, String) {
+    let role = role.replace(':', "%3A").replace('/', "%2F");
+    let form = format!("Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn={role}&RoleSessionName=s&WebIdentityToken={token}");
+    service.answer(&form, Timestamp::from_second(1000).unwrap())
+}
+
+#[test]
+fn a_token_of_the_issuer_for_a_role_that_trusts_its_subject_gets_the_role_s_keys() {
+    let issuer = Issuer::new();
+    let (status, document) = asked(&service(&issuer), ROLE, &issuer.token(&header(), &claims()));
+    assert_eq!(status, 200, "{document}");
+    for part in ["<AccessKeyId>KEYOFROLE<", "<SecretAccessKey>hush<", "<Expiration>1970-01-01T01:16:40Z<"] {
+        assert!(document.contains(part), "{part}: {document}");
+    }
+}
+
+#[test]
+fn whatever_is_wrong_with_a_token_is_refused() {
+    let (issuer, other) = (Issuer::new(), Issuer::new());
+    let with = |field: &str, value: Value| {
+        let mut claims = claims();
+        claims[field] = value;
+        issuer.token(&header(), &claims)
+    };
+    let good = issuer.token(&header(), &claims());
+    let (signed, signature) = good.rsplit_once('.').unwrap();
+    let of_other_claims = format!("{}.{signature}", with("sub", json!("system:serviceaccount:kube-system:admin")).rsplit_once('.').unwrap().0);
+    for (wanted, token) in [
+        ("no JWT", String::new()),
+        ("no JWT", "a.b".to_owned()),
+        ("signature", format!("{signed}.{}", other.token(&header(), &claims()).rsplit_once('.').unwrap().1)),
+        ("signature", of_other_claims),
+        ("RS256", issuer.token(&json!({"alg": "none", "kid": "one"}), &claims())),
+        ("No key", issuer.token(&json!({"alg": "RS256", "kid": "two"}), &claims())),
+        ("issuer", with("iss", json!("https://evil.test"))),
+        ("audience", with("aud", json!(["vault"]))),
+        ("audience", with("aud", json!([]))),
+        ("ExpiredTokenException", with("exp", json!(1000))),
+        ("not valid yet", with("nbf", json!(1001))),
+        ("AccessDenied", with("sub", json!("system:serviceaccount:team:reader"))),
+        ("AccessDenied", with("sub", json!("system:serviceaccount:other:writer"))),
+    ] {
+        let (status, document) = asked(&service(&issuer), ROLE, &token);
+        assert!(status >= 400 && document.contains(wanted), "{wanted}: {document}");
+        assert!(!document.contains("hush"), "{document}");
+    }
+    let (status, document) = asked(&service(&issuer), "arn:aws:iam::1:role/none", &good);
+    assert!(status == 403 && document.contains("AccessDenied"), "{document}");
+    let (status, _) = service(&issuer).answer("Action=AssumeRole", Timestamp::from_second(1000).unwrap());
+    assert_eq!(status, 400);
+}
