@@ -59,7 +59,10 @@ impl Service {
         claims.check(&self.issuer, &self.audience, now)?;
         let role = self.roles.get(field("RoleArn")).filter(|role| role.subject == claims.subject);
         let Some(role) = role else {
-            return Err(Refusal::new("AccessDenied", "Not authorized to perform sts:AssumeRoleWithWebIdentity"));
+            return Err(Refusal::new(
+                "AccessDenied",
+                "Not authorized to perform sts:AssumeRoleWithWebIdentity",
+            ));
         };
         let expires = now + SignedDuration::from_hours(1);
         let (arn, id) = (field("RoleArn"), &role.access_key);

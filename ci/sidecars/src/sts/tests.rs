@@ -1,3 +1,5 @@
+//! Tokens that an issuer of the test's own signed, and whatever may be wrong with them.
+
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::{KeyPair, KeySize};
 use aws_lc_rs::signature::{KeyPair as _, RSA_PKCS1_SHA256};
@@ -22,8 +24,10 @@ impl Issuer {
     fn keys(&self) -> Keys {
         let public = self.0.public_key();
         let text = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
-        let (n, e) = (text(public.modulus().big_endian_without_leading_zero()), text(public.exponent().big_endian_without_leading_zero()));
-        Keys::of_jwks(&json!({"keys": [{"kty": "EC", "kid": "other"}, {"kty": "RSA", "kid": "one", "n": n, "e": e}]}))
+        let [n, e] = integers(public.as_ref()).map(|it| text(&it));
+        Keys::of_jwks(
+            &json!({"keys": [{"kty": "EC", "kid": "other"}, {"kty": "RSA", "kid": "one", "n": n, "e": e}]}),
+        )
     }
 
     fn token(&self, header: &Value, claims: &Value) -> String {
@@ -33,6 +37,29 @@ impl Issuer {
         self.0.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed.as_bytes(), &mut signature).unwrap();
         format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
     }
+}
+
+/// The two numbers of a public key in DER (PKCS #1): a sequence of two integers.
+fn integers(der: &[u8]) -> [Vec<u8>; 2] {
+    fn take<'a>(der: &mut &'a [u8], tag: u8) -> &'a [u8] {
+        assert_eq!(der[0], tag);
+        let (len, at) = match der[1] {
+            long @ 0x81.. => {
+                let bytes = usize::from(long & 0x7f);
+                (der[2..2 + bytes].iter().fold(0, |len, &byte| len << 8 | usize::from(byte)), 2 + bytes)
+            }
+            short => (usize::from(short), 2),
+        };
+        let (value, rest) = der[at..].split_at(len);
+        *der = rest;
+        value
+    }
+    let mut der = der;
+    let mut inside = take(&mut der, 0x30);
+    [(); 2].map(|()| {
+        let value = take(&mut inside, 0x02);
+        value.strip_prefix(&[0]).unwrap_or(value).to_vec()
+    })
 }
 
 fn header() -> Value {
@@ -55,7 +82,9 @@ fn service(issuer: &Issuer) -> Service {
 
 fn asked(service: &Service, role: &str, token: &str) -> (u16, String) {
     let role = role.replace(':', "%3A").replace('/', "%2F");
-    let form = format!("Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn={role}&RoleSessionName=s&WebIdentityToken={token}");
+    let form = format!(
+        "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn={role}&RoleSessionName=s&WebIdentityToken={token}"
+    );
     service.answer(&form, Timestamp::from_second(1000).unwrap())
 }
 
@@ -79,7 +108,10 @@ fn whatever_is_wrong_with_a_token_is_refused() {
     };
     let good = issuer.token(&header(), &claims());
     let (signed, signature) = good.rsplit_once('.').unwrap();
-    let of_other_claims = format!("{}.{signature}", with("sub", json!("system:serviceaccount:kube-system:admin")).rsplit_once('.').unwrap().0);
+    let of_other_claims = format!(
+        "{}.{signature}",
+        with("sub", json!("system:serviceaccount:kube-system:admin")).rsplit_once('.').unwrap().0
+    );
     for (wanted, token) in [
         ("no JWT", String::new()),
         ("no JWT", "a.b".to_owned()),
