@@ -7,7 +7,7 @@
 . ci/kubernetes/gateway.bash
 
 (
-    cd "$scratch"
+    cd "$scratch" || exit
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=lab-ca -keyout ca.key -out ca.crt
     openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=store -keyout tls.key -out tls.csr
     openssl x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile <(say "subjectAltName=IP:$node_ip") -out tls.crt

@@ -12,7 +12,7 @@ use crate::contract::pod;
 use crate::controller::store;
 use crate::error::{Error, Result};
 use crate::node::driver_keys::DriverKeys;
-use crate::node::{self, credentials};
+use crate::node::{self, Sts, credentials};
 
 /// The CSI driver of S3 buckets: on one node, or with CSI_CONTROLLER_ONLY=true the service that makes and deletes volumes.
 #[derive(Clone, Debug, Parser)]
@@ -144,6 +144,7 @@ impl Config {
             allowed_endpoints: allowed_endpoints(var("ALLOWED_ENDPOINTS"))?,
             region: var("AWS_REGION"),
             credentials: of_driver(&var)?,
+            sts: sts(&var)?,
             kubernetes: None,
             mount_table: PathBuf::from("/proc/self/mountinfo"),
         };
@@ -155,6 +156,17 @@ impl Config {
             node,
         })
     }
+}
+
+fn sts(var: &impl Fn(&str) -> Option<String>) -> Result<Sts> {
+    let endpoint_url = var("AWS_ENDPOINT_URL_STS");
+    if endpoint_url.as_ref().is_some_and(|url| !is_endpoint(url)) {
+        return Err(Error::invalid(
+            "AWS_ENDPOINT_URL_STS is not of the form http(s)://host[:port]: look at podIdentity.stsEndpointUrl in the chart",
+        ));
+    }
+    let audience = var("STS_AUDIENCE").unwrap_or_else(|| "sts.amazonaws.com".to_owned());
+    Ok(Sts { endpoint_url, audience })
 }
 
 /// A variable that is not empty.
@@ -302,6 +314,7 @@ mod tests {
             (&[node, ("AWS_ENDPOINT_URL", "s3.example.com")], "AWS_ENDPOINT_URL"),
             (&[node, ("AWS_ENDPOINT_URL", "http://a:HUSH@s3.example.com")], "AWS_ENDPOINT_URL"),
             (&[URL], "CSI_NODE_NAME"),
+            (&[URL, node, ("AWS_ENDPOINT_URL_STS", "http://a:HUSH@c.test")], "podIdentity.stsEndpointUrl"),
             (&[URL, node, ("KUBELET_PATH", "kubelet")], "node.kubeletPath"),
             (&[URL, node, ("AWS_ACCESS_KEY_ID", "HUSH")], "AWS_SECRET_ACCESS_KEY is missing"),
             (&[URL, node, ("AWS_SECRET_ACCESS_KEY", "HUSH")], "AWS_ACCESS_KEY_ID is missing"),

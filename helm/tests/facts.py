@@ -161,6 +161,7 @@ def rights(what, rendered, node, controller, release, pods, secrets):
     needs |= {("", "persistentvolumeclaims", verb, (), "") for verb in ("get", "update")}
     needs |= {("storage.k8s.io", r, verb, (), "") for r in ("storageclasses", "csinodes") for verb in ("get", "list", "watch")}
     needs |= {("", "namespaces", "get", ("kube-system",), "")}
+    needs |= {("", "serviceaccounts", verb, (), "") for verb in ("list", "watch")}
     needs |= {("coordination.k8s.io", "leases", verb, ("s3-csi-scality-com",), release) for verb in ("get", "update")}
     check(f"{what}: the controller may do its work", str(needs - of_controller) if needs - of_controller else "")
 
@@ -177,6 +178,7 @@ def default(what, path, version):
         "requiresRepublish": True,
         "fsGroupPolicy": "None",
         "volumeLifecycleModes": ["Persistent"],
+        "tokenRequests": [{"audience": "sts.amazonaws.com", "expirationSeconds": 3600}],
     }
     check(f"{what}: the CSIDriver", "" if spec == wanted else str(spec))
 
@@ -303,6 +305,11 @@ def every_value(what, path, values, defaults):
     check(f"{what}: cleanupCRDOnUninstall takes the CRD along", "" if good else str(hooks))
     spec = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]
     check(f"{what}: no token where none is wanted", "" if spec.get("automountServiceAccountToken") is False else "it is mounted")
+    driver = rendered.one("CSIDriver", "s3.csi.scality.com")
+    inline = driver["metadata"]["labels"].get("security.openshift.io/csi-ephemeral-volume-profile")
+    env = [it["name"] for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"]]
+    good = driver["spec"]["volumeLifecycleModes"] == ["Persistent", "Ephemeral"] and inline == "restricted" and "INLINE_VOLUMES" in env
+    check(f"{what}: inline volumes, with the profile that OpenShift asks for", "" if good else str(driver))
     tolerated = [it.get("key") for it in spec["tolerations"]]
     check(f"{what}: only the tolerations that were asked for", "" if tolerated == ["set-node-toleration"] else str(tolerated))
 

@@ -70,6 +70,9 @@ pub struct Run {
     /// A ConfigMap in the namespace of Mountpoint Pods with certificates that engines trust besides the system's (key ca-bundle.crt)
     #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
     pub tls_ca_cert_configmap: String,
+    /// Make Mountpoint Pods also for volumes that stand in pods themselves
+    #[arg(long, env = "INLINE_VOLUMES")]
+    pub inline_volumes: bool,
     /// The namespace of this process, where its Lease is
     #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
     pub namespace: String,

@@ -6,7 +6,7 @@ use csi::contract::attachment::MountpointS3PodAttachment;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, Event};
@@ -64,6 +64,7 @@ enum Seen {
     Claim(Box<PersistentVolumeClaim>),
     Volume(Box<PersistentVolume>),
     Attachment(Group),
+    Account(Box<ServiceAccount>),
     All,
     Nothing,
 }
@@ -84,9 +85,17 @@ impl Controller {
                 |_| {},
                 |it: MountpointS3PodAttachment| Seen::Attachment(crate::workload::group_of_attachment(&it)),
             ),
+            inline: false,
+            accounts: watched(client, &mut seen, prune_account, |it| Seen::Account(Box::new(it))),
         };
         let health = channel::channel(Health { ready: false, turned: Instant::now() }).0;
         Self { cache, seen, applier, leadership, health }
+    }
+
+    /// Volumes that stand in pods themselves get Mountpoint Pods, too.
+    #[must_use]
+    pub fn with_inline_volumes(self, inline: bool) -> Self {
+        Self { cache: Cache { inline, ..self.cache }, ..self }
     }
 
     /// How it is, from now on.
@@ -229,6 +238,7 @@ fn groups(cache: &Cache, seen: Seen) -> Vec<Group> {
         Seen::Claim(claim) => cache.groups_of_claim(&claim).into_iter().collect(),
         Seen::Volume(volume) => cache.groups_of_volume(&volume).into_iter().collect(),
         Seen::Attachment(group) => vec![group],
+        Seen::Account(account) => cache.groups_of_account(&account).into_iter().collect(),
         Seen::All => cache.groups().into_iter().collect(),
         Seen::Nothing => Vec::new(),
     }
@@ -243,14 +253,15 @@ fn add_all(queue: &mut Queue, cache: &Cache) {
 
 /// All caches have been filled once. False if one never will be.
 async fn filled(cache: Cache) -> bool {
-    let Cache { pods, claims, volumes, attachments, .. } = cache;
+    let Cache { pods, claims, volumes, attachments, accounts, .. } = cache;
     let all = tokio::join!(
         pods.wait_until_ready(),
         claims.wait_until_ready(),
         volumes.wait_until_ready(),
-        attachments.wait_until_ready()
+        attachments.wait_until_ready(),
+        accounts.wait_until_ready()
     );
-    all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok()
+    all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok() && all.4.is_ok()
 }
 
 /// A cache that a watch fills, and what it saw, added to `seen`.
@@ -299,6 +310,13 @@ where
         }
         Some((event, (stream, begin)))
     })
+}
+
+/// Only the annotations of a service account matter here.
+fn prune_account(account: &mut ServiceAccount) {
+    account.metadata.managed_fields = None;
+    account.secrets = None;
+    account.image_pull_secrets = None;
 }
 
 /// A cluster has many pods, and of most of them few words matter here.

@@ -70,7 +70,8 @@ async fn run(run: &Run) -> anyhow::Result<()> {
     let teller = Teller::new(client.clone(), crd::FIELD_MANAGER, &run.pod_name);
     let namespace = config.namespace.clone();
     let applier = Applier::new(client.clone(), config, teller);
-    let controller = Controller::new(&client, &namespace, applier, elector.leadership());
+    let controller = Controller::new(&client, &namespace, applier, elector.leadership())
+        .with_inline_volumes(run.inline_volumes);
     let served = server::serve(run.health_address, controller.health());
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -7,11 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use csi::contract::DRIVER;
-use csi::contract::attachment::{MountpointS3PodAttachment, ShareKey};
+use csi::contract::attachment::{Identity, MountpointS3PodAttachment, ShareKey};
 use csi::contract::pod;
-use csi::contract::volume::joined_options;
+use csi::contract::volume::{self, joined_options};
 use csi::events::WorkloadRef;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod,
+    ServiceAccount,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -33,6 +37,10 @@ pub struct Cache {
     pub volumes: Store<PersistentVolume>,
     /// All attachments.
     pub attachments: Store<MountpointS3PodAttachment>,
+    /// Volumes that stand in pods themselves get Mountpoint Pods, too.
+    pub inline: bool,
+    /// All service accounts, for the roles that they are annotated with.
+    pub accounts: Store<ServiceAccount>,
 }
 
 impl Cache {
@@ -62,6 +70,13 @@ impl Cache {
     pub fn groups_of_claim(&self, claim: &PersistentVolumeClaim) -> BTreeSet<Group> {
         let (namespace, name) = (claim.namespace(), claim.name_any());
         self.groups_where(|pod| pod.namespace() == namespace && claims_of(pod).any(|(it, _)| it == name))
+    }
+
+    /// The groups that a service account touches.
+    #[must_use]
+    pub fn groups_of_account(&self, account: &ServiceAccount) -> BTreeSet<Group> {
+        let (namespace, name) = (account.namespace(), account.name_any());
+        self.groups_where(|pod| pod.namespace() == namespace && account_of(pod) == name)
     }
 
     /// The groups that a volume touches.
@@ -142,7 +157,7 @@ impl Cache {
         for pod in on_node {
             let uid = pod.uid().unwrap_or_default();
             let volume = self.volumes_of(&pod).find(|volume| volume.name_any() == group.volume);
-            let wants = volume.and_then(|volume| wants(&pod, &volume, group));
+            let wants = volume.and_then(|volume| self.wants(&pod, &volume, group));
             if wants.is_some() || attached.contains(uid.as_str()) {
                 let at = WorkloadRef {
                     namespace: pod.namespace().unwrap_or_default(),
@@ -156,8 +171,13 @@ impl Cache {
         workloads
     }
 
-    /// The volumes of our driver that a pod's claims are bound to.
+    /// The volumes of our driver that a pod uses: those that its claims are bound to, and those that stand in it.
     fn volumes_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = Arc<PersistentVolume>> + 'a {
+        let inline = inline_of(pod).filter(|_| self.inline);
+        self.bound_to(pod).chain(inline)
+    }
+
+    fn bound_to<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = Arc<PersistentVolume>> + 'a {
         let namespace = pod.namespace().unwrap_or_default();
         claims_of(pod).filter_map(move |(name, owner)| {
             let claim = self.claims.get(&ObjectRef::new(&name).within(&namespace))?;
@@ -175,6 +195,46 @@ impl Cache {
             let is_block = spec.volume_mode.as_deref() == Some("Block");
             (is_bound && is_ours && !is_block).then_some(volume)
         })
+    }
+
+    fn wants(&self, pod: &Pod, volume: &PersistentVolume, group: &Group) -> Option<Wants> {
+        let spec = volume.spec.as_ref()?;
+        let csi = spec.csi.as_ref()?;
+        let fs_group = pod.spec.as_ref()?.security_context.as_ref().and_then(|context| context.fs_group);
+        let said = csi.volume_attributes.as_ref().and_then(|all| all.get(volume::AUTHENTICATION_SOURCE));
+        // As on the node, a Secret goes first.
+        let of_pod = said.is_some_and(|it| it == volume::SOURCE_POD) && csi.node_publish_secret_ref.is_none();
+        let identity = of_pod.then(|| self.identity(pod));
+        let key = ShareKey {
+            node: group.node.clone(),
+            volume: group.volume.clone(),
+            handle: csi.volume_handle.clone(),
+            mount_options: joined_options(spec.mount_options.as_deref().unwrap_or_default()),
+            fs_group: fs_group.map(|group| group.to_string()).unwrap_or_default(),
+            identity: identity.clone(),
+        };
+        let settings = match (&csi.volume_attributes, identity) {
+            (_, Some(Identity { namespace, service_account, role })) if role.is_empty() => Err(format!(
+                "volume attribute {} is 'pod', and ServiceAccount {namespace}/{service_account} has no annotation {}: write the ARN of \
+                 the role there that its workloads take",
+                volume::AUTHENTICATION_SOURCE,
+                volume::ROLE_ANNOTATIONS[0]
+            )),
+            (Some(attributes), _) => Settings::new(attributes),
+            (None, _) => Ok(Settings::default()),
+        };
+        Some(Wants { key, settings })
+    }
+
+    /// Whose identity the pod has; the role is empty if its account has none.
+    fn identity(&self, pod: &Pod) -> Identity {
+        let namespace = pod.namespace().unwrap_or_default();
+        let service_account = account_of(pod);
+        let account = self.accounts.get(&ObjectRef::new(&service_account).within(&namespace));
+        let annotations = account.as_ref().map(|account| account.annotations());
+        let role = annotations.and_then(|all| volume::ROLE_ANNOTATIONS.iter().find_map(|key| all.get(*key)));
+        let role = role.map(|role| role.trim().to_owned()).unwrap_or_default();
+        Identity { namespace, service_account, role }
     }
 
     fn groups_where(&self, pick: impl Fn(&Pod) -> bool) -> BTreeSet<Group> {
@@ -213,6 +273,30 @@ fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
 }
 
+/// The volumes of our driver that stand in the pod, each as the PersistentVolume that it would be. Of its attributes only the mount options
+/// count here: who writes pods does not say how Mountpoint Pods are made.
+fn inline_of(pod: &Pod) -> impl Iterator<Item = Arc<PersistentVolume>> {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(move |it| {
+        let csi = it.csi.as_ref().filter(|csi| csi.driver == DRIVER)?;
+        let handle = volume::inline_handle(uid, &it.name);
+        let options = csi.volume_attributes.as_ref().and_then(|all| all.get(volume::MOUNT_OPTIONS));
+        let source = CSIPersistentVolumeSource {
+            driver: DRIVER.to_owned(),
+            volume_handle: handle.clone(),
+            ..CSIPersistentVolumeSource::default()
+        };
+        let spec = PersistentVolumeSpec {
+            csi: Some(source),
+            mount_options: Some(volume::inline_options(options.map(String::as_str))),
+            ..PersistentVolumeSpec::default()
+        };
+        let metadata = ObjectMeta { name: Some(handle), ..ObjectMeta::default() };
+        Some(Arc::new(PersistentVolume { metadata, spec: Some(spec), status: None }))
+    })
+}
+
 /// The claims of a pod by name; with the pod's UID for those that Kubernetes makes for it.
 fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, Option<&str>)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
@@ -228,20 +312,7 @@ fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, Option<&str>)> {
     })
 }
 
-fn wants(pod: &Pod, volume: &PersistentVolume, group: &Group) -> Option<Wants> {
-    let spec = volume.spec.as_ref()?;
-    let csi = spec.csi.as_ref()?;
-    let fs_group = pod.spec.as_ref()?.security_context.as_ref().and_then(|context| context.fs_group);
-    let key = ShareKey {
-        node: group.node.clone(),
-        volume: group.volume.clone(),
-        handle: csi.volume_handle.clone(),
-        mount_options: joined_options(spec.mount_options.as_deref().unwrap_or_default()),
-        fs_group: fs_group.map(|group| group.to_string()).unwrap_or_default(),
-    };
-    let settings = match &csi.volume_attributes {
-        Some(attributes) => Settings::new(attributes),
-        None => Ok(Settings::default()),
-    };
-    Some(Wants { key, settings })
+fn account_of(pod: &Pod) -> String {
+    let named = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
+    named.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned())
 }

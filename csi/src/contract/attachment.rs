@@ -13,7 +13,7 @@ use super::digest;
 /// The label that names the release which made an attachment or a Mountpoint Pod.
 pub const MOUNTED_BY_VERSION: &str = "s3.csi.scality.com/mounted-by-csi-driver-version";
 
-/// What an attachment says. The first five fields are the share key, frozen when the attachment was made; a later edit of
+/// What an attachment says. All fields but the last are the share key, frozen when the attachment was made; a later edit of
 /// the volume's mount options does not change them.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
@@ -50,6 +50,18 @@ pub struct AttachmentSpec {
     /// The fsGroup of the workloads in decimal; empty when they have none.
     #[serde(rename = "workloadFSGroup")]
     pub workload_fs_group: String,
+    /// `pod` if the Mountpoint Pods sign with the identity of the workloads' service account; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authentication_source: Option<String>,
+    /// Then the namespace of the workloads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload_namespace: Option<String>,
+    /// Their service account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload_service_account_name: Option<String>,
+    /// The role that this account had when the attachment was made.
+    #[serde(default, rename = "workloadServiceAccountIAMRoleARN", skip_serializing_if = "Option::is_none")]
+    pub workload_service_account_role: Option<String>,
     /// For each Mountpoint Pod by name, the workloads that it serves.
     #[serde(rename = "mountpointS3PodAttachments")]
     pub mountpoint_pods: BTreeMap<String, Vec<WorkloadAttachment>>,
@@ -83,15 +95,35 @@ pub struct ShareKey {
     pub mount_options: String,
     /// The workload's fsGroup in decimal, or empty.
     pub fs_group: String,
+    /// Whose identity the Mountpoint Pod has, where it is the workload's.
+    pub identity: Option<Identity>,
 }
+
+/// A service account of workloads, with a role of the store's that it takes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// The namespace.
+    pub namespace: String,
+    /// The service account's name.
+    pub service_account: String,
+    /// The role's ARN.
+    pub role: String,
+}
+
+/// What [`AttachmentSpec::authentication_source`] says of attachments with an [`Identity`].
+const OF_POD: &str = "pod";
 
 impl ShareKey {
     /// The name of an attachment that is made now for this key. A second creator gets `AlreadyExists`. Never use it to find an
     /// attachment: older releases gave random names, and mount options can change.
     #[must_use]
     pub fn attachment_name(&self) -> String {
-        let Self { node, volume, handle, mount_options, fs_group } = self;
-        format!("s3pa-{}", digest(&[node, volume, handle, mount_options, fs_group]))
+        let Self { node, volume, handle, mount_options, fs_group, identity } = self;
+        let mut parts = vec![node.as_str(), volume, handle, mount_options, fs_group];
+        if let Some(Identity { namespace, service_account, role }) = identity {
+            parts.extend([OF_POD, namespace, service_account, role]);
+        }
+        format!("s3pa-{}", digest(&parts))
     }
 
     /// A new attachment that serves one workload.
@@ -107,6 +139,10 @@ impl ShareKey {
             volume_id: self.handle.clone(),
             mount_options: self.mount_options.clone(),
             workload_fs_group: self.fs_group.clone(),
+            authentication_source: self.identity.as_ref().map(|_| OF_POD.to_owned()),
+            workload_namespace: self.identity.as_ref().map(|it| it.namespace.clone()),
+            workload_service_account_name: self.identity.as_ref().map(|it| it.service_account.clone()),
+            workload_service_account_role: self.identity.as_ref().map(|it| it.role.clone()),
             mountpoint_pods: BTreeMap::from([(mountpoint_pod.to_owned(), vec![workload])]),
         };
         let mut attachment = MountpointS3PodAttachment::new(&self.attachment_name(), spec);
@@ -126,7 +162,17 @@ impl AttachmentSpec {
             handle: self.volume_id.clone(),
             mount_options: self.mount_options.clone(),
             fs_group: self.workload_fs_group.clone(),
+            identity: self.identity(),
         }
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.authentication_source.as_deref().filter(|it| *it == OF_POD)?;
+        Some(Identity {
+            namespace: self.workload_namespace.clone().unwrap_or_default(),
+            service_account: self.workload_service_account_name.clone().unwrap_or_default(),
+            role: self.workload_service_account_role.clone().unwrap_or_default(),
+        })
     }
 
     /// The Mountpoint Pod that serves this workload, if one does.
@@ -150,6 +196,41 @@ mod tests {
             handle: "handle-1".into(),
             mount_options: "allow-delete,region=us-east-1".into(),
             fs_group: "1000".into(),
+            identity: None,
+        }
+    }
+
+    fn identity() -> Identity {
+        Identity {
+            namespace: "team".into(),
+            service_account: "writer".into(),
+            role: "arn:aws:iam::1:role/w".into(),
+        }
+    }
+
+    #[test]
+    fn an_attachment_of_a_service_account_says_whose_identity_it_has() {
+        let key = ShareKey { identity: Some(identity()), ..key() };
+        let attachment = key.attachment("mp-1", workload("uid-1"));
+        let spec = serde_json::to_value(&attachment.spec).unwrap();
+        for (field, value) in [
+            ("authenticationSource", "pod"),
+            ("workloadNamespace", "team"),
+            ("workloadServiceAccountName", "writer"),
+            ("workloadServiceAccountIAMRoleARN", "arn:aws:iam::1:role/w"),
+        ] {
+            assert_eq!(spec[field], value, "{field}");
+        }
+        let read: AttachmentSpec = serde_json::from_value(spec).unwrap();
+        assert_eq!(read.share_key(), key);
+        assert_ne!(key.attachment_name(), self::key().attachment_name());
+        for other in [
+            Identity { namespace: "x".into(), ..identity() },
+            Identity { service_account: "x".into(), ..identity() },
+            Identity { role: "x".into(), ..identity() },
+        ] {
+            let other = ShareKey { identity: Some(other), ..self::key() };
+            assert_ne!(other.attachment_name(), key.attachment_name());
         }
     }
 

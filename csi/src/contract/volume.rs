@@ -14,8 +14,18 @@ pub const CA_CONFIG_MAP: &str = "caBundleConfigMap";
 pub const ON_DELETE: &str = "onDelete";
 /// `true` for volumes that the driver made, as release 2.2 writes it; nobody reads it.
 pub const DYNAMIC_PROVISIONING: &str = "dynamicProvisioning";
-/// `driver` (default) or `secret`: whose credentials the mount uses.
+/// `driver` (default), `secret` or `pod`: whose credentials the mount uses.
 pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
+/// `pod`, see [`AUTHENTICATION_SOURCE`].
+pub const SOURCE_POD: &str = "pod";
+/// The region of the token service that `pod` asks, where it is not the bucket's.
+pub const STS_REGION: &str = "stsRegion";
+/// Annotation of a service account: the role that its workloads take. Ours goes before AWS's.
+pub const ROLE_ANNOTATIONS: [&str; 2] = ["s3.csi.scality.com/role-arn", "eks.amazonaws.com/role-arn"];
+/// Variables of the engine's environment that a volume may set: this, and one of [`ENGINE_VARIABLES`].
+pub const ENGINE_ENV: &str = "mountpointEnv.";
+/// The names that may stand behind [`ENGINE_ENV`].
+pub const ENGINE_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 /// The service account of the Mountpoint Pod.
 pub const POD_SERVICE_ACCOUNT: &str = "mountpointPodServiceAccountName";
 /// CPU that the Mountpoint Pod asks for.
@@ -33,11 +43,39 @@ pub const CONTEXT_POD_NAME: &str = "csi.storage.k8s.io/pod.name";
 pub const CONTEXT_POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 /// The UID of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_UID: &str = "csi.storage.k8s.io/pod.uid";
+/// The name of its service account.
+pub const CONTEXT_SERVICE_ACCOUNT: &str = "csi.storage.k8s.io/serviceAccount.name";
+/// Tokens of that account by audience, in JSON (`tokenRequests` of the CSIDriver).
+pub const CONTEXT_TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// What the side-cars of Kubernetes add, and nobody reads.
 const OF_OTHERS: [&str; 1] = ["storage.kubernetes.io/csiProvisionerIdentity"];
 /// What the kubelet adds begins so.
-const OF_KUBELET: &str = "csi.storage.k8s.io/";
+pub const OF_KUBELET: &str = "csi.storage.k8s.io/";
+
+/// `true` for a volume that stands in the pod itself and has no PersistentVolume.
+pub const CONTEXT_EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
+/// Mount options of such a volume, with commas between them: it has no field for them.
+pub const MOUNT_OPTIONS: &str = "mountOptions";
+/// All that such a volume may say: whoever writes pods is no administrator.
+pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
+
+/// The handle that the kubelet gives to a volume that stands in a pod. Mountpoint Pods and attachments know it by this in place of a
+/// PersistentVolume's name.
+#[must_use]
+pub fn inline_handle(pod_uid: &str, name_in_pod: &str) -> String {
+    use sha2::Digest as _;
+    let digest = sha2::Sha256::new().chain_update(pod_uid).chain_update(name_in_pod).finalize();
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("csi-{hex}")
+}
+
+/// The mount options of a volume that stands in a pod.
+#[must_use]
+pub fn inline_options(attribute: Option<&str>) -> Vec<String> {
+    let items = attribute.unwrap_or_default().split(',').map(str::trim);
+    items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
 
 /// Whether somebody reads this attribute, or wrote it on his own account.
 #[must_use]
@@ -51,17 +89,35 @@ pub fn is_known(key: &str) -> bool {
         ON_DELETE,
         DYNAMIC_PROVISIONING,
         AUTHENTICATION_SOURCE,
+        STS_REGION,
         POD_SERVICE_ACCOUNT,
         REQUESTS_CPU,
         REQUESTS_MEMORY,
         LIMITS_CPU,
         LIMITS_MEMORY,
     ];
-    ours.contains(&key) || OF_OTHERS.contains(&key) || key.starts_with(OF_KUBELET)
+    ours.contains(&key)
+        || key.starts_with(ENGINE_ENV)
+        || OF_OTHERS.contains(&key)
+        || key.starts_with(OF_KUBELET)
 }
 
 /// Mount options as an attachment holds them: in the volume's order, joined by commas.
 #[must_use]
 pub fn joined_options(options: &[String]) -> String {
     options.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inline_volume_has_the_kubelets_handle_and_options_by_commas() {
+        // As kubelet 1.34 makes it: SHA-256 of both texts, one behind the other.
+        let wanted = "csi-936a185caaa266bb9cbe981e9e05cb78cd732b0b3280eb944412bb6f8f8f07af";
+        assert_eq!(inline_handle("hello", "world"), wanted);
+        assert_eq!(inline_options(Some(" allow-delete, region=r,,")), ["allow-delete", "region=r"]);
+        assert_eq!(inline_options(None), Vec::<String>::new());
+    }
 }

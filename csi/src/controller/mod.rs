@@ -269,7 +269,12 @@ impl Controller for ControllerService {
     ) -> std::result::Result<Response<CreateVolumeResponse>, Status> {
         let (service, call) = (self.clone(), request.into_inner());
         debug!(name = %call.name.escape_debug(), parameters = ?call.parameters, "CreateVolume");
-        answer("CreateVolume", call.name.clone(), Box::pin(async move { service.create(call).await })).await
+        answer(
+            "CreateVolume",
+            call.name.clone(),
+            Box::pin(async move { Box::pin(service.create(call)).await }),
+        )
+        .await
     }
 
     async fn delete_volume(

@@ -67,6 +67,15 @@ impl Assignments {
         }
     }
 
+    /// The role of the workload's service account, as its attachment holds it.
+    #[must_use]
+    pub fn role(&self, volume: &str, workload_uid: &str) -> Option<String> {
+        let view = self.attachments.borrow();
+        let mut ours = view.items.values().filter(|spec| spec.persistent_volume_name == volume);
+        let spec = ours.find(|spec| spec.pod_of(workload_uid).is_some())?;
+        spec.share_key().identity.map(|identity| identity.role).filter(|role| !role.is_empty())
+    }
+
     /// The Mountpoint Pod, once it runs.
     ///
     /// # Errors

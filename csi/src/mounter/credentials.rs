@@ -7,8 +7,8 @@ use std::io;
 
 use sha2::Digest as _;
 
-use super::Credentials;
 use super::comm_files::CommFiles;
+use super::{Credentials, Token};
 use crate::contract::comm::Comm;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -40,17 +40,35 @@ impl Profile {
     /// `InvalidArgument` for keys that no engine could use; `Internal` for what the file system says.
     pub fn write(&self, files: &CommFiles, keys: &Credentials) -> Result<()> {
         let text = self.credentials_text(keys)?;
-        let failed = |error: io::Error| {
-            let kind = match error.kind() {
-                io::ErrorKind::NotFound => ErrorKind::Unavailable,
-                _ => ErrorKind::Internal,
-            };
-            let path = files.path().display();
-            Error::new(kind, format!("writing credentials beneath {path}: {error}"))
-        };
+        let failed = |error: io::Error| failed(files, &error);
         let directory = files.credentials().map_err(failed)?;
         directory.write(&self.config_file(), &format!("[profile {}]\n", self.name)).map_err(failed)?;
         directory.write(&self.credentials_file(), &text).map_err(failed)
+    }
+
+    /// Writes the token of a service account.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no token; `Internal` for what the file system says.
+    pub fn write_token(&self, files: &CommFiles, token: &Token) -> Result<()> {
+        if token.0.is_empty() || !token.0.chars().all(|c| c.is_ascii_graphic()) {
+            return Err(Error::invalid("the kubelet's token of the service account is none"));
+        }
+        let directory = files.credentials().map_err(|error| failed(files, &error))?;
+        directory.write(&self.token_file(), &token.0).map_err(|error| failed(files, &error))
+    }
+
+    /// What leads the engine to the token and the role that it takes with it. Neither keys of the pod's surroundings nor those of its
+    /// machine are looked for.
+    #[must_use]
+    pub fn token_env(&self, role: &str) -> [(String, String); 4] {
+        let token = Comm::in_pod().credentials().join(self.token_file());
+        [
+            ("AWS_EC2_METADATA_DISABLED".to_owned(), "true".to_owned()),
+            ("AWS_ROLE_ARN".to_owned(), role.to_owned()),
+            ("AWS_ROLE_SESSION_NAME".to_owned(), "s3-csi-driver".to_owned()),
+            ("AWS_WEB_IDENTITY_TOKEN_FILE".to_owned(), token.to_string_lossy().into_owned()),
+        ]
     }
 
     /// What leads the engine to the files, as the pod sees them.
@@ -71,6 +89,10 @@ impl Profile {
 
     fn credentials_file(&self) -> String {
         format!("{}-credentials", self.name)
+    }
+
+    fn token_file(&self) -> String {
+        format!("{}-token", self.name)
     }
 
     fn credentials_text(&self, keys: &Credentials) -> Result<String> {
@@ -95,6 +117,15 @@ impl Profile {
         }
         Ok(text)
     }
+}
+
+fn failed(files: &CommFiles, error: &io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => ErrorKind::Unavailable,
+        _ => ErrorKind::Internal,
+    };
+    let path = files.path().display();
+    Error::new(kind, format!("writing credentials beneath {path}: {error}"))
 }
 
 /// What may stand in a file name and in a profile's brackets; the rest becomes `%`. AWS's tools ignore a profile with other characters in its

@@ -49,6 +49,18 @@ pub struct MountRequest {
     pub unusable: Option<String>,
     /// Whose keys the engine uses; written to files, never sent in a message. `None`: the engine's own chain.
     pub credentials: Option<Credentials>,
+    /// In their place the token of the workload's service account, for the role that the attachment names.
+    pub token: Option<Token>,
+}
+
+/// A token of a service account.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(pub String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
 }
 
 /// Keys of an S3 account.

@@ -24,10 +24,10 @@ use super::notes::Notes;
 use super::peer::Processes;
 use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Busy, Health, Probes};
-use super::{Credentials, MountRequest, Mounter};
+use super::{MountRequest, Mounter};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
-use crate::contract::pod;
+use crate::contract::{pod, volume};
 use crate::error::{Error, ErrorKind, Result};
 
 /// So many mounts may lie over one another at a target, each but the uppermost of an engine that died. With more, all are taken
@@ -188,7 +188,7 @@ impl Node {
                 Error::internal(format!("making {} read-only: {error}", target.display()))
             })?;
         }
-        if let (Some(keys), Some(name)) = (&request.credentials, source) {
+        if let (true, Some(name)) = (request.credentials.is_some() || request.token.is_some(), source) {
             let uid = self.assignments.pod(name).map(|pod| pod.uid);
             let uid = uid.or_else(|| self.notes.uid(name)).ok_or_else(|| {
                 let text = format!(
@@ -197,7 +197,7 @@ impl Node {
                 Error::new(ErrorKind::Unavailable, text)
             })?;
             let pod = Assigned { name, uid: &uid };
-            self.write_credentials(request, keys, &pod)?;
+            self.write_credentials(request, &pod)?;
             // An older release has left no note.
             self.remember(&pod)?;
         }
@@ -216,9 +216,7 @@ impl Node {
     ) -> Result<()> {
         let source = comm::source(&self.config.kubelet, pod.name);
         if source::is_served(&source, &self.probes).await? {
-            if let Some(keys) = &request.credentials {
-                self.write_credentials(request, keys, pod)?;
-            }
+            self.write_credentials(request, pod)?;
             return bind(&source, target, over, request.read_only);
         }
         let mounted = self.mount_source(request, &source, pod, deadline).await;
@@ -246,11 +244,16 @@ impl Node {
         }
         let comm = self.comm(pod);
         let mut env = request.env.clone();
-        if let Some(keys) = &request.credentials {
-            let profile = self.write_credentials(request, keys, pod)?;
-            env.retain(|(name, _)| !profile.env().iter().any(|(other, _)| other == name));
-            env.extend(profile.env());
-        }
+        let profile = self.write_credentials(request, pod)?;
+        let of_keys = profile.as_ref().filter(|_| request.credentials.is_some());
+        let of_token = profile.as_ref().filter(|_| request.token.is_some());
+        let leads: Vec<_> = match (of_keys, of_token) {
+            (Some(profile), _) => profile.env().into(),
+            (None, Some(profile)) => profile.token_env(&self.role(request)?).into(),
+            (None, None) => Vec::new(),
+        };
+        env.retain(|(name, _)| !leads.iter().any(|(other, _)| other == name));
+        env.extend(leads);
         self.remember(pod)?;
         let message = MountMessage {
             bucket_name: request.bucket.clone(),
@@ -268,15 +271,28 @@ impl Node {
         }
     }
 
-    fn write_credentials(
-        &self,
-        request: &MountRequest,
-        keys: &Credentials,
-        pod: &Assigned<'_>,
-    ) -> Result<Profile> {
+    /// `None`: the request has none.
+    fn write_credentials(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<Option<Profile>> {
         let profile = Profile::new(pod.uid, &request.handle)?;
-        profile.write(&self.open_comm(pod)?, keys)?;
-        Ok(profile)
+        match (&request.credentials, &request.token) {
+            (Some(keys), _) => profile.write(&self.open_comm(pod)?, keys)?,
+            (None, Some(token)) => profile.write_token(&self.open_comm(pod)?, token)?,
+            (None, None) => return Ok(None),
+        }
+        Ok(Some(profile))
+    }
+
+    fn role(&self, request: &MountRequest) -> Result<String> {
+        self.assignments.role(&request.volume, &request.workload_uid).ok_or_else(|| {
+            Error::new(
+                ErrorKind::FailedPrecondition,
+                format!(
+                    "no role is known for the workload: its attachment names none. Was it made before the volume said authenticationSource: \
+                     pod, or by an older release? Annotate the workload's ServiceAccount with {} and restart the workload",
+                    volume::ROLE_ANNOTATIONS[0]
+                ),
+            )
+        })
     }
 
     /// So that a driver started anew, without the API server, finds this pod's directory by its source.

@@ -33,6 +33,11 @@ pub fn field_for(words: &str, volume: &str, source: AuthenticationSource) -> Opt
         AuthenticationSource::Secret => {
             format!("look at the Secret that nodePublishSecretRef of PersistentVolume {volume} names")
         }
+        AuthenticationSource::Pod => format!(
+            "the keys are those of the workload's service account: look at its annotation {}, at the role's trust in that account, and at \
+             the token service (podIdentity.stsEndpointUrl of the chart)",
+            volume::ROLE_ANNOTATIONS[0]
+        ),
         AuthenticationSource::Driver => format!(
             "the keys are the driver's: look at the Secret that s3CredentialSecret.name of the chart names, or give \
              PersistentVolume {volume} its own by nodePublishSecretRef"
@@ -61,6 +66,8 @@ mod tests {
             let own = field_for(&words, "pv-1", AuthenticationSource::Secret).unwrap();
             assert!(own.contains("nodePublishSecretRef of PersistentVolume pv-1"), "{own}");
             assert!(!own.contains("chart"), "{own}");
+            let of_pod = field_for(words.as_str(), "pv-1", AuthenticationSource::Pod).unwrap();
+            assert!(of_pod.contains("role-arn") && of_pod.contains("podIdentity.stsEndpointUrl"), "{of_pod}");
             let driver = field_for(&words, "pv-1", AuthenticationSource::Driver).unwrap();
             assert!(driver.contains("s3CredentialSecret.name"), "{driver}");
         }

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::contract::volume;
-use crate::error::{Error, Result};
-use crate::mounter::Credentials;
+use crate::contract::{DRIVER, volume};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounter::{Credentials, Token};
 
 /// Keys of a Secret, as users write them.
 pub const ACCESS_KEY_ID: &str = "access_key_id";
@@ -16,9 +16,6 @@ pub const ACCESS_KEY_ID: &str = "access_key_id";
 pub const SECRET_ACCESS_KEY: &str = "secret_access_key";
 /// The token of temporary keys; may be absent.
 pub const SESSION_TOKEN: &str = "session_token";
-
-/// What the kubelet adds has keys that begin so.
-const OF_KUBELET: &str = "csi.storage.k8s.io/";
 
 /// Longest key and secret: RING and AWS give 20 and 40 characters.
 const KEY_MAX: usize = 128;
@@ -32,19 +29,22 @@ pub enum AuthenticationSource {
     Driver,
     /// The Secret that the volume names.
     Secret,
+    /// The role of the workload's service account.
+    Pod,
 }
 
 impl AuthenticationSource {
     /// Out of a volume's attributes.
     ///
     /// # Errors
-    /// `InvalidArgument` for a word that is neither.
+    /// `InvalidArgument` for another word.
     pub fn parse(attribute: Option<&str>) -> Result<Self> {
         match attribute.unwrap_or_default() {
             "" | "driver" => Ok(Self::Driver),
             "secret" => Ok(Self::Secret),
+            volume::SOURCE_POD => Ok(Self::Pod),
             other => Err(Error::invalid(format!(
-                "{} {other:?} is unknown: write 'driver' or 'secret' into the volumeAttributes of the volume",
+                "{} {other:?} is unknown: write 'driver', 'secret' or 'pod' into the volumeAttributes of the volume",
                 volume::AUTHENTICATION_SOURCE
             ))),
         }
@@ -56,6 +56,7 @@ impl fmt::Display for AuthenticationSource {
         f.write_str(match self {
             Self::Driver => "driver",
             Self::Secret => "secret",
+            Self::Pod => "pod",
         })
     }
 }
@@ -71,7 +72,7 @@ pub fn resolve(
     driver: impl FnOnce() -> Result<Option<Credentials>>,
 ) -> Result<(AuthenticationSource, Option<Credentials>)> {
     // The kubelet may put what it adds itself among the secrets.
-    if secrets.keys().all(|key| key.starts_with(OF_KUBELET)) {
+    if secrets.keys().all(|key| key.starts_with(volume::OF_KUBELET)) {
         return Ok((AuthenticationSource::Driver, driver()?));
     }
     let at = |key| secrets.get(key).map(String::as_str);
@@ -83,6 +84,37 @@ pub fn resolve(
             ))
         })?;
     Ok((AuthenticationSource::Secret, Some(keys)))
+}
+
+/// The token that the kubelet brings for this audience: among the secrets of newer kubelets, else in the volume's context.
+///
+/// # Errors
+/// `FailedPrecondition` if there is none; `InvalidArgument` if it is not in the kubelet's form.
+pub fn token(
+    secrets: &HashMap<String, String>,
+    context: &HashMap<String, String>,
+    audience: &str,
+) -> Result<Token> {
+    let named = secrets.get(volume::CONTEXT_TOKENS).or_else(|| context.get(volume::CONTEXT_TOKENS));
+    let none = || {
+        Error::new(
+            ErrorKind::FailedPrecondition,
+            format!(
+                "authenticationSource 'pod' needs a token of the workload's service account for the audience {audience:?}, and the \
+                 kubelet brings none: look at spec.tokenRequests of CSIDriver {DRIVER} (podIdentity.audience of the chart)"
+            ),
+        )
+    };
+    let tokens: HashMap<String, Issued> = serde_json::from_str(named.ok_or_else(none)?)
+        // The text holds the tokens: not shown.
+        .map_err(|_| Error::invalid(format!("{} is not in the kubelet's form", volume::CONTEXT_TOKENS)))?;
+    tokens.get(audience).map(|it| Token(it.token.clone())).ok_or_else(none)
+}
+
+/// As the kubelet writes it; when it expires is the token's own matter.
+#[derive(serde::Deserialize)]
+struct Issued {
+    token: String,
 }
 
 /// Which of the three.
@@ -162,9 +194,31 @@ mod tests {
         assert_eq!(AuthenticationSource::parse(Some("")).unwrap(), AuthenticationSource::Driver);
         assert_eq!(AuthenticationSource::parse(Some("driver")).unwrap(), AuthenticationSource::Driver);
         assert_eq!(AuthenticationSource::parse(Some("secret")).unwrap(), AuthenticationSource::Secret);
-        let error = AuthenticationSource::parse(Some("pod")).unwrap_err();
+        assert_eq!(AuthenticationSource::parse(Some("pod")).unwrap(), AuthenticationSource::Pod);
+        let error = AuthenticationSource::parse(Some("role")).unwrap_err();
         assert_eq!(error.kind, ErrorKind::InvalidArgument);
         assert!(error.to_string().contains("authenticationSource"), "{error}");
+    }
+
+    #[test]
+    fn the_token_is_that_of_the_audience_wherever_the_kubelet_puts_it() {
+        let said = r#"{"other":{"token":"HUSH2"},"sts.amazonaws.com":{"token":"a.b.c","expirationTimestamp":"2026-01-01T00:00:00Z"}}"#;
+        let (with, without) = (secrets(&[(volume::CONTEXT_TOKENS, said)]), HashMap::new());
+        let audience = "sts.amazonaws.com";
+        assert!(token(&with, &without, audience).unwrap() == Token("a.b.c".into()));
+        assert!(token(&without, &with, audience).unwrap() == Token("a.b.c".into()));
+        for (context, words) in
+            [(without.clone(), "tokenRequests"), (secrets(&[(volume::CONTEXT_TOKENS, "HUSH")]), "form")]
+        {
+            let error = token(&without, &context, audience).unwrap_err().to_string();
+            assert!(error.contains(words) && !error.contains("HUSH"), "{error}");
+        }
+        let error = token(&with, &without, "third").unwrap_err();
+        assert!(
+            error.kind == ErrorKind::FailedPrecondition && error.to_string().contains("podIdentity.audience"),
+            "{error}"
+        );
+        assert!(!format!("{:?}", token(&with, &without, audience)).contains("a.b.c"));
     }
 
     #[test]

@@ -32,7 +32,7 @@ use self::stats::{Stats, Usage};
 use self::target::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Notice;
-use crate::mounter::{MountRequest, Mounter};
+use crate::mounter::{Credentials, MountRequest, Mounter, Token};
 use crate::proto::csi::node_server::Node;
 use crate::proto::csi::node_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::volume_usage::Unit;
@@ -64,10 +64,41 @@ pub struct Config {
     pub region: Option<String>,
     /// Keys of volumes that bring none. Without any the engine looks for some itself.
     pub credentials: DriverKeys,
+    /// Where a workload's own identity is exchanged for keys.
+    pub sts: Sts,
     /// The API server's version, for the user agent.
     pub kubernetes: Option<String>,
     /// The mount table of this process.
     pub mount_table: PathBuf,
+}
+
+/// The token service that takes tokens of service accounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sts {
+    /// Its URL; `None`: AWS's in the region.
+    pub endpoint_url: Option<String>,
+    /// Whom the tokens are for.
+    pub audience: String,
+}
+
+impl Sts {
+    fn endpoint(&self, region: Option<&str>) -> String {
+        let of_aws = |region: &str| {
+            let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+            format!("https://sts.{region}.{domain}")
+        };
+        self.endpoint_url.clone().unwrap_or_else(|| of_aws(region.unwrap_or("us-east-1")))
+    }
+}
+
+/// What the engine's environment is made of.
+struct EngineEnv {
+    of_volume: Vec<(String, String)>,
+    endpoint_url: Option<String>,
+    region: Option<String>,
+    sts_region: Option<String>,
+    needs_sts: bool,
+    of_options: Vec<(String, String)>,
 }
 
 /// The service Node.
@@ -106,10 +137,10 @@ impl NodeService {
         let started = Instant::now();
         let request = PublishRequest::parse(call, &self.config.kubelet)?;
         debug!(?request, "NodePublishVolume");
-        let (whose, credentials) = credentials::resolve(&request.secrets, || self.config.credentials.read())?;
+        let (whose, credentials, token) = self.keys(&request)?;
         // What the volume says, unless it brings keys.
         let source = match whose {
-            AuthenticationSource::Secret => whose,
+            AuthenticationSource::Secret | AuthenticationSource::Pod => whose,
             AuthenticationSource::Driver => request.authentication_source,
         };
         let is_mounted = self.table.read()?.at(&request.target.path).is_some();
@@ -149,9 +180,17 @@ impl NodeService {
             source_read_only: options.read_only,
             bucket: request.bucket,
             args: options.args,
-            env: self.engine_env(request.endpoint_url, request.region, options.env),
+            env: self.engine_env(EngineEnv {
+                of_volume: request.engine_env,
+                endpoint_url: request.endpoint_url,
+                region: request.region,
+                sts_region: request.sts_region.filter(|_| token.is_some()),
+                needs_sts: token.is_some(),
+                of_options: options.env,
+            }),
             unusable,
             credentials,
+            token,
         };
         let mounter = self.mounter.clone();
         let mounted = tokio::spawn(async move {
@@ -167,6 +206,21 @@ impl NodeService {
             Ok(NodePublishVolumeResponse {})
         });
         mounted.await.unwrap_or_else(|_| Err(Error::internal("the mount broke off: see the driver's log")))
+    }
+
+    /// Whose keys, and them; or the token that is exchanged for some.
+    fn keys(
+        &self,
+        request: &PublishRequest,
+    ) -> Result<(AuthenticationSource, Option<Credentials>, Option<Token>)> {
+        let of_pod = request.authentication_source == AuthenticationSource::Pod;
+        let of_driver = || if of_pod { Ok(None) } else { self.config.credentials.read() };
+        let (whose, credentials) = credentials::resolve(&request.secrets, of_driver)?;
+        if !of_pod || whose == AuthenticationSource::Secret {
+            return Ok((whose, credentials, None));
+        }
+        let token = credentials::token(&request.secrets, &request.tokens, &self.config.sts.audience)?;
+        Ok((AuthenticationSource::Pod, None, Some(token)))
     }
 
     async fn unpublish(&self, call: NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse> {
@@ -252,17 +306,18 @@ impl NodeService {
     }
 
     /// The engine's environment, without keys: the volume's store and region, else the driver's.
-    fn engine_env(
-        &self,
-        endpoint_url: Option<String>,
-        region: Option<String>,
-        of_options: Vec<(String, String)>,
-    ) -> Vec<(String, String)> {
-        let endpoint_url = endpoint_url.unwrap_or_else(|| self.config.endpoint_url.clone());
-        let mut env = vec![("AWS_ENDPOINT_URL".to_owned(), endpoint_url)];
-        let region = region.or_else(|| self.config.region.clone());
+    fn engine_env(&self, given: EngineEnv) -> Vec<(String, String)> {
+        let mut env = given.of_volume;
+        let endpoint_url = given.endpoint_url.unwrap_or_else(|| self.config.endpoint_url.clone());
+        env.push(("AWS_ENDPOINT_URL".to_owned(), endpoint_url));
+        let region = given.region.or_else(|| self.config.region.clone());
+        if given.needs_sts {
+            // Else AWS_ENDPOINT_URL would stand for it, too.
+            let region = given.sts_region.or_else(|| region.clone());
+            env.push(("AWS_ENDPOINT_URL_STS".to_owned(), self.config.sts.endpoint(region.as_deref())));
+        }
         env.extend(region.map(|region| ("AWS_REGION".to_owned(), region)));
-        env.extend(of_options);
+        env.extend(given.of_options);
         env
     }
 

@@ -38,6 +38,10 @@ pub struct PublishRequest {
     pub region: Option<String>,
     /// The store, where it is not the driver's. Not checked yet.
     pub endpoint_url: Option<String>,
+    /// The region of the token service, where it is not the bucket's.
+    pub sts_region: Option<String>,
+    /// Variables for the engine: names that are allowed.
+    pub engine_env: Vec<(String, String)>,
     /// The volume's mount options, as its author wrote them.
     pub mount_options: Vec<String>,
     /// The workload's fsGroup.
@@ -54,6 +58,8 @@ pub struct PublishRequest {
     pub unknown_attributes: Vec<String>,
     /// The Secret that the volume names.
     pub secrets: HashMap<String, String>,
+    /// Tokens of the workload's service account, where the kubelet puts them beside the attributes.
+    pub tokens: HashMap<String, String>,
 }
 
 /// Without the secrets.
@@ -119,23 +125,27 @@ impl PublishRequest {
                 ));
             }
         };
-        let volume = target.volume(&handle);
+        let is_inline = attribute(volume::CONTEXT_EPHEMERAL) == Some("true");
+        let volume = if is_inline { handle.clone() } else { target.volume(&handle) };
+        if is_inline {
+            check_inline(&context, &secrets)?;
+        }
         let bucket = bucket(attribute(volume::BUCKET_NAME), &volume)?;
         let authentication_source = AuthenticationSource::parse(attribute(volume::AUTHENTICATION_SOURCE))?;
         let workload_uid = target.workload_uid(attribute(volume::CONTEXT_POD_UID));
         let named = |key| attribute(key).filter(|it| !it.is_empty()).map(str::to_owned);
         let prefix = prefix(named(volume::PREFIX), &volume)?;
         let (region, endpoint_url) = (named(volume::REGION), named(volume::ENDPOINT_URL));
+        let sts_region = region_name(named(volume::STS_REGION), &volume)?;
+        let engine_env = engine_env(&context, &volume)?;
         let workload = named(volume::CONTEXT_POD_NAMESPACE).zip(named(volume::CONTEXT_POD_NAME));
         let workload = workload.map(|(namespace, name)| {
             let uid = workload_uid.clone();
             WorkloadRef { namespace, name, uid }
         });
-        let mut unknown_attributes: Vec<_> = context
-            .keys()
-            .filter(|key| !volume::is_known(key))
-            .map(|key| key.escape_debug().to_string())
-            .collect();
+        let is_ours = |key: &str| volume::is_known(key) || is_inline && key == volume::MOUNT_OPTIONS;
+        let mut unknown_attributes: Vec<_> =
+            context.keys().filter(|key| !is_ours(key)).map(|key| key.escape_debug().to_string()).collect();
         unknown_attributes.sort();
         let fs_group = match mount.volume_mount_group.as_str() {
             "" => None,
@@ -153,7 +163,12 @@ impl PublishRequest {
             prefix,
             region,
             endpoint_url,
-            mount_options: mount.mount_flags,
+            sts_region,
+            engine_env,
+            mount_options: match is_inline {
+                true => volume::inline_options(context.get(volume::MOUNT_OPTIONS).map(String::as_str)),
+                false => mount.mount_flags,
+            },
             fs_group,
             read_only,
             volume_read_only,
@@ -161,8 +176,69 @@ impl PublishRequest {
             authentication_source,
             unknown_attributes,
             secrets,
+            tokens: context.into_iter().filter(|(key, _)| key == volume::CONTEXT_TOKENS).collect(),
         })
     }
+}
+
+/// Whoever writes a pod may write such a volume: it gets no keys but those of a Secret that it names, and says nothing else than which
+/// part of which bucket.
+fn check_inline(context: &HashMap<String, String>, secrets: &HashMap<String, String>) -> Result<()> {
+    if secrets.keys().all(|key| key.starts_with(volume::OF_KUBELET)) {
+        return Err(Error::invalid(
+            "an inline volume never uses the driver's keys: name a Secret of the pod's namespace in csi.nodePublishSecretRef of the volume",
+        ));
+    }
+    let may =
+        |key: &&String| key.starts_with(volume::OF_KUBELET) || volume::OF_INLINE.contains(&key.as_str());
+    match context.keys().filter(|key| !may(key)).min() {
+        Some(key) => Err(Error::invalid(format!(
+            "volumeAttributes of an inline volume are {}, and not {}: an administrator may write a PersistentVolume",
+            volume::OF_INLINE.join(", "),
+            key.escape_debug()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// It becomes a part of a host's name.
+fn region_name(attribute: Option<String>, volume: &str) -> Result<Option<String>> {
+    match attribute {
+        Some(region) if !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') => {
+            Err(Error::invalid(format!(
+                "{} {region:?} is no region: set it in spec.csi.volumeAttributes of PersistentVolume {volume}",
+                volume::STS_REGION
+            )))
+        }
+        region => Ok(region),
+    }
+}
+
+/// Only variables that say through which proxy requests go: another could lead the engine to other keys.
+fn engine_env(context: &HashMap<String, String>, volume: &str) -> Result<Vec<(String, String)>> {
+    let named =
+        context.iter().filter_map(|(key, value)| Some((key.strip_prefix(volume::ENGINE_ENV)?, value)));
+    let mut env = Vec::new();
+    for (name, value) in named {
+        if !volume::ENGINE_VARIABLES.contains(&name) {
+            return Err(Error::invalid(format!(
+                "{}{} is not allowed: a volume may set {} there. Look at spec.csi.volumeAttributes of PersistentVolume {volume}",
+                volume::ENGINE_ENV,
+                name.escape_debug(),
+                volume::ENGINE_VARIABLES.join(", ")
+            )));
+        }
+        // It may hold a password: not shown.
+        if value.chars().any(char::is_control) {
+            return Err(Error::invalid(format!(
+                "{}{name} holds a character that can't be printed: look at spec.csi.volumeAttributes of PersistentVolume {volume}",
+                volume::ENGINE_ENV
+            )));
+        }
+        env.push((name.to_owned(), value.clone()));
+    }
+    env.sort();
+    Ok(env)
 }
 
 /// It ends in a slash: a volume must not see the keys of its neighbour `prefix-2`.
@@ -267,6 +343,39 @@ mod tests {
     }
 
     #[test]
+    fn an_inline_volume_brings_its_own_secret_and_says_no_more_than_which_bucket() {
+        let mut given = call();
+        given.volume_id = volume::inline_handle("uid-1", "data");
+        given.target_path = TARGET.replace("pv-1", "data");
+        given.volume_context.insert(volume::CONTEXT_EPHEMERAL.into(), "true".into());
+        given.volume_context.insert(volume::MOUNT_OPTIONS.into(), "allow-delete,region=r".into());
+        let error = parse(given.clone()).unwrap_err().to_string();
+        assert!(error.contains("nodePublishSecretRef"), "{error}");
+        given.secrets = HashMap::from([(volume::CONTEXT_TOKENS.to_owned(), "{}".to_owned())]);
+        assert!(parse(given.clone()).is_err(), "tokens are no Secret");
+        given.secrets = HashMap::from([("access_key_id".to_owned(), "A".to_owned())]);
+        let request = parse(given.clone()).unwrap();
+        assert_eq!(
+            (request.volume.as_str(), request.handle.as_str()),
+            (given.volume_id.as_str(), given.volume_id.as_str())
+        );
+        assert_eq!(request.mount_options, ["allow-delete", "region=r"]);
+        assert_eq!(request.unknown_attributes, Vec::<String>::new());
+        for key in [
+            volume::ENDPOINT_URL,
+            volume::CA_CONFIG_MAP,
+            volume::AUTHENTICATION_SOURCE,
+            volume::POD_SERVICE_ACCOUNT,
+            "mountpointEnv.HTTPS_PROXY",
+        ] {
+            let mut given = given.clone();
+            given.volume_context.insert(key.into(), "x".into());
+            let error = parse(given).unwrap_err();
+            assert!(error.kind == ErrorKind::InvalidArgument && error.to_string().contains(key), "{error}");
+        }
+    }
+
+    #[test]
     fn attributes_that_nobody_reads_are_known_by_name_and_those_of_the_side_cars_left_alone() {
         let mut given = call();
         for key in [
@@ -308,7 +417,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         type Spoil = fn(&mut NodePublishVolumeRequest);
-        let cases: [(&str, Spoil); 16] = [
+        let cases: [(&str, Spoil); 18] = [
             ("volume_id", |c| c.volume_id.clear()),
             ("target_path", |c| c.target_path.clear()),
             ("kubeletPath", |c| c.target_path = "/etc/cron.d".into()),
@@ -337,6 +446,12 @@ mod tests {
             }),
             ("authenticationSource", |c| {
                 c.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), "magic".into());
+            }),
+            ("stsRegion", |c| {
+                c.volume_context.insert(volume::STS_REGION.into(), "evil.example.com/".into());
+            }),
+            ("HTTP_PROXY, HTTPS_PROXY, NO_PROXY", |c| {
+                c.volume_context.insert("mountpointEnv.AWS_PROFILE".into(), "other".into());
             }),
             ("volume_mount_group", |c| mount(c).volume_mount_group = "staff".into()),
         ];

@@ -1,5 +1,7 @@
 //! A driver on its own socket, and a mounter that records its requests.
 
+#![allow(dead_code, reason = "each test file uses a part")]
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -10,7 +12,7 @@ use csi::events::Notice;
 use csi::mounter::{Credentials, MountRequest, Mounter};
 use csi::node::driver_keys::DriverKeys;
 use csi::node::stats::Stats;
-use csi::node::{Config, NodeService};
+use csi::node::{Config, NodeService, Sts};
 use csi::proto::csi::controller_client::ControllerClient;
 use csi::proto::csi::identity_client::IdentityClient;
 use csi::proto::csi::node_client::NodeClient;
@@ -131,6 +133,7 @@ impl Driver {
                 secret_access_key: HUSH.into(),
                 session_token: None,
             })),
+            sts: Sts { endpoint_url: None, audience: "sts.amazonaws.com".into() },
             kubernetes: None,
             mount_table,
         };

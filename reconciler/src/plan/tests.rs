@@ -28,6 +28,7 @@ fn key(options: &str, fs_group: &str) -> ShareKey {
         handle: "h".into(),
         mount_options: options.into(),
         fs_group: fs_group.into(),
+        identity: None,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::mounter::mountinfo::Changes;
 use crate::mounter::testing::api::{Server, attachment, mountpoint_pod};
 use crate::mounter::testing::engine::MountpointPod;
 use crate::mounter::testing::{dirs, fuse, isolated, processes, runtime};
+use crate::mounter::{Credentials, Token};
 
 const NODE: &str = "worker-1";
 const LONG: Duration = Duration::from_secs(60);
@@ -53,6 +54,7 @@ impl Home {
                 secret_access_key: "canary".into(),
                 session_token: None,
             }),
+            token: None,
         }
     }
 
@@ -94,6 +96,52 @@ fn at_home<F: AsyncFn(&Home)>(test: F) {
         if let Some(home) = Home::new() {
             test(&home).await;
         }
+    });
+}
+
+#[test]
+fn a_service_accounts_token_is_a_file_and_its_role_is_the_attachments() {
+    isolated(|| {
+        at_home(async |home| {
+            let token = |text: &str| MountRequest {
+                credentials: None,
+                token: Some(Token(text.into())),
+                env: vec![("AWS_REGION".into(), "r".into())],
+                ..home.request("w1", "")
+            };
+            // The attachment is of before the volume said so.
+            let error = home.mounter.mount(token("canary.1")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error}");
+            assert!(
+                error.to_string().contains("role-arn") && !error.to_string().contains("canary"),
+                "{error}"
+            );
+            assert!(mounted(&home.source()).is_none());
+
+            let mut attachment = json_pairs(&[("mp-1", &["w1"])]);
+            attachment["spec"]["authenticationSource"] = "pod".into();
+            attachment["spec"]["workloadServiceAccountIAMRoleARN"] = "arn:role".into();
+            home.server.attachments().put("a", attachment);
+            // The watch brings it when it brings it.
+            while home.mounter.mount(token("canary.1")).await.is_err() {}
+            let file = "/comm/credentials/pod-uid-handle-1-s3-csi-token";
+            let messages = home.pod.messages();
+            let wanted = [
+                "AWS_REGION=r".to_owned(),
+                "AWS_EC2_METADATA_DISABLED=true".to_owned(),
+                "AWS_ROLE_ARN=arn:role".to_owned(),
+                "AWS_ROLE_SESSION_NAME=s3-csi-driver".to_owned(),
+                format!("AWS_WEB_IDENTITY_TOKEN_FILE={file}"),
+            ];
+            assert_eq!(messages.last().unwrap().env, wanted);
+            let held = || {
+                let at = Comm::on_host(&home.kubelet, "pod-uid").credentials();
+                std::fs::read_to_string(at.join("pod-uid-handle-1-s3-csi-token")).unwrap()
+            };
+            assert_eq!((held().as_str(), home.keys().as_str()), ("canary.1", ""));
+            home.mounter.mount(token("canary.2")).await.unwrap();
+            assert_eq!(held(), "canary.2", "the next publish call renews it");
+        });
     });
 }
 

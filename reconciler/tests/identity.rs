@@ -1,0 +1,96 @@
+//! Whose identity a Mountpoint Pod has, and volumes that stand in pods: what the caches say becomes facts.
+
+mod fixtures;
+
+use std::collections::BTreeSet;
+
+use csi::contract::attachment::Identity;
+use csi::contract::volume::inline_handle;
+use fixtures::Cluster;
+use k8s_openapi::jiff::Timestamp;
+use reconciler::facts::{Group, Wants};
+use reconciler::workload::Cache;
+use serde_json::{Value, json};
+
+/// A pod of this account with a volume that says `authenticationSource: pod`.
+fn cluster() -> Cluster {
+    let cluster = Cluster::new();
+    let mut volume = fixtures::volume("pv");
+    volume["spec"]["csi"]["volumeAttributes"]["authenticationSource"] = json!("pod");
+    cluster.put("persistentvolumes", volume);
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    let mut pod = fixtures::workload("w", "n", "pv");
+    pod["spec"]["serviceAccountName"] = json!("writer");
+    cluster.put("pods", pod);
+    cluster
+}
+
+fn account(name: &str, annotations: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+    })
+}
+
+fn wants(cache: &Cache, volume: &str) -> Wants {
+    let group = Group { node: "n".into(), volume: volume.into() };
+    let facts = cache.facts(&group, "1", Timestamp::UNIX_EPOCH);
+    facts.workloads.into_values().next().unwrap().wants.unwrap()
+}
+
+#[test]
+fn the_identity_is_the_workloads_account_and_the_role_that_it_is_annotated_with() {
+    let cluster = cluster();
+    let identity = |role: &str| Identity {
+        namespace: "default".into(),
+        service_account: "writer".into(),
+        role: role.into(),
+    };
+    // Without a role no Mountpoint Pod is made, and the workload hears why.
+    let without = wants(&cluster.cache(), "pv");
+    let why = without.settings.unwrap_err();
+    assert!(why.contains("default/writer") && why.contains("s3.csi.scality.com/role-arn"), "{why}");
+    cluster.put("serviceaccounts", account("writer", json!({"eks.amazonaws.com/role-arn": "arn:aws"})));
+    let of_aws = wants(&cluster.cache(), "pv");
+    assert!(of_aws.settings.is_ok() && of_aws.key.identity == Some(identity("arn:aws")));
+    let both = json!({"eks.amazonaws.com/role-arn": "arn:aws", "s3.csi.scality.com/role-arn": " arn:ours\n"});
+    cluster.put("serviceaccounts", account("writer", both));
+    assert_eq!(wants(&cluster.cache(), "pv").key.identity, Some(identity("arn:ours")));
+    // A Secret goes first, as on the node.
+    cluster.edit("persistentvolumes", "", "pv", |volume| {
+        volume["spec"]["csi"]["nodePublishSecretRef"] = json!({"name": "s", "namespace": "default"});
+    });
+    assert_eq!(wants(&cluster.cache(), "pv").key.identity, None);
+}
+
+#[test]
+fn an_account_that_changes_is_looked_at_for_the_pods_that_use_it() {
+    let cluster = cluster();
+    let read = |value: Value| serde_json::from_value(value).unwrap();
+    let groups = |name: &str| cluster.cache().groups_of_account(&read(account(name, json!({}))));
+    assert_eq!(groups("writer"), BTreeSet::from([Group { node: "n".into(), volume: "pv".into() }]));
+    assert_eq!(groups("default"), BTreeSet::new());
+    cluster.edit("pods", "default", "w", |pod| {
+        pod["spec"].as_object_mut().unwrap().remove("serviceAccountName");
+    });
+    assert_eq!(groups("default").len(), 1, "a pod without an account has the namespace's");
+}
+
+#[test]
+fn a_volume_that_stands_in_a_pod_is_known_by_the_kubelets_handle_and_says_nothing_of_its_mountpoint_pod() {
+    let cluster = Cluster::new();
+    let mut pod = fixtures::workload("w", "n", "pv");
+    let attributes = json!({"bucketName": "b", "mountOptions": "allow-delete,region=r", "mountpointPodServiceAccountName": "root"});
+    pod["spec"]["volumes"] = json!([
+        {"name": "data", "csi": {"driver": "s3.csi.scality.com", "volumeAttributes": attributes}},
+        {"name": "else", "csi": {"driver": "other"}},
+    ]);
+    cluster.put("pods", pod);
+    let handle = inline_handle("uid-of-w", "data");
+    let cache = cluster.cache();
+    assert_eq!(cache.groups(), BTreeSet::from([Group { node: "n".into(), volume: handle.clone() }]));
+    let wants = wants(&cache, &handle);
+    assert_eq!((wants.key.handle, wants.key.mount_options.as_str()), (handle, "allow-delete,region=r"));
+    assert_eq!(wants.settings.unwrap().service_account, None);
+    assert!(Cache { inline: false, ..cache }.groups().is_empty(), "unless the chart says so");
+}
