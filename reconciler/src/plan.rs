@@ -74,7 +74,7 @@ pub enum Effect {
     /// Make a Mountpoint Pod, or take the one of this name if it was made for the same workload and volume.
     CreatePod {
         /// What to make.
-        request: PodRequest,
+        request: Box<PodRequest>,
         /// The workloads that wait for it.
         workload: WorkloadRef,
     },
@@ -342,6 +342,9 @@ impl<'a> Planner<'a> {
         let mut found: Vec<_> = self.facts.pods.iter().filter(free).collect();
         if let Some(own) = found.iter().position(|(_, pod)| pod.workload_uid.as_deref() == Some(uid)) {
             found = vec![found[own]];
+        } else if key.identity.is_some() {
+            // Whose identity it has, nobody knows any more.
+            return None;
         }
         match found[..] {
             [(name, _)] => Some(name),
@@ -417,7 +420,10 @@ impl<'a> Planner<'a> {
                         workload_uid: uid.clone(),
                         settings,
                     };
-                    self.new_pods.push(Effect::CreatePod { request, workload: workload.at.clone() });
+                    self.new_pods.push(Effect::CreatePod {
+                        request: Box::new(request),
+                        workload: workload.at.clone(),
+                    });
                 }
             }
             return Some((name, attempt));

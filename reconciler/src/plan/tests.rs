@@ -1,5 +1,6 @@
 //! One test per row of the table: facts, and the resulting effects.
 
+use csi::contract::attachment::Identity;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::*;
@@ -108,7 +109,7 @@ fn create(uid: &str, attempt: u32) -> Effect {
         workload_uid: uid.into(),
         settings: Settings::default(),
     };
-    Effect::CreatePod { request, workload: workload(uid, Phase::Pending).at }
+    Effect::CreatePod { request: Box::new(request), workload: workload(uid, Phase::Pending).at }
 }
 
 fn update(entries: &[(&str, Option<&[&str]>)], attempts: Option<u32>) -> Effect {
@@ -339,6 +340,21 @@ fn workloads_that_run_without_their_attachment_are_attached_to_the_pod_that_serv
     // An attachment of theirs that is there takes them.
     facts.attachments = vec![attachment("a", &[])];
     assert_eq!(effects(&facts), [unattached(&["w", "w2"]), update(&[("mp", Some(&["w", "w2"]))], None)]);
+}
+
+#[test]
+fn a_pod_of_an_identity_that_nobody_knows_serves_only_the_workload_that_it_was_made_for() {
+    let mut facts = facts();
+    let workload = facts.workloads.get_mut("w").unwrap();
+    workload.phase = Phase::Running;
+    let identity = Identity { namespace: "a".into(), service_account: "b".into(), role: "c".into() };
+    workload.wants.as_mut().unwrap().key.identity = Some(identity);
+    let attaches = |facts: &Facts| effects(facts).iter().any(|it| matches!(it, Effect::CreateAttachment(_)));
+    for (made_for, adopted) in [("gone", false), ("w", true)] {
+        let free = MountpointPod { named: false, used: false, ..pod(made_for) };
+        facts.pods = BTreeMap::from([("mp".to_owned(), free)]);
+        assert_eq!(attaches(&facts), adopted, "{made_for}");
+    }
 }
 
 #[test]
