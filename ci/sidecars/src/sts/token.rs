@@ -82,7 +82,7 @@ pub(super) fn verified(token: &str, keys: &Keys) -> Result<Claims, Refusal> {
         return Err(Refusal::new(INVALID, "The token is not signed by RS256"));
     }
     let key = keys.0.iter().find(|key| header["kid"] == key.id.as_str());
-    let key = key.ok_or(Refusal::new(INVALID, "No key of the issuer signed the token"))?;
+    let key = key.ok_or_else(|| Refusal::new(INVALID, "No key of the issuer signed the token"))?;
     RsaPublicKeyComponents { n: &key.modulus, e: &key.exponent }
         .verify(&RSA_PKCS1_2048_8192_SHA256, signed.as_bytes(), &decoded(signature)?)
         .map_err(|_| Refusal::new(INVALID, "The signature of the token is wrong"))?;
