@@ -76,7 +76,7 @@ mount_refused() {
 }
 
 # no_secret SECRET...: none of them can be read where people or other pods look: logs of pods and of Kubernetes, Events, objects but
-# Secrets, command lines, the environments of engines and mounters. The driver's own keys come to it by its environment.
+# Secrets, command lines, the environments of engines and mounters. The driver's own keys are files in its pod.
 no_secret() {
     printf '%s\n' "$@" >"$scratch/secrets"
     {
