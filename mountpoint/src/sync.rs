@@ -1,7 +1,7 @@
 //! Locks and atomics under one name, so that a model checker can replace them.
 //!
 //! With feature `shuttle` the same names are shuttle's, and tests named `shuttle_*` run what they lock under many schedules:
-//! today the line for memory in `buffer`. A lock is never poisoned here: a panic in one request answers EIO and the
+//! inodes, handles, requests, waiting reads, memory and the cache. A lock is never poisoned here: a panic in one request answers EIO and the
 //! mount goes on; the next holder of the lock finds the state as the last whole statement left it.
 
 mod supervise;

@@ -1,5 +1,8 @@
 //! Readers over a bucket in memory: right bytes, few requests, one reason for each failure, memory that comes back.
 
+#[cfg(feature = "shuttle")]
+mod model;
+
 use std::sync::mpsc;
 use std::time::Duration;
 
