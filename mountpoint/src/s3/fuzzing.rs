@@ -1,13 +1,14 @@
-//! What fuzz targets reach of this room: the readers of what a store sends.
+//! What fuzz targets reach of this room: the readers of what a store sends, and of the files of AWS's tools.
 
 use std::time::Duration;
 
+use aws_types::os_shim_internal::{Env, Fs};
 use futures_util::FutureExt as _;
 
 use super::http1::Http1;
 use super::stream::Moved;
 use super::watch::Watch;
-use super::{Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, xml};
+use super::{Config, Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, profile, xml};
 use crate::clock::Clock;
 
 /// Reads a page of a listing that answers `request`.
@@ -87,4 +88,17 @@ pub fn answer(is_head: bool, bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {
     };
     let ended = exchange.now_or_never().ok_or("it waits for more, though the connection is closed")?;
     ended.map_err(|broken: super::broken::Broken| broken.to_string())
+}
+
+/// Reads these two files as `~/.aws/config` and `~/.aws/credentials`: what a mount with this profile takes from them as its endpoint, and
+/// whether it then uses FIPS and dual stack.
+pub fn settings(config: &[u8], credentials: &[u8], name: Option<&str>) -> (Option<String>, bool, bool) {
+    let files = [("/config", config), ("/credentials", credentials)];
+    let files = files.map(|(path, bytes)| (path.into(), bytes.to_vec()));
+    let env =
+        [("HOME", "/home"), ("AWS_CONFIG_FILE", "/config"), ("AWS_SHARED_CREDENTIALS_FILE", "/credentials")];
+    let mut taken = Config { profile: name.map(str::to_owned), ..Config::default() };
+    let (fs, env) = (Fs::from_raw_map(files.into()), Env::from_slice(&env));
+    profile::complete_from(&mut taken, &fs, &env).now_or_never().expect("files in memory make nobody wait");
+    (taken.endpoint_url, taken.fips, taken.dual_stack)
 }

@@ -19,7 +19,7 @@ pub(super) async fn complete(config: &mut Config) {
     complete_from(config, &Fs::real(), &Env::real()).await;
 }
 
-async fn complete_from(config: &mut Config, fs: &Fs, env: &Env) {
+pub(super) async fn complete_from(config: &mut Config, fs: &Fs, env: &Env) {
     let profile = config.profile.clone().map(Cow::Owned);
     let profiles = match load(fs, env, &EnvConfigFiles::default(), profile).await {
         Ok(profiles) => Some(profiles),
