@@ -65,6 +65,15 @@ impl Clock {
         m.turned.notify_waiters();
     }
 
+    /// What `future` gives; `None` if `limit` passes on this clock first.
+    pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = self.sleep(limit) => None,
+        }
+    }
+
     /// Returns once `duration` has passed on this clock.
     pub fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send + use<> {
         let clock = self.clone();
@@ -100,5 +109,18 @@ mod tests {
         assert!(!sleeper.is_finished());
         clock.advance(Duration::from_secs(1));
         sleeper.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_limit_ends_what_is_pending_and_nothing_that_is_ready() {
+        let clock = Clock::manual();
+        assert_eq!(clock.timeout(Duration::ZERO, std::future::ready(1)).await, Some(1));
+        let waiting = clock.clone();
+        let waiter = tokio::spawn(async move {
+            waiting.timeout(Duration::from_secs(5), std::future::pending::<()>()).await
+        });
+        tokio::task::yield_now().await;
+        clock.advance(Duration::from_secs(5));
+        assert_eq!(waiter.await.unwrap(), None);
     }
 }

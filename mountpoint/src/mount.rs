@@ -76,7 +76,7 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
     );
     let uploader =
         Uploader::new(client, pool.clone(), config.upload, clock.clone(), Arc::clone(&metrics), handle);
-    let fs = Arc::new(FileSystem::new(inodes, prefetcher, uploader, config.fs));
+    let fs = Arc::new(FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone()));
     let supervisor = Supervisor { metrics: Arc::clone(&metrics), clock };
     let clock = supervisor.clock.clone();
     supervisor.task(runtime.handle(), "giving idle memory back", move || {

@@ -14,13 +14,14 @@ use std::future::Future;
 use std::ops::{Deref, Range};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 pub use budget::{Pressure, Use};
 pub use fill::Fill;
 
+use crate::clock::Clock;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 use budget::{BudgetState, Ticket};
@@ -97,7 +98,7 @@ impl Pool {
         let total = config.target.saturating_sub(config.network).max(16 * BLOCK as u64);
         let state = BudgetState::new(total, total / 4, total * 3 / 8);
         Self(Arc::new(Shared {
-            pages: Arc::new(Pages::default()),
+            pages: Arc::new(Pages::new(Clock::machine())),
             queue: Mutex::new(Queue { state, wakers: Vec::new() }),
             total,
             heap: AtomicU64::new(0),
@@ -169,7 +170,7 @@ impl Pool {
 
     /// Gives idle memory back to the kernel. Called every few seconds by the mount.
     pub fn trim(&self) -> usize {
-        self.0.pages.trim(Instant::now(), IDLE_FOR)
+        self.0.pages.trim(IDLE_FOR)
     }
 
     /// Says that nobody reads ahead any more, until somebody reserves for it again: writers may have it all meanwhile.
@@ -294,7 +295,7 @@ impl Reservation {
             self.pool.0.pages.shrink(self.pool.0.total.saturating_sub(heap) as usize);
             Storage::Heap(vec![0; len].into_boxed_slice())
         } else {
-            Storage::Page(self.pool.0.pages.take(Instant::now()).ok()?)
+            Storage::Page(self.pool.0.pages.take().ok()?)
         };
         self.bytes -= bytes;
         let charge = Charge { pool: self.pool.clone(), purpose: Mutex::new(self.purpose), bytes, in_heap };

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::BLOCK;
+use crate::clock::Clock;
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
@@ -22,8 +23,9 @@ const BLOCKS_PER_PAGE: usize = HUGE_PAGE / BLOCK;
 const _: () = assert!(HUGE_PAGE.is_multiple_of(BLOCK));
 
 /// Where blocks come from and go back to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pages {
+    clock: Clock,
     idle: Mutex<Vec<Idle>>,
     /// Bytes mapped, in use or idle.
     mapped: AtomicUsize,
@@ -52,18 +54,23 @@ pub(super) struct PageBlock {
 }
 
 impl Pages {
+    /// None mapped yet. `clock` says how long blocks lie idle.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, idle: Mutex::default(), mapped: AtomicUsize::new(0) }
+    }
+
     /// A block, warm if there is an idle one.
     ///
     /// # Errors
     /// The kernel has no memory for us.
-    pub(super) fn take(self: &Arc<Self>, now: Instant) -> std::io::Result<PageBlock> {
+    pub(super) fn take(self: &Arc<Self>) -> std::io::Result<PageBlock> {
         let reused = self.idle.lock().pop();
         let raw = match reused {
             Some(idle) => idle.block,
             None => {
                 let mut fresh = map_huge_page()?;
                 self.mapped.fetch_add(HUGE_PAGE, Relaxed);
-                let first = fresh.pop();
+                let (first, now) = (fresh.pop(), self.clock.now());
                 self.idle.lock().extend(fresh.into_iter().map(|block| Idle { block, since: now }));
                 first.ok_or(std::io::ErrorKind::OutOfMemory)?
             }
@@ -72,7 +79,8 @@ impl Pages {
     }
 
     /// Gives huge pages back to the kernel whose blocks all lay idle for `idle_for`; returns the bytes given back.
-    pub(super) fn trim(&self, now: Instant, idle_for: Duration) -> usize {
+    pub(super) fn trim(&self, idle_for: Duration) -> usize {
+        let now = self.clock.now();
         self.give_back(usize::MAX, |idle| now.saturating_duration_since(idle.since) >= idle_for)
     }
 
@@ -157,14 +165,15 @@ impl PageBlock {
 impl Drop for PageBlock {
     fn drop(&mut self) {
         if let Some(block) = self.raw.take() {
-            self.home.idle.lock().push(Idle { block, since: Instant::now() });
+            let since = self.home.clock.now();
+            self.home.idle.lock().push(Idle { block, since });
         }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        self.trim(Instant::now() + Duration::from_secs(1), Duration::ZERO);
+        self.shrink(0);
     }
 }
 
@@ -174,33 +183,34 @@ mod tests {
 
     #[test]
     fn a_block_that_comes_back_is_the_next_one_out() {
-        let pages = Arc::new(Pages::default());
-        let mut block = pages.take(Instant::now()).unwrap();
+        let pages = Arc::new(Pages::new(Clock::machine()));
+        let mut block = pages.take().unwrap();
         block.as_mut_slice()[7] = 42;
         let address = block.as_slice().as_ptr();
         drop(block);
-        let again = pages.take(Instant::now()).unwrap();
+        let again = pages.take().unwrap();
         assert_eq!(again.as_slice().as_ptr(), address);
         assert_eq!(again.as_slice()[7], 42);
     }
 
     #[test]
     fn idle_huge_pages_go_back_and_half_used_ones_stay() {
-        let pages = Arc::new(Pages::default());
+        let clock = Clock::manual();
+        let pages = Arc::new(Pages::new(clock.clone()));
         let minute = Duration::from_secs(60);
-        let blocks: Vec<_> = (0..5).map(|_| pages.take(Instant::now()).unwrap()).collect();
+        let blocks: Vec<_> = (0..5).map(|_| pages.take().unwrap()).collect();
         drop(blocks);
-        assert_eq!(pages.trim(Instant::now(), minute), 0, "not idle long enough");
-        let used = pages.take(Instant::now()).unwrap();
-        let later = Instant::now() + minute;
-        assert_eq!(pages.trim(later, minute), 2 * HUGE_PAGE, "three pages, one of them in use");
+        assert_eq!(pages.trim(minute), 0, "not idle long enough");
+        let used = pages.take().unwrap();
+        clock.advance(minute);
+        assert_eq!(pages.trim(minute), 2 * HUGE_PAGE, "three pages, one of them in use");
         drop(used);
     }
 
     #[test]
     fn shrinking_stops_at_the_limit_and_at_what_is_in_use() {
-        let pages = Arc::new(Pages::default());
-        let mut blocks: Vec<_> = (0..8).map(|_| pages.take(Instant::now()).unwrap()).collect();
+        let pages = Arc::new(Pages::new(Clock::machine()));
+        let mut blocks: Vec<_> = (0..8).map(|_| pages.take().unwrap()).collect();
         let used = blocks.remove(3);
         drop(blocks);
         pages.shrink(2 * HUGE_PAGE);

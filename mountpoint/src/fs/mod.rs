@@ -25,6 +25,7 @@ use std::sync::OnceLock;
 
 use tokio::sync::Semaphore;
 
+use crate::clock::Clock;
 use crate::inode::InodeTable;
 use crate::prefetch::Prefetcher;
 use crate::upload::Uploader;
@@ -55,6 +56,7 @@ pub struct FileSystem {
     finishing: Semaphore,
     /// Number of this file system, where it is known.
     device: OnceLock<DeviceNo>,
+    clock: Clock,
     config: Config,
 }
 
@@ -63,8 +65,14 @@ pub struct FileSystem {
 const FINISHING_MAX: usize = 64;
 
 impl FileSystem {
-    /// Of these parts.
-    pub fn new(inodes: InodeTable, prefetcher: Prefetcher, uploader: Uploader, config: Config) -> Self {
+    /// Of these parts. `clock` limits how long the end of the mount takes.
+    pub fn new(
+        inodes: InodeTable,
+        prefetcher: Prefetcher,
+        uploader: Uploader,
+        config: Config,
+        clock: Clock,
+    ) -> Self {
         Self {
             inodes,
             prefetcher,
@@ -73,6 +81,7 @@ impl FileSystem {
             dirs: HandleTable::default(),
             finishing: Semaphore::new(FINISHING_MAX),
             device: OnceLock::new(),
+            clock,
             config,
         }
     }

@@ -30,10 +30,11 @@ fn over(client: &MemoryClient) -> Arc<FileSystem> {
         Arc::clone(&metrics),
         runtime.clone(),
     );
-    let uploader = Uploader::new(client.arc(), pool, upload::Config::default(), clock, metrics, runtime);
+    let uploader =
+        Uploader::new(client.arc(), pool, upload::Config::default(), clock.clone(), metrics, runtime);
     let ownership = Ownership { uid: 0, gid: 0, file_mode: 0o644, dir_mode: 0o755 };
     let config = Config { ownership, read_only: false, allow_delete: false, allow_overwrite: false };
-    Arc::new(FileSystem::new(inodes, prefetcher, uploader, config))
+    Arc::new(FileSystem::new(inodes, prefetcher, uploader, config, clock))
 }
 
 #[tokio::test]

@@ -269,14 +269,14 @@ impl FileSystem {
                 tokio::spawn(async move { fs.end_writer(&open, limit * 3 / 4, how).await })
             })
             .collect();
-        let _ = tokio::time::timeout(limit, async {
+        let ended = async {
             for end in ends {
                 let _ = end.await;
             }
             // Of files that failed and were closed.
             self.uploader.aborted().await;
-        })
-        .await;
+        };
+        let _ = self.clock.timeout(limit, ended).await;
     }
 
     async fn end_writer(&self, open: &FileHandle, limit: Duration, how: MountEnd) {
@@ -287,9 +287,9 @@ impl FileSystem {
             writer.upload.store();
         }
         if matches!(reply, Reply::Store | Reply::Outcome) {
-            match tokio::time::timeout(limit, self.finish(open, writer)).await {
-                Ok(outcome) => return report_closed(writer, &outcome),
-                Err(_) => tracing::error!(
+            match self.clock.timeout(limit, self.finish(open, writer)).await {
+                Some(outcome) => return report_closed(writer, &outcome),
+                None => tracing::error!(
                     "\"{}\": closed, but not known to be stored in time before the end: look at it before relying on it",
                     writer.key
                 ),

@@ -33,6 +33,7 @@ pub(super) struct Channel<O> {
     pending: Pending,
     pages: Arc<Pages>,
     metrics: Arc<Metrics>,
+    clock: Clock,
     /// For what runs beside the requests.
     runtime: tokio::runtime::Handle,
     /// Requests of other users are refused but for root's (`allow_root`: the kernel only knows `allow_other`).
@@ -83,7 +84,8 @@ pub(super) fn greet<O: Operations>(
         let kernel = Arc::clone(&device);
         let pages = Pages::new(move |ino| kernel.drop_pages(ino.0));
         let pending = Pending::default();
-        return Ok(Arc::new(Channel { device, ops, pending, pages, metrics, runtime, only }));
+        let clock = Clock::machine();
+        return Ok(Arc::new(Channel { device, ops, pending, pages, metrics, clock, runtime, only }));
     }
 }
 
@@ -92,7 +94,7 @@ pub(super) fn serve<O: Operations>(
     channel: &Arc<Channel<O>>,
     threads: usize,
 ) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
-    let supervisor = Supervisor { metrics: Arc::clone(&channel.metrics), clock: Clock::machine() };
+    let supervisor = Supervisor { metrics: Arc::clone(&channel.metrics), clock: channel.clock.clone() };
     (0..threads.max(1))
         .map(|i| {
             let channel = Arc::clone(channel);
@@ -377,7 +379,7 @@ impl<O: Operations> Channel<O> {
         }
     }
 
-    /// A signal came to a thread that waits. Only one that ends the thread ends its request: see `process.rs`. The kernel says it
+    /// A signal came to a thread that waits. Only one that ends the thread ends its request: see `caller.rs`. The kernel says it
     /// once, so we look again until either is over.
     fn interrupt(self: &Arc<Self>, unique: u64, target: u64) {
         match self.pending.interrupt(target, is_dying) {
@@ -386,7 +388,7 @@ impl<O: Operations> Channel<O> {
                 let channel = Arc::clone(self);
                 self.runtime.spawn(async move {
                     loop {
-                        tokio::time::sleep(LOOK_AGAIN).await;
+                        channel.clock.sleep(LOOK_AGAIN).await;
                         match channel.pending.interrupt(target, is_dying) {
                             Interrupted::NotYet => {}
                             Interrupted::Now(waiter) => return channel.end_interrupted(target, waiter),

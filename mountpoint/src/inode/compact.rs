@@ -22,7 +22,7 @@ impl Moment {
     }
 
     pub(super) fn instant(self) -> Instant {
-        let first = FIRST.get().copied().unwrap_or_else(Instant::now);
+        let first = *FIRST.get().expect("a moment was packed, and so the first one");
         let nanos = if self.0 == NonZeroI64::MIN { 0 } else { self.0.get() };
         let distance = Duration::from_nanos(nanos.unsigned_abs());
         let moved = if nanos < 0 { first.checked_sub(distance) } else { first.checked_add(distance) };

@@ -123,7 +123,7 @@ impl Walk {
             flat.pass(key);
             match flat.reach(key, now) {
                 Reach::Whole => {
-                    let (page, asked, since) = flat.take(key);
+                    let (page, asked, since) = flat.take(key, now);
                     if self.changed.get(key).is_some_and(|&at| at > asked) {
                         return Course::Alone;
                     }
@@ -288,7 +288,7 @@ impl Flat {
     }
 
     /// A directory as a listing with delimiter has it.
-    fn take(&self, key: &str) -> (ListPage, u64, Instant) {
+    fn take(&self, key: &str, now: Instant) -> (ListPage, u64, Instant) {
         let mut page = ListPage::default();
         for object in self.below(key) {
             let name = object.key.as_str();
@@ -304,7 +304,7 @@ impl Flat {
         }
         let asked = self.pages.iter().map(|keys| keys.asked).min().unwrap_or_default();
         let since = self.pages.iter().map(|keys| keys.since).min();
-        (page, asked, since.unwrap_or_else(Instant::now))
+        (page, asked, since.unwrap_or(now))
     }
 
     /// The next page, when a directory reaches into the second half of the last one.

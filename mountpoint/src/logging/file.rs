@@ -5,10 +5,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tracing_subscriber::fmt::MakeWriter;
+
+use crate::clock::Clock;
 
 /// A line may go to a file that was renamed for so long: a look at the name costs a system call.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -18,6 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct LogFile {
     path: PathBuf,
     look_every: Duration,
+    clock: Clock,
     open: Mutex<Open>,
 }
 
@@ -35,26 +38,28 @@ impl LogFile {
             .mode(0o750)
             .create(directory)
             .with_context(|| format!("creating the log directory {}", directory.display()))?;
-        let now = time::OffsetDateTime::from(SystemTime::now());
+        let clock = Clock::machine();
+        let now = time::OffsetDateTime::from(clock.wall());
         let stamp =
             now.format(&time::macros::format_description!("[year]-[month]-[day]T[hour]-[minute]-[second]Z"))?;
         // The background process leaves the directory that it was started in.
         let directory = std::path::absolute(directory).context("the log directory")?;
         let path = directory.join(format!("mountpoint-s3-{stamp}.{}.log", std::process::id()));
-        Self::at(path, LOOK_EVERY)
+        Self::at(path, LOOK_EVERY, clock)
     }
 
-    fn at(path: PathBuf, look_every: Duration) -> anyhow::Result<Self> {
+    fn at(path: PathBuf, look_every: Duration, clock: Clock) -> anyhow::Result<Self> {
         let file = open(&path).with_context(|| format!("opening the log file {}", path.display()))?;
-        let open = Mutex::new(Open { file, looked: Instant::now() });
-        Ok(Self { path, look_every, open })
+        let open = Mutex::new(Open { file, looked: clock.now() });
+        Ok(Self { path, look_every, clock, open })
     }
 
     fn write_line(&self, line: &[u8]) -> io::Result<usize> {
         // A thread that panicked while it logged left a whole file behind.
         let mut held = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.looked.elapsed() >= self.look_every {
-            held.looked = Instant::now();
+        let now = self.clock.now();
+        if now.saturating_duration_since(held.looked) >= self.look_every {
+            held.looked = now;
             // Where no new file can be opened, the old one goes on.
             if !self.is_at_its_name(&held.file)
                 && let Ok(file) = open(&self.path)
@@ -107,7 +112,7 @@ mod tests {
     fn a_file_that_was_renamed_or_removed_is_opened_anew() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let log = LogFile::at(path.clone(), Duration::ZERO).unwrap();
+        let log = LogFile::at(path.clone(), Duration::ZERO, Clock::machine()).unwrap();
         let say = |line: &str| log.make_writer().write_all(line.as_bytes()).unwrap();
         say("one\n");
         let renamed = folder.path().join("log.1");
@@ -130,7 +135,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (inner, moved) = (folder.path().join("inner"), folder.path().join("moved"));
         std::fs::create_dir(&inner).unwrap();
-        let log = LogFile::at(inner.join("log"), Duration::ZERO).unwrap();
+        let log = LogFile::at(inner.join("log"), Duration::ZERO, Clock::machine()).unwrap();
         std::fs::rename(&inner, &moved).unwrap();
         log.make_writer().write_all(b"one\n").unwrap();
         assert_eq!(std::fs::read(moved.join("log")).unwrap(), b"one\n");

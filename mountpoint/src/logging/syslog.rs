@@ -13,6 +13,8 @@ use rustix::net::SendFlags;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::clock::Clock;
+
 /// Where a syslog daemon listens.
 pub(super) const SOCKET: &str = "/dev/log";
 /// Facility `user`, in place.
@@ -37,6 +39,7 @@ struct Open {
     socket: UnixDatagram,
     /// When a line last waited in vain.
     stuck: Option<Instant>,
+    clock: Clock,
 }
 
 impl Syslog {
@@ -72,19 +75,20 @@ impl Open {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
         socket.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { socket, stuck: None })
+        Ok(Self { socket, stuck: None, clock: Clock::machine() })
     }
 
     /// A line that the daemon does not take in time is lost, and that is no error.
     fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
+        let now = self.clock.now();
         let flags = match self.stuck {
-            Some(since) if since.elapsed() < STUCK_FOR => SendFlags::DONTWAIT,
+            Some(since) if now.saturating_duration_since(since) < STUCK_FOR => SendFlags::DONTWAIT,
             _ => SendFlags::empty(),
         };
         match rustix::net::send(&self.socket, datagram, flags | SendFlags::NOSIGNAL) {
             Ok(_) => self.stuck = None,
             Err(Errno::AGAIN) => {
-                self.stuck = self.stuck.filter(|_| !flags.is_empty()).or_else(|| Some(Instant::now()))
+                self.stuck = self.stuck.filter(|_| !flags.is_empty()).or_else(|| Some(self.clock.now()))
             }
             Err(error) => return Err(error.into()),
         }

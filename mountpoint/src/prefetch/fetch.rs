@@ -74,9 +74,6 @@ pub(super) async fn run(object: Arc<Object>, fetch: Fetch) {
     let error = attempt(&object, fetch).await.err().map(Arc::new);
     ending.done = true;
     object.ended(no, error.as_ref());
-    if let Some(error) = error {
-        tracing::debug!("reading failed: {error}");
-    }
 }
 
 /// If the request panics, the reads that wait for it get an error. (No read waits for an aborted request.)
@@ -103,7 +100,7 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
         None => {
             let bytes = fetch.cuts.iter().map(|c| charge((c.end - c.start) as usize)).sum();
             let waiting = shared.pool.reserve(Use::Demand, bytes);
-            tokio::time::timeout(shared.config.wait_max, waiting).await.map_err(|_| {
+            shared.clock.timeout(shared.config.wait_max, waiting).await.ok_or_else(|| {
                 Error::new(ErrorKind::Timeout, "GetObject")
                     .key(&object.id.key)
                     .message("no memory came free in time; raise --memory-target")

@@ -213,11 +213,13 @@ impl Upload {
 
     /// As [`Upload::tell`], again and again until the reply is no longer [`Reply::Moment`], for at most `limit`.
     pub async fn tell_in_a_moment(&self, event: Event, limit: Duration) -> Reply {
-        let end = tokio::time::Instant::now() + limit;
+        let clock = &self.shared.clock;
+        let end = clock.now() + limit;
         loop {
             let changed = self.changed.notified();
             let reply = self.tell(event);
-            if reply != Reply::Moment || tokio::time::timeout_at(end, changed).await.is_err() {
+            let left = end.saturating_duration_since(clock.now());
+            if reply != Reply::Moment || clock.timeout(left, changed).await.is_none() {
                 return reply;
             }
         }
