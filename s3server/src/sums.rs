@@ -172,7 +172,7 @@ pub(crate) fn md5(bytes: &[u8]) -> [u8; 16] {
 
 /// Lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    base16ct::lower::encode_string(bytes)
 }
 
 #[cfg(test)]

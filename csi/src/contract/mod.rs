@@ -25,7 +25,7 @@ pub(crate) fn digest(parts: &[&str]) -> String {
         sha.update((part.len() as u64).to_be_bytes());
         sha.update(part.as_bytes());
     }
-    sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    base16ct::lower::encode_string(&sha.finalize())
 }
 
 #[cfg(test)]

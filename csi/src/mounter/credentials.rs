@@ -136,7 +136,7 @@ fn escaped(id: &str) -> String {
 }
 
 fn hashed(id: &str) -> String {
-    sha2::Sha224::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    base16ct::lower::encode_string(&sha2::Sha224::digest(id.as_bytes()))
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ impl Disk {
 
     fn folder(&self, prefix: u8, create: bool) -> io::Result<OwnedFd> {
         let mut text = [0; 3];
-        hex(&[prefix], &mut text);
+        hex(&[prefix], &mut text[..2]);
         let name = CStr::from_bytes_until_nul(&text).unwrap_or_default();
         let path = OFlags::PATH | FOLDER;
         match openat(&self.root, name, path, Mode::empty()) {
@@ -258,7 +258,7 @@ fn remove(parent: BorrowedFd<'_>, name: &CStr, depth: u32) -> io::Result<()> {
 const FILE_NAME: usize = 64 + ".data".len() + 1;
 
 fn file_name<'a>(name: &Name, kind: Kind, text: &'a mut [u8; FILE_NAME]) -> &'a CStr {
-    hex(name, text);
+    hex(name, &mut text[..64]);
     text[64..].copy_from_slice(match kind {
         Kind::Data => b".data\0",
         Kind::Meta => b".meta\0",
@@ -271,27 +271,17 @@ fn parse_file_name(text: &[u8]) -> Option<Name> {
     if matches!(extension, b".data" | b".meta") { parse_hex(stem) } else { None }
 }
 
+/// Writes `bytes` into `text`, which is twice as long.
 fn hex(bytes: &[u8], text: &mut [u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for (byte, pair) in bytes.iter().zip(text.chunks_exact_mut(2)) {
-        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-    }
+    let written = base16ct::lower::encode(bytes, text);
+    debug_assert!(written.is_ok(), "two digits for each byte");
 }
 
+/// Lower-case only: another spelling is no name of ours.
 fn parse_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
-    let digit = |c: u8| match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        _ => None,
-    };
-    if text.len() != 2 * N {
-        return None;
-    }
     let mut out = [0; N];
-    for (byte, pair) in out.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(out)
+    let whole = base16ct::lower::decode(text, &mut out).is_ok_and(|bytes| bytes.len() == N);
+    whole.then_some(out)
 }
 
 #[cfg(test)]

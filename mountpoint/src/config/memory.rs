@@ -81,7 +81,8 @@ struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// A line of `/proc/self/mountinfo`: `id parent device top mounted_at options [tags] - type source options`.
+    /// A line of `/proc/self/mountinfo`: `id parent device top mounted_at options [tags] - type source options`. Not by `procfs`: it leaves
+    /// the escapes in paths, refuses all of a `cgroup` file for one line that it does not know, and the engine needs nothing else of it.
     fn parse(line: &str) -> Option<Self> {
         let (mount, system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);

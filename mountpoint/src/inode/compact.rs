@@ -129,14 +129,7 @@ impl PackedETag {
             None => return None,
         };
         let mut digest = [0; 16];
-        for (byte, pair) in digest.iter_mut().zip(hex.as_bytes().as_chunks::<2>().0) {
-            let digit = |c: u8| match c {
-                b'0'..=b'9' => Some(c - b'0'),
-                b'a'..=b'f' => Some(c - b'a' + 10),
-                _ => None,
-            };
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-        }
+        base16ct::lower::decode(hex, &mut digest).ok()?;
         Some(Self::Md5 { digest, parts, quoted: inner.is_some() })
     }
 
@@ -148,11 +141,8 @@ impl PackedETag {
         let mut text = String::with_capacity(34);
         let quote = if quoted { "\"" } else { "" };
         text.push_str(quote);
-        for byte in digest {
-            text.extend(
-                [byte >> 4, byte & 15].map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])),
-            );
-        }
+        let mut hex = [0; 32];
+        text.push_str(base16ct::lower::encode_str(digest, &mut hex).unwrap_or_default());
         if parts > 0 {
             text.push('-');
             text.push_str(&parts.to_string());

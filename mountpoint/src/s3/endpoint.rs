@@ -1,7 +1,8 @@
 //! The URL of a key: scheme, host and path, from the bucket's name and the user's configuration. Pure.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::arn::{Arn, Resource};
 use super::{Config, Error, ErrorKind, Result};
@@ -290,14 +291,19 @@ fn fits_host(bucket: &str, host: &str) -> bool {
     label && named
 }
 
+/// What S3 encodes in a query value: everything but unreserved characters.
+const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+/// What S3 encodes in a path.
+const IN_PATH: &AsciiSet = &IN_QUERY.remove(b'/');
+
 /// Appends `text` as S3 encodes paths: everything but unreserved characters and `/`.
 fn encode_path(into: &mut String, text: &str) {
-    encode(into, text, true);
+    into.extend(utf8_percent_encode(text, IN_PATH));
 }
 
 /// Appends `text` as S3 encodes query values: everything but unreserved characters.
 pub(super) fn encode_query(into: &mut String, text: &str) {
-    encode(into, text, false);
+    into.extend(utf8_percent_encode(text, IN_QUERY));
 }
 
 /// Appends those parameters that have a value. The caller names them in alphabetical order, as signatures want them.
@@ -313,18 +319,6 @@ pub(super) fn push_query<'a>(
         target.push_str(name);
         target.push('=');
         encode_query(target, value);
-    }
-}
-
-fn encode(into: &mut String, text: &str, keep_slash: bool) {
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => into.push(byte as char),
-            b'/' if keep_slash => into.push('/'),
-            _ => {
-                let _ = write!(into, "%{byte:02X}");
-            }
-        }
     }
 }
 

@@ -148,7 +148,7 @@ impl Proxy {
         let uri: http::Uri = format!("http://{place}/").parse().map_err(|_| FORM)?;
         let authority = Authority::of_uri(&uri).filter(|a| !a.host.is_empty()).ok_or(FORM)?;
         let authorization = user.map(|user| {
-            let user = percent_decoded(user);
+            let user: Vec<u8> = percent_encoding::percent_decode_str(user).collect();
             let basic = base64::engine::general_purpose::STANDARD.encode(user);
             HeaderValue::try_from(format!("Basic {basic}")).map(|mut value| {
                 value.set_sensitive(true);
@@ -245,26 +245,6 @@ impl Direct {
             },
         }
     }
-}
-
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let hex = bytes.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok());
-        match hex.filter(|_| bytes[at] == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) => {
-                decoded.push(byte);
-                at += 3;
-            }
-            None => {
-                decoded.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    decoded
 }
 
 #[cfg(test)]

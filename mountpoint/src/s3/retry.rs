@@ -6,7 +6,6 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::ErrorKind;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// No wait before the second attempt is longer; it doubles with each attempt.
 const SCALE: Duration = Duration::from_millis(200);
@@ -216,19 +215,16 @@ impl Drop for Call<'_> {
 
 /// Random numbers for the jitter: nothing that has to be secret.
 #[derive(Debug)]
-pub(super) struct Dice(AtomicU64);
+pub(super) struct Dice(Mutex<fastrand::Rng>);
 
 impl Dice {
     pub(super) fn new(seed: u64) -> Self {
-        Self(AtomicU64::new(seed))
+        Self(Mutex::new(fastrand::Rng::with_seed(seed)))
     }
 
-    /// Uniform in 0..1 (splitmix64).
+    /// Uniform in 0..1.
     pub(super) fn roll(&self) -> f64 {
-        let mut z = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+        self.0.lock().f64()
     }
 }
 

@@ -9,9 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use aws_credential_types::Credentials;
 use aws_sigv4::sign::{v4, v4a};
+use base16ct::lower;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest as _, Sha256};
 use time::OffsetDateTime;
+use time::macros::format_description;
 
 use super::endpoint::Signing;
 use crate::sync::{Arc, Mutex};
@@ -94,7 +96,7 @@ impl Signer {
         };
         let mut to_sign = String::with_capacity(160 + scope.len());
         let _ = write!(to_sign, "{algorithm}\n{stamp}\n{scope}\n");
-        push_hex(&mut to_sign, &Sha256::digest(canonical.as_bytes()));
+        to_sign.push_str(&lower::encode_string(&Sha256::digest(canonical.as_bytes())));
         let key = self.day_key(credentials, day, at);
         let signature = match self.signing.region {
             Some(_) => v4::calculate_signature(key.key, to_sign.as_bytes()),
@@ -147,9 +149,7 @@ impl Signer {
 pub(super) fn payload_sha256(pieces: &[bytes::Bytes]) -> String {
     let mut hash = Sha256::new();
     pieces.iter().for_each(|p| hash.update(p));
-    let mut hex = String::with_capacity(64);
-    push_hex(&mut hex, &hash.finalize());
-    hex
+    lower::encode_string(&hash.finalize())
 }
 
 /// The canonical request, and the names of the headers it covers.
@@ -198,25 +198,11 @@ fn push_value(into: &mut String, value: &[u8]) {
     }
 }
 
-fn push_hex(into: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        into.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
-        into.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
-    }
-}
-
 /// `20260102T030405Z`.
 fn timestamp(at: SystemTime) -> String {
-    let at = OffsetDateTime::from(at);
-    format!(
-        "{:04}{:02}{:02}T{:02}{:02}{:02}Z",
-        at.year(),
-        u8::from(at.month()),
-        at.day(),
-        at.hour(),
-        at.minute(),
-        at.second()
-    )
+    let stamp = format_description!("[year][month][day]T[hour][minute][second]Z");
+    // [`Skew`] keeps to the years that have four digits.
+    OffsetDateTime::from(at).format(stamp).unwrap_or_default()
 }
 
 /// How far the store's clock is ahead of ours, to be added to our time before signing.

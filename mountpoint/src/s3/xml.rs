@@ -314,7 +314,8 @@ fn object(entry: Entry, name: impl Fn(String) -> Result<String, String>) -> Resu
     Ok(ListedObject { key: ObjectKey::new(key), meta })
 }
 
-/// `%41+b` is `A b`: how `encoding-type=url` spells names.
+/// `%41+b` is `A b`: how `encoding-type=url` spells names. Not the library's decoder: it leaves a broken escape as it is, and a wrong name
+/// must be refused.
 fn url_decode(text: String) -> Result<String, String> {
     if !text.contains(['%', '+']) {
         return Ok(text);

@@ -400,9 +400,7 @@ fn completed_before(store: &Store, bucket: &str, key: &str, id: &str) -> Option<
 fn etag_of_parts<'a>(etags: impl Iterator<Item = &'a str>) -> Option<String> {
     let (mut joined, mut count) = (Vec::new(), 0);
     for etag in etags.filter(|e| !e.is_empty()) {
-        let md5 =
-            (etag.len() == 32).then(|| (0..16).map(|i| u8::from_str_radix(&etag[2 * i..2 * i + 2], 16).ok()));
-        joined.extend(md5?.collect::<Option<Vec<u8>>>()?);
+        joined.extend(base16ct::mixed::decode_vec(etag).ok().filter(|md5| md5.len() == 16)?);
         count += 1;
     }
     Some(format!("{}-{count}", sums::hex(&sums::md5(&joined))))

@@ -4,10 +4,14 @@
 //! folder. The server uses it for keys that are not safe paths, and for keys whose plain path another key's folder or file occupies
 //! (`a` beside `a/b`). Both maps are injective and reversible, and their images are disjoint because they are in different folders.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
 /// Longest file name that Linux file systems store, in bytes.
 const NAME_MAX: usize = 255;
 /// Length of one piece of an escaped name: below [`NAME_MAX`] with its mark.
 const PIECE: usize = 200;
+/// What an escaped name escapes.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 /// Ends the last piece, which is the file. Not in the escape's alphabet.
 const FILE_MARK: char = '=';
 /// Ends every other piece, which is a folder. Not in the escape's alphabet.
@@ -34,17 +38,7 @@ pub(crate) fn plain_path(key: &str) -> Option<&str> {
 /// 200 characters. All pieces but the last are folders and end in `+`, the last is the file and ends in `=`, so that a
 /// folder and a file never meet under one name.
 pub(crate) fn escaped_path(key: &str) -> String {
-    let mut escaped = String::with_capacity(key.len() + 16);
-    for byte in key.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => escaped.push(byte as char),
-            _ => {
-                escaped.push('%');
-                escaped.push(HEX[usize::from(byte >> 4)] as char);
-                escaped.push(HEX[usize::from(byte & 15)] as char);
-            }
-        }
-    }
+    let escaped = utf8_percent_encode(key, ESCAPED).to_string();
     let mut path = String::with_capacity(escaped.len() + escaped.len() / PIECE * 2 + 2);
     let mut rest = escaped.as_str();
     while rest.len() > PIECE {
@@ -68,18 +62,7 @@ pub(crate) fn key_of_escaped(path: &str) -> Option<String> {
     }
     escaped.push_str(file.strip_suffix(FILE_MARK)?);
 
-    let mut bytes = Vec::with_capacity(escaped.len());
-    let mut rest = escaped.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let high = (rest.next()? as char).to_digit(16)?;
-            let low = (rest.next()? as char).to_digit(16)?;
-            bytes.push((high * 16 + low) as u8);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    let key = String::from_utf8(bytes).ok()?;
+    let key = percent_decode_str(&escaped).decode_utf8().ok()?.into_owned();
     // One spelling per key: anything else under the folder was not put there by us.
     (key.len() <= KEY_MAX && escaped_path(&key) == path).then_some(key)
 }
@@ -88,8 +71,6 @@ pub(crate) fn key_of_escaped(path: &str) -> Option<String> {
 pub(crate) fn is_valid(key: &str) -> bool {
     (1..=KEY_MAX).contains(&key.len())
 }
-
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 #[cfg(test)]
 mod tests {

@@ -56,11 +56,9 @@ pub(super) struct Unavailable {
 impl Unavailable {
     /// Whether the request of this number, counted from the start of the proxy, is struck.
     pub(super) fn strikes(&self, request: u64) -> bool {
-        // splitmix64, so that a share strikes without a pattern and the same seed strikes the same requests.
-        let z = self.seed.wrapping_add(request.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / ((1u64 << 53) as f64) < self.share
+        // One draw of a generator of its own: a share strikes without a pattern, and the same seed strikes the same requests.
+        let seed = self.seed.wrapping_add(request.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        fastrand::Rng::with_seed(seed).f64() < self.share
     }
 }
 
