@@ -58,6 +58,22 @@ impl Home {
         }
     }
 
+    /// A request of a workload that only reads.
+    fn reader(&self, workload: &str) -> MountRequest {
+        MountRequest { read_only: true, ..self.request(workload, "key-1") }
+    }
+
+    /// A mounter as after a start of the driver while the API server is away; it has given `w1` the key `key-2`.
+    async fn started_anew_without_the_api_server(&self) -> (Server, PodMounter) {
+        let gone = Server::start();
+        gone.attachments().hide(true);
+        gone.pods().hide(true);
+        let anew = mounter(&gone, &self.kubelet);
+        anew.mount(self.request("w1", "key-2")).await.unwrap();
+        assert!(self.keys().contains("key-2"));
+        (gone, anew)
+    }
+
     fn source(&self) -> PathBuf {
         comm::source(&self.kubelet, "mp-1")
     }
@@ -150,7 +166,7 @@ fn workloads_share_a_source_and_the_last_one_leaves_nothing_behind() {
     isolated(|| {
         at_home(async |home| {
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            let reader = MountRequest { read_only: true, ..home.request("w2", "key-1") };
+            let reader = home.reader("w2");
             home.mounter.mount(reader.clone()).await.unwrap();
             let (first, second) =
                 (mounted(&home.target("w1")).unwrap(), mounted(&home.target("w2")).unwrap());
@@ -200,10 +216,7 @@ fn a_dead_engine_is_replaced_and_its_targets_are_bound_again() {
     isolated(|| {
         at_home(async |home| {
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            home.mounter
-                .mount(MountRequest { read_only: true, ..home.request("w2", "key-1") })
-                .await
-                .unwrap();
+            home.mounter.mount(home.reader("w2")).await.unwrap();
             let dead = mounted(&home.target("w1")).unwrap().device;
             home.pod.kill_engine();
             let error = std::fs::metadata(home.target("w1")).unwrap_err();
@@ -214,10 +227,7 @@ fn a_dead_engine_is_replaced_and_its_targets_are_bound_again() {
             assert!(target.device == mounted(&home.source()).unwrap().device);
             std::fs::metadata(home.target("w1")).unwrap();
             assert!(std::fs::metadata(home.target("w2")).is_err(), "not asked for yet; it was {dead}");
-            home.mounter
-                .mount(MountRequest { read_only: true, ..home.request("w2", "key-1") })
-                .await
-                .unwrap();
+            home.mounter.mount(home.reader("w2")).await.unwrap();
             assert!(mounted(&home.target("w2")).unwrap().read_only);
             std::fs::metadata(home.target("w2")).unwrap();
             assert_eq!(home.pod.messages().len(), 2);
@@ -282,12 +292,8 @@ fn a_driver_started_anew_without_the_api_server_refreshes_and_unmounts() {
     isolated(|| {
         at_home(async |home| {
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            let gone = Server::start();
-            gone.attachments().hide(true);
-            gone.pods().hide(true);
-            let anew = mounter(&gone, &home.kubelet);
-            anew.mount(home.request("w1", "key-2")).await.unwrap();
-            assert!(home.keys().contains("key-2") && !home.keys().contains("key-1"));
+            let (_gone, anew) = home.started_anew_without_the_api_server().await;
+            assert!(!home.keys().contains("key-1"));
             let error = anew.mount(home.request("w2", "key-2")).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unavailable);
             assert!(anew.fault().is_some() && !home.target("w2").exists());
@@ -306,12 +312,7 @@ fn keys_go_to_no_workload_that_says_it_is_the_mountpoint_pod() {
             std::fs::create_dir_all(theirs.credentials()).unwrap();
             std::fs::write(theirs.credentials().join("source"), "mp-1").unwrap();
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            let gone = Server::start();
-            gone.attachments().hide(true);
-            gone.pods().hide(true);
-            let anew = mounter(&gone, &home.kubelet);
-            anew.mount(home.request("w1", "key-2")).await.unwrap();
-            assert!(home.keys().contains("key-2"));
+            let (_gone, anew) = home.started_anew_without_the_api_server().await;
             let planted = std::fs::read_dir(theirs.credentials()).unwrap().flatten();
             assert_eq!(planted.map(|it| it.file_name()).collect::<Vec<_>>(), ["source"], "no key came there");
             // Without the driver's own note nobody is believed.
@@ -373,10 +374,7 @@ fn a_reader_s_target_that_a_crash_left_writable_is_made_read_only() {
         at_home(async |home| {
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
             assert!(!mounted(&home.target("w1")).unwrap().read_only);
-            home.mounter
-                .mount(MountRequest { read_only: true, ..home.request("w1", "key-1") })
-                .await
-                .unwrap();
+            home.mounter.mount(home.reader("w1")).await.unwrap();
             assert!(mounted(&home.target("w1")).unwrap().read_only);
             assert!(!mounted(&home.source()).unwrap().read_only, "its source serves writers");
         });
