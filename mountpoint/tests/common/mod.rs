@@ -19,6 +19,7 @@ pub(crate) use tap::Tap;
 
 pub(crate) use testkit::{need, need_tool, until};
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// Runs a tool to its end; it must succeed.
@@ -32,4 +33,21 @@ pub(crate) fn run(command: &mut Command) -> Output {
         String::from_utf8_lossy(&output.stderr)
     );
     output
+}
+
+/// Runs a Python script on a file, with more arguments behind it; what it prints. Unlike Rust's, Python's `close` says what close(2)
+/// said. The script has `says(what, call)`, which prints `what` and `ok` or the errno of the call.
+pub(crate) fn python(script: &str, path: &Path, arguments: &[&str]) -> String {
+    const HELPER: &str = "
+import errno, os, sys
+def says(what, call):
+    try:
+        call()
+        print(what, 'ok')
+    except OSError as error:
+        print(what, errno.errorcode[error.errno])
+";
+    let script = format!("{HELPER}{script}");
+    let output = run(Command::new("python3").args(["-c", &script]).arg(path).args(arguments));
+    String::from_utf8(output.stdout).unwrap()
 }

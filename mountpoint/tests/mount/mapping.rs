@@ -1,9 +1,8 @@
 //! Programs that change a stored file in memory (`mmap` with MAP_SHARED): they hear that it failed, and nothing changes.
 
-use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Pattern, Setup, Store, TestMount, need_tool, run};
+use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python};
 
 /// After this long the mount is aborted: the kernel and a FUSE thread wait for each other.
 const HANGS: Duration = Duration::from_secs(120);
@@ -12,14 +11,8 @@ const LEN: usize = (5 << 20) + 123;
 
 /// Changes all of the file `argv[1]` in a mapping, and prints what each call says. A child does it: Rust has no safe mapping.
 const PROGRAM: &str = "
-import errno, mmap, os, sys, time
+import mmap, time
 path, way, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
-def says(what, call):
-    try:
-        call()
-        print(what, 'ok')
-    except OSError as error:
-        print(what, errno.errorcode[error.errno])
 def shows():
     with open(path, 'rb') as file:
         return file.read()
@@ -70,9 +63,7 @@ fn changes_of_a_stored_file_in_a_mapping_fail_at_msync_fsync_and_close_and_are_d
         return;
     }
     for (way, says) in ways {
-        let mut command = Command::new("python3");
-        command.args(["-c", PROGRAM]).arg(mount.path(way)).args([way, &LEN.to_string()]);
-        assert_eq!(String::from_utf8_lossy(&run(&mut command).stdout), says, "{way}");
+        assert_eq!(python(PROGRAM, &mount.path(way), &[way, &LEN.to_string()]), says, "{way}");
         assert!(std::fs::read(mount.path(way)).unwrap() == bytes, "{way}: the mount shows something else");
         assert!(store.get(way).unwrap() == bytes, "{way}: the store has something else");
         let said = mount.log().matches(&format!("\"{way}\": a program changed the stored file")).count();

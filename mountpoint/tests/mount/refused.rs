@@ -3,29 +3,13 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 use s3server::{Effect, Fault};
 
 use super::semantics::assert_errno;
-use crate::common::{Pattern, Setup, TestMount, need_tool, run, until};
-
-/// Runs a script on a file; what it prints. Unlike Rust's, Python's `close` says what close(2) said.
-fn python(script: &str, path: &Path) -> String {
-    let helper = "
-import errno, os, sys
-def says(what, call):
-    try:
-        call()
-        print(what, 'ok')
-    except OSError as error:
-        print(what, errno.errorcode[error.errno])
-";
-    let output = run(Command::new("python3").args(["-c", &format!("{helper}{script}")]).arg(path));
-    String::from_utf8(output.stdout).unwrap()
-}
+use crate::common::{Pattern, Setup, TestMount, need_tool, python, until};
 
 #[test]
 fn fsync_and_close_repeat_the_error_of_a_refused_write() {
@@ -42,7 +26,7 @@ for end in ['close', 'fsync']:
         says('fsync', lambda: os.fsync(file))
     says('close', lambda: os.close(file))
 ";
-    let said = python(script, &mount.path("file"));
+    let said = python(script, &mount.path("file"), &[]);
     let said: Vec<_> = said.lines().collect();
     let one = ["pwrite EINVAL", "close EINVAL"];
     let other = ["pwrite EINVAL", "fsync EINVAL", "fsync EINVAL", "close EINVAL"];
@@ -122,7 +106,7 @@ file = os.open(path + '-refused', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 truncate(path + '-refused', 9)
 says('close', lambda: os.close(file))
 ";
-    let said = python(script, &mount.path("file"));
+    let said = python(script, &mount.path("file"), &[]);
     let while_written = ["0 ok", "9 EPERM", "written ok", "5 ok", "0 EPERM", "9 EPERM", "close ok"];
     let others = ["5 ok", "0 EPERM", "0 ok", "9 EPERM", "9 EPERM", "close ok"];
     assert_eq!(said.lines().collect::<Vec<_>>(), [&while_written[..], &others[..]].concat());
