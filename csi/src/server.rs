@@ -36,7 +36,7 @@ use crate::proto::csi::node_server::NodeServer;
 /// The longest call, in bytes; a longer one is refused. A call is a page of text.
 pub const MESSAGE_MAX: usize = 2 << 20;
 /// How long calls that have begun may take after the signal to stop; then they are cut off. What a mount has made by then goes with the
-/// process, as long as nobody sees it. Longer delays the next driver on this node, and the kubelet repeats the call to that one.
+/// process, as long as it is detached. Longer delays the next driver on this node, and the kubelet repeats the call to that one.
 pub const GRACE: Duration = Duration::from_secs(4);
 /// How long `/healthz` waits for our own answer before it says no.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);

@@ -52,7 +52,7 @@ async fn removed(client: &Client, node: &str) -> bool {
         };
         match patched {
             Ok(_) => return true,
-            // A conflict means that somebody else changed the node: it is looked at again.
+            // A conflict means that another client changed the node: it is read again.
             Err(error) => tracing::debug!(node, %error, "removing the startup taint"),
         }
         sleep(RETRY).await;

@@ -66,7 +66,7 @@ impl Config {
         s3.dual_stack = args.bucket_options.dual_stack;
         s3.interfaces.clone_from(&args.client.bind);
         s3.sign_requests = !args.credentials.no_sign_request;
-        // Who asks for no signature needs no profile.
+        // Unsigned requests need no profile.
         s3.profile = args.credentials.profile.clone().filter(|_| s3.sign_requests);
         s3.credential_files.clone_from(&args.credential_files);
         s3.ca_bundle.clone_from(&args.client.ca_bundle);
@@ -201,7 +201,7 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     reason = "a descriptor by its number can't be had otherwise: fence 2 of ARCHITECTURE.md"
 )]
 fn adopt(number: i32) -> OwnedFd {
-    // SAFETY: the caller saw that the descriptor is open and is /dev/fuse; whoever started us gave it to us by putting
+    // SAFETY: the caller saw that the descriptor is open and is /dev/fuse; the process that started this one handed it over by putting
     // its number on the command line, and nothing else in this process knows it.
     unsafe { OwnedFd::from_raw_fd(number) }
 }

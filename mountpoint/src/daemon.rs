@@ -156,8 +156,8 @@ pub struct ReadyFile {
 }
 
 impl ReadyFile {
-    /// Opens it, before anything else can go wrong. A regular file is made for its owner alone, or emptied, so that nobody
-    /// takes the word of an earlier mount for ours. What a descriptor leads to is never emptied.
+    /// Opens it, before anything else can go wrong. A regular file is made for its owner alone, or emptied, so that a reader
+    /// never takes the word of an earlier mount for this one's. What a descriptor leads to is never emptied.
     ///
     /// # Errors
     /// It can't be written to; or it is a pipe without a reader. This fails at once: waiting for a reader could last for ever.

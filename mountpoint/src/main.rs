@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A line on standard output; whoever closed it does not want it.
+/// Prints a line on standard output. A closed output is no error.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
@@ -134,7 +134,7 @@ fn start(args: &Args) -> anyhow::Result<(mount::Mounted, Signals)> {
     started
 }
 
-/// The allocator keeps what was freed until somebody allocates again; after a walk through a million names nobody may for hours.
+/// The allocator keeps freed memory until the next allocation; after a walk through a million names, that may be hours away.
 fn give_back() {
     loop {
         std::thread::sleep(GIVE_BACK_EVERY);

@@ -76,7 +76,7 @@ pub struct Run {
     /// The namespace of this process, where its Lease is
     #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
     pub namespace: String,
-    /// The name of this process's pod: who holds the Lease; needed to run
+    /// The name of this process's pod, which the Lease names as its holder; needed to run
     #[arg(long, env = "POD_NAME", default_value = "")]
     pub pod_name: String,
     /// Where /healthz and /readyz are served

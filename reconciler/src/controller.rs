@@ -184,8 +184,8 @@ async fn reconcile(
     (group, again)
 }
 
-/// Plans and applies. A Mountpoint Pod that is not made (a quota, a webhook) is planned without: whoever else is to be attached, detached
-/// or deleted does not wait behind it. Done is what leads to the same effect again.
+/// Plans and applies. A Mountpoint Pod that is not made (a quota, a webhook) is planned without: other workloads that are to be attached, detached
+/// or deleted do not wait behind it. The loop ends when a plan repeats an effect.
 ///
 /// # Errors
 /// Why the plan was left, or what could not be made.

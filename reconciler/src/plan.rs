@@ -241,7 +241,7 @@ impl<'a> Planner<'a> {
                              exist any more. Delete this pod.", self.facts.group.volume));
                         continue;
                     };
-                    // Whoever waits was not served; whoever runs was, unless this pod never began.
+                    // A pending workload was not served; a running one was, unless this pod never began.
                     let unserved = workload.phase == Phase::Pending || pod.is_some_and(|pod| !pod.began);
                     let counted = unserved && self.open_entry(&self.drafts[index]).is_none();
                     let wait = self.drafts[index].replaced.wait(self.facts.now);
@@ -302,8 +302,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A workload that runs without an attachment: somebody deleted it, if a Mountpoint Pod that nobody names lives and fits. Otherwise
-    /// the workload was mounted by release 1 on the host, and stays as it is.
+    /// A workload that runs without an attachment. If a Mountpoint Pod lives that no attachment names, and it fits, the attachment was
+    /// deleted, and is made again. Otherwise release 1 mounted the workload on the host, and it stays as it is.
     fn attach_again(&mut self, workload: &Workload, wants: &Wants) {
         let Some(name) = self.adoptable(&workload.at.uid, &wants.key).map(str::to_owned) else { return };
         let attached = self.attach(workload);

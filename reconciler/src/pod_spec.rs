@@ -15,9 +15,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// CPU that a Mountpoint Pod asks for where nobody says: an idle engine takes less.
+/// CPU that a Mountpoint Pod requests by default: an idle engine takes less.
 const LEAST_CPU: &str = "10m";
-/// Memory that a Mountpoint Pod asks for where nobody says: with so much an engine always gets on.
+/// Memory that a Mountpoint Pod requests by default: an engine always makes progress with it.
 const LEAST_MEMORY: &str = "128Mi";
 
 /// What all Mountpoint Pods have in common.

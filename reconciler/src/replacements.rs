@@ -24,7 +24,7 @@ const IN_A_ROW: Duration = Duration::from_secs(600);
 pub struct Replacements(Option<(u32, Timestamp)>);
 
 impl Replacements {
-    /// As an attachment holds them. What can't be understood is none: it delays nobody.
+    /// As an attachment holds them. A text that can't be parsed is none: it delays no pod.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let parsed = text.split_once(' ').and_then(|(count, last)| {

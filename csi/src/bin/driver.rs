@@ -58,7 +58,7 @@ fn start(args: &Args) -> anyhow::Result<()> {
     let config = Start::from_args(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(run(config));
-    // A thread may wait for a mounter for minutes yet; what it would do then is nobody's business any more.
+    // A thread may wait for a mounter for minutes yet; its result would reach no caller.
     runtime.shutdown_background();
     ended
 }
@@ -143,7 +143,7 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 async fn on_stop(mut stopped: watch::Receiver<bool>) {
-    // An error would mean that whoever waits for the signal is gone, and with it the process.
+    // An error means that the task that waits for the signal is gone, and with it the process.
     drop(stopped.wait_for(|&stop| stop).await);
 }
 

@@ -78,7 +78,7 @@ pub struct WorkloadAttachment {
     pub attachment_time: Time,
 }
 
-/// Declared for those who watch the subresource; nothing is written there.
+/// Declared for clients that watch the subresource; nothing is written there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct AttachmentStatus {}
 

@@ -12,7 +12,7 @@ pub const ENDPOINT_URL: &str = "endpointUrl";
 pub const CA_CONFIG_MAP: &str = "caBundleConfigMap";
 /// What becomes of the data of a volume that the driver made, when it is deleted: `keep`, `fail`, `purge`.
 pub const ON_DELETE: &str = "onDelete";
-/// `true` for volumes that the driver made, as release 2.2 writes it; nobody reads it.
+/// `true` for volumes that the driver made, as release 2.2 writes it; not read.
 pub const DYNAMIC_PROVISIONING: &str = "dynamicProvisioning";
 /// `driver` (default), `secret` or `pod`: whose credentials the mount uses.
 pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
@@ -48,7 +48,7 @@ pub const CONTEXT_SERVICE_ACCOUNT: &str = "csi.storage.k8s.io/serviceAccount.nam
 /// Tokens of that account by audience, in JSON (`tokenRequests` of the CSIDriver).
 pub const CONTEXT_TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// What the side-cars of Kubernetes add, and nobody reads.
+/// Attributes that the side-cars of Kubernetes add, and this driver ignores.
 const OF_OTHERS: [&str; 1] = ["storage.kubernetes.io/csiProvisionerIdentity"];
 /// What the kubelet adds begins so.
 pub const OF_KUBELET: &str = "csi.storage.k8s.io/";
@@ -77,7 +77,7 @@ pub fn inline_options(attribute: Option<&str>) -> Vec<String> {
     items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
-/// Whether somebody reads this attribute, or wrote it on his own account.
+/// Whether the driver reads this attribute, or a part of Kubernetes wrote it for itself.
 #[must_use]
 pub fn is_known(key: &str) -> bool {
     let ours = [

@@ -40,7 +40,7 @@ pub struct Request<'a> {
     pub recorded: Option<&'a Recorded>,
     /// All PersistentVolumes have been seen: one that is not known is not there.
     pub volumes_known: bool,
-    /// Whose keys, for messages.
+    /// The source of the keys, for messages.
     pub keys: &'a Keys,
 }
 
@@ -109,7 +109,7 @@ impl Request<'_> {
         if self.recorded.is_none() && !self.volumes_known {
             return Err(not_known_yet(self.id));
         }
-        // Without a PersistentVolume nobody mounted it, and nothing is there to delete.
+        // Without a PersistentVolume no workload mounted it, and nothing is there to delete.
         let on_delete = self.recorded.and_then(|it| it.on_delete).unwrap_or_default();
         if on_delete == OnDelete::Keep {
             let one = ListObjects { prefix: prefix.clone(), max_keys: 1, ..ListObjects::default() };

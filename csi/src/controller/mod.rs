@@ -1,8 +1,8 @@
 //! The provisioner's calls: volumes are made and deleted. Enters: a call of the service Controller. Leaves: a bucket or a prefix, and the
 //! answer to the call.
 //!
-//! This room parses a call (`request`, `parameters`, `secrets`), chooses a place (`template`, `bucket_name`, `volume_id`), asks whose a
-//! bucket is (`ownership`, `tags`), and lets one call at a time through for a volume (`pending`). What a call has begun runs to its end
+//! This room parses a call (`request`, `parameters`, `secrets`), chooses a place (`template`, `bucket_name`, `volume_id`), checks the
+//! owner of a bucket (`ownership`, `tags`), and lets one call at a time through for a volume (`pending`). What a call has begun runs to its end
 //! even if the caller stops waiting; the caller's next try then finds it done.
 //!
 //! Never here: a mount, a secret in a log or an error, a deletion without proof.
@@ -225,7 +225,7 @@ impl ControllerService {
 
 /// What becomes the attributes of the PersistentVolume, which the node reads.
 fn context(parameters: &Parameters, place: &Place, keys: &Keys) -> HashMap<String, String> {
-    // As release 2.2: whose keys the node uses is known by those that came with this call.
+    // As release 2.2: the keys of this call say which keys the node uses.
     let source = if keys.of_secret { "secret" } else { "driver" };
     let said = [
         (volume::BUCKET_NAME, Some(place.bucket().to_owned())),

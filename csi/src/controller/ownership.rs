@@ -1,4 +1,4 @@
-//! Whose a bucket is. Enters: its tags, a volume id, what the PersistentVolume says. Leaves: whether a bucket that is there serves a new
+//! The owner of a bucket. Enters: its tags, a volume id, what the PersistentVolume says. Leaves: whether a bucket that is there serves a new
 //! request, and whether one may be deleted. Pure.
 //!
 //! A bucket is deleted only on proof: our tag; an id that this cluster made; or release 2.2's naming, on a PersistentVolume that the
@@ -21,7 +21,7 @@ pub enum Found {
     },
     /// An earlier call made it and was cut short; so it is if it is empty.
     OursIfEmpty,
-    /// It is somebody's, for this reason.
+    /// It belongs to another volume, cluster or user, for this reason.
     Taken(String),
 }
 

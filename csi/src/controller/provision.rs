@@ -1,7 +1,7 @@
 //! Makes a volume. Enters: a checked request. Leaves: a bucket of its own with our tags, or a prefix in a bucket that is there; the same
 //! again for the same request.
 //!
-//! A bucket that is there already is asked whose it is before it is used (`ownership`). Nothing is deleted here, except a bucket that was
+//! The tags of an existing bucket are checked before it is used (`ownership`). Nothing is deleted here, except a bucket that was
 //! made a moment before and could not be marked.
 
 use mountpoint::s3::{self, Bucket, Created, ListObjects, Tagging, Tags};
@@ -37,7 +37,7 @@ pub struct Request<'a> {
     pub tags: Tags,
     /// The region to name when a bucket is made.
     pub location: Option<&'a str>,
-    /// Whose keys, for messages.
+    /// The source of the keys, for messages.
     pub keys: &'a Keys,
 }
 
@@ -45,7 +45,7 @@ impl Request<'_> {
     /// Makes it, or finds it; its size as it was recorded, in bytes.
     ///
     /// # Errors
-    /// `AlreadyExists`: the bucket is somebody else's, or has another size. `FailedPrecondition`: the bucket of all prefixes is not there.
+    /// `AlreadyExists`: the bucket belongs to another owner, or has another size. `FailedPrecondition`: the bucket of all prefixes is not there.
     /// And what a store may answer.
     pub async fn make(&self, bucket: Bucket) -> Result<i64> {
         match &self.chosen.place {
@@ -158,7 +158,7 @@ impl Request<'_> {
         }
     }
 
-    /// Writes our tags. A bucket that could not be marked would belong to nobody: if it is `new` it goes again.
+    /// Writes our tags. A bucket that could not be marked would have no owner: if it is `new`, it is deleted.
     async fn mark(&self, bucket: &Bucket, new: bool) -> Result<i64> {
         let capacity = self.capacity.recorded();
         let mark = Mark::new(self.cluster, self.name, capacity, self.on_delete);

@@ -22,7 +22,7 @@ use crate::node::driver_keys::DriverKeys;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections to one store at once. More only make deletions of many objects faster.
 const CONNECTIONS: usize = 32;
-/// Region of requests if nobody says one.
+/// Region of requests if neither the class nor the driver's configuration names one.
 const REGION: &str = "us-east-1";
 
 /// How the stores are reached.

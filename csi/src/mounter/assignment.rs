@@ -84,7 +84,7 @@ impl Assignments {
         wait(self.pods.clone(), deadline, |view| running(view, name, &self.namespace)).await
     }
 
-    /// Why the Mountpoint Pod serves nobody, once that is so.
+    /// Why the Mountpoint Pod serves no workload, once it serves none.
     pub async fn fails(&self, name: &str) -> Error {
         let mut view = self.pods.clone();
         loop {

@@ -50,16 +50,16 @@ impl CommFiles {
     /// Connects to the mounter's socket in it; the stream does not block. A link or a file in its place is refused, however it came there.
     ///
     /// # Errors
-    /// `NotFound`, `ConnectionRefused` or `WouldBlock` while nobody takes connections there yet; what else the system says.
+    /// `NotFound`, `ConnectionRefused` or `WouldBlock` while no process takes connections there yet; or another error of the system.
     pub fn connect(&self) -> io::Result<UnixStream> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = rustix::fs::openat(&self.directory, SOCKET, flags, Mode::empty())?;
         if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "mount.sock is not a socket"));
         }
-        // What was looked at is what is connected to, and its path is short.
+        // The path through the descriptor names the socket that was checked, and it is short.
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
-        // A listener that takes nobody must not keep us: connect(2) would wait for room.
+        // A listener that accepts no connection must not block this thread: connect(2) would wait for room.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::connect(&stream, &address)?;
@@ -110,7 +110,7 @@ impl CommFiles {
     /// The directory of credentials, made if it is missing: ours, and readable for the pod's group.
     ///
     /// # Errors
-    /// `PermissionDenied` if somebody else made it; what else the file system says.
+    /// `PermissionDenied` if another user made it; or another error of the file system.
     pub fn credentials(&self) -> io::Result<CredentialFiles> {
         match rustix::fs::mkdirat(&self.directory, "credentials", Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}

@@ -30,7 +30,7 @@ impl Processes {
     /// Whether the process that listens there belongs to the pod. The stream blocks afterwards. Needs a runtime with I/O.
     ///
     /// # Errors
-    /// `FailedPrecondition`: it belongs to somebody else, or nobody can tell.
+    /// `FailedPrecondition`: it belongs to another pod or process, or that can't be found out.
     pub fn check(&self, stream: &UnixStream, pod_uid: &str) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::FailedPrecondition, why));
         let peer = match pid(stream) {

@@ -48,7 +48,7 @@ pub struct Config {
     pub mount_within: Duration,
     /// An unmount of a source waits so long for its last target; then it is tried again with the next sweep.
     pub unused_within: Duration,
-    /// Sources are looked at so often for those whose pod is gone. Doubled, such a mount stays twice as long.
+    /// How often sources are searched for mounts whose pod is gone. Doubling it keeps such a mount twice as long.
     pub sweep_every: Duration,
     /// Where a mounter's process is looked up: the node's `/proc`.
     pub processes: Processes,
@@ -166,7 +166,7 @@ impl Node {
     }
 
     /// For a target that is mounted already: fresh credentials, if it stays as it is; and what becomes of it. It is not touched here:
-    /// whoever reads from it goes on until a new source is served.
+    /// reads of it go on until a new source is served.
     async fn refresh(&self, request: &MountRequest, target: &Path) -> Result<Over> {
         let mounts = table()?;
         let Some(mount) = mounts.at(target) else { return Ok(Over::Empty) };

@@ -43,13 +43,13 @@ pub struct SourceMount {
 }
 
 impl SourceMount {
-    /// Mounts a bucket at this directory, which is made if it is missing. First the mounter is reached, then the device is mounted where
-    /// nobody sees it and handed over, and when the engine serves it, the mount appears. A kernel that can't do that mounts it in
+    /// Mounts a bucket at this directory, which is made if it is missing. First the mounter is reached, then the device is mounted out of
+    /// sight and handed over, and when the engine serves it, the mount appears. A kernel that can't do that mounts it in
     /// its place once the mounter is reached.
     ///
     /// # Errors
-    /// `FailedPrecondition` with the engine's words, or if somebody else listens in the mounter's place; `DeadlineExceeded`,
-    /// `Unavailable` if nobody takes or serves it; `Internal`: no FUSE on this node, or no right to mount. Nothing is left then.
+    /// `FailedPrecondition` with the engine's words, or if another process listens in the mounter's place; `DeadlineExceeded`,
+    /// `Unavailable` if no mounter takes or serves it; `Internal`: no FUSE on this node, or no right to mount. Nothing is left then.
     pub async fn make(
         path: &Path,
         read_only: bool,
@@ -87,10 +87,10 @@ impl SourceMount {
     }
 }
 
-/// A mount that nobody serves yet.
+/// A mount that no engine serves yet.
 #[derive(Debug)]
 enum Unserved {
-    /// Nobody sees it.
+    /// Not attached to any directory.
     Detached(OwnedFd),
     /// In its place already, on a kernel that has no other way.
     Placed(SourceMount),
@@ -154,7 +154,7 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
 }
 
 /// A mounter of release 2.2 says nothing, and so does one that died. A stat waits in the kernel until the engine serves the
-/// device, or until the last who had it is gone.
+/// device, or until the last process that held it is gone.
 async fn served_without_an_answer(
     root: &Path,
     path: &Path,
@@ -255,7 +255,7 @@ async fn dial(files: &CommFiles, deadline: Instant) -> Result<UnixStream> {
             Err(error) => error,
         };
         let at = files.path().join("mount.sock");
-        // Missing, left by a container that was restarted, or all who may wait do so.
+        // Missing, left behind by a container that was restarted, or its queue is full.
         if !matches!(
             error.kind(),
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock

@@ -27,7 +27,7 @@ pub const FS_NAME: &str = "mountpoint-s3";
 /// is told; half as long calls an engine hung that only has much to do.
 pub const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
-/// So many mounts over one another are taken away by one call; more is an error of somebody else.
+/// So many mounts over one another are taken away by one call; more can't be the driver's.
 const STACKED_MAX: usize = 16;
 
 const MOUNT_FLAGS: MountFlags = MountFlags::NODEV.union(MountFlags::NOSUID).union(MountFlags::NOATIME);
@@ -56,7 +56,7 @@ pub fn mount_fuse(device: BorrowedFd<'_>, directory: &Path, read_only: bool) -> 
     Ok(rustix::mount::mount(FS_NAME, directory, "fuse", flags, data.as_c_str())?)
 }
 
-/// Mounts the device's file system where nobody sees it, for [`attach`]. It goes when the descriptor is closed.
+/// Mounts the device's file system detached, for [`attach`]. It goes when the descriptor is closed.
 ///
 /// # Errors
 /// `Unsupported` and others where the kernel, or what filters our calls, is older than this way of mounting (Linux 5.2).
@@ -84,7 +84,7 @@ pub fn mount_fuse_detached(device: BorrowedFd<'_>, read_only: bool) -> io::Resul
     Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// Puts a mount that nobody sees where everybody does.
+/// Attaches a detached mount to a directory.
 ///
 /// # Errors
 /// What move_mount(2) says.
@@ -290,7 +290,7 @@ mod tests {
         });
     }
 
-    /// Goal: whenever the driver is ended, a reader's target is read-only or not there. Somebody looks all the time.
+    /// Goal: whenever the driver is ended, a reader's target is read-only or not there. A thread checks all the time.
     #[test]
     fn a_read_only_bind_is_at_no_moment_writable() {
         isolated(|| {

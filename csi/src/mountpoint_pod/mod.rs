@@ -49,11 +49,11 @@ pub struct Config {
 }
 
 /// Serves one mount to its end. An attempt that the engine refuses is told, and the next one is waited for here: a container that
-/// started anew for each would soon be kept waiting by the kubelet, and whoever has mended the volume with it. `serving` is true while
+/// started anew for each would soon be held back by the kubelet, although the volume may be mended by then. `serving` is true while
 /// an engine runs: until then the process is to end by SIGTERM, and from then on to outlive it, because workloads that drain still read.
 ///
 /// # Errors
-/// Whatever calls for a new start of the container: no message, no engine, one that ended while nobody unmounted.
+/// Those that call for a new start of the container: no message, no engine, an engine that ended without an unmount.
 pub fn run(config: &Config, serving: &AtomicBool) -> Result<()> {
     loop {
         if exit_announced(&config.comm) {

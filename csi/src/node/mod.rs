@@ -46,7 +46,7 @@ use crate::proto::csi::{
 /// The reason of an Event: a mount option has no effect.
 pub const OPTION_LEFT_OUT: &str = "MountOptionLeftOut";
 
-/// The reason of an Event: a volume has attributes that nobody reads.
+/// The reason of an Event: a volume has attributes that the driver does not know.
 pub const ATTRIBUTE_UNKNOWN: &str = "VolumeAttributeUnknown";
 
 /// What the service knows of its node.
@@ -127,7 +127,7 @@ impl NodeService {
         Self { stats, ..self }
     }
 
-    /// Hands what a workload should hear of to whoever writes Events. Without, it stands in the log alone.
+    /// Sends notices for workloads to the writer of Events. Without, they stand in the log alone.
     #[must_use]
     pub fn with_notices(self, notices: mpsc::Sender<Notice>) -> Self {
         Self { notices: Some(notices), ..self }
@@ -283,7 +283,7 @@ impl NodeService {
         self.tell(request, OPTION_LEFT_OUT, options.left_out(volume));
     }
 
-    /// Attributes that nobody reads: a misspelt one would else be missed in silence.
+    /// Reports attributes that the driver does not know: a misspelt one would else go unnoticed.
     fn tell_of_attributes(&self, request: &PublishRequest) {
         if request.unknown_attributes.is_empty() {
             return;

@@ -54,7 +54,7 @@ pub struct PublishRequest {
     pub single_writer: bool,
     /// The source of the keys.
     pub authentication_source: AuthenticationSource,
-    /// Names of attributes that nobody reads, sorted.
+    /// Names of attributes that the driver does not know, sorted.
     pub unknown_attributes: Vec<String>,
     /// The Secret that the volume names.
     pub secrets: HashMap<String, String>,

@@ -8,9 +8,9 @@
 //!    a reader finds `demand_reserve` and a writer `write_reserve`.
 //! 3. `Write` leaves `demand_reserve` to readers. While a writer waits, readers stay within their reserve, so the
 //!    writer's turn comes.
-//! 4. Beyond `write_reserve` a writer takes what nobody else needs: while files are read ahead, what is left of the total beside both
-//!    reserves is theirs. A writer that waits there is at its limit, and nobody gives way to it: else one writer on a slow
-//!    store, which always waits, would switch read-ahead off for all.
+//! 4. Beyond `write_reserve` a writer takes only memory that no other use needs: while files are read ahead, the rest of the total
+//!    beside both reserves belongs to read-ahead. A writer that waits there is at its limit, and no other use gives memory up for it:
+//!    else one writer on a slow store, which always waits, would switch read-ahead off for all.
 //! 5. Within one use, first come first served: no request overtakes an earlier, larger one.
 
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ pub enum Pressure {
     Low,
     /// Less than half of it is free: stop growing.
     Some,
-    /// Somebody waits who is not at his limit: shrink.
+    /// A request waits that is not at its limit: shrink.
     High,
 }
 
@@ -106,7 +106,7 @@ impl BudgetState {
         self.used(Use::Write) + bytes <= self.write_reserve
     }
 
-    /// Whether somebody waits for what is his: a reader, or a writer that is not at its limit.
+    /// Whether a request waits for memory that it is entitled to: a reader's, or a writer's that is not at its limit.
     fn is_short(&self) -> bool {
         self.queue.iter().any(|w| w.purpose == Use::Demand || self.is_sure(w.bytes))
     }
@@ -187,7 +187,7 @@ impl BudgetState {
         granted
     }
 
-    /// Nobody reads ahead any more: until somebody does again, writers may have it all. Call [`BudgetState::grant`] after.
+    /// Read-ahead has ended: until it begins again, writers may have all memory. Call [`BudgetState::grant`] after.
     pub(super) fn nobody_reads(&mut self) {
         self.reading = false;
     }
@@ -235,7 +235,7 @@ mod tests {
         ]
     }
 
-    /// A second bookkeeping beside the state machine: who holds what, who waits.
+    /// A second bookkeeping beside the state machine: what each use holds, and which requests wait.
     #[derive(Default)]
     struct Model {
         held: Vec<(Use, u64)>,
@@ -299,7 +299,7 @@ mod tests {
                 }
                 prop_assert!(state.used.iter().sum::<u64>() <= TOTAL);
                 prop_assert!(state.used(Use::Ahead) <= TOTAL - DEMAND - WRITE);
-                // Whoever waits in vain for read-ahead's memory is at his limit; and then read-ahead goes on.
+                // A writer that waits in vain for read-ahead's memory is at its limit; then read-ahead goes on.
                 let short = model.waiting.iter().any(|w| w.1 == Use::Demand || state.used(Use::Write) + w.2 <= WRITE);
                 prop_assert_eq!(state.pressure() == Pressure::High, short);
             }

@@ -126,8 +126,8 @@ impl Pool {
         self.0.queue.lock().state.waiting(purpose)
     }
 
-    /// Returns when somebody had to wait since the last call: a room that holds what it could give
-    /// up (read-ahead nobody reads, a part nobody adds to) looks here, and gives up some.
+    /// Returns when a request had to wait since the last call: a room that holds memory it could give
+    /// up (unread read-ahead, an idle part) looks here, and gives up some.
     pub async fn contended(&self) {
         self.0.contended.notified().await;
     }
@@ -173,7 +173,7 @@ impl Pool {
         self.0.pages.trim(IDLE_FOR)
     }
 
-    /// Says that nobody reads ahead any more, until somebody reserves for it again: writers may have it all meanwhile.
+    /// Says that read-ahead has ended, until memory is reserved for it again: writers may have all memory meanwhile.
     pub fn nobody_reads(&self) {
         let granted = {
             let mut queue = self.0.queue.lock();

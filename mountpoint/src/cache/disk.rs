@@ -132,7 +132,7 @@ impl BlockCache for DiskCache {
             && range.end - range.start == into.len() as u64;
         debug_assert!(sound, "{range:?} of {object_size} bytes into {}", into.len());
         let hit = sound && self.store.read(id, object_size, &range, into);
-        // A miss is counted once it was fetched: by whoever fetches.
+        // The prefetcher counts a miss, after the fetch.
         self.store.metrics.cache_hits.add(hit.into());
         hit
     }

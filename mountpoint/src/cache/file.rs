@@ -1,7 +1,7 @@
-//! One object version in the cache: which sectors of which blocks it has, their checksums, who is at work on it.
+//! One object version in the cache: which sectors of which blocks it has, their checksums, and the operations under way on it.
 //!
 //! Pure state under one short lock; the disk is touched by `store.rs`, which asks here what it may do. A sector is
-//! written only when it was absent, a block is punched only when nobody writes to it, and readers compare what they read
+//! written only when it was absent, a block is punched only while no thread writes to it, and readers compare what they read
 //! with its checksum: bytes that differ are rot if the block's `born` is still the same, and an eviction if it is not.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(super) fn block_charge(len: usize) -> u64 {
 /// One object version.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Whose bytes they are.
+    /// The object version that the bytes are of.
     pub(super) owner: Owner,
     /// What its files are called.
     pub(super) name: Name,
@@ -125,7 +125,7 @@ impl Entry {
         }
     }
 
-    /// Whose bytes they are.
+    /// The object version that the bytes are of.
     pub(super) fn identity(&self) -> Identity<'_> {
         self.owner.identity()
     }
@@ -166,7 +166,7 @@ impl Entry {
         inner.blocks.get(&block).is_some_and(|b| b.state != State::Moving && b.born == born)
     }
 
-    /// A write of sectors of the block begins, unless all are here or somebody is at work on it. Ends with [`Entry::wrote`].
+    /// A write of sectors of the block begins, unless all are here or another operation works on it. Ends with [`Entry::wrote`].
     pub(super) fn claim(&self, block: u32, sectors: Sectors, born: u64) -> Option<Claim> {
         let mut inner = self.inner.lock();
         if inner.removed {

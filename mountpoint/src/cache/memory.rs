@@ -40,7 +40,7 @@ impl MemoryCache {
         self.len() == 0
     }
 
-    /// From now on it keeps nothing more, as one whose disk is full.
+    /// From now on it keeps no new block, as a cache with a full disk.
     pub fn fill_up(&self) {
         self.full.store(true, Relaxed);
     }

@@ -7,7 +7,7 @@
 //! disk.rs   opened, asked and fed by the engine; the writers' queue
 //! read.rs, write.rs  sectors out, sectors in
 //! store.rs  the accounts, eviction ....... load.rs  what an earlier run left
-//!   file.rs, index.rs   which blocks are here, who may touch them (memory only)
+//!   file.rs, index.rs   which blocks are here, and which operations may touch them (memory only)
 //!   format.rs, sector.rs, eviction.rs, health.rs   the decisions: what to believe, what goes, when to give up
 //!   io.rs   the system calls
 //! ```
@@ -97,7 +97,7 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     /// Just after a start, while what an earlier run left is not yet indexed, "perhaps" counts as yes.
     fn present(&self, id: &ObjectId, block: BlockIndex) -> Sectors;
 
-    /// Whether what is put now would be kept. While it would not, nobody need fetch more than was asked for.
+    /// Whether the cache would keep a block that is put now. While it would not, a reader need not fetch more than was asked for.
     fn keeps(&self) -> bool;
 
     /// Reads `range` of the object (within one block, within the object) into `into`, which has that length.

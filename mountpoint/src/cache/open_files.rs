@@ -10,13 +10,13 @@ use crate::sync::{Arc, Mutex, Weak};
 #[derive(Debug)]
 pub(super) struct OpenFiles {
     max: usize,
-    line: Mutex<VecDeque<Weak<Entry>>>,
+    queue: Mutex<VecDeque<Weak<Entry>>>,
 }
 
 impl OpenFiles {
     /// At most `max` stay open; those being read at the moment come on top.
     pub(super) fn new(max: usize) -> Self {
-        Self { max, line: Mutex::new(VecDeque::new()) }
+        Self { max, queue: Mutex::new(VecDeque::new()) }
     }
 
     /// Keeps `file` open with `entry`, and closes others to stay within the bound.
@@ -24,17 +24,17 @@ impl OpenFiles {
         if !entry.keep(file) {
             return;
         }
-        let mut line = self.line.lock();
-        line.push_back(Arc::downgrade(entry));
-        // Twice round at most: the first time a file may have been read since, the second time not, as nobody can be
-        // so busy; if all are, the bound gives way until the next call.
-        for _ in 0..2 * line.len() {
-            if line.len() <= self.max {
+        let mut queue = self.queue.lock();
+        queue.push_back(Arc::downgrade(entry));
+        // Twice round at most: the first time a file may have been read since, the second time not, as no load is
+        // that high; if all were read, the limit is exceeded until the next call.
+        for _ in 0..2 * queue.len() {
+            if queue.len() <= self.max {
                 break;
             }
-            let Some(first) = line.pop_front() else { break };
+            let Some(first) = queue.pop_front() else { break };
             if first.upgrade().is_some_and(|entry| !entry.close_if_idle()) {
-                line.push_back(first);
+                queue.push_back(first);
             }
         }
     }
@@ -80,6 +80,6 @@ mod tests {
             let gone = entry(&i.to_string());
             files.keep(&gone, &Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap())));
         }
-        assert!(files.line.lock().len() <= 2);
+        assert!(files.queue.lock().len() <= 2);
     }
 }

@@ -235,7 +235,7 @@ impl Store {
         self.used_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// The sidecar first: data without one is nobody's, a sidecar without data would be believed until its CRC is asked.
+    /// The sidecar first: data without a sidecar is ignored, but a sidecar without data would be trusted until a read compares the CRC.
     pub(super) fn unlink(&self, name: &Name) {
         for kind in [Kind::Meta, Kind::Data] {
             if let Err(e) = self.io.unlink(name, kind) {

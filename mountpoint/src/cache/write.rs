@@ -107,7 +107,7 @@ impl Store {
             write_full(&*self.io, &meta, &slot, slot_at(entry.slots_at, piece.block))
         });
         if written.is_err() {
-            // What was written is in nobody's account. If this fails too, it is found by its CRC and taken again.
+            // The written bytes are not in the account. If this fails too, a later write finds them by their CRC.
             for run in runs {
                 let _ = self.io.punch(&data, at + run.start, run.end - run.start);
             }

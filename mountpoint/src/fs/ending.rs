@@ -33,7 +33,7 @@ enum Fate {
 }
 
 impl Ending {
-    /// The upload has ended. A line, if nobody hears it.
+    /// The upload has ended. A line for the log, if no operation waits for the outcome.
     pub(super) fn ended(&self, key: &ObjectKey, outcome: Result<&ETag, &upload::Error>) -> Option<String> {
         let mut state = self.0.lock();
         state.fate.get_or_insert_with(|| Fate::of(outcome));
@@ -46,7 +46,7 @@ impl Ending {
         (!told).then(|| format!("\"{key}\" was closed; {}", Fate::of(outcome)))
     }
 
-    /// Nobody waits for it any more in `operation`. A line, if it has ended already.
+    /// The wait in `operation` was interrupted. A line for the log, if the upload has ended already.
     pub(super) fn unheard(&self, key: &ObjectKey, operation: &'static str) -> Option<String> {
         let mut state = self.0.lock();
         state.unheard.get_or_insert(operation);

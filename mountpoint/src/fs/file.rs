@@ -89,7 +89,7 @@ impl FileSystem {
         }
     }
 
-    /// Opens a file for reading, if that needs nobody to be asked.
+    /// Opens a file for reading, if memory has the answer.
     pub fn try_open(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Option<Result<Opened>> {
         if flags.write || flags.direct || flags.sync {
             return None;

@@ -67,7 +67,7 @@ impl<T> Default for HandleTable<T> {
 }
 
 impl<T> HandleTable<T> {
-    /// A number nobody has, before there is anything behind it.
+    /// A free number, before there is a handle behind it.
     pub(super) fn reserve(&self) -> HandleNo {
         HandleNo(self.next.fetch_add(1, Relaxed))
     }

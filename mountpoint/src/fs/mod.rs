@@ -60,7 +60,7 @@ pub struct FileSystem {
     config: Config,
 }
 
-/// Files that are completed behind their release at once, besides those that a close asked for. The others wait in turn: more
+/// How many released files may upload at once, not counting those a close() or fsync() asked for. The others wait in turn: more
 /// would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
 const FINISHING_MAX: usize = 64;
 

@@ -45,7 +45,7 @@ pub struct StatFs {
 }
 
 impl FileSystem {
-    /// A name, if that needs nobody to be asked.
+    /// A name, if memory has the answer.
     pub fn try_lookup(&self, parent: InodeNo, name: &OsStr) -> Option<Result<Entry>> {
         Some(
             self.inodes
@@ -65,7 +65,7 @@ impl FileSystem {
         self.inodes.forget(ino, count);
     }
 
-    /// Attributes, if that needs nobody to be asked.
+    /// Attributes, if memory has the answer.
     pub fn try_getattr(&self, ino: InodeNo) -> Option<Result<Attr>> {
         Some(self.inodes.try_getattr(ino)?.map(|s| self.config.ownership.attr(ino, &s)).map_err(Error::from))
     }

@@ -173,7 +173,7 @@ impl FileSystem {
         }
     }
 
-    /// Undoes an open whose opener was killed before it heard of it, as if it had never been: nothing is stored, and what was there
+    /// Undoes an open whose caller was killed before the reply reached it, as if it had never been: nothing is stored, and what was there
     /// stays.
     pub async fn take_back(&self, handle: HandleNo) {
         let Some(open) = self.files.remove(handle) else { return };

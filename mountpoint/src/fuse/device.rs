@@ -61,7 +61,7 @@ impl FuseDevice {
     }
 
     /// Writes one reply: a header and up to a few slices, in one call as the kernel demands. `errno` 0 is success. A reply
-    /// that nobody waits for any more is no error.
+    /// to a request that has ended is no error.
     pub(super) fn reply<'a>(
         &self,
         unique: u64,

@@ -62,7 +62,7 @@ pub(super) fn start_fuser(
     let (mut session, ours) = match device {
         Device::Mount(dir) => {
             let session = ::fuser::Session::new(adapter, &dir, &config)?;
-            // The kernel was greeted, and nobody takes its requests yet.
+            // INIT is answered, and no thread reads requests yet.
             device_of(&dir).into_iter().for_each(|device| ops.mounted_as(device));
             (session, true)
         }

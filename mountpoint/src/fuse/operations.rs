@@ -108,7 +108,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
     /// The close or fsync of this handle was interrupted: no program receives its result.
     fn nobody_waits(&self, handle: HandleNo, operation: &'static str);
 
-    /// An open whose opener was killed before it heard of it: the kernel never names this handle. `created`: it made the file, and
+    /// An open whose caller was killed before the reply reached it: the kernel never names this handle. `created`: it made the file, and
     /// the kernel did not take its reference.
     fn take_back(&self, handle: HandleNo, created: Option<InodeNo>);
 

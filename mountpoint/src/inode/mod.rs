@@ -78,8 +78,8 @@ pub const ROOT: InodeNo = InodeNo(1);
 /// open(2) is a LOOKUP and then an OPEN, microseconds apart; asking S3 for both would cost two round trips for one
 /// answer. It is used once, by the first thing that follows: a second lookup of the name that is answered from memory
 /// takes it away, and while it stands the kernel is told not to keep the entry, so that every path that leads here
-/// looks up again. An OPEN that finds it therefore follows its own lookup, and whoever closed the file elsewhere before
-/// this open(2) began is seen. The limit only matters for a lookup that nothing follows (a stat) with an open of the same
+/// looks up again. An OPEN that finds it therefore follows its own lookup, and sees every close of the file elsewhere before
+/// this open(2) began. The limit only matters for a lookup that nothing follows (a stat) with an open of the same
 /// inode by descriptor after it: 20 ms is a scheduler's delay on a busy machine, and less than a round trip to S3.
 const FRESH: Duration = Duration::from_millis(20);
 

@@ -1,4 +1,4 @@
-//! Asks for pages that were not asked for by name: of a directory whose names are looked up one after another, and of a tree that is walked.
+//! Requests pages ahead of the names that need them: of a directory whose names are looked up one after another, and of a tree that is walked.
 //! A page that does not come fails nothing: each lookup then asks for its own name, each directory is listed by itself.
 
 use std::time::Instant;

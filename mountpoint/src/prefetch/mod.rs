@@ -143,8 +143,8 @@ impl Shared {
         whole / self.streams.load(Relaxed).max(1)
     }
 
-    /// What handles hold unread: dropped where it lay idle, and, while somebody waits for memory that is his, the
-    /// longest unread first until nobody does. Writers at their limit get what those hold who do not read at present.
+    /// Drops unread bytes of handles: those that lay idle; and, while a request waits for memory that it is entitled to, the longest
+    /// unread first, until no request waits. Writers at their limit get the memory of handles that are not read at present.
     fn tidy(&self) {
         let mut objects: Vec<Arc<Object>> = self.objects.lock().values().filter_map(Weak::upgrade).collect();
         // Cached: read again for each comparison the keys would change meanwhile, and sorting by such keys panics.
@@ -163,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// When to tidy again, if somebody waits now.
+    /// When to tidy again, if a request waits now.
     fn tidy_again(&self) -> Option<Duration> {
         if self.pool.pressure() == Pressure::High {
             // Perhaps for what is on its way right now: soon, but not in a busy loop.

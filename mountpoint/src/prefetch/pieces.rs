@@ -1,8 +1,8 @@
 //! The pieces of one object version that are in memory or in flight, and the reads that wait for them.
 //!
 //! Plain state without locks or I/O: the reader puts it under one short lock. Readers of the same version share
-//! it, so that a range on its way for one of them is not asked for again by another; and what one has read to its end stays for
-//! those who read the same in sequence, a little behind.
+//! it, so that a range in flight for one of them is not requested again by another; and bytes that one has read stay for
+//! readers of the same version that follow a little behind.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -47,7 +47,7 @@ impl Piece {
         self.read[at].1 >= self.len
     }
 
-    /// Bytes that nobody has read.
+    /// Bytes that no read has taken.
     fn unread(&self) -> u64 {
         self.len.saturating_sub(self.read.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0))
     }

@@ -32,7 +32,7 @@ use crate::object::{ObjectKey, ObjectMeta};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, Mutex};
 
-/// The region of buckets that nobody said anything about.
+/// The region of a bucket if neither the user nor the environment names one.
 const REGION: &str = "us-east-1";
 /// The proof of the bucket is tried this often, so that a dead endpoint is known within seconds ...
 const PROOF_ATTEMPTS: u32 = 3;

@@ -94,7 +94,7 @@ enum Next {
     Send,
     /// No word from the store, which may still be at work: the object may appear. If it does not, again.
     LookThenSend,
-    /// The upload is gone: it was completed by an attempt before, or given up by somebody. The object says which; where an attempt before
+    /// The upload is gone: it was completed by an attempt before, or aborted by another client. The object says which; where an attempt before
     /// had no clear answer, it may take its time to appear.
     Settle { patiently: bool },
     /// An object is there, and none was to be.

@@ -33,7 +33,7 @@ pub struct Config {
     pub sign_requests: bool,
     /// Take credentials from this profile and nowhere else.
     pub profile: Option<String>,
-    /// Sign with these, and ask nobody.
+    /// Sign with these, and ask no source of credentials.
     pub credentials: Option<Credentials>,
     /// Files that credentials may come from: whichever changes is read again with the next request.
     pub credential_files: Vec<PathBuf>,
@@ -85,7 +85,7 @@ pub struct Timeouts {
     /// A store that is away for no longer fails nothing (`--operation-timeout`): the last attempt of a call begins so long after the
     /// store was lost to it. One exchange on a connection has the same time, and what its body needs at `rate_min`. Waiting
     /// in the queue for a connection counts as neither, for as long as bytes move on others. Doubling it rides out longer
-    /// outages, and keeps whoever waits waiting longer.
+    /// outages, and lengthens the wait of programs.
     pub operation: Duration,
     /// An idle connection is closed after this long. Doubling it saves handshakes, if the store keeps its side open.
     pub idle: Duration,

@@ -30,7 +30,7 @@ type Driver = Pin<Box<hyper1::Connection<TokioIo<Stream>, Body>>>;
 
 /// Bytes of an answer to a request with a body that are received at once: such answers are short.
 const READ_BUFFER: usize = 16 << 10;
-/// Bytes of a body that are received at once by whoever has no memory of its own for them: most pages of a listing are shorter.
+/// Bytes of a body that are received at once where the caller lends no memory: most pages of a listing are shorter.
 const PIECE: usize = 512 << 10;
 
 /// An open connection.
@@ -168,7 +168,7 @@ impl Connection {
         match &mut self.http {
             Http::Ours(http) => http.is_reusable(),
             Http::Hyper { sender, driver } => {
-                // Looks without waiting: an end that arrived meanwhile, or bytes that nobody asked for, end the driver.
+                // Looks without waiting: an end that arrived meanwhile, or bytes without a request, end the driver.
                 let mut cx = Context::from_waker(Waker::noop());
                 driver.as_mut().is_some_and(|d| d.as_mut().poll(&mut cx).is_pending()) && sender.is_ready()
             }
@@ -224,7 +224,7 @@ async fn drive<D: Future + Unpin, F: Future>(
             None => true,
         };
         if ended {
-            // Dropped, it tells whoever still waits for it; and what ended is not polled again.
+            // Dropped, it wakes the tasks that still wait for it; and an ended driver is not polled again.
             *driver = None;
         }
         match wanted.as_mut().poll(cx) {

@@ -95,7 +95,7 @@ fn age(expiry: Option<SystemTime>, wall: SystemTime, held_for: Duration) -> Age 
 }
 
 impl Source {
-    /// Asks nobody yet. `http` carries the requests of the chain, `region` is where roles are assumed.
+    /// Asks no source yet. `http` carries the requests of the chain, `region` is where roles are assumed.
     pub(super) fn new(http: SharedHttpClient, region: &str, config: &Config, clock: &Clock) -> Arc<Self> {
         Arc::new(Self {
             http,
@@ -194,7 +194,7 @@ impl Source {
         if self.rests() {
             return false;
         }
-        // Whatever comes back, asking again at once for each refused request would help nobody.
+        // Asking the source again for each refused request would not help, whatever it answers.
         self.rest();
         match self.load().await {
             Ok(now) => before.is_none_or(|b| {

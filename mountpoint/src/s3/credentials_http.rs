@@ -26,7 +26,7 @@ use crate::sync::Arc;
 /// No exchange lasts longer.
 const EXCHANGE_MAX: Duration = Duration::from_secs(60);
 
-/// Carries requests to whoever knows credentials.
+/// Carries requests to the services that hand out credentials.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     pool: Arc<ConnectionPool>,
@@ -71,8 +71,8 @@ impl Connector {
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
         let request = request.try_into_http1x().map_err(user)?;
         let (mut head, body) = request.into_parts();
-        // Behind each 500 the runtime asks for the connection, to have it closed, and logs an error if nobody shows it one. What is
-        // broken the pool finds by itself, and an answer of 500 has broken nothing.
+        // Behind each 500 the runtime asks for the connection, to have it closed, and logs an error if it is shown none. The pool
+        // finds broken connections by itself, and an answer of 500 has broken nothing.
         if let Some(asked) = head.extensions.get::<CaptureSmithyConnection>() {
             asked.set_connection_retriever(|| {
                 Some(ConnectionMetadata::builder().proxied(false).poison_fn(|| {}).build())

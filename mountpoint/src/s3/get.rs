@@ -17,7 +17,7 @@ const PROGRESS: u64 = 64 << 10;
 /// Ranges of at most this many bytes are small wherever they begin.
 const SMALL_ANYWHERE: u64 = 64 << 10;
 
-/// The first bytes of a file never stand behind bulk; what follows is bulk, unless somebody reads a little here and there.
+/// The first bytes of a file never stand behind bulk; later ranges are bulk, unless they are small, as those of a random reader.
 fn lane(range: &Range<u64>) -> Lane {
     let bytes = range.end - range.start;
     if range.start == 0 || bytes <= SMALL_ANYWHERE { Lane::of(bytes) } else { Lane::Bulk }

@@ -75,7 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         }
     }
 
-    /// The connection as such; `None` if bytes were received that nobody took.
+    /// The connection as such; `None` if received bytes were left over.
     pub(super) fn into_stream(self) -> Option<S> {
         self.is_at_rest().then_some(self.stream)
     }

@@ -46,7 +46,7 @@ pub(super) struct Proxies {
 #[derive(Clone)]
 pub(super) struct Proxy {
     pub(super) authority: Authority,
-    /// What it wants to see of who we are.
+    /// The credentials that the proxy asks for.
     pub(super) authorization: Option<HeaderValue>,
 }
 
@@ -78,7 +78,7 @@ impl Forward {
         Self { begin: format!("http://{}", host.host_header()), authorization: proxy.authorization.clone() }
     }
 
-    /// The same request with the whole URL, and who we are.
+    /// The same request with the whole URL, and the credentials for the proxy.
     pub(super) fn addressed<B>(
         &self,
         request: http::Request<B>,

@@ -11,7 +11,7 @@ use crate::sync::Mutex;
 const SCALE: Duration = Duration::from_millis(200);
 /// No wait of ours is longer. A store that names a time gets that.
 const CAP: Duration = Duration::from_secs(5);
-/// Bytes that are refused as damaged twice more are damaged here, and sending them again helps nobody.
+/// Bytes that are refused as damaged twice more are damaged here, and sending them again does not help.
 const CORRUPT_ATTEMPTS: u32 = 3;
 
 /// Whether this kind of failure passes by itself.
@@ -407,7 +407,7 @@ mod tests {
             "a freed slot goes to the next retry"
         );
         drop(calls);
-        // The slots in use are gone once they are free and somebody calls.
+        // The slots in use are gone once they are free and the next call begins.
         drop(held);
         let _one = slots.call();
         assert_eq!(slots.free.available_permits(), SLOTS_MIN);

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::tls::TlsStream;
 use crate::sync::Arc;
 
-/// Bytes that moved, in both directions. Whoever waits on the connection looks whether it still grows.
+/// Bytes that moved, in both directions. A task that waits on the connection checks whether the count still grows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Moved(Arc<Counts>);
 
@@ -34,7 +34,7 @@ impl Moved {
         self.received() + self.sent()
     }
 
-    /// Whether nobody else counts here: the connection is gone.
+    /// Whether this is the last handle to the counts: the connection is gone.
     pub(super) fn is_last(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }

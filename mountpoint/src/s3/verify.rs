@@ -71,7 +71,7 @@ pub(super) enum Found {
     NotOurs,
     /// Ours, and not encrypted as it was to be.
     Unencrypted(String),
-    /// Of the right size, and nothing tells whose.
+    /// Of the right size, and nothing tells which client stored it.
     CantTell,
     /// The look failed.
     Failed(Error),

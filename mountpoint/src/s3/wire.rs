@@ -43,7 +43,7 @@ pub(super) struct Wire {
     pub(super) slots: Slots,
     pub(super) outage: Mutex<Outage>,
     pub(super) dice: Dice,
-    /// Stands in every request: Host, User-Agent, who pays, who must own.
+    /// Headers of every request: Host, User-Agent, the payer, the expected owner.
     pub(super) common: HeaderMap,
     pub(super) host: Arc<Host>,
     /// The store refused If-None-Match on a write.

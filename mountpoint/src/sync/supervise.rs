@@ -15,12 +15,12 @@ use crate::metrics::Metrics;
 
 /// The pause before the first fresh start; each further one doubles it.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause of a thread: who ends the mount waits for it.
+/// The longest pause of a thread: the end of the mount waits for it.
 const THREAD_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The longest pause of a task, about a minute. Doubling it halves the lines of work that panics for ever, and how soon it is done again if it can be.
 const PAUSE_DOUBLINGS_MAX: u32 = 13;
 
-/// Who is told.
+/// Keeps threads and tasks running, and tells the log and the metrics of each fresh start.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
     /// Counts fresh starts.

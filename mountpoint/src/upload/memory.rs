@@ -103,8 +103,8 @@ impl Memory {
     /// Memory for `bytes`, in turn.
     ///
     /// # Errors
-    /// `NoMemory` when nothing came for `wait_max`, and nobody got anything sent in that time either: a queue that moves
-    /// is not given up.
+    /// `NoMemory` when no memory came free for `wait_max` and no part was sent in that time either: a writer does not give up while the
+    /// queue moves.
     pub(super) async fn wait(&self, bytes: u64) -> Result<Reservation, Error> {
         let mut turn = std::pin::pin!(self.pool.reserve(Use::Write, bytes));
         loop {

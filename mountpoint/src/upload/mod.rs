@@ -55,7 +55,7 @@ pub struct Config {
     pub parts_in_flight_max: usize,
     /// What travels with the bytes so that the store refuses others; with `None` only our own review is left.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// Where parts go that nobody adds to while others wait for memory; `None`: they stay, and the others wait.
+    /// The directory for idle parts while other writers wait for memory; `None`: the parts stay in memory, and the writers wait.
     pub spill_dir: Option<PathBuf>,
     /// How long a write waits for memory while nothing at all is sent.
     pub wait_max: Duration,

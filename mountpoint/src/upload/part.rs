@@ -119,7 +119,7 @@ impl Part {
     /// Sees to room for `incoming` more bytes (0: for whatever comes). `None`: there is some now; else what to wait
     /// for and bring to [`Part::grant`].
     ///
-    /// Up to 1 MiB the first part of an object has one small block that grows; whoever needs more takes the whole
+    /// Up to 1 MiB the first part of an object has one small block that grows; a writer that needs more takes the whole
     /// part at once, so that writers can't starve each other block by block.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use crate::sync::{Arc, Mutex};
 pub type WriteDone = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
 /// Writes of one file whose replies may be held at once. FUSE sends one after the other except for direct, asynchronous
-/// ones; whoever sends more than this gets `NoMemory`.
+/// ones; a write beyond this gets `NoMemory`.
 const HELD_WRITES_MAX: usize = 64;
 
 /// An object being written. Dropped without [`Upload::finish`], it is aborted in the background.
@@ -90,7 +90,7 @@ impl Upload {
     }
 
     /// Takes the bytes at `offset`, which must be where the write before ended. They are copied before this returns;
-    /// `done` is called at once, or later when there is room again: whoever waits for it is slowed to the
+    /// `done` is called at once, or later when there is room again: a writer that waits for it is slowed to the
     /// pace of the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ impl Upload {
                 }
             }
             Err(error) => {
-                // Under the same lock: nobody may finish a file that this write is missing from.
+                // Under the same lock: a file that lacks this write must not be finished.
                 let remains = state.fail(error.clone());
                 drop(state);
                 self.clean_up(remains);
@@ -146,7 +146,7 @@ impl Upload {
         }
     }
 
-    /// Leave to hold a write behind `held` others, whose turn somebody else has.
+    /// Permission to hold a write behind `held` others.
     fn permit_to_queue(&self, held: usize, bytes: usize) -> Result<Counted, Error> {
         let memory = &self.shared.memory;
         match held {
