@@ -65,7 +65,7 @@ impl Clock {
         m.turned.notify_waiters();
     }
 
-    /// What `future` gives; `None` if `limit` passes on this clock first.
+    /// The output of `future`; `None` if `limit` passes on this clock first.
     pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         tokio::select! {
             biased;

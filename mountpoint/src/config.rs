@@ -1,4 +1,4 @@
-//! What the flags mean: one configuration per room, checked before anything is touched.
+//! The meaning of the flags: one configuration per room, checked before anything is touched.
 
 mod memory;
 
@@ -22,7 +22,7 @@ pub struct Config {
     pub device: fuse::Device,
     /// How it is mounted.
     pub mount: fuse::MountOptions,
-    /// What is allowed and shown.
+    /// The permissions and attributes of the mount.
     pub fs: fs::Config,
     /// Names.
     pub inode: inode::Config,
@@ -154,7 +154,7 @@ fn type_by_extension(key: &ObjectKey) -> Option<String> {
     mime_guess::from_path(key.as_str()).first_raw().map(str::to_owned)
 }
 
-/// What the flags say of the log.
+/// The log that the flags ask for.
 pub fn logging(args: &Args) -> logging::Config {
     logging::Config {
         stdout: args.foreground,

@@ -39,7 +39,7 @@ pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
 /// `elsewhere`: in a mount namespace that need not have this program's file.
 ///
 /// # Errors
-/// What the second process said went wrong; or that it said nothing in time, and was ended; or that the ready file can't be
+/// The failure that the second process reported; or that it reported nothing in time, and was ended; or that the ready file can't be
 /// written.
 pub fn start(ready: Option<&Path>, elsewhere: bool) -> anyhow::Result<()> {
     let ready = ready.map(ReadyFile::open).transpose()?;

@@ -61,7 +61,7 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// What scripts wait for on standard output.
+/// The line on standard output that scripts wait for.
 fn is_mounted(args: &Args) -> String {
     format!("{} is mounted at {}", args.description(), args.directory.display())
 }

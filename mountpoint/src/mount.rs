@@ -95,7 +95,7 @@ impl Connected {
     /// Mounts. Returns when the directory can be used.
     ///
     /// # Errors
-    /// What the kernel or fusermount3 said; nothing is left mounted then.
+    /// An error of the kernel or of fusermount3; nothing is left mounted then.
     pub fn mount(self) -> anyhow::Result<Mounted> {
         let Self { fs, device, options, metrics, runtime } = self;
         let handle = runtime.handle().clone();

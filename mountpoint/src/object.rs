@@ -81,7 +81,7 @@ pub struct ObjectId {
     pub etag: ETag,
 }
 
-/// What a HEAD, a listing or our own upload says about an object.
+/// The metadata of an object, from a HEAD, a listing or an upload of this mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectMeta {
     /// Bytes.

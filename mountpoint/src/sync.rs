@@ -25,7 +25,7 @@ pub mod atomic {
 #[derive(Debug, Default)]
 pub struct Mutex<T: ?Sized>(imp::Mutex<T>);
 
-/// What [`Mutex::lock`] gives.
+/// The guard of a locked [`Mutex`].
 pub type MutexGuard<'a, T> = imp::MutexGuard<'a, T>;
 
 impl<T> Mutex<T> {

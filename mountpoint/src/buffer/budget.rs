@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-/// What a piece of memory is for.
+/// The purpose of a piece of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// A READ waits for it.

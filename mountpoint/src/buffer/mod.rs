@@ -216,7 +216,7 @@ fn wake(slots: Vec<Arc<Slot>>) {
     }
 }
 
-/// What a request for `len` bytes is charged.
+/// The charge of a request for `len` bytes.
 pub fn charge(len: usize) -> u64 {
     if len > HEAP_MAX { BLOCK as u64 } else { len.next_multiple_of(PAGE) as u64 }
 }

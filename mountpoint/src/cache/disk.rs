@@ -58,7 +58,7 @@ impl DiskCache {
     /// Opens the cache of a bucket; returns at once, whatever the directory holds.
     ///
     /// # Errors
-    /// What the user must mend: the directory is missing, can't be written, or another process uses it.
+    /// A problem that the user must mend: the directory is missing, can't be written, or another process uses it.
     pub fn open(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Self, Error> {
         let home = open_home(&config)?;
         let lock = Lock::take(home.as_fd(), &config.dir)?;

@@ -14,7 +14,7 @@ pub enum Error {
     /// No right to write, or a file system that is read-only or full.
     #[error("cache directory {}: can't be written: {source}; check its owner, its mode and the file system", .dir.display())]
     NotWritable {
-        /// What could not be written.
+        /// The file that could not be written.
         dir: PathBuf,
         /// The system's word.
         source: std::io::Error,
@@ -36,7 +36,7 @@ pub enum Error {
     NotOurs {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         why: &'static str,
     },
     /// Anything else of the system.
@@ -44,7 +44,7 @@ pub enum Error {
     Io {
         /// The directory.
         dir: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The system's word.
         source: std::io::Error,

@@ -15,7 +15,7 @@ pub(super) fn to_free(used: u64, limit: u64) -> u64 {
     if used <= limit { 0 } else { used - limit + (limit / SLACK_SHARE).min(SLACK_MAX) }
 }
 
-/// What the cache may hold, in bytes, so that `percent` of the file system stays free: what it holds, plus
+/// The most bytes that the cache may hold so that `percent` of the file system stays free: what it holds, plus
 /// what is free beyond that share (or less what is missing).
 pub(super) fn allowed(used: u64, free: u64, total: u64, percent: u8) -> u64 {
     let keep = (u128::from(total) * u128::from(percent) / 100) as u64;

@@ -15,10 +15,10 @@ use crate::sync::{Arc, Mutex};
 /// Bytes that a file system hands out at once.
 const PAGE: u64 = 4096;
 
-/// What a version's two files take on disk before they hold a block, in bytes (inodes aside): the first page of the sidecar.
+/// The disk space of a version's two files before they hold a block, in bytes (inodes aside): the first page of the sidecar.
 pub(super) const FILE_CHARGE: u64 = PAGE;
 
-/// What a block of `len` bytes takes on disk: its pages, and at most one page of the sidecar for its slot.
+/// The disk space of a block of `len` bytes: its pages, and at most one page of the sidecar for its slot.
 pub(super) fn block_charge(len: usize) -> u64 {
     (len as u64).next_multiple_of(PAGE) + PAGE
 }
@@ -28,7 +28,7 @@ pub(super) fn block_charge(len: usize) -> u64 {
 pub(super) struct Entry {
     /// The object version that the bytes are of.
     pub(super) owner: Owner,
-    /// What its files are called.
+    /// The name of its files.
     pub(super) name: Name,
     /// Bytes of the whole object.
     pub(super) object_size: u64,
@@ -85,7 +85,7 @@ pub(super) struct Claim {
     /// Checksums and sectors of the block once these are written.
     pub(super) crcs: Box<Checksums>,
     pub(super) present: Sectors,
-    /// What they take on disk.
+    /// Their disk space in bytes.
     pub(super) charge: u64,
 }
 
@@ -130,12 +130,12 @@ impl Entry {
         self.owner.identity()
     }
 
-    /// What sectors of a block take on disk.
+    /// The disk space of sectors of a block.
     fn charge(&self, block: u32, present: Sectors) -> u64 {
         block_charge(present.len(block_len(self.object_size, block.into()) as u64) as usize)
     }
 
-    /// What all of it takes on disk.
+    /// The disk space of the whole version.
     pub(super) fn charge_all(&self) -> u64 {
         FILE_CHARGE + self.charge_blocks(&self.inner.lock())
     }

@@ -83,7 +83,7 @@ impl Identity<'_> {
         self.scope.len() <= TEXT_MAX && self.etag.len() <= TEXT_MAX && self.key.len() <= ObjectKey::LEN_MAX
     }
 
-    /// What its files are called.
+    /// The name of its files.
     pub(super) fn name(&self) -> Name {
         let mut hash = Sha256::new();
         for text in [self.scope, self.key, self.etag] {

@@ -1,4 +1,4 @@
-//! What fuzz targets reach of this room: the reader of a sidecar.
+//! The part of this room that fuzz targets reach: the reader of a sidecar.
 
 use super::format::{SLOT, Slot, block_len, crc32c, decode_header, decode_slot, encode_header, encode_slot};
 use super::sector::Sectors;
@@ -23,7 +23,7 @@ pub fn seal(sidecar: &mut [u8]) {
 /// Reads a sidecar to its end: how many sectors it says are here. `None`: it is none of ours.
 ///
 /// # Panics
-/// What was read is not what these bytes say: written again, it is other bytes, or sectors lie behind the object's end.
+/// The decoded sidecar differs from its bytes: written again, it is other bytes, or sectors lie behind the object's end.
 pub fn sectors(sidecar: &[u8]) -> Option<usize> {
     let header = decode_header(sidecar)?;
     let head = header.slots_at as usize;

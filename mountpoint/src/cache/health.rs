@@ -16,7 +16,7 @@ const FAILURES_MAX: u32 = 8;
 /// How long nothing is written after the disk was full.
 const FULL_PAUSE: Duration = Duration::from_secs(30);
 
-/// What was being done.
+/// The operation under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Doing {
     /// Opening or reading a file that should be there.
@@ -25,7 +25,7 @@ pub(super) enum Doing {
     Writing,
 }
 
-/// What an error says about the cache.
+/// The consequence of an error for the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
     /// This process is short of something; the file is fine.

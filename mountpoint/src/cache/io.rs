@@ -36,7 +36,7 @@ pub(super) enum How {
     Create,
 }
 
-/// What is known of a file.
+/// Size and age of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileStat {
     /// Bytes from its start to its end.

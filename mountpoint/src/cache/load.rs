@@ -16,7 +16,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const CHUNK: usize = 64 << 10;
 const _: () = assert!(CHUNK >= HEADER_MAX && CHUNK.is_multiple_of(SLOT));
 
-/// What a sidecar turned out to be.
+/// The result of reading a sidecar.
 enum Found {
     Sound(Entry),
     /// This run made it, and may not have written its first slot yet: not the loader's business.

@@ -255,7 +255,7 @@ impl Store {
         if adopted {
             self.used_bytes.fetch_add(bytes, Relaxed);
             if self.free_min_percent.is_some() {
-                // What was free already had these bytes taken off.
+                // The free space that was read excludes these bytes already.
                 self.allowed_bytes.fetch_add(bytes, Relaxed);
             }
         }

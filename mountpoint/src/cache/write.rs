@@ -152,7 +152,7 @@ impl Store {
     }
 }
 
-/// What is to be written of a block.
+/// The part of a block to write.
 struct Piece<'a> {
     block: u32,
     /// Where `bytes` begin in the block, and how long the block is.
@@ -170,9 +170,9 @@ impl Piece<'_> {
     }
 }
 
-/// What became of a put.
+/// The result of a put.
 struct Wrote {
     new_file: bool,
-    /// What it takes on disk now, if it is there.
+    /// Its disk space now, if it is there.
     kept: Option<u64>,
 }

@@ -81,7 +81,7 @@ impl UploadChecksums {
     }
 }
 
-/// What directory buckets, and their access points, are told by.
+/// The suffix of names of directory buckets and their access points.
 const DIRECTORY_BUCKET: [&str; 2] = ["--x-s3", "--xa-s3"];
 
 /// Bucket and prefix out of `BUCKET`, `s3://BUCKET[/PREFIX/]` and `--prefix`.

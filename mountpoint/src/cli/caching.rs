@@ -1,4 +1,4 @@
-//! What is remembered, and for how long.
+//! The flags of caches: their content, and how long it holds.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 
 use crate::inode::Ttl;
 
-/// What is remembered.
+/// The caches.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Caching options")]
 pub(crate) struct CacheOptions {
@@ -40,7 +40,7 @@ pub(crate) enum TtlArg {
 const TTL_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl CacheOptions {
-    /// What the flags together mean.
+    /// The meaning of the flags together.
     pub(crate) fn ttl(&self) -> Ttl {
         let default = if self.cache.is_some() { TtlArg::Seconds(60) } else { TtlArg::Minimal };
         let found = self.metadata_ttl.unwrap_or(default);

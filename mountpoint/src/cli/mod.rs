@@ -100,7 +100,7 @@ pub enum Remark {
     Info(&'static str),
 }
 
-/// What a command line asks for.
+/// The action that a command line asks for.
 #[derive(Debug)]
 pub enum Asked {
     /// A page to be printed: completions of a shell, or the manual.
@@ -111,7 +111,7 @@ pub enum Asked {
     Fstab(Box<Args>, FromMount),
 }
 
-/// What mount(8) says besides the options.
+/// The arguments of mount(8) besides the options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FromMount {
     /// Do everything but the mount (`-f`).
@@ -185,7 +185,7 @@ impl Args {
         self.logging.log_format == LogFormat::Json
     }
 
-    /// What is mounted, in words.
+    /// The mounted bucket and prefix, in words.
     pub fn description(&self) -> String {
         match bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref()) {
             Ok((bucket, prefix)) if !prefix.is_empty() => format!("prefix {prefix} of bucket {bucket}"),

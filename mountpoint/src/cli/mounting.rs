@@ -1,8 +1,8 @@
-//! What the mount allows and shows.
+//! The flags of the mount: permissions and attributes.
 
 use clap::Args as ClapArgs;
 
-/// What the mount allows and shows.
+/// The flags of the mount: permissions and attributes.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Mount options")]
 pub(crate) struct MountOptions {

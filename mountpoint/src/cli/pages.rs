@@ -1,4 +1,4 @@
-//! What is installed beside the program, out of the same definitions: completions of shells, and the manual page.
+//! Files that are installed beside the program, out of the same definitions: completions of shells, and the manual page.
 
 use std::ffi::OsString;
 

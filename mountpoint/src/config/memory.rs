@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::buffer;
 
-/// What the engine's code, its tables and the network's last bytes take beside the target: peak RSS stays within both together.
+/// Memory of the engine's code, its tables and the network's last bytes, beside the target: peak RSS stays within both together.
 const BESIDE_TARGET: u64 = 64 << 20;
 /// Where `/proc/meminfo` says nothing.
 const UNKNOWN_MACHINE: u64 = 4 << 30;
@@ -105,7 +105,7 @@ impl Hierarchy {
         below.ancestors().filter_map(|group| self.limit_of(&top.join(group))).min()
     }
 
-    /// What one group's files say.
+    /// The least limit in the files of one group.
     fn limit_of(&self, group: &Path) -> Option<u64> {
         let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
         let hierarchical = || {
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
-    /// What v1 says where there is no limit.
+    /// The value in v1's files if there is no limit.
     const V1_NONE: &str = "9223372036854771712\n";
 
     /// A tree of files that stands for `/`.

@@ -43,7 +43,7 @@ pub struct Attr {
 /// A name that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// Its kind.
     pub attr: Attr,
     /// How long the kernel may take for granted that the name is there.
     pub valid_for: Duration,

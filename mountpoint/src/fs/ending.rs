@@ -9,13 +9,13 @@ use crate::object::{ETag, ObjectKey};
 use crate::sync::Mutex;
 use crate::upload;
 
-/// What is known of the end of one file's upload.
+/// The end of one file's upload, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct Ending(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// What was interrupted: close or fsync.
+    /// The interrupted operation: close or fsync.
     unheard: Option<&'static str>,
     fate: Option<Fate>,
     told: bool,
@@ -23,7 +23,7 @@ struct State {
     told_closed: bool,
 }
 
-/// What became of the object.
+/// The fate of the object.
 #[derive(Clone, Debug)]
 enum Fate {
     Stored(ETag),

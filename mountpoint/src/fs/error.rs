@@ -31,7 +31,7 @@ impl Error {
         Self { logged: true, ..self }
     }
 
-    /// What the application sees.
+    /// The error that the application sees.
     pub fn errno(&self) -> Errno {
         self.errno
     }
@@ -51,7 +51,7 @@ impl Error {
         !self.logged && !matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)
     }
 
-    /// What comes from a request to the store, which logs its failures itself.
+    /// An error of a request to the store, which logs its failures itself.
     fn of_store(errno: Errno, error: &s3::Error, message: String) -> Self {
         Self { errno, message, logged: error.is_logged() }
     }
@@ -173,7 +173,7 @@ mod tests {
         s3::Error::new(kind, "GetObject").message("the store's words")
     }
 
-    /// What a look-up makes of it.
+    /// The errno of a lookup.
     fn looked_up(kind: &S3) -> inode::Error {
         let client = MemoryClient::new();
         let table = InodeTable::new(client.arc(), inode::Config::default(), Clock::manual(), Arc::default());
@@ -182,7 +182,7 @@ mod tests {
         runtime.block_on(table.lookup(inode::ROOT, "name".as_ref())).unwrap_err()
     }
 
-    /// What each kind is to an application: asked for by name, read through an open handle, looked up, written.
+    /// The errno of each kind: asked for by name, read through an open handle, looked up, written.
     fn table() -> Vec<(S3, [Errno; 4])> {
         let same = |kind, errno| (kind, [errno; 4]);
         vec![

@@ -33,13 +33,13 @@ pub struct OpenFlags {
 pub struct Opened {
     /// By this number.
     pub handle: HandleNo,
-    /// What the kernel's page cache holds of this inode is still right.
+    /// The kernel's cached pages of this inode are still right.
     pub keep_cache: bool,
     /// Keep out of the page cache.
     pub direct: bool,
 }
 
-/// What one try to open a file comes to.
+/// The result of one attempt to open a file.
 enum Attempt {
     Opened(Opened),
     /// It is being written by that handle.

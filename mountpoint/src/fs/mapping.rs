@@ -11,7 +11,7 @@ use super::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What is known of the mappings of a handle.
+/// The mappings of a handle, as far as they are known.
 #[derive(Debug, Default)]
 pub(super) struct Mapping {
     /// It was opened with O_RDWR, and reads.

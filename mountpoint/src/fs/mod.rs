@@ -32,7 +32,7 @@ use crate::upload::Uploader;
 use handle::{DirHandle, FileHandle, HandleTable};
 pub use process::DeviceNo;
 
-/// What a mount allows and shows.
+/// The permissions and attributes of a mount.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Owner and modes.

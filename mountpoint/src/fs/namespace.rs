@@ -8,7 +8,7 @@ use super::handle::DirHandle;
 use super::{Attr, Entry, Error, FileSystem, HandleNo, Result};
 use crate::inode::{DirEntry, ErrorKind, InodeNo, Kind, Unlinked};
 
-/// What setattr wants changed.
+/// The changes that a setattr asks for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
     /// chmod, chown.
@@ -24,14 +24,14 @@ pub struct SetAttr {
 pub struct DirItem {
     /// The name.
     pub name: OsString,
-    /// What it is.
+    /// Its kind.
     pub attr: Attr,
     /// Where to go on after it.
     pub offset: u64,
     entry: DirEntry,
 }
 
-/// What statfs shows. A bucket has no size: plenty of everything, so that no program refuses to write.
+/// The answer to statfs. A bucket has no size: plenty of everything, so that no program refuses to write.
 #[derive(Clone, Copy, Debug)]
 pub struct StatFs {
     /// Blocks in all, all of them free.

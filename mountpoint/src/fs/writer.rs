@@ -18,10 +18,10 @@ use crate::upload::{self, Event, Reply, Stage, completes};
 /// microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// What an upload came to.
+/// The outcome of an upload.
 type Outcome = std::result::Result<ObjectMeta, upload::Error>;
 
-/// What is due behind the release of a file.
+/// The work left after the release of a file.
 #[derive(Debug)]
 pub struct Released(Reply);
 

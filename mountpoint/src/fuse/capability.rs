@@ -6,9 +6,9 @@ use std::fmt;
 
 use super::{BACKGROUND_MAX, CONGESTED_AT, TRANSFER_MAX};
 
-/// What the kernel must at least speak: 7.31 is Linux 5.4.
+/// The oldest protocol of a kernel that works: 7.31 is Linux 5.4.
 pub(super) const PROTOCOL_MIN: (u32, u32) = (7, 31);
-/// What we speak; the kernel falls back to it.
+/// The protocol of this file system; a newer kernel falls back to it.
 pub(super) const PROTOCOL: (u32, u32) = (7, 40);
 
 /// One flag of INIT.
@@ -32,7 +32,7 @@ impl Capability {
     }
 }
 
-/// What we ask for where the kernel offers it.
+/// Capabilities that INIT asks for where the kernel offers them.
 pub(super) const CAPABILITIES: [Capability; 9] = [
     Capability::new(0, "ASYNC_READ", "several reads of one handle at once"),
     Capability::new(3, "ATOMIC_O_TRUNC", "replacing a file is one decision, at open"),
@@ -60,7 +60,7 @@ pub(super) fn asked(offered: u64) -> u64 {
     CAPABILITIES.iter().map(|capability| capability.flag() & offered).sum()
 }
 
-/// What we would ask for, and the kernel does not offer.
+/// Capabilities that INIT would ask for, and the kernel does not offer.
 pub(super) fn missing(offered: u64) -> impl Iterator<Item = &'static Capability> {
     CAPABILITIES.iter().filter(move |capability| capability.flag() & offered == 0)
 }

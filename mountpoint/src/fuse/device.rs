@@ -98,7 +98,7 @@ impl FuseDevice {
     }
 }
 
-/// What a read of the device that failed means.
+/// The meaning of a failed read of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterFailedRead {
     Again,
@@ -116,7 +116,7 @@ fn after_failed_read(error: Errno) -> AfterFailedRead {
     }
 }
 
-/// What mount(2) is told. `fd`, `rootmode`, `user_id` and `group_id` are required by the kernel.
+/// The options for mount(2). `fd`, `rootmode`, `user_id` and `group_id` are required by the kernel.
 fn data(fd: i32, options: &MountOptions) -> String {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions");

@@ -1,4 +1,4 @@
-//! What transports call: the operations of a file system. Every answer goes through a callback, once.
+//! The operations of a file system, which the transports call. Every answer goes through a callback, once.
 
 use std::ffi::{OsStr, OsString};
 

@@ -25,7 +25,7 @@ pub(super) struct Waiter {
     pub(super) stores: Option<(HandleNo, &'static str)>,
 }
 
-/// What an INTERRUPT met.
+/// The state of the request that an INTERRUPT named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interrupted {
     /// The request is ours to answer, with EINTR; its outcome will find that it was answered.

@@ -19,7 +19,7 @@ pub(super) struct Request<'a> {
     pub(super) operation: Operation<'a>,
 }
 
-/// What is asked. Numbers as the kernel gives them; names without their NUL.
+/// The operation of a request. Numbers as the kernel gives them; names without their NUL.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Operation<'a> {
     Init {
@@ -260,14 +260,14 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
     })
 }
 
-/// What fuzz targets reach.
+/// The parts of this room that fuzz targets reach.
 #[cfg(feature = "testing")]
 pub mod fuzzing {
     use std::ffi::OsStr;
 
     use super::Operation;
 
-    /// What was borrowed or counted from a request's bytes.
+    /// Bytes borrowed and counted from a request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Facts<'a> {
         /// The request to answer.
@@ -280,7 +280,7 @@ pub mod fuzzing {
         pub nodes: usize,
     }
 
-    /// What one read of the device gave, decoded. `None`: no request.
+    /// The result of one read of the device, decoded. `None`: no request.
     pub fn decode(bytes: &[u8]) -> Option<Facts<'_>> {
         let request = super::decode(bytes).ok()?;
         let facts = Facts { unique: request.unique, ..Facts::default() };

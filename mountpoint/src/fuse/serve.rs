@@ -209,7 +209,7 @@ impl<O: Operations> Channel<O> {
         {
             return self.reply(unique, "access", None).errno(Errno::ACCESS);
         }
-        // What changes names in one step runs to its end. What only waits can be interrupted, and what opens is taken back then.
+        // A change of names runs to its end. A request that only waits can be interrupted; an interrupted open is undone.
         let waits = |operation| self.reply(unique, operation, Some(Waiter { tid: pid, stores: None }));
         let runs = |operation| self.reply(unique, operation, None);
         // The upload of a file goes on without the thread that waited for it.

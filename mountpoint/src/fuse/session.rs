@@ -26,7 +26,7 @@ pub enum Device {
     Adopted(OwnedFd),
 }
 
-/// What carries requests and replies.
+/// The transport of requests and replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// Our own loop: vectored replies, interrupts.
@@ -39,7 +39,7 @@ pub enum Transport {
 /// How it is mounted.
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
-    /// What carries requests.
+    /// The transport of requests.
     pub transport: Transport,
     /// Nothing may change; the kernel refuses at once.
     pub read_only: bool,
@@ -81,7 +81,7 @@ impl Session {
     /// Mounts a bucket, and serves it until the unmount. Returns once the kernel has been greeted: the file system can be used.
     ///
     /// # Errors
-    /// What mount(2), fusermount3 or the kernel's INIT said; nothing is left mounted then.
+    /// An error of mount(2), fusermount3 or the kernel's INIT; nothing is left mounted then.
     pub fn start(
         device: Device,
         fs: Arc<FileSystem>,
@@ -195,7 +195,7 @@ impl Unmounter {
     /// device was adopted, so that another process must unmount it.
     ///
     /// # Errors
-    /// What umount(2) or fusermount3 said.
+    /// An error of umount(2) or fusermount3.
     pub fn unmount(&self) -> anyhow::Result<bool> {
         match &self.0 {
             Way::NotOurs => return Ok(false),

@@ -122,7 +122,7 @@ impl Batch {
         (packed.size, packed.modified, packed.readable)
     }
 
-    /// What the listing said of a file; `None` of a directory.
+    /// The listing's metadata of a file; `None` of a directory.
     pub(super) fn meta(&self, index: usize) -> Option<ObjectMeta> {
         let (size, last_modified, readable) = self.file(index);
         self.is_file(index).then(|| ObjectMeta {

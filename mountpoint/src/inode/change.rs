@@ -9,7 +9,7 @@ use super::tree::stale;
 use super::{Found, InodeNo, InodeTable};
 use crate::sync::Arc;
 
-/// What became of a name that was to be removed.
+/// The result of removing a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unlinked {
     /// It is gone.

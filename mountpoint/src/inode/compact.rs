@@ -30,7 +30,7 @@ impl Moment {
     }
 }
 
-/// What S3 has under a file's name, and until when a stat may say so.
+/// The object under a file's name, and until when a stat may rely on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stored {
     pub(super) size: u64,

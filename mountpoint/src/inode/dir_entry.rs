@@ -9,16 +9,16 @@ use super::tree::{Adopted, Tree};
 use super::{InodeNo, Kind, Stat};
 use crate::sync::Arc;
 
-/// One line of a directory.
+/// One entry of a directory.
 #[derive(Clone, Debug)]
 pub struct DirEntry {
-    /// What it is called.
+    /// Its name.
     pub name: OsString,
     /// The number a lookup of it answers, unless it changes.
     pub ino: InodeNo,
     /// Where to continue after it.
     pub offset: u64,
-    /// What stat shows of it.
+    /// Its attributes.
     pub stat: Stat,
     source: Source,
 }

@@ -8,7 +8,7 @@ use crate::sync::Arc;
 /// The answer of this room.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What the caller does next. `fs/error.rs` turns these into errno.
+/// The kind tells the caller what to do next. `fs/error.rs` turns these into errno.
 #[derive(Clone, Debug)]
 pub enum ErrorKind {
     /// Nothing of that name.
@@ -48,7 +48,7 @@ impl Error {
         Self { kind, name: name.into() }
     }
 
-    /// What to do next.
+    /// The kind.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }

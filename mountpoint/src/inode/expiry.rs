@@ -82,7 +82,7 @@ impl Ttl {
         (since + self.directory().min(super::recent::PAGE)).max(arrived + self.file())
     }
 
-    /// What S3 said of one file just now, when asked at event `asked`.
+    /// The validity of S3's answer about one file, to the request of event `asked`.
     pub(super) fn said(self, asked: u64, at: Instant) -> Said {
         Said { asked, at, until: at + self.file() }
     }
@@ -93,7 +93,7 @@ impl Ttl {
     }
 }
 
-/// What is left of `ttl` for an answer that came at `since`; zero when it is used up.
+/// The rest of `ttl` for an answer of `since`; zero when it is over.
 pub(super) fn left(ttl: Duration, since: Instant, now: Instant) -> Duration {
     ttl.saturating_sub(now.saturating_duration_since(since))
 }

@@ -23,7 +23,7 @@ impl Listed {
         self.batches.iter().map(|batch| batch.len()).sum()
     }
 
-    /// What S3 had under a name.
+    /// The entry of a name in the listing.
     pub(super) fn find(&self, name: &str) -> Option<(&Batch, usize)> {
         let after = self.batches.partition_point(|batch| order(batch.name(0), name).is_le());
         let batch = &self.batches[after.checked_sub(1)?];

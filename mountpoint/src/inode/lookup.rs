@@ -16,11 +16,11 @@ use crate::sync::Arc;
 /// without end reaches it; the error is `Stale` then.
 const ATTEMPTS_MAX: usize = 16;
 
-/// What a lookup waits for.
+/// The request that a lookup waits for.
 enum Step {
     /// A page that may have the name.
     Page(Coming),
-    /// What S3 says of the name.
+    /// The answer of S3 about the name alone.
     Name(Seat),
 }
 
@@ -133,7 +133,7 @@ impl InodeTable {
         }))
     }
 
-    /// What stat shows, from memory; `None` when S3 must be asked.
+    /// The attributes, from memory; `None` when S3 must be asked.
     pub fn try_getattr(&self, ino: InodeNo) -> Option<Result<Stat>> {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
@@ -160,7 +160,7 @@ impl InodeTable {
         }
     }
 
-    /// What stat shows. A file whose TTL is over costs one HEAD.
+    /// The attributes. A file whose TTL is over costs one HEAD.
     ///
     /// # Errors
     /// `Stale`: S3 has another version, look the name up again; `NotFound`; `Remote`.

@@ -45,7 +45,7 @@ pub use path::Prefix;
 pub use readdir::Listing;
 pub use state::{Before, WriteWish};
 
-/// What fuzz targets reach.
+/// The parts of this room that fuzz targets reach.
 #[cfg(feature = "testing")]
 pub mod fuzzing {
     /// How a key of a directory's listing is shown there: as a name, and whether that is a directory. `None`: not at all, or
@@ -83,7 +83,7 @@ pub const ROOT: InodeNo = InodeNo(1);
 /// inode by descriptor after it: 20 ms is a scheduler's delay on a busy machine, and less than a round trip to S3.
 const FRESH: Duration = Duration::from_millis(20);
 
-/// What a name stands for.
+/// The kind of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// An object.
@@ -92,7 +92,7 @@ pub enum Kind {
     Directory,
 }
 
-/// What stat shows.
+/// The attributes that stat shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// File or directory.
@@ -112,7 +112,7 @@ pub struct Stat {
 pub struct Found {
     /// The inode.
     pub ino: InodeNo,
-    /// What stat shows of it.
+    /// Its attributes.
     pub stat: Stat,
     /// How long the kernel may keep that the name leads here; zero: not at all.
     pub entry_valid_for: Duration,
@@ -121,7 +121,7 @@ pub struct Found {
 /// How the tree behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What of the bucket is mounted.
+    /// The part of the bucket that is mounted.
     pub prefix: Prefix,
     /// How long S3's answers hold. Doubling it halves the lookups and doubles how long a foreign change goes unseen.
     pub ttl: Ttl,

@@ -8,7 +8,7 @@ use super::tree::{Recall, Tree, stale};
 use super::{FRESH, InodeNo, InodeTable};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 
-/// What a reader is told.
+/// The answer to an open for reading.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpenRead {
     /// Read this version. One reader was counted.
@@ -27,14 +27,14 @@ pub enum OpenRead {
     },
 }
 
-/// What a writer is told.
+/// The answer to an open for writing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpenWrite {
     /// Write there. The inode is local until `commit_write` or `abandon_write`.
     Granted {
         /// Where the object goes.
         key: ObjectKey,
-        /// What S3 has there.
+        /// The object in S3 before the write.
         before: Before,
     },
     /// Being written already: finish that handle and ask again, or refuse.
@@ -89,7 +89,7 @@ impl InodeTable {
         known.then(|| open_now(&mut tree, ino))
     }
 
-    /// What the kernel has cached of this file is not what S3 has: the next open says so.
+    /// The kernel's cached pages of this file differ from the object: the next open makes the kernel drop them.
     pub fn doubt_pages(&self, ino: InodeNo) {
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {
             file.pages_stale = true;
@@ -129,7 +129,7 @@ impl InodeTable {
         }
     }
 
-    /// What stat shows of a file that is being written: `size` bytes so far.
+    /// Sets the size that stat shows during the writing: `size` bytes so far.
     pub fn written(&self, ino: InodeNo, size: u64) {
         let modified = self.0.clock.wall();
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {

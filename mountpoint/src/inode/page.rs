@@ -14,7 +14,7 @@ pub(super) struct Asked {
     pub(super) arrived: Instant,
 }
 
-/// What of a page can be shown; `hide` hears of the rest.
+/// The entries of a page that can be shown as names; `hide` gets the others, with the reason.
 pub(super) fn readable(key: &ObjectKey, page: ListPage, mut hide: impl FnMut(&str, BadName)) -> Vec<Entry> {
     let mut entries = Vec::with_capacity(page.objects.len() + page.common_prefixes.len());
     for object in page.objects {

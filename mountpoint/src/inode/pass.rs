@@ -45,7 +45,7 @@ pub(super) struct Pages {
     with_locals: bool,
 }
 
-/// What comes next in a pass.
+/// The state of the next page of a pass.
 pub(super) enum Next {
     /// This token asks for the next page; none for the first.
     Ask(Option<String>),

@@ -112,7 +112,7 @@ pub(super) fn directory_key(directory: &ObjectKey, name: &str) -> Option<ObjectK
         .then(|| ObjectKey::new([directory, name, "/"].concat()))
 }
 
-/// What one line of a directory's listing is shown as.
+/// How one key of a directory's listing is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown<'a> {
     /// A file of this name.

@@ -24,7 +24,7 @@ const GONE_MAX: usize = 1000;
 /// Lookups in one directory that belong together.
 #[derive(Debug)]
 pub(super) struct Spell {
-    /// What pages may still cost; a lookup pays in.
+    /// The credit for pages; each lookup adds to it.
     credit: u32,
     /// Lookups in a row that each went further in the listing's order.
     run: u32,
@@ -106,7 +106,7 @@ pub(super) type After = Option<Box<str>>;
 /// A page on its way. It ends once its answer is taken in, whatever that is.
 pub(super) type Coming = Shared<BoxFuture<'static, ()>>;
 
-/// What a lookup may wait for.
+/// The request that a lookup should make or wait for.
 pub(super) enum Advice {
     /// A page that may have the name is on its way.
     Wait(Coming),

@@ -20,7 +20,7 @@ use crate::sync::Arc;
 /// Pages that a listing waits for, one after another, before it is asked for by itself.
 const WAITS_MAX: usize = 4;
 
-/// What was asked for.
+/// A requested page.
 struct Question {
     directory: InodeNo,
     key: ObjectKey,

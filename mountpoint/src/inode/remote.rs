@@ -8,7 +8,7 @@ use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{self, ListObjects, ObjectClient};
 use crate::sync::Arc;
 
-/// What is known already, and so what need not be asked.
+/// Which requests a lookup needs, given what memory knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// Nothing: HEAD and LIST together.
@@ -21,7 +21,7 @@ pub(super) enum Ask {
     DirectoryOnly,
 }
 
-/// What S3 has under a name.
+/// The answer of S3 about a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Remote {
     /// Nothing.

@@ -49,7 +49,7 @@ pub(super) struct Directory {
     pub(super) key: ObjectKey,
     /// How many inodes live of what S3 is known to have in it; [`super::tree::Tree::child`] finds them.
     pub(super) children: usize,
-    /// What was made here.
+    /// Names made in this mount.
     pub(super) locals: BTreeMap<Box<str>, InodeNo>,
     /// When S3 was last seen to have keys below it, or to have none for a local one; `None` when the last one may be gone.
     pub(super) checked: Option<Instant>,
@@ -145,7 +145,7 @@ impl Changes {
 
 #[derive(Debug)]
 pub(super) struct File {
-    /// What S3 has, and until when a stat may say so.
+    /// The object in S3, and until when a stat may rely on it.
     pub(super) stored: Option<Stored>,
     /// When S3 last had no directory of that name.
     pub(super) checked: Moment,
@@ -158,7 +158,7 @@ pub(super) struct File {
     pub(super) pages_stale: bool,
 }
 
-/// What is being done to a file here.
+/// The phase of a file: whether it is written in this mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing: S3 has it.
@@ -169,7 +169,7 @@ pub(super) enum Phase {
     Writing { writer: u64, size: u64, modified: SystemTime },
 }
 
-/// What S3 had under a name before it was opened for writing.
+/// The object under a name before it was opened for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
     /// An object.
@@ -180,7 +180,7 @@ pub enum Before {
     AssumedAbsent,
 }
 
-/// What a writer wants.
+/// The flags of an open for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct WriteWish {
     /// The open said O_TRUNC (or a truncation to 0 follows).
@@ -191,7 +191,7 @@ pub struct WriteWish {
     pub allow_overwrite: bool,
 }
 
-/// What a transition says when it does not happen.
+/// The reason why a transition is refused.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// A writer stands in the way.

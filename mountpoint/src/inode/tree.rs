@@ -30,7 +30,7 @@ pub(super) use settle::{Adopted, Recall, Settled};
 pub(super) struct Tree {
     /// Boxed: a table has room for up to twice as many as it holds.
     inodes: HashMap<InodeNo, Box<Inode>>,
-    /// What S3 is known to have in each directory, as long as an inode for it lives. The names are the inodes' own.
+    /// Per directory, the names known to be in S3, as long as an inode for them lives. The names are the inodes' own.
     children: HashMap<InodeNo, HashTable<InodeNo>>,
     hasher: RandomState,
     /// The next inode number: never reused, so that no generation is needed.
@@ -38,7 +38,7 @@ pub(super) struct Tree {
     /// Number of the last event.
     events: u64,
     pub(super) ttl: Ttl,
-    /// What directories show as their time.
+    /// The modification time of directories.
     mounted: SystemTime,
     pub(super) missing: Missing,
     pub(super) flights: Flights,
@@ -158,7 +158,7 @@ impl Tree {
         self.key(ino).map_or_else(name, |key| key.as_str().to_owned())
     }
 
-    /// What S3 is known to have under a name, as long as an inode for it lives.
+    /// The inode of a name known to be in S3, as long as it lives.
     pub(super) fn child(&self, parent: InodeNo, name: &str) -> Option<InodeNo> {
         let is_it = |ino: &InodeNo| self.inodes.get(ino).is_some_and(|inode| *inode.name == *name);
         self.children.get(&parent)?.find(self.hasher.hash_one(name), is_it).copied()
@@ -201,7 +201,7 @@ impl Tree {
 
     // -- what is shown -------------------------------------------------------------------------------------------
 
-    /// What stat shows of an inode.
+    /// The attributes of an inode.
     pub(super) fn stat(&self, inode: &Inode, now: Instant) -> Stat {
         match &inode.node {
             Node::Directory(_) => self.directory_stat(),
@@ -223,7 +223,7 @@ impl Tree {
         }
     }
 
-    /// What stat shows of every directory: its attributes never change, so they hold for a whole TTL.
+    /// The attributes of every directory: they never change, so they hold for a whole TTL.
     pub(super) fn directory_stat(&self) -> Stat {
         Stat {
             kind: Kind::Directory,
@@ -234,7 +234,7 @@ impl Tree {
         }
     }
 
-    /// What a lookup answers for an inode; `None` when it is gone.
+    /// The answer of a lookup for an inode; `None` when it is gone.
     pub(super) fn found(&self, ino: InodeNo, now: Instant) -> Option<Found> {
         let inode = self.inodes.get(&ino)?;
         let stat = self.stat(inode, now);
@@ -359,7 +359,7 @@ impl Tree {
         at
     }
 
-    /// What an inode means was changed here: answers that were asked for before do not count for it.
+    /// The object of an inode was changed in this mount: answers to earlier requests do not count for it.
     pub(super) fn touched(&mut self, ino: InodeNo, removed: bool) {
         let Some(inode) = self.inode(ino) else { return };
         let (parent, name) = (inode.parent, inode.name.clone());

@@ -12,7 +12,7 @@ use super::recent::{Coming, PAGE};
 use crate::object::ObjectKey;
 use crate::s3::{ListPage, ListedObject};
 
-/// What is known of the walk that goes on in a mount.
+/// The state of the walk that goes on in a mount.
 pub(super) struct Walk {
     /// The last directory that was listed.
     last: Option<(ObjectKey, Instant)>,
@@ -52,7 +52,7 @@ enum Next {
     End,
 }
 
-/// What to ask a walk's page for.
+/// The request for a walk's page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     /// Of the pages it belongs to.
@@ -163,7 +163,7 @@ impl Walk {
         Course::Ask(question)
     }
 
-    /// What a course asked for is on its way.
+    /// The page that a course requested is in flight.
     pub(super) fn asks(&mut self, question: &Question, coming: Coming) {
         if let Some(flat) = self.flat.as_mut().filter(|flat| flat.number == question.flat) {
             flat.next = Next::Coming(coming);

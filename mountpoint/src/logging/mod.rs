@@ -17,7 +17,7 @@ use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
 use file::LogFile;
 use syslog::Syslog;
 
-/// What is logged, and where.
+/// The level, the format and the place of the log.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// To standard output as well (the foreground).

@@ -50,7 +50,7 @@ pub struct Config {
     /// A read that waits longer than this for memory fails (the network has limits of its own). Doubling it lets more readers
     /// share too little memory.
     pub wait_max: Duration,
-    /// What a handle holds unread is dropped once it was not read for this long. Doubling it helps a reader that
+    /// A handle's unread bytes are dropped once it was not read for this long. Doubling it helps a reader that
     /// pauses and costs memory that others could use.
     pub idle: Duration,
 }

@@ -108,7 +108,7 @@ impl Object {
         let purpose = if cause == Cause::Demand { Use::Demand } else { Use::Ahead };
         let cache = self.shared.cache.as_deref();
         let keeps = cache.is_some_and(BlockCache::keeps);
-        // What is fetched is what can be kept; by a cache that keeps nothing now, no more than was asked for.
+        // A fetch covers all sectors that the cache can keep; if it keeps nothing now, only the requested range.
         let range = match keeps {
             true => range.start / KEPT * KEPT..range.end.next_multiple_of(KEPT).min(self.size),
             false => range.clone(),
@@ -161,7 +161,7 @@ impl Object {
     }
 }
 
-/// What a fetch is for.
+/// The purpose of a fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cause {
     /// A read waits for it.

@@ -24,7 +24,7 @@ pub struct Reader {
 
 #[cfg(test)]
 impl Reader {
-    /// What is neither here nor on its way.
+    /// Ranges neither in memory nor in flight.
     pub(super) fn missing(&self) -> Vec<Range<u64>> {
         self.object.pieces.lock().missing(&(0..self.object.size))
     }

@@ -28,12 +28,12 @@ impl Default for WindowConfig {
     }
 }
 
-/// What to do for one read.
+/// The plan for one read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What the read itself needs, in whole pages, within the object.
+    /// The range that the read itself needs, in whole pages, within the object.
     pub demand: Range<u64>,
-    /// What to fetch beyond it; empty for a random read and while enough is on its way. Begins where the run's earlier
+    /// The range to fetch beyond it; empty for a random read and while enough is on its way. Begins where the run's earlier
     /// requests ended, which may be before, inside or behind `demand`.
     pub ahead: Range<u64>,
     /// Bytes of one request for what is ahead, at most.
@@ -99,7 +99,7 @@ impl Window {
         }
     }
 
-    /// What was planned from `offset` on is not there any more (dropped for want of memory): plan it anew.
+    /// The planned range from `offset` on was dropped for want of memory: plan it again.
     pub fn lost(&mut self, range: &Range<u64>) {
         if let Some(run) = self.runs.iter_mut().find(|run| run.owns(range)) {
             run.planned_to = run.planned_to.min(range.end);

@@ -42,7 +42,7 @@ impl Addresses {
             || self.list.iter().all(|a| a.rests(now))
     }
 
-    /// What DNS says now.
+    /// The new answer of DNS.
     pub(super) fn resolved(&mut self, named: &[SocketAddr], now: Instant) {
         self.resolved = Some(now);
         for &at in named.iter().take(ADDRESSES_MAX) {

@@ -109,7 +109,7 @@ pub(super) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) ->
     }
 }
 
-/// What a HEAD says; the error names what is missing.
+/// The metadata in the answer to a HEAD; the error names the missing header.
 pub(super) fn object_meta(headers: &HeaderMap) -> Result<ObjectMeta, &'static str> {
     let size = text(headers, "content-length")
         .and_then(|v| u64::from_str(v).ok())

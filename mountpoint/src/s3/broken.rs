@@ -9,11 +9,11 @@ use super::watch::Expired;
 /// Why an exchange broke off.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// What hyper says of the connection: closed, reset, or no HTTP.
+    /// An error of hyper: closed, reset, or no HTTP.
     Http(hyper::Error),
-    /// What the system says of it.
+    /// An error of the system.
     Io(io::Error),
-    /// What came is no HTTP.
+    /// The received bytes are no HTTP.
     Malformed(String),
     /// It ended without a word.
     Closed,

@@ -140,7 +140,7 @@ pub(super) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
     })
 }
 
-/// What the environment, the profile or the instance say; the instance is asked only on AWS.
+/// The region of the environment, the profile or the instance; the instance is asked only on AWS.
 async fn find_region(config: &Config, pool: &Arc<ConnectionPool>) -> String {
     let provider = ProviderConfig::default().with_http_client(Http::new(config, pool));
     let mut profile = ProfileFileRegionProvider::builder().configure(&provider);

@@ -87,7 +87,7 @@ pub(super) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
     }
 }
 
-/// What follows an attempt that made no object, as far as it said. Pure.
+/// The next step after an attempt that made no object, as far as its answer says. Pure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     /// Plainly refused, or the store gave it up: again, if it is worth it.
@@ -169,7 +169,7 @@ fn headers(only_if_absent: bool, whole: &Whole) -> Result<Vec<(HeaderName, Heade
     Ok(headers)
 }
 
-/// What the parts are together.
+/// The size, count and checksum of the parts together.
 #[derive(Debug)]
 struct Whole {
     size: u64,

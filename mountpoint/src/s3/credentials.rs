@@ -44,7 +44,7 @@ pub(super) struct Source {
     clock: Clock,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
-    /// What the source said when it last failed, while it rests.
+    /// The last error of the source, while it is not asked.
     failed: Mutex<Option<(Instant, &'static str)>>,
     loading: tokio::sync::Mutex<()>,
     generations: AtomicU64,
@@ -76,7 +76,7 @@ impl Stamp {
     }
 }
 
-/// What to do with what we hold. Pure.
+/// The decision about the credentials in hand. Pure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Age {
     Fresh,

@@ -184,7 +184,7 @@ impl Signing {
     }
 }
 
-/// What AWS does not combine is refused here, with the flag or variable that turned it on.
+/// Combinations that AWS does not have are refused here, with the flag or variable that turned it on.
 fn check_flags(config: &Config, region: &str, arn: Option<&Arn<'_>>) -> Result<()> {
     const FIPS: &str = "AWS_USE_FIPS_ENDPOINT (or the profile's use_fips_endpoint)";
     const DUAL: &str = "--dual-stack";
@@ -291,9 +291,9 @@ fn fits_host(bucket: &str, host: &str) -> bool {
     label && named
 }
 
-/// What S3 encodes in a query value: everything but unreserved characters.
+/// The bytes that S3 encodes in a query value: everything but unreserved characters.
 const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// What S3 encodes in a path.
+/// The bytes that S3 encodes in a path.
 const IN_PATH: &AsciiSet = &IN_QUERY.remove(b'/');
 
 /// Appends `text` as S3 encodes paths: everything but unreserved characters and `/`.

@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
 
-/// What the caller does next. One table turns these into errno: `fs/error.rs`.
+/// The kind tells the caller what to do next. One table turns these into errno: `fs/error.rs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// No such object (or upload).
@@ -121,7 +121,7 @@ impl Error {
         self
     }
 
-    /// What lies below.
+    /// The error below.
     pub fn source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
@@ -155,7 +155,7 @@ impl Error {
         self
     }
 
-    /// What to look at next.
+    /// A hint for the log: the next thing to look at.
     fn advice(&self) -> &'static str {
         if self.0.operation == "AbortMultipartUpload" {
             return "the parts of the upload stay in the bucket, and are paid for, until it is aborted: \
@@ -216,7 +216,7 @@ impl Error {
         )
     }
 
-    /// What to do next.
+    /// The kind.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 /// Reads a page of a listing that answers `request`.
 ///
 /// # Errors
-/// What is wrong with the document.
+/// The problem with the document.
 pub fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPage, String> {
     xml::list_page(document, request)
 }
@@ -22,7 +22,7 @@ pub fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPage, Str
 /// Reads a document as the name of an upload that CreateMultipartUpload began.
 ///
 /// # Errors
-/// What is wrong with the document.
+/// The problem with the document.
 pub fn upload_id(document: &[u8]) -> Result<String, String> {
     xml::upload_id(document)
 }
@@ -30,7 +30,7 @@ pub fn upload_id(document: &[u8]) -> Result<String, String> {
 /// Reads a document as the object that CompleteMultipartUpload made; `None` where it says that it made none.
 ///
 /// # Errors
-/// What is wrong with the document.
+/// The problem with the document.
 pub fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
     xml::completed(document)
 }
@@ -38,7 +38,7 @@ pub fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
 /// Reads a document as a page of versions of keys with this prefix.
 ///
 /// # Errors
-/// What is wrong with the document.
+/// The problem with the document.
 pub fn versions(document: &[u8], prefix: &str) -> Result<super::VersionPage, String> {
     super::xml::version_page(document, prefix)
 }
@@ -46,7 +46,7 @@ pub fn versions(document: &[u8], prefix: &str) -> Result<super::VersionPage, Str
 /// Reads a document as the tags of a bucket.
 ///
 /// # Errors
-/// What is wrong with the document.
+/// The problem with the document.
 pub fn tags(document: &[u8]) -> Result<super::Tags, String> {
     super::xml::tags(document)
 }
@@ -54,7 +54,7 @@ pub fn tags(document: &[u8]) -> Result<super::Tags, String> {
 /// Reads a document as a page of uploads in progress.
 ///
 /// # Errors
-/// What is wrong with the document.
+/// The problem with the document.
 pub fn uploads(document: &[u8]) -> Result<Vec<PendingUpload>, String> {
     xml::upload_page(document).map(|page| page.uploads)
 }

@@ -9,7 +9,7 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 /// Names and values, in the order in which they are sent.
 pub(super) type Headers = Vec<(HeaderName, HeaderValue)>;
 
-/// What a request that begins an object says of it: its type, and what the user wants of every new object.
+/// The headers about a new object: its type, and what the user wants of every new object.
 pub(super) fn new_object_headers(
     wire: &Wire,
     operation: &'static str,
@@ -52,7 +52,7 @@ pub(super) fn push(
     Ok(())
 }
 
-/// What a request says of the checksum of its body.
+/// The headers about the checksum of a body.
 pub(super) fn checksum_headers(checksum: Option<Checksum>) -> Headers {
     let mut headers = Headers::with_capacity(8);
     if let Some(checksum) = checksum {

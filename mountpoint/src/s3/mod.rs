@@ -83,7 +83,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Every implementation passes the exam in `testing::exam`. Each call retries what is worth retrying, within its own
 /// deadline; an error that comes out is final for this call.
 pub trait ObjectClient: Debug + Send + Sync + 'static {
-    /// What is known about one object. `NotFound` when it is not there.
+    /// The metadata of one object. `NotFound` when it is not there.
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>>;
 
     /// One page of a listing, in the store's order.
@@ -150,7 +150,7 @@ pub struct ListPage {
 pub struct ListedObject {
     /// Its key, decoded.
     pub key: ObjectKey,
-    /// What the listing says of it.
+    /// Its metadata in the listing.
     pub meta: ObjectMeta,
 }
 
@@ -165,7 +165,7 @@ pub struct GetObject {
     pub object_size: u64,
 }
 
-/// What a new object is to be.
+/// The key and the properties of a new object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewObject {
     /// Where it goes.
@@ -229,7 +229,7 @@ pub struct UploadedPart {
     pub etag: ETag,
     /// Bytes.
     pub size: u64,
-    /// What was sent with it.
+    /// The checksum that was sent with it.
     pub checksum: Option<Checksum>,
 }
 

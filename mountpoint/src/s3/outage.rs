@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Failures without any success in between are an outage once they last so long. Doubling it keeps shorter ones out of the log.
 const BEGINS_AFTER: Duration = Duration::from_secs(2);
 
-/// What all calls together saw of the store.
+/// The state of the store, as all calls together see it.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     /// The last answer that was no failure of the store's.

@@ -42,7 +42,7 @@ pub(super) async fn complete_from(config: &mut Config, fs: &Fs, env: &Env) {
     config.dual_stack |= switch("AWS_USE_DUALSTACK_ENDPOINT", "use_dualstack_endpoint", env, profiles);
 }
 
-/// What is neither true nor false is a warning, and off.
+/// A value that is neither true nor false is a warning, and means off.
 fn switch(variable: &str, key: &str, env: &Env, profiles: Option<&ProfileSet>) -> bool {
     let Some((value, _)) = EnvConfigValue::new().env(variable).profile(key).load(env, profiles) else {
         return false;

@@ -66,7 +66,7 @@ enum Direct {
     Network(IpAddr, u32),
 }
 
-/// What a request looks like that a proxy passes on.
+/// The form of a request that a proxy passes on.
 pub(super) struct Forward {
     /// Scheme and host, before the path.
     begin: String,
@@ -112,7 +112,7 @@ impl Proxies {
         })
     }
 
-    /// What stands between us and this host.
+    /// The proxy before this host.
     pub(super) fn on_the_way_to(&self, host: &Authority) -> Option<&Proxy> {
         let proxy = if host.tls { &self.https } else { &self.http };
         proxy
@@ -132,7 +132,7 @@ fn is_metadata(host: &str) -> bool {
 
 impl Proxy {
     /// # Errors
-    /// What is wrong with it, without its password.
+    /// The problem with it, without its password.
     fn parse(text: &str) -> std::result::Result<Self, &'static str> {
         const FORM: &str =
             "should look like http://proxy.example.com:3128 or http://user:password@proxy.example.com:3128";

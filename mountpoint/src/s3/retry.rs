@@ -246,7 +246,7 @@ mod tests {
         Miss { kind, now, silent: none, queued: none, retry_after: None, hopeless: false }
     }
 
-    /// What a store that is away does to a request.
+    /// The effect of an unreachable store on a request.
     #[derive(Clone, Copy, Debug)]
     enum Away {
         /// Refused, or 503: at once.

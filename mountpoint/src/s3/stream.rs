@@ -125,7 +125,7 @@ fn cut<'a>(bufs: &'a [io::IoSlice<'_>], slices: &mut [io::IoSlice<'a>]) -> usize
     count
 }
 
-/// What HTTP runs over.
+/// The stream that HTTP runs over.
 #[derive(Debug)]
 pub(super) enum Stream {
     Plain(Tcp),

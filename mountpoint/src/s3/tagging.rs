@@ -17,7 +17,7 @@ use super::{Error, ErrorKind, Result, xml};
 /// Keys and values.
 pub type Tags = BTreeMap<String, String>;
 
-/// What a store says of the tags of a bucket.
+/// The answer of a store about the tags of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tagging {
     /// The store has no tags of buckets.

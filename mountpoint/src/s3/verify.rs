@@ -15,7 +15,7 @@ const LOOK_FIRST: Duration = Duration::from_millis(250);
 /// ... up to this.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// What our object looks like.
+/// The properties of the object that was sent.
 #[derive(Debug)]
 pub(super) struct Ours {
     pub(super) size: u64,
@@ -62,7 +62,7 @@ fn without_count(checksum: &str) -> &str {
     checksum.split_once('-').map_or(checksum, |(value, _)| value)
 }
 
-/// What a look at the key found.
+/// The result of a look at the key.
 #[derive(Debug)]
 pub(super) enum Found {
     /// The object that we sent.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// How often the link is looked at.
 pub(super) const EVERY: Duration = Duration::from_millis(500);
-/// What a connection should carry, in bytes per second. Doubling it leaves half as many bulk connections on a slow link; a
+/// The throughput that a connection should have, in bytes per second. Doubling it leaves half as many bulk connections on a slow link; a
 /// link that carries this times the most connections is never narrowed.
 const FLOOR: f64 = 1e6;
 /// No fewer than this, however slow the link is.
@@ -101,7 +101,7 @@ impl Width {
         // A look at the beginning of an outage sees little: fall slowly, rise at once.
         self.rate = Some(self.rate.map_or(rate, |before| rate.max(before * FALL)));
         if let Some(trial) = &mut self.trial {
-            // What ran when the trial began runs on; it is judged by what the tried width carries when it is used.
+            // Requests that ran when the trial began run on; it is judged by what the tried width carries when it is used.
             let used = busy <= self.limit && (wanted || busy == self.limit);
             if used {
                 trial.seen.add(throughput);

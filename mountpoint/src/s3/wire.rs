@@ -29,7 +29,7 @@ const ERROR_MAX: usize = 64 << 10;
 /// How often more is read of a body that brought what was asked for, to find its end and let the connection serve on.
 const DRAINS_MAX: usize = 4;
 
-/// What all requests to the bucket share.
+/// The state that all requests to the bucket share.
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) config: Config,
@@ -127,7 +127,7 @@ pub(super) struct Answer {
     context: Context,
 }
 
-/// What an error of this exchange should name.
+/// The names that an error of this exchange needs.
 #[derive(Clone, Debug)]
 struct Context {
     operation: &'static str,

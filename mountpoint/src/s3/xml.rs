@@ -210,7 +210,7 @@ impl PageEnd {
     }
 }
 
-/// What an error document says.
+/// The fields of an error document.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ErrorBody {
     pub(super) code: Option<String>,

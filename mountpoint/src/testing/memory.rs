@@ -147,7 +147,7 @@ impl MemoryClient {
         state.store.objects().get(&ObjectKey::new(key)).map(|o| o.bytes.clone())
     }
 
-    /// What is known of an object.
+    /// The metadata of an object.
     pub fn meta(&self, key: impl AsRef<str>) -> Option<ObjectMeta> {
         self.0.state.lock().store.head(&ObjectKey::new(key)).ok()
     }

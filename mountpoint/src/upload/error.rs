@@ -5,7 +5,7 @@ use std::io;
 use crate::s3;
 use crate::sync::Arc;
 
-/// What became of a write. Cheap to clone: the handle repeats it to every later call.
+/// The failure of a write. Cheap to clone: the handle repeats it to every later call.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The write does not begin where the one before it ended. The upload is given up.
@@ -25,7 +25,7 @@ pub enum Error {
     /// The spill file could not be written or read.
     #[error("spill file: {0}; look at the disk of the cache directory or --spill-dir")]
     Spill(#[source] Arc<io::Error>),
-    /// What the store says it has, or what came back from the spill file, are not the bytes that were written. (A store that
+    /// The store, or the spill file, has other bytes than were written. (A store that
     /// refuses damaged bytes is `Remote` with kind `Corrupt`.)
     #[error("the stored bytes differ from the written ones: the object is not to be trusted")]
     Corrupt,

@@ -12,7 +12,7 @@ use super::upload::{State, Upload, WriteDone};
 use crate::buffer::Reservation;
 use crate::sync::Arc;
 
-/// What the next byte waits for.
+/// The memory that the next byte waits for.
 pub(super) enum Need {
     /// A part in flight to be stored.
     Slot(Arc<Multipart>),

@@ -79,7 +79,7 @@ impl Memory {
         self.count(|m| &m.held, bytes as u64, HELD_MAX)
     }
 
-    /// What to say when [`Memory::hold`] gave no permit.
+    /// The error when [`Memory::hold`] gave no permit.
     pub(super) fn too_many_held(&self) -> Error {
         warn!(
             held = self.held.load(SeqCst),

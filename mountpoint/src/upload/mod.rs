@@ -53,7 +53,7 @@ pub struct Config {
     /// Parts of one file that may be on their way at once. Doubling it helps one writer on a long line, and takes
     /// memory from the others.
     pub parts_in_flight_max: usize,
-    /// What travels with the bytes so that the store refuses others; with `None` only our own review is left.
+    /// The checksum sent with the bytes, so that the store refuses other bytes; with `None` only the engine's own check is left.
     pub checksum: Option<ChecksumAlgorithm>,
     /// The directory for idle parts while other writers wait for memory; `None`: the parts stay in memory, and the writers wait.
     pub spill_dir: Option<PathBuf>,
@@ -147,7 +147,7 @@ impl Uploader {
 }
 
 impl Shared {
-    /// What checksums are computed with: the review needs one even when none is sent.
+    /// The algorithm of checksums: the engine's own check needs one even when none is sent.
     fn algorithm(&self) -> ChecksumAlgorithm {
         self.config.checksum.unwrap_or_default()
     }

@@ -34,7 +34,7 @@ struct Parts {
     settled: bool,
 }
 
-/// What the store says of a part, and what we say.
+/// A part as the store answered, and as it was computed here.
 #[derive(Clone, Debug)]
 struct PartStored {
     answer: UploadedPart,
@@ -233,7 +233,7 @@ fn review(parts: &[PartStored], size: u64, whole: Checksum) -> Result<(), &'stat
     if parts.iter().map(|p| p.answer.size).sum::<u64>() != size {
         return Err("the sizes of the parts don't add up to the file's");
     }
-    // What the client says it sent counts; without checksums on the wire, what we computed.
+    // The checksum that the client sent counts; without checksums on the wire, the computed one.
     let sums = parts.iter().map(|p| (p.answer.checksum.unwrap_or(p.checksum), p.answer.size));
     let combined = sums.reduce(|(a, a_len), (b, b_len)| (a.combine(b, b_len), a_len + b_len));
     match combined {

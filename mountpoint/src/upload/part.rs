@@ -28,7 +28,7 @@ enum Store {
     Spilled(SpillFile),
 }
 
-/// What the part may still take from the pool.
+/// The memory that the part may still take from the pool.
 #[derive(Debug)]
 enum Rest {
     /// Nothing: it holds nothing, or one first block under this permit.

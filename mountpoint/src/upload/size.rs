@@ -33,7 +33,7 @@ pub(super) fn part_size(number: u32, base: u64) -> u64 {
     (base.max(GROW_FROM) << step.min(9)).min(PART_MAX)
 }
 
-/// What the pool charges for `len` bytes cut into blocks.
+/// The pool's charge for `len` bytes cut into blocks.
 pub(super) fn charges(len: u64) -> u64 {
     let block = BLOCK as u64;
     len / block * block + charge((len % block) as usize)

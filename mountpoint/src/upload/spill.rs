@@ -73,7 +73,7 @@ impl SpillFile {
     }
 }
 
-/// What the spiller does next.
+/// The next action of the spiller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Choice<T> {
     /// Spill this one.

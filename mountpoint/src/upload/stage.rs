@@ -42,7 +42,7 @@ pub enum Stage {
     },
 }
 
-/// What happens to a file.
+/// An event in the life of a written file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Bytes come, at the place where they belong.
@@ -83,7 +83,7 @@ pub enum Event {
     Settle,
 }
 
-/// What the caller does now.
+/// The next action of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// It is so; nothing is left to do.
@@ -110,7 +110,7 @@ impl Stage {
     /// Of a file that was opened just now.
     pub const NEW: Self = Self::Open { busy: false, closed: false, unmeant: false };
 
-    /// What an event makes of it.
+    /// The stage and the reply after an event.
     pub fn on(self, event: Event) -> (Self, Reply) {
         use Event as E;
         use Reply::{Done, Finished, GiveUp, Moment, No, Outcome, Store, Unmeant, Written};

@@ -17,7 +17,7 @@ use crate::object::ObjectMeta;
 use crate::s3::NewObject;
 use crate::sync::{Arc, Mutex};
 
-/// Told once what became of a write.
+/// Called once with the result of a write.
 pub type WriteDone = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
 /// Writes of one file whose replies may be held at once. FUSE sends one after the other except for direct, asynchronous
@@ -59,7 +59,7 @@ pub(super) struct Held {
     pub(super) _permit: Counted,
 }
 
-/// What a failed upload still holds.
+/// Resources that a failed upload still holds.
 pub(super) struct Remains {
     error: Error,
     part: Option<Part>,

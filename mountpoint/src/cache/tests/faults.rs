@@ -11,7 +11,7 @@ use super::*;
 use crate::sync::Mutex;
 use crate::testing::log_of;
 
-/// What happens at the Nth system call.
+/// The fault of the Nth system call.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// It fails, and the next ones work.

@@ -108,7 +108,7 @@ fn read_in(handle: u64, offset: u64, size: u32, noise: u32) -> Body {
     body.u64s(&[u64::from(noise)]).u32s(&[noise, 0])
 }
 
-/// What the fields of an operation are made of.
+/// The sources of an operation's fields.
 #[derive(Clone, Debug)]
 struct Parts {
     a: u64,

@@ -12,7 +12,7 @@ use crate::inode::state::{Directory, File, Node, Place};
 use crate::inode::{FRESH, InodeNo};
 use crate::object::ObjectMeta;
 
-/// What memory says to a lookup.
+/// The answer of memory to a lookup.
 #[derive(Debug)]
 pub(in crate::inode) enum Recall {
     /// It is this inode.
@@ -23,7 +23,7 @@ pub(in crate::inode) enum Recall {
     Ask(Ask),
 }
 
-/// What became of an entry of a page.
+/// The result of adopting an entry of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::inode) enum Adopted {
     /// This inode is what the page says.
@@ -34,7 +34,7 @@ pub(in crate::inode) enum Adopted {
     Outdated,
 }
 
-/// What an answer of S3 came to.
+/// The result of applying an answer of S3.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::inode) enum Settled {
     Found(InodeNo),
@@ -42,7 +42,7 @@ pub(in crate::inode) enum Settled {
 }
 
 impl Tree {
-    /// What is known of a name without asking.
+    /// Looks a name up in memory.
     pub(in crate::inode) fn recall(&mut self, parent: InodeNo, name: &str, now: Instant) -> Result<Recall> {
         let (_, directory) = self.directory(parent)?;
         let child = self.child(parent, name);
@@ -68,7 +68,7 @@ impl Tree {
         Ok(self.or_page(parent, name, now, Recall::Ask(Ask::Both)))
     }
 
-    /// What a recent page says where S3 would have to be asked.
+    /// The answer of a recent page where S3 would have to be asked.
     fn or_page(&mut self, parent: InodeNo, name: &str, now: Instant, recall: Recall) -> Recall {
         if !matches!(recall, Recall::Ask(_)) {
             return recall;
@@ -114,7 +114,7 @@ impl Tree {
         Adopted::As(ino)
     }
 
-    /// What an inode for an entry of a page is.
+    /// The node for an entry of a page.
     pub(in crate::inode) fn node_of(&self, batch: &Batch, index: usize) -> Node {
         let said = batch.said(self.ttl);
         match batch.meta(index) {
@@ -157,7 +157,7 @@ impl Tree {
         }
     }
 
-    /// What the directory's remembered listing says.
+    /// The answer of the directory's remembered listing.
     fn recall_listed(&mut self, parent: InodeNo, name: &str, now: Instant) -> Option<Recall> {
         let (_, directory) = self.directory(parent).ok()?;
         let listed = directory.listed.as_ref()?;

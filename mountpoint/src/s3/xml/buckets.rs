@@ -8,7 +8,7 @@ use crate::object::ObjectKey;
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
-/// What CreateBucket is sent: the region.
+/// The body of CreateBucket: the region.
 pub(in super::super) fn location_document(region: &str) -> String {
     format!(
         "<CreateBucketConfiguration xmlns=\"{NAMESPACE}\"><LocationConstraint>{}</LocationConstraint>\
@@ -17,7 +17,7 @@ pub(in super::super) fn location_document(region: &str) -> String {
     )
 }
 
-/// What PutBucketTagging is sent.
+/// The body of PutBucketTagging.
 pub(in super::super) fn tags_document(tags: &Tags) -> String {
     let mut document = format!("<Tagging xmlns=\"{NAMESPACE}\"><TagSet>");
     for (key, value) in tags {
@@ -28,7 +28,7 @@ pub(in super::super) fn tags_document(tags: &Tags) -> String {
     document
 }
 
-/// What GetBucketTagging answered.
+/// Reads the answer of GetBucketTagging.
 pub(in super::super) fn tags(document: &[u8]) -> Result<Tags, String> {
     let mut tags = Tags::new();
     let (mut key, mut value) = (None, None);

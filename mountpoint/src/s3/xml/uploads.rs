@@ -10,7 +10,7 @@ use super::{ENTRIES_MAX, Name, PageEnd, walk};
 use crate::checksum::ChecksumAlgorithm;
 use crate::object::{ETag, ObjectKey};
 
-/// What CompleteMultipartUpload is sent: the parts, in order.
+/// The body of CompleteMultipartUpload: the parts, in order.
 pub(in super::super) fn complete_document(parts: &[UploadedPart]) -> String {
     const PART: usize = 160;
     let mut document = String::with_capacity(128 + PART * parts.len());

@@ -26,7 +26,7 @@ use crate::sync::{Arc, Mutex};
 
 pub use keys::hostile_keys;
 
-/// What a store can't do. Made with [`Traits::whole`]; every exception has its reason, which is printed.
+/// The limits of a store. Made with [`Traits::whole`]; every exception has its reason, which is printed.
 #[derive(Clone, Debug)]
 pub struct Traits {
     store: &'static str,
@@ -140,7 +140,7 @@ struct Exam {
     traits: Traits,
 }
 
-/// What came of a GET.
+/// The result of a GET.
 struct Got {
     result: Result<()>,
     /// The bytes of all full blocks.
