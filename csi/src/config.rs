@@ -38,7 +38,7 @@ pub struct Args {
     pub version: bool,
 }
 
-/// What this process is to be.
+/// The service of this process.
 #[derive(Clone, Debug)]
 pub enum Start {
     /// The driver of one node.
@@ -110,7 +110,7 @@ pub struct Config {
     pub mountpoint_namespace: String,
     /// The version of the engine, if it was said.
     pub mountpoint_version: Option<String>,
-    /// What the service Node is told.
+    /// The configuration of the service Node.
     pub node: node::Config,
 }
 

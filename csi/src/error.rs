@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// What the caller does next.
+    /// The kind tells the caller what to do next.
     pub kind: ErrorKind,
     message: String,
 }
@@ -14,14 +14,14 @@ pub struct Error {
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What the caller does next.
+/// The kind tells the caller what to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The request is wrong and stays wrong: the author of the volume must correct it.
     InvalidArgument,
-    /// What the request names is not here.
+    /// The volume, path or bucket of the request is not here.
     NotFound,
-    /// What the request would make is there already, and is another.
+    /// Another volume of that name is there already.
     AlreadyExists,
     /// The store does not know these keys.
     Unauthenticated,

@@ -39,7 +39,7 @@ pub struct Notice {
     pub workload: WorkloadRef,
     /// One word for machines.
     pub reason: &'static str,
-    /// What happened, and what to look at next.
+    /// The text: the event, and the next thing to look at.
     pub note: String,
 }
 

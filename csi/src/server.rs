@@ -205,7 +205,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 /// Why no new mount can be made, if none can.
 pub type Fault = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// What `/healthz` and `/readyz` look at.
+/// The state behind `/healthz` and `/readyz`.
 #[derive(Clone)]
 pub struct Health {
     channel: Channel,

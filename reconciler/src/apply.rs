@@ -48,15 +48,15 @@ pub enum Error {
     /// The API server said no, or nothing.
     #[error("{tried}: {source}")]
     Api {
-        /// What was tried.
+        /// The effect that was tried.
         tried: String,
-        /// What came back.
+        /// The error that came back.
         source: Box<kube::Error>,
     },
     /// No answer in time.
     #[error("{tried}: the API server did not answer within {} s", CALL_TIMEOUT.as_secs())]
     TimedOut {
-        /// What was tried.
+        /// The effect that was tried.
         tried: String,
     },
     /// The API server rejects this Mountpoint Pod; an administrator must change something.
@@ -101,7 +101,7 @@ impl Applier {
     /// Carries out one effect.
     ///
     /// # Errors
-    /// What the API server refused or did not answer; the effect may have happened.
+    /// An error of the API server, or no answer; the effect may have happened.
     pub async fn apply(&self, effect: &Effect) -> Result<Outcome, Error> {
         let tried = || describe(effect);
         match tokio::time::timeout(CALL_TIMEOUT, self.call(effect)).await {
@@ -244,7 +244,7 @@ fn is_refusal(status: &Status) -> bool {
     matches!(status.code, 400 | 403 | 422)
 }
 
-/// What an effect tries, for logs and errors.
+/// The action of an effect, for logs and errors.
 #[must_use]
 pub fn describe(effect: &Effect) -> String {
     match effect {

@@ -11,7 +11,7 @@ use crate::pod_spec::{PodConfig, Resources, is_quantity};
 #[derive(Debug, Parser)]
 #[command(name = "scality-csi-controller", version)]
 pub struct Cli {
-    /// What else to do than to run.
+    /// Actions other than to run.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// What to log: a level, or directives like `info,kube=debug`
@@ -22,7 +22,7 @@ pub struct Cli {
     pub run: Run,
 }
 
-/// What else than to run.
+/// An action other than to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Install the CRD of attachments, or bring it up to date
@@ -85,7 +85,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// What all Mountpoint Pods have in common.
+    /// The settings of all Mountpoint Pods.
     ///
     /// # Errors
     /// A setting that is missing or makes no sense; the message names flag and variable.

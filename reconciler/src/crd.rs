@@ -30,7 +30,7 @@ pub fn yaml() -> anyhow::Result<String> {
 /// Writes the CRD by server-side apply, over one that a chart, `kubectl` or an older release wrote, and waits until it is served.
 ///
 /// # Errors
-/// What the API server refused, or that it does not serve the resource in time.
+/// An error of the API server, or that it does not serve the resource in time.
 pub async fn install(client: Client) -> anyhow::Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client);
     let crd = crd();
@@ -57,7 +57,7 @@ pub async fn install(client: Client) -> anyhow::Result<()> {
 /// Deletes the CRD, and with it all attachments. Workloads keep their mounts until they end.
 ///
 /// # Errors
-/// What the API server refused.
+/// An error of the API server.
 pub async fn uninstall(client: Client) -> anyhow::Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client);
     let name = MountpointS3PodAttachment::crd_name();

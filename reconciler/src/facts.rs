@@ -20,7 +20,7 @@ pub struct Group {
     pub volume: String,
 }
 
-/// What is known about a group.
+/// The facts about a group.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Now.
@@ -49,7 +49,7 @@ pub struct Workload {
     pub phase: Phase,
     /// Its deletion has begun.
     pub deleting: bool,
-    /// What it wants of the volume as of now; `None` if its claim or the volume is gone.
+    /// The properties of the volume that it needs, as of now; `None` if its claim or the volume is gone.
     pub wants: Option<Wants>,
 }
 
@@ -74,12 +74,12 @@ impl Phase {
     }
 }
 
-/// What a workload wants of a volume.
+/// The properties of a volume that a workload needs.
 #[derive(Clone, Debug)]
 pub struct Wants {
-    /// What it must have in common with others to share a Mountpoint Pod.
+    /// The properties that it must share with others of one Mountpoint Pod.
     pub key: ShareKey,
-    /// What the volume's attributes say about its Mountpoint Pods, or why they can't be read.
+    /// The volume's attributes about its Mountpoint Pods, or why they can't be read.
     pub settings: Result<Settings, String>,
 }
 

@@ -71,7 +71,7 @@ impl Elector {
         }
     }
 
-    /// What the election decides.
+    /// The outcome of the election.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         Leadership(self.until.subscribe())
@@ -104,7 +104,7 @@ impl Elector {
                     tracing::warn!(lease = LEASE, "another process took the Lease; this one waits");
                 }
             }
-            // What is held runs out by itself.
+            // A held Lease runs out by itself.
             Ok(Err(error)) => tracing::warn!(lease = LEASE, %error, "the Lease was not renewed"),
             Err(_) => {
                 tracing::warn!(lease = LEASE, "the Lease was not renewed: no answer in {CALL_TIMEOUT:?}")

@@ -20,7 +20,7 @@ pub fn phase(pod: &Pod) -> Phase {
     }
 }
 
-/// What the pod says of itself; `named` and `used` say what attachments say of it.
+/// The pod by its own object; `named` and `used` are by the attachments.
 #[must_use]
 pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
     let metadata = &pod.metadata;
@@ -99,7 +99,7 @@ fn sentence(reason: Option<&str>, message: Option<&str>) -> String {
     }
 }
 
-/// What every pod waits for when it begins.
+/// The reason with which every pod begins to wait.
 const BEGINS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ const ATTEMPTS_TRIED: u32 = 64;
 /// Annotation of an attachment: [`Replacements`] of Mountpoint Pods that ended before they served.
 pub const REPLACED: &str = "s3.csi.scality.com/replaced";
 
-/// What to do, in this order. If one effect turns out to rest on old facts, the rest is dropped and the facts are looked at again.
+/// The effects, in this order. If one effect turns out to rest on old facts, the rest is dropped and the facts are looked at again.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
     /// The effects.
@@ -108,7 +108,7 @@ pub struct Version {
     pub resource_version: String,
 }
 
-/// What to do about these facts.
+/// Plans for these facts.
 #[must_use]
 pub fn plan(facts: &Facts) -> Plan {
     let mut planner = Planner::new(facts);

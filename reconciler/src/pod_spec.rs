@@ -20,7 +20,7 @@ const LEAST_CPU: &str = "10m";
 /// Memory that a Mountpoint Pod requests by default: an engine always makes progress with it.
 const LEAST_MEMORY: &str = "128Mi";
 
-/// What all Mountpoint Pods have in common.
+/// The settings of all Mountpoint Pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodConfig {
     /// The namespace of Mountpoint Pods.
@@ -37,7 +37,7 @@ pub struct PodConfig {
     pub priority_class: String,
     /// The engine's version, for a label; empty for none.
     pub engine_version: String,
-    /// What a volume does not say of its own.
+    /// Defaults for volumes that do not set their own.
     pub resources: Resources,
     /// A ConfigMap in that namespace with certificates that every engine trusts besides the system's; empty for none.
     pub ca_config_map: String,
@@ -45,7 +45,7 @@ pub struct PodConfig {
     pub openshift: bool,
 }
 
-/// What a Mountpoint Pod asks for and is limited to.
+/// The requests and limits of a Mountpoint Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// CPU asked for.
@@ -58,7 +58,7 @@ pub struct Resources {
     pub limits_memory: Option<String>,
 }
 
-/// What a volume's attributes say about its Mountpoint Pods.
+/// A volume's attributes about its Mountpoint Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The service account.
@@ -82,7 +82,7 @@ pub struct PodRequest {
     pub handle: String,
     /// The workload that it is made for.
     pub workload_uid: String,
-    /// What the volume says about it.
+    /// The volume's own setting.
     pub settings: Settings,
 }
 

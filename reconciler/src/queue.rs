@@ -13,7 +13,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// The longest wait after failures.
 const RETRY_LAST: Duration = Duration::from_secs(60);
 
-/// What is due. As many entries as there are groups.
+/// The times at which groups are due. As many entries as there are groups.
 #[derive(Debug, Default)]
 pub struct Queue {
     due: BTreeMap<Group, Instant>,
@@ -58,7 +58,7 @@ impl Queue {
         let failures = self.failures.entry(group.clone()).or_default();
         let wait = RETRY_FIRST.saturating_mul(1 << (*failures).min(16)).max(rest).min(RETRY_LAST);
         *failures += 1;
-        // What happened meanwhile does not shorten the wait: it would turn a busy cluster into a loop.
+        // An event meanwhile does not shorten the wait: it would turn a busy cluster into a loop.
         self.due.insert(group, now + wait);
         wait
     }

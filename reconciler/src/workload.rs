@@ -24,7 +24,7 @@ use crate::facts::{Facts, Group, Wants, Workload};
 use crate::mountpoint_pod;
 use crate::pod_spec::{self, Settings};
 
-/// What was seen of the cluster. Each part may lag by its own time.
+/// The cluster as the watches have shown it. Each part may lag by its own time.
 #[derive(Clone)]
 pub struct Cache {
     /// The namespace of Mountpoint Pods.

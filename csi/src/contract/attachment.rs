@@ -82,7 +82,7 @@ pub struct WorkloadAttachment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct AttachmentStatus {}
 
-/// What workloads must have in common to be served by one Mountpoint Pod.
+/// The properties that workloads of one Mountpoint Pod have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShareKey {
     /// The node.

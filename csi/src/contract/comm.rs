@@ -45,7 +45,7 @@ impl Comm {
         self.0.join("mount.sock")
     }
 
-    /// What the engine said when it failed, mode 0600.
+    /// The engine's error when it failed, mode 0600.
     #[must_use]
     pub fn error(&self) -> PathBuf {
         self.0.join("mount.err")

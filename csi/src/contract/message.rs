@@ -24,7 +24,7 @@ const MESSAGE_LIMIT: usize = 1 << 20;
 /// The longest answer, in bytes.
 const ANSWER_LIMIT: usize = 64 << 10;
 
-/// What the engine is to mount.
+/// The order to the engine: the device, its arguments and environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MountMessage {
@@ -36,7 +36,7 @@ pub struct MountMessage {
     pub env: Vec<String>,
 }
 
-/// What the mounter answers.
+/// The answer of the mounter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum Answer {

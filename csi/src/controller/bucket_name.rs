@@ -19,7 +19,7 @@ pub fn is_valid(name: &str) -> bool {
     fault(name).is_none()
 }
 
-/// What is wrong with it, as the end of a sentence.
+/// The problem with it, as the end of a sentence.
 #[must_use]
 pub fn fault(name: &str) -> Option<&'static str> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();

@@ -1,4 +1,4 @@
-//! What tells the volumes of this cluster from those of others. Enters: the cluster's id. Leaves: digests that no other cluster computes.
+//! The mark that tells the volumes of this cluster from those of others. Enters: the cluster's id. Leaves: digests that no other cluster computes.
 //!
 //! Never here: a secret. The digests protect against mistakes (two clusters on one account, a volume copied by hand), and users with the
 //! right to write PersistentVolumes may do everything with them anyway.

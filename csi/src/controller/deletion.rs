@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// How often a bucket is emptied that is filled again at the same time.
 const ROUNDS: u32 = 3;
 
-/// What became of a volume.
+/// The result of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is gone, or was.
@@ -36,7 +36,7 @@ pub struct Request<'a> {
     pub cluster: &'a Cluster,
     /// The volume.
     pub id: &'a VolumeId,
-    /// What its PersistentVolume says, if there is one.
+    /// The record in its PersistentVolume, if there is one.
     pub recorded: Option<&'a Recorded>,
     /// All PersistentVolumes have been seen: one that is not known is not there.
     pub volumes_known: bool,

@@ -223,7 +223,7 @@ impl ControllerService {
     }
 }
 
-/// What becomes the attributes of the PersistentVolume, which the node reads.
+/// The attributes of the PersistentVolume, which the node reads.
 fn context(parameters: &Parameters, place: &Place, keys: &Keys) -> HashMap<String, String> {
     // As release 2.2: the keys of this call say which keys the node uses.
     let source = if keys.of_secret { "secret" } else { "driver" };

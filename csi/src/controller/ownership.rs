@@ -11,7 +11,7 @@ use super::parameters::OnDelete;
 use super::tags::Mark;
 use super::volume_id::VolumeId;
 
-/// What a bucket that is there already is to a new request.
+/// The relation of an existing bucket to a new request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// An earlier call for the same request made it.
@@ -50,14 +50,14 @@ pub fn at_creation(
     }
 }
 
-/// What the PersistentVolume says of its volume.
+/// The record of a volume in its PersistentVolume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
     /// The PersistentVolume's name.
     pub name: String,
     /// The driver's name is in its annotation `pv.kubernetes.io/provisioned-by`.
     pub provisioned_by_us: bool,
-    /// What becomes of data, by its attributes.
+    /// The fate of data, by its attributes.
     pub on_delete: Option<OnDelete>,
     /// The store, by its attributes.
     pub endpoint_url: Option<String>,
@@ -65,7 +65,7 @@ pub struct Recorded {
     pub region: Option<String>,
 }
 
-/// What proves that a volume is ours to delete.
+/// The proof that a volume is ours to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
     /// Our tag on the bucket.

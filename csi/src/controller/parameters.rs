@@ -26,12 +26,12 @@ pub const REGION: &str = "region";
 pub const ENDPOINT_URL: &str = "endpointUrl";
 /// Tags for new buckets: `key=value,key=value`.
 pub const TAGS: &str = "tags";
-/// What becomes of data: `keep`, `fail`, `purge`.
+/// The fate of data: `keep`, `fail`, `purge`.
 pub const ON_DELETE: &str = "onDelete";
 
 const OURS: [&str; 7] =
     [BUCKET_NAME_TEMPLATE, BUCKET_NAME, PREFIX_TEMPLATE, REGION, ENDPOINT_URL, TAGS, ON_DELETE];
-/// What a class may hold for the side-car; the real one leaves them out of the call.
+/// Parameters of a class that are for the side-car; the real one leaves them out of the call.
 const SECRETS: [(&str, &str); 2] = [
     ("csi.storage.k8s.io/provisioner-secret-name", "csi.storage.k8s.io/provisioner-secret-namespace"),
     ("csi.storage.k8s.io/node-publish-secret-name", "csi.storage.k8s.io/node-publish-secret-namespace"),
@@ -43,7 +43,7 @@ const TAG_KEY_MAX: usize = 128;
 /// See there.
 const TAG_VALUE_MAX: usize = 256;
 
-/// What becomes of a volume's data when it is deleted and has some.
+/// The fate of a volume's data when it is deleted and has some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDelete {
     /// The bucket, or the prefix, stays; the volume goes. As release 2.2.
@@ -81,7 +81,7 @@ pub struct Parameters {
     pub region: Option<String>,
     /// The store; `None`: the driver's.
     pub endpoint_url: Option<String>,
-    /// What becomes of data.
+    /// The fate of data.
     pub on_delete: OnDelete,
     tags: Vec<(String, String)>,
 }
@@ -245,7 +245,7 @@ fn is_known(key: &str) -> bool {
         || SECRETS.iter().any(|(name, namespace)| key == *name || key == *namespace)
 }
 
-/// What to write instead of a parameter that there is not.
+/// The parameter to write instead of one that does not exist.
 fn hint(unknown: &str) -> String {
     match unknown {
         // Examples of release 2.2 had it, and it did nothing.
@@ -266,7 +266,7 @@ fn hint(unknown: &str) -> String {
     }
 }
 
-/// What is wrong with a prefix, as the end of a sentence.
+/// The problem with a prefix, as the end of a sentence.
 fn prefix_fault(prefix: &str) -> Option<&'static str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     if prefix.is_empty() {

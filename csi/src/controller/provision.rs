@@ -31,7 +31,7 @@ pub struct Request<'a> {
     pub chosen: &'a Chosen,
     /// The size to record.
     pub capacity: Capacity,
-    /// What becomes of data.
+    /// The fate of data.
     pub on_delete: OnDelete,
     /// Tags of the class for a new bucket.
     pub tags: Tags,

@@ -14,7 +14,7 @@ const PAGE: u16 = 1000;
 /// Deletes them; what is gone already counts, too.
 ///
 /// # Errors
-/// What a store may answer; some are deleted then. `Denied`, where an object is locked.
+/// An error of the store; some objects are deleted then. `Denied`, where an object is locked.
 pub async fn purge(bucket: &Bucket, prefix: &str) -> Result<u64> {
     let mut deleted = match versions(bucket, prefix).await {
         Err(error) if knows_no_versions(&error) => objects(bucket, prefix).await?,

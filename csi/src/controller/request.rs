@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::proto::csi::volume_capability::{AccessType, access_mode::Mode};
 use crate::proto::csi::{CapacityRange, VolumeCapability};
 
-/// What is recorded where a claim names no size, in bytes: as release 2.2.
+/// The recorded size where a claim names none, in bytes: as release 2.2.
 const DEFAULT_BYTES: i64 = 1 << 30;
 /// The longest name of a request: CSI's limit of a string, in bytes.
 const NAME_MAX: usize = 128;
@@ -22,7 +22,7 @@ pub fn name(name: &str) -> Result<&str> {
     }
 }
 
-/// What a volume is to be able to do. A bucket can do everything but be a block device.
+/// The capabilities that a volume must have. A bucket can do everything but be a block device.
 ///
 /// # Errors
 /// `InvalidArgument`: no capability, or one that a bucket can't have.
@@ -83,7 +83,7 @@ impl Capacity {
         Ok(Self { required, limit })
     }
 
-    /// What is recorded and answered, in bytes.
+    /// The recorded and answered size, in bytes.
     #[must_use]
     pub fn recorded(self) -> i64 {
         match (self.required, self.limit) {

@@ -155,7 +155,7 @@ pub async fn look(bucket: Bucket) -> s3::Result<Looked> {
     Ok(Looked { bucket, tagging })
 }
 
-/// What an error of a store means to the caller; `trying` says what was tried, on what.
+/// The error for the caller, made from an error of a store; `trying` says what was tried, on what.
 #[must_use]
 pub fn error_of(trying: &str, error: &s3::Error, keys: &Keys) -> Error {
     let (kind, advice) = meaning(error, keys.of_secret);

@@ -1,4 +1,4 @@
-//! What the driver writes on a bucket of its own. Enters: a volume's facts. Leaves: tags; and from tags the facts, as far as they say
+//! The tags that the driver writes on a bucket of its own. Enters: a volume's facts. Leaves: tags; and from tags the facts, as far as they say
 //! them. Pure.
 
 use mountpoint::s3::Tags;
@@ -22,7 +22,7 @@ pub struct Mark {
     pub cluster: String,
     /// In bytes; recorded, never enforced.
     pub capacity_bytes: Option<i64>,
-    /// What becomes of data; an administrator may change it here.
+    /// The fate of data; an administrator may change it here.
     pub on_delete: Option<OnDelete>,
 }
 
@@ -38,7 +38,7 @@ impl Mark {
         }
     }
 
-    /// What tags say, if they are ours at all.
+    /// The content of tags, if they are ours at all.
     #[must_use]
     pub fn of(tags: &Tags) -> Option<Self> {
         Some(Self {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::cluster::Cluster;
 use crate::error::{Error, Result};
 
-/// What the provisioner says of the claim, if it runs with `--extra-create-metadata`.
+/// The provisioner's metadata of the claim, if it runs with `--extra-create-metadata`.
 pub const PVC_NAME: &str = "csi.storage.k8s.io/pvc/name";
 /// The claim's namespace.
 pub const PVC_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
@@ -18,7 +18,7 @@ pub const PV_NAME: &str = "csi.storage.k8s.io/pv/name";
 /// Digits of `${hash}`.
 const DIGITS: usize = 12;
 
-/// What the variables stand for.
+/// The values of the variables.
 #[derive(Clone, Debug)]
 pub struct Values {
     request: String,

@@ -18,7 +18,7 @@ use super::cluster::Cluster;
 pub const ID_MAX: usize = 128;
 /// Digits of each of the two digests.
 const DIGITS: usize = 10;
-/// What an id has besides bucket and prefix.
+/// The parts of an id besides bucket and prefix.
 const FRAME: usize = "b--/".len() + 2 * DIGITS;
 
 /// Where a volume is.

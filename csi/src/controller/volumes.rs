@@ -1,4 +1,4 @@
-//! What the API server says of this driver's volumes and of the cluster. Enters: a watch of PersistentVolumes. Leaves: answers at once;
+//! This driver's volumes and the cluster, as the API server shows them. Enters: a watch of PersistentVolumes. Leaves: answers at once;
 //! Events on volumes.
 //!
 //! DeleteVolume is told an id alone. Policy, store and region of a volume stand in its PersistentVolume.
@@ -35,7 +35,7 @@ pub const DATA_KEPT: &str = "VolumeDataKept";
 /// The API server takes this many bytes of text in an Event.
 const NOTE_LIMIT: usize = 1024;
 
-/// What is known. Clones share it.
+/// The known volumes. Clones share them.
 #[derive(Clone)]
 pub struct Volumes {
     view: watch::Receiver<View>,
@@ -85,7 +85,7 @@ impl Volumes {
         self.cluster.get()
     }
 
-    /// What the PersistentVolume with this handle says, and whether all volumes have been seen.
+    /// The record of the PersistentVolume with this handle, and whether all volumes have been seen.
     #[must_use]
     pub fn recorded(&self, handle: &str) -> (Option<Recorded>, bool) {
         let view = self.view.borrow();

@@ -117,7 +117,7 @@ impl Assignments {
     }
 }
 
-/// What is known of a Mountpoint Pod.
+/// The state of a Mountpoint Pod, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountpointPod {
     /// Its UID: its comm directory is found by it.
@@ -130,7 +130,7 @@ pub struct MountpointPod {
     pub leaving: bool,
     /// Why its container does not run, if it has been tried: no image, a crash, a configuration that makes no sense.
     pub waits: Option<String>,
-    /// What it waits for or died of, in the words of Kubernetes.
+    /// The reason why it waits or died, in the words of Kubernetes.
     pub why: Option<String>,
 }
 
@@ -149,7 +149,7 @@ impl MountpointPod {
     }
 }
 
-/// What every container waits for when it begins.
+/// The reason with which every container begins to wait.
 const BEGINS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 fn waits(status: &PodStatus) -> Option<String> {
@@ -257,7 +257,7 @@ fn missing(kind: &str) -> String {
     )
 }
 
-/// What to do with what is known.
+/// The next step, given the known state.
 #[derive(Debug)]
 enum Step<T> {
     /// It is here.

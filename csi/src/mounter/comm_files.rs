@@ -69,7 +69,7 @@ impl CommFiles {
     /// Says that the source is being unmounted on purpose.
     ///
     /// # Errors
-    /// What the file system says.
+    /// An error of the file system.
     pub fn announce_exit(&self) -> io::Result<()> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.directory, "mount.exit", flags, Mode::from_raw_mode(0o640)) {
@@ -85,7 +85,7 @@ impl CommFiles {
         rustix::fs::statat(&self.directory, "mount.exit", AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// What the mounter wrote of a failed engine: one line, without control characters.
+    /// The mounter's note about a failed engine: one line, without control characters.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -102,7 +102,7 @@ impl CommFiles {
     /// Removes the error of an earlier engine.
     ///
     /// # Errors
-    /// What the file system says, other than that there is none.
+    /// An error of the file system, other than that there is none.
     pub fn forget_error(&self) -> io::Result<()> {
         absent(rustix::fs::unlinkat(&self.directory, "mount.err", AtFlags::empty()))
     }
@@ -137,7 +137,7 @@ impl CommFiles {
     /// Removes the credentials and their directory; no error if there are none.
     ///
     /// # Errors
-    /// What the file system says.
+    /// An error of the file system.
     pub fn remove_credentials(&self) -> io::Result<()> {
         let files = match self.existing_credentials() {
             Ok(files) => files,
@@ -169,7 +169,7 @@ impl CredentialFiles {
     /// nothing anew.
     ///
     /// # Errors
-    /// What the file system says; the file is then as it was.
+    /// An error of the file system; the file is then as it was.
     pub fn write(&self, name: &str, text: &str) -> io::Result<()> {
         if self.says(name, text) {
             return Ok(());

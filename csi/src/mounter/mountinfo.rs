@@ -32,7 +32,7 @@ pub struct Mount {
     pub device: String,
     /// `fuse`, `tmpfs`.
     pub kind: String,
-    /// What mount(2) was told as its source.
+    /// The source in the call of mount(2).
     pub name: String,
     /// This mount is read-only; others of the same file system may not be.
     pub read_only: bool,
@@ -74,7 +74,7 @@ impl Mounts {
         )
     }
 
-    /// What is mounted at this path, uppermost. The path has no symbolic link in it.
+    /// The uppermost mount at this path. The path has no symbolic link in it.
     #[must_use]
     pub fn at(&self, point: &Path) -> Option<&Mount> {
         // A later line is mounted over an earlier one.
@@ -153,7 +153,7 @@ impl Changes {
     /// Waits until the table is so; `false` if it is not by then.
     ///
     /// # Errors
-    /// What reading the table says.
+    /// An error of reading the table.
     pub async fn until(&self, deadline: Instant, mut so: impl FnMut(&Mounts) -> bool) -> io::Result<bool> {
         loop {
             if so(&Mounts::read()?) {

@@ -27,7 +27,7 @@ impl Notes {
     /// Remembers a Mountpoint Pod, whole or not at all.
     ///
     /// # Errors
-    /// What the file system says; a name that is no file name.
+    /// An error of the file system; a name that is no file name.
     pub fn remember(&self, mountpoint_pod: &str, uid: &str) -> io::Result<()> {
         let path = self.file(mountpoint_pod)?;
         if self.uid(mountpoint_pod).as_deref() == Some(uid) {
@@ -51,7 +51,7 @@ impl Notes {
     /// Forgets a Mountpoint Pod; no error if it was not remembered.
     ///
     /// # Errors
-    /// What the file system says.
+    /// An error of the file system.
     pub fn forget(&self, mountpoint_pod: &str) -> io::Result<()> {
         match std::fs::remove_file(self.file(mountpoint_pod)?) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -79,7 +79,7 @@ impl Notes {
     }
 }
 
-/// What Kubernetes allows in names and UIDs, so nothing that leads elsewhere.
+/// Characters that Kubernetes allows in names and UIDs, so no path that leads elsewhere.
 fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))

@@ -34,7 +34,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// away first, and containers must be restarted.
 const LAYERS_MAX: usize = 8;
 
-/// What a [`PodMounter`] needs to know.
+/// The configuration of a [`PodMounter`].
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This node's name.
@@ -374,7 +374,7 @@ struct Assigned<'a> {
     uid: &'a str,
 }
 
-/// What a new mount at a target meets.
+/// The state of a target before a new mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
     /// No mount.

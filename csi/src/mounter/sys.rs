@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags};
 use tokio::sync::watch;
 
-/// What our mounts are called in the table of mounts.
+/// The name of the driver's mounts in the table of mounts.
 pub const FS_NAME: &str = "mountpoint-s3";
 
 /// A mount that has not answered a stat for so long is called hung. Twice as long keeps a caller waiting twice as long before it
@@ -35,7 +35,7 @@ const MOUNT_FLAGS: MountFlags = MountFlags::NODEV.union(MountFlags::NOSUID).unio
 /// Opens a FUSE device. No program that this process starts inherits it.
 ///
 /// # Errors
-/// What open(2) says.
+/// An error of open(2).
 pub fn open_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -43,7 +43,7 @@ pub fn open_device() -> io::Result<OwnedFd> {
 /// Mounts the device's file system. It answers once a process serves the device.
 ///
 /// # Errors
-/// What mount(2) says.
+/// An error of mount(2).
 pub fn mount_fuse(device: BorrowedFd<'_>, directory: &Path, read_only: bool) -> io::Result<()> {
     let data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
@@ -87,7 +87,7 @@ pub fn mount_fuse_detached(device: BorrowedFd<'_>, read_only: bool) -> io::Resul
 /// Attaches a detached mount to a directory.
 ///
 /// # Errors
-/// What move_mount(2) says.
+/// An error of move_mount(2).
 pub fn attach(mount: BorrowedFd<'_>, directory: &Path) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     Ok(rustix::mount::move_mount(mount, "", CWD, directory, flags)?)
@@ -97,7 +97,7 @@ pub fn attach(mount: BorrowedFd<'_>, directory: &Path) -> io::Result<()> {
 /// elsewhere, in our own tree, and the target becomes a copy of what came of it. So it is never writable, wherever we are ended.
 ///
 /// # Errors
-/// What mount(2) says; nothing is bound then.
+/// An error of mount(2); nothing is bound then.
 pub fn bind(source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
     if !read_only {
         return Ok(rustix::mount::mount_bind(source, target)?);
@@ -109,7 +109,7 @@ pub fn bind(source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
 /// Makes one bind mount read-only, and no other of its file system.
 ///
 /// # Errors
-/// What mount(2) says.
+/// An error of mount(2).
 pub fn make_read_only(target: &Path) -> io::Result<()> {
     // A remount sets all flags anew, so those of the source are repeated.
     let flags = MountFlags::BIND | MountFlags::RDONLY | MOUNT_FLAGS;
@@ -149,7 +149,7 @@ impl Drop for ReadOnlyCopy {
     }
 }
 
-/// What to do about a mount that is in use.
+/// How to treat a mount that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
     /// Leave it, and say so.
@@ -193,7 +193,7 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     Ok(directory.canonicalize()?.join(name))
 }
 
-/// What a mount answered.
+/// The answer of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     /// A process serves it, if only with an error.

@@ -33,7 +33,7 @@ const WORD_BYTES: u64 = 64 << 10;
 /// How often to look for `mount.exit` while no node connects. Doubled, an unneeded pod stays a second longer.
 const LOOK_FOR_EXIT: Duration = Duration::from_secs(1);
 
-/// What the process needs to know.
+/// The configuration of the process.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The directory that is shared with the node.

@@ -71,7 +71,7 @@ impl Claims {
     pub fn publish(&self, target: &Path, volume: &str, single_writer: bool) -> Result<Claim> {
         let mut state = self.lock();
         self.free(&state, target)?;
-        // What is mounted is refreshed, whatever the volume's access mode has become.
+        // A mounted target is refreshed, whatever the volume's access mode has become.
         let is_new = single_writer && self.table.read()?.at(target).is_none();
         if is_new && let Some(other) = self.other(&state, target, volume)? {
             return Err(Error::new(

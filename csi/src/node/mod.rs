@@ -49,7 +49,7 @@ pub const OPTION_LEFT_OUT: &str = "MountOptionLeftOut";
 /// The reason of an Event: a volume has attributes that the driver does not know.
 pub const ATTRIBUTE_UNKNOWN: &str = "VolumeAttributeUnknown";
 
-/// What the service knows of its node.
+/// The configuration of the service Node.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The node's name.
@@ -269,7 +269,7 @@ impl NodeService {
         Ok(NodeGetVolumeStatsResponse { usage: wire(usage).into(), volume_condition: Some(condition) })
     }
 
-    /// What became of options that are not used as they were written. The kubelet asks for a mounted target again and again: its
+    /// Reports options that are not used as they were written. The kubelet asks for a mounted target again and again: its
     /// options were told of when it was new.
     fn tell_of_options(&self, request: &PublishRequest, options: &MountOptions) {
         let MountOptions { stripped, overruled, .. } = options;

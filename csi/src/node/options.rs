@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 use super::credentials::AuthenticationSource;
 
-/// What becomes of an option.
+/// The treatment of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// The engine gets it as it is.
@@ -118,7 +118,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("write-part-size", Pass),
 ];
 
-/// What the options are made of.
+/// The sources of the options.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// The PersistentVolume, for messages.
@@ -139,7 +139,7 @@ pub struct Inputs<'a> {
     pub kubernetes: Option<&'a str>,
 }
 
-/// What the engine is given.
+/// The options for the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
     /// Flags, sorted: `--key` or `--key=value`.
@@ -148,9 +148,9 @@ pub struct MountOptions {
     pub env: Vec<(String, String)>,
     /// Read-only, by the access mode or by the volume's option.
     pub read_only: bool,
-    /// What was left out and why, for the log and an Event.
+    /// The options that were left out, with the reason, for the log and an Event.
     pub stripped: Vec<(String, &'static str)>,
-    /// What the driver sets itself, and to what, for the log.
+    /// The options that the driver sets itself, with their values, for the log.
     pub overruled: Vec<(String, &'static str)>,
 }
 
@@ -206,7 +206,7 @@ impl MountOptions {
 }
 
 impl MountOptions {
-    /// What was left out of this volume's options, as a sentence for its users; `None` if nothing was.
+    /// The options of this volume that were left out, as a sentence for its users; `None` if none was.
     #[must_use]
     pub fn left_out(&self, volume: &str) -> Option<String> {
         let each: Vec<_> = self.stripped.iter().map(|(name, why)| format!("'{name}' ({why})")).collect();
@@ -290,7 +290,7 @@ impl Flags {
         }
     }
 
-    /// What the driver adds.
+    /// The options that the driver adds.
     fn complete(&mut self, inputs: &Inputs<'_>) {
         if inputs.read_only {
             self.add("read-only", None);

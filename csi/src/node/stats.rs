@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 /// The kubelet asks every minute, one volume after the other: a dead one must not hold up the rest.
 pub const LIMIT: Duration = Duration::from_secs(2);
 
-/// What statfs(2) says, in bytes and inodes.
+/// The answer of statfs(2), in bytes and inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes that may still be written.

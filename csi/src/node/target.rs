@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 pub struct Target {
     /// Absolute, without `.`, `..` or doubled slashes.
     pub path: PathBuf,
-    /// What the path says, if it is of the kubelet's making: `pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`.
+    /// The parts of the path, if the kubelet made it: `pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`.
     pub of_pod: Option<OfPod>,
     /// The path from the kubelet's directory on.
     below: String,

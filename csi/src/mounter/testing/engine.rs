@@ -107,7 +107,7 @@ impl Engine {
     }
 }
 
-/// What the FUSE protocol wants for the start and for the root's attributes; anything else is not implemented.
+/// The replies of the FUSE protocol for the start and for the root's attributes; anything else is not implemented.
 fn reply(request: &[u8]) -> Option<Vec<u8>> {
     let (unique, word) = (&request[8..16], |value: u32| value.to_ne_bytes());
     let body = match u32::from_ne_bytes(request[4..8].try_into().unwrap()) {
