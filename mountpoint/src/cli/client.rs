@@ -43,7 +43,7 @@ pub(crate) struct ClientOptions {
     /// How long a request waits for a store that is away, in seconds, 1 to 3600: shorter outages fail nothing
     #[arg(long, value_name = "SECONDS", env = "MOUNT_S3_OPERATION_TIMEOUT", hide_env_values = true, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) operation_timeout: u32,
-    /// Most tries of one request [default: as often as fits into --operation-timeout]
+    /// Most attempts of one request [default: as often as fits into --operation-timeout]
     #[arg(long, value_name = "N", env = "AWS_MAX_ATTEMPTS", hide = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_attempts: Option<u32>,
     /// Code that exchanges requests with the kernel

@@ -131,7 +131,7 @@ mod tests {
             // A part is no object, and what can't be begun stores nothing.
             (s3::Error::new(ErrorKind::Timeout, "UploadPart").unsettled().into(), true),
             (s3::Error::new(ErrorKind::Throttled, "CreateMultipartUpload").unsettled().into(), true),
-            // The last try was refused, one before it had no answer.
+            // The last attempt was refused, one before it had no answer.
             (s3::Error::new(ErrorKind::Denied, "PutObject").unsettled().into(), false),
             (s3::Error::new(ErrorKind::InvalidRequest, "CompleteMultipartUpload").unsettled().into(), false),
             (Upload::Corrupt, false),

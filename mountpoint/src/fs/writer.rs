@@ -123,7 +123,7 @@ impl FileSystem {
         let writer = open.writer()?;
         match writer.upload.tell_in_a_moment(Event::Open, MOMENT).await {
             Reply::Outcome => {
-                // The error, if any, is the writer's. The next try finds what is there.
+                // The error, if any, is the writer's. The next attempt finds what is there.
                 let _ = self.finish(&open, writer).await;
                 Ok(())
             }
