@@ -94,10 +94,11 @@ wait_pod three
 equal "another account sees the bucket by its own role" hello "$(in_pod three cat /data/greeting)"
 equal "in a Mountpoint Pod of its own" 2 "$(mountpoint_pods data | wc -l)"
 
-pod_as four nobody
+# Before the next one: the kubelet publishes a volume to one pod at a time, and a call that waits for an attachment takes two minutes.
+pod_as four stranger
+until_ok "an account that the role does not trust is told" mount_refused four "the role's trust in that account"
+pod_as five nobody
 until_ok "an account without a role is told" event "s3.csi.scality.com/role-arn"
-pod_as five stranger
-until_ok "an account that the role does not trust is told" mount_refused five "the role's trust in that account"
 # A role that an account gets while its pod waits.
 kube annotate serviceaccount nobody "s3.csi.scality.com/role-arn=$arn/none"
 named() { attachment data .spec.workloadServiceAccountName | grep -qx nobody; }
