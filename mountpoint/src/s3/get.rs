@@ -23,6 +23,11 @@ fn lane(range: &Range<u64>) -> Lane {
     if range.start == 0 || bytes <= SMALL_ANYWHERE { Lane::of(bytes) } else { Lane::Bulk }
 }
 
+/// Whether an attempt that failed was progress: it `received` much, or part of the little that is still `missing`.
+fn is_progress(received: u64, missing: u64) -> bool {
+    received >= PROGRESS || (missing < PROGRESS && received > 0)
+}
+
 /// See [`super::ObjectClient::get_object`].
 pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill) -> Result<()> {
     let range = &request.range;
@@ -48,8 +53,7 @@ pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
                 return Ok(());
             }
             Err(failure) => {
-                if into.filled() - before >= PROGRESS || into.remaining() < PROGRESS && into.filled() > before
-                {
+                if is_progress(into.filled() - before, into.remaining()) {
                     attempts.progressed();
                 }
                 attempts.again(failure).await?;
@@ -86,4 +90,19 @@ async fn once(
         return Err(answer.error(kind, why).into());
     }
     answer.fill(into, &wire.metrics).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_is_progress_if_it_brought_much_or_part_of_the_last_bytes() {
+        assert!(is_progress(PROGRESS, 10 * PROGRESS), "much");
+        assert!(!is_progress(PROGRESS - 1, 10 * PROGRESS), "a dribble, and much is missing");
+        assert!(is_progress(1, PROGRESS - 1), "of little, any byte counts");
+        assert!(!is_progress(1, PROGRESS));
+        assert!(!is_progress(0, 1), "nothing came: a store that is silent ends the patience");
+        assert!(!is_progress(0, 10 * PROGRESS));
+    }
 }
