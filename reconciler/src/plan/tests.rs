@@ -154,6 +154,19 @@ fn a_second_workload_joins_the_pod_of_the_first_under_whatever_name_the_attachme
 }
 
 #[test]
+fn before_a_workload_gets_another_pod_the_api_server_is_asked_for_the_one_that_is_named_and_not_seen() {
+    let mut facts = served();
+    facts.pods.clear();
+    // What was attached to it has lost its volume, so nothing else asks.
+    facts.workloads.get_mut("w").unwrap().wants = None;
+    facts.workloads.insert("w2".into(), workload("w2", Phase::Pending));
+    let effects = effects(&facts);
+    assert!(effects.contains(&Effect::ConfirmPodEnded { pod: "mp".into() }), "{effects:?}");
+    assert!(effects.contains(&create("w2", 0)), "{effects:?}");
+    assert!(!effects.contains(&Effect::ConfirmPodEnded { pod: name("w2", 0) }), "{effects:?}");
+}
+
+#[test]
 fn other_options_or_another_group_make_another_pod() {
     for other in [key("p", ""), key("o", "1000")] {
         let mut facts = served();
