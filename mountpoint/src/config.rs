@@ -140,6 +140,7 @@ impl Config {
                 },
                 spill_dir: args.client.spill_dir.clone().or_else(|| args.cache.cache.clone()),
                 wait_max: memory_within,
+                journal: journal(args, &bucket, &prefix),
                 ..upload::Config::default()
             },
             cache,
@@ -147,6 +148,22 @@ impl Config {
             s3,
         })
     }
+}
+
+/// Nothing is written through a read-only mount, and its keys may allow no abort.
+fn state_dir(args: &Args) -> Option<PathBuf> {
+    let dir = args.client.state_dir.clone().or_else(|| args.state_dir_default.clone());
+    dir.filter(|_| !args.mount.read_only)
+}
+
+fn journal(args: &Args, bucket: &str, prefix: &str) -> Option<upload::JournalConfig> {
+    state_dir(args).map(|dir| upload::JournalConfig {
+        dir,
+        asked: args.client.state_dir.is_some(),
+        endpoint: String::new(),
+        bucket: bucket.to_owned(),
+        prefix: prefix.to_owned(),
+    })
 }
 
 /// The MIME type that the extension of a name stands for, as far as it is known.

@@ -35,6 +35,7 @@ pub struct Mounted {
 #[derive(Debug)]
 pub struct Connected {
     fs: Arc<FileSystem>,
+    uploads: Uploader,
     device: Device,
     options: MountOptions,
     metrics: Arc<Metrics>,
@@ -63,6 +64,10 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
         }
         None => None,
     };
+    let mut upload = config.upload;
+    if let Some(journal) = &mut upload.journal {
+        journal.endpoint = client.endpoint_url().unwrap_or_default().to_owned();
+    }
     let handle = runtime.handle().clone();
     let inodes = InodeTable::new(client.clone(), config.inode, clock.clone(), Arc::clone(&metrics));
     let prefetcher = Prefetcher::new(
@@ -74,8 +79,8 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
         Arc::clone(&metrics),
         handle.clone(),
     );
-    let uploader =
-        Uploader::new(client, pool.clone(), config.upload, clock.clone(), Arc::clone(&metrics), handle);
+    let uploader = Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle);
+    let uploads = uploader.clone();
     let fs = Arc::new(FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone()));
     let supervisor = Supervisor { metrics: Arc::clone(&metrics), clock };
     let clock = supervisor.clock.clone();
@@ -88,7 +93,7 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
             }
         }
     });
-    Ok(Connected { fs, device: config.device, options: config.mount, metrics, runtime })
+    Ok(Connected { fs, uploads, device: config.device, options: config.mount, metrics, runtime })
 }
 
 impl Connected {
@@ -97,10 +102,12 @@ impl Connected {
     /// # Errors
     /// An error of the kernel or of fusermount3; nothing is left mounted then.
     pub fn mount(self) -> anyhow::Result<Mounted> {
-        let Self { fs, device, options, metrics, runtime } = self;
+        let Self { fs, uploads, device, options, metrics, runtime } = self;
         let handle = runtime.handle().clone();
         let session = Session::start(device, Arc::clone(&fs), &options, Arc::clone(&metrics), handle)
             .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;
+        // Nobody waits for it: the store is asked once the mount serves.
+        uploads.abort_left_behind();
         Ok(Mounted { session, fs, metrics, runtime })
     }
 }

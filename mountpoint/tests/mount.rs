@@ -25,6 +25,7 @@ mod mount {
     mod fstab;
     mod interrupts;
     mod large;
+    mod left_behind;
     mod mapping;
     mod memory;
     mod model;

@@ -195,7 +195,9 @@ pub fn build(config: &PodConfig, request: &PodRequest) -> Pod {
             service_account_name: request.settings.service_account.clone(),
             automount_service_account_token: Some(false),
             containers: vec![mounter(config, request)],
-            volumes: Some([comm_volume()].into_iter().chain(ca_volume(config, request)).collect()),
+            volumes: Some(
+                [comm_volume(), state_volume()].into_iter().chain(ca_volume(config, request)).collect(),
+            ),
             ..PodSpec::default()
         }),
         status: None,
@@ -210,6 +212,15 @@ fn comm_volume() -> Volume {
             medium: Some("Memory".into()),
             size_limit: Some(Quantity("10Mi".into())),
         }),
+        ..Volume::default()
+    }
+}
+
+/// On the node's disk: it outlives a container, and goes with the pod.
+fn state_volume() -> Volume {
+    Volume {
+        name: pod::STATE_VOLUME.into(),
+        empty_dir: Some(EmptyDirVolumeSource { medium: None, size_limit: Some(Quantity("10Mi".into())) }),
         ..Volume::default()
     }
 }
@@ -263,7 +274,12 @@ fn mounts(config: &PodConfig, request: &PodRequest) -> Vec<VolumeMount> {
         read_only: Some(true),
         ..VolumeMount::default()
     });
-    [comm].into_iter().chain(ca).collect()
+    let state = VolumeMount {
+        name: pod::STATE_VOLUME.into(),
+        mount_path: pod::STATE_DIRECTORY.into(),
+        ..VolumeMount::default()
+    };
+    [comm, state].into_iter().chain(ca).collect()
 }
 
 /// Through the scheduler, so that resources are counted, and to one node only.
@@ -428,9 +444,15 @@ mod tests {
                             "capabilities": {"drop": ["ALL"]},
                             "seccompProfile": {"type": "RuntimeDefault"},
                         },
-                        "volumeMounts": [{"name": "comm", "mountPath": "/comm"}],
+                        "volumeMounts": [
+                            {"name": "comm", "mountPath": "/comm"},
+                            {"name": "state", "mountPath": "/var/lib/mount-s3"},
+                        ],
                     }],
-                    "volumes": [{"name": "comm", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}}],
+                    "volumes": [
+                        {"name": "comm", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}},
+                        {"name": "state", "emptyDir": {"sizeLimit": "10Mi"}},
+                    ],
                 },
             })
         );
@@ -443,14 +465,14 @@ mod tests {
         let config = PodConfig { ca_config_map: "site-ca".into(), ..config() };
         let pod = serde_json::to_value(build(&config, &PodRequest { settings, ..request() })).unwrap();
         assert_eq!(
-            pod["spec"]["volumes"][1],
+            pod["spec"]["volumes"][2],
             json!({"name": "ca", "projected": {"sources": [
                 {"configMap": {"name": "site-ca", "items": [{"key": "ca-bundle.crt", "path": "chart.crt"}]}},
                 {"configMap": {"name": "team-ca", "items": [{"key": "ca-bundle.crt", "path": "volume.crt"}]}},
             ]}})
         );
         assert_eq!(
-            pod["spec"]["containers"][0]["volumeMounts"][1],
+            pod["spec"]["containers"][0]["volumeMounts"][2],
             json!({"name": "ca", "mountPath": "/etc/mount-s3/ca", "readOnly": true})
         );
         for name in ["Team", "a/b", "-a", "a..b", "../x"] {

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         engine_directory: args.mountpoint_bin_dir,
         receive_within: args.mount_sock_recv_timeout.into(),
         ca_directory: PathBuf::from(pod::CA_DIRECTORY),
+        state_directory: PathBuf::from(pod::STATE_DIRECTORY),
         local_cache: PathBuf::from("/local-cache"),
     };
     let serving = Arc::new(AtomicBool::new(false));

@@ -9,6 +9,11 @@ pub const CONTAINER: &str = "mountpoint";
 /// The volume that node and mounter share.
 pub const COMM_VOLUME: &str = "comm";
 
+/// The volume with what outlives a container of the pod.
+pub const STATE_VOLUME: &str = "state";
+/// Where a Mountpoint Pod has it: the engine notes uploads under way there, and the engine of the next container aborts them.
+pub const STATE_DIRECTORY: &str = "/var/lib/mount-s3";
+
 /// The volume with certificates to trust.
 pub const CA_VOLUME: &str = "ca";
 /// Where a Mountpoint Pod has them: the mounter hands each file `*.crt` of it to the engine, which trusts them besides the system's.

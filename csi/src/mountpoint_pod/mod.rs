@@ -44,6 +44,8 @@ pub struct Config {
     pub receive_within: Duration,
     /// Certificates that the engine is to trust besides the system's: each `*.crt` in this directory, if it is there.
     pub ca_directory: PathBuf,
+    /// What outlives this container, if this directory is there: pods of an earlier release have none.
+    pub state_directory: PathBuf,
     /// Where a cache goes, if this directory is there; else it goes to a temporary directory.
     pub local_cache: PathBuf,
 }
@@ -169,6 +171,9 @@ impl Engine {
         }
         for bundle in ca_bundles(&config.ca_directory).map_err(failed)? {
             command.arg("--extra-ca-bundle").arg(bundle);
+        }
+        if config.state_directory.is_dir() {
+            command.arg("--state-dir").arg(&config.state_directory);
         }
         command.arg("--ready-file").arg(inherited(&word_in).map_err(failed)?);
         command.env_clear().envs(message.env.iter().filter_map(|it| it.split_once('=')));

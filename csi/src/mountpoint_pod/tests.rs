@@ -27,6 +27,7 @@ impl Pod {
             engine_directory: folder.path().to_owned(),
             receive_within: LONG,
             ca_directory: folder.path().join("ca"),
+            state_directory: folder.path().join("state"),
             local_cache: folder.path().join("local-cache"),
         };
         Self { folder, config }
@@ -130,6 +131,22 @@ fn each_certificate_of_the_pod_is_trusted_by_the_engine() {
     let args = fs::read_to_string(pod.folder.path().join("args")).unwrap();
     let at = ca.display();
     let wanted = format!("--extra-ca-bundle {at}/chart.crt --extra-ca-bundle {at}/volume.crt --ready-file");
+    assert!(args.contains(&wanted), "{args}");
+}
+
+#[test]
+fn what_outlives_the_container_is_the_engines_state_directory() {
+    let pod = Pod::new("dir=${0%/*}; echo \"$@\" >$dir/args; touch $dir/comm/mount.exit; echo ready >$ready");
+    fs::create_dir(&pod.config.state_directory).unwrap();
+    let (outcome, said) = pod.run(|stream| {
+        pod.hand_over(&stream, &["--region=r"]);
+        answered(&stream)
+    });
+    outcome.unwrap();
+    assert_eq!(said, Some(Answer::Ready));
+    let args = fs::read_to_string(pod.folder.path().join("args")).unwrap();
+    let wanted =
+        format!("--region=r --foreground --state-dir {} --ready-file", pod.config.state_directory.display());
     assert!(args.contains(&wanted), "{args}");
 }
 

@@ -109,6 +109,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ),
     ("sse", Pass),
     ("sse-kms-key-id", Pass),
+    ("state-dir", Own),
     ("storage-class", Strip("the store's default class is used")),
     ("transfer-acceleration", Strip(ONE_STORE)),
     ("uid", Pass),

@@ -52,6 +52,9 @@ pub(crate) struct ClientOptions {
     /// Directory for parts of uploads that do not fit in memory [default: the cache directory]
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) spill_dir: Option<PathBuf>,
+    /// Directory for notes of uploads under way: the next mount aborts those of a process that was killed [default: $STATE_DIRECTORY, $XDG_STATE_HOME/mount-s3, /var/lib/mount-s3 of root, ~/.local/state/mount-s3]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 /// Bytes of a request that reads: from a block up, and as large as an answer may be.

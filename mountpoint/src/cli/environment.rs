@@ -38,6 +38,22 @@ pub(super) fn credential_files() -> Vec<PathBuf> {
     named.into_iter().filter_map(|(variable, usual)| set(variable).or_else(|| of_home(usual))).collect()
 }
 
+/// Where programs of this user, or this unit of systemd, keep what outlives them.
+pub(super) fn state_dir() -> Option<PathBuf> {
+    let is_root = rustix::process::geteuid().is_root();
+    state_dir_of(is_root, |name| std::env::var_os(name))
+}
+
+fn state_dir_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    // A unit may have several directories, with colons between them.
+    let of_unit = || std::env::split_paths(&set("STATE_DIRECTORY")?).find(|path| path.is_absolute());
+    let of_desktop = || Some(set("XDG_STATE_HOME")?.join("mount-s3"));
+    let of_root = || is_root.then(|| PathBuf::from("/var/lib/mount-s3"));
+    let of_home = || Some(set("HOME")?.join(".local/state/mount-s3"));
+    of_unit().or_else(of_desktop).or_else(of_root).or_else(of_home)
+}
+
 fn with(command: Command, variable: impl Fn(&OsStr) -> Option<OsString>) -> (Command, Vec<Remark>) {
     let mut remarks = Vec::new();
     let is_set = |name: &OsStr| variable(name).is_some_and(|value| !value.is_empty());
@@ -65,4 +81,33 @@ fn with(command: Command, variable: impl Fn(&OsStr) -> Option<OsString>) -> (Com
 
 fn is_count(value: &OsStr) -> bool {
     value.to_str().and_then(|text| text.parse::<u32>().ok()).is_some_and(|count| count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_is_kept_where_the_unit_the_user_or_root_keeps_it() {
+        let dir = |is_root, variables: &[(&str, &str)]| {
+            let value = |name: &str| variables.iter().find(|it| it.0 == name).map(|it| OsString::from(it.1));
+            state_dir_of(is_root, value).map(|dir| dir.display().to_string())
+        };
+        let home = ("HOME", "/home/u");
+        for (is_root, variables, expected) in [
+            (false, &[home][..], Some("/home/u/.local/state/mount-s3")),
+            (true, &[home], Some("/var/lib/mount-s3")),
+            (true, &[], Some("/var/lib/mount-s3")),
+            (false, &[], None),
+            (false, &[home, ("XDG_STATE_HOME", "/s")], Some("/s/mount-s3")),
+            (false, &[home, ("XDG_STATE_HOME", "")], Some("/home/u/.local/state/mount-s3")),
+            (
+                true,
+                &[("XDG_STATE_HOME", "/s"), ("STATE_DIRECTORY", "/var/lib/a:/var/lib/b")],
+                Some("/var/lib/a"),
+            ),
+        ] {
+            assert_eq!(dir(is_root, variables).as_deref(), expected, "{is_root} {variables:?}");
+        }
+    }
 }

@@ -85,6 +85,9 @@ pub struct Args {
     /// Files of credentials: as the environment names them
     #[arg(skip)]
     pub(crate) credential_files: Vec<PathBuf>,
+    /// Where uploads under way are noted unless --state-dir says so: as the environment has it
+    #[arg(skip)]
+    pub(crate) state_dir_default: Option<PathBuf>,
 
     /// What the log is told of the command line once there is one: values that were taken otherwise than written
     #[arg(skip)]
@@ -148,6 +151,7 @@ impl Args {
         args.remarks = remarks;
         args.proxies = environment::proxies();
         args.credential_files = environment::credential_files();
+        args.state_dir_default = environment::state_dir();
         args.remark();
         Ok(args)
     }

@@ -8,6 +8,7 @@
 mod error;
 mod filling;
 mod finish;
+mod journal;
 mod memory;
 mod multipart;
 mod part;
@@ -24,9 +25,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{debug, info, warn};
 
 pub use error::Error;
+pub use journal::Config as JournalConfig;
 pub use stage::{Event, Reply, Stage, completes};
 pub use upload::{Upload, WriteDone};
 
@@ -35,8 +37,9 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
-use crate::s3::{NewObject, ObjectClient};
+use crate::s3::{NewObject, ObjectClient, UploadId};
 use crate::sync::{Arc, Mutex, Supervisor, Weak};
+use journal::{Entry, Journal, Left};
 use memory::{Counted, Memory};
 use part::SealedBody;
 use spill::Choice;
@@ -59,6 +62,8 @@ pub struct Config {
     pub spill_dir: Option<PathBuf>,
     /// How long a write waits for memory while nothing at all is sent.
     pub wait_max: Duration,
+    /// Where multipart uploads are noted, so that those of a killed process are found; `None`: nowhere.
+    pub journal: Option<JournalConfig>,
     /// MIME type of a new object; `None` leaves it to the store.
     pub content_type: fn(&ObjectKey) -> Option<String>,
 }
@@ -71,6 +76,7 @@ impl Default for Config {
             checksum: Some(ChecksumAlgorithm::Crc32c),
             spill_dir: None,
             wait_max: Duration::from_secs(60),
+            journal: None,
             content_type: |_| None,
         }
     }
@@ -88,6 +94,7 @@ struct Shared {
     metrics: Arc<Metrics>,
     runtime: tokio::runtime::Handle,
     memory: Arc<Memory>,
+    journal: Option<Arc<Journal>>,
     open: Mutex<Vec<Weak<Upload>>>,
     /// How many uploads are being aborted, most of them behind a handle that is gone.
     aborting: watch::Sender<usize>,
@@ -112,9 +119,11 @@ impl Uploader {
                 "write part size cut to what the memory target can always serve: raise --memory-target for larger parts"
             );
         }
+        let journal = config.journal.take().and_then(open_journal);
         let open = Mutex::default();
         let aborting = watch::Sender::new(0);
-        let shared = Arc::new(Shared { client, config, clock, metrics, runtime, memory, open, aborting });
+        let shared =
+            Arc::new(Shared { client, config, clock, metrics, runtime, memory, journal, open, aborting });
         if shared.config.spill_dir.is_some() {
             let supervisor = Supervisor { metrics: Arc::clone(&shared.metrics), clock: shared.clock.clone() };
             let (uploads, wake) = (Arc::downgrade(&shared), shared.memory.spiller());
@@ -139,6 +148,21 @@ impl Uploader {
         upload
     }
 
+    /// Aborts, in the background, the uploads to this bucket that a killed process of ours left behind.
+    pub fn abort_left_behind(&self) {
+        let shared = Arc::clone(&self.0);
+        let Some(journal) = shared.journal.clone() else { return };
+        self.0.runtime.spawn(async move {
+            let now = shared.clock.wall();
+            let found = shared.runtime.spawn_blocking(move || journal.left_behind(now)).await;
+            match found {
+                Ok(Ok(left)) if !left.is_empty() => shared.abort_all(left).await,
+                Ok(Err(error)) => debug!(%error, "the journal of uploads can't be read"),
+                _ => {}
+            }
+        });
+    }
+
     /// Returns when no upload is being aborted any more. An abort goes on in the background after its file was closed.
     pub async fn aborted(&self) {
         // The sender is ours, so the channel is open.
@@ -150,6 +174,44 @@ impl Shared {
     /// The algorithm of checksums: the engine's own check needs one even when none is sent.
     fn algorithm(&self) -> ChecksumAlgorithm {
         self.config.checksum.unwrap_or_default()
+    }
+
+    /// Notes in the journal, if there is one, that this upload is under way. A journal that fails is said to, once, and fails no file.
+    async fn note(&self, upload: &UploadId) -> Option<Entry> {
+        let journal = Arc::clone(self.journal.as_ref()?);
+        let (of_task, upload) = (Arc::clone(&journal), upload.clone());
+        let noted = self.runtime.spawn_blocking(move || of_task.note(&upload)).await;
+        match noted.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked))) {
+            Ok(entry) => Some(entry),
+            Err(error) => {
+                if journal.fails_first() {
+                    warn!(dir = %journal.dir().display(), %error, "uploads can't be noted in --state-dir: those under way when this process is killed stay in the store");
+                }
+                None
+            }
+        }
+    }
+
+    /// The upload has ended. Nothing waits for the disk.
+    fn forget(&self, entry: Option<Entry>) {
+        if let Some(entry) = entry {
+            self.runtime.spawn_blocking(move || entry.remove());
+        }
+    }
+
+    /// One after the other, and none after the first that fails: what refuses one refuses all.
+    async fn abort_all(&self, left: Vec<Left>) {
+        let all = left.len();
+        for (done, Left { upload, entry }) in left.into_iter().enumerate() {
+            if let Err(error) = self.client.abort_multipart_upload(&upload).await {
+                warn!(%error, "aborted {done} of {all} uploads that a killed mount-s3 left behind; the next mount tries the others again");
+                return;
+            }
+            self.metrics.uploads_aborted.inc();
+            debug!(key = %upload.key, upload = upload.id, "an upload that was left behind is aborted");
+            self.forget(Some(entry));
+        }
+        info!("aborted {all} uploads that a killed mount-s3 left behind");
     }
 
     /// Bytes of part `number`.
@@ -190,6 +252,25 @@ impl Shared {
             ),
         )
     }
+}
+
+/// `None`, and a line that says so, where the directory can't be used.
+fn open_journal(config: JournalConfig) -> Option<Arc<Journal>> {
+    let (dir, asked) = (config.dir.clone(), config.asked);
+    let error = match Journal::open(config) {
+        Ok(journal) => return Some(Arc::new(journal)),
+        Err(error) => error,
+    };
+    let dir = dir.display();
+    let means = "uploads under way when this process is killed stay in the store";
+    if asked {
+        warn!(
+            "--state-dir {dir} can't be used ({error}): {means}; give a directory that this user can write"
+        );
+    } else {
+        info!("{dir} can't be used ({error}): {means}; --state-dir names another directory");
+    }
+    None
 }
 
 /// The spiller: whenever writers wait and nothing on its way out will help them, moves the part idle longest to disk.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, OnceCell, watch};
 use tracing::{debug, error};
 
+use super::journal::Entry;
 use super::memory::Counted;
 use super::part::{Sealed, SealedBody};
 use super::{Error, Shared};
@@ -21,6 +22,8 @@ pub(super) struct Multipart {
     /// Rung when a part is stored or fails, and when the upload is settled.
     changed: Notify,
     given_up: watch::Sender<bool>,
+    /// In the journal, from before the first part until the end.
+    entry: Mutex<Option<Entry>>,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +70,7 @@ impl Multipart {
             parts: Mutex::default(),
             changed: Notify::new(),
             given_up: watch::Sender::new(false),
+            entry: Mutex::default(),
         })
     }
 
@@ -140,6 +144,7 @@ impl Multipart {
             parts.ended = true;
             parts.settled = true;
         }
+        self.forget();
         self.changed.notify_waiters();
         let checksums: Vec<_> = stored.iter().map(|part| part.checksum).collect();
         if !agrees(answer.checksum.as_deref(), self.object.checksum, whole, &checksums) {
@@ -168,7 +173,10 @@ impl Multipart {
             if let Some(Ok(upload)) = this.id.get() {
                 this.shared.metrics.uploads_aborted.inc();
                 match this.shared.client.abort_multipart_upload(upload).await {
-                    Ok(()) => debug!(key = %upload.key, upload = upload.id, "upload aborted"),
+                    Ok(()) => {
+                        this.forget();
+                        debug!(key = %upload.key, upload = upload.id, "upload aborted");
+                    }
                     Err(error) => debug!(key = %upload.key, upload = upload.id, %error, "upload not aborted"),
                 }
             }
@@ -193,8 +201,19 @@ impl Multipart {
     }
 
     async fn id(&self) -> Result<UploadId, Error> {
-        let create = || async { Ok(self.shared.client.create_multipart_upload(&self.object).await?) };
+        let create = || async {
+            let upload = self.shared.client.create_multipart_upload(&self.object).await?;
+            let entry = self.shared.note(&upload).await;
+            *self.entry.lock() = entry;
+            Ok(upload)
+        };
         self.id.get_or_init(create).await.clone()
+    }
+
+    /// The store has nothing of it any more but, perhaps, the object.
+    fn forget(&self) {
+        let entry = self.entry.lock().take();
+        self.shared.forget(entry);
     }
 
     async fn send(

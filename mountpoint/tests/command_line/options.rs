@@ -60,6 +60,7 @@ const TAKEN: &[&[&str]] = &[
     &["--fuse-transport", "dev"],
     &["--fuse-transport", "fuser"],
     &["--spill-dir", "spill"],
+    &["--state-dir", "state"],
     &["--cache", "cache"],
     &["--cache", "cache", "--max-cache-size", "0"],
     &["--metadata-ttl", "0"],
@@ -127,6 +128,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--operation-timeout", "3601"], "'--operation-timeout <SECONDS>'"),
     (&["--max-attempts", "0"], "'--max-attempts <N>'"),
     (&["--fuse-transport", "x"], "[possible values: dev, fuser]"),
+    (&["--state-dir"], "'--state-dir <DIRECTORY>'"),
     (&["--max-cache-size", "1"], "--cache <DIRECTORY>"),
     (&["--cache-xz", "b--use1-az4--x-s3"], "--cache-xz is not supported"),
     (

@@ -84,6 +84,7 @@ pub(crate) fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
         .args(setup.foreground.then_some("--foreground"))
         .args(&setup.options);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("XDG_STATE_HOME", store.home().join("state"));
     command.env("HOME", store.home()).env("RUST_BACKTRACE", "1").env("AWS_EC2_METADATA_DISABLED", "true");
     if setup.has_keys {
         command.env("AWS_ACCESS_KEY_ID", Store::ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", Store::SECRET_KEY);

@@ -1,0 +1,334 @@
+//! The journal of multipart uploads: one small file for each upload under way, so that a mount finds the uploads of a process of ours that
+//! was killed. Parts of an upload that is neither completed nor aborted stay in the store, unseen and paid for.
+//!
+//! Enters: an upload that the store has begun. Leaves: an [`Entry`] to be removed at its end, and the uploads of dead processes.
+//! Never here: a request, or a wait for the disk to be safe (an entry lost with the machine costs an upload that stays). A journal that
+//! fails fails no file.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use procfs::process::Process;
+use rustix::fs::{Access, FlockOperation, OFlags, access, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::object::ObjectKey;
+use crate::s3::UploadId;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// The folder of the entries in the state directory.
+const FOLDER: &str = "uploads";
+/// The ending of an entry's name.
+const ENDING: &str = "json";
+/// Entries that one start reads. The others wait for the next start.
+const ENTRIES_MAX: usize = 10_000;
+/// Bytes of an entry that are read: a key has 1024 at most, six times as many when each is escaped.
+const ENTRY_MAX: u64 = 64 << 10;
+/// An entry that can't be read is removed when it is as old as this: a younger one may be half written by a process that lives.
+const TORN_AFTER: Duration = Duration::from_secs(60);
+
+/// Where the journal is, and of which bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The state directory. It is made if it is not there.
+    pub dir: PathBuf,
+    /// The user asked for it: a warning says if it can't be used. Otherwise it is a default, and the log has it as information.
+    pub asked: bool,
+    /// URL of the store; empty for AWS.
+    pub endpoint: String,
+    /// The bucket.
+    pub bucket: String,
+    /// Uploads of keys below it are this mount's to abort.
+    pub prefix: String,
+}
+
+/// The journal of this process.
+#[derive(Debug)]
+pub(super) struct Journal {
+    config: Config,
+    folder: PathBuf,
+    process: Owner,
+    entries: AtomicU64,
+    failed: AtomicBool,
+}
+
+/// A process, whatever other processes had its number before or have it later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    boot_id: String,
+    pid: i32,
+    /// In clock ticks since the boot.
+    start: u64,
+}
+
+/// One upload under way, as its file holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    endpoint: String,
+    bucket: String,
+    key: String,
+    upload_id: String,
+    #[serde(flatten)]
+    owner: Owner,
+}
+
+/// The file of one upload under way. Its lock says that this process lives, also to a process in another process namespace.
+#[derive(Debug)]
+pub(super) struct Entry {
+    path: PathBuf,
+    _locked: File,
+}
+
+/// An upload of a dead process, for us to abort: no other process takes it meanwhile.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) upload: UploadId,
+    pub(super) entry: Entry,
+}
+
+impl Journal {
+    /// Makes the directory if need be, and looks whether it can be written.
+    ///
+    /// # Errors
+    /// Those of the disk, or of `/proc`.
+    pub(super) fn open(config: Config) -> io::Result<Self> {
+        let folder = config.dir.join(FOLDER);
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        access(&folder, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)?;
+        let process = Owner::this().map_err(io::Error::other)?;
+        Ok(Self { config, folder, process, entries: AtomicU64::new(0), failed: AtomicBool::new(false) })
+    }
+
+    /// Notes an upload. To be called before its first part is sent.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(super) fn note(&self, upload: &UploadId) -> io::Result<Entry> {
+        let record = Record {
+            endpoint: self.config.endpoint.clone(),
+            bucket: self.config.bucket.clone(),
+            key: upload.key.as_str().to_owned(),
+            upload_id: upload.id.clone(),
+            owner: self.process.clone(),
+        };
+        let Owner { boot_id, pid, start } = &self.process;
+        let number = self.entries.fetch_add(1, Relaxed);
+        let path = self.folder.join(format!("{boot_id}-{pid}-{start}-{number}.{ENDING}"));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let written = flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(io::Error::from)
+            .and_then(|()| file.write_all(serde_json::to_string(&record)?.as_bytes()));
+        let entry = Entry { path, _locked: file };
+        match written {
+            Ok(()) => Ok(entry),
+            Err(error) => {
+                entry.remove();
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether this failure is the first: later ones are the same news.
+    pub(super) fn fails_first(&self) -> bool {
+        !self.failed.swap(true, Relaxed)
+    }
+
+    /// The directory, for messages.
+    pub(super) fn dir(&self) -> &Path {
+        &self.config.dir
+    }
+
+    /// The uploads to this bucket, below this prefix, whose processes are dead. Removes entries that were torn.
+    ///
+    /// # Errors
+    /// The directory can't be read.
+    pub(super) fn left_behind(&self, now: SystemTime) -> io::Result<Vec<Left>> {
+        let entries = fs::read_dir(&self.folder)?.take(ENTRIES_MAX);
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let named = paths.filter(|path| path.extension().is_some_and(|it| it == ENDING));
+        Ok(named.filter_map(|path| self.take(path, now)).collect())
+    }
+
+    fn take(&self, path: PathBuf, now: SystemTime) -> Option<Left> {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags as i32).open(&path).ok()?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            // Its process lives, or another mount is at it.
+            Err(Errno::WOULDBLOCK) => return None,
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "no lock on an entry of the journal: left alone");
+                return None;
+            }
+        }
+        let mut text = String::new();
+        let read = (&file).take(ENTRY_MAX).read_to_string(&mut text);
+        let modified = file.metadata().and_then(|it| it.modified());
+        let entry = Entry { path, _locked: file };
+        let record = read.ok().and_then(|_| serde_json::from_str::<Record>(&text).ok());
+        let Some(record) = record else {
+            let age = modified.ok().and_then(|at| now.duration_since(at).ok());
+            if age.is_some_and(|age| age >= TORN_AFTER) {
+                tracing::debug!(path = %entry.path.display(), "an entry of the journal is torn: removed");
+                entry.remove();
+            }
+            return None;
+        };
+        let is_ours = record.endpoint == self.config.endpoint
+            && record.bucket == self.config.bucket
+            && record.key.starts_with(&self.config.prefix);
+        let is_dead = record.owner.is_dead(&self.process.boot_id, start_of(record.owner.pid));
+        let upload = UploadId { key: ObjectKey::new(record.key), id: record.upload_id };
+        (is_ours && is_dead).then_some(Left { upload, entry })
+    }
+}
+
+impl Owner {
+    fn this() -> procfs::ProcResult<Self> {
+        let start = Process::myself()?.stat()?;
+        Ok(Self { boot_id: procfs::sys::kernel::random::boot_id()?, pid: start.pid, start: start.starttime })
+    }
+
+    /// Pure. `boot_id` is this boot's, `start` that of the process which has this number now. The lock of the entry is free already;
+    /// this protects a process that lives where a file system knows no locks.
+    fn is_dead(&self, boot_id: &str, start: Option<u64>) -> bool {
+        self.boot_id != boot_id || start != Some(self.start)
+    }
+}
+
+fn start_of(pid: i32) -> Option<u64> {
+    Some(Process::new(pid).ok()?.stat().ok()?.starttime)
+}
+
+impl Entry {
+    /// Its upload has ended.
+    pub(super) fn remove(self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "an entry of the journal stays");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(dir: &Path) -> Config {
+        Config {
+            dir: dir.to_owned(),
+            asked: true,
+            endpoint: "http://store".into(),
+            bucket: "bucket".into(),
+            prefix: String::new(),
+        }
+    }
+
+    fn upload(key: &str) -> UploadId {
+        UploadId { key: key.into(), id: format!("id of {key}") }
+    }
+
+    /// The keys of what is left behind. Nothing is taken away.
+    fn found(config: &Config) -> Vec<String> {
+        let left = Journal::open(config.clone()).unwrap().left_behind(SystemTime::now()).unwrap();
+        let mut keys: Vec<_> = left.iter().map(|it| it.upload.key.as_str().to_owned()).collect();
+        keys.sort();
+        keys
+    }
+
+    /// Writes an entry as a process with this owner did that is gone.
+    fn plant(config: &Config, key: &str, change: impl FnOnce(&mut Owner)) -> PathBuf {
+        let journal = Journal::open(config.clone()).unwrap();
+        let entry = journal.note(&upload(key)).unwrap();
+        let mut record: Record = serde_json::from_str(&fs::read_to_string(&entry.path).unwrap()).unwrap();
+        change(&mut record.owner);
+        let path = entry.path.with_file_name(format!("of {}.json", key.replace('/', "-")));
+        fs::write(&path, serde_json::to_string(&record).unwrap()).unwrap();
+        entry.remove();
+        path
+    }
+
+    #[test]
+    fn an_upload_of_a_process_that_lives_is_never_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let journal = Journal::open(config.clone()).unwrap();
+        let entry = journal.note(&upload("a")).unwrap();
+        assert!(found(&config).is_empty(), "its lock is held");
+        drop(entry);
+        assert!(found(&config).is_empty(), "its process, this one, lives");
+    }
+
+    #[test]
+    fn an_upload_is_taken_when_its_boot_or_its_process_is_over_and_by_one_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        plant(&config, "another boot", |owner| owner.boot_id = "another".into());
+        plant(&config, "the number is another's now", |owner| owner.start += 1);
+        plant(&config, "gone", |owner| owner.pid = i32::MAX);
+        plant(&config, "lives", |_| {});
+        let all = ["another boot", "gone", "the number is another's now"];
+        assert_eq!(found(&config), all);
+        let left = Journal::open(config.clone()).unwrap().left_behind(SystemTime::now()).unwrap();
+        assert!(found(&config).is_empty(), "another mount is at them");
+        drop(left);
+        assert_eq!(found(&config), all, "it gave them up");
+        for left in Journal::open(config.clone()).unwrap().left_behind(SystemTime::now()).unwrap() {
+            assert_eq!(left.upload.id, format!("id of {}", left.upload.key.as_str()));
+            left.entry.remove();
+        }
+        assert!(found(&config).is_empty());
+    }
+
+    #[test]
+    fn uploads_to_other_stores_buckets_and_prefixes_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let ours = config(dir.path());
+        plant(&ours, "p/a", |owner| owner.boot_id = "another".into());
+        assert!(found(&Config { endpoint: "http://other".into(), ..ours.clone() }).is_empty());
+        assert!(found(&Config { bucket: "other".into(), ..ours.clone() }).is_empty());
+        assert!(found(&Config { prefix: "q/".into(), ..ours.clone() }).is_empty());
+        assert_eq!(found(&Config { prefix: "p/".into(), ..ours }), ["p/a"]);
+    }
+
+    #[test]
+    fn an_entry_that_was_torn_in_half_goes_and_hides_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let torn = plant(&config, "torn", |owner| owner.boot_id = "another".into());
+        let text = fs::read(&torn).unwrap();
+        plant(&config, "whole", |owner| owner.boot_id = "another".into());
+        for len in [0, 1, text.len() / 2, text.len() - 1] {
+            fs::write(&torn, &text[..len]).unwrap();
+            assert_eq!(found(&config), ["whole"], "{len} bytes");
+            assert!(torn.exists(), "it may be half written by a process that lives");
+            let old = SystemTime::now() - TORN_AFTER;
+            File::options().write(true).open(&torn).unwrap().set_modified(old).unwrap();
+            assert_eq!(found(&config), ["whole"], "{len} bytes");
+            assert!(!torn.exists());
+        }
+    }
+
+    #[test]
+    fn what_is_no_entry_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let folder = dir.path().join(FOLDER);
+        fs::create_dir_all(folder.join("directory.json")).unwrap();
+        fs::write(folder.join("note.txt"), "").unwrap();
+        let outside = dir.path().join("outside");
+        fs::write(&outside, "").unwrap();
+        std::os::unix::fs::symlink(&outside, folder.join("link.json")).unwrap();
+        rustix::fs::mkfifoat(
+            rustix::fs::CWD,
+            folder.join("pipe.json"),
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        )
+        .unwrap();
+        assert!(found(&config).is_empty());
+        assert!(outside.exists());
+    }
+}
