@@ -41,6 +41,7 @@ mod mount {
     mod requests;
     mod semantics;
     mod shared;
+    mod sources;
     mod stalls;
     mod start;
     mod tools;

@@ -37,11 +37,12 @@ mod by_fuser {
     // requests: how many S3 sees is decided behind the transport.
     mod semantics;
     mod shared;
+    // sources: as credentials.
     // stalls: the clocks of requests to S3, whoever carried those of the kernel.
     mod start;
     mod tools;
     // trees: 20,000 files take a minute, and smaller trees are in `tools`.
-    // unprivileged: mounting by fusermount3 is the same code.
+    mod unprivileged;
     // weather: what the network does is dealt with behind the transport.
     mod writers;
     mod writing;

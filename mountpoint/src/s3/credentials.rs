@@ -27,6 +27,8 @@ const LAST_MOMENTS: Duration = Duration::from_secs(10);
 const REREAD: Duration = Duration::from_secs(900);
 /// Files that they may come from are looked at so often, while there are requests. Doubled, a change is seen later and a stat is saved.
 const LOOK: Duration = Duration::from_secs(5);
+/// So long a look at the files, and the wait for another request that looks, may take: a home directory may be on a network that is away.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 /// After an answer that helped nobody the source is left alone for this long: whoever asks meanwhile is told the same.
 const REST: Duration = Duration::from_secs(10);
 /// No source may take longer.
@@ -40,7 +42,8 @@ pub(super) struct Source {
     profile: Option<String>,
     given: Option<Credentials>,
     files: Vec<PathBuf>,
-    looked: Mutex<Option<Instant>>,
+    /// When the files were looked at. Held by the request that looks.
+    looked: tokio::sync::Mutex<Option<Instant>>,
     clock: Clock,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
@@ -103,7 +106,7 @@ impl Source {
             profile: config.profile.clone(),
             given: config.credentials.clone(),
             files: config.credential_files.clone(),
-            looked: Mutex::new(None),
+            looked: tokio::sync::Mutex::new(None),
             clock: clock.clone(),
             held: Mutex::new(None),
             rests_until: Mutex::new(None),
@@ -115,13 +118,13 @@ impl Source {
 
     /// Credentials that are valid now.
     pub(super) async fn get(self: &Arc<Self>) -> Result<Held> {
+        if !self.files.is_empty() {
+            self.look().await;
+        }
         let held = self.held.lock().clone();
         if let Some(held) = held {
             match self.age(&held) {
                 Age::Expired => {}
-                _ if self.is_time_to_look() && self.stamps().await != held.stamps => {
-                    return Ok(self.read_again(held).await);
-                }
                 Age::Fresh => return Ok(held),
                 Age::Due => {
                     self.refresh_aside();
@@ -140,16 +143,26 @@ impl Source {
         }
     }
 
-    /// One request in [`LOOK`] looks.
-    fn is_time_to_look(&self) -> bool {
+    /// One request in [`LOOK`] looks whether a file has changed, and those that come meanwhile wait for it.
+    async fn look(&self) {
+        let Some(mut looked) = self.clock.timeout(LOOK_MAX, self.looked.lock()).await else { return };
         let now = self.clock.now();
-        let mut looked = self.looked.lock();
-        let is_time = looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK);
-        if is_time && !self.files.is_empty() {
-            *looked = Some(now);
-            return true;
+        if looked.is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
+            return;
         }
-        false
+        let held = self.held.lock().clone();
+        let Some(held) = held.filter(|held| self.age(held) != Age::Expired) else { return };
+        *looked = Some(now);
+        let stamps = self.clock.timeout(LOOK_MAX, self.stamps()).await;
+        if stamps.is_some_and(|stamps| stamps != held.stamps) {
+            self.read_again(held).await;
+        }
+    }
+
+    /// A file that was read half written is whole a moment later.
+    async fn has_changed(&self, held: Option<&Held>) -> bool {
+        let stamps = self.clock.timeout(LOOK_MAX, self.stamps()).await;
+        held.zip(stamps).is_some_and(|(held, stamps)| stamps != held.stamps)
     }
 
     /// Off the runtime's threads: a home directory may be on a network.
@@ -159,21 +172,16 @@ impl Source {
         looking.await.unwrap_or_default()
     }
 
-    /// A file has changed: its credentials now, or what we hold as long as it gives none.
-    async fn read_again(&self, held: Held) -> Held {
+    /// A file has changed: its credentials from now on, or what we hold as long as it gives none.
+    async fn read_again(&self, held: Held) {
         let _turn = self.loading.lock().await;
-        let newer = self.held.lock().clone().filter(|it| it.generation > held.generation);
-        if let Some(newer) = newer {
-            return newer;
+        if self.held.lock().as_ref().is_some_and(|it| it.generation > held.generation) {
+            return;
         }
-        match self.load().await {
-            Ok(read) => read,
-            Err(error) => {
-                tracing::warn!(
-                    "a file of credentials has changed and gives none, the old ones serve on: {error}"
-                );
-                held
-            }
+        if let Err(error) = self.load().await {
+            tracing::warn!(
+                "a file of credentials has changed and gives none, the old ones serve on: {error}"
+            );
         }
     }
 
@@ -191,7 +199,7 @@ impl Source {
             return true;
         }
         let before = self.held.lock().clone();
-        if self.rests() {
+        if self.rests() && !self.has_changed(before.as_ref()).await {
             return false;
         }
         // Asking the source again for each refused request would not help, whatever it answers.

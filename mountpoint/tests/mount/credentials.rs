@@ -154,9 +154,43 @@ fn keys_that_change_in_a_file_are_used_before_the_old_ones_are_refused() {
     rotation.turn();
     fs::write(mount.path("out"), b"2").unwrap();
     assert_eq!(rotation.after.get("out").unwrap(), b"2");
-    // The HEAD and the LIST of a lookup go out together: while the one looks, the other may be signed.
-    let refused = signed_by_old() - before;
-    assert!(refused <= 1, "{refused} requests were signed with the old key");
+    // The HEAD and the LIST of a lookup go out together: while the one looks, the other waits.
+    assert_eq!(signed_by_old() - before, 0, "requests that were signed with the old key");
+}
+
+/// An editor, or `cat >`, writes a file in pieces.
+#[test]
+fn a_file_of_keys_that_is_half_written_changes_nothing_until_it_is_whole() {
+    let Some(rotation) = Rotation::start(false) else { return };
+    let mount = &rotation.mount;
+    let old = section("p", Store::ACCESS_KEY, Store::SECRET_KEY);
+    let new = rotation.changed.clone();
+    for half in ["", "[p]\n", &new[..new.len() / 2], &new[..new.find("aws_secret").unwrap()], "[p\n=\n\u{0}"]
+    {
+        // From now on the next request looks at the file.
+        std::thread::sleep(std::time::Duration::from_secs(6));
+        write(&rotation.keys, half);
+        assert!(
+            fs::metadata(mount.path("none")).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound),
+            "{half:?}"
+        );
+    }
+    // Half a secret looks like a whole one, and is refused. The file that is whole a moment later serves at once.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    for text in [&old[..old.len() - 4], &old] {
+        write(&rotation.keys, text);
+        let error = fs::metadata(mount.path("none")).unwrap_err();
+        let refused = if text.len() < old.len() {
+            std::io::ErrorKind::PermissionDenied
+        } else {
+            std::io::ErrorKind::NotFound
+        };
+        assert_eq!(error.kind(), refused, "{error}");
+    }
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    rotation.turn();
+    assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
+    assert!(!mount.log().contains(Store::SECRET_KEY));
 }
 
 #[test]
