@@ -28,6 +28,15 @@ pub(crate) enum Command {
     Fio(Box<FioArgs>),
     /// Show what file systems do while the store is away, breaks off, or is far behind a slow link
     Weather(Box<WeatherArgs>),
+    /// Measure help, version, the start of a mount and its idle memory
+    Start {
+        /// The mount-s3 to measure; without this flag, the one beside this program
+        #[arg(long, value_name = "PROGRAM")]
+        mount: Option<PathBuf>,
+        /// How often; the figures are medians
+        #[arg(long, default_value_t = 21)]
+        rounds: usize,
+    },
     /// Run every workload once, tiny and with every byte checked; fails if mount-s3 can't do one
     Smoke {
         /// The mount-s3 to test; without this flag, the one beside this program

@@ -16,6 +16,7 @@ mod peers;
 mod report;
 mod run;
 mod server;
+mod start;
 mod stats;
 mod warm;
 mod weather;
@@ -37,6 +38,10 @@ fn main() -> anyhow::Result<()> {
         Command::Run(args) => measure(&args),
         Command::Fio(args) => measure_with_fio(&args),
         Command::Weather(args) => brave(&args),
+        Command::Start { mount, rounds } => {
+            print!("{}", start::measure(&beside(mount)?, rounds)?);
+            Ok(())
+        }
         Command::Smoke { mount } => smoke(mount),
         Command::Compare { before, after } => {
             print!("{}", compare::markdown(&load(&before)?, &load(&after)?));
@@ -162,8 +167,7 @@ fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
         println!("SKIPPED: bench smoke: /dev/fuse: {error}");
         return Ok(());
     }
-    let beside = || anyhow::Ok(std::env::current_exe()?.with_file_name("mount-s3"));
-    let program = cli::found(&program.map_or_else(beside, Ok)?)?;
+    let program = beside(program)?;
     let mut workloads: Vec<_> = WORKLOADS.iter().collect();
     match workload::fio::version() {
         Ok(_) => workloads.extend(FIO),
@@ -192,6 +196,12 @@ fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
         report.rows.iter().filter(|row| row.stores_later()).map(|row| &row.workload).collect();
     ensure!(unstored.is_empty(), "close returned before the bytes were stored: {unstored:?}");
     Ok(())
+}
+
+/// The program to test; without one, the one beside this program.
+fn beside(program: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let beside = || anyhow::Ok(std::env::current_exe()?.with_file_name("mount-s3"));
+    cli::found(&program.map_or_else(beside, Ok)?)
 }
 
 fn load(file: &Path) -> anyhow::Result<Report> {

@@ -32,7 +32,7 @@ pub(crate) struct Mount {
 }
 
 /// Settings that would send a daemon elsewhere than to our server, or keep it from reading its own.
-const UNSET: [&str; 13] = [
+pub(crate) const UNSET: [&str; 13] = [
     "AWS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
     "AWS_PROFILE",
