@@ -61,6 +61,8 @@ impl Config {
         s3.prefix.clone_from(&prefix);
         s3.region.clone_from(&args.bucket_options.region);
         s3.endpoint_url.clone_from(&args.bucket_options.endpoint_url);
+        s3.store = args.bucket_options.store.kind();
+        s3.state_dir = state_dir(args);
         s3.force_path_style = args.bucket_options.force_path_style;
         s3.transfer_acceleration = args.bucket_options.transfer_acceleration;
         s3.dual_stack = args.bucket_options.dual_stack;

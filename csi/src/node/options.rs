@@ -111,6 +111,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("sse-kms-key-id", Pass),
     ("state-dir", Own),
     ("storage-class", Strip("the store's default class is used")),
+    ("store", Pass),
     ("transfer-acceleration", Strip(ONE_STORE)),
     ("uid", Pass),
     ("upload-checksums", Pass),

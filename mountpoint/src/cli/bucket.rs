@@ -5,7 +5,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::checksum::ChecksumAlgorithm;
 use crate::inode::Prefix;
-use crate::s3::check_arn;
+use crate::s3::{StoreKind, check_arn};
 
 /// Which bucket, and what new objects are like.
 #[derive(Clone, Debug, ClapArgs)]
@@ -20,6 +20,9 @@ pub(crate) struct BucketOptions {
     /// URL of an S3-compatible store; AWS_ENDPOINT_URL_S3 wins over AWS_ENDPOINT_URL
     #[arg(long, env = "AWS_ENDPOINT_URL", hide_env_values = true, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) endpoint_url: Option<String>,
+    /// Kind of store [default: found out by its endpoint and its answers]
+    #[arg(long, value_enum, value_name = "KIND", default_value = "auto", hide_default_value = true)]
+    pub(crate) store: StoreArg,
     /// Put the bucket into the path of URLs, not into the host name
     #[arg(long)]
     pub(crate) force_path_style: bool,
@@ -62,6 +65,34 @@ pub(crate) struct BucketOptions {
 pub(crate) enum BucketType {
     GeneralPurpose,
     Directory,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StoreArg {
+    Auto,
+    Aws,
+    Scality,
+    Minio,
+    Ceph,
+    Garage,
+    Versitygw,
+    Generic,
+}
+
+impl StoreArg {
+    /// `None`: to be found out.
+    pub(crate) fn kind(self) -> Option<StoreKind> {
+        match self {
+            Self::Auto => None,
+            Self::Aws => Some(StoreKind::Aws),
+            Self::Scality => Some(StoreKind::Scality),
+            Self::Minio => Some(StoreKind::Minio),
+            Self::Ceph => Some(StoreKind::Ceph),
+            Self::Garage => Some(StoreKind::Garage),
+            Self::Versitygw => Some(StoreKind::Versitygw),
+            Self::Generic => Some(StoreKind::Generic),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

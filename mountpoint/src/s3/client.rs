@@ -10,30 +10,28 @@ use aws_config::provider_config::ProviderConfig;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use http::{HeaderMap, HeaderValue, header};
 
+use super::abilities::{Abilities, Write, kind_of_endpoint};
 use super::arn::Arn;
 use super::credentials::Source;
 use super::credentials_http::Http;
 use super::endpoint::Endpoint;
 use super::if_absent::if_absent;
 use super::outage::Outage;
-use super::pool::ConnectionPool;
+use super::pool::{ConnectionPool, NoConnection};
 use super::retry::{Dice, Slots};
 use super::sign::{Signer, Skew};
 use super::wire::Wire;
 use super::{
     BoxFuture, CompleteUpload, Config, Error, ErrorKind, GetObject, ListObjects, ListPage, NewObject,
-    ObjectClient, PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
+    ObjectClient, PendingUpload, PutObject, Result, StoreKind, Stored, UploadId, UploadPart, UploadedPart,
 };
 use super::{complete, delete, get, head, list, multipart, profile, put};
 use crate::buffer::Fill;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::{ObjectKey, ObjectMeta};
-use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, Mutex};
 
-/// The region of a bucket if neither the user nor the environment names one.
-const REGION: &str = "us-east-1";
 /// The proof of the bucket is tried this often, so that a dead endpoint is known within seconds ...
 const PROOF_ATTEMPTS: u32 = 3;
 /// ... and a silent one within this.
@@ -56,6 +54,10 @@ impl S3Client {
     /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 25 s), `InvalidRequest` (the configuration).
     pub async fn connect(mut config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
         profile::complete(&mut config).await;
+        if let Some(kind) = config.store.or_else(|| kind_of_endpoint(&config)) {
+            let may_choose = config.endpoint_url.is_some() && !config.bucket.starts_with("arn:");
+            config.force_path_style |= may_choose && kind.profile().path_style;
+        }
         let pool = ConnectionPool::new(&config, &clock, &metrics)?;
         let mut region = match (&config.region, Arn::parse(&config.bucket)) {
             (Some(region), _) => region.clone(),
@@ -68,6 +70,17 @@ impl S3Client {
                 Ok(()) => break,
                 Err(e) => e,
             };
+            if may_be_path_style(&client.wire, &refused) {
+                let by_path = Config { force_path_style: true, ..config.clone() };
+                let other = Self::new(by_path, &region, &pool)?;
+                if other.prove().await.is_ok() {
+                    tracing::info!(
+                        "the bucket answers in the path of the URL, not in the host name: --force-path-style is assumed"
+                    );
+                    client = other;
+                    break;
+                }
+            }
             let right = match refused.kind() {
                 ErrorKind::WrongRegion(Some(right)) if *right != region => right.clone(),
                 _ => return Err(refused),
@@ -95,6 +108,11 @@ impl S3Client {
         self.wire.config.endpoint_url.as_deref()
     }
 
+    /// The kind of the store, as far as it is known.
+    pub fn store(&self) -> StoreKind {
+        self.wire.abilities.kind()
+    }
+
     /// Without a request.
     fn new(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Self> {
         Ok(Self { wire: wire(config, region, pool)? })
@@ -118,6 +136,7 @@ impl S3Client {
 pub(super) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Wire> {
     let endpoint = Endpoint::new(&config, region)?;
     let (clock, metrics) = (&pool.clock, &pool.metrics);
+    let abilities = Abilities::new(&config, &endpoint, clock.wall());
     let http = SharedHttpClient::new(Http::new(&config, pool));
     let credentials = config.sign_requests.then(|| Source::new(http, region, &config, clock));
     let common = common_headers(&config, &endpoint)?;
@@ -136,8 +155,21 @@ pub(super) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
         credentials,
         common,
         host,
-        no_if_none_match: AtomicBool::new(false),
+        abilities,
     })
+}
+
+/// Whether the refusal may come from the bucket's name in the host name, where the store does not look for it or DNS does not know it.
+fn may_be_path_style(wire: &Wire, refused: &Error) -> bool {
+    let config = &wire.config;
+    let chosen = config.endpoint_url.is_none() || config.force_path_style || config.store.is_some();
+    let unresolved = || matches!(refused.cause(), Some(NoConnection::Dns(_)));
+    let is_doubtful = match refused.kind() {
+        ErrorKind::NoSuchBucket | ErrorKind::BadAnswer => true,
+        ErrorKind::Network => unresolved(),
+        _ => false,
+    };
+    !chosen && wire.endpoint.has_bucket_in_host() && is_doubtful
 }
 
 /// The region of the environment, the profile or the instance; the instance is asked only on AWS.
@@ -156,7 +188,8 @@ async fn find_region(config: &Config, pool: &Arc<ConnectionPool>) -> String {
         found = chain.region() => found,
         () = pool.clock.sleep(REGION_MAX) => None,
     };
-    found.map_or_else(|| REGION.to_owned(), |r| r.to_string())
+    let kind = config.store.or_else(|| kind_of_endpoint(config)).unwrap_or(StoreKind::Generic);
+    found.map_or_else(|| kind.profile().region.to_owned(), |r| r.to_string())
 }
 
 fn common_headers(config: &Config, endpoint: &Endpoint) -> Result<HeaderMap> {
@@ -204,7 +237,7 @@ impl ObjectClient for S3Client {
             return Box::pin(self.logged(put::put_object(&self.wire, request, false)));
         }
         let store = |only_if_absent| put::put_object(&self.wire, request, only_if_absent);
-        Box::pin(self.logged(if_absent(&self.wire, "PutObject", &request.object.key, store)))
+        Box::pin(self.logged(if_absent(&self.wire, Write::Put, &request.object.key, store)))
     }
 
     fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
@@ -220,7 +253,7 @@ impl ObjectClient for S3Client {
             return Box::pin(self.logged(complete::complete(&self.wire, request, false)));
         }
         let complete = |only_if_absent| complete::complete(&self.wire, request, only_if_absent);
-        Box::pin(self.logged(if_absent(&self.wire, "CompleteMultipartUpload", &request.upload.key, complete)))
+        Box::pin(self.logged(if_absent(&self.wire, Write::Complete, &request.upload.key, complete)))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {

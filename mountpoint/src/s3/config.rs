@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use aws_credential_types::Credentials;
 
+use super::StoreKind;
 pub use super::proxy::Variables as ProxyVariables;
 
 /// How to reach the bucket and how hard to try. Each field says what doubling (or setting) it does.
@@ -19,6 +20,10 @@ pub struct Config {
     pub region: Option<String>,
     /// Where the store answers (`http://127.0.0.1:9000`); `None` for AWS in the region.
     pub endpoint_url: Option<String>,
+    /// The kind of the store; `None`: found out by the endpoint's name and the answers.
+    pub store: Option<StoreKind>,
+    /// Where what uploads show of the store is kept for the next mount; `None`: nowhere.
+    pub state_dir: Option<PathBuf>,
     /// Always put the bucket into the path, never into the host name.
     pub force_path_style: bool,
     /// Use the endpoints of S3 Transfer Acceleration.
@@ -117,6 +122,8 @@ impl Default for Config {
             prefix: String::new(),
             region: None,
             endpoint_url: None,
+            store: None,
+            state_dir: None,
             force_path_style: false,
             transfer_acceleration: false,
             dual_stack: false,

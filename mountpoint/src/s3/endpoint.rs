@@ -47,6 +47,7 @@ impl Authority {
 pub(super) struct Endpoint {
     pub(super) authority: Authority,
     pub(super) signing: Signing,
+    bucket_in_host: bool,
     /// Stands before each key, encoded: `/` or `/bucket/`, behind whatever path the endpoint URL had.
     base: String,
 }
@@ -94,6 +95,7 @@ impl Endpoint {
         if uri.query().is_some() {
             return Err(wrong("has a query"));
         }
+        let mut bucket_in_host = false;
         let mut base = uri.path().trim_end_matches('/').to_owned() + "/";
         if arn.is_none() && (config.force_path_style || !fits_host(&config.bucket, &authority.host)) {
             if config.transfer_acceleration {
@@ -106,8 +108,14 @@ impl Endpoint {
             base.push('/');
         } else if !place.label.is_empty() {
             authority.host = format!("{}.{}", place.label, authority.host);
+            bucket_in_host = arn.is_none();
         }
-        Ok(Self { authority, base, signing: place.signing })
+        Ok(Self { authority, bucket_in_host, base, signing: place.signing })
+    }
+
+    /// A bucket whose name stands before the host's.
+    pub(super) fn has_bucket_in_host(&self) -> bool {
+        self.bucket_in_host
     }
 
     /// The request path of the bucket itself.

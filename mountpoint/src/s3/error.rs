@@ -115,6 +115,12 @@ impl Error {
         self
     }
 
+    /// Whether the store's code or message has this word, in whatever letters.
+    pub(super) fn mentions(&self, word: &str) -> bool {
+        let texts = [&self.0.code, &self.0.message];
+        texts.into_iter().flatten().any(|text| text.to_ascii_lowercase().contains(word))
+    }
+
     /// The store's name for the request: what its support asks for first.
     pub fn request_id(mut self, id: Option<String>) -> Self {
         self.0.request_id = id;
@@ -125,6 +131,11 @@ impl Error {
     pub fn source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
+    }
+
+    /// The error below, if it is of this type.
+    pub(super) fn cause<T: StdError + 'static>(&self) -> Option<&T> {
+        self.0.source.as_ref()?.downcast_ref()
     }
 
     /// An attempt of it may have done what was asked, whatever the last one was answered.

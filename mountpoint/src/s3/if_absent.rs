@@ -1,44 +1,50 @@
-//! Objects that are stored only if none is there, on stores with and without If-None-Match. A store without it is asked first.
+//! Objects that are stored only if none is there, on stores that keep If-None-Match, ignore it or refuse it. The last two are asked first.
 
 use std::future::Future;
 
+use super::abilities::Write;
 use super::head::head_object;
+use super::kind::Condition;
 use super::wire::Wire;
 use super::{Error, ErrorKind, Result};
 use crate::object::ObjectKey;
-use crate::sync::atomic::Ordering::Relaxed;
 
 /// Stores an object under `key` by `store`, which is told whether to send the condition.
 ///
-/// A store that answers 501 to the condition is asked by HEAD instead, then and from then on. Between that answer and the upload another
-/// client may store the object, which is then replaced: such a store can't tell.
+/// A store that answers 501 to the condition is asked by HEAD instead, then and from then on. A store that ignores it is asked, too, and
+/// sent the condition all the same, because a newer release may keep it. Between that answer and the upload another client may store the
+/// object, which is then replaced: such a store can't tell.
 pub(super) async fn if_absent<T, F>(
     wire: &Wire,
-    operation: &'static str,
+    write: Write,
     key: &ObjectKey,
     store: impl Fn(bool) -> F,
 ) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {
-    let knows = !wire.no_if_none_match.load(Relaxed);
-    if knows {
+    let condition = wire.abilities.condition(write);
+    if condition == Condition::Kept {
         match store(true).await {
             Err(error) if *error.kind() == ErrorKind::Unsupported => {}
             outcome => return outcome,
         }
     }
     match head_object(wire, key).await {
-        Ok(_) => return Err(exists(operation, key)),
+        Ok(_) => return Err(exists(write.name(), key)),
         Err(error) if *error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
+    if condition == Condition::Ignored {
+        match store(true).await {
+            Err(error) if *error.kind() == ErrorKind::Unsupported => {}
+            outcome => return outcome,
+        }
+    }
     let outcome = store(false).await;
     // Without the condition it works: so that was what the store does not know.
-    if knows && outcome.is_ok() && !wire.no_if_none_match.swap(true, Relaxed) {
-        tracing::info!(
-            "the store does not know If-None-Match on {operation}: new names are asked for before they are stored"
-        );
+    if condition != Condition::Refused && outcome.is_ok() {
+        wire.abilities.learn_refused_condition(write);
     }
     outcome
 }

@@ -50,6 +50,7 @@ async fn once(
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
+    wire.abilities.see(&answer.headers);
     xml::list_page(&answer.body, request).map_err(|why| answer.bad(why))
 }
 

@@ -4,6 +4,7 @@
 //! what to do next. Retries, signatures, connections and differences between stores stay in this room. It never
 //! looks at a path, a handle or a cache.
 
+mod abilities;
 mod address;
 mod admin;
 mod answer;
@@ -12,6 +13,7 @@ mod attempts;
 mod body;
 mod broken;
 mod bucket;
+mod checksummed;
 mod client;
 mod complete;
 mod config;
@@ -30,6 +32,7 @@ mod head;
 mod headers;
 mod http1;
 mod if_absent;
+mod kind;
 mod lanes;
 mod list;
 mod multipart;
@@ -65,6 +68,7 @@ pub use bucket::{Created, Deleted};
 pub use client::S3Client;
 pub use config::{Config, ProxyVariables, Timeouts};
 pub use error::{Error, ErrorKind};
+pub use kind::StoreKind;
 pub use tagging::{Tagging, Tags};
 pub use versions::{Version, VersionMarkers, VersionPage};
 

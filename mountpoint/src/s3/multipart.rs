@@ -3,6 +3,7 @@
 use http::{Method, StatusCode};
 
 use super::attempts::Attempts;
+use super::checksummed::with_checksum;
 use super::endpoint::{encode_query, push_query};
 use super::headers::{checksum_type, new_object_headers, push};
 use super::wire::{Collected, Draft, Failure, Wire};
@@ -21,12 +22,18 @@ pub(super) fn upload_target(wire: &Wire, upload: &UploadId) -> String {
 
 /// See [`super::ObjectClient::create_multipart_upload`].
 pub(super) async fn create(wire: &Wire, request: &NewObject) -> Result<UploadId> {
+    let begin = |named| begin(wire, request, named);
+    with_checksum(wire, request.checksum.is_some(), false, begin).await
+}
+
+async fn begin(wire: &Wire, request: &NewObject, named: bool) -> Result<UploadId> {
     const OPERATION: &str = "CreateMultipartUpload";
     let mut headers = new_object_headers(wire, OPERATION, request)?;
-    if let Some(algorithm) = request.checksum {
+    let checksum = request.checksum.filter(|_| named);
+    if let Some(algorithm) = checksum {
         push(&mut headers, OPERATION, "x-amz-checksum-algorithm", algorithm.name())?;
     }
-    if let Some(kind) = request.checksum.and_then(checksum_type) {
+    if let Some(kind) = checksum.and_then(checksum_type) {
         push(&mut headers, OPERATION, "x-amz-checksum-type", kind)?;
     }
     // An empty value, as signatures spell it.

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use http::{Method, StatusCode};
 
 use super::attempts::Attempts;
+use super::checksummed::{proof, with_checksum};
 use super::encryption::UNENCRYPTED;
 use super::endpoint::encode_query;
-use super::headers::{Headers, checksum_headers, new_object_headers, push};
+use super::headers::{Headers, new_object_headers, push};
 use super::if_absent::exists;
 use super::verify::{Ours, look};
 use super::wire::{Collected, Draft, Failure, Wire};
@@ -21,10 +22,16 @@ const UNCOMPLETED: &str =
 
 /// See [`super::ObjectClient::put_object`]. `only_if_absent`: by the store's own condition.
 pub(super) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent: bool) -> Result<Stored> {
+    let put = |named| put(wire, request, named, only_if_absent);
+    with_checksum(wire, request.checksum.is_some(), only_if_absent, put).await
+}
+
+/// `named`: the checksum goes along.
+async fn put(wire: &Wire, request: &PutObject, named: bool, only_if_absent: bool) -> Result<Stored> {
     const OPERATION: &str = "PutObject";
     let key = &request.object.key;
     let size: u64 = request.body.iter().map(|b| b.len() as u64).sum();
-    let mut headers = checksum_headers(request.checksum);
+    let mut headers = proof(request.checksum, named, &request.body).await;
     headers.append(&mut new_object_headers(wire, OPERATION, &request.object)?);
     if only_if_absent {
         push(&mut headers, OPERATION, "if-none-match", "*")?;
@@ -60,10 +67,15 @@ pub(super) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent:
 
 /// See [`super::ObjectClient::upload_part`].
 pub(super) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<UploadedPart> {
+    let part = |named| part(wire, request, named);
+    with_checksum(wire, request.checksum.is_some(), false, part).await
+}
+
+async fn part(wire: &Wire, request: &UploadPart, named: bool) -> Result<UploadedPart> {
     const OPERATION: &str = "UploadPart";
     let key = &request.upload.key;
     let size: u64 = request.body.iter().map(|b| b.len() as u64).sum();
-    let headers = checksum_headers(request.checksum);
+    let headers = proof(request.checksum, named, &request.body).await;
     let mut target = wire.endpoint.key_path(key.as_str());
     let _ = write!(target, "?partNumber={}&uploadId=", request.part_number);
     encode_query(&mut target, &request.upload.id);
@@ -80,7 +92,7 @@ pub(super) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<Upl
                     part_number: request.part_number,
                     etag: etag(&answer)?,
                     size,
-                    checksum: request.checksum,
+                    checksum: request.checksum.filter(|_| named),
                 });
             }
             Err(failure) => attempts.again(failure).await?,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
+use super::abilities::Abilities;
 use super::body::Body;
 use super::broken::Broken;
 use super::connection::Answered;
@@ -21,7 +22,6 @@ use crate::buffer::Fill;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
-use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, Mutex};
 
 /// Bytes of an error document that are read.
@@ -46,8 +46,7 @@ pub(super) struct Wire {
     /// Headers of every request: Host, User-Agent, the payer, the expected owner.
     pub(super) common: HeaderMap,
     pub(super) host: Arc<Host>,
-    /// The store refused If-None-Match on a write.
-    pub(super) no_if_none_match: AtomicBool,
+    pub(super) abilities: Abilities,
 }
 
 /// A request that is yet to be signed.

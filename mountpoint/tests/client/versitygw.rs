@@ -1,5 +1,6 @@
 //! The exam on versitygw, an independent implementation of S3 that is strict on signatures, checksums and conditions.
 
+use mountpoint::s3::StoreKind;
 use mountpoint::testing::exam::{Traits, exam};
 use testkit::Versitygw;
 
@@ -35,5 +36,6 @@ async fn the_s3_client_passes_on_versitygw() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = Versitygw::start(&binary, folder.path(), BUCKET, [ACCESS_KEY, SECRET_KEY], None);
     let client = connect(&format!("http://{}", gateway.address())).await;
+    assert_eq!(client.store(), StoreKind::Versitygw);
     exam(client, Traits::whole("versitygw").refusing_keys(refuses)).await;
 }

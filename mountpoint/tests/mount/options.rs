@@ -55,6 +55,22 @@ fn flags_about_the_bucket_and_new_objects_are_on_the_wire() {
     }
 }
 
+/// Scripts find mounts by what `df`, `findmnt` and /proc/mounts show.
+#[test]
+fn the_mount_table_shows_the_source_and_the_options_that_mounts_of_aws_have() {
+    let Some(mount) = TestMount::new(&["--read-only", "--allow-other"]) else { return };
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let dir = mount.dir().to_str().unwrap();
+    let line: Vec<_> =
+        table.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|it| it[1] == dir).unwrap();
+    assert_eq!(line[0], "mountpoint-s3");
+    assert!(line[2].starts_with("fuse"), "{line:?}");
+    let options: Vec<_> = line[3].split(',').collect();
+    for option in ["ro", "nosuid", "nodev", "noatime", "default_permissions", "allow_other"] {
+        assert!(options.contains(&option), "{option}: {options:?}");
+    }
+}
+
 #[test]
 fn a_log_directory_gets_one_file_for_its_owner_and_group() {
     let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");

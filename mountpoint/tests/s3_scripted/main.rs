@@ -7,6 +7,7 @@ mod get;
 mod names;
 mod options;
 mod server;
+mod stores;
 mod upload;
 mod weather;
 

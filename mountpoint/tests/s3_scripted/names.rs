@@ -21,7 +21,7 @@ const ONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
 /// Runs the test of this name again where these lines are `/etc/hosts`. `true`: this is that run.
-fn with_hosts(test: &str, hosts: &str) -> bool {
+pub(crate) fn with_hosts(test: &str, hosts: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }

@@ -1,0 +1,254 @@
+//! What the store does with our writes: what its kind declares, and what our own uploads have shown. Enters: the kind that the user names,
+//! headers of answers, refusals of uploads. Leaves: how the next upload is sent.
+//!
+//! Never here: a request. What uploads have shown is kept in a file of the state directory, so that the next mount need not be refused
+//! again; after [`BELIEVED`] it is forgotten, because stores are upgraded.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::Config;
+use super::endpoint::Endpoint;
+use super::kind::{Condition, StoreKind};
+use crate::sync::Mutex;
+
+/// What was learned of a store holds for so long. Doubled, an upgraded store is noticed later, and an old one refuses half as often.
+const BELIEVED: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Bytes of a file that are read; ours have two hundred.
+const FILE_MAX: u64 = 16 << 10;
+
+/// Requests that make an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Write {
+    Put,
+    Complete,
+}
+
+impl Write {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Put => "PutObject",
+            Self::Complete => "CompleteMultipartUpload",
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Abilities {
+    kind: Mutex<Known>,
+    learned: Mutex<Learned>,
+    file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    kind: StoreKind,
+    /// By the user's word, or after an answer.
+    is_final: bool,
+}
+
+/// What uploads have shown.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+struct Learned {
+    endpoint: String,
+    /// 501 to If-None-Match.
+    put_refuses_condition: bool,
+    complete_refuses_condition: bool,
+    /// Checksum headers are refused, with whatever words.
+    refuses_checksums: bool,
+}
+
+impl Abilities {
+    /// By the user's word, else by the endpoint's name.
+    pub(super) fn new(config: &Config, endpoint: &Endpoint, now: SystemTime) -> Self {
+        let kind = config.store.or_else(|| kind_of_endpoint(config)).unwrap_or(StoreKind::Generic);
+        let name = endpoint.authority.host_header();
+        let file = config.state_dir.as_ref().map(|dir| dir.join("stores").join(file_name(&name)));
+        let learned = file.as_deref().and_then(|file| read(file, &name, now));
+        if let Some(learned) = &learned {
+            tracing::debug!(?learned, "known of this store from earlier uploads");
+        }
+        let learned = learned.unwrap_or_else(|| Learned { endpoint: name, ..Learned::default() });
+        Self {
+            kind: Mutex::new(Known { kind, is_final: config.store.is_some() }),
+            learned: Mutex::new(learned),
+            file,
+        }
+    }
+
+    /// The kind of the store, as far as it is known.
+    pub(super) fn kind(&self) -> StoreKind {
+        self.kind.lock().kind
+    }
+
+    /// An answer of the store, while nobody knows better.
+    pub(super) fn see(&self, headers: &HeaderMap) {
+        let mut known = self.kind.lock();
+        if std::mem::replace(&mut known.is_final, true) {
+            return;
+        }
+        if let Some(kind) = StoreKind::of_answer(headers) {
+            known.kind = kind;
+        }
+        tracing::info!("the store is taken for {:?} (--store names another kind)", known.kind.name());
+    }
+
+    /// What becomes of If-None-Match on this request.
+    pub(super) fn condition(&self, write: Write) -> Condition {
+        let profile = self.kind().profile();
+        let learned = self.learned.lock();
+        let (declared, refuses) = match write {
+            Write::Put => (profile.put, learned.put_refuses_condition),
+            Write::Complete => (profile.complete, learned.complete_refuses_condition),
+        };
+        if refuses { Condition::Refused } else { declared }
+    }
+
+    /// Whether uploads go without checksum headers.
+    pub(super) fn refuses_checksums(&self) -> bool {
+        self.learned.lock().refuses_checksums
+    }
+
+    /// An upload worked only without the condition.
+    pub(super) fn learn_refused_condition(&self, write: Write) {
+        let is_new = self.learn(|learned| match write {
+            Write::Put => &mut learned.put_refuses_condition,
+            Write::Complete => &mut learned.complete_refuses_condition,
+        });
+        if is_new {
+            tracing::info!(
+                "the store does not know If-None-Match on {}: new names are asked for before they are stored",
+                write.name()
+            );
+        }
+    }
+
+    /// An upload worked only without checksum headers.
+    pub(super) fn learn_refused_checksums(&self) {
+        if self.learn(|learned| &mut learned.refuses_checksums) {
+            tracing::warn!(
+                "the store refuses checksum headers (x-amz-checksum-*): uploads carry Content-MD5 in their place"
+            );
+        }
+    }
+
+    fn learn(&self, fact: impl Fn(&mut Learned) -> &mut bool) -> bool {
+        let known = {
+            let mut learned = self.learned.lock();
+            if std::mem::replace(fact(&mut learned), true) {
+                return false;
+            }
+            learned.clone()
+        };
+        if let Some(file) = self.file.clone() {
+            // Off the runtime's threads, and nobody waits: what is not kept is learned again.
+            tokio::task::spawn_blocking(move || {
+                if let Err(error) = write(&file, &known) {
+                    tracing::debug!(path = %file.display(), %error, "what was learned of the store is not kept");
+                }
+            });
+        }
+        true
+    }
+}
+
+/// By the name of the endpoint.
+pub(super) fn kind_of_endpoint(config: &Config) -> Option<StoreKind> {
+    let uri = config.endpoint_url.as_deref().map(str::parse::<http::Uri>);
+    match uri {
+        None => StoreKind::of_endpoint(None),
+        Some(uri) => StoreKind::of_endpoint(Some(uri.ok()?.host()?)),
+    }
+}
+
+/// Short, and a name in every file system.
+fn file_name(endpoint: &str) -> String {
+    let digest = Sha256::digest(endpoint.as_bytes());
+    format!("{}.json", base16ct::lower::encode_string(&digest[..16]))
+}
+
+fn read(file: &Path, endpoint: &str, now: SystemTime) -> Option<Learned> {
+    use std::io::Read as _;
+    let file = std::fs::File::open(file).ok()?;
+    let age = now.duration_since(file.metadata().ok()?.modified().ok()?).unwrap_or_default();
+    let mut text = String::new();
+    file.take(FILE_MAX).read_to_string(&mut text).ok()?;
+    let learned: Learned = serde_json::from_str(&text).ok()?;
+    (age < BELIEVED && learned.endpoint == endpoint).then_some(learned)
+}
+
+fn write(file: &Path, learned: &Learned) -> std::io::Result<()> {
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    // A reader finds the whole old text or the whole new one.
+    let new = file.with_extension(format!("{}.new", std::process::id()));
+    std::fs::write(&new, serde_json::to_string(learned)?)?;
+    std::fs::rename(&new, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn abilities(config: &Config) -> Abilities {
+        let endpoint = Endpoint::new(config, "us-east-1").unwrap();
+        Abilities::new(config, &endpoint, SystemTime::now())
+    }
+
+    fn config(dir: Option<&Path>, url: &str) -> Config {
+        Config {
+            bucket: "bucket".into(),
+            endpoint_url: Some(url.into()),
+            state_dir: dir.map(Into::into),
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn the_users_word_goes_before_answers_and_answers_before_the_endpoints_name() {
+        let minio = HeaderMap::from_iter([(http::header::SERVER, http::HeaderValue::from_static("MinIO"))]);
+        let auto = config(None, "http://garage.example.com");
+        let it = abilities(&auto);
+        assert_eq!((it.kind(), it.condition(Write::Put)), (StoreKind::Garage, Condition::Ignored));
+        it.see(&minio);
+        assert_eq!((it.kind(), it.condition(Write::Put)), (StoreKind::Minio, Condition::Kept));
+        it.see(&HeaderMap::new());
+        assert_eq!(it.kind(), StoreKind::Minio);
+        let named = abilities(&Config { store: Some(StoreKind::Scality), ..auto });
+        named.see(&minio);
+        assert_eq!(named.kind(), StoreKind::Scality);
+        assert_eq!(abilities(&config(None, "http://127.0.0.1:9000")).kind(), StoreKind::Generic);
+    }
+
+    #[tokio::test]
+    async fn what_uploads_showed_is_known_to_the_next_mount_of_this_store_for_a_week() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = config(Some(dir.path()), "http://store:1");
+        let it = abilities(&here);
+        assert_eq!((it.condition(Write::Put), it.refuses_checksums()), (Condition::Kept, false));
+        it.learn_refused_condition(Write::Put);
+        it.learn_refused_checksums();
+        let file = it.file.clone().unwrap();
+        while abilities(&here).condition(Write::Put) != Condition::Refused
+            || !abilities(&here).refuses_checksums()
+        {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(abilities(&here).condition(Write::Complete), Condition::Kept, "nothing showed that");
+        let other = abilities(&config(Some(dir.path()), "http://store:2"));
+        assert_eq!(other.condition(Write::Put), Condition::Kept, "another store");
+        let old = SystemTime::now() - BELIEVED;
+        std::fs::File::options().write(true).open(&file).unwrap().set_modified(old).unwrap();
+        assert!(!abilities(&here).refuses_checksums(), "stores are upgraded");
+        for torn in ["", "{", "{\"endpoint\":\"store:1\"}", "null"] {
+            std::fs::write(&file, torn).unwrap();
+            assert!(!abilities(&here).refuses_checksums(), "{torn:?}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Requests with a checksum header, on stores that know such headers and on those that refuse them.
+
+use std::future::Future;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue};
+use md5::{Digest as _, Md5};
+
+use super::headers::{Headers, checksum_headers};
+use super::wire::Wire;
+use super::{Error, ErrorKind, Result};
+use crate::checksum::Checksum;
+
+/// Sends by `send`, which is told whether to name a checksum. `wanted`: the user wants one. `conditional`: the request has a condition, too,
+/// which is the likelier cause of a 501.
+///
+/// A refusal that may be about checksums is tried once more without one; if that works, no later upload carries one. Any other answer
+/// stands: bytes that the store found damaged are not sent again without their proof.
+pub(super) async fn with_checksum<T, F>(
+    wire: &Wire,
+    wanted: bool,
+    conditional: bool,
+    send: impl Fn(bool) -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    if !wanted || wire.abilities.refuses_checksums() {
+        return send(false).await;
+    }
+    match send(true).await {
+        Err(error) if may_be_about_checksums(&error, conditional) => {}
+        outcome => return outcome,
+    }
+    let outcome = send(false).await;
+    if outcome.is_ok() {
+        wire.abilities.learn_refused_checksums();
+    }
+    outcome
+}
+
+fn may_be_about_checksums(error: &Error, conditional: bool) -> bool {
+    match error.kind() {
+        ErrorKind::Unsupported => !conditional,
+        ErrorKind::InvalidRequest => error.http_status() == Some(400) && error.mentions("checksum"),
+        _ => false,
+    }
+}
+
+/// The headers by which the store finds damaged bytes: the checksum, or in its place an MD5, which every store knows.
+pub(super) async fn proof(checksum: Option<Checksum>, named: bool, body: &[Bytes]) -> Headers {
+    if named || checksum.is_none() {
+        return checksum_headers(checksum);
+    }
+    let pieces = body.to_vec();
+    // A part takes the processor for longer than a task of the runtime should.
+    let digest = tokio::task::spawn_blocking(move || {
+        let mut md5 = Md5::new();
+        pieces.iter().for_each(|piece| md5.update(piece));
+        STANDARD.encode(md5.finalize())
+    });
+    let value = digest.await.ok().and_then(|text| HeaderValue::try_from(text).ok());
+    value.map(|value| (HeaderName::from_static("content-md5"), value)).into_iter().collect()
+}

@@ -1,0 +1,228 @@
+//! Stores that do with writes what S3 does not: ignore conditions, refuse them, refuse checksums. Only answers to our own reads and uploads
+//! tell; no request is sent to try a store.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use md5::Digest as _;
+use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
+use mountpoint::metrics::Metrics;
+use mountpoint::object::ObjectKey;
+use mountpoint::s3::{
+    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, StoreKind,
+    UploadPart,
+};
+
+use super::config;
+use super::names::with_hosts;
+use super::server::{EMPTY_LISTING, Request, Scripted, Step};
+
+fn object(only_if_absent: bool) -> NewObject {
+    let checksum = Some(ChecksumAlgorithm::Crc32c);
+    NewObject { key: ObjectKey::new("k"), content_type: None, only_if_absent, checksum }
+}
+
+fn put(only_if_absent: bool) -> PutObject {
+    let body = vec![Bytes::from_static(b"he"), Bytes::from_static(b"llo")];
+    let checksum = Some(Checksum::of(ChecksumAlgorithm::Crc32c, b"hello"));
+    PutObject { object: object(only_if_absent), body, checksum }
+}
+
+fn listing(headers: &[(&str, &str)]) -> Step {
+    Step::answer(200, headers, EMPTY_LISTING)
+}
+
+fn stored() -> Step {
+    Step::answer(200, &[("etag", "\"e\"")], b"")
+}
+
+fn absent() -> Step {
+    Step::answer(404, &[], b"")
+}
+
+async fn connect(server: &Scripted, change: impl FnOnce(&mut Config)) -> Arc<S3Client> {
+    let mut config = config(server);
+    change(&mut config);
+    S3Client::connect(config, server.clock(), Arc::new(Metrics::default())).await.unwrap()
+}
+
+/// Method, and whether it has a condition, a checksum and an MD5, of each request after the proof of the bucket.
+fn asked(server: &Scripted) -> Vec<(String, bool, bool, bool)> {
+    let of = |request: &Request| {
+        let has = |name| request.header(name).is_some();
+        let method = request.line.split(' ').next().unwrap().to_owned();
+        (method, has("if-none-match"), has("x-amz-checksum-crc32c"), has("content-md5"))
+    };
+    server.requests()[1..].iter().map(of).collect()
+}
+
+fn expected(rows: &[(&str, bool, bool, bool)]) -> Vec<(String, bool, bool, bool)> {
+    rows.iter().map(|&(method, a, b, c)| (method.to_owned(), a, b, c)).collect()
+}
+
+#[tokio::test]
+async fn the_kind_is_told_by_the_answer_that_proves_the_bucket_unless_the_user_names_it() {
+    for (headers, named, kind) in [
+        (&[("Server", "MinIO")][..], None, StoreKind::Minio),
+        (&[("Server", "S3 Server")], None, StoreKind::Scality),
+        (&[("Server", "MinIO")], Some(StoreKind::Garage), StoreKind::Garage),
+        (&[], None, StoreKind::Generic),
+    ] {
+        let server = Scripted::start(vec![listing(headers)]);
+        let client = connect(&server, |config| config.store = named).await;
+        assert_eq!(client.store(), kind, "{headers:?}");
+        let lines: Vec<_> = server.requests().into_iter().map(|request| request.line).collect();
+        assert_eq!(lines.len(), 1, "mounting reads, and nothing more: {lines:?}");
+        assert!(lines[0].starts_with("GET /bucket?"), "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_ignores_conditions_is_asked_for_the_name_and_sent_the_condition_all_the_same() {
+    let there =
+        [("etag", "\"x\""), ("content-length", "4"), ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT")];
+    let server = Scripted::start(vec![
+        listing(&[("Server", "S3 Server")]),
+        absent(),
+        stored(),
+        // Another client's, which the store would replace.
+        Step::answer(200, &there, b""),
+    ]);
+    let client = connect(&server, |_| {}).await;
+    client.put_object(&put(true)).await.unwrap();
+    let error = client.put_object(&put(true)).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Exists, "{error}");
+    let rows = [("HEAD", false, false, false), ("PUT", true, true, false), ("HEAD", false, false, false)];
+    assert_eq!(asked(&server), expected(&rows));
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_checksums_gets_an_md5_in_their_place_from_then_on() {
+    let xml = |body: &str| Step::answer(200, &[], body.as_bytes());
+    let unknown =
+        "<Error><Code>InvalidArgument</Code><Message>x-amz-Checksum-crc32c is no header</Message></Error>";
+    for refusal in [Step::error(501, "NotImplemented"), Step::answer(400, &[], unknown.as_bytes())] {
+        let server = Scripted::start(vec![
+            listing(&[]),
+            refusal,
+            stored(),
+            stored(),
+            xml("<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"),
+            stored(),
+            xml("<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>"),
+        ]);
+        let client = connect(&server, |_| {}).await;
+        client.put_object(&put(false)).await.unwrap();
+        client.put_object(&put(false)).await.unwrap();
+        let upload = client.create_multipart_upload(&object(false)).await.unwrap();
+        let PutObject { body, checksum, .. } = put(false);
+        let part = UploadPart { upload: upload.clone(), part_number: 1, body, checksum };
+        let part = client.upload_part(&part).await.unwrap();
+        assert_eq!(part.checksum, None, "none was sent");
+        let complete = CompleteUpload { upload, parts: vec![part], only_if_absent: false };
+        client.complete_multipart_upload(&complete).await.unwrap();
+        let rows = [
+            ("PUT", false, true, false),
+            ("PUT", false, false, true),
+            ("PUT", false, false, true),
+            ("POST", false, false, false),
+            ("PUT", false, false, true),
+            ("POST", false, false, false),
+        ];
+        assert_eq!(asked(&server), expected(&rows));
+        let requests = server.requests();
+        let md5 = base64::engine::general_purpose::STANDARD.encode(md5::Md5::digest(b"hello"));
+        for request in [&requests[2], &requests[5]] {
+            assert_eq!(request.header("content-md5"), Some(&*md5));
+            assert_eq!(request.body, b"hello");
+        }
+        assert_eq!(requests[4].header("x-amz-checksum-algorithm"), None);
+        assert!(!String::from_utf8_lossy(&requests[6].body).contains("Checksum"));
+    }
+}
+
+#[tokio::test]
+async fn damaged_bytes_and_plain_refusals_are_not_sent_again_without_their_checksum() {
+    for (status, code) in [(400, "InvalidDigest"), (400, "InvalidArgument"), (403, "AccessDenied")] {
+        let server = Scripted::start(vec![listing(&[]), Step::error(status, code)]);
+        let client = connect(&server, |_| {}).await;
+        client.put_object(&put(false)).await.unwrap_err();
+        assert!(asked(&server).iter().all(|row| row.2), "{code}: {:?}", asked(&server));
+    }
+}
+
+#[tokio::test]
+async fn what_an_upload_showed_of_a_store_is_known_to_the_next_mount() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Scripted::start(vec![
+        listing(&[]),
+        Step::error(501, "NotImplemented"),
+        absent(),
+        stored(),
+        listing(&[]),
+        absent(),
+        stored(),
+    ]);
+    let state = |config: &mut Config| config.state_dir = Some(dir.path().to_owned());
+    let first = connect(&server, state).await;
+    first.put_object(&put(true)).await.unwrap();
+    drop(first);
+    let kept = dir.path().join("stores");
+    testkit::until("it is kept", || {
+        std::fs::read_dir(&kept)
+            .is_ok_and(|mut files| files.any(|it| it.unwrap().path().extension().unwrap() == "json"))
+    });
+    let next = connect(&server, state).await;
+    next.put_object(&put(true)).await.unwrap();
+    let rows = [
+        ("PUT", true, true, false),
+        ("HEAD", false, false, false),
+        ("PUT", false, true, false),
+        ("GET", false, false, false),
+        ("HEAD", false, false, false),
+        ("PUT", false, true, false),
+    ];
+    assert_eq!(asked(&server), expected(&rows));
+}
+
+#[test]
+fn a_bucket_whose_host_name_nobody_knows_is_asked_for_in_the_path() {
+    let test = "stores::a_bucket_whose_host_name_nobody_knows_is_asked_for_in_the_path";
+    if !with_hosts(test, "127.0.0.1 s3.test minio.test\n127.0.0.1 bucket.wild.test wild.test\n") {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let url = |name: &'static str, server: &Scripted| {
+            let url = format!("http://{name}:{}", server.port());
+            move |config: &mut Config| config.endpoint_url = Some(url)
+        };
+        // No address for bucket.s3.test.
+        let server = Scripted::start(vec![listing(&[])]);
+        connect(&server, url("s3.test", &server)).await;
+        assert!(server.requests()[0].line.starts_with("GET /bucket?"));
+        // An address, and a store that looks for buckets in the path only: it answers with the list of all buckets, or with none.
+        for strange in [
+            Step::answer(200, &[], b"<ListAllMyBucketsResult><Buckets></Buckets></ListAllMyBucketsResult>"),
+            Step::error(404, "NoSuchBucket"),
+        ] {
+            let server = Scripted::start(vec![strange, listing(&[])]);
+            connect(&server, url("wild.test", &server)).await;
+            let requests = server.requests();
+            assert!(requests[0].line.starts_with("GET /?") && requests[1].line.starts_with("GET /bucket?"));
+        }
+        // A kind that is known by its name is not asked twice.
+        let server = Scripted::start(vec![listing(&[])]);
+        connect(&server, url("minio.test", &server)).await;
+        assert!(server.requests()[0].line.starts_with("GET /bucket?"));
+        // A bucket that is nowhere is told by the first answer.
+        let server =
+            Scripted::start(vec![Step::error(404, "NoSuchBucket"), Step::error(403, "AccessDenied")]);
+        let mut config = config(&server);
+        url("wild.test", &server)(&mut config);
+        let error =
+            S3Client::connect(config, server.clock(), Arc::new(Metrics::default())).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::NoSuchBucket, "{error}");
+    });
+}
