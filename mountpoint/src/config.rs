@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use crate::cli::{self, Args};
 use crate::inode::Prefix;
 use crate::object::ObjectKey;
-use crate::{buffer, cache, fs, fuse, inode, logging, prefetch, s3, upload};
+use crate::{buffer, cache, fs, fuse, inode, logging, prefetch, s3, telemetry, upload};
 
 /// A mount, ready to be made.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub struct Config {
     pub buffer: buffer::Config,
     /// The store.
     pub s3: s3::Config,
+    /// What it tells of itself.
+    pub telemetry: telemetry::Config,
 }
 
 /// Read-ahead we ask of the kernel where we may: one block, so that a sequential reader's requests are as large as can be.
@@ -102,6 +104,28 @@ impl Config {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let mut prefetch = prefetch::Config { wait_max: memory_within, ..prefetch::Config::default() };
         prefetch.window.part = args.client.read_part_size.unwrap_or(args.client.part_size);
+        let mount_point = match &device {
+            fuse::Device::Mount(directory) => directory,
+            fuse::Device::Adopted(_) => &args.directory,
+        };
+        let telemetry = telemetry::Config {
+            log: args.logging.log_metrics,
+            listen: args.logging.metrics_listen.clone(),
+            otlp: args.otlp.clone(),
+            control: telemetry::places(args.runtime_dir.as_deref()),
+            origin: telemetry::Origin {
+                bucket: bucket.clone(),
+                prefix: prefix.clone(),
+                mount_point: mount_point.to_string_lossy().into_owned(),
+                flags: args.flags.clone(),
+                cache: cache.as_ref().map(|_: &cache::Config| {
+                    args.cache.cache.as_deref().unwrap_or(Path::new("")).to_string_lossy().into_owned()
+                }),
+                pid: std::process::id(),
+                uid: user,
+                version: cli::VERSION.to_owned(),
+            },
+        };
         Ok(Self {
             name: args.bucket.clone(),
             device,
@@ -148,6 +172,7 @@ impl Config {
             cache,
             buffer: buffer::Config { target: memory, network: s3.network_memory() },
             s3,
+            telemetry,
         })
     }
 }

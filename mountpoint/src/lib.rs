@@ -15,6 +15,7 @@ pub mod checksum;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod ctl;
 pub mod daemon;
 pub mod fs;
 pub mod fuse;
@@ -26,6 +27,7 @@ pub mod object;
 pub mod prefetch;
 pub mod s3;
 pub mod sync;
+pub mod telemetry;
 pub mod upload;
 
 #[cfg(any(test, feature = "testing"))]

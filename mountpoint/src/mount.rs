@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use crate::buffer::Pool;
+use crate::buffer::{Pool, Use};
 use crate::cache::{BlockCache, DiskCache};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::fs::{FileSystem, MountEnd};
 use crate::fuse::{Device, MountOptions, Session, Unmounter};
 use crate::inode::InodeTable;
+use crate::logging;
 use crate::metrics::Metrics;
 use crate::prefetch::Prefetcher;
-use crate::s3::S3Client;
+use crate::s3::{Courier, S3Client};
 use crate::sync::{Arc, Supervisor};
-use crate::upload::Uploader;
+use crate::telemetry::{self, ErrorLine, Told};
+use crate::upload::{Stage, Uploader};
 
 /// How often idle memory is given back.
 const TRIM_EVERY: Duration = Duration::from_secs(20);
@@ -28,6 +30,7 @@ pub struct Mounted {
     session: Session,
     fs: Arc<FileSystem>,
     metrics: Arc<Metrics>,
+    told: Told,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -38,8 +41,20 @@ pub struct Connected {
     uploads: Uploader,
     device: Device,
     options: MountOptions,
-    metrics: Arc<Metrics>,
+    supervisor: Supervisor,
+    telemetry: telemetry::Bound,
+    courier: Courier,
+    observed: Observed,
     runtime: tokio::runtime::Runtime,
+}
+
+/// What a mount measures when it is asked for its state.
+struct Observed {
+    fs: Arc<FileSystem>,
+    pool: Pool,
+    cache: Option<Arc<DiskCache>>,
+    memory_target: u64,
+    threads: u64,
 }
 
 /// Asks the store whether the bucket is there, opens the cache, and joins the rooms. Nothing is mounted yet.
@@ -57,13 +72,15 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
         .block_on(S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)))
         .with_context(|| format!("bucket {}", config.name))?;
     let pool = Pool::new(&config.buffer);
-    let cache: Option<Arc<dyn BlockCache>> = match config.cache {
+    let telemetry = config.telemetry.bind()?;
+    let disk_cache = match config.cache {
         Some(mut cache) => {
             cache.endpoint = client.endpoint_url().unwrap_or_default().to_owned();
             Some(Arc::new(DiskCache::open(cache, clock.clone(), Arc::clone(&metrics)).context("--cache")?))
         }
         None => None,
     };
+    let cache = disk_cache.clone().map(|cache| cache as Arc<dyn BlockCache>);
     let mut upload = config.upload;
     if let Some(journal) = &mut upload.journal {
         journal.endpoint = client.endpoint_url().unwrap_or_default().to_owned();
@@ -79,11 +96,19 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
         Arc::clone(&metrics),
         handle.clone(),
     );
+    let courier = client.courier();
     let uploader = Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle);
     let uploads = uploader.clone();
     let fs = Arc::new(FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone()));
     let supervisor = Supervisor { metrics: Arc::clone(&metrics), clock };
     let clock = supervisor.clock.clone();
+    let observed = Observed {
+        fs: Arc::clone(&fs),
+        pool: pool.clone(),
+        cache: disk_cache,
+        memory_target: config.buffer.target,
+        threads: config.mount.threads as u64,
+    };
     supervisor.task(runtime.handle(), "giving idle memory back", move || {
         let (clock, pool) = (clock.clone(), pool.clone());
         async move {
@@ -93,7 +118,17 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
             }
         }
     });
-    Ok(Connected { fs, uploads, device: config.device, options: config.mount, metrics, runtime })
+    Ok(Connected {
+        fs,
+        uploads,
+        device: config.device,
+        options: config.mount,
+        supervisor,
+        telemetry,
+        courier,
+        observed,
+        runtime,
+    })
 }
 
 impl Connected {
@@ -102,13 +137,25 @@ impl Connected {
     /// # Errors
     /// An error of the kernel or of fusermount3; nothing is left mounted then.
     pub fn mount(self) -> anyhow::Result<Mounted> {
-        let Self { fs, uploads, device, options, metrics, runtime } = self;
-        let handle = runtime.handle().clone();
+        let Self { fs, uploads, device, options, supervisor, telemetry, courier, observed, runtime } = self;
+        let (handle, metrics) = (runtime.handle().clone(), Arc::clone(&supervisor.metrics));
         let session = Session::start(device, Arc::clone(&fs), &options, Arc::clone(&metrics), handle)
             .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;
+        let told = match telemetry.start(
+            observed,
+            Arc::new(move |request| Box::pin(courier.clone().post(request))),
+            &supervisor,
+            runtime.handle(),
+        ) {
+            Ok(told) => told,
+            Err(error) => {
+                let _ = session.unmounter().unmount();
+                return Err(error);
+            }
+        };
         // Nobody waits for it: the store is asked once the mount serves.
         uploads.abort_left_behind();
-        Ok(Mounted { session, fs, metrics, runtime })
+        Ok(Mounted { session, fs, metrics, told, runtime })
     }
 }
 
@@ -139,8 +186,54 @@ impl Mounted {
             let _ = unmounter.unmount();
         }
         farewell.say(MountEnd::Unmounted);
+        self.runtime.block_on(self.told.last_words());
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         served
+    }
+}
+
+impl std::fmt::Debug for Observed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Observed").finish_non_exhaustive()
+    }
+}
+
+impl telemetry::Mount for Observed {
+    fn measure(&self, metrics: &Metrics) {
+        let open = self.fs.open_files();
+        metrics.open_files.of("read").set(open.reading);
+        metrics.open_files.of("write").set(open.writing.len() as u64);
+        for (name, purpose) in [("demand", Use::Demand), ("write", Use::Write), ("ahead", Use::Ahead)] {
+            metrics.memory_used.of(name).set(self.pool.used(purpose));
+        }
+        metrics.memory_target.set(self.memory_target);
+        metrics.fuse_threads.set(self.threads);
+        metrics.cache_used.set(self.cache.as_ref().map_or(0, |cache| cache.used_bytes()));
+        let process = procfs::process::Process::myself().and_then(|process| process.stat());
+        if let Ok(stat) = process {
+            metrics.process_memory.set(stat.rss * rustix::param::page_size() as u64);
+        }
+    }
+
+    fn uploads(&self) -> Vec<telemetry::Upload> {
+        let writing = self.fs.open_files().writing.into_iter();
+        writing
+            .map(|file| telemetry::Upload {
+                key: file.key.as_str().to_owned(),
+                bytes: file.bytes,
+                state: match file.stage {
+                    Stage::Open { .. } => "writing",
+                    Stage::Finishing { .. } | Stage::Committing { .. } => "storing",
+                    Stage::Stored { .. } => "stored",
+                    Stage::Failed { .. } => "failed",
+                }
+                .to_owned(),
+            })
+            .collect()
+    }
+
+    fn errors(&self) -> Vec<ErrorLine> {
+        logging::recent()
     }
 }
 

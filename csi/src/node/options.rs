@@ -37,7 +37,6 @@ use Rule::{Env, Fixed, Own, Pass, Refuse, Strip};
 
 const ONE_STORE: &str = "the driver serves one store, and s3.endpointUrl of the chart says how it is reached";
 const NOT_HERE: &str = "there is no S3 Express One Zone here, every bucket is a general purpose one";
-const NO_EXPORT: &str = "this release exports no metrics";
 const NO_PATHS: &str = "the engine runs in a pod of its own, where a path of the node means nothing; caBundleConfigMap in the volumeAttributes, \
      or tls.caCertConfigMap of the chart, names certificates to trust besides the public ones";
 const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' shows what it says";
@@ -77,20 +76,21 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("log-directory", Strip(NO_FILES)),
     ("log-filter", Pass),
     ("log-format", Pass),
-    ("log-metrics", Strip(NO_EXPORT)),
+    ("log-metrics", Pass),
     ("max-attempts", Pass),
     ("max-cache-size", Pass),
     ("max-threads", Pass),
     ("maximum-throughput-gbps", Pass),
     ("memory-target", Pass),
     ("metadata-ttl", Pass),
+    ("metrics-listen", Refuse("the Mountpoint Pod has no port or folder for it; use 'log-metrics'")),
     ("negative-metadata-ttl", Pass),
     ("no-log", Pass),
     ("no-sign-request", Pass),
     ("o", Strip("options of mount(8) are the driver's business; 'read-only' is an option of its own")),
     ("operation-timeout", Pass),
-    ("otlp-endpoint", Strip(NO_EXPORT)),
-    ("otlp-export-interval", Strip(NO_EXPORT)),
+    ("otlp-endpoint", Pass),
+    ("otlp-export-interval", Pass),
     ("part-size", Pass),
     ("prefix", Pass),
     (

@@ -131,7 +131,10 @@ impl BlockCache for DiskCache {
             && range.start / CACHE_BLOCK == (range.end - 1) / CACHE_BLOCK
             && range.end - range.start == into.len() as u64;
         debug_assert!(sound, "{range:?} of {object_size} bytes into {}", into.len());
+        let started = self.store.clock.now();
         let hit = sound && self.store.read(id, object_size, &range, into);
+        let took = self.store.clock.now().saturating_duration_since(started);
+        self.store.metrics.cache_get.of("disk").took(took);
         // The prefetcher counts a miss, after the fetch.
         self.store.metrics.cache_hits.add(hit.into());
         hit
@@ -163,11 +166,13 @@ impl Drop for DiskCache {
 
 fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool) {
     for job in queue {
+        let started = store.clock.now();
         let kept = !stop.load(Relaxed) && store.write(&job.id, job.object_size, job.offset, &job.bytes);
         let start = job.offset % CACHE_BLOCK;
         let sectors = Sectors::touching(&(start..start + job.bytes.len() as u64));
         if kept {
             store.metrics.cache_puts.inc();
+            store.metrics.cache_put.of("disk").took(store.clock.now().saturating_duration_since(started));
         } else if !store.present(&job.id, job.offset / CACHE_BLOCK).contains(sectors) {
             store.metrics.cache_puts_dropped.inc();
         }

@@ -8,6 +8,7 @@ use clap::builder::Resettable;
 
 use super::Remark;
 use crate::s3::ProxyVariables;
+use crate::telemetry::otlp::Settings;
 
 /// Goes before `AWS_ENDPOINT_URL`, as in every AWS tool.
 const ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
@@ -52,6 +53,19 @@ fn state_dir_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> O
     let of_root = || is_root.then(|| PathBuf::from("/var/lib/mount-s3"));
     let of_home = || Some(set("HOME")?.join(".local/state/mount-s3"));
     of_unit().or_else(of_desktop).or_else(of_root).or_else(of_home)
+}
+
+/// Where metrics are exported to.
+///
+/// # Errors
+/// A sentence that names the flag or the variable that is wrong.
+pub(super) fn otlp(endpoint: Option<&str>, interval_s: Option<u64>) -> Result<Option<Settings>, String> {
+    Settings::read(endpoint, interval_s, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+}
+
+/// Where sockets of this user's programs are.
+pub(super) fn runtime_dir() -> Option<PathBuf> {
+    std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 fn with(command: Command, variable: impl Fn(&OsStr) -> Option<OsString>) -> (Command, Vec<Remark>) {

@@ -1,8 +1,10 @@
-//! Where the log goes, and how much of it.
+//! Where the log goes, and how much of it; where the metrics go.
 
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
+
+use crate::telemetry::Listen;
 
 /// Where the log goes.
 #[derive(Clone, Debug, ClapArgs)]
@@ -20,8 +22,20 @@ pub(crate) struct LoggingOptions {
     /// Accepted for scripts of AWS's mount-s3; there is no CRT here, --debug shows the requests
     #[arg(long, hide = true)]
     pub(crate) debug_crt: bool,
+    /// Log what the metrics did, every 5 s
+    #[arg(long)]
+    pub(crate) log_metrics: bool,
+    /// Serve metrics for Prometheus at /metrics, and /healthz, on this address or Unix socket
+    #[arg(long, value_name = "ADDRESS|unix:PATH")]
+    pub(crate) metrics_listen: Option<Listen>,
+    /// Export metrics by OTLP (http/protobuf) to the collector at this URL; OTEL_* variables are understood too
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<String>,
+    /// Seconds between two exports [default: 60]
+    #[arg(long, value_name = "SECONDS", requires = "otlp_endpoint", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) otlp_export_interval: Option<u64>,
     /// Log nothing
-    #[arg(long, conflicts_with_all = ["log_directory", "debug", "debug_crt"])]
+    #[arg(long, conflicts_with_all = ["log_directory", "debug", "debug_crt", "log_metrics"])]
     pub(crate) no_log: bool,
     /// A tracing-subscriber filter in place of the flags above
     #[arg(long, env = "MOUNTPOINT_LOG", hide = true)]

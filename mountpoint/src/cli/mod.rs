@@ -89,6 +89,16 @@ pub struct Args {
     #[arg(skip)]
     pub(crate) state_dir_default: Option<PathBuf>,
 
+    /// The words of the command line but for bucket and directory, fit to be shown
+    #[arg(skip)]
+    pub(crate) flags: Vec<String>,
+    /// Where metrics are exported to: the flags' and the environment's
+    #[arg(skip)]
+    pub(crate) otlp: Option<crate::telemetry::otlp::Settings>,
+    /// Folder for sockets of this user: the environment's
+    #[arg(skip)]
+    pub(crate) runtime_dir: Option<PathBuf>,
+
     /// What the log is told of the command line once there is one: values that were taken otherwise than written
     #[arg(skip)]
     pub remarks: Vec<Remark>,
@@ -146,12 +156,17 @@ impl Args {
     /// Flags of our own grammar, with the environment.
     fn read(line: Vec<OsString>) -> Result<Self, clap::Error> {
         let (command, remarks) = environment::heeded(Self::command());
-        let mut args = Self::from_arg_matches(&command.try_get_matches_from(line)?)?;
+        let mut args = Self::from_arg_matches(&command.try_get_matches_from(line.clone())?)?;
         args.check().map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, error + "\n"))?;
         args.remarks = remarks;
         args.proxies = environment::proxies();
         args.credential_files = environment::credential_files();
         args.state_dir_default = environment::state_dir();
+        args.runtime_dir = environment::runtime_dir();
+        let (endpoint, interval) = (args.logging.otlp_endpoint.as_deref(), args.logging.otlp_export_interval);
+        args.otlp = environment::otlp(endpoint, interval)
+            .map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, error + "\n"))?;
+        args.flags = args.shown_flags(&line);
         args.remark();
         Ok(args)
     }
@@ -171,6 +186,12 @@ impl Args {
             return Err("--cache-xz is not supported: directory buckets (S3 Express One Zone) can't be used here; use --cache with a local directory".into());
         }
         Ok(())
+    }
+
+    /// What a user reads in `mount-s3-ctl status`. A URL may carry a password before its `@`.
+    fn shown_flags(&self, line: &[OsString]) -> Vec<String> {
+        let words = line.iter().skip(1).filter(|word| **word != *self.bucket && **word != *self.directory);
+        words.map(|word| without_password(&word.to_string_lossy())).collect()
     }
 
     fn remark(&mut self) {
@@ -199,6 +220,16 @@ impl Args {
     }
 }
 
+/// The word without what stands between `://` and `@`.
+fn without_password(word: &str) -> String {
+    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
+    let end = rest.find('/').unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}://{}", &rest[at + 1..]),
+        None => word.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,6 +242,14 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_are_shown_without_the_bucket_the_directory_and_passwords() {
+        let args =
+            parse(&["--read-only", "--endpoint-url", "https://me:key@store:9/x@y", "--cache=/c"]).unwrap();
+        assert_eq!(args.flags, ["--read-only", "--endpoint-url", "https://store:9/x@y", "--cache=/c"]);
+        assert_eq!(without_password("--endpoint-url=http://a:b@h"), "--endpoint-url=http://h");
     }
 
     const KEY: &str = "arn:aws:kms:eu-west-3:111122223333:key/1234-abcd";

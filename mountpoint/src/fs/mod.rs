@@ -27,8 +27,9 @@ use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::inode::InodeTable;
+use crate::object::ObjectKey;
 use crate::prefetch::Prefetcher;
-use crate::upload::Uploader;
+use crate::upload::{Stage, Uploader};
 use handle::{DirHandle, FileHandle, HandleTable};
 pub use process::DeviceNo;
 
@@ -60,6 +61,26 @@ pub struct FileSystem {
     config: Config,
 }
 
+/// See [`FileSystem::open_files`].
+#[derive(Debug, Default)]
+pub struct OpenFiles {
+    /// How many are open for reading.
+    pub reading: u64,
+    /// Those that are being written.
+    pub writing: Vec<Writing>,
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+pub struct Writing {
+    /// Of the object that it becomes.
+    pub key: ObjectKey,
+    /// Bytes that it has so far.
+    pub bytes: u64,
+    /// Where it stands.
+    pub stage: Stage,
+}
+
 /// How many released files may upload at once, not counting those a close() or fsync() asked for. The others wait in turn: more
 /// would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
 const FINISHING_MAX: usize = 64;
@@ -84,6 +105,21 @@ impl FileSystem {
             clock,
             config,
         }
+    }
+
+    /// The files that are open now.
+    pub fn open_files(&self) -> OpenFiles {
+        let mut open = OpenFiles::default();
+        for file in self.files.all() {
+            match &file.mode {
+                handle::Mode::Read(_) => open.reading += 1,
+                handle::Mode::Write(writer) => {
+                    let (key, upload) = (writer.key.clone(), &writer.upload);
+                    open.writing.push(Writing { key, bytes: upload.size(), stage: upload.stage() });
+                }
+            }
+        }
+        open
     }
 
     /// Sets the number that the kernel gave this file system.

@@ -289,12 +289,15 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let errno = self.errno("read");
+        let (errno, metrics) = (self.errno("read"), Arc::clone(&self.metrics));
         self.ops.read(handle(fh), offset, size as usize, move |result| match result {
-            Ok(bytes) => match bytes.as_single() {
-                Some(slice) => reply.data(slice),
-                None => reply.data(&bytes.to_vec()),
-            },
+            Ok(bytes) => {
+                metrics.fuse_io.of("read").record(bytes.len() as u64);
+                match bytes.as_single() {
+                    Some(slice) => reply.data(slice),
+                    None => reply.data(&bytes.to_vec()),
+                }
+            }
             Err(error) => reply.error(errno(&error)),
         });
     }
@@ -322,6 +325,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
                 }
             });
         }
+        self.metrics.fuse_io.of("write").record(len.into());
         let errno = self.errno("write");
         self.ops.write(handle(fh), offset, data, move |result| match result {
             Ok(()) => reply.written(len),

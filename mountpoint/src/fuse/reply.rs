@@ -67,7 +67,7 @@ pub(super) fn file_attr(attr: &Attr) -> FileAttr {
 /// The errno of a refused operation. What is news is logged here: no everyday answer, and no failed request to the store, which has its
 /// line already (`s3/client.rs`).
 pub(super) fn refusal(operation: &str, error: &Error, metrics: &Metrics) -> i32 {
-    metrics.fuse_errors.inc();
+    metrics.fuse_errors.of(operation).inc();
     if error.is_news() {
         tracing::warn!("{operation} failed: {error}");
     } else {

@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -108,6 +108,7 @@ struct Reply<O> {
     channel: Arc<Channel<O>>,
     unique: u64,
     operation: &'static str,
+    started: Instant,
     open: bool,
 }
 
@@ -115,7 +116,12 @@ impl<O> Reply<O> {
     /// Takes the request off the list; false when it was interrupted.
     fn take(&mut self) -> bool {
         self.open = false;
-        self.channel.pending.end(self.unique)
+        let wanted = self.channel.pending.end(self.unique);
+        if wanted {
+            let took = self.channel.clock.now().saturating_duration_since(self.started);
+            self.channel.metrics.fuse_latency.of(self.operation).took(took);
+        }
+        wanted
     }
 
     fn write<'a>(&self, errno: i32, slices: impl IntoIterator<Item = &'a [u8]>) {
@@ -198,7 +204,7 @@ impl<O: Operations> Channel<O> {
     /// `waiter`: the thread whose death interrupts it.
     fn reply(self: &Arc<Self>, unique: u64, operation: &'static str, waiter: Option<Waiter>) -> Reply<O> {
         self.pending.begin(unique, waiter);
-        Reply { channel: Arc::clone(self), unique, operation, open: true }
+        Reply { channel: Arc::clone(self), unique, operation, started: self.clock.now(), open: true }
     }
 
     fn dispatch(self: &Arc<Self>, request: Request<'_>) {
@@ -277,6 +283,7 @@ impl<O: Operations> Channel<O> {
                 let reply = waits("read");
                 ops.read(HandleNo(handle), offset, size as usize, move |result| match result {
                     Ok(bytes) => {
+                        reply.channel.metrics.fuse_io.of("read").record(bytes.len() as u64);
                         reply.send(bytes.slices());
                     }
                     Err(error) => reply.refuse(&error),
@@ -297,6 +304,7 @@ impl<O: Operations> Channel<O> {
             Operation::Write { handle, offset, data, mapped: false } => {
                 // Interrupted or not, its bytes are taken in their turn: only the reply was held, until there is room for more.
                 let (reply, len) = (waits("write"), data.len() as u32);
+                self.metrics.fuse_io.of("write").record(len.into());
                 ops.write(HandleNo(handle), offset, data, move |result| match result {
                     Ok(()) => {
                         reply.send([&encode::written(len)[..]]);

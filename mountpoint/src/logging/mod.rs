@@ -5,6 +5,7 @@
 mod file;
 mod filter;
 mod panic;
+mod recent;
 mod syslog;
 
 use std::io;
@@ -12,9 +13,14 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use file::LogFile;
+use recent::Recent;
+pub use recent::recent;
 use syslog::Syslog;
 
 /// The level, the format and the place of the log.
@@ -107,6 +113,7 @@ pub fn init(config: &Config) -> anyhow::Result<Level> {
     };
     let level = |apply| Level { step: Step::Configured, configured: configured.clone(), apply };
     if config.off {
+        tracing_subscriber::registry().with(LevelFilter::WARN).with(Recent).init();
         return Ok(level(Box::new(|_| false)));
     }
     let filter = EnvFilter::try_new(&configured)
@@ -128,7 +135,7 @@ pub fn init(config: &Config) -> anyhow::Result<Level> {
         ($lines:expr) => {{
             let lines = $lines.with_filter_reloading();
             let handle = lines.reload_handle();
-            lines.init();
+            lines.finish().with(Recent).init();
             Box::new(move |filter| handle.reload(filter).is_ok()) as Box<dyn Fn(EnvFilter) -> bool + Send>
         }};
     }

@@ -88,6 +88,7 @@ impl Reader {
         }
         if let Some(bytes) = self.read_cache(&range) {
             metrics.fuse_reads_ready.inc();
+            metrics.fuse_cache_hit.inc();
             // The window counts on what it planned: where the cache ends, the store's part must be on its way.
             self.fetch_ahead(&plan, Cause::AheadOfStore);
             return done(Ok(bytes));

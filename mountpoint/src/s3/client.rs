@@ -22,8 +22,9 @@ use super::retry::{Dice, Slots};
 use super::sign::{Signer, Skew};
 use super::wire::Wire;
 use super::{
-    BoxFuture, CompleteUpload, Config, Error, ErrorKind, GetObject, ListObjects, ListPage, NewObject,
-    ObjectClient, PendingUpload, PutObject, Result, StoreKind, Stored, UploadId, UploadPart, UploadedPart,
+    BoxFuture, CompleteUpload, Config, Courier, Error, ErrorKind, GetObject, ListObjects, ListPage,
+    NewObject, ObjectClient, PendingUpload, PutObject, Result, StoreKind, Stored, UploadId, UploadPart,
+    UploadedPart,
 };
 use super::{complete, delete, get, head, list, multipart, profile, put};
 use crate::buffer::Fill;
@@ -111,6 +112,11 @@ impl S3Client {
     /// The kind of the store, as far as it is known.
     pub fn store(&self) -> StoreKind {
         self.wire.abilities.kind()
+    }
+
+    /// Carries requests to other services.
+    pub fn courier(&self) -> Courier {
+        Courier(Http::new(&self.wire.config, &self.wire.pool))
     }
 
     /// Without a request.

@@ -37,6 +37,12 @@ impl Http {
     pub(super) fn new(config: &Config, pool: &Arc<ConnectionPool>) -> Self {
         Self { pool: Arc::clone(pool), quiet_max: config.timeouts.first_byte }
     }
+
+    /// One request of ours.
+    pub(super) async fn exchange(self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
+        let quiet_max = self.quiet_max;
+        Connector { http: self, connect: None, quiet_max }.exchange(request).await
+    }
 }
 
 impl HttpClient for Http {

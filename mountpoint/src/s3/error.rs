@@ -159,7 +159,8 @@ impl Error {
     /// for have none: a key that is missing, taken, or changed.
     pub(super) fn log(mut self, metrics: &Metrics) -> Self {
         if !matches!(self.0.kind, ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists) {
-            metrics.s3_errors.inc();
+            let status = self.0.status.map_or_else(|| "none".to_owned(), |status| status.to_string());
+            metrics.s3_errors.of(self.0.operation).of(&status).inc();
             tracing::warn!(attempts = self.0.attempts.max(1), "{self}; {}", self.advice());
             self.0.logged = true;
         }

@@ -137,6 +137,8 @@ struct Context {
     /// It was sent whole before, on a connection that broke without a word, and once more at once.
     resent: bool,
     queued: Duration,
+    metrics: Arc<Metrics>,
+    clock: Clock,
 }
 
 impl Wire {
@@ -157,6 +159,8 @@ impl Wire {
             attempt: draft.attempt,
             resent: false,
             queued: Duration::ZERO,
+            metrics: Arc::clone(&self.metrics),
+            clock: self.clock.clone(),
         };
         let mut fresh = draft.fresh;
         let mut kept = None;
@@ -178,7 +182,7 @@ impl Wire {
             let mut watch = Watch::new(&self.clock, &lease.moved, draft.clocks.silence, deadline)
                 .draining(&self.host.lanes, body_len);
             let (received, sent) = (lease.moved.received(), lease.moved.sent());
-            self.metrics.s3_requests.inc();
+            self.metrics.s3_requests.of(draft.operation).inc();
             match lease.send(request, &mut watch).await {
                 Ok(response) => {
                     if let Some(body) = draft.body {
@@ -188,7 +192,10 @@ impl Wire {
                     let (head, body) = response.into_parts();
                     let answer =
                         Answer { status: head.status, headers: head.headers, body, lease, watch, context };
-                    answer.log(&draft, self.clock.now());
+                    let now = self.clock.now();
+                    let took = now.saturating_duration_since(answer.context.started);
+                    self.metrics.s3_first_byte.of(draft.operation).took(took);
+                    answer.log(&draft, now);
                     return Ok(answer);
                 }
                 Err(broken) => {
@@ -272,6 +279,12 @@ impl Wire {
 }
 
 impl Context {
+    /// The answer is here, to its end.
+    fn ended(&self) {
+        let took = self.clock.now().saturating_duration_since(self.started);
+        self.metrics.s3_total.of(self.operation).took(took);
+    }
+
     fn error(&self, kind: ErrorKind) -> Error {
         let error = Error::new(kind, self.operation);
         match &self.key {
@@ -349,6 +362,7 @@ impl Answer {
         }
         let body = if whole.is_empty() { first } else { whole.freeze() };
         self.lease.give_back();
+        self.context.ended();
         Ok(Collected { status: self.status, headers: self.headers, body, context: self.context })
     }
 
@@ -371,6 +385,7 @@ impl Answer {
                 Err(broken) => return Err(self.broke(broken)),
             }
         }
+        self.context.ended();
         self.finish().await;
         Ok(())
     }

@@ -84,6 +84,10 @@ const TAKEN: &[&[&str]] = &[
     &["--log-format", "json", "-l", "logs"],
     &["--log-filter", "warn"],
     &["--ready-file", "ready"],
+    &["--log-metrics"],
+    &["--otlp-endpoint", "http://localhost:4318", "--otlp-export-interval", "1"],
+    &["--metrics-listen", "127.0.0.1:0"],
+    &["--metrics-listen", "unix:/tmp/metrics.sock"],
 ];
 
 /// Refused with exit code 2, and these words.
@@ -153,6 +157,12 @@ const REFUSED: &[(&[&str], &str)] = &[
         "'--negative-metadata-ttl <SECONDS|indefinite|minimal>': TTL must be a valid number of seconds, or",
     ),
     (&["--log-format", "xml"], "[possible values: text, json]"),
+    (&["--metrics-listen", "9464"], "give an address with a port"),
+    (&["--metrics-listen", "unix:relative.sock"], "the path of a socket begins with '/'"),
+    (&["--no-log", "--log-metrics"], "cannot be used with"),
+    (&["--otlp-endpoint", "localhost:4318"], "--otlp-endpoint: give an http:// or https:// URL"),
+    (&["--otlp-export-interval", "60"], "--otlp-endpoint <URL>"),
+    (&["--otlp-endpoint", "http://c", "--otlp-export-interval", "0"], "'--otlp-export-interval <SECONDS>'"),
     (&["--no-log", "--debug"], "cannot be used with"),
     (&["--no-log", "--debug-crt"], "cannot be used with"),
     (&["--no-log", "--log-directory", "logs"], "cannot be used with"),

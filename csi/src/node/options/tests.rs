@@ -4,8 +4,7 @@ use super::*;
 use crate::error::ErrorKind;
 
 /// The engine does not have these; volumes of release 2.2, or of AWS's driver, may.
-const OF_OTHERS: [&str; 6] =
-    ["aws-max-attempts", "cache-block-size", "log-metrics", "o", "otlp-endpoint", "otlp-export-interval"];
+const OF_OTHERS: [&str; 3] = ["aws-max-attempts", "cache-block-size", "o"];
 
 /// Every flag of AWS's mount-s3 from 1.18 to 1.24, with a value it takes; and that their driver and release 2.2 took besides.
 const OF_AWS: &[&str] = &[
@@ -122,6 +121,7 @@ fn every_flag_of_aws_mount_s3_is_used_left_out_with_a_word_or_refused_with_a_way
         // What it needs beside it.
         let with: &[&str] = match name {
             "max-cache-size" => &["cache"],
+            "otlp-export-interval" => &["otlp-endpoint http://collector:4318"],
             "sse-kms-key-id" => &["sse aws:kms"],
             _ => &[],
         };

@@ -1,0 +1,210 @@
+//! `mount-s3-ctl warm`: reads files to their end, past the page cache, so that the mount's disk cache has them.
+//!
+//! A block that the cache has costs no request to the store: run again after an interruption, it goes on where it stopped.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+
+use super::ask::{Seen, ask};
+use super::find::{self, Found};
+use super::{printable, say};
+use crate::clock::Clock;
+use crate::telemetry::Cache;
+
+/// Bytes of one read: a block of the cache.
+const CHUNK: usize = 1 << 20;
+/// How often the mount is asked whether all is on disk.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// So many looks without a change: what is missing was there already.
+const STILL: u32 = 20;
+/// A page of memory.
+const PAGE: usize = 4096;
+
+/// A file to read.
+#[derive(Debug)]
+struct Wanted {
+    path: PathBuf,
+    size: u64,
+}
+
+/// Reads all of `paths`, `at_once` files at a time. The exit code is 1 if a file could not be read or the cache did not keep all.
+pub(super) fn run(
+    runtime: &tokio::runtime::Runtime,
+    places: &[PathBuf],
+    paths: &[PathBuf],
+    at_once: usize,
+) -> anyhow::Result<ExitCode> {
+    let mut mounts: Vec<(Found, Cache)> = Vec::new();
+    for path in paths {
+        let found = find::at(places, path)?;
+        if mounts.iter().any(|(known, _)| known.mount_point() == found.mount_point()) {
+            continue;
+        }
+        let cache = cache_of(runtime, &found)?;
+        mounts.push((found, cache));
+    }
+    let (wanted, mut failed) = files(paths);
+    let bar = ProgressBar::new(wanted.iter().map(|file| file.size).sum());
+    let style = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {wide_msg}";
+    bar.set_style(ProgressStyle::with_template(style).context("the progress bar")?);
+    let (count, bytes) = (wanted.len(), bar.length().unwrap_or(0));
+    failed.extend(read_all(wanted, at_once, &bar));
+    bar.finish_and_clear();
+    for failure in &failed {
+        eprintln!("mount-s3-ctl: {failure}");
+    }
+    let mut kept_all = true;
+    for (found, before) in &mounts {
+        let after = settled(runtime, found)?;
+        let lost = |what: u64, why: &str| {
+            if what > 0 {
+                eprintln!("mount-s3-ctl: {}: {what} blocks {why}", found.mount_point().display());
+            }
+            what == 0
+        };
+        kept_all &= lost(
+            after.puts_dropped - before.puts_dropped,
+            "were not kept: its disk is slow or full; run it again",
+        );
+        kept_all &= lost(
+            after.evictions - before.evictions,
+            "had to make room: raise --max-cache-size, or warm less",
+        );
+    }
+    say(&format!("{count} files with {} were read\n", HumanBytes(bytes)));
+    Ok(if failed.is_empty() && kept_all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The disk cache once it has written what it was given, or writes no more of it.
+fn settled(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<Cache> {
+    let (mut before, mut looks) = (cache_of(runtime, found)?, 0);
+    while before.puts + before.puts_dropped < before.misses && looks < STILL {
+        runtime.block_on(Clock::machine().sleep(LOOK_AGAIN));
+        let now = cache_of(runtime, found)?;
+        looks = if now == before { looks + 1 } else { 0 };
+        before = now;
+    }
+    Ok(before)
+}
+
+/// The disk cache of a mount that serves.
+fn cache_of(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<Cache> {
+    let point = found.mount_point();
+    match runtime.block_on(ask(found)) {
+        Seen::Serving(status) => status.disk_cache.with_context(|| {
+            format!("{} has no disk cache to fill: mount it with --cache DIRECTORY", point.display())
+        }),
+        _ => bail!("{} does not answer: mount-s3-ctl status {} says why", point.display(), point.display()),
+    }
+}
+
+/// All files below `paths`, and what could not be looked at.
+fn files(paths: &[PathBuf]) -> (Vec<Wanted>, Vec<String>) {
+    let (mut files, mut failed) = (Vec::new(), Vec::new());
+    let mut left: Vec<PathBuf> = paths.iter().rev().cloned().collect();
+    while let Some(path) = left.pop() {
+        let looked = std::fs::symlink_metadata(&path).and_then(|there| {
+            if there.is_dir() {
+                let mut inside = std::fs::read_dir(&path)?
+                    .map(|entry| entry.map(|entry| entry.path()))
+                    .collect::<io::Result<Vec<_>>>()?;
+                inside.sort_unstable_by(|a, b| b.cmp(a));
+                left.extend(inside);
+            } else if there.is_file() {
+                files.push(Wanted { path: path.clone(), size: there.size() });
+            }
+            Ok(())
+        });
+        failed.extend(looked.err().map(|error| format!("{}: {error}", printable(path.display()))));
+    }
+    (files, failed)
+}
+
+/// Reads them; what failed.
+fn read_all(wanted: Vec<Wanted>, at_once: usize, bar: &ProgressBar) -> Vec<String> {
+    let (send, failures) = mpsc::channel();
+    let queue = crossbeam::queue::SegQueue::new();
+    wanted.into_iter().for_each(|file| queue.push(file));
+    std::thread::scope(|scope| {
+        for _ in 0..at_once.min(queue.len()) {
+            let (queue, send) = (&queue, send.clone());
+            scope.spawn(move || {
+                // Other file systems than ours want such a place for reads past the page cache.
+                let mut memory = vec![0; CHUNK + PAGE];
+                let begin = memory.as_ptr().align_offset(PAGE);
+                let chunk = &mut memory[begin..begin + CHUNK];
+                while let Some(file) = queue.pop() {
+                    bar.set_message(printable(file.path.display()));
+                    if let Err(error) = read(&file.path, chunk, bar) {
+                        let _ = send.send(format!("{}: {error}", printable(file.path.display())));
+                    }
+                }
+            });
+        }
+    });
+    drop(send);
+    failures.into_iter().collect()
+}
+
+/// To its end. Past the page cache: a file that lies there would be read without the mount, and the disk cache would not see it.
+fn read(path: &Path, chunk: &mut [u8], bar: &ProgressBar) -> io::Result<()> {
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let mut file: File = OpenOptions::new().read(true).custom_flags(direct).open(path)?;
+    loop {
+        match file.read(chunk)? {
+            0 => return Ok(()),
+            n => bar.inc(n as u64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_folders_are_found_in_order_and_what_is_missing_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(path("a/deep")).unwrap();
+        for (name, size) in [("a/2", 2), ("a/1", 1), ("a/deep/3", 3), ("z", 9)] {
+            std::fs::write(path(name), vec![0; size]).unwrap();
+        }
+        std::os::unix::fs::symlink("/", path("a/link")).unwrap();
+        let (files, failed) = files(&[path("z"), path("a"), path("none")]);
+        let found: Vec<_> = files.iter().map(|file| (file.path.clone(), file.size)).collect();
+        let wanted =
+            [("z", 9), ("a/1", 1), ("a/2", 2), ("a/deep/3", 3)].map(|(name, size)| (path(name), size));
+        assert_eq!(found, wanted, "a link is not followed: it may lead anywhere");
+        assert_eq!(failed.len(), 1);
+        assert!(failed[0].contains("none"), "{failed:?}");
+    }
+
+    #[test]
+    fn every_byte_of_every_file_is_read_and_failures_are_said() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let sizes = [0, 1, CHUNK - 1, CHUNK + 1, 3 * CHUNK];
+        let mut wanted: Vec<Wanted> = sizes
+            .iter()
+            .enumerate()
+            .map(|(i, size)| {
+                let path = folder.path().join(i.to_string());
+                std::fs::write(&path, vec![7; *size]).unwrap();
+                Wanted { path, size: *size as u64 }
+            })
+            .collect();
+        wanted.push(Wanted { path: folder.path().join("gone"), size: 5 });
+        let bar = ProgressBar::hidden();
+        let failed = read_all(wanted, 2, &bar);
+        assert_eq!(bar.position(), sizes.iter().sum::<usize>() as u64);
+        assert!(failed.len() == 1 && failed[0].contains("gone"), "{failed:?}");
+    }
+}

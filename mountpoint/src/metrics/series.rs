@@ -1,0 +1,120 @@
+//! A snapshot: each metric with what describes it, and a value for each combination of labels.
+
+use super::by_name::ByName;
+use super::counter::{Counter, Gauge};
+use super::histogram::{Distribution, Histogram};
+
+/// One metric at one moment.
+#[derive(Clone, Debug)]
+pub struct Metric {
+    /// As AWS's mount-s3 and OpenTelemetry write it, with dots.
+    pub name: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+    /// Of its values.
+    pub unit: Unit,
+    /// Of all its values.
+    pub kind: Kind,
+    /// Its values.
+    pub series: Vec<Series>,
+}
+
+/// One value and the labels that it is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// None for a metric without dimensions.
+    pub labels: Vec<Label>,
+    /// The value.
+    pub value: Value,
+}
+
+/// The name of a dimension and its value.
+pub type Label = (&'static str, &'static str);
+
+/// The kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A sum that only grows.
+    Counter,
+    /// A measurement.
+    Gauge,
+    /// A distribution of values.
+    Histogram,
+}
+
+/// The unit of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A number of things.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Microseconds.
+    Micros,
+    /// Seconds.
+    Seconds,
+}
+
+/// A value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Of a counter or a gauge.
+    Number(u64),
+    /// Of a histogram.
+    Distribution(Distribution),
+}
+
+/// What a snapshot takes of a metric.
+pub(super) trait Collect {
+    const KIND: Kind;
+
+    fn series(&self) -> Vec<Series>;
+}
+
+impl Collect for Counter {
+    const KIND: Kind = Kind::Counter;
+
+    fn series(&self) -> Vec<Series> {
+        vec![Series { labels: Vec::new(), value: Value::Number(self.get()) }]
+    }
+}
+
+impl Collect for Gauge {
+    const KIND: Kind = Kind::Gauge;
+
+    fn series(&self) -> Vec<Series> {
+        vec![Series { labels: Vec::new(), value: Value::Number(self.get()) }]
+    }
+}
+
+impl Collect for Histogram {
+    const KIND: Kind = Kind::Histogram;
+
+    /// An empty one says nothing, and takes more lines than all counters.
+    fn series(&self) -> Vec<Series> {
+        let distribution = self.get();
+        let is_empty = distribution.count() == 0;
+        let series = Series { labels: Vec::new(), value: Value::Distribution(distribution) };
+        if is_empty { Vec::new() } else { vec![series] }
+    }
+}
+
+impl<T: Collect> Collect for ByName<T> {
+    const KIND: Kind = T::KIND;
+
+    /// `other` only where it counted, and two dimensions only where both met.
+    fn series(&self) -> Vec<Series> {
+        let names = self
+            .all()
+            .flat_map(|(name, metric)| metric.series().into_iter().map(move |series| (name, series)));
+        names
+            .filter(|(name, series)| {
+                series.value != Value::Number(0) || (series.labels.is_empty() && *name != "other")
+            })
+            .map(|(name, mut series)| {
+                series.labels.insert(0, (self.label(), name));
+                series
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,204 @@
+//! What a mount tells about itself: lines in the log, a page for Prometheus, a socket for `mount-s3-ctl`.
+//!
+//! Enters: the metrics that the other rooms count, and a [`Mount`] that measures the rest when it is asked. Leaves: text, JSON and
+//! HTTP answers. Nothing here waits for the store, and nothing of a request for a file passes through here. No secret is known here.
+
+mod control;
+mod http;
+mod log;
+pub mod otlp;
+mod prometheus;
+mod rates;
+mod status;
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+
+pub use control::{Entry, PERMITTED, places, read_entries};
+pub use http::Listen;
+pub use status::{
+    Cache, ErrorLine, Hits, Latency, Memory, OpenFiles, Origin, Requests, Status, Throughput, Upload,
+};
+
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::sync::{Arc, Supervisor};
+use rates::Rates;
+
+/// How often `--log-metrics` writes its lines: as AWS's mount-s3.
+const LOG_EVERY: Duration = Duration::from_secs(5);
+/// How long the last export may delay the end of a mount.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// What is told to whom.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Lines in the log.
+    pub log: bool,
+    /// The page for Prometheus.
+    pub listen: Option<Listen>,
+    /// Folders for the socket of `mount-s3-ctl`; the first that can be used is.
+    pub control: Vec<PathBuf>,
+    /// Exports by OpenTelemetry's protocol.
+    pub otlp: Option<otlp::Settings>,
+    /// What is mounted where.
+    pub origin: Origin,
+}
+
+/// The mount, as far as its metrics do not tell of it. Asked from the threads of the network: it must not wait.
+pub trait Mount: Send + Sync + 'static {
+    /// Sets the gauges.
+    fn measure(&self, metrics: &Metrics);
+
+    /// Files being written.
+    fn uploads(&self) -> Vec<Upload>;
+
+    /// The last errors and warnings of the log.
+    fn errors(&self) -> Vec<ErrorLine>;
+}
+
+/// All that is told of one mount.
+pub(crate) struct Telemetry {
+    origin: Origin,
+    metrics: Arc<Metrics>,
+    mount: Box<dyn Mount>,
+    rates: Rates,
+    clock: Clock,
+    started: SystemTime,
+}
+
+/// Sockets that are bound and not served yet. Dropped, they are removed.
+#[derive(Debug)]
+pub struct Bound {
+    config: Config,
+    http: Option<http::Bound>,
+}
+
+/// Keeps the control socket in its folder.
+pub struct Told {
+    exporter: Option<(Arc<otlp::Exporter>, Arc<Telemetry>)>,
+    _control: Option<control::Registered>,
+    _http: Option<http::Path>,
+}
+
+impl Config {
+    /// Binds what `--metrics-listen` names, before anything is mounted.
+    ///
+    /// # Errors
+    /// The address can't be had: it is named.
+    pub fn bind(self) -> anyhow::Result<Bound> {
+        let http = self.listen.as_ref().map(http::Listen::bind).transpose();
+        Ok(Bound { http: http.context("--metrics-listen")?, config: self })
+    }
+}
+
+impl Bound {
+    /// Begins to tell. `Told` is kept as long as the mount lasts.
+    ///
+    /// # Errors
+    /// The sockets can't be served. That there is no control socket is no error, but a line of the log.
+    pub fn start(
+        self,
+        mount: impl Mount,
+        post: otlp::Post,
+        supervisor: &Supervisor,
+        runtime: &tokio::runtime::Handle,
+    ) -> anyhow::Result<Told> {
+        let Config { log, control, origin, otlp, .. } = self.config;
+        let clock = supervisor.clock.clone();
+        let telemetry = Arc::new(Telemetry {
+            metrics: Arc::clone(&supervisor.metrics),
+            mount: Box::new(mount),
+            rates: Rates::default(),
+            started: clock.wall(),
+            clock,
+            origin,
+        });
+        let of_rates = Arc::clone(&telemetry);
+        supervisor.task(runtime, "measuring throughput", move || {
+            let telemetry = Arc::clone(&of_rates);
+            async move { telemetry.rates.keep(&telemetry.metrics, &telemetry.clock).await }
+        });
+        if log {
+            let of_log = Arc::clone(&telemetry);
+            supervisor.task(runtime, "logging metrics", move || {
+                let telemetry = Arc::clone(&of_log);
+                async move { telemetry.log_for_ever(LOG_EVERY).await }
+            });
+        }
+        let exporter = otlp.map(|settings| Arc::new(otlp::Exporter::new(settings, post, telemetry.started)));
+        if let Some(exporter) = &exporter {
+            let (exporter, telemetry) = (Arc::clone(exporter), Arc::clone(&telemetry));
+            supervisor.task(runtime, "exporting metrics", move || {
+                let (exporter, telemetry) = (Arc::clone(&exporter), Arc::clone(&telemetry));
+                async move { exporter.keep(&telemetry).await }
+            });
+        }
+        let http = match self.http {
+            Some(bound) => bound.serve(&telemetry, supervisor, runtime).context("--metrics-listen")?,
+            None => None,
+        };
+        let control = match control::Registered::serve(&control, &telemetry, supervisor, runtime) {
+            Ok(registered) => Some(registered),
+            Err(error) => {
+                tracing::info!("mount-s3-ctl will not find this mount: {error:#}");
+                None
+            }
+        };
+        Ok(Told { exporter: exporter.map(|exporter| (exporter, telemetry)), _control: control, _http: http })
+    }
+}
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Told").finish_non_exhaustive()
+    }
+}
+
+impl Told {
+    /// The mount ends: exports what the last interval brought, within five seconds.
+    pub async fn last_words(self) {
+        if let Some((exporter, telemetry)) = &self.exporter {
+            let _ = telemetry.clock.timeout(LAST_WORDS, exporter.export(telemetry)).await;
+        }
+    }
+}
+
+impl Telemetry {
+    /// Sets every gauge.
+    fn measure(&self) {
+        self.mount.measure(&self.metrics);
+        let started = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.metrics.process_start.set(started.as_secs());
+    }
+
+    /// The page for Prometheus.
+    fn page(&self) -> String {
+        self.measure();
+        prometheus::page(&self.metrics.snapshot(), &self.origin)
+    }
+
+    /// The answer to `mount-s3-ctl status`.
+    fn status(&self) -> Status {
+        self.measure();
+        status::of(self)
+    }
+
+    async fn log_for_ever(&self, every: Duration) {
+        let mut before = self.metrics.snapshot();
+        loop {
+            self.clock.sleep(every).await;
+            self.measure();
+            let now = self.metrics.snapshot();
+            for line in log::lines(&before, &now) {
+                tracing::info!(target: "mountpoint::metrics", "{line}");
+            }
+            before = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! The state of a mount, as `mount-s3-ctl status --json` prints it. The fields' names are an interface: scripts read them.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::Telemetry;
+use crate::metrics::{Histogram, Metrics};
+
+/// What is mounted where. No secret: what stands here is readable for whoever may read the metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Bucket, access point or its ARN.
+    pub bucket: String,
+    /// Prefix, or empty.
+    pub prefix: String,
+    /// Directory, absolute; or `/dev/fd/N` of a device that was handed over.
+    pub mount_point: String,
+    /// The command line's other words, without what stands before an `@` in a URL.
+    pub flags: Vec<String>,
+    /// Directory of the disk cache.
+    pub cache: Option<String>,
+    /// Process that serves it.
+    pub pid: u32,
+    /// User that mounted it.
+    pub uid: u32,
+    /// Of `mount-s3`.
+    pub version: String,
+}
+
+/// The state of one mount.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// What is mounted where.
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// Seconds since the mount began.
+    pub uptime_s: u64,
+    /// Of the last seconds.
+    pub throughput: Throughput,
+    /// Since the mount began.
+    pub requests: Requests,
+    /// Since the mount began.
+    pub hits: Hits,
+    /// Memory.
+    pub memory: Memory,
+    /// The disk cache, if there is one.
+    pub disk_cache: Option<Cache>,
+    /// Open files.
+    pub open_files: OpenFiles,
+    /// Files being written.
+    pub uploads: Vec<Upload>,
+    /// Latencies of the kernel's requests and of the store's, since the mount began.
+    pub latencies: Vec<Latency>,
+    /// The last errors and warnings, the newest last.
+    pub errors: Vec<ErrorLine>,
+}
+
+/// What moved per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Throughput {
+    /// The time that these are the mean of; 0: not known yet.
+    pub over_ms: u64,
+    /// Bytes that programs read.
+    pub read_bytes_per_s: u64,
+    /// Bytes that programs wrote.
+    pub written_bytes_per_s: u64,
+    /// Bytes that came from the store.
+    pub received_bytes_per_s: u64,
+    /// Bytes that went to the store.
+    pub sent_bytes_per_s: u64,
+    /// Requests of the kernel.
+    pub fuse_requests_per_s: u64,
+    /// Requests to the store.
+    pub s3_requests_per_s: u64,
+}
+
+/// Numbers of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Of the kernel.
+    pub fuse: u64,
+    /// Of them, answered with an error.
+    pub fuse_errors: u64,
+    /// To the store.
+    pub s3: u64,
+    /// Of them, sent again.
+    pub s3_retries: u64,
+    /// Of them, failed for good.
+    pub s3_errors: u64,
+}
+
+/// How often something was where it was looked for first, 0 to 1; `null` where nothing was looked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hits {
+    /// READs that did not wait for the network.
+    pub reads: Option<f64>,
+    /// Blocks found in the disk cache.
+    pub disk_cache: Option<f64>,
+}
+
+/// Bytes of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// That the process holds.
+    pub rss_bytes: u64,
+    /// For data, of which may be in use (`--memory-target`).
+    pub target_bytes: u64,
+    /// Held for READs that wait.
+    pub demand_bytes: u64,
+    /// Held for what is read ahead.
+    pub ahead_bytes: u64,
+    /// Held for files being written.
+    pub write_bytes: u64,
+}
+
+/// The disk cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cache {
+    /// Its directory.
+    pub directory: String,
+    /// Bytes on disk.
+    pub used_bytes: u64,
+    /// Blocks that came from the store for want of them.
+    pub misses: u64,
+    /// Blocks written.
+    pub puts: u64,
+    /// Blocks that could not be kept.
+    pub puts_dropped: u64,
+    /// Blocks that made room.
+    pub evictions: u64,
+    /// Blocks that failed their check.
+    pub corrupt: u64,
+}
+
+/// Numbers of open files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenFiles {
+    /// For reading.
+    pub read: u64,
+    /// For writing.
+    pub write: u64,
+}
+
+/// A file being written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upload {
+    /// Of the object that it becomes.
+    pub key: String,
+    /// Bytes that were written so far.
+    pub bytes: u64,
+    /// `writing`, `storing`, `stored` or `failed`.
+    pub state: String,
+}
+
+/// How long requests of a kind took: half of them at most `p50_us`, 99 of 100 at most `p99_us`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latency {
+    /// `fuse` or `s3`.
+    pub of: String,
+    /// The kind.
+    pub request: String,
+    /// How many there were.
+    pub count: u64,
+    /// Microseconds.
+    pub p50_us: u64,
+    /// Microseconds.
+    pub p99_us: u64,
+}
+
+/// An error or a warning of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorLine {
+    /// Seconds since 1970.
+    pub at_s: u64,
+    /// `WARN` or `ERROR`.
+    pub level: String,
+    /// The line.
+    pub message: String,
+}
+
+/// The state at this moment; the gauges are measured.
+pub(super) fn of(told: &Telemetry) -> Status {
+    let metrics = &*told.metrics;
+    let now = told.clock.now();
+    Status {
+        origin: told.origin.clone(),
+        uptime_s: since(told.clock.wall(), told.started),
+        throughput: told.rates.now(metrics, now),
+        requests: Requests {
+            fuse: metrics.fuse_requests(),
+            fuse_errors: metrics.fuse_errors.get(),
+            s3: metrics.s3_requests.get(),
+            s3_retries: metrics.s3_retries.get(),
+            s3_errors: metrics.s3_errors.get(),
+        },
+        hits: Hits {
+            reads: share(metrics.fuse_reads_ready.get(), metrics.fuse_reads_waited.get()),
+            disk_cache: share(metrics.cache_hits.get(), metrics.cache_misses.get()),
+        },
+        memory: Memory {
+            rss_bytes: metrics.process_memory.get(),
+            target_bytes: metrics.memory_target.get(),
+            demand_bytes: metrics.memory_used.of("demand").get(),
+            ahead_bytes: metrics.memory_used.of("ahead").get(),
+            write_bytes: metrics.memory_used.of("write").get(),
+        },
+        disk_cache: told.origin.cache.as_ref().map(|directory| Cache {
+            directory: directory.clone(),
+            used_bytes: metrics.cache_used.get(),
+            misses: metrics.cache_misses.get(),
+            puts: metrics.cache_puts.get(),
+            puts_dropped: metrics.cache_puts_dropped.get(),
+            evictions: metrics.cache_evictions.get(),
+            corrupt: metrics.cache_corrupt.get(),
+        }),
+        open_files: OpenFiles {
+            read: metrics.open_files.of("read").get(),
+            write: metrics.open_files.of("write").get(),
+        },
+        uploads: told.mount.uploads(),
+        latencies: latencies(metrics),
+        errors: told.mount.errors(),
+    }
+}
+
+fn since(now: SystemTime, then: SystemTime) -> u64 {
+    now.duration_since(then).unwrap_or_default().as_secs()
+}
+
+fn share(hits: u64, misses: u64) -> Option<f64> {
+    let all = hits + misses;
+    (all > 0).then(|| hits as f64 / all as f64)
+}
+
+fn latencies(metrics: &Metrics) -> Vec<Latency> {
+    let kinds = [("fuse", &metrics.fuse_latency), ("s3", &metrics.s3_total)];
+    let all = kinds.into_iter().flat_map(|(of, histograms)| {
+        histograms.all().map(move |(request, histogram)| latency(of, request, histogram))
+    });
+    all.flatten().collect()
+}
+
+fn latency(of: &str, request: &str, histogram: &Histogram) -> Option<Latency> {
+    let seen = histogram.get();
+    Some(Latency {
+        of: of.to_owned(),
+        request: request.to_owned(),
+        count: seen.count(),
+        p50_us: seen.quantile(0.5)?,
+        p99_us: seen.quantile(0.99)?,
+    })
+}

@@ -1,0 +1,158 @@
+//! The page, the state, the lines and the socket of a mount whose numbers are known.
+
+use super::*;
+use crate::metrics::{Kind, Unit};
+
+struct Nothing;
+
+impl Mount for Nothing {
+    fn measure(&self, metrics: &Metrics) {
+        metrics.memory_target.set(128 << 20);
+        metrics.open_files.of("read").set(3);
+    }
+
+    fn uploads(&self) -> Vec<Upload> {
+        vec![Upload { key: "a/b".into(), bytes: 7, state: "writing".into() }]
+    }
+
+    fn errors(&self) -> Vec<ErrorLine> {
+        Vec::new()
+    }
+}
+
+pub(super) fn telemetry() -> Telemetry {
+    let clock = Clock::manual();
+    Telemetry {
+        origin: Origin {
+            bucket: "photos".into(),
+            prefix: "a\"b\\c\n/".into(),
+            mount_point: "/mnt/p".into(),
+            cache: Some("/var/cache".into()),
+            pid: 7,
+            ..Origin::default()
+        },
+        metrics: Arc::default(),
+        mount: Box::new(Nothing),
+        rates: Rates::default(),
+        started: clock.wall(),
+        clock,
+    }
+}
+
+#[test]
+fn the_page_has_names_units_and_the_mount_as_prometheus_wants_them() {
+    let told = telemetry();
+    told.metrics.s3_bytes_received.add(5);
+    told.metrics.s3_requests.of("GetObject").inc();
+    told.metrics.fuse_latency.of("read").took(Duration::from_micros(40));
+    told.metrics.fuse_io.of("read").record(4096);
+    told.metrics.s3_errors.of("GetObject").of("503").inc();
+    let page = told.page();
+    let mount = r#"bucket="photos",prefix="a\"b\\c\n/",mount_point="/mnt/p""#;
+    for line in [
+        format!("s3_bytes_received_total{{{mount}}} 5\n"),
+        format!("s3_request_count_total{{{mount},s3_request=\"GetObject\"}} 1\n"),
+        format!("s3_request_count_total{{{mount},s3_request=\"PutObject\"}} 0\n"),
+        format!("s3_request_errors_total{{{mount},s3_request=\"GetObject\",http_status=\"503\"}} 1\n"),
+        format!("fuse_request_latency_microseconds_bucket{{{mount},le=\"50.0\",fuse_request=\"read\"}} 1\n"),
+        format!("fuse_request_latency_microseconds_bucket{{{mount},le=\"25.0\",fuse_request=\"read\"}} 0\n"),
+        format!("fuse_request_latency_microseconds_sum{{{mount},fuse_request=\"read\"}} 40.0\n"),
+        format!("fuse_io_size_bytes_count{{{mount},fuse_request=\"read\"}} 1\n"),
+        format!("memory_target_bytes{{{mount}}} 134217728\n"),
+        format!("fs_open_files{{{mount},mode=\"read\"}} 3\n"),
+        "# TYPE fuse_request_latency_microseconds histogram\n".to_owned(),
+        "# UNIT fuse_request_latency_microseconds microseconds\n".to_owned(),
+    ] {
+        assert!(page.contains(&line), "{line} is not in:\n{page}");
+    }
+    assert!(page.ends_with("# EOF\n"));
+    assert!(!page.contains("le=\"50.0\",fuse_request=\"mkdir\""), "an empty histogram says nothing:\n{page}");
+}
+
+#[test]
+fn the_state_has_what_was_measured_counted_and_is_open() {
+    let told = telemetry();
+    told.metrics.fuse_reads_ready.add(3);
+    told.metrics.fuse_reads_waited.inc();
+    told.metrics.fuse_latency.of("read").took(Duration::from_micros(40));
+    told.clock.advance(Duration::from_secs(61));
+    let status = told.status();
+    assert_eq!((status.uptime_s, status.hits.reads, status.hits.disk_cache), (61, Some(0.75), None));
+    assert_eq!((status.open_files.read, status.memory.target_bytes), (3, 128 << 20));
+    assert_eq!(status.disk_cache.as_ref().map(|cache| cache.directory.as_str()), Some("/var/cache"));
+    assert_eq!((status.latencies.len(), status.latencies[0].p50_us), (1, 50));
+    let json = serde_json::to_string(&status).unwrap();
+    assert!(json.contains(r#""bucket":"photos""#) && json.contains(r#""key":"a/b""#), "{json}");
+    assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
+}
+
+#[test]
+fn lines_of_the_log_say_what_moved_since_the_lines_before() {
+    let metrics = Metrics::default();
+    metrics.s3_bytes_received.add(10);
+    metrics.fuse_latency.of("read").took(Duration::from_micros(40));
+    let before = metrics.snapshot();
+    metrics.s3_bytes_received.add(5);
+    metrics.s3_requests.of("GetObject").inc();
+    metrics.fuse_latency.of("read").took(Duration::from_micros(900));
+    metrics.memory_target.set(9);
+    let lines = log::lines(&before, &metrics.snapshot());
+    assert!(lines.contains(&"s3.bytes_received: +5 = 15".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"s3.request_count[s3_request=GetObject]: +1 = 1".to_owned()), "{lines:?}");
+    let latency =
+        "fuse.request_latency[fuse_request=read]: n=1 mean=900 p50<=1000 p90<=1000 p99<=1000 max<=1000 us";
+    assert!(lines.contains(&latency.to_owned()), "{lines:?}");
+    assert!(lines.contains(&"memory.target: 9".to_owned()), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("PutObject")), "{lines:?}");
+}
+
+#[test]
+fn metrics_of_time_are_histograms() {
+    for metric in Metrics::default().snapshot() {
+        assert_eq!(metric.unit == Unit::Micros, metric.name.ends_with("latency"), "{}", metric.name);
+        assert!(metric.unit != Unit::Micros || metric.kind == Kind::Histogram, "{}", metric.name);
+    }
+}
+
+#[tokio::test]
+async fn a_socket_is_for_its_user_names_the_mount_and_goes_with_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let runtime_dir = tempfile::tempdir().unwrap();
+    let folder = places(Some(runtime_dir.path())).remove(0);
+    let told = Arc::new(telemetry());
+    let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
+    let dead = Entry { origin: Origin::default(), socket: folder.join("1.sock") };
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(dead.socket.with_extension("json"), serde_json::to_vec(&dead.origin).unwrap()).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&dead.socket).unwrap());
+    let handle = tokio::runtime::Handle::current();
+    let registered =
+        control::Registered::serve(std::slice::from_ref(&folder), &told, &supervisor, &handle).unwrap();
+    let entries = read_entries(&folder);
+    assert_eq!(
+        entries.iter().map(|entry| &entry.origin).collect::<Vec<_>>(),
+        [&told.origin],
+        "the dead one is gone"
+    );
+    assert!(!entries[0].is_gone());
+    for file in std::fs::read_dir(&folder).unwrap() {
+        assert_eq!(file.unwrap().metadata().unwrap().permissions().mode() & 0o777, PERMITTED);
+    }
+    drop(registered);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_folder_that_others_may_write_to_is_not_used() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let runtime_dir = tempfile::tempdir().unwrap();
+    let folder = runtime_dir.path().join("mount-s3");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
+    let handle = tokio::runtime::Handle::current();
+    let told = Arc::new(telemetry());
+    let refused = control::Registered::serve(std::slice::from_ref(&folder), &told, &supervisor, &handle);
+    assert!(refused.unwrap_err().to_string().contains("only this user may write"));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+}

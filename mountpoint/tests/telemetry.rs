@@ -1,0 +1,53 @@
+//! What a real mount tells about itself: to Prometheus, to its log, and to `mount-s3-ctl`, as users run it.
+
+#[expect(dead_code, unused_imports, reason = "what tests of mounts use")]
+mod common;
+
+/// What carries requests.
+const TRANSPORT: &str = "dev";
+
+/// What they are mounts of.
+const STORE: common::Kind = common::Kind::S3server;
+
+/// The modules lie in `telemetry/`.
+mod telemetry {
+    mod ctl;
+    mod metrics;
+    mod otlp;
+    mod warm;
+}
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use common::{Setup, Store, TestMount};
+
+/// A mount whose socket is in a folder of the test's.
+fn mount(store: &std::sync::Arc<Store>, runtime_dir: &Path, options: &[&str]) -> Option<TestMount> {
+    TestMount::of(store, &Setup::new(options).env("XDG_RUNTIME_DIR", runtime_dir.to_str().unwrap()))
+}
+
+/// `mount-s3-ctl` with these words.
+fn ctl(runtime_dir: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mount-s3-ctl"));
+    command.args(words).env_clear().env("XDG_RUNTIME_DIR", runtime_dir).stdin(Stdio::null());
+    command
+}
+
+/// Its end: exit code and what it printed.
+fn end(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// The answer to a GET at a Unix socket.
+fn get(socket: &Path, path: &str) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nhost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}

@@ -1,0 +1,52 @@
+//! `mount-s3-ctl warm`: the disk cache has what it read, and a second run costs the store nothing.
+
+use std::fs;
+
+use crate::common::{Pattern, Store};
+use crate::{ctl, end, mount};
+
+const LEN: usize = (2 << 20) + 999;
+
+#[test]
+fn warm_fills_the_cache_and_goes_on_where_it_stopped() {
+    let (store, here, cache) = (Store::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in ["a/1", "a/deep/2", "b"] {
+        store.plant(name, &Pattern(1).bytes(0, LEN));
+    }
+    let options = ["--cache", cache.path().to_str().unwrap(), "--max-cache-size", "64"];
+    let Some(mount) = mount(&store, here.path(), &options) else { return };
+    // As if an earlier run had ended in the middle.
+    let (code, out, error) = end(&mut ctl(here.path(), &["warm", mount.path("a/1").to_str().unwrap()]));
+    assert_eq!((code, out.as_str()), (Some(0), "1 files with 2.00 MiB were read\n"), "{error}");
+    let gets = |words: &[&str]| {
+        store.requests().reset();
+        let (code, out, error) = end(&mut ctl(here.path(), words));
+        assert_eq!(code, Some(0), "{out}{error}");
+        store.requests().count("GetObject")
+    };
+    let (a, b) = (mount.path("a"), mount.path("b"));
+    let all = ["warm", a.to_str().unwrap(), b.to_str().unwrap()];
+    store.requests().reset();
+    let (first, second) = (gets(&all), gets(&all));
+    assert!(first > 0, "two files were not there yet");
+    assert_eq!(second, 0, "all is in the cache");
+    store.requests().reset();
+    for name in ["a/1", "a/deep/2", "b"] {
+        let bytes = fs::read(mount.path(name)).unwrap();
+        assert!(bytes.len() == LEN && Pattern(1).is(0, &bytes), "{name}");
+    }
+    assert_eq!(store.requests().count("GetObject"), 0);
+}
+
+#[test]
+fn warm_says_what_it_cannot_do() {
+    let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
+    store.plant("file", &[1]);
+    let Some(mount) = mount(&store, here.path(), &[]) else { return };
+    let (code, _, error) = end(&mut ctl(here.path(), &["warm", mount.dir().to_str().unwrap()]));
+    assert_eq!(code, Some(1));
+    assert!(error.contains("has no disk cache") && error.contains("--cache DIRECTORY"), "{error}");
+    let (code, _, error) = end(&mut ctl(here.path(), &["warm", "/etc/hostname"]));
+    assert_eq!(code, Some(1));
+    assert!(error.contains("/etc/hostname is in no mount"), "{error}");
+}
