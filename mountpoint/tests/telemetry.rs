@@ -14,6 +14,7 @@ mod telemetry {
     mod ctl;
     mod metrics;
     mod otlp;
+    mod prometheus;
     mod warm;
 }
 
