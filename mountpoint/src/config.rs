@@ -119,7 +119,12 @@ impl Config {
                 mount_point: mount_point.to_string_lossy().into_owned(),
                 flags: args.flags.clone(),
                 cache: cache.as_ref().map(|_: &cache::Config| {
-                    args.cache.cache.as_deref().unwrap_or(Path::new("")).to_string_lossy().into_owned()
+                    args.cache
+                        .cache
+                        .as_deref()
+                        .unwrap_or_else(|| Path::new(""))
+                        .to_string_lossy()
+                        .into_owned()
                 }),
                 pid: std::process::id(),
                 uid: user,

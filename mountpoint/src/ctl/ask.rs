@@ -43,7 +43,7 @@ pub(super) enum Seen {
 pub(super) async fn ask(found: &Found) -> Seen {
     let mount_point = found.mount_point();
     let me = rustix::process::geteuid().as_raw();
-    let owner = found.mounted.as_ref().map(|m| m.uid).or(found.entry.as_ref().map(|e| e.origin.uid));
+    let owner = found.mounted.as_ref().map(|m| m.uid).or_else(|| found.entry.as_ref().map(|e| e.origin.uid));
     let not_yours = |uid| Seen::NotYours { mount_point: mount_point.clone(), uid };
     let Some(entry) = &found.entry else {
         return match owner {

@@ -128,7 +128,7 @@ pub(super) fn serving(status: &Status) -> String {
 
 fn hits(hits: &Hits) -> String {
     let percent =
-        |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+        |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
     format!(
         "{} of reads did not wait; {} of blocks were in the disk cache",
         percent(hits.reads),

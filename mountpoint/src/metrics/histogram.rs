@@ -117,6 +117,6 @@ impl Distribution {
             seen += n;
             seen >= wanted
         })?;
-        self.bounds.get(place).or(self.bounds.last()).copied()
+        self.bounds.get(place).or_else(|| self.bounds.last()).copied()
     }
 }
