@@ -192,13 +192,16 @@ fn top_draws_the_state_in_a_terminal_and_ends_by_a_key() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let (mut keys, mut screen) = (terminal.stdin.take().unwrap(), terminal.stdout.take().unwrap());
+    let (mut keys, mut screen) = (terminal.stdin.take(), terminal.stdout.take().unwrap());
     let drawn = std::thread::spawn(move || {
         let mut drawn = Vec::new();
         let mut piece = [0; 4096];
         while let Ok(n @ 1..) = screen.read(&mut piece) {
             drawn.extend_from_slice(&piece[..n]);
-            if String::from_utf8_lossy(&drawn).contains("q ends") {
+            // Its end is closed with it: `script` may wait for more keys after its command ended.
+            if String::from_utf8_lossy(&drawn).contains("q ends")
+                && let Some(mut keys) = keys.take()
+            {
                 let _ = keys.write_all(b"q").and_then(|()| keys.flush());
             }
         }
