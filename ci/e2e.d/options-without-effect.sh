@@ -4,7 +4,7 @@
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 
-volume data options='[allow-delete, "endpoint-url=http://elsewhere.example", log-metrics, "cache /var/cache/mine"]'
+volume data options='[allow-delete, "endpoint-url=http://elsewhere.example", "log-directory /var/log/mine", "cache /var/cache/mine"]'
 workload user data
 wait_pod user
 in_pod user sh -c 'echo hello >/data/hello'
@@ -12,7 +12,7 @@ equal "it is mounted, from the driver's store" hello "$(s3_get hello)"
 until_ok "the pod is told" mount_refused user "MountOptionLeftOut: mount options have no effect: 'endpoint-url' ("
 words=$(mount_refused user MountOptionLeftOut)
 holds "it says why" "s3.endpointUrl of the chart" "$words"
-holds "it names them all" "'log-metrics' (" "$words"
+holds "it names them all" "'log-directory' (" "$words"
 holds "it names the field" "mountOptions of PersistentVolume $namespace-data" "$words"
 [[ $words != *elsewhere* ]] || fail "it shows the value: $words"
 # The kubelet publishes again about every ten seconds; the second time refreshes, and says nothing.
