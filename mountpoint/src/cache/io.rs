@@ -361,4 +361,17 @@ mod tests {
         assert_eq!(names("v2/01"), [format!("{}.meta", "01".repeat(32))]);
         assert!(outside.path().join("keep").exists());
     }
+
+    #[test]
+    fn a_sweep_ends_at_a_folder_that_is_nested_deeper_than_the_cache_ever_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = disk(dir.path());
+        let deep = dir.path().join("v1").join(["n"; SWEEP_DEPTH as usize].join("/"));
+        std::fs::create_dir_all(&deep).unwrap();
+        assert!(disk.sweep().is_err());
+        assert!(deep.exists());
+        std::fs::remove_dir(&deep).unwrap();
+        disk.sweep().unwrap();
+        assert!(!dir.path().join("v1").exists());
+    }
 }

@@ -61,6 +61,17 @@ fn what_an_earlier_mount_read_is_not_asked_for_again_and_rot_is_noticed() {
     assert_eq!(gets_of_one_reading(&store, cache.path()), Some(0), "and kept again");
 }
 
+#[test]
+fn what_was_kept_of_one_store_is_not_served_for_a_bucket_of_the_same_name_at_another() {
+    let cache = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let store = Store::new();
+        store.plant("file", &Pattern(1).bytes(0, LEN));
+        let Some(gets) = gets_of_one_reading(&store, cache.path()) else { return };
+        assert!(gets > 0, "key, bytes and so the ETag are the same, and the endpoint is not");
+    }
+}
+
 /// Past the page cache.
 pub(super) fn open_direct(path: &Path) -> fs::File {
     use std::os::unix::fs::OpenOptionsExt as _;

@@ -108,3 +108,23 @@ fn a_state_directory_that_goes_away_is_one_warning_and_fails_nothing() {
     }
     assert_eq!(warnings(&mount), 1, "{}", mount.log());
 }
+
+#[test]
+fn an_upload_at_another_store_is_left_to_the_next_mount_of_that_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let noted = || fs::read_dir(folder.path().join("uploads")).unwrap().count();
+    let Some(mut killed) = TestMount::new(&["--state-dir", dir]) else { return };
+    let store = Arc::clone(killed.store());
+    let lost = begin(&killed, "file");
+    until("its upload is under way", || store.pending_uploads() == 1 && noted() == 1);
+    killed.kill_9();
+    drop(lost);
+    // The bucket has the same name there.
+    let Some(elsewhere) = TestMount::new(&["--state-dir", dir]) else { return };
+    begin(&elsewhere, "file").sync_all().unwrap();
+    drop(elsewhere);
+    assert_eq!((store.pending_uploads(), noted()), (1, 1));
+    let _next = killed.remount(&Setup::new(&["--state-dir", dir]));
+    until("it is gone", || store.pending_uploads() == 0 && noted() == 0);
+}

@@ -125,6 +125,22 @@ fn every_flipped_bit_and_every_truncation_is_a_miss_or_harmless() {
 }
 
 #[test]
+fn a_block_whose_bytes_were_cut_off_is_not_taken_for_present_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, size) = (id("a", "\"1\""), 3 * MIB);
+    let first = store(dir.path(), Some(64 * MIB));
+    for block in 0..3 {
+        assert!(put(&first, &a, size, block));
+    }
+    drop(first);
+    std::fs::File::options().write(true).open(&files(dir.path())[0]).unwrap().set_len(3 * MIB - 1).unwrap();
+    let second = store(dir.path(), Some(64 * MIB));
+    assert_eq!([0, 1, 2].map(|block| second.contains(&a, block)), [true, true, false]);
+    assert_eq!(second.metrics.cache_corrupt.get(), 1);
+    assert!(read_block(&second, &a, size, 1));
+}
+
+#[test]
 fn a_block_that_rotted_is_dropped_alone_and_can_be_put_anew() {
     let dir = tempfile::tempdir().unwrap();
     let (a, size) = (id("a", "\"1\""), 3 * MIB);
