@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use crate::cli::{self, Args};
 use crate::inode::Prefix;
 use crate::object::ObjectKey;
-use crate::{buffer, cache, fs, fuse, inode, logging, prefetch, s3, telemetry, upload};
+use crate::{buffer, cache, daemon, fs, fuse, inode, logging, prefetch, s3, telemetry, upload};
 
 /// A mount, ready to be made.
 #[derive(Debug)]
@@ -218,7 +218,11 @@ pub fn logging(args: &Args) -> logging::Config {
 /// A directory to mount on, or a device that was handed to us.
 fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let number = directory.to_str().and_then(|d| d.strip_prefix("/dev/fd/"));
-    let Some(number) = number else { return Ok(fuse::Device::Mount(mount_directory(directory)?)) };
+    let Some(number) = number else {
+        // A service manager starts this command again after a crash; the mount of the process that crashed is still there.
+        let supervised = std::env::var_os(daemon::NOTIFY_ENV).is_some();
+        return Ok(fuse::Device::Mount(mount_directory(directory, supervised)?));
+    };
     if args.mount.read_only || args.mount.auto_unmount {
         bail!(
             "--read-only and --auto-unmount are up to the process that mounted {}: use them in its mount(2) call",
@@ -255,16 +259,26 @@ fn adopt(number: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
-/// The directory, absolute, and fit to be mounted on.
-fn mount_directory(directory: &Path) -> anyhow::Result<PathBuf> {
+/// The directory, absolute, and fit to be mounted on. `over_dead`: also over a mount whose process is gone.
+fn mount_directory(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf> {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    use rustix::io::Errno;
+    // Past the kernel's cache, which answers for a dead mount.
+    let asked = over_dead.then(|| statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS));
+    if let Some(Err(Errno::NOTCONN)) = asked
+        && let (Some(parent), Some(name)) = (directory.parent(), directory.file_name())
+    {
+        let shown = directory.display();
+        tracing::warn!("mounting over a mount at {shown} whose process is gone");
+        return Ok(parent.canonicalize().with_context(|| format!("mount point {shown}"))?.join(name));
+    }
     let absolute = std::fs::canonicalize(directory).map_err(|error| {
         let shown = directory.display();
-        match rustix::io::Errno::from_io_error(&error) {
-            Some(rustix::io::Errno::NOTCONN) => anyhow::anyhow!(
+        match Errno::from_io_error(&error) {
+            Some(Errno::NOTCONN) => anyhow::anyhow!(
                 "{shown}: a mount whose process is gone is still there; remove it with: umount -l {shown}"
             ),
-            Some(rustix::io::Errno::NOENT) => anyhow::anyhow!("mount point {shown} does not exist"),
+            Some(Errno::NOENT) => anyhow::anyhow!("mount point {shown} does not exist"),
             _ => anyhow::Error::new(error).context(format!("mount point {shown}")),
         }
     })?;

@@ -1,13 +1,17 @@
 //! The background: a second process that mounts and stays, while the first waits for its result and exits. And the result
-//! line itself, also for supervisors: `ready` or the error.
+//! line itself, also for supervisors: `ready` or the error; and the same for a service manager, in its own protocol.
 //!
 //! The second process is started anew rather than forked, so that no thread or lock of the first one is half copied. Its
 //! standard output is the ready pipe.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd as _;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,6 +23,9 @@ use rustix::thread::LinkNameSpaceType;
 
 /// Tells the second process what it is.
 pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
+
+/// Names the socket of a service manager, such as systemd for a unit of `Type=notify`.
+pub const NOTIFY_ENV: &str = "NOTIFY_SOCKET";
 
 /// How long the first process waits.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -184,6 +191,35 @@ impl ReadyFile {
         self.file
             .write_all(word(outcome).as_bytes())
             .with_context(|| format!("writing to the ready file {}", self.path.display()))
+    }
+}
+
+/// A service manager that is told what sd_notify(3) describes.
+#[derive(Debug)]
+pub struct ServiceManager(SocketAddr);
+
+impl ServiceManager {
+    /// The one that listens at the socket of [`NOTIFY_ENV`]: a path, or `@` and an abstract name. `None` for any other address.
+    #[must_use]
+    pub fn at(socket: &OsStr) -> Option<Self> {
+        let address = match socket.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok()?,
+            [b'/', ..] => SocketAddr::from_pathname(socket).ok()?,
+            _ => return None,
+        };
+        Some(Self(address))
+    }
+
+    /// Says that the mount is ready, or why there is none. A manager that does not listen stops no mount.
+    pub fn say(&self, outcome: Result<(), &anyhow::Error>) {
+        let words = match outcome {
+            Ok(()) => "READY=1\nSTATUS=mounted\n".to_owned(),
+            Err(error) => format!("STATUS={}\n", one_line(error)),
+        };
+        let said = UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(words.as_bytes(), &self.0));
+        if let Err(error) = said {
+            tracing::warn!("telling the service manager: {error}");
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use mountpoint::cli::{self, Args, Asked, FromMount, Remark};
 use mountpoint::clock::Clock;
 use mountpoint::config::{self, Config};
-use mountpoint::daemon::{self, ReadyFile};
+use mountpoint::daemon::{self, ReadyFile, ServiceManager};
 use mountpoint::fuse::Unmounter;
 use mountpoint::sync::{Arc, Supervisor};
 use mountpoint::{logging, mount};
@@ -83,6 +83,11 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
     }
     let mounted = start(args);
     let outcome = mounted.as_ref().map(|_| ());
+    // It follows the first process of its unit; in the background that is another one.
+    let manager = std::env::var_os(daemon::NOTIFY_ENV).filter(|_| !in_background);
+    if let Some(manager) = manager.and_then(|socket| ServiceManager::at(&socket)) {
+        manager.say(outcome);
+    }
     let said = match ready {
         _ if in_background => daemon::report(outcome),
         Some(ready) => ready.say(outcome),
