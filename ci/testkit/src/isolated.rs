@@ -6,7 +6,7 @@
 use std::process::Command;
 
 /// Set in the process that runs inside the namespace.
-const INSIDE: &str = "TESTKIT_IS_ISOLATED";
+pub(crate) const INSIDE: &str = "TESTKIT_IS_ISOLATED";
 
 /// Runs `body` as root of a mount namespace of its own. Returns what that run printed; `None` inside the namespace, and where the
 /// test was skipped because this process is not root. `body` must be a closure written in the test function itself: the name of its
@@ -25,7 +25,7 @@ pub fn isolated<F: Fn()>(body: F) -> Option<String> {
 }
 
 /// The test's name as the harness knows it: the path of the closure without the crate and without the closure.
-fn name_of<F>() -> String {
+pub(crate) fn name_of<F>() -> String {
     let path = std::any::type_name::<F>();
     let inner = path.split_once("::").map_or(path, |(_, rest)| rest);
     inner.split("::{{closure}}").next().unwrap_or(inner).to_owned()
@@ -35,13 +35,20 @@ fn name_of<F>() -> String {
 fn again(test: &str) -> String {
     let binary = std::env::current_exe().expect("the path of this test binary");
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "--"]).arg(binary);
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
-    let output = command.output().expect("unshare of util-linux");
+    command.args(["--mount", "--propagation", "private", "--"]).arg(binary).env(INSIDE, "1");
+    run_again(command, test, String::new)
+}
+
+/// Runs a command that starts this test binary, for one test. `look` is asked for more words if it fails.
+#[track_caller]
+pub(crate) fn run_again(mut command: Command, test: &str, look: impl FnOnce() -> String) -> String {
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    let output = command.output().expect("the command that starts this test again");
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
     // A name that fits no test would pass without running anything.
-    assert!(output.status.success() && text.contains("1 passed"), "{test} in its namespace:\n{text}");
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "{test} in its namespace:\n{text}\n{}", look());
     text
 }
 

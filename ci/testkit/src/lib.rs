@@ -11,6 +11,7 @@ pub mod need;
 mod port;
 pub mod proxy;
 pub mod scenario;
+pub mod systemd_node;
 pub mod until;
 pub mod versitygw;
 
@@ -18,5 +19,6 @@ pub use dead_port::DeadPort;
 pub use isolated::isolated;
 pub use moto::Moto;
 pub use need::{need, need_tool};
+pub use systemd_node::in_systemd_node;
 pub use until::{until, until_within};
 pub use versitygw::Versitygw;
