@@ -99,6 +99,20 @@ impl ControllerConfig {
     }
 }
 
+/// How a node makes mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mounting {
+    /// In Mountpoint Pods: architecture v2.
+    Pod,
+    /// By the node's systemd: architecture v1.
+    Systemd {
+        /// The engine's file, as the host calls it.
+        engine: Option<PathBuf>,
+        /// Certificates that engines are to trust besides the host's.
+        extra_ca_bundle: Option<PathBuf>,
+    },
+}
+
 /// A driver of a node that can run.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -106,6 +120,8 @@ pub struct Config {
     pub endpoint: String,
     /// Where `/healthz` is answered.
     pub health_address: SocketAddr,
+    /// How it makes mounts.
+    pub mounting: Mounting,
     /// The namespace of Mountpoint Pods.
     pub mountpoint_namespace: String,
     /// The version of the engine, if it was said.
@@ -151,10 +167,24 @@ impl Config {
         Ok(Self {
             endpoint: args.endpoint.clone(),
             health_address: args.health_address,
+            mounting: mounting(&var)?,
             mountpoint_namespace: var("MOUNTPOINT_NAMESPACE").unwrap_or_else(|| pod::NAMESPACE.to_owned()),
             mountpoint_version: args.mp_version.clone().or_else(|| var("MOUNTPOINT_VERSION")),
             node,
         })
+    }
+}
+
+fn mounting(var: &impl Fn(&str) -> Option<String>) -> Result<Mounting> {
+    match var("NODE_MOUNTER").as_deref() {
+        None | Some("pod") => Ok(Mounting::Pod),
+        Some("systemd") => Ok(Mounting::Systemd {
+            engine: var("MOUNT_S3_PATH").map(PathBuf::from),
+            extra_ca_bundle: var("EXTRA_CA_BUNDLE").map(PathBuf::from),
+        }),
+        Some(other) => Err(Error::invalid(format!(
+            "NODE_MOUNTER {other:?} is neither pod nor systemd: set node.mounter in the chart"
+        ))),
     }
 }
 
@@ -293,6 +323,20 @@ mod tests {
     }
 
     #[test]
+    fn the_chart_chooses_how_mounts_are_made() {
+        let mounting = |environment: &[(&str, &str)]| {
+            let environment = [&[URL, ("CSI_NODE_NAME", "n")], environment].concat();
+            config(&[], &environment).unwrap().mounting
+        };
+        assert_eq!((mounting(&[]), mounting(&[("NODE_MOUNTER", "pod")])), (Mounting::Pod, Mounting::Pod));
+        let systemd = ("NODE_MOUNTER", "systemd");
+        let given = [systemd, ("MOUNT_S3_PATH", "/opt/x/mount-s3"), ("EXTRA_CA_BUNDLE", "/etc/ca.crt")];
+        let (engine, bundle) = (Some("/opt/x/mount-s3".into()), Some("/etc/ca.crt".into()));
+        assert_eq!(mounting(&given), Mounting::Systemd { engine, extra_ca_bundle: bundle });
+        assert_eq!(mounting(&[systemd]), Mounting::Systemd { engine: None, extra_ca_bundle: None });
+    }
+
+    #[test]
     fn the_volume_of_the_secret_goes_before_the_environment_and_is_read_later() {
         let folder = tempfile::tempdir().unwrap();
         let directory = ("DRIVER_CREDENTIALS_DIRECTORY", folder.path().to_str().unwrap());
@@ -314,6 +358,7 @@ mod tests {
             (&[node, ("AWS_ENDPOINT_URL", "s3.example.com")], "AWS_ENDPOINT_URL"),
             (&[node, ("AWS_ENDPOINT_URL", "http://a:HUSH@s3.example.com")], "AWS_ENDPOINT_URL"),
             (&[URL], "CSI_NODE_NAME"),
+            (&[URL, node, ("NODE_MOUNTER", "docker")], "node.mounter"),
             (&[URL, node, ("AWS_ENDPOINT_URL_STS", "http://a:HUSH@c.test")], "podIdentity.stsEndpointUrl"),
             (&[URL, node, ("KUBELET_PATH", "kubelet")], "node.kubeletPath"),
             (&[URL, node, ("AWS_ACCESS_KEY_ID", "HUSH")], "AWS_SECRET_ACCESS_KEY is missing"),

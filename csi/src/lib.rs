@@ -10,6 +10,7 @@ pub mod controller;
 pub mod error;
 pub mod events;
 pub mod identity;
+pub mod install;
 pub mod mounter;
 pub mod mountpoint_pod;
 pub mod node;

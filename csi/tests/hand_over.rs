@@ -131,12 +131,9 @@ impl Home {
             session_token: None,
         };
         let profile = Profile::new("pod-uid", "handle").unwrap();
-        profile.write(&CommFiles::open(&self.comm).unwrap(), &keys).unwrap();
-        // Those are the paths in a real pod, whose comm directory is `/comm`.
-        let (in_pod, here) = (Comm::in_pod(), self.comm.directory().to_str().unwrap());
-        let here = |value: String| value.replace(in_pod.directory().to_str().unwrap(), here);
-        let mut env: Vec<String> =
-            profile.env().into_iter().map(|(name, value)| format!("{name}={}", here(value))).collect();
+        profile.write(&CommFiles::open(&self.comm).unwrap().credentials().unwrap(), &keys).unwrap();
+        let env = profile.env(&self.comm.credentials()).into_iter();
+        let mut env: Vec<String> = env.map(|(name, value)| format!("{name}={value}")).collect();
         env.extend(["AWS_REGION=us-east-1".to_owned(), format!("AWS_ENDPOINT_URL={}", self.endpoint)]);
         let args = ["--allow-delete", "--force-path-style"].map(str::to_owned).to_vec();
         MountMessage { bucket_name: bucket.into(), args, env }

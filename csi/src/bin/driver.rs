@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use csi::config::{Args, Config, ControllerConfig, Start};
+use csi::config::{Args, Config, ControllerConfig, Mounting, Start};
 use csi::contract::{DRIVER, VERSION};
 use csi::controller::ControllerService;
 use csi::controller::cluster::Cluster;
@@ -20,6 +20,7 @@ use csi::controller::volumes::Volumes;
 use csi::events::{Notice, Teller};
 use csi::mounter::Mounter;
 use csi::mounter::pod::{self, PodMounter};
+use csi::mounter::systemd::{self, SystemdMounter};
 use csi::node::NodeService;
 use csi::server::{Endpoint, Health, Server};
 use csi::taint;
@@ -158,14 +159,29 @@ fn tell(teller: Teller) -> mpsc::Sender<Notice> {
     notices
 }
 
-/// Makes this node's mounts, in Mountpoint Pods. Needs no answer of the API server yet.
+/// Makes this node's mounts, as the chart says. Needs no answer of the API server yet.
 fn mounter(client: Client, config: &Config) -> anyhow::Result<Arc<dyn Mounter>> {
-    let mounts = pod::Config {
-        kubelet: config.node.kubelet.clone(),
-        namespace: config.mountpoint_namespace.clone(),
-        ..pod::Config::new(config.node.node_id.clone())
-    };
-    Ok(Arc::new(PodMounter::new(client, mounts)?))
+    let kubelet = config.node.kubelet.clone();
+    Ok(match &config.mounting {
+        Mounting::Pod => {
+            let mounts = pod::Config {
+                kubelet,
+                namespace: config.mountpoint_namespace.clone(),
+                ..pod::Config::new(config.node.node_id.clone())
+            };
+            Arc::new(PodMounter::new(client, mounts)?)
+        }
+        Mounting::Systemd { engine, extra_ca_bundle } => {
+            let usual = systemd::Config::new(kubelet);
+            let mounts = systemd::Config {
+                engine: engine.clone().unwrap_or_else(|| usual.engine.clone()),
+                extra_ca_bundle: extra_ca_bundle.clone(),
+                ..usual
+            };
+            info!(engine = %mounts.engine.display(), "mounting by systemd");
+            Arc::new(SystemdMounter::new(mounts)?)
+        }
+    })
 }
 
 /// For the user agent, so it may be missing: a node goes on while the API server is away.

@@ -8,6 +8,7 @@ pub mod attachment;
 pub mod comm;
 pub mod message;
 pub mod pod;
+pub mod target;
 pub mod volume;
 
 /// The driver's name, and the prefix of its labels, annotations and directories.

@@ -131,7 +131,7 @@ impl CommFiles {
                 format!("{}/credentials was not made by this driver", self.path.display()),
             ));
         }
-        Ok(CredentialFiles { directory, group: self.group })
+        Ok(CredentialFiles { directory, group: self.group, path: self.path.join("credentials") })
     }
 
     /// Removes the credentials and their directory; no error if there are none.
@@ -162,9 +162,27 @@ impl CommFiles {
 pub struct CredentialFiles {
     directory: OwnedFd,
     group: Gid,
+    path: PathBuf,
 }
 
 impl CredentialFiles {
+    /// A directory of the driver's own, which no pod writes to.
+    ///
+    /// # Errors
+    /// It is not there, or not a directory.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(path, flags, Mode::empty())?;
+        let group = Gid::from_raw(rustix::fs::fstat(&directory)?.st_gid);
+        Ok(Self { directory, group, path: path.to_owned() })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes a file that the pod's group may read, whole or not at all. One that says this already stays, so that the engine reads
     /// nothing anew.
     ///

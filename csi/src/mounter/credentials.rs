@@ -1,47 +1,47 @@
-//! Keys in the form that the engine reads: an AWS profile in two files. Enters: keys from a Secret. Leaves: files in the comm directory,
-//! and the environment variables that name them.
+//! Keys in the form that the engine reads: an AWS profile in two files. Enters: keys from a Secret. Leaves: files in a directory of
+//! credentials, and the environment variables that name them.
 //!
 //! Never here: a key in a message, an error or a log.
 
 use std::io;
+use std::path::Path;
 
 use sha2::Digest as _;
 
-use super::comm_files::CommFiles;
+use super::comm_files::CredentialFiles;
 use super::{Credentials, Token};
-use crate::contract::comm::Comm;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A longer handle stands in file names by its hash: a name has at most 255 bytes, and a UID and our words take 70 of them.
 const HANDLE_MAX_BYTES: usize = 150;
 
-/// The profile of one volume in one Mountpoint Pod. Its name stays the same for as long as the pod lives.
+/// The profile of one volume in one Mountpoint Pod, or of one volume of one workload where systemd runs the engine. Its name stays the
+/// same for as long as the pod lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     name: String,
 }
 
 impl Profile {
-    /// For this Mountpoint Pod and this volume handle.
+    /// For the pod with this UID and this volume handle.
     ///
     /// # Errors
     /// `InvalidArgument` for a handle with characters that can't be printed.
-    pub fn new(mountpoint_pod_uid: &str, handle: &str) -> Result<Self> {
+    pub fn new(pod_uid: &str, handle: &str) -> Result<Self> {
         if handle.chars().any(char::is_control) {
             return Err(Error::invalid("volumeHandle holds a character that can't be printed: remove it"));
         }
         let handle = if handle.len() > HANDLE_MAX_BYTES { hashed(handle) } else { escaped(handle) };
-        Ok(Self { name: format!("{}-{handle}-s3-csi", escaped(mountpoint_pod_uid)) })
+        Ok(Self { name: format!("{}{handle}{SUFFIX}", prefix(pod_uid)) })
     }
 
     /// Writes both files. What an earlier call wrote is replaced as a whole: keys that lost their token have none afterwards.
     ///
     /// # Errors
     /// `InvalidArgument` for keys that no engine could use; `Internal` for what the file system says.
-    pub fn write(&self, files: &CommFiles, keys: &Credentials) -> Result<()> {
+    pub fn write(&self, directory: &CredentialFiles, keys: &Credentials) -> Result<()> {
         let text = self.credentials_text(keys)?;
-        let failed = |error: io::Error| failed(files, &error);
-        let directory = files.credentials().map_err(failed)?;
+        let failed = |error: io::Error| failed(directory.path(), &error);
         directory.write(&self.config_file(), &format!("[profile {}]\n", self.name)).map_err(failed)?;
         directory.write(&self.credentials_file(), &text).map_err(failed)
     }
@@ -50,19 +50,18 @@ impl Profile {
     ///
     /// # Errors
     /// `InvalidArgument` for what is no token; `Internal` for what the file system says.
-    pub fn write_token(&self, files: &CommFiles, token: &Token) -> Result<()> {
+    pub fn write_token(&self, directory: &CredentialFiles, token: &Token) -> Result<()> {
         if token.0.is_empty() || !token.0.chars().all(|c| c.is_ascii_graphic()) {
             return Err(Error::invalid("the kubelet's token of the service account is none"));
         }
-        let directory = files.credentials().map_err(|error| failed(files, &error))?;
-        directory.write(&self.token_file(), &token.0).map_err(|error| failed(files, &error))
+        directory.write(&self.token_file(), &token.0).map_err(|error| failed(directory.path(), &error))
     }
 
-    /// What leads the engine to the token and the role that it takes with it. Neither keys of the pod's surroundings nor those of its
+    /// What leads the engine to the token in this directory, and the role that it takes with it. Neither keys of the pod's surroundings nor those of its
     /// machine are looked for.
     #[must_use]
-    pub fn token_env(&self, role: &str) -> [(String, String); 4] {
-        let token = Comm::in_pod().credentials().join(self.token_file());
+    pub fn token_env(&self, directory: &Path, role: &str) -> [(String, String); 4] {
+        let token = directory.join(self.token_file());
         [
             ("AWS_EC2_METADATA_DISABLED".to_owned(), "true".to_owned()),
             ("AWS_ROLE_ARN".to_owned(), role.to_owned()),
@@ -71,10 +70,9 @@ impl Profile {
         ]
     }
 
-    /// What leads the engine to the files, as the pod sees them.
+    /// What leads the engine to the files in this directory, which is named as the engine sees it.
     #[must_use]
-    pub fn env(&self) -> [(String, String); 3] {
-        let directory = Comm::in_pod().credentials();
+    pub fn env(&self, directory: &Path) -> [(String, String); 3] {
         let path = |file: String| directory.join(file).to_string_lossy().into_owned();
         [
             ("AWS_CONFIG_FILE".to_owned(), path(self.config_file())),
@@ -119,13 +117,32 @@ impl Profile {
     }
 }
 
-fn failed(files: &CommFiles, error: &io::Error) -> Error {
+/// The error for a directory of credentials that can't be opened or written.
+pub(super) fn failed(path: &Path, error: &io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => ErrorKind::Unavailable,
         _ => ErrorKind::Internal,
     };
-    let path = files.path().display();
-    Error::new(kind, format!("writing credentials beneath {path}: {error}"))
+    Error::new(kind, format!("writing credentials beneath {}: {error}", path.display()))
+}
+
+/// Each name of a profile ends so, and each of its files begins with such a name.
+const SUFFIX: &str = "-s3-csi";
+
+/// Names of a pod's profiles begin so.
+fn prefix(pod_uid: &str) -> String {
+    format!("{}-", escaped(pod_uid))
+}
+
+/// Whether a file belongs to a profile, of whatever pod. A driver that ended while it wrote one has left it under another name.
+pub(super) fn is_of_a_profile(file: &str) -> bool {
+    let file = file.strip_suffix(".new").unwrap_or(file);
+    ["config", "credentials", "token"].iter().any(|kind| file.ends_with(&format!("{SUFFIX}-{kind}")))
+}
+
+/// Whether a file belongs to a profile of this pod.
+pub(super) fn is_of_pod(file: &str, pod_uid: &str) -> bool {
+    is_of_a_profile(file) && file.trim_start_matches('.').starts_with(&prefix(pod_uid))
 }
 
 /// What may stand in a file name and in a profile's brackets; the rest becomes `%`. AWS's tools ignore a profile with other characters in its
@@ -141,7 +158,9 @@ fn hashed(id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::comm_files::CommFiles;
     use super::*;
+    use crate::contract::comm::Comm;
 
     fn keys(token: Option<&str>) -> Credentials {
         Credentials {
@@ -151,9 +170,9 @@ mod tests {
         }
     }
 
-    fn comm() -> (CommFiles, tempfile::TempDir) {
+    fn comm() -> (CredentialFiles, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
-        (CommFiles::open(&Comm::at(folder.path())).unwrap(), folder)
+        (CommFiles::open(&Comm::at(folder.path())).unwrap().credentials().unwrap(), folder)
     }
 
     #[test]
@@ -172,7 +191,7 @@ mod tests {
             )
         );
         assert_eq!(
-            profile.env(),
+            profile.env(Path::new("/comm/credentials")),
             [
                 ("AWS_CONFIG_FILE".to_owned(), format!("/comm/credentials/{name}-config")),
                 ("AWS_PROFILE".to_owned(), name.to_owned()),

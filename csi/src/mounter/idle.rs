@@ -15,6 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::assignment::{MountpointPod, View};
 use super::comm_files::CommFiles;
+use super::host_files::HostFiles;
 use super::locks::Locks;
 use super::mountinfo::{Changes, Mounts};
 use super::notes::Notes;
@@ -30,6 +31,7 @@ pub(super) struct Idle {
     pub(super) sweep_every: Duration,
     pub(super) pods: watch::Receiver<View<MountpointPod>>,
     pub(super) locks: Arc<Locks>,
+    pub(super) files: HostFiles,
     pub(super) probes: Probes,
 }
 
@@ -48,6 +50,11 @@ impl Idle {
                 _ = sweep.tick() => {
                     left.clear();
                     self.forget_the_gone();
+                    // This driver makes no mounts by systemd, so none is under way.
+                    match Mounts::read() {
+                        Ok(mounts) => self.files.sweep(&mounts),
+                        Err(error) => tracing::warn!("reading the table of mounts: {error}"),
+                    }
                 }
                 Some(done) = under_way.join_next(), if !under_way.is_empty() => {
                     let Ok((name, outcome)) = done else { continue };

@@ -6,6 +6,7 @@
 pub mod assignment;
 pub mod comm_files;
 pub mod credentials;
+mod host_files;
 pub mod idle;
 mod locks;
 pub mod mountinfo;
@@ -14,6 +15,8 @@ pub mod peer;
 pub mod pod;
 pub mod source;
 pub mod sys;
+pub mod systemd;
+mod targets;
 #[cfg(test)]
 mod testing;
 

@@ -86,6 +86,11 @@ impl Mounts {
         self.0.iter().map(|mount| mount.point.as_path())
     }
 
+    /// The mount points of buckets.
+    pub fn buckets(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().filter(|mount| mount.is_bucket()).map(|mount| mount.point.as_path())
+    }
+
     /// How many mounts lie over one another at this path.
     #[must_use]
     pub fn layers(&self, point: &Path) -> usize {

@@ -15,24 +15,21 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::assignment::Assignments;
-use super::comm_files::CommFiles;
-use super::credentials::Profile;
+use super::comm_files::{CommFiles, CredentialFiles};
+use super::credentials::{self, Profile};
+use super::host_files::HostFiles;
 use super::idle::Idle;
 use super::locks::Locks;
-use super::mountinfo::{Mount, Mounts};
 use super::notes::Notes;
 use super::peer::Processes;
 use super::source::{self, Peer, SourceMount};
-use super::sys::{self, Busy, Health, Probes};
+use super::sys::{self, Health, Probes};
+use super::targets::{self, LAYERS_MAX, Targets, check_ours, table, unmounted};
 use super::{MountRequest, Mounter};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
 use crate::contract::{pod, volume};
 use crate::error::{Error, ErrorKind, Result};
-
-/// So many mounts may lie over one another at a target, each but the uppermost of an engine that died. With more, all are taken
-/// away first, and containers must be restarted.
-const LAYERS_MAX: usize = 8;
 
 /// The configuration of a [`PodMounter`].
 #[derive(Clone, Debug)]
@@ -84,18 +81,18 @@ impl PodMounter {
     /// # Errors
     /// The kubelet's directory is not there.
     pub fn new(client: kube::Client, config: Config) -> Result<Self> {
-        let kubelet = config.kubelet.canonicalize().map_err(|error| {
-            Error::invalid(format!("the kubelet's directory {}: {error}", config.kubelet.display()))
-        })?;
-        let config = Config { kubelet, ..config };
+        let config = Config { kubelet: targets::kubelet(&config.kubelet)?, ..config };
         let mut tasks = JoinSet::new();
         let assignments = Assignments::follow(&client, &config.node, &config.namespace, &mut tasks);
+        let locks = Arc::new(Locks::default());
         let node = Arc::new(Node {
+            targets: Targets::new(&config.kubelet, Arc::clone(&locks)),
             notes: Notes::of(&config.kubelet),
+            files: HostFiles::of(&config.kubelet),
             config,
             assignments,
             probes: Probes::default(),
-            locks: Arc::new(Locks::default()),
+            locks,
         });
         let idle = Idle {
             kubelet: node.config.kubelet.clone(),
@@ -104,6 +101,7 @@ impl PodMounter {
             sweep_every: node.config.sweep_every,
             pods: node.assignments.pods(),
             locks: Arc::clone(&node.locks),
+            files: node.files.clone(),
             probes: node.probes.clone(),
         };
         tasks.spawn(idle.run());
@@ -124,7 +122,10 @@ impl Mounter for PodMounter {
     }
 
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { self.node.unmount(target) })
+        Box::pin(async {
+            let Some(target) = self.node.targets.find(target)? else { return Ok(()) };
+            target.take_away()
+        })
     }
 }
 
@@ -132,17 +133,20 @@ impl Mounter for PodMounter {
 struct Node {
     config: Config,
     notes: Notes,
+    /// Of mounts that systemd made.
+    files: HostFiles,
     assignments: Assignments,
     probes: Probes,
     locks: Arc<Locks>,
+    targets: Targets,
 }
 
 impl Node {
     async fn mount(&self, request: &MountRequest) -> Result<()> {
         let deadline = Instant::now() + self.config.mount_within;
-        let target = self.target_path(&request.target)?;
-        let _target = self.target_lock(&target)?;
-        let over = self.refresh(request, &target).await?;
+        let locked = self.targets.make(&request.target)?;
+        let target = locked.path();
+        let over = self.refresh(request, target).await?;
         if over == Over::Nothing {
             return Ok(());
         }
@@ -154,7 +158,7 @@ impl Node {
         })?;
         // The previous holder of the lock may have unmounted it for good.
         let uid = self.assignments.wait_running(&name, deadline).await?.uid;
-        self.mount_through(request, (&target, over), &Assigned { name: &name, uid: &uid }, deadline)
+        self.mount_through(request, (target, over), &Assigned { name: &name, uid: &uid }, deadline)
             .await
             .map_err(|error| {
                 let look = format!("kubectl -n {} logs {name}", self.config.namespace);
@@ -200,6 +204,9 @@ impl Node {
             self.write_credentials(request, &pod)?;
             // An older release has left no note.
             self.remember(&pod)?;
+        } else if source.is_none() {
+            // Mounted at the target itself: systemd made it, for a driver of architecture v1. Its engine goes on until the workload ends.
+            self.files.write_keys(request)?;
         }
         match health {
             Health::Hung => Err(source::hangs(target)),
@@ -248,8 +255,10 @@ impl Node {
         let of_keys = profile.as_ref().filter(|_| request.credentials.is_some());
         let of_token = profile.as_ref().filter(|_| request.token.is_some());
         let leads: Vec<_> = match (of_keys, of_token) {
-            (Some(profile), _) => profile.env().into(),
-            (None, Some(profile)) => profile.token_env(&self.role(request)?).into(),
+            (Some(profile), _) => profile.env(&Comm::in_pod().credentials()).into(),
+            (None, Some(profile)) => {
+                profile.token_env(&Comm::in_pod().credentials(), &self.role(request)?).into()
+            }
             (None, None) => Vec::new(),
         };
         env.retain(|(name, _)| !leads.iter().any(|(other, _)| other == name));
@@ -275,11 +284,16 @@ impl Node {
     fn write_credentials(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<Option<Profile>> {
         let profile = Profile::new(pod.uid, &request.handle)?;
         match (&request.credentials, &request.token) {
-            (Some(keys), _) => profile.write(&self.open_comm(pod)?, keys)?,
-            (None, Some(token)) => profile.write_token(&self.open_comm(pod)?, token)?,
+            (Some(keys), _) => profile.write(&self.credential_files(pod)?, keys)?,
+            (None, Some(token)) => profile.write_token(&self.credential_files(pod)?, token)?,
             (None, None) => return Ok(None),
         }
         Ok(Some(profile))
+    }
+
+    fn credential_files(&self, pod: &Assigned<'_>) -> Result<CredentialFiles> {
+        let comm = self.open_comm(pod)?;
+        comm.credentials().map_err(|error| credentials::failed(comm.path(), &error))
     }
 
     fn role(&self, request: &MountRequest) -> Result<String> {
@@ -311,60 +325,6 @@ impl Node {
 
     fn comm(&self, pod: &Assigned<'_>) -> Comm {
         Comm::on_host(&self.config.kubelet, pod.uid)
-    }
-
-    fn unmount(&self, target: &Path) -> Result<()> {
-        let target = match sys::resolved(target) {
-            Ok(target) => target,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(Error::invalid(format!("target path {}: {error}", target.display()))),
-        };
-        self.check_beneath(&target)?;
-        let _target = self.target_lock(&target)?;
-        unmounted(&target)?;
-        match std::fs::remove_dir(&target) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::internal(format!(
-                "{} is unmounted, but can't be removed: {error}",
-                target.display()
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// The target as the table of mounts has it. The directories above it are made: the kubelet makes them, others may not.
-    fn target_path(&self, target: &Path) -> Result<PathBuf> {
-        let failed = |error: io::Error| {
-            Error::internal(format!("making the target path {}: {error}", target.display()))
-        };
-        // Before anything is made: a link on the way may lead elsewhere.
-        let there = target.ancestors().skip(1).find(|directory| directory.exists());
-        if let Some(directory) = there {
-            self.check_beneath(&directory.canonicalize().map_err(failed)?)?;
-        }
-        if let Some(parent) = target.parent() {
-            std::fs::create_dir_all(parent).map_err(failed)?;
-        }
-        sys::resolved(target).map_err(failed)
-    }
-
-    /// We mount and unmount nothing outside the kubelet's directory, whatever links there say.
-    fn check_beneath(&self, resolved: &Path) -> Result<()> {
-        let kubelet = &self.config.kubelet;
-        if resolved.starts_with(kubelet) {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "target_path leads by a symbolic link to {}, which is not beneath the kubelet's directory {}: if this node's \
-             kubelet keeps its pods elsewhere, set node.kubeletPath in the chart to that place",
-            resolved.display(),
-            kubelet.display()
-        )))
-    }
-
-    fn target_lock(&self, target: &Path) -> Result<tokio::sync::OwnedMutexGuard<()>> {
-        self.locks.try_lock(&target.to_string_lossy()).ok_or_else(|| {
-            Error::new(ErrorKind::Aborted, format!("another call for {} is under way", target.display()))
-        })
     }
 }
 
@@ -423,25 +383,6 @@ fn bind(source: &Path, target: &Path, over: Over, read_only: bool) -> Result<()>
         }
         failed("binding the source to", error)
     })
-}
-
-/// We unmount nothing that another put there.
-fn check_ours(mount: &Mount) -> Result<()> {
-    if mount.is_bucket() {
-        return Ok(());
-    }
-    let Mount { point, kind, name, .. } = mount;
-    let text = format!("{} of {name} is mounted at {} already: unmount it first", kind, point.display());
-    Err(Error::new(ErrorKind::FailedPrecondition, text))
-}
-
-fn unmounted(target: &Path) -> Result<bool> {
-    sys::unmount(target, Busy::Detach)
-        .map_err(|error| Error::internal(format!("unmounting {}: {error}", target.display())))
-}
-
-fn table() -> Result<Mounts> {
-    Mounts::read().map_err(|error| Error::internal(format!("reading the table of mounts: {error}")))
 }
 
 #[cfg(test)]

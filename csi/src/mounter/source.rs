@@ -285,7 +285,8 @@ async fn last_words(files: &CommFiles) -> Option<String> {
     }
 }
 
-fn refused(words: &str) -> Error {
+/// The error for an engine that ended before it served; these are its words.
+pub(super) fn refused(words: &str) -> Error {
     Error::new(ErrorKind::FailedPrecondition, format!("the engine could not mount: {words}"))
 }
 

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::target::OfPod;
+use crate::contract::target::OfPod;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::mountinfo::Mounts;
 

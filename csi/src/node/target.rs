@@ -3,9 +3,9 @@
 //!
 //! Never here: access to the disk. The check uses only the text of the path.
 
-use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
+use crate::contract::target::OfPod;
 use crate::error::{Error, Result};
 
 /// A target beneath the kubelet's directory.
@@ -17,15 +17,6 @@ pub struct Target {
     pub of_pod: Option<OfPod>,
     /// The path from the kubelet's directory on.
     below: String,
-}
-
-/// The names in a path of the kubelet's making.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OfPod {
-    /// The workload's pod.
-    pub uid: String,
-    /// The PersistentVolume, or the volume's name in the pod if it is inline.
-    pub volume: String,
 }
 
 impl Target {
@@ -71,25 +62,6 @@ impl Target {
     #[must_use]
     pub fn volume(&self, handle: &str) -> String {
         self.of_pod.as_ref().map_or(handle, |pod| &pod.volume).to_owned()
-    }
-}
-
-impl OfPod {
-    /// Out of a path relative to the kubelet's directory.
-    fn read(below: &Path) -> Option<Self> {
-        let parts: Vec<&str> = below.iter().map(OsStr::to_str).collect::<Option<_>>()?;
-        match parts[..] {
-            ["pods", uid, "volumes", "kubernetes.io~csi", volume, "mount"] => {
-                Some(Self { uid: uid.to_owned(), volume: volume.to_owned() })
-            }
-            _ => None,
-        }
-    }
-
-    /// Out of a mount point, if it is a target of the kubelet's making.
-    #[must_use]
-    pub fn of_mount_point(path: &Path, kubelet: &Path) -> Option<Self> {
-        Self::read(path.strip_prefix(normalised(kubelet)?).ok()?)
     }
 }
 
@@ -164,10 +136,6 @@ mod tests {
     #[test]
     fn the_kubelet_may_be_written_with_a_slash_at_its_end() {
         assert!(Target::parse("target_path", "/k/pods/x", Path::new("/k/")).is_ok());
-        assert_eq!(
-            OfPod::of_mount_point(Path::new("/k/pods/u/volumes/kubernetes.io~csi/v/mount"), Path::new("/k/")),
-            Some(OfPod { uid: "u".into(), volume: "v".into() })
-        );
     }
 
     proptest! {

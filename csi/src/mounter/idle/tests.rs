@@ -121,6 +121,7 @@ fn a_mark_and_a_pod_that_is_gone_each_end_their_source() {
                 sweep_every: Duration::from_secs(3600),
                 pods: pods_seen,
                 locks: Arc::new(Locks::default()),
+                files: HostFiles::of(&home.kubelet),
                 probes: Probes::default(),
             };
             let task = tokio::spawn(idle.run());

@@ -1,7 +1,7 @@
 //! Whole mounts on real FUSE devices: the API server is in memory, the engine serves an empty directory and can be killed.
 
 use super::*;
-use crate::mounter::mountinfo::Changes;
+use crate::mounter::mountinfo::{Changes, Mount, Mounts};
 use crate::mounter::testing::api::{Server, attachment, mountpoint_pod};
 use crate::mounter::testing::engine::MountpointPod;
 use crate::mounter::testing::{dirs, fuse, isolated, processes, runtime};

@@ -1,0 +1,60 @@
+//! The path of a target, as the kubelet makes it: `pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount` beneath its directory.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// The names in a path of the kubelet's making.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfPod {
+    /// The workload's pod.
+    pub uid: String,
+    /// The PersistentVolume, or the volume's name in the pod if it is inline.
+    pub volume: String,
+}
+
+impl OfPod {
+    /// Out of a path relative to the kubelet's directory.
+    #[must_use]
+    pub fn read(below: &Path) -> Option<Self> {
+        let parts: Vec<&str> = below.iter().map(OsStr::to_str).collect::<Option<_>>()?;
+        match parts[..] {
+            ["pods", uid, "volumes", "kubernetes.io~csi", volume, "mount"] => {
+                Some(Self { uid: uid.to_owned(), volume: volume.to_owned() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Out of a mount point, if it is a target of the kubelet's making.
+    #[must_use]
+    pub fn of_mount_point(path: &Path, kubelet: &Path) -> Option<Self> {
+        Self::read(path.strip_prefix(kubelet).ok()?)
+    }
+}
+
+/// The UID of the workload at a target beneath the kubelet's directory. A target of another making, such as csi-sanity's, is called by its
+/// own path.
+#[must_use]
+pub fn workload(path: &Path, kubelet: &Path) -> Option<String> {
+    let below = path.strip_prefix(kubelet).ok()?;
+    Some(OfPod::read(below).map_or_else(|| below.to_string_lossy().into_owned(), |pod| pod.uid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_of_the_kubelet_is_known_by_its_pod_and_another_by_itself() {
+        let target = Path::new("/k/pods/u/volumes/kubernetes.io~csi/v/mount");
+        let names = OfPod { uid: "u".into(), volume: "v".into() };
+        assert_eq!(OfPod::of_mount_point(target, Path::new("/k/")), Some(names));
+        assert_eq!(OfPod::of_mount_point(target, Path::new("/other")), None);
+        assert_eq!(workload(target, Path::new("/k/")).as_deref(), Some("u"));
+        assert_eq!(
+            workload(Path::new("/k/sanity/target"), Path::new("/k")).as_deref(),
+            Some("sanity/target")
+        );
+        assert_eq!(workload(Path::new("/elsewhere"), Path::new("/k")), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! Installs the engine on a host. Enters: the engine's file. Leaves: a copy of it under its name, for everybody to run, in place of an older
+//! one; whole or not at all, so that systemd never starts half of it, and a running engine keeps its own file.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// The name of the engine's file.
+const NAME: &str = "mount-s3";
+
+/// Copies `engine` into `directory`, which is made if it is missing. Returns the path of the copy.
+///
+/// # Errors
+/// An error of the file system. What was there stays as it was.
+pub fn install(engine: &Path, directory: &Path) -> io::Result<PathBuf> {
+    std::fs::create_dir_all(directory)?;
+    let (path, new) = (directory.join(NAME), directory.join(format!(".{NAME}.new")));
+    // Left by a container that ended here.
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let copied = copy(engine, &new).and_then(|()| std::fs::rename(&new, &path));
+    if copied.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    copied.map(|()| path)
+}
+
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let mut source = File::open(from)?;
+    // Nobody runs it before it is whole.
+    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    io::copy(&mut source, &mut copy)?;
+    // Whatever this process's umask is.
+    copy.set_permissions(Permissions::from_mode(0o755))?;
+    copy.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn an_engine_that_runs_is_replaced_and_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = folder.path().join("opt/bin");
+        let path = install(Path::new("/bin/sleep"), &host).unwrap();
+        assert_eq!(path, host.join("mount-s3"));
+        let mut running = Command::new(&path).arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        let before = path.metadata().unwrap().ino();
+        std::fs::write(host.join(".mount-s3.new"), "half").unwrap();
+        install(Path::new("/bin/true"), &host).unwrap();
+        assert!(running.try_wait().unwrap().is_none(), "it goes on");
+        assert_ne!(path.metadata().unwrap().ino(), before);
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o755);
+        assert!(Command::new(&path).status().unwrap().success(), "the new one is started");
+        assert_eq!(std::fs::read_dir(&host).unwrap().count(), 1, "nothing else is left");
+        running.kill().unwrap();
+        running.wait().unwrap();
+    }
+
+    #[test]
+    fn what_is_installed_stays_when_the_new_one_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = install(Path::new("/bin/true"), folder.path()).unwrap();
+        assert_eq!(
+            install(Path::new("/no/such"), folder.path()).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        assert!(Command::new(path).status().unwrap().success());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,281 @@
+//! Mounts by systemd, as architecture v1 makes them: one engine for each target, in a transient unit of the node's service manager. Enters:
+//! a checked request. Leaves: a target that an engine serves, or nothing.
+//!
+//! The engine is a program on the host and mounts at the target itself. It outlives the driver. When it crashes, systemd starts it again, and
+//! it mounts over the dead mount; containers that follow the host's mounts see that.
+//!
+//! Never here: the API server.
+
+mod manager;
+mod unit;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use mountpoint::sync::Arc;
+use tokio::time::Instant;
+
+use self::manager::Manager;
+use self::unit::Unit;
+use super::comm_files::CredentialFiles;
+use super::credentials::Profile;
+use super::host_files::HostFiles;
+use super::locks::Locks;
+use super::source;
+use super::sys::{self, Health, Probes};
+use super::targets::{self, LAYERS_MAX, Target, Targets, check_ours, table, unmounted};
+use super::{MountRequest, Mounter};
+use crate::contract::comm;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The file with the certificates of the chart, in the driver's directory.
+const CA_BUNDLE: &str = "ca-bundle.crt";
+
+/// The configuration of a [`SystemdMounter`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The kubelet's directory, the same in this process and on the host.
+    pub kubelet: PathBuf,
+    /// The engine's file, as the host calls it.
+    pub engine: PathBuf,
+    /// The socket of the system bus.
+    pub socket: PathBuf,
+    /// Certificates that engines are to trust besides the host's, as this process sees the file.
+    pub extra_ca_bundle: Option<PathBuf>,
+    /// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error.
+    pub mount_within: Duration,
+    /// An engine whose target was unmounted has this long to complete its uploads. Then its keys and its cache are taken away.
+    pub end_within: Duration,
+}
+
+impl Config {
+    /// With the usual places and limits.
+    #[must_use]
+    pub fn new(kubelet: impl Into<PathBuf>) -> Self {
+        Self {
+            kubelet: kubelet.into(),
+            engine: PathBuf::from("/opt/mountpoint-s3-csi/bin/mount-s3"),
+            socket: PathBuf::from("/run/dbus/system_bus_socket"),
+            extra_ca_bundle: None,
+            mount_within: Duration::from_secs(110),
+            end_within: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Mounts through the node's systemd. Mounts stay when it is dropped.
+#[derive(Debug)]
+pub struct SystemdMounter(Arc<Node>);
+
+impl SystemdMounter {
+    /// Takes away what an earlier driver left that ended too early. Connects to systemd with the first call.
+    ///
+    /// # Errors
+    /// The kubelet's directory is not there, or the driver's beneath it can't be made.
+    pub fn new(config: Config) -> Result<Self> {
+        let config = Config { kubelet: targets::kubelet(&config.kubelet)?, ..config };
+        let files = HostFiles::of(&config.kubelet);
+        std::fs::create_dir_all(files.directory())
+            .map_err(|error| Error::internal(format!("making {}: {error}", files.directory().display())))?;
+        files.sweep(&table()?);
+        Ok(Self(Arc::new(Node {
+            manager: Manager::at(&config.socket),
+            targets: Targets::new(&config.kubelet, Arc::new(Locks::default())),
+            probes: Probes::default(),
+            files,
+            config,
+        })))
+    }
+}
+
+impl Mounter for SystemdMounter {
+    fn fault(&self) -> Option<String> {
+        let socket = self.0.config.socket.display();
+        (!self.0.manager.is_there()).then(|| {
+            format!(
+                "the system bus does not listen at {socket}: with node.mounter: systemd each node needs it"
+            )
+        })
+    }
+
+    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>> {
+        let node = Arc::clone(&self.0);
+        // A task of its own: a kubelet that hangs up does not leave half a mount.
+        let task = tokio::spawn(async move { Box::pin(node.mount(&request)).await });
+        Box::pin(async { task.await.map_err(Error::internal)? })
+    }
+
+    fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.0.unmount(target))
+    }
+}
+
+#[derive(Debug)]
+struct Node {
+    config: Config,
+    manager: Manager,
+    targets: Targets,
+    probes: Probes,
+    files: HostFiles,
+}
+
+impl Node {
+    async fn mount(&self, request: &MountRequest) -> Result<()> {
+        let deadline = Instant::now() + self.config.mount_within;
+        let target = self.targets.make(&request.target)?;
+        if request.token.is_some() {
+            return Err(Error::new(
+                ErrorKind::FailedPrecondition,
+                "authenticationSource: pod needs Mountpoint Pods: set node.mounter: pod in the chart, or give the volume a Secret",
+            ));
+        }
+        if self.is_served(request, &target).await? {
+            return Ok(());
+        }
+        if let Some(why) = &request.unusable {
+            return Err(Error::invalid(why));
+        }
+        let unit = unit::name(target.path());
+        self.serve(request, &target, &unit, deadline).await.map_err(|error| {
+            let look = format!("on the node: journalctl -u {unit}");
+            Error::new(error.kind, format!("volume {}: {error} ({look})", request.volume))
+        })
+    }
+
+    /// Whether the target is mounted and stays so. Its engine then has fresh keys. What is dead is left for the new mount to lie over.
+    async fn is_served(&self, request: &MountRequest, target: &Target) -> Result<bool> {
+        let (mounts, path) = (table()?, target.path());
+        let Some(mount) = mounts.at(path) else { return Ok(false) };
+        check_ours(mount)?;
+        let sources = comm::sources(&self.config.kubelet);
+        if let Some(pod) = mounts.source_of(mount, &sources) {
+            // Made by a driver with Mountpoint Pods; its keys are that pod's, which nobody refreshes.
+            tracing::warn!("{} is bound to {}: restart its workload", path.display(), pod.point.display());
+        } else {
+            self.files.write_keys(request)?;
+        }
+        match self.probes.check(path, sys::PROBE_LIMIT).await {
+            Health::Alive => Ok(true),
+            Health::Hung => Err(source::hangs(path)),
+            Health::Dead(why) => {
+                tracing::warn!("the engine of {} is gone ({why}): mounting anew", path.display());
+                Ok(false)
+            }
+        }
+    }
+
+    async fn serve(
+        &self,
+        request: &MountRequest,
+        target: &Target,
+        unit: &str,
+        deadline: Instant,
+    ) -> Result<()> {
+        let path = target.path();
+        // What an earlier engine left: one that failed, or that systemd is about to start again.
+        self.manager.stop(unit, deadline).await;
+        if table()?.layers(path) >= LAYERS_MAX {
+            unmounted(path)?;
+        }
+        let made_directory = make_directory(path)?;
+        let started = match self.unit(request, path) {
+            Ok(made) => self.manager.start(unit, &made.properties(request), deadline).await,
+            Err(error) => Err(error),
+        };
+        let served = started.and_then(|()| {
+            let there = table()?.at(path).is_some_and(|mount| mount.is_bucket());
+            there.then_some(()).ok_or_else(|| unseen(path))
+        });
+        if served.is_err() {
+            self.manager.stop(unit, Instant::now() + self.config.end_within).await;
+            self.clean_up(path, made_directory);
+        }
+        served
+    }
+
+    /// The unit, and the files that its engine needs.
+    fn unit(&self, request: &MountRequest, target: &Path) -> Result<Unit> {
+        let profile = self.files.write_keys(request)?;
+        let leads = profile.as_ref().map(|profile: &Profile| profile.env(self.files.directory()));
+        let leads: Vec<_> = leads.into_iter().flatten().collect();
+        let mut env = request.env.clone();
+        env.retain(|(name, _)| !leads.iter().any(|(other, _)| other == name));
+        env.extend(leads);
+        Ok(Unit {
+            engine: self.config.engine.clone(),
+            target: target.to_owned(),
+            env,
+            cache: unit::wants_cache(request).then(|| self.files.cache(target)).transpose()?,
+            extra_ca_bundle: self.certificates()?,
+            start_within: self.config.mount_within,
+        })
+    }
+
+    /// Where the host has the chart's certificates. The driver's own file is in its container.
+    fn certificates(&self) -> Result<Option<PathBuf>> {
+        let Some(given) = &self.config.extra_ca_bundle else { return Ok(None) };
+        let failed = |error: std::io::Error| {
+            Error::internal(format!("copying the certificates {} to the host: {error}", given.display()))
+        };
+        let text = std::fs::read_to_string(given).map_err(failed)?;
+        let directory = CredentialFiles::open(self.files.directory()).map_err(failed)?;
+        directory.write(CA_BUNDLE, &text).map_err(failed)?;
+        Ok(Some(self.files.directory().join(CA_BUNDLE)))
+    }
+
+    /// After a failure: nothing that this call made is left.
+    fn clean_up(&self, target: &Path, made_directory: bool) {
+        let cleaned = table().map(|mounts| {
+            if mounts.at(target).is_none() {
+                self.files.forget(target, &mounts);
+                if made_directory && let Err(error) = std::fs::remove_dir(target) {
+                    tracing::warn!("removing {} after a failure: {error}", target.display());
+                }
+            }
+        });
+        if let Err(error) = cleaned {
+            tracing::warn!("after a failure: {error}");
+        }
+    }
+
+    async fn unmount(&self, target: &Path) -> Result<()> {
+        let Some(target) = self.targets.find(target)? else { return Ok(()) };
+        let path = target.path();
+        let mounted = table()?.at(path).is_some();
+        target.take_away()?;
+        let unit = unit::name(path);
+        // An engine ends with its mount, after the uploads of closed files. One that never mounted, or waits to start again, does not.
+        if mounted && !self.manager.ended(&unit, Instant::now() + self.config.end_within).await {
+            tracing::warn!(
+                "{unit} goes on: a process has files of {} open, or uploads go on",
+                path.display()
+            );
+        } else {
+            self.manager.stop(&unit, Instant::now() + self.config.end_within).await;
+        }
+        self.files.forget(path, &table()?);
+        Ok(())
+    }
+}
+
+/// Whether it was missing. A mount that is dead is there.
+fn make_directory(target: &Path) -> Result<bool> {
+    match std::fs::create_dir(target) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(Error::internal(format!("making the target {}: {error}", target.display()))),
+    }
+}
+
+/// The engine mounts in the host's namespace.
+fn unseen(target: &Path) -> Error {
+    Error::internal(format!(
+        "the engine mounted {} on the host, and this container does not see it: is the kubelet's directory mounted with propagation \
+         Bidirectional?",
+        target.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests;

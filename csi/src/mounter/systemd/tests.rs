@@ -1,0 +1,445 @@
+//! Whole mounts by a real systemd: each test has a node of its own, with the real engine and a real S3 server.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::{Child, Command, Stdio};
+
+use futures_util::future::join_all;
+use testkit::{in_systemd_node, need, until};
+
+use super::manager::State;
+use super::*;
+use crate::mounter::Credentials;
+use crate::mounter::mountinfo::Mounts;
+use crate::mounter::pod::{self, PodMounter};
+use crate::mounter::sys::Busy;
+use crate::mounter::testing::api::Server;
+use crate::mounter::testing::runtime;
+
+const SECRET: &str = "canary-of-the-secret-key";
+const LONG: Duration = Duration::from_secs(60);
+
+/// A command of the workspace.
+fn built(name: &str) -> PathBuf {
+    std::env::current_exe().unwrap().parent().and_then(Path::parent).unwrap().join(name)
+}
+
+/// Runs the body in a node with systemd, and looks for the secret in all that was said.
+fn in_node(body: impl Fn()) {
+    let fresh = |name: &str, package: &str| {
+        let stale = testkit::built::stale(&built(name), package);
+        need(&format!("target/debug/{name} (cargo build --workspace): {stale:?}"), stale.is_none())
+    };
+    if fresh("mount-s3", "mountpoint") && fresh("s3server", "s3server") {
+        let said = in_systemd_node(body).unwrap_or_default();
+        assert!(!said.contains(SECRET), "the secret is in a log:\n{said}");
+    }
+}
+
+/// A store with a bucket, and a node's directories.
+struct Home {
+    root: PathBuf,
+    kubelet: PathBuf,
+    endpoint: String,
+    store: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // A folder can't be removed through a mount whose store is gone.
+        for point in Mounts::read().iter().flat_map(Mounts::buckets).filter(|it| it.starts_with(&self.root)) {
+            let _ = sys::unmount(point, Busy::Detach);
+        }
+        let _ = self.store.kill();
+        let _ = self.store.wait();
+    }
+}
+
+impl Home {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (bucket, kubelet) = (root.join("store/bucket"), root.join("kubelet"));
+        for directory in [&bucket, &comm::plugin_directory(&kubelet)] {
+            fs::create_dir_all(directory).unwrap();
+        }
+        fs::write(bucket.join("hello"), "from the bucket").unwrap();
+        let (secret, port) = (root.join("secret"), root.join("port"));
+        fs::write(&secret, SECRET).unwrap();
+        let mut server = Command::new(built("s3server"));
+        server.arg(root.join("store")).args(["--listen", "127.0.0.1:0", "--access-key", "test"]);
+        server.arg("--secret-key-file").arg(&secret).arg("--port-file").arg(&port);
+        let store = server.stdin(Stdio::null()).spawn().unwrap();
+        let number = || fs::read_to_string(&port).ok().and_then(|text| text.trim().parse::<u16>().ok());
+        until("the store listens", || number().is_some());
+        let endpoint = format!("http://127.0.0.1:{}", number().unwrap());
+        Self { root, kubelet, endpoint, store, _folder: folder }
+    }
+
+    fn config(&self) -> Config {
+        Config { engine: built("mount-s3"), mount_within: LONG, ..Config::new(&self.kubelet) }
+    }
+
+    fn driver(&self) -> SystemdMounter {
+        SystemdMounter::new(self.config()).unwrap()
+    }
+
+    fn target(&self, uid: &str) -> PathBuf {
+        self.kubelet.join("pods").join(uid).join("volumes/kubernetes.io~csi/pv/mount")
+    }
+
+    fn request(&self, uid: &str) -> MountRequest {
+        MountRequest {
+            volume: "pv".into(),
+            handle: "handle".into(),
+            workload_uid: uid.into(),
+            target: self.target(uid),
+            read_only: false,
+            source_read_only: false,
+            bucket: "bucket".into(),
+            args: ["--allow-delete", "--force-path-style", "--cache=/local-cache"].map(str::to_owned).into(),
+            env: vec![
+                ("AWS_ENDPOINT_URL".into(), self.endpoint.clone()),
+                ("AWS_REGION".into(), "us-east-1".into()),
+            ],
+            unusable: None,
+            credentials: Some(Credentials {
+                access_key_id: "test".into(),
+                secret_access_key: SECRET.into(),
+                session_token: None,
+            }),
+            token: None,
+        }
+    }
+
+    /// What is in the driver's directory besides the directory of caches, and in that.
+    fn files(&self) -> Vec<String> {
+        let plugin = comm::plugin_directory(&self.kubelet);
+        let names = |directory: PathBuf| {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().into_string().unwrap()).filter(|name| name != "cache")
+        };
+        let mut files: Vec<_> = names(plugin.join("cache")).chain(names(plugin)).collect();
+        files.sort();
+        files
+    }
+
+    fn assert_nothing_is_left(&self, uid: &str) {
+        let target = self.target(uid);
+        assert!(Mounts::read().unwrap().at(&target).is_none() && !target.exists());
+        assert_eq!(self.files(), Vec::<String>::new());
+        assert_eq!(units(), "");
+    }
+}
+
+fn systemctl(arguments: &[&str]) -> String {
+    let output = Command::new("systemctl").args(arguments).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Names of all units of engines, running or failed.
+fn units() -> String {
+    systemctl(&["list-units", "--all", "--plain", "--no-legend", "mount-s3-*"])
+}
+
+fn property(target: &Path, name: &str) -> String {
+    systemctl(&["show", "--value", "--property", name, &unit::name(target)])
+}
+
+fn pid(target: &Path) -> u32 {
+    property(target, "MainPID").parse().unwrap()
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+fn hello(target: &Path) -> std::io::Result<String> {
+    fs::read_to_string(target.join("hello"))
+}
+
+#[test]
+fn a_mount_outlives_its_driver_and_is_refreshed_by_the_next_one_until_it_is_unmounted() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let target = home.target("u1");
+            let driver = home.driver();
+            assert_eq!(driver.fault(), None);
+            driver.mount(home.request("u1")).await.unwrap();
+            assert_eq!(hello(&target).unwrap(), "from the bucket");
+            fs::write(target.join("written"), "1").unwrap();
+            let shown = systemctl(&["show", &unit::name(&target)]);
+            assert!(shown.contains("ActiveState=active") && shown.contains("StatusText=mounted"), "{shown}");
+            assert!(!shown.contains(SECRET) && shown.contains("AWS_SHARED_CREDENTIALS_FILE="), "{shown}");
+            let engine = pid(&target);
+            let keys = comm::plugin_directory(&home.kubelet).join("u1-handle-s3-csi-credentials");
+            assert_eq!(keys.metadata().unwrap().mode() & 0o7777, 0o640);
+            drop(driver);
+
+            let anew = home.driver();
+            assert_eq!(hello(&target).unwrap(), "from the bucket");
+            let mut rotated = home.request("u1");
+            rotated.credentials.as_mut().unwrap().access_key_id = "rotated".into();
+            // Options that no new mount could have do not keep new keys from it.
+            rotated.unusable = Some("a typo".into());
+            anew.mount(rotated).await.unwrap();
+            assert!(fs::read_to_string(&keys).unwrap().contains("rotated"));
+            assert_eq!(pid(&target), engine, "the same engine goes on");
+            anew.mount(home.request("u1")).await.unwrap();
+
+            anew.unmount(&target).await.unwrap();
+            home.assert_nothing_is_left("u1");
+            anew.unmount(&target).await.unwrap();
+            let journal = Command::new("journalctl").args(["--identifier", "mount-s3"]).output().unwrap();
+            let journal = String::from_utf8_lossy(&journal.stdout).into_owned();
+            assert!(journal.contains("successfully mounted"), "the engine's words are kept: {journal}");
+            assert!(!journal.contains(SECRET), "{journal}");
+        });
+    });
+}
+
+#[test]
+fn a_crashed_engine_is_started_again_over_its_dead_mount_and_containers_see_it() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let (driver, target) = (home.driver(), home.target("u1"));
+            driver.mount(home.request("u1")).await.unwrap();
+            // As a container with HostToContainer has it.
+            let inside = home.root.join("container");
+            fs::create_dir(&inside).unwrap();
+            sys::bind(&target, &inside, false).unwrap();
+            let first = pid(&target);
+            kill(first);
+            until("systemd starts the engine again", || hello(&target).is_ok());
+            assert_ne!(pid(&target), first);
+            assert_eq!(hello(&inside).unwrap(), "from the bucket", "the container follows");
+            assert_eq!(Mounts::read().unwrap().layers(&target), 2);
+            driver.mount(home.request("u1")).await.unwrap();
+            // systemd gives up; the kubelet's next call does not.
+            systemctl(&["stop", &unit::name(&target)]);
+            sys::unmount(&inside, Busy::Detach).unwrap();
+            until("the uppermost mount is gone or dead", || hello(&target).is_err());
+            driver.mount(home.request("u1")).await.unwrap();
+            assert_eq!(hello(&target).unwrap(), "from the bucket");
+            driver.unmount(&target).await.unwrap();
+            home.assert_nothing_is_left("u1");
+        });
+    });
+}
+
+#[test]
+fn what_the_engine_says_is_the_error_and_nothing_is_left() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let driver = home.driver();
+            let missing = MountRequest { bucket: "no-such-bucket".into(), ..home.request("u1") };
+            for _ in 0..2 {
+                let error = driver.mount(missing.clone()).await.unwrap_err();
+                assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error}");
+                let text = error.to_string();
+                assert!(text.contains("NoSuchBucket") && text.contains("journalctl -u mount-s3-"), "{text}");
+                home.assert_nothing_is_left("u1");
+            }
+            driver.mount(home.request("u1")).await.unwrap();
+            driver.unmount(&home.target("u1")).await.unwrap();
+
+            let nowhere = Config { engine: "/no/such/mount-s3".into(), ..home.config() };
+            let error = SystemdMounter::new(nowhere).unwrap().mount(home.request("u1")).await.unwrap_err();
+            assert!(error.to_string().contains("volume pv: the engine could not mount"), "{error}");
+            home.assert_nothing_is_left("u1");
+
+            let request = home.request("u1");
+            let token =
+                MountRequest { token: Some(super::super::Token("t".into())), credentials: None, ..request };
+            let error = driver.mount(token).await.unwrap_err();
+            assert!(error.to_string().contains("node.mounter: pod"), "{error}");
+
+            let late = Config { mount_within: Duration::from_millis(1), ..home.config() };
+            let error = SystemdMounter::new(late).unwrap().mount(home.request("u1")).await.unwrap_err();
+            assert!(
+                matches!(error.kind, ErrorKind::DeadlineExceeded | ErrorKind::FailedPrecondition),
+                "{error}"
+            );
+            home.assert_nothing_is_left("u1");
+
+            let deaf = Config { socket: home.root.join("private"), ..home.config() };
+            let deaf = SystemdMounter::new(deaf).unwrap();
+            assert!(deaf.fault().unwrap().contains("the system bus does not listen at "));
+            let error = deaf.mount(home.request("u1")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+            assert!(!home.target("u1").exists());
+        });
+    });
+}
+
+#[test]
+fn twenty_are_mounted_and_unmounted_at_once() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let driver = home.driver();
+            let uids: Vec<_> = (0..20).map(|number| format!("u{number}")).collect();
+            let requests = uids.iter().map(|uid| MountRequest { args: Vec::new(), ..home.request(uid) });
+            for mounted in join_all(requests.map(|request| driver.mount(request))).await {
+                mounted.unwrap();
+            }
+            for uid in &uids {
+                assert_eq!(hello(&home.target(uid)).unwrap(), "from the bucket");
+            }
+            assert_eq!(units().lines().count(), 20);
+            let targets: Vec<_> = uids.iter().map(|uid| home.target(uid)).collect();
+            for unmounted in join_all(targets.iter().map(|target| driver.unmount(target))).await {
+                unmounted.unwrap();
+            }
+            for uid in &uids {
+                home.assert_nothing_is_left(uid);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_systemd_that_starts_anew_is_connected_to_again_and_its_mounts_stay() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let driver = home.driver();
+            driver.mount(home.request("u1")).await.unwrap();
+            systemctl(&["daemon-reexec"]);
+            assert_eq!(hello(&home.target("u1")).unwrap(), "from the bucket");
+            driver.mount(home.request("u2")).await.unwrap();
+            let state = driver.0.manager.state(&unit::name(&home.target("u1"))).await.unwrap();
+            assert_eq!(state, State::Active);
+            for uid in ["u1", "u2"] {
+                driver.unmount(&home.target(uid)).await.unwrap();
+            }
+            home.assert_nothing_is_left("u1");
+        });
+    });
+}
+
+#[test]
+fn a_target_that_reads_only_is_read_only_and_a_foreign_mount_is_left() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let driver = home.driver();
+            let (reader, writer) = (home.target("u1"), home.target("u2"));
+            driver.mount(MountRequest { read_only: true, ..home.request("u1") }).await.unwrap();
+            driver.mount(home.request("u2")).await.unwrap();
+            let refused = fs::write(reader.join("a"), "1").unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+            fs::write(writer.join("a"), "1").unwrap();
+            let foreign = home.target("u3");
+            fs::create_dir_all(&foreign).unwrap();
+            let flags = rustix::mount::MountFlags::empty();
+            rustix::mount::mount("tmpfs", &foreign, "tmpfs", flags, None).unwrap();
+            let error = driver.mount(home.request("u3")).await.unwrap_err();
+            assert!(error.to_string().contains("tmpfs of tmpfs is mounted at"), "{error}");
+        });
+    });
+}
+
+/// A mount as release 1.2 leaves it: a forking unit under another name, and keys where that release wrote them.
+fn mounted_by_release_1_2(home: &Home, uid: &str) -> PathBuf {
+    let target = home.target(uid);
+    fs::create_dir_all(&target).unwrap();
+    let plugin = comm::plugin_directory(&home.kubelet);
+    let name = format!("{uid}-handle-s3-csi");
+    fs::write(plugin.join(format!("{name}-config")), format!("[profile {name}]\n")).unwrap();
+    let keys = format!("[{name}]\naws_access_key_id = test\naws_secret_access_key = {SECRET}\n");
+    fs::write(plugin.join(format!("{name}-credentials")), keys).unwrap();
+    let variables = [
+        format!("AWS_CONFIG_FILE={}/{name}-config", plugin.display()),
+        format!("AWS_PROFILE={name}"),
+        format!("AWS_SHARED_CREDENTIALS_FILE={}/{name}-credentials", plugin.display()),
+        format!("AWS_ENDPOINT_URL={}", home.endpoint),
+        "AWS_REGION=us-east-1".to_owned(),
+    ];
+    let mut run = Command::new("systemd-run");
+    run.args(["--unit=mount-s3-1.2.0-5f0c.service", "--property=Type=forking", "--quiet"]);
+    run.args(variables.iter().map(|it| format!("--setenv={it}")));
+    run.arg(built("mount-s3")).args(["--allow-delete", "--force-path-style", "bucket"]).arg(&target);
+    assert!(run.status().unwrap().success());
+    until("release 1.2's engine serves", || hello(&target).is_ok());
+    target
+}
+
+#[test]
+fn a_mount_of_release_1_2_is_refreshed_and_unmounted() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let target = mounted_by_release_1_2(&home, "u1");
+            let driver = home.driver();
+            let mut rotated = home.request("u1");
+            rotated.credentials.as_mut().unwrap().access_key_id = "rotated".into();
+            driver.mount(rotated).await.unwrap();
+            let keys = comm::plugin_directory(&home.kubelet).join("u1-handle-s3-csi-credentials");
+            assert!(fs::read_to_string(keys).unwrap().contains("rotated"));
+            assert_eq!(units().lines().count(), 1, "no second engine: {}", units());
+            driver.unmount(&target).await.unwrap();
+            until("release 1.2's engine has ended", || units().is_empty());
+            home.assert_nothing_is_left("u1");
+        });
+    });
+}
+
+#[test]
+fn after_an_upgrade_to_mountpoint_pods_a_mount_of_systemd_goes_on_under_its_reader_until_its_pod_ends() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let old = home.driver();
+            old.mount(home.request("u1")).await.unwrap();
+            drop(old);
+            let target = home.target("u1");
+            let reader = fs::File::open(target.join("hello")).unwrap();
+
+            let server = Server::start();
+            let sweep_every = Duration::from_millis(100);
+            let config = pod::Config { kubelet: home.kubelet.clone(), sweep_every, ..pod::Config::new("n") };
+            let upgraded = PodMounter::new(server.client(), config).unwrap();
+            let mut rotated = home.request("u1");
+            rotated.credentials.as_mut().unwrap().access_key_id = "rotated".into();
+            upgraded.mount(rotated).await.unwrap();
+            let keys = comm::plugin_directory(&home.kubelet).join("u1-handle-s3-csi-credentials");
+            assert!(fs::read_to_string(&keys).unwrap().contains("rotated"), "it is refreshed");
+            assert_eq!(std::io::read_to_string(&reader).unwrap(), "from the bucket", "a reader goes on");
+            upgraded.mount(home.request("u1")).await.unwrap();
+            // A crash is still systemd's to mend.
+            drop(reader);
+            kill(pid(&target));
+            until("systemd starts the engine again", || hello(&target).is_ok());
+            assert!(keys.exists(), "no sweep takes the keys of a mount");
+
+            // The pod ends, and with it what systemd made.
+            upgraded.unmount(&target).await.unwrap();
+            until("its engine, keys and cache are gone", || units().is_empty() && home.files().is_empty());
+            assert!(!target.exists());
+        });
+    });
+}
+
+#[test]
+fn certificates_of_the_chart_are_copied_to_the_host() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let given = PathBuf::from("/etc/ssl/certs/ca-certificates.crt");
+            if !need("ca-certificates", given.exists()) {
+                return;
+            }
+            let config = Config { extra_ca_bundle: Some(given), ..home.config() };
+            let driver = SystemdMounter::new(config).unwrap();
+            driver.mount(home.request("u1")).await.unwrap();
+            let copied = comm::plugin_directory(&home.kubelet).join(CA_BUNDLE);
+            assert!(property(&home.target("u1"), "ExecStart").contains(copied.to_str().unwrap()));
+        });
+    });
+}

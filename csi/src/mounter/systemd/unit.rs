@@ -1,0 +1,197 @@
+//! A unit of systemd that runs one engine. Enters: a request, and the paths of this node. Leaves: the unit's name and properties.
+//!
+//! Never here: a call to systemd; a secret, since every user of the node may read the properties of a unit; a property that gives the
+//! unit mounts of its own (such as `ProtectSystem`), since the host would not see the bucket then.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use zbus::wire::Variant;
+
+use super::super::MountRequest;
+use super::super::host_files;
+
+/// systemd starts an engine that crashed again so often, over the dead mount. Then the next publish of its target does, which also takes
+/// away dead mounts when they become many.
+const RESTARTS_MAX: u32 = 5;
+/// From a crash to the new start. Longer keeps readers of the mount without it; shorter, and a store that makes engines crash is asked
+/// more often.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+/// An engine that is told to end completes uploads of closed files for ten seconds.
+const STOP_WITHIN: Duration = Duration::from_secs(20);
+/// For the engine's connections and the files of its cache.
+const OPEN_FILES_MAX: u64 = 65_536;
+
+/// The name of the unit for a target.
+pub(super) fn name(target: &Path) -> String {
+    format!("mount-s3-{}.service", host_files::key(target))
+}
+
+/// One engine.
+#[derive(Clone, Debug)]
+pub(super) struct Unit {
+    /// The engine's file, as the host calls it.
+    pub(super) engine: PathBuf,
+    /// Where it mounts.
+    pub(super) target: PathBuf,
+    /// Its variables, without secrets.
+    pub(super) env: Vec<(String, String)>,
+    /// Where its cache goes, if the volume asks for one.
+    pub(super) cache: Option<PathBuf>,
+    /// Certificates to trust besides the host's.
+    pub(super) extra_ca_bundle: Option<PathBuf>,
+    /// It has so long to mount.
+    pub(super) start_within: Duration,
+}
+
+/// Properties by name.
+pub(super) type Properties = Vec<(&'static str, Variant<'static>)>;
+
+impl Unit {
+    /// What StartTransientUnit is given.
+    pub(super) fn properties(&self, request: &MountRequest) -> Properties {
+        let engine = self.engine.to_string_lossy().into_owned();
+        let mut line = vec![engine.clone()];
+        line.extend(self.arguments(request));
+        let environment: Vec<_> = self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let text = |text: &str| Variant::from(text.to_owned());
+        let micros = |time: Duration| Variant::from(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let description = format!("bucket {} of volume {}", request.bucket, request.volume);
+        vec![
+            ("Description", text(&description)),
+            // The engine says when the bucket is mounted, or why it is not, and that is the unit's status.
+            ("Type", text("notify")),
+            ("NotifyAccess", text("main")),
+            // The last word: whether a failure of this command is no failure of the unit.
+            ("ExecStart", Variant::from(vec![(engine, line, false)])),
+            ("Environment", Variant::from(environment)),
+            ("StandardOutput", text("journal")),
+            ("StandardError", text("journal")),
+            ("SyslogIdentifier", text("mount-s3")),
+            ("LimitNOFILE", Variant::from(OPEN_FILES_MAX)),
+            ("TimeoutStartUSec", micros(self.start_within)),
+            ("TimeoutStopUSec", micros(STOP_WITHIN)),
+            // By a signal or a panic, not after an error that it named: the next publish of the target tries that again.
+            ("Restart", text("on-abnormal")),
+            ("RestartUSec", micros(RESTART_AFTER)),
+            ("StartLimitIntervalUSec", Variant::from(u64::MAX)),
+            ("StartLimitBurst", Variant::from(RESTARTS_MAX + 1)),
+        ]
+    }
+
+    /// Flags, bucket, target.
+    fn arguments(&self, request: &MountRequest) -> Vec<String> {
+        let is_cache = |arg: &str| arg == "--cache" || arg.starts_with("--cache=");
+        let mut args: Vec<_> = request.args.iter().filter(|arg| !is_cache(arg)).cloned().collect();
+        if let Some(cache) = &self.cache {
+            args.push(format!("--cache={}", cache.display()));
+        }
+        if let Some(bundle) = &self.extra_ca_bundle {
+            args.push(format!("--extra-ca-bundle={}", bundle.display()));
+        }
+        // This target has a mount to itself.
+        if (request.read_only || request.source_read_only) && !args.iter().any(|arg| arg == "--read-only") {
+            args.push("--read-only".to_owned());
+        }
+        args.push("--foreground".to_owned());
+        args.extend([request.bucket.clone(), self.target.display().to_string()]);
+        args
+    }
+}
+
+/// Whether the volume asks for a cache.
+pub(super) fn wants_cache(request: &MountRequest) -> bool {
+    request.args.iter().any(|arg| arg == "--cache" || arg.starts_with("--cache="))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(args: &[&str]) -> MountRequest {
+        MountRequest {
+            volume: "pv-1".into(),
+            handle: "handle".into(),
+            workload_uid: "u".into(),
+            target: "/k/t".into(),
+            read_only: false,
+            source_read_only: false,
+            bucket: "bucket".into(),
+            args: args.iter().map(|&arg| arg.to_owned()).collect(),
+            env: Vec::new(),
+            unusable: None,
+            credentials: None,
+            token: None,
+        }
+    }
+
+    fn unit() -> Unit {
+        Unit {
+            engine: "/opt/bin/mount-s3".into(),
+            target: "/k/t".into(),
+            env: vec![("AWS_REGION".into(), "r".into())],
+            cache: None,
+            extra_ca_bundle: None,
+            start_within: Duration::from_secs(110),
+        }
+    }
+
+    fn arguments(unit: &Unit, request: &MountRequest) -> String {
+        unit.arguments(request).join(" ")
+    }
+
+    #[test]
+    fn a_unit_is_exactly_this() {
+        let properties = unit().properties(&request(&["--allow-delete"]));
+        let shown: Vec<_> = properties.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        assert_eq!(
+            shown,
+            [
+                r#"Description "bucket bucket of volume pv-1""#,
+                r#"Type "notify""#,
+                r#"NotifyAccess "main""#,
+                r#"ExecStart [("/opt/bin/mount-s3", ["/opt/bin/mount-s3", "--allow-delete", "--foreground", "bucket", "/k/t"], false)]"#,
+                r#"Environment ["AWS_REGION=r"]"#,
+                r#"StandardOutput "journal""#,
+                r#"StandardError "journal""#,
+                r#"SyslogIdentifier "mount-s3""#,
+                "LimitNOFILE uint64 65536",
+                "TimeoutStartUSec uint64 110000000",
+                "TimeoutStopUSec uint64 20000000",
+                r#"Restart "on-abnormal""#,
+                "RestartUSec uint64 1000000",
+                "StartLimitIntervalUSec uint64 18446744073709551615",
+                "StartLimitBurst uint32 6",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_cache_is_the_nodes_whatever_the_volume_says() {
+        let asked = request(&["--allow-other", "--cache=/local-cache"]);
+        assert!(wants_cache(&asked) && !wants_cache(&request(&["--cached"])));
+        let with = Unit { cache: Some("/k/cache/1".into()), ..unit() };
+        assert_eq!(arguments(&with, &asked), "--allow-other --cache=/k/cache/1 --foreground bucket /k/t");
+    }
+
+    #[test]
+    fn a_target_that_only_reads_has_a_read_only_mount() {
+        let reads = MountRequest { read_only: true, ..request(&[]) };
+        assert_eq!(arguments(&unit(), &reads), "--read-only --foreground bucket /k/t");
+        let both = MountRequest { source_read_only: true, ..request(&["--read-only"]) };
+        assert_eq!(arguments(&unit(), &both), "--read-only --foreground bucket /k/t");
+    }
+
+    #[test]
+    fn certificates_are_added_to_the_hosts() {
+        let with = Unit { extra_ca_bundle: Some("/k/ca.crt".into()), ..unit() };
+        assert_eq!(arguments(&with, &request(&[])), "--extra-ca-bundle=/k/ca.crt --foreground bucket /k/t");
+    }
+
+    #[test]
+    fn each_target_has_a_unit_of_its_own_under_the_same_name_each_time() {
+        let (a, b) = (name(Path::new("/k/a")), name(Path::new("/k/b")));
+        assert!(a != b && a == name(Path::new("/k/a")));
+        assert!(a.starts_with("mount-s3-") && a.ends_with(".service") && a.len() < 64, "{a}");
+    }
+}

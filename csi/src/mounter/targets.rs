@@ -1,0 +1,141 @@
+//! Targets: the directories at which the kubelet wants volumes. Enters: a path of a call. Leaves: the path as the table of mounts has it,
+//! locked for this call; or nothing at that path any more.
+//!
+//! Never here: a mount; a change outside the kubelet's directory, whatever links say.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mountpoint::sync::Arc;
+use tokio::sync::OwnedMutexGuard;
+
+use super::locks::Locks;
+use super::mountinfo::{Mount, Mounts};
+use super::sys::{self, Busy};
+use crate::error::{Error, ErrorKind, Result};
+
+/// So many mounts may lie over one another at a target, each but the uppermost of an engine that died. With more, all are taken
+/// away first, and containers must be restarted.
+pub(super) const LAYERS_MAX: usize = 8;
+
+/// The kubelet's directory, without symbolic links.
+pub(super) fn kubelet(path: &Path) -> Result<PathBuf> {
+    path.canonicalize()
+        .map_err(|error| Error::invalid(format!("the kubelet's directory {}: {error}", path.display())))
+}
+
+/// All targets of this node.
+#[derive(Debug)]
+pub(super) struct Targets {
+    kubelet: PathBuf,
+    locks: Arc<Locks>,
+}
+
+impl Targets {
+    /// Beneath this kubelet's directory, which has no symbolic link in it.
+    pub(super) fn new(kubelet: &Path, locks: Arc<Locks>) -> Self {
+        Self { kubelet: kubelet.to_owned(), locks }
+    }
+
+    /// The target to mount at. The directories above it are made: the kubelet makes them, others may not.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a link leads out of the kubelet's directory, `Aborted` while another call is about it.
+    pub(super) fn make(&self, target: &Path) -> Result<Target> {
+        let failed = |error: io::Error| {
+            Error::internal(format!("making the target path {}: {error}", target.display()))
+        };
+        // Before anything is made: a link on the way may lead elsewhere.
+        let there = target.ancestors().skip(1).find(|directory| directory.exists());
+        if let Some(directory) = there {
+            self.check_beneath(&directory.canonicalize().map_err(failed)?)?;
+        }
+        if let Some(parent) = target.parent() {
+            std::fs::create_dir_all(parent).map_err(failed)?;
+        }
+        self.lock(sys::resolved(target).map_err(failed)?)
+    }
+
+    /// The target to take away; `None` if the directory above it is gone.
+    ///
+    /// # Errors
+    /// As [`Self::make`].
+    pub(super) fn find(&self, target: &Path) -> Result<Option<Target>> {
+        let resolved = match sys::resolved(target) {
+            Ok(resolved) => resolved,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::invalid(format!("target path {}: {error}", target.display()))),
+        };
+        self.check_beneath(&resolved)?;
+        self.lock(resolved).map(Some)
+    }
+
+    /// We mount and unmount nothing outside the kubelet's directory, whatever links there say.
+    fn check_beneath(&self, resolved: &Path) -> Result<()> {
+        let kubelet = &self.kubelet;
+        if resolved.starts_with(kubelet) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "target_path leads by a symbolic link to {}, which is not beneath the kubelet's directory {}: if this node's \
+             kubelet keeps its pods elsewhere, set node.kubeletPath in the chart to that place",
+            resolved.display(),
+            kubelet.display()
+        )))
+    }
+
+    fn lock(&self, path: PathBuf) -> Result<Target> {
+        let lock = self.locks.try_lock(&path.to_string_lossy()).ok_or_else(|| {
+            Error::new(ErrorKind::Aborted, format!("another call for {} is under way", path.display()))
+        })?;
+        Ok(Target { path, _lock: lock })
+    }
+}
+
+/// One target, for one call.
+#[derive(Debug)]
+pub(super) struct Target {
+    path: PathBuf,
+    _lock: OwnedMutexGuard<()>,
+}
+
+impl Target {
+    /// As the table of mounts has it.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Unmounts it if it is mounted, and removes its directory if it is there.
+    pub(super) fn take_away(&self) -> Result<()> {
+        let path = &self.path;
+        unmounted(path)?;
+        match std::fs::remove_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let text = format!("{} is unmounted, but can't be removed: {error}", path.display());
+                Err(Error::internal(text))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// We unmount nothing that another put there.
+pub(super) fn check_ours(mount: &Mount) -> Result<()> {
+    if mount.is_bucket() {
+        return Ok(());
+    }
+    let Mount { point, kind, name, .. } = mount;
+    let text = format!("{} of {name} is mounted at {} already: unmount it first", kind, point.display());
+    Err(Error::new(ErrorKind::FailedPrecondition, text))
+}
+
+/// Whether anything was mounted there; nothing is now.
+pub(super) fn unmounted(target: &Path) -> Result<bool> {
+    sys::unmount(target, Busy::Detach)
+        .map_err(|error| Error::internal(format!("unmounting {}: {error}", target.display())))
+}
+
+/// The table of mounts.
+pub(super) fn table() -> Result<Mounts> {
+    Mounts::read().map_err(|error| Error::internal(format!("reading the table of mounts: {error}")))
+}
