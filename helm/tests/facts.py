@@ -111,7 +111,7 @@ def form(what, rendered):
         ports = [port["containerPort"] for c in spec["containers"] for port in c.get("ports", [])]
         if len(set(ports)) != len(ports):
             wrong.append(f"{where}: containers of one pod share its ports, and one is there twice")
-        for c in spec["containers"]:
+        for c in spec["containers"] + spec.get("initContainers", []):
             names = [variable["name"] for variable in c.get("env", [])]
             if len(set(names)) != len(names):
                 wrong.append(f"{where}/{c['name']}: a variable is there twice")
@@ -291,6 +291,8 @@ def every_value(what, path, values, defaults):
         if isinstance(value, (bool, dict, list)) or value in (None, "1"):
             # A map whose keys are the value is looked for by its last key; switches have facts of their own.
             shown = isinstance(value, bool) or path.split(".")[-1] in text
+        elif path == "node.mountpointInstallPath":
+            shown = True  # of the other mounter, which has facts of its own
         else:
             shown = str(value) in words or str(value).rstrip("/") in text
         if not shown:
@@ -345,6 +347,47 @@ def certificates(what, path, name, made):
     check(f"{what}: the controller service trusts it besides", "" if good else f"{env} {folders}")
 
 
+def systemd(what, path, version, controller):
+    """Architecture v1: engines are run by each node's systemd. `controller`: "with" or "without" the controller pod."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    kinds = {it["kind"] for it in rendered.objects}
+    hooks = [key(it) for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})]
+    text = json.dumps(rendered.objects)
+    left = [it for it in ("mountpoints3podattachments", "mount-s3-critical", "s3-pod-reconciler", "pod-security.kubernetes.io") if it in text]
+    check(f"{what}: no reconciler, no CRD, nothing of Mountpoint Pods", "" if not left and not hooks and not kinds & {"Namespace", "PriorityClass", "Job"} else f"{left} {hooks} {kinds}")
+    spec = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]
+    of_host = {v["name"]: v["hostPath"] for v in spec["volumes"] if "hostPath" in v}
+    folders = {name: it["path"] for name, it in of_host.items()}
+    wanted = {"dbus-dir": "/run/dbus", "mountpoint-install-dir": "/opt/mountpoint-s3-csi/bin/", "plugin-dir": "/var/lib/kubelet/plugins/s3.csi.scality.com/"}
+    check(f"{what}: folders of the host", "" if wanted.items() <= folders.items() and of_host["dbus-dir"]["type"] == "Directory" else str(of_host))
+    (init,) = spec["initContainers"]
+    image = f"ghcr.io/scality/mountpoint-s3-csi-driver:{version}"
+    target = {m["name"]: m["mountPath"] for m in init["volumeMounts"]}["mountpoint-install-dir"]
+    good = init["command"] == ["/bin/install-mp"] and init["image"] == image and init["env"] == [{"name": "MOUNTPOINT_INSTALL_DIR", "value": target}]
+    check(f"{what}: the engine is installed before the driver starts", "" if good and "privileged" not in init["securityContext"] else str(init))
+    driver = rendered.containers("DaemonSet", "s3-csi-node")["s3-plugin"]
+    env = {it["name"]: it.get("value") for it in driver["env"]}
+    mounts = {m["mountPath"]: m for m in driver["volumeMounts"]}
+    good = env["NODE_MOUNTER"] == "systemd" and env["MOUNT_S3_PATH"] == "/opt/mountpoint-s3-csi/bin/mount-s3"
+    good = good and mounts["/run/dbus"]["name"] == "dbus-dir" and mounts["/var/lib/kubelet"]["mountPropagation"] == "Bidirectional"
+    check(f"{what}: the driver asks the host's systemd, and sees what its engines mount", "" if good else f"{env} {mounts}")
+    custom = {v["name"]: v for v in spec["volumes"]}.get("custom-ca")
+    good = custom == {"name": "custom-ca", "configMap": {"name": "site-ca"}} and env.get("EXTRA_CA_BUNDLE") == f"{mounts['/etc/ssl/custom-ca']['mountPath']}/ca-bundle.crt"
+    check(f"{what}: certificates reach the driver, for its engines", "" if good else f"{custom} {env}")
+    of_node = set(rendered.rules("s3-csi-driver-sa"))
+    wide = [it for it in of_node if it[1] not in ("events", "csinodes", "nodes")]
+    check(f"{what}: a node reads no pods and no attachments", str(wide) if wide else "")
+    has = "Deployment" in kinds
+    check(f"{what}: {controller} a controller pod", "" if has == (controller == "with") else str(kinds))
+    if has:
+        containers = list(rendered.containers("Deployment", "s3-csi-controller"))
+        check(f"{what}: controller service and provisioner alone", "" if containers == ["s3-csi-controller", "csi-provisioner"] else str(containers))
+        of_controller = set(rendered.rules("s3-csi-driver-controller-sa"))
+        good = not [it for it in of_controller if it[1] in ("pods", "serviceaccounts")] and ("", "persistentvolumes", "create", (), "") in of_controller
+        check(f"{what}: the controller may make volumes, and no pods", "" if good else str(of_controller))
+
+
 def documented(page, defaults):
     """The table of values names each value of the chart and its default, and nothing else."""
     (defaults,) = read(defaults)
@@ -394,7 +437,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "systemd": systemd, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

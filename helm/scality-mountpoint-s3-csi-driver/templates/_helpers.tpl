@@ -117,6 +117,21 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{/* How nodes make mounts: pod, or systemd. Value sets of older releases do not say. */}}
+{{- define "mount-s3.mounter" -}}
+{{- default "pod" .Values.node.mounter -}}
+{{- end }}
+
+{{/* Whether there is a controller pod. With systemd only for claims that get volumes. */}}
+{{- define "mount-s3.hasController" -}}
+{{- if or (eq (include "mount-s3.mounter" .) "pod") (ne (toString .Values.controller.enable) "false") }}true{{ end -}}
+{{- end }}
+
+{{/* Where the host has the engine that systemd starts. */}}
+{{- define "mount-s3.installPath" -}}
+{{- trimSuffix "/" (default "/opt/mountpoint-s3-csi/bin" .Values.node.mountpointInstallPath) -}}
+{{- end }}
+
 {{/* A value that older value sets do not have counts as true. */}}
 {{- define "mount-s3.createNamespace" -}}
 {{- if ne (toString .Values.mountpointPod.createNamespace) "false" }}true{{ end -}}
