@@ -326,6 +326,24 @@ async fn a_workload_is_told_of_attributes_that_nobody_reads() {
     assert_eq!(driver.notice(), None, "said when it was new");
 }
 
+#[tokio::test]
+async fn a_workload_is_told_of_attributes_that_configure_pods_where_systemd_mounts() {
+    let driver = Driver::start().await;
+    let mut call = driver.call();
+    of_web(&mut call);
+    call.volume_context.insert(volume::CA_CONFIG_MAP.into(), "certificates".into());
+    call.volume_context.insert(volume::LIMITS_MEMORY.into(), "1Gi".into());
+    driver.publish(call.clone()).await.unwrap();
+    assert_eq!(driver.notice(), None, "Mountpoint Pods have certificates and limits");
+    driver.mounter.ignore(&volume::OF_MOUNTPOINT_PODS);
+    driver.publish(call).await.unwrap();
+    let notice = driver.notice().unwrap();
+    assert_eq!(notice.reason, ATTRIBUTE_UNKNOWN);
+    let named = "caBundleConfigMap, mountpointContainerResourcesLimitsMemory.";
+    assert!(notice.note.contains(named) && notice.note.contains("node.mounter: systemd"), "{}", notice.note);
+    assert!(notice.note.contains("tls.caCertConfigMap"), "{}", notice.note);
+}
+
 /// Goal: options that somebody edits badly keep no keys from what is mounted.
 #[tokio::test]
 async fn a_badly_edited_volume_is_refreshed_where_it_is_mounted_and_refused_where_it_is_not() {

@@ -31,6 +31,7 @@ mod mount {
     mod model;
     mod names;
     mod namespaces;
+    mod notified;
     mod options;
     mod policy;
     mod proxy;

@@ -27,6 +27,7 @@ mod by_fuser {
     mod model;
     mod names;
     mod namespaces;
+    // notified: fuser can't mount over a dead mount, and nothing else in it depends on the transport.
     // left_behind: what is kept on the disk about requests to S3.
     // options: flags on the wire and on the disk.
     // policy: what the store refuses, whoever carried the requests of the kernel.

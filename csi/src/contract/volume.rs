@@ -37,6 +37,10 @@ pub const LIMITS_CPU: &str = "mountpointContainerResourcesLimitsCpu";
 /// Memory that the Mountpoint Pod is limited to.
 pub const LIMITS_MEMORY: &str = "mountpointContainerResourcesLimitsMemory";
 
+/// What has an effect on Mountpoint Pods alone. Engines that the node's systemd runs have no such pod.
+pub const OF_MOUNTPOINT_PODS: [&str; 6] =
+    [CA_CONFIG_MAP, POD_SERVICE_ACCOUNT, REQUESTS_CPU, REQUESTS_MEMORY, LIMITS_CPU, LIMITS_MEMORY];
+
 /// The name of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_NAME: &str = "csi.storage.k8s.io/pod.name";
 /// Its namespace.

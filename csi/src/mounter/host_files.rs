@@ -65,10 +65,18 @@ impl HostFiles {
     /// `Internal`: it can't be made.
     pub(super) fn cache(&self, target: &Path) -> Result<PathBuf> {
         let path = self.caches().join(key(target));
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
-        made.map_err(|error| {
-            Error::internal(format!("making the cache directory {}: {error}", path.display()))
-        })?;
+        private(&path, "cache directory")?;
+        Ok(path)
+    }
+
+    /// Makes the directory where engines note uploads under way, for its owner alone. All engines of the node have one: an engine that crashed
+    /// leaves its notes there, and the next mount of that bucket aborts these uploads.
+    ///
+    /// # Errors
+    /// `Internal`: it can't be made.
+    pub(super) fn state(&self) -> Result<PathBuf> {
+        let path = self.directory.join("state");
+        private(&path, "directory for notes of uploads")?;
         Ok(path)
     }
 
@@ -116,6 +124,11 @@ impl HostFiles {
             }
         }
     }
+}
+
+fn private(path: &Path, what: &str) -> Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|error| Error::internal(format!("making the {what} {}: {error}", path.display())))
 }
 
 fn absent(what: &str, path: &Path, removed: io::Result<()>) {
@@ -192,6 +205,7 @@ mod tests {
         assert_eq!(cache.metadata().unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(files.cache(&target(&kubelet, "u1", "a")).unwrap(), cache);
         assert_ne!(files.cache(&target(&kubelet, "u1", "b")).unwrap(), cache);
+        assert_eq!(files.state().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o700);
         assert!(
             files.write_keys(&MountRequest { credentials: None, ..request("u2", "h") }).unwrap().is_none()
         );
@@ -224,9 +238,11 @@ mod tests {
             files.write_keys(&request(uid, "a")).unwrap();
         }
         std::fs::write(files.directory().join("csi.sock"), "").unwrap();
+        std::fs::write(files.state().unwrap().join("upload"), "").unwrap();
         files.sweep(&table(folder.path(), &[&used]));
         assert!(caches[0].exists() && !caches[1].exists());
-        let left = ["cache", "csi.sock", "u1-a-s3-csi-config", "u1-a-s3-csi-credentials"];
+        let left = ["cache", "csi.sock", "state", "u1-a-s3-csi-config", "u1-a-s3-csi-credentials"];
         assert_eq!(names(&files), left);
+        assert!(files.directory().join("state/upload").exists(), "a mount of its bucket may need it yet");
     }
 }

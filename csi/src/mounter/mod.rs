@@ -94,6 +94,11 @@ pub trait Mounter: Send + Sync {
         None
     }
 
+    /// Attributes of a volume that have no effect on the mounts it makes, though the driver knows them.
+    fn ignores(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Takes the target away: unmounted if mounted, and its directory removed if it is there. No error if it is gone already.
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>>;
 }

@@ -283,8 +283,21 @@ impl NodeService {
         self.tell(request, OPTION_LEFT_OUT, options.left_out(volume));
     }
 
-    /// Reports attributes that the driver does not know: a misspelt one would else go unnoticed.
+    /// Reports attributes that the driver does not know, since a misspelt one would else go unnoticed, and those that mean nothing to its
+    /// mounter.
     fn tell_of_attributes(&self, request: &PublishRequest) {
+        let ignored = self.mounter.ignores();
+        let without: Vec<_> =
+            request.known_attributes.iter().map(String::as_str).filter(|it| ignored.contains(it)).collect();
+        if !without.is_empty() {
+            let (volume, without) = (&request.volume, without.join(", "));
+            warn!(volume, without, "volume attributes without effect");
+            let note = format!(
+                "volumeAttributes have no effect: {without}. They configure Mountpoint Pods, and with node.mounter: systemd of the chart \
+                 there are none. PersistentVolume {volume} has them; certificates for all volumes are tls.caCertConfigMap of the chart"
+            );
+            self.tell(request, ATTRIBUTE_UNKNOWN, Some(note));
+        }
         if request.unknown_attributes.is_empty() {
             return;
         }

@@ -54,6 +54,8 @@ pub struct PublishRequest {
     pub single_writer: bool,
     /// The source of the keys.
     pub authentication_source: AuthenticationSource,
+    /// Names of the attributes that the driver knows.
+    pub known_attributes: Vec<String>,
     /// Names of attributes that the driver does not know, sorted.
     pub unknown_attributes: Vec<String>,
     /// The Secret that the volume names.
@@ -144,8 +146,11 @@ impl PublishRequest {
             WorkloadRef { namespace, name, uid }
         });
         let is_ours = |key: &str| volume::is_known(key) || is_inline && key == volume::MOUNT_OPTIONS;
+        let (mut known_attributes, unknown): (Vec<_>, Vec<_>) =
+            context.keys().cloned().partition(|key| is_ours(key));
+        known_attributes.sort();
         let mut unknown_attributes: Vec<_> =
-            context.keys().filter(|key| !is_ours(key)).map(|key| key.escape_debug().to_string()).collect();
+            unknown.iter().map(|key| key.escape_debug().to_string()).collect();
         unknown_attributes.sort();
         let fs_group = match mount.volume_mount_group.as_str() {
             "" => None,
@@ -174,6 +179,7 @@ impl PublishRequest {
             volume_read_only,
             single_writer,
             authentication_source,
+            known_attributes,
             unknown_attributes,
             secrets,
             tokens: context.into_iter().filter(|(key, _)| key == volume::CONTEXT_TOKENS).collect(),

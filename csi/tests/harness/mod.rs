@@ -36,11 +36,16 @@ pub(crate) struct Recorder {
     unmounts: Mutex<Vec<PathBuf>>,
     next_error: Mutex<Option<Error>>,
     gate: Mutex<Option<Arc<Semaphore>>>,
+    ignored: Mutex<&'static [&'static str]>,
     finished: watch::Sender<usize>,
     begun: watch::Sender<usize>,
 }
 
 impl Mounter for Recorder {
+    fn ignores(&self) -> &'static [&'static str] {
+        *self.ignored.lock().unwrap()
+    }
+
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>> {
         async move {
             self.mounts.lock().unwrap().push(request);
@@ -90,6 +95,11 @@ impl Recorder {
     /// The next mount fails so.
     pub(crate) fn fail(&self, kind: ErrorKind, message: &str) {
         *self.next_error.lock().unwrap() = Some(Error::new(kind, message));
+    }
+
+    /// These attributes mean nothing to it.
+    pub(crate) fn ignore(&self, attributes: &'static [&'static str]) {
+        *self.ignored.lock().unwrap() = attributes;
     }
 
     pub(crate) fn hold(&self) -> Gate {

@@ -13,15 +13,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::common::{Setup, Store, command, is_mounted, need, until, with_descriptor_3};
 
 /// No step may take longer.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-fn has_fuse() -> bool {
+pub(super) fn has_fuse() -> bool {
     need("/dev/fuse", File::options().read(true).write(true).open("/dev/fuse").is_ok())
 }
 
 /// An engine and its directory; neither outlives the test.
-struct Engine<'a> {
-    child: Child,
+pub(super) struct Engine<'a> {
+    pub(super) child: Child,
     dir: &'a Path,
     // Dropped with the engine, which ends the watchdog.
     _watchdog: mpsc::Sender<()>,
@@ -36,6 +36,10 @@ impl<'a> Engine<'a> {
         let mut shell = with_descriptor_3(&plain, ready.into());
         // The command and our end of the pipe go here: what is read ends when nobody can say any more.
         let child = shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Self::of(child, dir)
+    }
+
+    pub(super) fn of(child: Child, dir: &'a Path) -> Self {
         let pid = Pid::from_child(&child);
         let (alive, ended) = mpsc::channel();
         std::thread::spawn(move || {
@@ -47,7 +51,7 @@ impl<'a> Engine<'a> {
         Self { child, dir, _watchdog: alive }
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    pub(super) fn wait(&mut self) -> ExitStatus {
         until("mount-s3 ends", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap()
     }
@@ -178,65 +182,4 @@ fn a_ready_file_that_cannot_be_written_is_named_before_anything_is_mounted() {
         assert!(said.contains("/no/such/folder/ready"), "{said}");
         assert!(!is_mounted(dir.path()));
     }
-}
-
-/// A service manager's socket, and an engine of its making.
-fn notified(
-    store: &Store,
-    dir: &Path,
-    bucket: &str,
-) -> (Child, std::os::unix::net::UnixDatagram, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("notify");
-    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(LIMIT)).unwrap();
-    let setup = Setup { bucket: bucket.to_owned(), ..Setup::new(&[]) };
-    let mut engine = command(store, dir, &setup);
-    engine.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::null());
-    (engine.spawn().unwrap(), socket, folder)
-}
-
-fn word(socket: &std::os::unix::net::UnixDatagram) -> String {
-    let mut words = [0; 4096];
-    let len = socket.recv(&mut words).unwrap();
-    String::from_utf8(words[..len].to_vec()).unwrap()
-}
-
-#[test]
-fn a_service_manager_hears_that_the_mount_is_ready_and_a_new_engine_mounts_over_the_dead_one() {
-    if !has_fuse() {
-        return;
-    }
-    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
-    store.plant("file", b"1");
-    let mut engines = Vec::new();
-    for crashes in [true, false] {
-        let (child, socket, _folder) = notified(&store, dir.path(), Setup::new(&[]).bucket.as_str());
-        let mut engine = Engine { child, dir: dir.path(), _watchdog: mpsc::channel().0 };
-        assert_eq!(word(&socket), "READY=1\nSTATUS=mounted\n");
-        assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"1");
-        if crashes {
-            engine.child.kill().unwrap();
-            engine.wait();
-        }
-        engines.push(engine);
-    }
-    // Both mounts.
-    let flags = rustix::mount::UnmountFlags::DETACH;
-    rustix::mount::unmount(dir.path(), flags).unwrap();
-    rustix::mount::unmount(dir.path(), flags).unwrap();
-    assert_eq!(engines.pop().unwrap().wait().code(), Some(0));
-}
-
-#[test]
-fn a_service_manager_hears_what_went_wrong() {
-    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
-    let (mut child, socket, _folder) = notified(&store, dir.path(), "no-such-bucket");
-    let said = word(&socket);
-    assert!(
-        said.starts_with("STATUS=") && said.contains("NoSuchBucket") && said.lines().count() == 1,
-        "{said}"
-    );
-    assert!(!said.contains("READY") && !said.contains(Store::SECRET_KEY), "{said}");
-    assert_eq!(child.wait().unwrap().code(), Some(1));
 }

@@ -26,7 +26,7 @@ use super::source;
 use super::sys::{self, Health, Probes};
 use super::targets::{self, LAYERS_MAX, Target, Targets, check_ours, table, unmounted};
 use super::{MountRequest, Mounter};
-use crate::contract::comm;
+use crate::contract::{comm, volume};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The file with the certificates of the chart, in the driver's directory.
@@ -97,6 +97,10 @@ impl Mounter for SystemdMounter {
                 "the system bus does not listen at {socket}: with node.mounter: systemd each node needs it"
             )
         })
+    }
+
+    fn ignores(&self) -> &'static [&'static str] {
+        &volume::OF_MOUNTPOINT_PODS
     }
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>> {
@@ -207,6 +211,7 @@ impl Node {
             target: target.to_owned(),
             env,
             cache: unit::wants_cache(request).then(|| self.files.cache(target)).transpose()?,
+            state: self.files.state()?,
             extra_ca_bundle: self.certificates()?,
             start_within: self.config.mount_within,
         })

@@ -1,6 +1,7 @@
 //! Whole mounts by a real systemd: each test has a node of its own, with the real engine and a real S3 server.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, Stdio};
 
@@ -113,12 +114,14 @@ impl Home {
         }
     }
 
-    /// What is in the driver's directory besides the directory of caches, and in that.
+    /// What is in the driver's directory besides the directories of caches and of notes of uploads, and in that of caches.
     fn files(&self) -> Vec<String> {
         let plugin = comm::plugin_directory(&self.kubelet);
         let names = |directory: PathBuf| {
             let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-            entries.map(|entry| entry.file_name().into_string().unwrap()).filter(|name| name != "cache")
+            entries
+                .map(|entry| entry.file_name().into_string().unwrap())
+                .filter(|name| name != "cache" && name != "state")
         };
         let mut files: Vec<_> = names(plugin.join("cache")).chain(names(plugin)).collect();
         files.sort();
@@ -213,11 +216,21 @@ fn a_crashed_engine_is_started_again_over_its_dead_mount_and_containers_see_it()
             fs::create_dir(&inside).unwrap();
             sys::bind(&target, &inside, false).unwrap();
             let first = pid(&target);
+            // An upload of parts, which is noted. Its file can't be closed again.
+            let notes = || {
+                let entries = fs::read_dir(comm::plugin_directory(&home.kubelet).join("state/uploads"));
+                entries.into_iter().flatten().flatten().count()
+            };
+            let mut half = fs::File::create(target.join("half")).unwrap();
+            half.write_all(&vec![0; 40 << 20]).unwrap();
+            until("the upload is noted", || notes() > 0);
             kill(first);
             until("systemd starts the engine again", || hello(&target).is_ok());
             assert_ne!(pid(&target), first);
             assert_eq!(hello(&inside).unwrap(), "from the bucket", "the container follows");
             assert_eq!(Mounts::read().unwrap().layers(&target), 2);
+            until("the next engine aborts the upload", || notes() == 0);
+            drop(half);
             driver.mount(home.request("u1")).await.unwrap();
             // systemd gives up; the kubelet's next call does not.
             systemctl(&["stop", &unit::name(&target)]);

@@ -38,6 +38,8 @@ pub(super) struct Unit {
     pub(super) env: Vec<(String, String)>,
     /// Where its cache goes, if the volume asks for one.
     pub(super) cache: Option<PathBuf>,
+    /// Where it notes uploads under way.
+    pub(super) state: PathBuf,
     /// Certificates to trust besides the host's.
     pub(super) extra_ca_bundle: Option<PathBuf>,
     /// It has so long to mount.
@@ -93,6 +95,7 @@ impl Unit {
         if (request.read_only || request.source_read_only) && !args.iter().any(|arg| arg == "--read-only") {
             args.push("--read-only".to_owned());
         }
+        args.push(format!("--state-dir={}", self.state.display()));
         args.push("--foreground".to_owned());
         args.extend([request.bucket.clone(), self.target.display().to_string()]);
         args
@@ -131,6 +134,7 @@ mod tests {
             target: "/k/t".into(),
             env: vec![("AWS_REGION".into(), "r".into())],
             cache: None,
+            state: "/k/state".into(),
             extra_ca_bundle: None,
             start_within: Duration::from_secs(110),
         }
@@ -150,7 +154,7 @@ mod tests {
                 r#"Description "bucket bucket of volume pv-1""#,
                 r#"Type "notify""#,
                 r#"NotifyAccess "main""#,
-                r#"ExecStart [("/opt/bin/mount-s3", ["/opt/bin/mount-s3", "--allow-delete", "--foreground", "bucket", "/k/t"], false)]"#,
+                r#"ExecStart [("/opt/bin/mount-s3", ["/opt/bin/mount-s3", "--allow-delete", "--state-dir=/k/state", "--foreground", "bucket", "/k/t"], false)]"#,
                 r#"Environment ["AWS_REGION=r"]"#,
                 r#"StandardOutput "journal""#,
                 r#"StandardError "journal""#,
@@ -171,21 +175,27 @@ mod tests {
         let asked = request(&["--allow-other", "--cache=/local-cache"]);
         assert!(wants_cache(&asked) && !wants_cache(&request(&["--cached"])));
         let with = Unit { cache: Some("/k/cache/1".into()), ..unit() };
-        assert_eq!(arguments(&with, &asked), "--allow-other --cache=/k/cache/1 --foreground bucket /k/t");
+        assert_eq!(
+            arguments(&with, &asked),
+            "--allow-other --cache=/k/cache/1 --state-dir=/k/state --foreground bucket /k/t"
+        );
     }
 
     #[test]
     fn a_target_that_only_reads_has_a_read_only_mount() {
         let reads = MountRequest { read_only: true, ..request(&[]) };
-        assert_eq!(arguments(&unit(), &reads), "--read-only --foreground bucket /k/t");
+        assert_eq!(arguments(&unit(), &reads), "--read-only --state-dir=/k/state --foreground bucket /k/t");
         let both = MountRequest { source_read_only: true, ..request(&["--read-only"]) };
-        assert_eq!(arguments(&unit(), &both), "--read-only --foreground bucket /k/t");
+        assert_eq!(arguments(&unit(), &both), "--read-only --state-dir=/k/state --foreground bucket /k/t");
     }
 
     #[test]
     fn certificates_are_added_to_the_hosts() {
         let with = Unit { extra_ca_bundle: Some("/k/ca.crt".into()), ..unit() };
-        assert_eq!(arguments(&with, &request(&[])), "--extra-ca-bundle=/k/ca.crt --foreground bucket /k/t");
+        assert_eq!(
+            arguments(&with, &request(&[])),
+            "--extra-ca-bundle=/k/ca.crt --state-dir=/k/state --foreground bucket /k/t"
+        );
     }
 
     #[test]

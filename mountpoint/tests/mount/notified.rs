@@ -1,0 +1,66 @@
+//! What a service manager hears: that the mount is ready, or why it failed.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use super::ready::{Engine, LIMIT, has_fuse};
+use crate::common::{Setup, Store, command};
+
+/// A service manager's socket, and an engine of its making.
+fn notified(store: &Store, dir: &Path, bucket: &str) -> (Child, UnixDatagram, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    let setup = Setup { bucket: bucket.to_owned(), ..Setup::new(&[]) };
+    let mut engine = command(store, dir, &setup);
+    engine.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::null());
+    (engine.spawn().unwrap(), socket, folder)
+}
+
+fn word(socket: &UnixDatagram) -> String {
+    let mut words = [0; 4096];
+    let len = socket.recv(&mut words).unwrap();
+    String::from_utf8(words[..len].to_vec()).unwrap()
+}
+
+#[test]
+fn a_service_manager_hears_that_the_mount_is_ready_and_a_new_engine_mounts_over_the_dead_one() {
+    if !has_fuse() {
+        return;
+    }
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    store.plant("file", b"1");
+    let mut engines = Vec::new();
+    for crashes in [true, false] {
+        let (child, socket, _folder) = notified(&store, dir.path(), Setup::new(&[]).bucket.as_str());
+        let mut engine = Engine::of(child, dir.path());
+        assert_eq!(word(&socket), "READY=1\nSTATUS=mounted\n");
+        assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"1");
+        if crashes {
+            engine.child.kill().unwrap();
+            engine.wait();
+        }
+        engines.push(engine);
+    }
+    // Both mounts.
+    let flags = rustix::mount::UnmountFlags::DETACH;
+    rustix::mount::unmount(dir.path(), flags).unwrap();
+    rustix::mount::unmount(dir.path(), flags).unwrap();
+    assert_eq!(engines.pop().unwrap().wait().code(), Some(0));
+}
+
+#[test]
+fn a_service_manager_hears_what_went_wrong() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    let (mut child, socket, _folder) = notified(&store, dir.path(), "no-such-bucket");
+    let said = word(&socket);
+    assert!(
+        said.starts_with("STATUS=") && said.contains("NoSuchBucket") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(!said.contains("READY") && !said.contains(Store::SECRET_KEY), "{said}");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
