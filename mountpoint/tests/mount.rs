@@ -15,6 +15,7 @@ const STORE: common::Kind = common::Kind::S3server;
 /// The modules lie in `mount/`.
 mod mount {
     mod adopted;
+    mod answers;
     mod cache;
     mod crash;
     mod credentials;

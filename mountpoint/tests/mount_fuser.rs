@@ -14,6 +14,7 @@ const STORE: common::Kind = common::Kind::S3server;
 #[path = "mount"]
 mod by_fuser {
     mod adopted;
+    mod answers;
     mod cache;
     mod crash;
     // credentials: requests to S3, whoever carried those of the kernel.

@@ -66,6 +66,7 @@ impl NullFs {
             ino,
             kind,
             size,
+            accessed: UNIX_EPOCH,
             modified: UNIX_EPOCH,
             mode: 0o755,
             links: 1,

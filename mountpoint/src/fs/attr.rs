@@ -26,7 +26,9 @@ pub struct Attr {
     pub kind: Kind,
     /// Bytes; 0 for directories.
     pub size: u64,
-    /// Modification time; access and change time are the same.
+    /// Access time: as `modified`, unless a program set it on a file that is not stored yet.
+    pub accessed: SystemTime,
+    /// Modification time; change time is the same.
     pub modified: SystemTime,
     /// Permission bits.
     pub mode: u16,
@@ -61,6 +63,7 @@ impl Ownership {
             ino,
             kind: stat.kind,
             size: stat.size,
+            accessed: stat.accessed,
             modified: stat.modified,
             mode,
             links,

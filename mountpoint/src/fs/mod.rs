@@ -19,6 +19,8 @@ pub use error::{Error, Result};
 pub use file::{OpenFlags, Opened};
 pub use handle::HandleNo;
 pub use namespace::{DirItem, SetAttr, StatFs};
+
+pub use crate::inode::TimeWish;
 pub use writer::{MountEnd, Released};
 
 use std::sync::OnceLock;

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::handle::DirHandle;
 use super::{Attr, Entry, Error, FileSystem, HandleNo, Result};
-use crate::inode::{DirEntry, ErrorKind, InodeNo, Kind, Unlinked};
+use crate::inode::{DirEntry, ErrorKind, InodeNo, Kind, TimeWish, Unlinked};
 
 /// The changes that a setattr asks for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,7 +16,9 @@ pub struct SetAttr {
     /// truncate to this size.
     pub size: Option<u64>,
     /// utimens.
-    pub times: bool,
+    pub accessed: Option<TimeWish>,
+    /// utimens.
+    pub modified: Option<TimeWish>,
 }
 
 /// One name of a directory.
@@ -31,7 +33,8 @@ pub struct DirItem {
     entry: DirEntry,
 }
 
-/// The answer to statfs. A bucket has no size: plenty of everything, so that no program refuses to write.
+/// The answer to statfs. A bucket has no size: plenty of everything, so that no program refuses to write. Scripts compare the figures:
+/// they are those of AWS's mount-s3.
 #[derive(Clone, Copy, Debug)]
 pub struct StatFs {
     /// Blocks in all, all of them free.
@@ -76,8 +79,8 @@ impl FileSystem {
     }
 
     /// Changes attributes, as far as a bucket can: S3 stores none of them. On what is not stored yet (a file being written, a
-    /// new directory) they are accepted and have no effect, so that `cp` and `tar` can do their work; on what is stored
-    /// they are refused rather than pretended.
+    /// new directory) they are accepted, so that `cp` and `tar` can do their work: a file shows its new times until it is stored, the
+    /// rest has no effect. On what is stored they are refused rather than pretended.
     pub async fn setattr(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
         let attr = self.getattr(ino).await?;
         let local = self.inodes.is_local(ino);
@@ -91,14 +94,19 @@ impl FileSystem {
             );
             return Err(Error::new(Errno::PERM, why));
         }
-        if (wish.mode_or_owner || wish.times) && !local {
+        let times = wish.accessed.is_some() || wish.modified.is_some();
+        if (wish.mode_or_owner || times) && !local {
             let why = format!(
                 "inode {}: S3 stores no owners, modes or times; the mount's --uid, --gid, --file-mode, --dir-mode set them for all",
                 ino.0
             );
             return Err(Error::new(Errno::PERM, why));
         }
-        Ok(attr)
+        if !times {
+            return Ok(attr);
+        }
+        self.inodes.set_times(ino, wish.accessed, wish.modified);
+        self.getattr(ino).await
     }
 
     fn may_change(&self) -> Result<()> {
@@ -181,7 +189,7 @@ impl FileSystem {
 
     /// Size and limits of the file system.
     pub fn statfs(&self) -> StatFs {
-        StatFs { blocks: u64::MAX / 4096 / 2, block_size: 4096, files: u64::MAX / 2, name_max: 255 }
+        StatFs { blocks: u64::MAX / 1024, block_size: 512, files: u64::MAX / 1024, name_max: 255 }
     }
 }
 

@@ -19,13 +19,14 @@ fn seconds(duration: Duration) -> (u64, u32) {
 /// `struct fuse_attr`, 88 bytes.
 fn attr(out: &mut Vec<u8>, attr: &Attr) {
     // Before 1970 there was no S3.
-    let (time, nanos) = seconds(attr.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
-    for field in [attr.ino.0, attr.size, attr.size.div_ceil(512), time, time, time] {
+    let since = |time: SystemTime| seconds(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+    let ((accessed, accessed_ns), (time, nanos)) = (since(attr.accessed), since(attr.modified));
+    for field in [attr.ino.0, attr.size, attr.size.div_ceil(512), accessed, time, time] {
         out.extend(field.to_ne_bytes());
     }
     let kind = if attr.kind == Kind::Directory { DIRECTORY } else { REGULAR };
     let mode = kind | u32::from(attr.mode);
-    for field in [nanos, nanos, nanos, mode, attr.links, attr.uid, attr.gid, 0, 4096, 0] {
+    for field in [accessed_ns, nanos, nanos, mode, attr.links, attr.uid, attr.gid, 0, 4096, 0] {
         out.extend(field.to_ne_bytes());
     }
 }
@@ -166,6 +167,7 @@ mod tests {
             ino: InodeNo(7),
             kind: Kind::File,
             size: 1000,
+            accessed: SystemTime::UNIX_EPOCH + Duration::from_millis(2500),
             modified: SystemTime::UNIX_EPOCH + Duration::from_millis(1500),
             mode: 0o644,
             links: 1,

@@ -19,7 +19,7 @@ use super::pages::Pages;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
 use super::session::{device_behind, device_of};
 use super::{BACKGROUND_MAX, CONGESTED_AT, DIR_BATCH, Device, MountOptions, TRANSFER_MAX};
-use crate::fs::{Attr, DirItem, Entry, HandleNo, Opened, Result, SetAttr};
+use crate::fs::{Attr, DirItem, Entry, HandleNo, Opened, Result, SetAttr, TimeWish};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::Arc;
@@ -187,10 +187,15 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let wish = |time| match time {
+            TimeOrNow::Now => TimeWish::Now,
+            TimeOrNow::SpecificTime(time) => TimeWish::At(time),
+        };
         let wish = SetAttr {
             mode_or_owner: mode.is_some() || uid.is_some() || gid.is_some(),
             size,
-            times: atime.is_some() || mtime.is_some(),
+            accessed: atime.map(wish),
+            modified: mtime.map(wish),
         };
         self.ops.setattr(ino(number), wish, self.attr("setattr", reply));
     }

@@ -49,7 +49,7 @@ pub(super) fn file_attr(attr: &Attr) -> FileAttr {
         ino: INodeNo(attr.ino.0),
         size: attr.size,
         blocks: attr.size.div_ceil(512),
-        atime: attr.modified,
+        atime: attr.accessed,
         mtime: attr.modified,
         ctime: attr.modified,
         crtime: SystemTime::UNIX_EPOCH,

@@ -5,6 +5,9 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, SystemTime};
+
+use crate::fs::TimeWish;
 
 /// Bytes of the header before every request.
 pub(super) const HEADER_LEN: usize = 40;
@@ -42,7 +45,8 @@ pub(super) enum Operation<'a> {
     Setattr {
         mode_or_owner: bool,
         size: Option<u64>,
-        times: bool,
+        accessed: Option<TimeWish>,
+        modified: Option<TimeWish>,
     },
     Mknod {
         mode: u32,
@@ -191,12 +195,19 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         3 => Operation::Getattr,
         4 => {
             let (valid, _) = (f.u32()?, f.u32()?);
-            let (_handle, size) = (f.u64()?, f.u64()?);
+            let (_handle, size, _lock_owner) = (f.u64()?, f.u64()?, f.u64()?);
+            let (atime, mtime, _ctime) = (f.u64()?, f.u64()?, f.u64()?);
+            let (atime_ns, mtime_ns) = (f.u32()?, f.u32()?);
             let has = |bits: u32| valid & bits != 0;
+            let wish = |set: u32, now: u32, s, ns| {
+                has(1 << set | 1 << now)
+                    .then(|| if has(1 << now) { TimeWish::Now } else { TimeWish::At(time(s, ns)) })
+            };
             Operation::Setattr {
                 mode_or_owner: has(0b111),
                 size: has(1 << 3).then_some(size),
-                times: has(1 << 4 | 1 << 5 | 1 << 7 | 1 << 8),
+                accessed: wish(4, 7, atime, atime_ns),
+                modified: wish(5, 8, mtime, mtime_ns),
             }
         }
         6 => Operation::Symlink,
@@ -296,6 +307,18 @@ pub mod fuzzing {
             _ => facts,
         })
     }
+}
+
+/// Seconds since 1970, which are negative before, and the nanoseconds after them.
+fn time(seconds: u64, nanos: u32) -> SystemTime {
+    let seconds = seconds as i64;
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let begun = match seconds < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(whole),
+        false => SystemTime::UNIX_EPOCH.checked_add(whole),
+    };
+    let time = begun.and_then(|begun| begun.checked_add(Duration::from_nanos(nanos.into())));
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 #[cfg(test)]

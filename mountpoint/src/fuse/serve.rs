@@ -240,8 +240,9 @@ impl<O: Operations> Channel<O> {
                 nodes.into_iter().for_each(|(node, count)| ops.forget(InodeNo(node), count));
             }
             Operation::Getattr => ops.getattr(node, attributes(waits("getattr"))),
-            Operation::Setattr { mode_or_owner, size, times } => {
-                ops.setattr(node, SetAttr { mode_or_owner, size, times }, attributes(waits("setattr")));
+            Operation::Setattr { mode_or_owner, size, accessed, modified } => {
+                let wish = SetAttr { mode_or_owner, size, accessed, modified };
+                ops.setattr(node, wish, attributes(waits("setattr")));
             }
             Operation::Mknod { mode, name } => {
                 let reply = runs("mknod");

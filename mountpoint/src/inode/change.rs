@@ -83,9 +83,8 @@ impl InodeTable {
         let held = self.hold(parent, name).await?;
         let key = {
             let mut tree = self.0.tree.lock();
-            let phase = tree.file_mut(held.ino)?.phase;
-            match phase {
-                Phase::Writing { writer, .. } => return Ok(Unlinked::Busy { writer }),
+            match &tree.file_mut(held.ino)?.phase {
+                Phase::Writing { writer, .. } => return Ok(Unlinked::Busy { writer: *writer }),
                 Phase::Stored => Some(tree.key(held.ino).ok_or_else(|| stale(held.ino))?),
                 Phase::New { .. } => {
                     tree.detach(held.ino);

@@ -76,7 +76,7 @@ pub(super) fn shown(
     let (stat, is_same) = if batch.is_file(index) {
         let (size, modified, readable) = batch.file(index);
         let valid_for = batch.said(tree.ttl).until.saturating_duration_since(now);
-        let stat = Stat { kind: Kind::File, size, modified, readable, valid_for };
+        let stat = Stat { kind: Kind::File, size, accessed: modified, modified, readable, valid_for };
         let is_same = child.is_some_and(|ino| match tree.inode(ino).map(|inode| &inode.node) {
             Some(Node::File(file)) => {
                 file.stored.as_ref().is_some_and(|stored| stored.is_version(size, batch.etag(index)))

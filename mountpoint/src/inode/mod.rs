@@ -99,12 +99,23 @@ pub struct Stat {
     pub kind: Kind,
     /// Bytes; 0 for a directory.
     pub size: u64,
+    /// As `modified`, unless a program set it on a file that is not stored yet.
+    pub accessed: SystemTime,
     /// When the version was stored; of a directory, when the bucket was mounted.
     pub modified: SystemTime,
     /// False for an object in an archive tier.
     pub readable: bool,
     /// How long the kernel may keep this; zero: not at all.
     pub valid_for: Duration,
+}
+
+/// A time that a program sets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimeWish {
+    /// The time of the call.
+    Now,
+    /// This one.
+    At(SystemTime),
 }
 
 /// A name that was found. One kernel reference was counted for it.

@@ -5,7 +5,7 @@ use super::expiry::left;
 use super::path;
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
 use super::tree::{Recall, Tree, stale};
-use super::{FRESH, InodeNo, InodeTable};
+use super::{FRESH, InodeNo, InodeTable, TimeWish};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 
 /// The answer to an open for reading.
@@ -134,6 +134,18 @@ impl InodeTable {
         let modified = self.0.clock.wall();
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {
             file.written(size, modified);
+        }
+    }
+
+    /// Sets the times that stat shows of a file until it is stored. Of anything else they stay as they are.
+    pub fn set_times(&self, ino: InodeNo, accessed: Option<TimeWish>, modified: Option<TimeWish>) {
+        let now = self.0.clock.wall();
+        let time = |wish| match wish {
+            TimeWish::Now => now,
+            TimeWish::At(time) => time,
+        };
+        if let Ok(file) = self.0.tree.lock().file_mut(ino) {
+            file.set_times(accessed.map(time), modified.map(time));
         }
     }
 

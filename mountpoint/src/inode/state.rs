@@ -159,14 +159,27 @@ pub(super) struct File {
 }
 
 /// The phase of a file: whether it is written in this mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing: S3 has it.
     Stored,
     /// Made here, never opened for writing. `assumed`: S3 was not asked whether it has the name.
-    New { modified: SystemTime, assumed: bool },
+    New { times: Box<Times>, assumed: bool },
     /// Being written.
-    Writing { writer: u64, size: u64, modified: SystemTime },
+    Writing { writer: u64, size: u64, times: Box<Times> },
+}
+
+/// The times that a file shows until it is stored; then it has that of its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Times {
+    pub(super) accessed: SystemTime,
+    pub(super) modified: SystemTime,
+}
+
+impl Times {
+    fn of(time: SystemTime) -> Box<Self> {
+        Box::new(Self { accessed: time, modified: time })
+    }
 }
 
 /// The object under a name before it was opened for writing.
@@ -206,7 +219,7 @@ impl File {
         Self {
             stored: None,
             checked: Moment::of(checked),
-            phase: Phase::New { modified, assumed },
+            phase: Phase::New { times: Times::of(modified), assumed },
             readers: 0,
             fresh: None,
             pages_stale: false,
@@ -262,8 +275,8 @@ impl File {
         modified: SystemTime,
     ) -> Result<Before, Refusal> {
         let refused = |why| Err(Refusal::Error(ErrorKind::NotPermitted(why)));
-        if let Phase::Writing { writer, .. } = self.phase {
-            return Err(Refusal::Busy { writer });
+        if let Phase::Writing { writer, .. } = &self.phase {
+            return Err(Refusal::Busy { writer: *writer });
         }
         if self.readers > 0 {
             return refused("is open for reading; a file has readers or one writer");
@@ -279,12 +292,12 @@ impl File {
                 return refused("exists; an object is replaced as a whole: open it with O_TRUNC");
             }
         }
-        let before = match self.phase {
+        let before = match &self.phase {
             _ if self.stored.is_some() => Before::Exists,
             Phase::New { assumed: true, .. } => Before::AssumedAbsent,
             _ => Before::Absent,
         };
-        self.phase = Phase::Writing { writer, size: 0, modified };
+        self.phase = Phase::Writing { writer, size: 0, times: Times::of(modified) };
         self.fresh = None;
         self.pages_stale = true;
         Ok(before)
@@ -292,8 +305,16 @@ impl File {
 
     /// The writer got this far.
     pub(super) fn written(&mut self, size: u64, modified: SystemTime) {
-        if let Phase::Writing { size: s, modified: m, .. } = &mut self.phase {
-            (*s, *m) = (size, modified);
+        if let Phase::Writing { size: s, times, .. } = &mut self.phase {
+            (*s, times.modified) = (size, modified);
+        }
+    }
+
+    /// Sets the times that it shows until it is stored.
+    pub(super) fn set_times(&mut self, accessed: Option<SystemTime>, modified: Option<SystemTime>) {
+        if let Phase::New { times, .. } | Phase::Writing { times, .. } = &mut self.phase {
+            times.accessed = accessed.unwrap_or(times.accessed);
+            times.modified = modified.unwrap_or(times.modified);
         }
     }
 

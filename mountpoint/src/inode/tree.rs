@@ -20,7 +20,7 @@ use super::listed::Listed;
 use super::path::Prefix;
 use super::recent::{Page, Recent};
 use super::remote::Ask;
-use super::state::{Directory, File, Inode, Node, Phase, Place};
+use super::state::{Directory, File, Inode, Node, Phase, Place, Times};
 use super::walk::Walk;
 use super::{Found, Kind, ROOT, Stat};
 use crate::object::ObjectKey;
@@ -207,9 +207,7 @@ impl Tree {
             Node::Directory(_) => self.directory_stat(),
             Node::File(file) => match (&file.phase, &file.stored) {
                 // The kernel caches nothing: if the upload fails, the name is gone at once.
-                (Phase::Writing { size, modified, .. }, _) => {
-                    file_stat(*size, *modified, true, Duration::ZERO)
-                }
+                (Phase::Writing { size, times, .. }, _) => local_stat(*size, times),
                 (_, Some(stored)) => {
                     let valid = match (inode.place, stored.until()) {
                         (Place::Nowhere, _) | (_, None) => Duration::ZERO,
@@ -217,7 +215,7 @@ impl Tree {
                     };
                     file_stat(stored.size, stored.modified(), stored.readable, valid)
                 }
-                (Phase::New { modified, .. }, None) => file_stat(0, *modified, true, Duration::ZERO),
+                (Phase::New { times, .. }, None) => local_stat(0, times),
                 (Phase::Stored, None) => file_stat(0, self.mounted, true, Duration::ZERO),
             },
         }
@@ -228,6 +226,7 @@ impl Tree {
         Stat {
             kind: Kind::Directory,
             size: 0,
+            accessed: self.mounted,
             modified: self.mounted,
             readable: true,
             valid_for: self.ttl.directory(),
@@ -530,7 +529,12 @@ fn is_sparse(len: usize, capacity: usize) -> bool {
 }
 
 fn file_stat(size: u64, modified: SystemTime, readable: bool, valid_for: Duration) -> Stat {
-    Stat { kind: Kind::File, size, modified, readable, valid_for }
+    Stat { kind: Kind::File, size, accessed: modified, modified, readable, valid_for }
+}
+
+/// Of a file that is not stored yet. The kernel keeps none of it.
+fn local_stat(size: u64, times: &Times) -> Stat {
+    Stat { accessed: times.accessed, ..file_stat(size, times.modified, true, Duration::ZERO) }
 }
 
 pub(super) fn stale(ino: InodeNo) -> Error {
