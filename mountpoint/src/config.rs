@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
 use crate::cli::{self, Args};
 use crate::inode::Prefix;
@@ -84,7 +84,7 @@ impl Config {
         s3.user_agent_prefix.clone_from(&args.client.user_agent_prefix);
         s3.sign_payload = args.bucket_options.sign_payload;
         s3.attempts_max = args.client.max_attempts;
-        s3.timeouts.operation = Duration::from_secs(args.client.operation_timeout.into());
+        s3.timeouts.patience(Duration::from_secs(args.client.operation_timeout.into()));
         // Memory comes free when requests end: those of an outage, too, shall have ended by then.
         let memory_within = s3.timeouts.operation + OUTAGE_TAIL;
         if let Some(gbps) = args.client.maximum_throughput_gbps {
@@ -164,7 +164,7 @@ impl Config {
             prefetch,
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),
-                checksum: args.bucket_options.upload_checksums.algorithm(),
+                checksum: args.bucket_options.upload_checksum(&bucket),
                 content_type: match args.bucket_options.infer_content_type {
                     true => type_by_extension,
                     false => |_| None,
@@ -223,20 +223,31 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
         let supervised = std::env::var_os(daemon::NOTIFY_ENV).is_some();
         return Ok(fuse::Device::Mount(mount_directory(directory, supervised)?));
     };
-    if args.mount.read_only || args.mount.auto_unmount {
+    let shown = directory.display();
+    let given = [(args.mount.read_only, "--read-only"), (args.mount.auto_unmount, "--auto-unmount")];
+    let given: Vec<_> = given.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag)).collect();
+    if !given.is_empty() {
+        // Word for word as AWS's mount-s3, which lacks the same space.
         bail!(
-            "--read-only and --auto-unmount are up to the process that mounted {}: use them in its mount(2) call",
-            directory.display()
+            "Mount options: {} are ignored with FUSE fd mount point.Mount options should be passed while performing `mount` syscall in the caller process.",
+            given.join(", ")
         );
     }
-    let number: i32 = number.parse().ok().filter(|n| *n > 2).with_context(|| {
-        format!("{}: give /dev/fd/N with the number, above 2, of an open /dev/fuse", directory.display())
-    })?;
-    let target = std::fs::read_link(format!("/proc/self/fd/{number}")).with_context(|| {
-        format!("{}: no such file descriptor was handed to this process", directory.display())
-    })?;
+    let number: Option<i32> = number.parse().ok().filter(|number| *number >= 0);
+    let target = number.and_then(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).ok());
+    let (Some(number), Some(target)) = (number, target) else {
+        bail!("mount point {shown} is not a valid file descriptor: the caller hands over one of /dev/fuse");
+    };
     if target != Path::new("/dev/fuse") {
-        bail!("{} is {}, not /dev/fuse", directory.display(), target.display());
+        bail!(
+            "expected mount point {shown} to be a /dev/fuse device file descriptor but got {}",
+            kind_of(&target)
+        );
+    }
+    if number < 3 {
+        bail!(
+            "mount point {shown}: standard input, output and error can't be the device; hand over another descriptor"
+        );
     }
     let fd = adopt(number);
     let flags = rustix::fs::fcntl_getfl(fd.as_fd())?;
@@ -247,6 +258,15 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     rustix::fs::fcntl_setfl(fd.as_fd(), flags - rustix::fs::OFlags::NONBLOCK)?;
     rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC)?;
     Ok(fuse::Device::Adopted(fd))
+}
+
+/// What a descriptor leads to, in a word.
+fn kind_of(target: &Path) -> String {
+    match target.to_str().and_then(|target| target.split_once(":[")) {
+        Some(("pipe", _)) => "Pipe".to_owned(),
+        Some(("socket", _)) => "Socket".to_owned(),
+        _ => target.display().to_string(),
+    }
 }
 
 #[expect(
@@ -309,7 +329,34 @@ mod tests {
         assert!(error("/no/such/dir").contains("/no/such/dir"));
         assert!(error("/proc").contains("is already mounted"));
         assert!(error("/etc/passwd").contains("is not a directory"));
-        assert!(error("/dev/fd/999").contains("/dev/fd/999"));
-        assert!(error("/dev/fd/1").contains("above 2"));
+    }
+
+    #[test]
+    fn a_descriptor_that_is_no_fuse_device_is_named_with_what_it_is() {
+        let error = |dir: &str| format!("{:#}", config(&["bucket", dir]).unwrap_err());
+        for dir in ["/dev/fd/999", "/dev/fd/-1", "/dev/fd/x", "/dev/fd/"] {
+            let said = error(dir);
+            assert!(said.contains(&format!("mount point {dir} is not a valid file descriptor")), "{said}");
+        }
+        use std::os::fd::AsRawFd as _;
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let file = std::fs::File::open("/etc/passwd").unwrap();
+        for (number, kind) in
+            [(reader.as_raw_fd(), "Pipe"), (socket.as_raw_fd(), "Socket"), (file.as_raw_fd(), "/etc/passwd")]
+        {
+            let dir = format!("/dev/fd/{number}");
+            let wanted =
+                format!("expected mount point {dir} to be a /dev/fuse device file descriptor but got {kind}");
+            assert_eq!(error(&dir), wanted);
+        }
+        for (flags, named) in [
+            (&["--read-only"][..], "--read-only"),
+            (&["--auto-unmount"], "--auto-unmount"),
+            (&["--auto-unmount", "--read-only"], "--read-only, --auto-unmount"),
+        ] {
+            let said = format!("{:#}", config(&[&["bucket", "/dev/fd/9"], flags].concat()).unwrap_err());
+            assert!(said.starts_with(&format!("Mount options: {named} are ignored with FUSE fd")), "{said}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The command line as scripts, units and /etc/fstab use it: the binary is run and ends, nothing is mounted.
 //!
-//! One table says of each option which values it takes and which it refuses, with the exit code and the gist of the message. Most of
+//! One table says of each option its default and its variable, another which values it takes and which it refuses, with the exit code and the gist of the message. Most of
 //! the words are those that AWS's mount-s3 says, for whoever looks for them.
 
 mod command_line {
@@ -10,4 +10,5 @@ mod command_line {
     mod options;
     mod pages;
     mod run;
+    mod table;
 }

@@ -50,9 +50,9 @@ pub(crate) struct BucketOptions {
     /// ARN of the key for --sse aws:kms or aws:kms:dsse
     #[arg(long, value_name = "AWS_KMS_KEY_ARN", requires = "sse", value_parser = parse_key_arn)]
     pub(crate) sse_kms_key_id: Option<String>,
-    /// Checksum sent with uploads, so that the store refuses damaged bytes
-    #[arg(long, value_enum, value_name = "ALGORITHM", default_value = "crc32c")]
-    pub(crate) upload_checksums: UploadChecksums,
+    /// Checksum sent with uploads, so that the store refuses damaged bytes [default: crc32c; off for S3 on Outposts, which refuses it]
+    #[arg(long, value_enum, value_name = "ALGORITHM")]
+    pub(crate) upload_checksums: Option<UploadChecksums>,
     /// Set the Content-Type of new objects from the extension of the file name
     #[arg(long)]
     pub(crate) infer_content_type: bool,
@@ -103,7 +103,7 @@ pub(crate) enum UploadChecksums {
 }
 
 impl UploadChecksums {
-    pub(crate) fn algorithm(self) -> Option<ChecksumAlgorithm> {
+    fn algorithm(self) -> Option<ChecksumAlgorithm> {
         match self {
             Self::Crc32c => Some(ChecksumAlgorithm::Crc32c),
             Self::Crc64nvme => Some(ChecksumAlgorithm::Crc64Nvme),
@@ -180,6 +180,11 @@ fn parse_prefix(text: &str) -> Result<String, String> {
     Prefix::new(text).map(|_| text.to_owned())
 }
 
+/// An access point of S3 on Outposts, by its ARN or its alias.
+fn is_on_outposts(bucket: &str) -> bool {
+    bucket.split(':').nth(2) == Some("s3-outposts") || bucket.ends_with("--op-s3")
+}
+
 /// An id or an alias could be any account's key, and the store's answer could not be compared with it.
 fn parse_key_arn(text: &str) -> Result<String, String> {
     let id = text.strip_prefix("arn:").and_then(|rest| rest.split_once(":key/")).map(|(_, id)| id);
@@ -192,6 +197,15 @@ fn parse_key_arn(text: &str) -> Result<String, String> {
 }
 
 impl BucketOptions {
+    /// The checksum sent with uploads to this bucket.
+    pub(crate) fn upload_checksum(&self, bucket: &str) -> Option<ChecksumAlgorithm> {
+        let default = match is_on_outposts(bucket) {
+            true => UploadChecksums::Off,
+            false => UploadChecksums::Crc32c,
+        };
+        self.upload_checksums.unwrap_or(default).algorithm()
+    }
+
     /// Looks at the flags together.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.bucket_type == Some(BucketType::Directory) {
@@ -240,6 +254,23 @@ mod tests {
         assert!(judged(&["--prefix", "a/"]).is_ok());
         assert!(judged(&["--prefix", "a"]).unwrap_err().contains("must end in '/'"));
         assert!(judged(&["--prefix", &format!("{}/", "a".repeat(1024))]).is_err());
+    }
+
+    #[test]
+    fn uploads_carry_crc32c_unless_another_is_named_or_the_bucket_is_on_outposts() {
+        let arn = "arn:aws:s3-outposts:us-west-2:123456789012:outpost/op-01/accesspoint/data";
+        for (bucket, flags, expected) in [
+            ("bucket", &[][..], Some(ChecksumAlgorithm::Crc32c)),
+            ("bucket", &["--upload-checksums=off"], None),
+            ("bucket", &["--upload-checksums=crc64nvme"], Some(ChecksumAlgorithm::Crc64Nvme)),
+            ("arn:aws:s3:eu-west-3:123456789012:accesspoint/data", &[], Some(ChecksumAlgorithm::Crc32c)),
+            (arn, &[], None),
+            ("data-1234--op-s3", &[], None),
+            (arn, &["--upload-checksums=crc32c"], Some(ChecksumAlgorithm::Crc32c)),
+        ] {
+            let options = parse(flags).unwrap().bucket_options;
+            assert_eq!(options.upload_checksum(bucket), expected, "{bucket} {flags:?}");
+        }
     }
 
     const KEY: &str = "arn:aws:kms:eu-west-3:111122223333:key/1234-abcd";

@@ -100,6 +100,14 @@ pub struct Timeouts {
     pub rate_min: u64,
 }
 
+impl Timeouts {
+    /// Sets `operation`; and `first_byte`, so that a store that falls silent is asked again before the time is up.
+    pub fn patience(&mut self, operation: Duration) {
+        self.operation = operation;
+        self.first_byte = (operation / 2).clamp(Duration::from_secs(5), Duration::from_secs(20));
+    }
+}
+
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
@@ -194,6 +202,18 @@ mod tests {
             assert!(config.connections() >= 8);
         }
         assert_eq!(Config::for_memory(128 << 20).connections_max, 64);
+    }
+
+    #[test]
+    fn a_silent_store_is_asked_twice_before_the_time_is_up_unless_that_is_very_short() {
+        for (patience, first_byte) in
+            [(1, 5), (5, 5), (10, 5), (12, 6), (30, 15), (40, 20), (60, 20), (3600, 20)]
+        {
+            let mut timeouts = Timeouts::default();
+            timeouts.patience(Duration::from_secs(patience));
+            assert_eq!(timeouts.operation, Duration::from_secs(patience));
+            assert_eq!(timeouts.first_byte, Duration::from_secs(first_byte), "{patience}");
+        }
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Proxy {
             "should look like http://proxy.example.com:3128 or http://user:password@proxy.example.com:3128";
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         if scheme != "http" {
-            return Err("must begin with http://: no other proxy can be asked");
+            return Err("must begin with http://: https:// and SOCKS proxies are not supported");
         }
         let rest = rest.split('/').next().unwrap_or_default();
         let (user, place) = match rest.rsplit_once('@') {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Setup, Store, Tap, TestMount};
+use crate::common::{Setup, Store, Tap, TestMount, command, is_mounted};
 
 const NOBODY: &str = "http://store.invalid:9000";
 
@@ -44,5 +44,29 @@ fn a_host_of_no_proxy_is_asked_directly() {
         let setup = env.iter().fold(Setup::new(&[]), |setup, (name, value)| setup.env(name, value));
         let Some(mount) = TestMount::of(&store, &setup) else { return };
         assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
+    }
+}
+
+#[test]
+fn a_proxy_of_another_kind_is_refused_at_the_start_without_its_password() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    for (name, proxy) in [
+        ("HTTP_PROXY", "https://me:hidden@proxy.example.com:3128"),
+        ("HTTPS_PROXY", "https://me:hidden@proxy.example.com"),
+        ("HTTP_PROXY", "socks5://me:hidden@proxy.example.com:1080"),
+        ("HTTPS_PROXY", "socks5h://proxy.example.com"),
+        ("http_proxy", "socks4://proxy.example.com"),
+        ("https_proxy", "not a proxy"),
+    ] {
+        let setup = Setup::new(&[]).env(name, proxy);
+        let ended = command(&store, dir.path(), &setup).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(1), "{name}={proxy}: {said}");
+        assert_eq!(said.trim().lines().count(), 1, "one clear line: {said}");
+        let words = [name.to_uppercase().as_str(), "http://"].map(str::to_owned);
+        assert!(words.iter().all(|word| said.contains(word.as_str())), "{name}={proxy}: {said}");
+        let log = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert!(!said.contains("hidden") && !log.contains("hidden"), "{said}{log}");
+        assert!(!is_mounted(dir.path()));
     }
 }

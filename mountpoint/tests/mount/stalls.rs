@@ -63,8 +63,8 @@ enum Call {
     Fsync,
 }
 
-/// More than the 20 s that the first try waits for its answer; the last one waits for a quarter of those.
-const ANSWER: (&str, &str) = ("21", "no byte for 5");
+/// Twice the 20 s that the first try waits for its answer; the last one waits for a quarter of those.
+const ANSWER: (&str, &str) = ("40", "no byte for 5");
 /// More than the 10 s of silence that a body may have.
 const STALL: (&str, &str) = ("12", "no byte for 10 s");
 const WHOLE: (&str, &str) = ("3", "the time for the whole operation is up");
@@ -120,4 +120,21 @@ fn a_store_that_is_silent_for_ever_is_eio_and_the_log_names_the_clock_that_ran_o
             thread.join().unwrap_or_else(|_| panic!("{what}"));
         }
     });
+}
+
+#[test]
+fn with_a_short_patience_a_store_that_falls_silent_is_asked_again_before_the_time_is_up() {
+    let setup = Setup::new(&["--operation-timeout", "14"]).limit(Duration::from_secs(120));
+    let Some((proxy, mount)) = behind_a_proxy(SHORT, setup) else { return };
+    let mut file = open_direct(&mount.path("file"));
+    // What was asked now is never answered; what is asked from in a second on is.
+    proxy.set(Weather::clear().never_answered());
+    let mut bytes = vec![0; SHORT];
+    thread::scope(|scope| {
+        let read = scope.spawn(|| file.read(&mut bytes));
+        thread::sleep(Duration::from_secs(1));
+        proxy.set(Weather::clear());
+        assert_eq!(read.join().unwrap().expect("it was asked once only"), SHORT);
+    });
+    assert!(Pattern(1).is(0, &bytes), "wrong bytes");
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::common::{Pattern, Setup, Store, TestMount, command, is_mounted, need, until};
+use crate::common::{Pattern, Setup, Store, TestMount, command, is_mounted, need, need_tool, run, until};
 
 /// No start may take longer, whatever is wrong. On an idle machine an endpoint that is silent takes longest: 5 tries of 5 s.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -101,6 +101,23 @@ fn a_silent_endpoint_is_an_error_in_the_foreground_and_in_the_background() {
             });
         }
     });
+}
+
+#[test]
+fn a_start_that_hangs_is_given_up_after_30_s() {
+    if !need_tool("mkfifo") {
+        return;
+    }
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    // Nobody writes into the file of credentials: whoever opens it waits.
+    let credentials = store.home().join("credentials");
+    run(Command::new("mkfifo").arg(&credentials));
+    let mut setup = Setup::new(&[]).env("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap());
+    (setup.foreground, setup.has_keys) = (false, false);
+    let begun = Instant::now();
+    fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &["not mounted within 30 s", "its log"]);
+    assert!(begun.elapsed() > Duration::from_secs(29));
+    until("the background process ends", || !runs_with(dir.path()));
 }
 
 #[test]
