@@ -103,14 +103,21 @@ impl ControllerConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mounting {
     /// In Mountpoint Pods: architecture v2.
-    Pod,
-    /// By the node's systemd: architecture v1.
-    Systemd {
-        /// The engine's file, as the host calls it.
-        engine: Option<PathBuf>,
-        /// Certificates that engines are to trust besides the host's.
-        extra_ca_bundle: Option<PathBuf>,
+    Pod {
+        /// What makes the mounts of new workloads while no reconciler works; `None`: they wait.
+        degraded: Option<Systemd>,
     },
+    /// By the node's systemd: architecture v1.
+    Systemd(Systemd),
+}
+
+/// How the node's systemd makes mounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Systemd {
+    /// The engine's file, as the host calls it.
+    pub engine: Option<PathBuf>,
+    /// Certificates that engines are to trust besides the host's.
+    pub extra_ca_bundle: Option<PathBuf>,
 }
 
 /// A driver of a node that can run.
@@ -124,6 +131,8 @@ pub struct Config {
     pub mounting: Mounting,
     /// The namespace of Mountpoint Pods.
     pub mountpoint_namespace: String,
+    /// The namespace of the release, if it was said.
+    pub release_namespace: Option<String>,
     /// The version of the engine, if it was said.
     pub mountpoint_version: Option<String>,
     /// The configuration of the service Node.
@@ -169,6 +178,7 @@ impl Config {
             health_address: args.health_address,
             mounting: mounting(&var)?,
             mountpoint_namespace: var("MOUNTPOINT_NAMESPACE").unwrap_or_else(|| pod::NAMESPACE.to_owned()),
+            release_namespace: var("POD_NAMESPACE"),
             mountpoint_version: args.mp_version.clone().or_else(|| var("MOUNTPOINT_VERSION")),
             node,
         })
@@ -176,12 +186,22 @@ impl Config {
 }
 
 fn mounting(var: &impl Fn(&str) -> Option<String>) -> Result<Mounting> {
+    let systemd = || Systemd {
+        engine: var("MOUNT_S3_PATH").map(PathBuf::from),
+        extra_ca_bundle: var("EXTRA_CA_BUNDLE").map(PathBuf::from),
+    };
+    let degraded = match var("NODE_DEGRADED").as_deref() {
+        None | Some("unavailable") => None,
+        Some("systemd") => Some(systemd()),
+        Some(other) => {
+            return Err(Error::invalid(format!(
+                "NODE_DEGRADED {other:?} is neither unavailable nor systemd: set node.degraded in the chart"
+            )));
+        }
+    };
     match var("NODE_MOUNTER").as_deref() {
-        None | Some("pod") => Ok(Mounting::Pod),
-        Some("systemd") => Ok(Mounting::Systemd {
-            engine: var("MOUNT_S3_PATH").map(PathBuf::from),
-            extra_ca_bundle: var("EXTRA_CA_BUNDLE").map(PathBuf::from),
-        }),
+        None | Some("pod") => Ok(Mounting::Pod { degraded }),
+        Some("systemd") => Ok(Mounting::Systemd(systemd())),
         Some(other) => Err(Error::invalid(format!(
             "NODE_MOUNTER {other:?} is neither pod nor systemd: set node.mounter in the chart"
         ))),
@@ -328,12 +348,17 @@ mod tests {
             let environment = [&[URL, ("CSI_NODE_NAME", "n")], environment].concat();
             config(&[], &environment).unwrap().mounting
         };
-        assert_eq!((mounting(&[]), mounting(&[("NODE_MOUNTER", "pod")])), (Mounting::Pod, Mounting::Pod));
+        let pod = Mounting::Pod { degraded: None };
+        assert_eq!((mounting(&[]), mounting(&[("NODE_MOUNTER", "pod")])), (pod.clone(), pod.clone()));
+        assert_eq!(mounting(&[("NODE_DEGRADED", "unavailable")]), pod);
+        let degraded = [("NODE_DEGRADED", "systemd"), ("MOUNT_S3_PATH", "/opt/x/mount-s3")];
+        let by = Systemd { engine: Some("/opt/x/mount-s3".into()), extra_ca_bundle: None };
+        assert_eq!(mounting(&degraded), Mounting::Pod { degraded: Some(by) });
         let systemd = ("NODE_MOUNTER", "systemd");
         let given = [systemd, ("MOUNT_S3_PATH", "/opt/x/mount-s3"), ("EXTRA_CA_BUNDLE", "/etc/ca.crt")];
         let (engine, bundle) = (Some("/opt/x/mount-s3".into()), Some("/etc/ca.crt".into()));
-        assert_eq!(mounting(&given), Mounting::Systemd { engine, extra_ca_bundle: bundle });
-        assert_eq!(mounting(&[systemd]), Mounting::Systemd { engine: None, extra_ca_bundle: None });
+        assert_eq!(mounting(&given), Mounting::Systemd(Systemd { engine, extra_ca_bundle: bundle }));
+        assert_eq!(mounting(&[systemd]), Mounting::Systemd(Systemd::default()));
     }
 
     #[test]
@@ -359,6 +384,7 @@ mod tests {
             (&[node, ("AWS_ENDPOINT_URL", "http://a:HUSH@s3.example.com")], "AWS_ENDPOINT_URL"),
             (&[URL], "CSI_NODE_NAME"),
             (&[URL, node, ("NODE_MOUNTER", "docker")], "node.mounter"),
+            (&[URL, node, ("NODE_DEGRADED", "docker")], "node.degraded"),
             (&[URL, node, ("AWS_ENDPOINT_URL_STS", "http://a:HUSH@c.test")], "podIdentity.stsEndpointUrl"),
             (&[URL, node, ("KUBELET_PATH", "kubelet")], "node.kubeletPath"),
             (&[URL, node, ("AWS_ACCESS_KEY_ID", "HUSH")], "AWS_SECRET_ACCESS_KEY is missing"),

@@ -142,6 +142,7 @@ def rights(what, rendered, node, controller, release, pods, secrets):
     check(f"{what}: a policy holds a node's driver to its own node and that taint", "" if good else f"{of_nodes} {policy}")
     expected = {(*attachments, verb, (), "") for verb in ("get", "list", "watch")}
     expected |= {("", "pods", verb, (), pods) for verb in ("get", "list", "watch")}
+    expected |= {("coordination.k8s.io", "leases", "get", ("scality-csi-controller",), release)}
     check(f"{what}: a node reads attachments, and pods only where Mountpoint Pods are", str(expected - of_node) if expected - of_node else "")
     wide = [it for it in of_controller if it[1] == "pods" and it[2] in WRITES and it[4] != pods]
     check(f"{what}: the controller writes pods only where Mountpoint Pods are", str(wide) if wide else "")
@@ -388,6 +389,23 @@ def systemd(what, path, version, controller):
         check(f"{what}: the controller may make volumes, and no pods", "" if good else str(of_controller))
 
 
+def degraded(what, path):
+    """Mountpoint Pods, and the node's systemd while no reconciler works."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    spec = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]
+    driver = rendered.containers("DaemonSet", "s3-csi-node")["s3-plugin"]
+    env = {it["name"]: it.get("value") for it in driver["env"]}
+    mounts = {m["mountPath"]: m for m in driver["volumeMounts"]}
+    good = (env["NODE_MOUNTER"], env["NODE_DEGRADED"], env["MOUNTPOINT_NAMESPACE"]) == ("pod", "systemd", "mount-s3")
+    good = good and env["MOUNT_S3_PATH"] == "/opt/mountpoint-s3-csi/bin/mount-s3" and mounts["/run/dbus"]["name"] == "dbus-dir"
+    check(f"{what}: the driver knows both ways", "" if good else f"{env} {mounts}")
+    (init,) = spec["initContainers"]
+    check(f"{what}: the engine is installed before the driver starts", "" if init["command"] == ["/bin/install-mp"] else str(init))
+    there = list(rendered.containers("Deployment", "s3-csi-controller"))
+    check(f"{what}: the reconciler is there", "" if "s3-pod-reconciler" in there else str(there))
+
+
 def documented(page, defaults):
     """The table of values names each value of the chart and its default, and nothing else."""
     (defaults,) = read(defaults)
@@ -437,7 +455,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "systemd": systemd, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "systemd": systemd, "degraded": degraded, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

@@ -5,15 +5,15 @@
 
 use std::time::Duration;
 
+use csi::contract::lease;
 use kube::Client;
 use kube_leader_election::{LeaseLock, LeaseLockParams, LeaseLockResult};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// The Lease.
-pub const LEASE: &str = "scality-csi-controller";
-/// A Lease that was not renewed for this time may be taken by others.
-const TTL: Duration = Duration::from_secs(15);
+pub const LEASE: &str = lease::NAME;
+const TTL: Duration = lease::DURATION;
 /// The holder relies on the Lease for this time after a renewal began: less than `TTL`, because clocks differ.
 const HOLDS_FOR: Duration = Duration::from_secs(10);
 /// Time between renewals, and between the attempts of waiting reconcilers.

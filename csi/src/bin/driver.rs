@@ -5,14 +5,14 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use csi::config::{Args, Config, ControllerConfig, Mounting, Start};
+use csi::config::{self, Args, Config, ControllerConfig, Mounting, Start};
 use csi::contract::{DRIVER, VERSION};
 use csi::controller::ControllerService;
 use csi::controller::cluster::Cluster;
@@ -163,25 +163,30 @@ fn tell(teller: Teller) -> mpsc::Sender<Notice> {
 fn mounter(client: Client, config: &Config) -> anyhow::Result<Arc<dyn Mounter>> {
     let kubelet = config.node.kubelet.clone();
     Ok(match &config.mounting {
-        Mounting::Pod => {
+        Mounting::Pod { degraded } => {
+            let usual = pod::Config::new(config.node.node_id.clone());
             let mounts = pod::Config {
-                kubelet,
+                kubelet: kubelet.clone(),
                 namespace: config.mountpoint_namespace.clone(),
-                ..pod::Config::new(config.node.node_id.clone())
-            };
-            Arc::new(PodMounter::new(client, mounts)?)
-        }
-        Mounting::Systemd { engine, extra_ca_bundle } => {
-            let usual = systemd::Config::new(kubelet);
-            let mounts = systemd::Config {
-                engine: engine.clone().unwrap_or_else(|| usual.engine.clone()),
-                extra_ca_bundle: extra_ca_bundle.clone(),
+                release_namespace: config.release_namespace.clone().unwrap_or(usual.release_namespace),
                 ..usual
             };
-            info!(engine = %mounts.engine.display(), "mounting by systemd");
-            Arc::new(SystemdMounter::new(mounts)?)
+            let fallback = degraded.as_ref().map(|systemd| by_systemd(kubelet, systemd)).transpose()?;
+            Arc::new(PodMounter::with_fallback(client, mounts, fallback)?)
         }
+        Mounting::Systemd(systemd) => Arc::new(by_systemd(kubelet, systemd)?),
     })
+}
+
+fn by_systemd(kubelet: PathBuf, given: &config::Systemd) -> anyhow::Result<SystemdMounter> {
+    let usual = systemd::Config::new(kubelet);
+    let mounts = systemd::Config {
+        engine: given.engine.clone().unwrap_or_else(|| usual.engine.clone()),
+        extra_ca_bundle: given.extra_ca_bundle.clone(),
+        ..usual
+    };
+    info!(engine = %mounts.engine.display(), "systemd can mount");
+    Ok(SystemdMounter::new(mounts)?)
 }
 
 /// For the user agent, so it may be missing: a node goes on while the API server is away.

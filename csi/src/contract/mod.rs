@@ -6,6 +6,7 @@
 
 pub mod attachment;
 pub mod comm;
+pub mod lease;
 pub mod message;
 pub mod pod;
 pub mod target;

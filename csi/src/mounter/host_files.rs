@@ -11,6 +11,9 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use mountpoint::sync::Arc;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+
 use super::MountRequest;
 use super::comm_files::CredentialFiles;
 use super::credentials::{self, Profile};
@@ -33,12 +36,28 @@ pub(super) fn key(target: &Path) -> String {
 pub(super) struct HostFiles {
     kubelet: PathBuf,
     directory: PathBuf,
+    /// Read while a mount is made, whose files no mount shows yet; written while unused files are removed.
+    making: Arc<RwLock<()>>,
 }
 
 impl HostFiles {
     /// That of the driver beneath this kubelet's directory, which has no symbolic link in it.
     pub(super) fn of(kubelet: &Path) -> Self {
-        Self { kubelet: kubelet.to_owned(), directory: comm::plugin_directory(kubelet) }
+        Self {
+            kubelet: kubelet.to_owned(),
+            directory: comm::plugin_directory(kubelet),
+            making: Arc::default(),
+        }
+    }
+
+    /// A mount is being made, for as long as the guard lives: nothing is swept.
+    pub(super) async fn making(&self) -> OwnedRwLockReadGuard<()> {
+        Arc::clone(&self.making).read_owned().await
+    }
+
+    /// No mount is being made, for as long as the guard lives; `None`: one is.
+    pub(super) fn alone(&self) -> Option<OwnedRwLockWriteGuard<()>> {
+        Arc::clone(&self.making).try_write_owned().ok()
     }
 
     /// The directory, as the driver and the host call it.
@@ -89,7 +108,7 @@ impl HostFiles {
         }
     }
 
-    /// Removes what no mounted target needs: a driver may have ended between an unmount and this. Not while a mount is being made.
+    /// Removes what no mounted target needs: a driver may have ended between an unmount and this. The caller is [`Self::alone`].
     pub(super) fn sweep(&self, mounts: &Mounts) {
         let used: BTreeSet<_> = mounts.buckets().map(key).collect();
         for entry in std::fs::read_dir(self.caches()).into_iter().flatten().flatten() {
@@ -227,6 +246,17 @@ mod tests {
         assert!(names(&files).contains(&"u1-a-s3-csi-credentials".to_owned()), "another volume is mounted");
         files.forget(&b, &table(folder.path(), &[]));
         assert_eq!(names(&files), ["cache", "csi.sock", "u10-c-s3-csi-config", "u10-c-s3-csi-credentials"]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_swept_while_a_mount_is_made() {
+        let (files, _kubelet, _folder) = home();
+        let (one, two) = (files.clone().making().await, files.making().await);
+        assert!(files.alone().is_none());
+        drop(one);
+        assert!(files.alone().is_none());
+        drop(two);
+        assert!(files.alone().is_some());
     }
 
     #[test]

@@ -50,10 +50,12 @@ impl Idle {
                 _ = sweep.tick() => {
                     left.clear();
                     self.forget_the_gone();
-                    // This driver makes no mounts by systemd, so none is under way.
-                    match Mounts::read() {
-                        Ok(mounts) => self.files.sweep(&mounts),
-                        Err(error) => tracing::warn!("reading the table of mounts: {error}"),
+                    // Of mounts by systemd: one that is being made may wait for its engine, and the next sweep comes.
+                    if let Some(_alone) = self.files.alone() {
+                        match Mounts::read() {
+                            Ok(mounts) => self.files.sweep(&mounts),
+                            Err(error) => tracing::warn!("reading the table of mounts: {error}"),
+                        }
                     }
                 }
                 Some(done) = under_way.join_next(), if !under_way.is_empty() => {

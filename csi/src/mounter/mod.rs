@@ -8,6 +8,7 @@ pub mod comm_files;
 pub mod credentials;
 mod host_files;
 pub mod idle;
+pub mod leader;
 mod locks;
 pub mod mountinfo;
 pub mod notes;

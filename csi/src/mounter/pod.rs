@@ -19,11 +19,13 @@ use super::comm_files::{CommFiles, CredentialFiles};
 use super::credentials::{self, Profile};
 use super::host_files::HostFiles;
 use super::idle::Idle;
+use super::leader::Leader;
 use super::locks::Locks;
 use super::notes::Notes;
 use super::peer::Processes;
 use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
+use super::systemd::SystemdMounter;
 use super::targets::{self, LAYERS_MAX, Targets, check_ours, table, unmounted};
 use super::{MountRequest, Mounter};
 use crate::contract::comm::{self, Comm};
@@ -40,6 +42,8 @@ pub struct Config {
     pub kubelet: PathBuf,
     /// The namespace of the Mountpoint Pods.
     pub namespace: String,
+    /// The namespace of the release, where the reconciler has its Lease.
+    pub release_namespace: String,
     /// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error; half of it loses mounts
     /// whose image is still being pulled, which the kubelet then asks for again.
     pub mount_within: Duration,
@@ -59,6 +63,7 @@ impl Config {
             node: node.into(),
             kubelet: PathBuf::from("/var/lib/kubelet"),
             namespace: pod::NAMESPACE.to_owned(),
+            release_namespace: "kube-system".to_owned(),
             mount_within: Duration::from_secs(110),
             unused_within: Duration::from_secs(30),
             sweep_every: Duration::from_secs(120),
@@ -81,6 +86,18 @@ impl PodMounter {
     /// # Errors
     /// The kubelet's directory is not there.
     pub fn new(client: kube::Client, config: Config) -> Result<Self> {
+        Self::with_fallback(client, config, None)
+    }
+
+    /// Begins to follow the API server, as [`Self::new`]. While no reconciler works, `fallback` makes the mounts of new workloads.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_fallback(
+        client: kube::Client,
+        config: Config,
+        fallback: Option<SystemdMounter>,
+    ) -> Result<Self> {
         let config = Config { kubelet: targets::kubelet(&config.kubelet)?, ..config };
         let mut tasks = JoinSet::new();
         let assignments = Assignments::follow(&client, &config.node, &config.namespace, &mut tasks);
@@ -88,7 +105,9 @@ impl PodMounter {
         let node = Arc::new(Node {
             targets: Targets::new(&config.kubelet, Arc::clone(&locks)),
             notes: Notes::of(&config.kubelet),
-            files: HostFiles::of(&config.kubelet),
+            files: fallback.as_ref().map_or_else(|| HostFiles::of(&config.kubelet), SystemdMounter::files),
+            leader: Leader::new(client, &config.release_namespace),
+            fallback,
             config,
             assignments,
             probes: Probes::default(),
@@ -136,6 +155,8 @@ struct Node {
     /// Of mounts that systemd made.
     files: HostFiles,
     assignments: Assignments,
+    leader: Leader,
+    fallback: Option<SystemdMounter>,
     probes: Probes,
     locks: Arc<Locks>,
     targets: Targets,
@@ -150,7 +171,20 @@ impl Node {
         if over == Over::Nothing {
             return Ok(());
         }
-        let name = self.assignments.wait_for(&request.volume, &request.workload_uid, deadline).await?;
+        let assigned = tokio::select! {
+            // An assignment counts, whoever works now.
+            biased;
+            name = self.assignments.wait_for(&request.volume, &request.workload_uid, deadline) => Ok(name?),
+            error = self.leader.gone() => Err(error),
+        };
+        let name = match (assigned, &self.fallback) {
+            (Ok(name), _) => name,
+            (Err(why), None) => return Err(why),
+            (Err(why), Some(systemd)) => {
+                tracing::warn!(volume = request.volume, "mounting by systemd: {why}");
+                return systemd.mount(request.clone()).await;
+            }
+        };
         self.assignments.wait_running(&name, deadline).await?;
         let locked = timeout_at(deadline, self.locks.lock(&name)).await;
         let _pod = locked.map_err(|_elapsed| {

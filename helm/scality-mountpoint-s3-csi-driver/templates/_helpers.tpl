@@ -122,6 +122,16 @@ imagePullSecrets:
 {{- default "pod" .Values.node.mounter -}}
 {{- end }}
 
+{{/* What a node does with new volumes while no reconciler works: unavailable, or systemd. With systemd for all mounts there is no reconciler. */}}
+{{- define "mount-s3.degraded" -}}
+{{- if eq (include "mount-s3.mounter" .) "pod" }}{{ default "unavailable" .Values.node.degraded }}{{ end -}}
+{{- end }}
+
+{{/* Whether nodes ask their systemd. */}}
+{{- define "mount-s3.asksSystemd" -}}
+{{- if or (eq (include "mount-s3.mounter" .) "systemd") (eq (include "mount-s3.degraded" .) "systemd") }}true{{ end -}}
+{{- end }}
+
 {{/* Whether there is a controller pod. With systemd only for claims that get volumes. */}}
 {{- define "mount-s3.hasController" -}}
 {{- if or (eq (include "mount-s3.mounter" .) "pod") (ne (toString .Values.controller.enable) "false") }}true{{ end -}}

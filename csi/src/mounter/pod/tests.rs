@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::mounter::mountinfo::{Changes, Mount, Mounts};
-use crate::mounter::testing::api::{Server, attachment, mountpoint_pod};
+use crate::mounter::testing::api::{Server, attachment, lease, mountpoint_pod};
 use crate::mounter::testing::engine::MountpointPod;
 use crate::mounter::testing::{dirs, fuse, isolated, processes, runtime};
 use crate::mounter::{Credentials, Token};
@@ -437,6 +437,73 @@ fn one_call_at_a_time_for_a_target() {
             home.server.attachments().put("a", json_pairs(&[("mp-1", &["w9"])]));
             first.await.unwrap().unwrap();
             assert!(mounted(&home.target("w9")).is_some());
+        });
+    });
+}
+
+/// Goal: a pod that waits while no reconciler works says why, and nothing else waits.
+#[test]
+fn without_a_reconciler_a_new_workload_is_told_and_an_assigned_one_is_mounted() {
+    isolated(|| {
+        at_home(async |home| {
+            home.server.leases().put("scality-csi-controller", lease("2025-06-01T10:00:00.000000Z"));
+            // Killed before the Mountpoint Pod was made, or between it and its attachment: no attachment names the workload.
+            for _ in 0..2 {
+                let error = home.mounter.mount(home.request("w3", "key-1")).await.unwrap_err();
+                assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+                let said = error.to_string();
+                assert!(
+                    said.contains("no reconciler works") && said.contains("reconciler-1 had it last"),
+                    "{said}"
+                );
+                assert!(said.contains("Lease kube-system/scality-csi-controller"), "{said}");
+            }
+            assert!(!home.target("w3").exists());
+            // What was assigned needs no reconciler.
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            home.mounter.mount(home.request("w2", "key-2")).await.unwrap();
+            home.mounter.unmount(&home.target("w2")).await.unwrap();
+            // Back: between two calls of the kubelet, and during a call.
+            home.server.leases().put("scality-csi-controller", lease("2025-06-01T11:00:00.000000Z"));
+            home.server.attachments().put("a", json_pairs(&[("mp-1", &["w1", "w3"])]));
+            home.mounter.mount(home.request("w3", "key-1")).await.unwrap();
+            home.server.leases().put("scality-csi-controller", lease("2025-06-01T12:00:00.000000Z"));
+            let (outcome, ()) = tokio::join!(home.mounter.mount(home.request("w4", "key-1")), async {
+                tokio::task::yield_now().await;
+                home.server.attachments().put("a", json_pairs(&[("mp-1", &["w1", "w3", "w4"])]));
+            });
+            outcome.unwrap();
+            assert!(mounted(&home.target("w4")).is_some());
+        });
+    });
+}
+
+/// Goal: a node where fifty pods start at once, or whose fifty volumes are refreshed at once. It prints times; machines differ.
+#[test]
+fn fifty_publishes_at_once_at_a_source_that_is_served() {
+    isolated(|| {
+        at_home(async |home| {
+            let workloads: Vec<_> = (1..=50).map(|number| format!("w{number}")).collect();
+            let names: Vec<_> = workloads.iter().map(String::as_str).collect();
+            home.server.attachments().put("a", json_pairs(&[("mp-1", &names)]));
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            for what in ["new targets", "the same again", "and again"] {
+                let mut all = JoinSet::new();
+                for workload in &workloads[1..] {
+                    let (mounter, request) = (Arc::clone(&home.mounter), home.request(workload, "key-1"));
+                    all.spawn(async move {
+                        let began = Instant::now();
+                        mounter.mount(request).await.map(|()| began.elapsed())
+                    });
+                }
+                let mut took: Vec<_> = all.join_all().await.into_iter().map(Result::unwrap).collect();
+                took.sort();
+                eprintln!("{what}: median {:?}, longest of 49 {:?}", took[24], took[48]);
+            }
+            let device = mounted(&home.source()).unwrap().device;
+            for workload in &workloads {
+                assert_eq!(mounted(&home.target(workload)).unwrap().device, device, "{workload}");
+            }
         });
     });
 }

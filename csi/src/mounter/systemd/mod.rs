@@ -89,6 +89,13 @@ impl SystemdMounter {
     }
 }
 
+impl SystemdMounter {
+    /// The files of its mounts.
+    pub(super) fn files(&self) -> HostFiles {
+        self.0.files.clone()
+    }
+}
+
 impl Mounter for SystemdMounter {
     fn fault(&self) -> Option<String> {
         let socket = self.0.config.socket.display();
@@ -182,6 +189,7 @@ impl Node {
         if table()?.layers(path) >= LAYERS_MAX {
             unmounted(path)?;
         }
+        let _making = self.files.making().await;
         let made_directory = make_directory(path)?;
         let started = match self.unit(request, path) {
             Ok(made) => self.manager.start(unit, &made.properties(request), deadline).await,

@@ -14,7 +14,7 @@ use crate::mounter::Credentials;
 use crate::mounter::mountinfo::Mounts;
 use crate::mounter::pod::{self, PodMounter};
 use crate::mounter::sys::Busy;
-use crate::mounter::testing::api::Server;
+use crate::mounter::testing::api::{Server, attachment, lease, mountpoint_pod};
 use crate::mounter::testing::runtime;
 
 const SECRET: &str = "canary-of-the-secret-key";
@@ -435,6 +435,43 @@ fn after_an_upgrade_to_mountpoint_pods_a_mount_of_systemd_goes_on_under_its_read
             upgraded.unmount(&target).await.unwrap();
             until("its engine, keys and cache are gone", || units().is_empty() && home.files().is_empty());
             assert!(!target.exists());
+        });
+    });
+}
+
+/// Goal: with node.degraded: systemd a pod that starts while no reconciler works gets its volume, and keeps it when one is back.
+#[test]
+fn without_a_reconciler_systemd_mounts_and_a_mountpoint_pod_that_comes_later_takes_nothing_away() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let server = Server::start();
+            server.leases().put("scality-csi-controller", lease("2025-06-01T10:00:00.000000Z"));
+            let sweep_every = Duration::from_millis(100);
+            let config = pod::Config { kubelet: home.kubelet.clone(), sweep_every, ..pod::Config::new("n") };
+            let driver = PodMounter::with_fallback(server.client(), config, Some(home.driver())).unwrap();
+            let target = home.target("u1");
+            driver.mount(home.request("u1")).await.unwrap();
+            assert_eq!(hello(&target).unwrap(), "from the bucket");
+            let engine = pid(&target);
+
+            let token = MountRequest {
+                token: Some(super::super::Token("t".into())),
+                credentials: None,
+                ..home.request("u2")
+            };
+            let error = driver.mount(token).await.unwrap_err();
+            assert!(error.to_string().contains("authenticationSource: pod"), "what it can't honour: {error}");
+
+            // Back, and it knows nothing of this mount.
+            server.leases().put("scality-csi-controller", lease("2025-06-01T11:00:00.000000Z"));
+            server.pods().put("mp-1", mountpoint_pod("mp-1", "pod-uid", "n", "Running"));
+            server.attachments().put("a", attachment("a", "n", "pv", &[("mp-1", "u1")]));
+            server.watched(2).await;
+            driver.mount(home.request("u1")).await.unwrap();
+            assert_eq!((hello(&target).unwrap().as_str(), pid(&target)), ("from the bucket", engine));
+            driver.unmount(&target).await.unwrap();
+            until("its engine, keys and cache are gone", || units().is_empty() && home.files().is_empty());
         });
     });
 }

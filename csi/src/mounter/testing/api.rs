@@ -1,4 +1,4 @@
-//! An API server of two kinds in memory: lists and watches attachments and pods as the real one does, and fails as it is told.
+//! An API server of three kinds in memory: lists and watches attachments and pods as the real one does, has Leases, and fails as it is told.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -16,12 +16,18 @@ use crate::contract::VERSION;
 pub(crate) struct Server {
     attachments: Kind,
     pods: Kind,
+    leases: Kind,
     watches: watch::Sender<usize>,
 }
 
 impl Server {
     pub(crate) fn start() -> Self {
-        Self { attachments: Kind::new(), pods: Kind::new(), watches: watch::Sender::new(0) }
+        Self {
+            attachments: Kind::new(),
+            pods: Kind::new(),
+            leases: Kind::new(),
+            watches: watch::Sender::new(0),
+        }
     }
 
     pub(crate) fn client(&self) -> kube::Client {
@@ -41,6 +47,10 @@ impl Server {
         &self.pods
     }
 
+    pub(crate) fn leases(&self) -> &Kind {
+        &self.leases
+    }
+
     /// Waits until so many watches have begun.
     pub(crate) async fn watched(&self, count: usize) {
         self.watches.subscribe().wait_for(|begun| *begun >= count).await.unwrap();
@@ -48,6 +58,9 @@ impl Server {
 
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let path = request.uri().path();
+        if let Some((_, name)) = path.split_once("/leases/") {
+            return self.leases.one(name);
+        }
         let kind = if path.ends_with("/pods") { &self.pods } else { &self.attachments };
         let query: BTreeMap<&str, &str> = request
             .uri()
@@ -121,6 +134,14 @@ impl Kind {
         self.0.send_modify(|state| state.refuses_selectors = true);
     }
 
+    fn one(&self, name: &str) -> Response<Body> {
+        let state = self.0.borrow();
+        if state.hidden {
+            return refused(403, "Forbidden");
+        }
+        state.objects.get(name).map_or_else(|| refused(404, "NotFound"), |it| response(200, it.to_string()))
+    }
+
     fn refusal(&self, selects: bool) -> Option<Response<Body>> {
         let state = self.0.borrow();
         let (code, reason) = match (state.hidden, state.refuses_selectors && selects) {
@@ -128,9 +149,7 @@ impl Kind {
             (_, true) => (400, "BadRequest"),
             _ => return None,
         };
-        let status = json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code,
-            "reason": reason, "message": format!("the server says {reason}"), "metadata": {}});
-        Some(response(code, status.to_string()))
+        Some(refused(code, reason))
     }
 
     /// Waits for changes, and gives them all. The connection then ends, and the client asks for what comes after.
@@ -151,6 +170,12 @@ fn is_on(object: &Value, node: Option<&str>) -> bool {
     node.is_none_or(|node| object["spec"]["nodeName"] == node)
 }
 
+fn refused(code: u16, reason: &str) -> Response<Body> {
+    let status = json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code,
+        "reason": reason, "message": format!("the server says {reason}"), "metadata": {}});
+    response(code, status.to_string())
+}
+
 fn response(code: u16, body: String) -> Response<Body> {
     Response::builder().status(code).body(Body::from(body.into_bytes())).unwrap()
 }
@@ -167,6 +192,15 @@ pub(crate) fn attachment(name: &str, node: &str, volume: &str, pairs: &[(&str, &
         "metadata": {"name": name, "labels": {"s3.csi.scality.com/mounted-by-csi-driver-version": VERSION}},
         "spec": {"nodeName": node, "persistentVolumeName": volume, "volumeID": volume, "mountOptions": "",
             "workloadFSGroup": "", "mountpointS3PodAttachments": pods},
+    })
+}
+
+/// The reconciler's Lease, which it has for a second with each renewal.
+pub(crate) fn lease(renewed: &str) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "scality-csi-controller", "namespace": "kube-system"},
+        "spec": {"holderIdentity": "reconciler-1", "leaseDurationSeconds": 1, "renewTime": renewed},
     })
 }
 

@@ -1,0 +1,163 @@
+//! Whether a reconciler works. Enters: its Lease, asked for while a mount waits for an assignment. Leaves: an error, once no reconciler has
+//! renewed the Lease for the Lease's whole duration.
+//!
+//! Never here: the times in the Lease, which the clock of another machine wrote; a request while no mount waits.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use mountpoint::sync::{Arc, Mutex};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::contract::lease;
+use crate::error::{Error, ErrorKind};
+
+/// A mount that waits looks again after this time at the earliest.
+const EVERY: Duration = Duration::from_secs(1);
+/// A call that takes longer has failed.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+
+/// The reconciler's Lease, as it was last seen by this node.
+#[derive(Clone)]
+pub struct Leader {
+    leases: Api<Lease>,
+    namespace: String,
+    seen: Arc<Mutex<Option<Seen>>>,
+}
+
+impl std::fmt::Debug for Leader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leader").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+/// A state of the Lease, and since when this node has seen no other one, by this node's own clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    state: State,
+    since: Instant,
+}
+
+/// What each renewal changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct State {
+    holder: Option<String>,
+    renewed: Option<String>,
+    duration: Option<Duration>,
+}
+
+impl State {
+    /// `None`: there is no Lease, since no reconciler ever worked.
+    fn of(lease: Option<Lease>) -> Self {
+        let Some(spec) = lease.and_then(|it| it.spec) else { return Self::default() };
+        let seconds = spec.lease_duration_seconds.and_then(|it| u64::try_from(it).ok());
+        Self {
+            holder: spec.holder_identity,
+            renewed: spec.renew_time.map(|it| it.0.to_string()),
+            duration: seconds.map(Duration::from_secs),
+        }
+    }
+}
+
+impl Seen {
+    /// What is remembered once the Lease is in this state.
+    fn after(earlier: Option<Self>, state: State, now: Instant) -> Self {
+        match earlier {
+            Some(seen) if seen.state == state => seen,
+            _ => Self { state, since: now },
+        }
+    }
+
+    /// How long it may still stay as it is; `None`: no reconciler works.
+    fn left(&self, now: Instant) -> Option<Duration> {
+        let duration = self.state.duration.unwrap_or(lease::DURATION);
+        duration.checked_sub(now.duration_since(self.since)).filter(|left| !left.is_zero())
+    }
+}
+
+impl Leader {
+    /// The Lease in this namespace.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self {
+            leases: Api::namespaced(client, namespace),
+            namespace: namespace.to_owned(),
+            seen: Arc::default(),
+        }
+    }
+
+    /// Returns once no reconciler works. An API server that does not say what the Lease is says nothing of the reconciler.
+    pub async fn gone(&self) -> Error {
+        loop {
+            let wait = match timeout(CALL_LIMIT, self.leases.get_opt(lease::NAME)).await {
+                Ok(Ok(lease)) => {
+                    let now = Instant::now();
+                    let seen = Seen::after(self.seen.lock().take(), State::of(lease), now);
+                    let left = seen.left(now);
+                    let holder = seen.state.holder.clone();
+                    *self.seen.lock() = Some(seen);
+                    let Some(left) = left else { return self.error(holder.as_deref()) };
+                    left.max(EVERY)
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "asking for the reconciler's Lease");
+                    EVERY
+                }
+                Err(_) => EVERY,
+            };
+            sleep(wait).await;
+        }
+    }
+
+    fn error(&self, holder: Option<&str>) -> Error {
+        let namespace = &self.namespace;
+        let last = holder
+            .filter(|it| !it.is_empty())
+            .map_or_else(String::new, |it| format!(", and {it} had it last"));
+        Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "no reconciler works, so the workload gets no Mountpoint Pod: nobody renews Lease {namespace}/{}{last}. Volumes that are \
+                 mounted go on. Look at: kubectl -n {namespace} get pods -l app=s3-csi-controller",
+                lease::NAME
+            ),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(renewed: &str) -> State {
+        State {
+            holder: Some("a".into()),
+            renewed: Some(renewed.into()),
+            duration: Some(Duration::from_secs(15)),
+        }
+    }
+
+    #[test]
+    fn a_lease_that_does_not_change_for_its_duration_is_nobodys_whatever_time_stands_in_it() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let seen = Seen::after(None, state("1970"), at(0));
+        assert_eq!(seen.left(at(0)), Some(Duration::from_secs(15)));
+        let seen = Seen::after(Some(seen), state("1970"), at(14));
+        assert_eq!(seen.left(at(14)), Some(Duration::from_secs(1)));
+        let renewed = Seen::after(Some(seen.clone()), state("2999"), at(14));
+        assert_eq!(renewed.left(at(28)), Some(Duration::from_secs(1)));
+        let seen = Seen::after(Some(seen), state("1970"), at(15));
+        assert_eq!(seen.left(at(15)), None);
+        // Much later the first look says so: it is the same renewal.
+        assert_eq!(Seen::after(Some(seen), state("1970"), at(900)).left(at(900)), None);
+    }
+
+    #[test]
+    fn a_lease_that_was_never_there_is_waited_for_as_long() {
+        let now = Instant::now();
+        let seen = Seen::after(None, State::of(None), now);
+        assert_eq!(seen.left(now), Some(lease::DURATION));
+        assert_eq!(seen.left(now + lease::DURATION), None);
+    }
+}
