@@ -30,6 +30,12 @@ holds "the attachment names pod and workload" "\"$mountpoint\":[{" "$(attachment
 holds "the attachment names the workload" "\"workloadPodUID\":\"$writer\"" "$(attachment data .spec.mountpointS3PodAttachments)"
 is_mounted "$plugin/mnt/$mountpoint" || fail "the source"
 is_mounted "$target" || fail "the target"
+# The four commands of the troubleshooting page, as they stand there.
+while read -r command; do
+    words=$(eval "cluster $command" 2>&1 </dev/null) || fail "$command: $words"
+    [ -n "$words" ] || fail "$command shows nothing"
+done < <(sed -n '/^## In Kubernetes/,/^|/s/ *#.*//; /^kubectl /p' docs/troubleshooting.md)
+holds "the list of attachments" "$mountpoint" "$(cluster kubectl get mountpoints3podattachments -A -o yaml)"
 
 # 6: files are objects.
 seq 1 200000 >"$scratch/numbers"
