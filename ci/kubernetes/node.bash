@@ -88,8 +88,8 @@ undo() {
 
 since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
-# Ends the node and removes its files and cgroups, even if the node died with its machine.
-halt() {
+# Ends the node and removes its cgroups, even if the node died with its machine.
+power_off() {
     local i folder left=
     if pid=$(node_pid); then
         kill -KILL "$pid" # all of its pid namespace goes with it, before it is gone itself
@@ -108,6 +108,12 @@ halt() {
         sleep 0.2
     done
     [ -z "$left" ] || die "these cgroups are still in use:$left. Their cgroup.procs lists the processes."
+    rm -f "$state/cgroups"
     ! grep -F " $state/" /proc/self/mounts || die "these mounts below $state are not the node's own; unmount them, then run this again."
+}
+
+# Ends the node and removes its files too.
+halt() {
+    power_off
     rm -rf --one-file-system "${state:?}"
 }

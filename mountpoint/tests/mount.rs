@@ -46,6 +46,7 @@ mod mount {
     mod sources;
     mod stalls;
     mod start;
+    mod systemd;
     mod tools;
     mod trees;
     mod unprivileged;
