@@ -30,6 +30,7 @@ pub(crate) struct Tests {
 pub(crate) fn build(top: &Path, mutants: &[Mutant], count: usize) -> Result<(Vec<u32>, Vec<Tests>)> {
     let originals = originals(top, mutants)?;
     add_roots(top, mutants)?;
+    hand_on(top)?;
     let mut dropped = BTreeSet::new();
     loop {
         let mut chosen: Vec<u32> =
@@ -69,6 +70,27 @@ fn add_roots(top: &Path, mutants: &[Mutant]) -> Result<()> {
         let path = top.join(home).join("src/lib.rs");
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         std::fs::write(&path, text + switch::ROOT)?;
+    }
+    Ok(())
+}
+
+/// Tests start engines with an environment of their own: the number of the mutant goes with it.
+fn hand_on(top: &Path) -> Result<()> {
+    const CLEARED: &str = ".env_clear()";
+    const SWITCHED: &str = r#".env_clear().envs(std::env::var_os("MUTANT").map(|n| ("MUTANT", n)))"#;
+    let mut folders = ["mountpoint/tests", "csi/tests", "reconciler/tests"].map(|f| top.join(f)).to_vec();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = std::fs::read_to_string(&path)?;
+                if text.contains(CLEARED) && !text.contains(SWITCHED) {
+                    std::fs::write(&path, text.replace(CLEARED, SWITCHED))?;
+                }
+            }
+        }
     }
     Ok(())
 }
