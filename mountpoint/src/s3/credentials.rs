@@ -205,11 +205,7 @@ impl Source {
         // Asking the source again for each refused request would not help, whatever it answers.
         self.rest();
         match self.load().await {
-            Ok(now) => before.is_none_or(|b| {
-                b.credentials.access_key_id() != now.credentials.access_key_id()
-                    || b.credentials.secret_access_key() != now.credentials.secret_access_key()
-                    || b.credentials.session_token() != now.credentials.session_token()
-            }),
+            Ok(now) => before.is_none_or(|b| differ(&b.credentials, &now.credentials)),
             Err(e) => {
                 tracing::warn!("credentials can't be refreshed: {e}");
                 false
@@ -316,9 +312,30 @@ const PROFILE_GIVES_NONE: &str = "it gives none (--debug says why)";
 const NO_ANSWER: &str = "no source of credentials answered within 10 s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
      name a --profile";
 
+/// Whether a request signed with `b` could be answered otherwise than one signed with `a`.
+fn differ(a: &Credentials, b: &Credentials) -> bool {
+    fn parts(of: &Credentials) -> (&str, &str, Option<&str>) {
+        (of.access_key_id(), of.secret_access_key(), of.session_token())
+    }
+    parts(a) != parts(b)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn credentials_differ_in_key_secret_or_token_and_not_in_their_end() {
+        let of = |key: &str, secret: &str, token: Option<&str>, end: Option<SystemTime>| {
+            Credentials::new(key, secret, token.map(str::to_owned), end, "test")
+        };
+        let held = of("key", "secret", Some("token"), None);
+        assert!(!differ(&held, &of("key", "secret", Some("token"), Some(SystemTime::UNIX_EPOCH))));
+        assert!(differ(&held, &of("other", "secret", Some("token"), None)));
+        assert!(differ(&held, &of("key", "other", Some("token"), None)));
+        assert!(differ(&held, &of("key", "secret", Some("other"), None)));
+        assert!(differ(&held, &of("key", "secret", None, None)));
+    }
 
     #[test]
     fn credentials_are_replaced_before_they_expire_and_never_used_after() {

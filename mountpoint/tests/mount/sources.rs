@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 use aws_smithy_types::DateTime;
 use aws_smithy_types::date_time::Format;
 
-use crate::common::{Setup, Store, TestMount};
+use super::start::fails_with;
+use crate::common::{Setup, Store, TestMount, command};
 
 const TOKEN: &str = "the-session-token";
 
@@ -167,6 +168,16 @@ fn the_agent_of_a_container_is_asked_with_its_token() {
     if works(&store, setup) {
         assert_eq!(service.asked().len(), 1, "{:?}", service.asked());
     }
+}
+
+#[test]
+fn an_answer_of_more_than_16_mib_gives_no_keys() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    let service = Service::start(|_| (200, keys() + &" ".repeat(16 << 20)));
+    let url = format!("{}/v1/credentials", service.url);
+    let setup = Setup { has_keys: false, ..Setup::new(&[]).env("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url) };
+    fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &["credentials"]);
+    assert_eq!(service.asked(), ["GET /v1/credentials"]);
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn run_to_end(command: &mut Command) -> Output {
 
 /// Exit code 1, and one line on stderr that contains these words.
 #[track_caller]
-fn fails_with(dir: &Path, command: &mut Command, words: &[&str]) {
+pub(super) fn fails_with(dir: &Path, command: &mut Command, words: &[&str]) {
     let output = run_to_end(command);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");

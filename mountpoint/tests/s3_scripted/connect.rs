@@ -8,11 +8,12 @@ use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::ObjectKey;
 use mountpoint::s3::{
-    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, UploadPart,
+    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, Timeouts,
+    UploadPart,
 };
 
 use super::server::{EMPTY_LISTING, Request, Scripted, Step, Then};
-use super::{bench, config, http_date};
+use super::{PATIENCE, bench, config, fill, get_request, http_date, timeouts};
 
 async fn connect(server: &Scripted, config: Config) -> mountpoint::s3::Result<Arc<S3Client>> {
     S3Client::connect(config, server.clock(), Arc::new(Metrics::default())).await
@@ -35,6 +36,61 @@ async fn a_dead_endpoint_is_an_error_within_seconds() {
     assert_eq!(*error.kind(), ErrorKind::Network, "{error}");
     assert!(error.to_string().contains("refused"), "{error}");
     assert!(clock.now() - started < Duration::from_secs(5), "of its own pauses");
+}
+
+#[tokio::test]
+async fn a_handshake_that_never_ends_is_an_error_after_the_time_for_it() {
+    // It takes the connection, and says nothing.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let clock = Clock::manual();
+    let config = Config {
+        bucket: "b".into(),
+        endpoint_url: Some(url),
+        sign_requests: false,
+        attempts_max: Some(1),
+        ..Config::default()
+    };
+    let most = config.timeouts.connect * 4;
+    let connecting = tokio::spawn(S3Client::connect(config, clock.clone(), Arc::new(Metrics::default())));
+    let started = clock.now();
+    while !connecting.is_finished() {
+        assert!(clock.now() - started < most, "it waits for ever");
+        clock.advance(Duration::from_millis(20));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let error = connecting.await.unwrap().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(error.to_string().contains("no handshake within 3 s"), "{error}");
+}
+
+#[tokio::test]
+async fn a_request_that_gets_no_connection_while_no_byte_moves_is_an_error_that_says_so() {
+    const LEN: u64 = 200_000;
+    let head = format!(
+        "HTTP/1.1 206 X\r\netag: \"v1\"\r\ncontent-range: bytes 0-{}/{LEN}\r\ncontent-length: {LEN}\r\n\r\n1",
+        LEN - 1
+    );
+    let silent = Step::raw(head.into_bytes()).then(Then::Stall);
+    let server = Scripted::start(vec![Step::answer(200, &[], EMPTY_LISTING), silent]);
+    // The body has days; the one that waits for its connection has a minute.
+    let timeouts =
+        Timeouts { operation: Duration::from_secs(60), rate_min: 1, stall: PATIENCE * 100, ..timeouts() };
+    let config = Config { connections_max: 1, attempts_max: Some(1), timeouts, ..config(&server) };
+    let client = connect(&server, config).await.unwrap();
+    let holds = Arc::clone(&client);
+    let first = tokio::spawn(async move {
+        let (mut into, _) = fill(LEN as usize);
+        holds.get_object(&get_request(0..LEN, LEN), &mut into).await
+    });
+    while server.requests().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (mut into, _) = fill(LEN as usize);
+    let error = client.get_object(&get_request(0..LEN, LEN), &mut into).await.unwrap_err();
+    assert!(error.to_string().contains("all 1 connections are in use"), "{error}");
+    assert!(!first.is_finished());
+    first.abort();
 }
 
 #[tokio::test]

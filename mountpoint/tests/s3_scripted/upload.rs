@@ -296,6 +296,20 @@ async fn silence_and_white_space_are_waited_out_while_a_store_joins_parts() {
 }
 
 #[tokio::test]
+async fn a_store_that_sends_white_space_for_ever_is_given_up_after_the_time_to_join_parts() {
+    const SPACES: usize = 1_000;
+    let endless = Step::answer(200, &[], &[b' '; SPACES]).drip(SPACES, 1, PATIENCE);
+    let bench = bench(vec![endless, Step::error(404, "NoSuchKey")]).await;
+    let (clock, times) = (bench.server.clock(), super::timeouts());
+    let began = clock.now();
+    let error = bench.client.complete_multipart_upload(&complete(false)).await.unwrap_err();
+    let took = clock.now() - began;
+    let most = times.operation + times.complete + 2 * PATIENCE;
+    assert!(took > times.complete && took < most, "{took:?}: {error}");
+    assert_eq!(*error.kind(), ErrorKind::Unknown, "the store may be at work still: {error}");
+}
+
+#[tokio::test]
 async fn what_a_store_does_not_know_it_did_not_do() {
     // The upload is tried once without its checksum: that may be what the store does not know.
     let bench = bench(vec![Step::error(501, "NotImplemented"); 3]).await;
