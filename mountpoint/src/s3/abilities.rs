@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::Config;
 use super::endpoint::Endpoint;
 use super::kind::{Condition, StoreKind};
-use crate::sync::Mutex;
+use crate::sync::{Arc, Mutex};
 
 /// What was learned of a store holds for so long. Doubled, an upgraded store is noticed later, and an old one refuses half as often.
 const BELIEVED: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -41,7 +41,9 @@ impl Write {
 #[derive(Debug)]
 pub(super) struct Abilities {
     kind: Mutex<Known>,
-    learned: Mutex<Learned>,
+    learned: Arc<Mutex<Learned>>,
+    /// Held while the file is written.
+    saving: Arc<Mutex<()>>,
     file: Option<PathBuf>,
 }
 
@@ -76,7 +78,8 @@ impl Abilities {
         let learned = learned.unwrap_or_else(|| Learned { endpoint: name, ..Learned::default() });
         Self {
             kind: Mutex::new(Known { kind, is_final: config.store.is_some() }),
-            learned: Mutex::new(learned),
+            learned: Arc::new(Mutex::new(learned)),
+            saving: Arc::default(),
             file,
         }
     }
@@ -138,16 +141,16 @@ impl Abilities {
     }
 
     fn learn(&self, fact: impl Fn(&mut Learned) -> &mut bool) -> bool {
-        let known = {
-            let mut learned = self.learned.lock();
-            if std::mem::replace(fact(&mut learned), true) {
-                return false;
-            }
-            learned.clone()
-        };
+        if std::mem::replace(fact(&mut self.learned.lock()), true) {
+            return false;
+        }
         if let Some(file) = self.file.clone() {
+            let (learned, saving) = (Arc::clone(&self.learned), Arc::clone(&self.saving));
             // Off the runtime's threads, and nobody waits: what is not kept is learned again.
             tokio::task::spawn_blocking(move || {
+                // Two facts learned at once are written one after the other, the second time both.
+                let _one = saving.lock();
+                let known = learned.lock().clone();
                 if let Err(error) = write(&file, &known) {
                     tracing::debug!(path = %file.display(), %error, "what was learned of the store is not kept");
                 }
