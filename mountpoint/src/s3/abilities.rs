@@ -42,8 +42,8 @@ impl Write {
 pub(super) struct Abilities {
     kind: Mutex<Known>,
     learned: Arc<Mutex<Learned>>,
-    /// Held while the file is written.
-    saving: Arc<Mutex<()>>,
+    /// What the file was last given by this process. Held while it is written.
+    saved: Arc<Mutex<Option<Learned>>>,
     file: Option<PathBuf>,
 }
 
@@ -79,7 +79,7 @@ impl Abilities {
         Self {
             kind: Mutex::new(Known { kind, is_final: config.store.is_some() }),
             learned: Arc::new(Mutex::new(learned)),
-            saving: Arc::default(),
+            saved: Arc::default(),
             file,
         }
     }
@@ -145,15 +145,19 @@ impl Abilities {
             return false;
         }
         if let Some(file) = self.file.clone() {
-            let (learned, saving) = (Arc::clone(&self.learned), Arc::clone(&self.saving));
+            let (learned, saved) = (Arc::clone(&self.learned), Arc::clone(&self.saved));
             // Off the runtime's threads, and nobody waits: what is not kept is learned again.
             tokio::task::spawn_blocking(move || {
-                // Two facts learned at once are written one after the other, the second time both.
-                let _one = saving.lock();
+                // Of two facts learned at once, whichever task comes first writes both.
+                let mut saved = saved.lock();
                 let known = learned.lock().clone();
+                if saved.as_ref() == Some(&known) {
+                    return;
+                }
                 if let Err(error) = write(&file, &known) {
                     tracing::debug!(path = %file.display(), %error, "what was learned of the store is not kept");
                 }
+                *saved = Some(known);
             });
         }
         true
