@@ -36,6 +36,8 @@ pub struct Facts {
     pub attachments: Vec<MountpointS3PodAttachment>,
     /// By name, the pods that these attachments name, those that were made for the group, and those whose names are taken.
     pub pods: BTreeMap<String, MountpointPod>,
+    /// Other PersistentVolumes with this one's handle that workloads on the node use: the kubelet takes them all for one volume.
+    pub twins: BTreeSet<String>,
     /// Names of Mountpoint Pods that the API server has just refused to make: nothing is planned with them.
     pub refused: BTreeSet<String>,
 }

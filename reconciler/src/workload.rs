@@ -56,9 +56,11 @@ impl Cache {
             return groups;
         }
         let Some(node) = node_of(pod) else { return groups };
-        groups.extend(
-            self.volumes_of(pod).map(|volume| Group { node: node.to_owned(), volume: volume.name_any() }),
-        );
+        for volume in self.volumes_of(pod) {
+            let twins = self.twins_of(&volume);
+            let all = twins.iter().chain([&volume]);
+            groups.extend(all.map(|it| Group { node: node.to_owned(), volume: it.name_any() }));
+        }
         let on_node =
             self.attachments.state_filter(|it| it.spec.node_name == node && it.spec.pod_of(&uid).is_some());
         groups.extend(on_node.iter().map(|it| group_of_attachment(it)));
@@ -137,8 +139,29 @@ impl Cache {
                 add(&pod);
             }
         }
+        let twins = self.twins_in_use(group);
         let (group, release, refused) = (group.clone(), release.to_owned(), BTreeSet::new());
-        Facts { now, group, release, workloads, attachments, pods, refused }
+        Facts { now, group, release, workloads, attachments, pods, twins, refused }
+    }
+
+    fn twins_in_use(&self, group: &Group) -> BTreeSet<String> {
+        let volume = self.volumes.get(&ObjectRef::new(&group.volume));
+        let twins = volume.map(|volume| self.twins_of(&volume)).unwrap_or_default();
+        if twins.is_empty() {
+            return BTreeSet::new();
+        }
+        let twins: BTreeSet<String> = twins.iter().map(|it| it.name_any()).collect();
+        let on_node = self
+            .pods
+            .state_filter(|pod| node_of(pod) == Some(&group.node) && !mountpoint_pod::phase(pod).has_ended());
+        let used = on_node.iter().flat_map(|pod| self.volumes_of(pod)).map(|volume| volume.name_any());
+        used.filter(|name| twins.contains(name)).collect()
+    }
+
+    /// The other volumes of our driver with the handle of this one.
+    fn twins_of(&self, volume: &PersistentVolume) -> Vec<Arc<PersistentVolume>> {
+        let handle = handle_of(volume);
+        self.volumes.state_filter(|it| handle_of(it) == handle && it.metadata.name != volume.metadata.name)
     }
 
     fn workloads(
@@ -267,6 +290,11 @@ impl Cache {
 #[must_use]
 pub fn group_of_attachment(attachment: &MountpointS3PodAttachment) -> Group {
     Group { node: attachment.spec.node_name.clone(), volume: attachment.spec.persistent_volume_name.clone() }
+}
+
+fn handle_of(volume: &PersistentVolume) -> Option<&str> {
+    let csi = volume.spec.as_ref()?.csi.as_ref()?;
+    (csi.driver == DRIVER).then_some(&csi.volume_handle)
 }
 
 fn node_of(pod: &Pod) -> Option<&str> {
