@@ -9,6 +9,12 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../csi/src/node/target.rs"]
 mod target;
 
+#[expect(dead_code, reason = "the mounters use the rest")]
+#[path = "../../csi/src/contract"]
+mod contract {
+    pub mod target;
+}
+
 /// As much of the crate's errors as the file needs.
 mod error {
     pub type Result<T> = std::result::Result<T, Error>;
@@ -23,7 +29,8 @@ mod error {
     }
 }
 
-use target::{OfPod, Target};
+use contract::target::OfPod;
+use target::Target;
 
 const KUBELET: &str = "/var/lib/kubelet";
 
