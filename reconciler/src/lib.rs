@@ -14,4 +14,5 @@ pub mod pod_spec;
 pub mod queue;
 pub mod replacements;
 pub mod server;
+mod twins;
 pub mod workload;

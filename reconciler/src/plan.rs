@@ -17,9 +17,10 @@ use csi::contract::pod;
 use csi::events::{NOT_SERVING, Notice, WorkloadRef};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::facts::{Facts, Group, MountpointPod, Phase, Wants, Workload};
+use crate::facts::{Facts, MountpointPod, Phase, Wants, Workload};
 use crate::pod_spec::PodRequest;
 use crate::replacements::Replacements;
+use crate::twins;
 
 /// A Mountpoint Pod that no attachment names is adopted, or told to unmount after this time. It is long enough that its creator has
 /// either named it or given up: a call takes at most 10 s and a Lease is lost after 15 s.
@@ -118,7 +119,7 @@ pub fn plan(facts: &Facts) -> Plan {
     planner.attach_new();
     planner.write_attachments();
     planner.tend_pods();
-    planner.tell_of_twins();
+    planner.notices.extend(twins::notices(facts));
     planner.finish()
 }
 
@@ -533,26 +534,6 @@ impl<'a> Planner<'a> {
 
     fn look_again(&mut self, wait: Duration) {
         self.look_again_in = Some(self.look_again_in.map_or(wait, |other| other.min(wait)));
-    }
-
-    /// Workloads whose volume the kubelet can't tell from another one.
-    fn tell_of_twins(&mut self) {
-        let facts = self.facts;
-        if facts.twins.is_empty() {
-            return;
-        }
-        let twins: Vec<&str> = facts.twins.iter().map(String::as_str).collect();
-        let Group { node, volume } = &facts.group;
-        let note = format!(
-            "PersistentVolumes {volume} and {} have the same volumeHandle, and pods on node {node} use them. The kubelet takes them for one \
-             volume: the one that comes second may never be mounted. Give each a volumeHandle of its own; they may name the same bucket.",
-            twins.join(" and ")
-        );
-        for workload in facts.workloads.values() {
-            if workload.wants.is_some() && !workload.phase.has_ended() && !workload.deleting {
-                self.tell(workload, "VolumeHandleNotUnique", note.clone());
-            }
-        }
     }
 
     fn tell(&mut self, workload: &Workload, reason: &'static str, note: String) {

@@ -4,6 +4,7 @@ use csi::contract::attachment::Identity;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::*;
+use crate::facts::Group;
 use crate::pod_spec::Settings;
 
 const RELEASE: &str = "9.9.9";
@@ -586,17 +587,4 @@ fn of_two_first_workloads_one_makes_the_attachment_and_the_other_joins_when_it_i
     facts.workloads.insert("w2".into(), workload("w2", Phase::Pending));
     let new = key("o", "").attachment(&name("w", 0), attached("w"));
     assert_eq!(effects(&facts), [create("w", 0), Effect::CreateAttachment(Box::new(new))]);
-}
-
-#[test]
-fn workloads_whose_volume_the_kubelet_takes_for_another_are_told_and_served_all_the_same() {
-    let mut facts = served();
-    facts.workloads.insert("w2".into(), workload("w2", Phase::Pending));
-    facts.workloads.insert("ends".into(), Workload { deleting: true, ..workload("ends", Phase::Running) });
-    facts.twins = BTreeSet::from(["other".to_owned(), "third".to_owned()]);
-    assert_eq!(effects(&facts), [update(&[("mp", Some(&["w", "w2"]))], None)]);
-    let told: Vec<_> = notices(&facts).into_iter().map(|it| (it.workload.uid, it.reason, it.note)).collect();
-    let of = |uid: &str| told.iter().filter(|it| it.0 == uid && it.1 == "VolumeHandleNotUnique").count();
-    assert_eq!(["w", "w2", "ends"].map(of), [1, 1, 0], "{told:?}");
-    assert!(told[0].2.contains("PersistentVolumes v and other and third"), "{told:?}");
 }
