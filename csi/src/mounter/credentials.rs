@@ -57,8 +57,8 @@ impl Profile {
         directory.write(&self.token_file(), &token.0).map_err(|error| failed(directory.path(), &error))
     }
 
-    /// What leads the engine to the token in this directory, and the role that it takes with it. Neither keys of the pod's surroundings nor those of its
-    /// machine are looked for.
+    /// What leads the engine to the token in this directory, and the role that it takes with it. Neither keys of the pod's surroundings nor
+    /// those of its machine are looked for.
     #[must_use]
     pub fn token_env(&self, directory: &Path, role: &str) -> [(String, String); 4] {
         let token = directory.join(self.token_file());

@@ -87,9 +87,7 @@ impl SystemdMounter {
             config,
         })))
     }
-}
 
-impl SystemdMounter {
     /// The files of its mounts.
     pub(super) fn files(&self) -> HostFiles {
         self.0.files.clone()
