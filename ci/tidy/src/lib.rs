@@ -9,6 +9,7 @@ pub mod docs;
 pub mod form;
 pub mod law;
 mod lex;
+pub mod links;
 pub mod rust;
 pub mod supply;
 pub mod tree;
@@ -53,6 +54,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let mut findings = arrows::check(tree, &law);
     findings.extend(form::check(tree, &law));
     findings.extend(docs::check(tree, &law));
+    findings.extend(links::check(tree));
     findings.extend(supply::check(tree)?);
     Ok(findings)
 }
