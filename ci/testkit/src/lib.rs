@@ -19,6 +19,6 @@ pub use dead_port::DeadPort;
 pub use isolated::isolated;
 pub use moto::Moto;
 pub use need::{need, need_tool};
-pub use systemd_node::in_systemd_node;
+pub use systemd_node::{Node, in_systemd_node};
 pub use until::{until, until_within};
 pub use versitygw::Versitygw;

@@ -1,8 +1,8 @@
-//! Tests that need systemd.
+//! Tests that need systemd: a node of `ci/systemd-node`, where systemd is PID 1, and what a test mounts and starts goes with the node.
 //!
-//! The test binary starts itself again in a node of `ci/systemd-node`, with the one test that asked: there systemd is PID 1, and what the
-//! test mounts and starts goes with the node.
+//! A test either has a [`Node`] and runs commands in it, or its binary starts itself again inside, with the one test that asked.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -19,61 +19,85 @@ pub fn in_systemd_node<F: Fn()>(body: F) -> Option<String> {
         body();
         return None;
     }
-    let lacks = text(&script(&[Path::new("lacks")]));
-    if !crate::need(&format!("a node with systemd: {}", lacks.trim()), lacks.trim().is_empty()) {
-        return None;
-    }
     let binary = std::env::current_exe().expect("the path of this test binary");
     // Where it lies, and one above: the commands that it starts.
     let folder = binary.parent().and_then(Path::parent).expect("target/debug");
-    let node = Node::start(folder);
+    let node = Node::start(folder)?;
     let mut command = Command::new(SCRIPT);
     command.arg(&node.0).args(["run", "env", &format!("{INSIDE}=1")]);
     if crate::need::in_ci() {
         command.arg("CI=true");
     }
     command.arg(&binary);
-    Some(run_again(command, &name_of::<F>(), || {
-        text(&script(&[
-            &node.0,
-            Path::new("run"),
-            Path::new("journalctl"),
-            Path::new("--unit=mount-s3-*"),
-            Path::new("--lines=60"),
-        ]))
-    }))
+    let journal = || text(&node.ask("run", ["journalctl", "--unit=mount-s3-*", "--lines=60"]));
+    Some(run_again(command, &name_of::<F>(), journal))
 }
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../systemd-node");
 
-fn script(arguments: &[&Path]) -> Output {
-    Command::new(SCRIPT).args(arguments).output().expect("ci/systemd-node")
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
-}
-
 /// A node; it ends when it is dropped.
-struct Node(PathBuf);
+#[derive(Debug)]
+pub struct Node(PathBuf);
 
 impl Node {
-    fn start(folder: &Path) -> Self {
+    /// A node that shares `folder` with this machine; `None`, said aloud, where this machine can't have one.
+    ///
+    /// # Panics
+    /// It does not start; the message holds what it said.
+    #[must_use]
+    #[track_caller]
+    pub fn start(folder: &Path) -> Option<Self> {
+        let lacks = text(&Command::new(SCRIPT).arg("lacks").output().expect("ci/systemd-node"));
+        if !crate::need(&format!("a node with systemd: {}", lacks.trim()), lacks.trim().is_empty()) {
+            return None;
+        }
         let name = format!("systemd-node-{}-{:x}", std::process::id(), fastrand::u32(..));
         let node = Self(std::env::temp_dir().join(name));
-        let started = script(&[&node.0, Path::new("up"), folder]);
-        assert!(started.status.success(), "starting a node:\n{}", text(&started));
-        node
+        node.told("up", [folder]);
+        Some(node)
+    }
+
+    /// Runs a command in it, with its files, processes and network. Returns what it said.
+    ///
+    /// # Panics
+    /// The command failed; the message holds what it said.
+    #[track_caller]
+    pub fn run(&self, command: &[&str]) -> String {
+        self.told("run", command)
+    }
+
+    /// Shuts systemd down in order and starts it again over the same root.
+    ///
+    /// # Panics
+    /// It does not come back.
+    #[track_caller]
+    pub fn reboot(&self) {
+        self.told("reboot", [""; 0]);
+    }
+
+    #[track_caller]
+    fn told(&self, what: &str, arguments: impl IntoIterator<Item: AsRef<OsStr>>) -> String {
+        let output = self.ask(what, arguments);
+        assert!(output.status.success(), "{what}, in a node with systemd:\n{}", text(&output));
+        text(&output)
+    }
+
+    fn ask(&self, what: &str, arguments: impl IntoIterator<Item: AsRef<OsStr>>) -> Output {
+        Command::new(SCRIPT).arg(&self.0).arg(what).args(arguments).output().expect("ci/systemd-node")
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let ended = script(&[&self.0, Path::new("down")]);
+        let ended = self.ask("down", [""; 0]);
         if !ended.status.success() {
             eprintln!("ending the node in {}:\n{}", self.0.display(), text(&ended));
         }
     }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
 #[cfg(test)]

@@ -3,50 +3,17 @@
 //! The host is a node of `ci/systemd-node`: systemd as PID 1 in namespaces of its own, over an overlay of this machine's root. Its reboot shuts
 //! systemd down in order and starts it again over the same root; the kernel stays the same.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+
+use testkit::Node;
 
 use crate::common::need;
 
-const NODE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ci/systemd-node");
-
-/// A node; it ends when it is dropped.
-struct Node(PathBuf);
-
-impl Node {
-    fn new(folder: &Path) -> Self {
-        let name = format!("mount-s3-fstab-{}-{:x}", std::process::id(), fastrand::u32(..));
-        let node = Self(std::env::temp_dir().join(name));
-        node.asked("up", &[folder.to_str().unwrap()]);
-        node
-    }
-
-    #[track_caller]
-    fn asked(&self, what: &str, arguments: &[&str]) -> String {
-        let output = Command::new(NODE).arg(&self.0).arg(what).args(arguments).output().unwrap();
-        assert!(output.status.success(), "{what} {}", text(&output));
-        text(&output)
-    }
-
-    /// Runs a script; what it says.
-    #[track_caller]
-    fn run(&self, binaries: &Path, script: &str) -> String {
-        let script = format!("BIN={}\n{PRELUDE}{script}", binaries.display());
-        self.asked("run", &["timeout", "100", "bash", "-euo", "pipefail", "-c", &script])
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let ended = Command::new(NODE).arg(&self.0).arg("down").output().unwrap();
-        if !ended.status.success() {
-            eprintln!("ending the node in {}:\n{}", self.0.display(), text(&ended));
-        }
-    }
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+/// Runs a script in the node; what it says.
+#[track_caller]
+fn run(node: &Node, binaries: &Path, script: &str) -> String {
+    let script = format!("BIN={}\n{PRELUDE}{script}", binaries.display());
+    node.run(&["timeout", "100", "bash", "-euo", "pipefail", "-c", &script])
 }
 
 const PRELUDE: &str = r#"
@@ -129,19 +96,15 @@ echo "all is well"
 
 #[test]
 fn a_host_mounts_its_fstab_by_hand_for_a_unit_that_needs_it_and_after_a_reboot() {
-    let lacks = text(&Command::new(NODE).arg("lacks").output().unwrap());
-    if !need(&format!("a node with systemd: {}", lacks.trim()), lacks.trim().is_empty()) {
-        return;
-    }
     let binaries = Path::new(env!("CARGO_BIN_EXE_mount-s3")).parent().unwrap();
     let stale = testkit::built::stale(&binaries.join("s3server"), "s3server");
     if !need(&format!("s3server (cargo build --workspace): {stale:?}"), stale.is_none()) {
         return;
     }
-    let node = Node::new(binaries);
-    node.run(binaries, SETUP);
-    node.run(binaries, BY_HAND);
-    node.run(binaries, BY_UNITS);
-    node.asked("reboot", &[]);
-    assert!(node.run(binaries, AFTER_THE_REBOOT).contains("all is well"));
+    let Some(node) = Node::start(binaries) else { return };
+    run(&node, binaries, SETUP);
+    run(&node, binaries, BY_HAND);
+    run(&node, binaries, BY_UNITS);
+    node.reboot();
+    assert!(run(&node, binaries, AFTER_THE_REBOOT).contains("all is well"));
 }
