@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use csi::contract::attachment::MountpointS3PodAttachment;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
-use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::{self, Store};
@@ -17,6 +17,7 @@ use tokio::sync::watch as channel;
 
 use crate::apply::{Applier, Outcome, describe};
 use crate::facts::{Facts, Group};
+use crate::handles::Handles;
 use crate::leader::Leadership;
 use crate::plan::{Effect, plan};
 use crate::queue::Queue;
@@ -74,19 +75,29 @@ impl Controller {
     #[must_use]
     pub fn new(client: &Client, namespace: &str, applier: Applier, leadership: Leadership) -> Self {
         let mut seen = SelectAll::new();
+        let handles = Handles::default();
+        let index = handles.clone();
         let cache = Cache {
             namespace: namespace.to_owned(),
-            pods: watched(client, &mut seen, prune_pod, |pod| Seen::Pod(Box::new(pod))),
-            claims: watched(client, &mut seen, |_| {}, |claim| Seen::Claim(Box::new(claim))),
-            volumes: watched(client, &mut seen, |_| {}, |volume| Seen::Volume(Box::new(volume))),
+            pods: watched(client, &mut seen, prune_pod, |_| {}, |pod| Seen::Pod(Box::new(pod))),
+            claims: watched(client, &mut seen, |_| {}, |_| {}, |claim| Seen::Claim(Box::new(claim))),
+            volumes: watched(
+                client,
+                &mut seen,
+                |_| {},
+                move |event| index.see(event),
+                |volume| Seen::Volume(Box::new(volume)),
+            ),
+            handles,
             attachments: watched(
                 client,
                 &mut seen,
                 |_| {},
+                |_| {},
                 |it: MountpointS3PodAttachment| Seen::Attachment(crate::workload::group_of_attachment(&it)),
             ),
             inline: false,
-            accounts: watched(client, &mut seen, prune_account, |it| Seen::Account(Box::new(it))),
+            accounts: watched(client, &mut seen, prune_account, |_| {}, |it| Seen::Account(Box::new(it))),
         };
         let health = channel::channel(Health { ready: false, turned: Instant::now() }).0;
         Self { cache, seen, applier, leadership, health }
@@ -264,11 +275,12 @@ async fn filled(cache: Cache) -> bool {
     all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok() && all.4.is_ok()
 }
 
-/// A cache that a watch fills, and what it saw, added to `seen`.
+/// A cache that a watch fills, and what it saw, added to `seen`. After the cache `index` sees each event.
 fn watched<K>(
     client: &Client,
     seen: &mut SelectAll<BoxStream<'static, Seen>>,
     prune: impl Fn(&mut K) + Send + 'static,
+    index: impl Fn(&Event<K>) + Send + 'static,
     as_seen: impl Fn(K) -> Seen + Send + 'static,
 ) -> Store<K>
 where
@@ -276,17 +288,16 @@ where
 {
     let (store, writer) = reflector::store();
     let kind = K::kind(&()).into_owned();
-    let stream = lasting(Api::<K>::all(client.clone())).default_backoff().modify(prune).reflect(writer).map(
-        move |event| match event {
-            Ok(Event::Apply(object) | Event::Delete(object)) => as_seen(object),
-            Ok(Event::InitDone) => Seen::All,
-            Ok(Event::Init | Event::InitApply(_)) => Seen::Nothing,
-            Err(error) => {
-                tracing::warn!(kind, %error, "the watch broke; it begins again");
-                Seen::Nothing
-            }
-        },
-    );
+    let events = lasting(Api::<K>::all(client.clone())).default_backoff().modify(prune).reflect(writer);
+    let stream = events.inspect_ok(index).map(move |event| match event {
+        Ok(Event::Apply(object) | Event::Delete(object)) => as_seen(object),
+        Ok(Event::InitDone) => Seen::All,
+        Ok(Event::Init | Event::InitApply(_)) => Seen::Nothing,
+        Err(error) => {
+            tracing::warn!(kind, %error, "the watch broke; it begins again");
+            Seen::Nothing
+        }
+    });
     seen.push(stream.boxed());
     store
 }

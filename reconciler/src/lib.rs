@@ -7,6 +7,7 @@ pub mod config;
 pub mod controller;
 pub mod crd;
 pub mod facts;
+pub mod handles;
 pub mod leader;
 pub mod mountpoint_pod;
 pub mod plan;

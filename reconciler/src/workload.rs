@@ -21,6 +21,7 @@ use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
 
 use crate::facts::{Facts, Group, Wants, Workload};
+use crate::handles::{Handles, handle_of};
 use crate::mountpoint_pod;
 use crate::pod_spec::{self, Settings};
 
@@ -35,6 +36,8 @@ pub struct Cache {
     pub claims: Store<PersistentVolumeClaim>,
     /// All volumes.
     pub volumes: Store<PersistentVolume>,
+    /// The same by handle.
+    pub handles: Handles,
     /// All attachments.
     pub attachments: Store<MountpointS3PodAttachment>,
     /// Volumes that stand in pods themselves get Mountpoint Pods, too.
@@ -160,8 +163,10 @@ impl Cache {
 
     /// The other volumes of our driver with the handle of this one.
     fn twins_of(&self, volume: &PersistentVolume) -> Vec<Arc<PersistentVolume>> {
-        let handle = handle_of(volume);
-        self.volumes.state_filter(|it| handle_of(it) == handle && it.metadata.name != volume.metadata.name)
+        let Some(handle) = handle_of(volume) else { return Vec::new() };
+        let others = self.handles.names(handle).into_iter().filter(|name| *name != volume.name_any());
+        let others = others.filter_map(|name| self.volumes.get(&ObjectRef::new(&name)));
+        others.filter(|it| handle_of(it) == Some(handle)).collect()
     }
 
     fn workloads(
@@ -290,11 +295,6 @@ impl Cache {
 #[must_use]
 pub fn group_of_attachment(attachment: &MountpointS3PodAttachment) -> Group {
     Group { node: attachment.spec.node_name.clone(), volume: attachment.spec.persistent_volume_name.clone() }
-}
-
-fn handle_of(volume: &PersistentVolume) -> Option<&str> {
-    let csi = volume.spec.as_ref()?.csi.as_ref()?;
-    (csi.driver == DRIVER).then_some(&csi.volume_handle)
 }
 
 fn node_of(pod: &Pod) -> Option<&str> {
