@@ -400,25 +400,6 @@ async fn a_mounter_s_error_keeps_its_kind_and_its_words() {
     driver.publish(driver.call()).await.unwrap();
 }
 
-#[tokio::test]
-async fn a_single_writer_s_second_target_is_refused_while_the_first_is_live() {
-    let driver = Driver::start().await;
-    let of = |uid: &str| {
-        let mut call = driver.call();
-        call.target_path = driver.target(uid);
-        mode(&mut call, Mode::SingleNodeSingleWriter);
-        call
-    };
-    driver.publish(of("uid-1")).await.unwrap();
-    driver.mounted(&[&driver.target("uid-1")]);
-    let status = driver.publish(of("uid-2")).await.unwrap_err();
-    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-    assert!(status.message().contains("pv-1") && status.message().contains("uid-1"), "{status}");
-    driver.publish(of("uid-1")).await.unwrap();
-    driver.mounted(&[]);
-    driver.publish(of("uid-2")).await.unwrap();
-}
-
 /// Goal: a mount that has begun runs to its end though its caller went away, and nobody else touches the target meanwhile.
 #[tokio::test]
 async fn a_mount_outlives_its_caller_and_is_not_disturbed() {

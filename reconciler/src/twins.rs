@@ -1,7 +1,8 @@
 //! PersistentVolumes with one handle, which the kubelet takes for one volume. Enters: the [`Facts`] of one of them. Leaves: what its workloads
 //! are told.
 //!
-//! Never here: an effect on them. They are served as if each had a handle of its own, as far as the kubelet asks for it.
+//! Never here: an effect on them. If the kubelet asks for the second one, the node refuses it while the first is in use
+//! (`csi::node::claims`).
 
 use csi::events::Notice;
 
@@ -16,7 +17,7 @@ pub(crate) fn notices(facts: &Facts) -> Vec<Notice> {
     let Group { node, volume } = &facts.group;
     let note = format!(
         "PersistentVolumes {volume} and {} have the same volumeHandle, and pods on node {node} use them. The kubelet takes them for one \
-         volume: the one that comes second may never be mounted. Give each a volumeHandle of its own; they may name the same bucket.",
+         volume: the one that comes second is not mounted. Give each a volumeHandle of its own; they may name the same bucket.",
         twins.join(" and ")
     );
     let uses =

@@ -1,14 +1,17 @@
 //! The targets that are in use: a call works on them, or they are published. Enters: a target and its volume. Leaves: a claim on it, or
-//! the reason to refuse one. A target has one call at a time, and a volume of a single writer has one live target.
+//! the reason to refuse one. A target has one call at a time, a volume of a single writer has one live target, and a volume handle means
+//! one PersistentVolume.
 //!
-//! The kernel's mount table shows the live targets; memory only adds the volumes of targets with unusual paths. A restarted driver
-//! therefore knows the same.
+//! The kernel's mount table shows the live targets; memory adds the handles, and the volumes of targets with unusual paths. A restarted
+//! driver reads the handles in the kubelet's own notes, so it knows the same.
 //!
 //! Never here: a stat of a mount, which may hang.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Deserialize;
 
 use crate::contract::target::OfPod;
 use crate::error::{Error, ErrorKind, Result};
@@ -35,6 +38,15 @@ impl Table {
     }
 }
 
+/// A PersistentVolume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Its volumeHandle, by which the kubelet knows it.
+    pub handle: String,
+}
+
 /// All claims of this driver.
 #[derive(Clone, Debug)]
 pub struct Claims {
@@ -44,10 +56,10 @@ pub struct Claims {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Target to volume; a call is under way.
-    busy: HashMap<PathBuf, String>,
-    /// Target to volume; as far as we know.
-    published: HashMap<PathBuf, String>,
+    /// A call about this target is under way; without a volume it takes away a target that is not known.
+    busy: HashMap<PathBuf, Option<Volume>>,
+    /// As far as we know.
+    published: HashMap<PathBuf, Volume>,
 }
 
 /// One target, claimed until dropped.
@@ -58,32 +70,40 @@ pub struct Claim {
 }
 
 impl Claims {
-    /// None yet.
+    /// Those of the volumes that are mounted.
     #[must_use]
     pub fn new(table: Arc<Table>) -> Self {
-        Self { table, state: Arc::default() }
+        // A table that can't be read fails each call that needs it.
+        let mounts = table.read().unwrap_or_default();
+        let published =
+            mounts.buckets().filter_map(|point| Some((point.to_owned(), noted(point, &table.kubelet)?)));
+        let state = State { busy: HashMap::new(), published: published.collect() };
+        Self { table, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Claims a target to publish `volume` at.
+    /// Claims a target to publish a volume at.
     ///
     /// # Errors
-    /// `Aborted` while another call is about this target; `FailedPrecondition` if the volume allows one target and has another.
-    pub fn publish(&self, target: &Path, volume: &str, single_writer: bool) -> Result<Claim> {
+    /// `Aborted` while another call is about this target; `FailedPrecondition` if the volume allows one target and has another, or if
+    /// another PersistentVolume with this one's handle is in use.
+    pub fn publish(&self, target: &Path, volume: &Volume, single_writer: bool) -> Result<Claim> {
         let mut state = self.lock();
         self.free(&state, target)?;
+        self.check_handle(&state, target, volume)?;
         // A mounted target is refreshed, whatever the volume's access mode has become.
         let is_new = single_writer && self.table.read()?.at(target).is_none();
-        if is_new && let Some(other) = self.other(&state, target, volume)? {
+        if is_new && let Some(other) = self.other(&state, target, &volume.name)? {
             return Err(Error::new(
                 ErrorKind::FailedPrecondition,
                 format!(
-                    "PersistentVolume {volume} may be published once (ReadWriteOncePod), and is at {}: delete that pod \
+                    "PersistentVolume {} may be published once (ReadWriteOncePod), and is at {}: delete that pod \
                      first, or give the volume another access mode",
+                    volume.name,
                     other.display()
                 ),
             ));
         }
-        state.busy.insert(target.to_owned(), volume.to_owned());
+        state.busy.insert(target.to_owned(), Some(volume.clone()));
         drop(state);
         Ok(Claim { claims: self.clone(), target: target.to_owned() })
     }
@@ -95,7 +115,7 @@ impl Claims {
     pub fn unpublish(&self, target: &Path) -> Result<Claim> {
         let mut state = self.lock();
         self.free(&state, target)?;
-        let volume = state.published.get(target).cloned().unwrap_or_default();
+        let volume = state.published.get(target).cloned();
         state.busy.insert(target.to_owned(), volume);
         drop(state);
         Ok(Claim { claims: self.clone(), target: target.to_owned() })
@@ -117,10 +137,40 @@ impl Claims {
         let live = mounts.points().filter(|point| {
             let of_kubelet = OfPod::of_mount_point(point, &self.table.kubelet);
             of_kubelet.is_some_and(|it| it.volume == volume)
-                || state.published.get(*point).is_some_and(|it| it == volume)
+                || state.published.get(*point).is_some_and(|it| it.name == volume)
         });
-        let coming = state.busy.iter().filter(|(_, it)| *it == volume).map(|(point, _)| point.as_path());
+        let busy = state.busy.iter().filter(|(_, it)| it.as_ref().is_some_and(|it| it.name == volume));
+        let coming = busy.map(|(point, _)| point.as_path());
         Ok(live.chain(coming).find(|point| *point != target).map(Path::to_owned))
+    }
+
+    /// The kubelet takes volumes of one handle for one volume, and would mix them up. A target that is mounted is refreshed all the same.
+    fn check_handle(&self, state: &State, target: &Path, volume: &Volume) -> Result<()> {
+        let is_twin = |it: &Volume| it.handle == volume.handle && it.name != volume.name;
+        let coming =
+            state.busy.iter().find_map(|(point, it)| Some((point, it.as_ref().filter(|it| is_twin(it))?)));
+        let mut known = state.published.iter().filter(|(_, it)| is_twin(it)).peekable();
+        if coming.is_none() && known.peek().is_none() {
+            return Ok(());
+        }
+        let mounts = self.table.read()?;
+        if mounts.at(target).is_some() {
+            return Ok(());
+        }
+        let live = known.find(|(point, _)| mounts.at(point).is_some());
+        let Some((point, other)) = coming.or(live) else { return Ok(()) };
+        Err(Error::new(
+            ErrorKind::FailedPrecondition,
+            format!(
+                "PersistentVolumes {} and {} have the same volumeHandle {:?}, so the kubelet takes them for one volume, and {} is in use \
+                 on this node at {}: give each PersistentVolume a volumeHandle of its own; both may name the same bucket",
+                volume.name,
+                other.name,
+                volume.handle,
+                other.name,
+                point.display()
+            ),
+        ))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -132,7 +182,7 @@ impl Claim {
     /// The target is published.
     pub fn published(self) {
         let mut state = self.claims.lock();
-        if let Some(volume) = state.busy.get(&self.target).cloned() {
+        if let Some(volume) = state.busy.get(&self.target).cloned().flatten() {
             state.published.insert(self.target.clone(), volume);
         }
     }
@@ -149,6 +199,21 @@ impl Drop for Claim {
     }
 }
 
+/// The part of the kubelet's note beside a target that matters here.
+#[derive(Deserialize)]
+struct Note {
+    #[serde(rename = "volumeHandle")]
+    handle: String,
+}
+
+/// The volume at a target of the kubelet's making. Without a note its handle is not known, and nothing is refused because of it.
+fn noted(target: &Path, kubelet: &Path) -> Option<Volume> {
+    let name = OfPod::of_mount_point(target, kubelet)?.volume;
+    let note = std::fs::read(target.with_file_name("vol_data.json")).ok()?;
+    let Note { handle } = serde_json::from_slice(&note).ok()?;
+    Some(Volume { name, handle })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,6 +222,10 @@ mod tests {
 
     fn target(pod: &str) -> PathBuf {
         PathBuf::from(format!("{KUBELET}/pods/{pod}/volumes/kubernetes.io~csi/pv-1/mount"))
+    }
+
+    fn volume(name: &str) -> Volume {
+        Volume { name: name.to_owned(), handle: format!("handle of {name}") }
     }
 
     struct Fixture {
@@ -182,11 +251,11 @@ mod tests {
     #[test]
     fn one_call_at_a_time_for_a_target() {
         let it = Fixture::new();
-        let claim = it.claims.publish(&target("a"), "pv-1", false).unwrap();
-        let error = it.claims.publish(&target("a"), "pv-1", false).unwrap_err();
+        let claim = it.claims.publish(&target("a"), &volume("pv-1"), false).unwrap();
+        let error = it.claims.publish(&target("a"), &volume("pv-1"), false).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Aborted);
         assert_eq!(it.claims.unpublish(&target("a")).unwrap_err().kind, ErrorKind::Aborted);
-        it.claims.publish(&target("b"), "pv-1", false).unwrap();
+        it.claims.publish(&target("b"), &volume("pv-1"), false).unwrap();
         drop(claim);
         it.claims.unpublish(&target("a")).unwrap();
     }
@@ -195,26 +264,26 @@ mod tests {
     fn a_single_writer_has_one_live_target_whoever_mounted_it() {
         let it = Fixture::new();
         it.mounted(&[Path::new("/"), &target("a")]);
-        let error = it.claims.publish(&target("b"), "pv-1", true).unwrap_err();
+        let error = it.claims.publish(&target("b"), &volume("pv-1"), true).unwrap_err();
         assert_eq!(error.kind, ErrorKind::FailedPrecondition);
         assert!(error.to_string().contains("pods/a/"), "{error}");
         // Two that were mounted before the access mode was edited are refreshed.
         it.mounted(&[&target("a"), &target("b")]);
-        it.claims.publish(&target("b"), "pv-1", true).unwrap();
+        it.claims.publish(&target("b"), &volume("pv-1"), true).unwrap();
         it.mounted(&[Path::new("/"), &target("a")]);
         // The same target again, another volume, and a volume of many writers are no second target.
-        it.claims.publish(&target("a"), "pv-1", true).unwrap();
-        it.claims.publish(&target("b"), "pv-2", true).unwrap();
-        it.claims.publish(&target("b"), "pv-1", false).unwrap();
+        it.claims.publish(&target("a"), &volume("pv-1"), true).unwrap();
+        it.claims.publish(&target("b"), &volume("pv-2"), true).unwrap();
+        it.claims.publish(&target("b"), &volume("pv-1"), false).unwrap();
         it.mounted(&[Path::new("/")]);
-        it.claims.publish(&target("b"), "pv-1", true).unwrap();
+        it.claims.publish(&target("b"), &volume("pv-1"), true).unwrap();
     }
 
     #[test]
     fn a_single_writer_that_is_being_published_is_a_target_already() {
         let it = Fixture::new();
-        let _claim = it.claims.publish(&target("a"), "pv-1", true).unwrap();
-        let error = it.claims.publish(&target("b"), "pv-1", true).unwrap_err();
+        let _claim = it.claims.publish(&target("a"), &volume("pv-1"), true).unwrap();
+        let error = it.claims.publish(&target("b"), &volume("pv-1"), true).unwrap_err();
         assert_eq!(error.kind, ErrorKind::FailedPrecondition);
     }
 
@@ -222,20 +291,81 @@ mod tests {
     fn a_plain_target_is_remembered_while_it_is_mounted() {
         let it = Fixture::new();
         let (one, two) = (Path::new("/var/lib/kubelet/x/one"), Path::new("/var/lib/kubelet/x/two"));
-        it.claims.publish(one, "h", true).unwrap().published();
+        it.claims.publish(one, &volume("h"), true).unwrap().published();
         it.mounted(&[one]);
-        assert!(it.claims.publish(two, "h", true).is_err());
+        assert!(it.claims.publish(two, &volume("h"), true).is_err());
         it.mounted(&[]);
-        it.claims.publish(two, "h", true).unwrap();
+        it.claims.publish(two, &volume("h"), true).unwrap();
         it.mounted(&[one]);
         it.claims.unpublish(one).unwrap().gone();
-        it.claims.publish(two, "h", true).unwrap();
+        it.claims.publish(two, &volume("h"), true).unwrap();
     }
 
     #[test]
     fn a_mount_table_that_can_not_be_read_is_no_licence() {
         let table = Table { path: "/nonexistent".into(), kubelet: KUBELET.into() };
-        let error = Claims::new(Arc::new(table)).publish(&target("a"), "pv-1", true).unwrap_err();
+        let error = Claims::new(Arc::new(table)).publish(&target("a"), &volume("pv-1"), true).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Internal);
+    }
+
+    /// Twins: two PersistentVolumes with one handle.
+    fn twin(name: &str) -> Volume {
+        Volume { name: name.to_owned(), handle: "same".to_owned() }
+    }
+
+    fn target_of(name: &str) -> PathBuf {
+        PathBuf::from(format!("{KUBELET}/pods/{name}/volumes/kubernetes.io~csi/{name}/mount"))
+    }
+
+    #[test]
+    fn a_second_volume_with_one_handle_is_refused_while_the_first_is_in_use() {
+        let it = Fixture::new();
+        let (first, second) = (target_of("pv-1"), target_of("pv-2"));
+        let refused = || {
+            let error = it.claims.publish(&second, &twin("pv-2"), false).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error}");
+            for word in
+                ["PersistentVolumes pv-2 and pv-1", "\"same\"", "pods/pv-1/", "a volumeHandle of its own"]
+            {
+                assert!(error.to_string().contains(word), "{word}: {error}");
+            }
+        };
+        let claim = it.claims.publish(&first, &twin("pv-1"), false).unwrap();
+        refused();
+        it.mounted(&[&first]);
+        claim.published();
+        refused();
+        // The same volume again, and another handle.
+        it.claims.publish(&target("b"), &twin("pv-1"), false).unwrap();
+        it.claims.publish(&second, &volume("pv-2"), false).unwrap();
+        // Both were mounted by a release that refused neither: they are refreshed.
+        it.mounted(&[&first, &second]);
+        it.claims.publish(&second, &twin("pv-2"), false).unwrap();
+        it.mounted(&[]);
+        it.claims.publish(&second, &twin("pv-2"), false).unwrap();
+    }
+
+    #[test]
+    fn a_driver_started_anew_knows_handles_from_the_kubelets_notes() {
+        let kubelet = tempfile::tempdir().unwrap();
+        let at = |name: &str| kubelet.path().join(target_of(name).strip_prefix(KUBELET).unwrap());
+        let note = |name: &str, text: &str| {
+            std::fs::create_dir_all(at(name)).unwrap();
+            std::fs::write(at(name).with_file_name("vol_data.json"), text).unwrap();
+        };
+        note(
+            "pv-1",
+            r#"{"driverName":"s3.csi.scality.com","specVolID":"pv-1","volumeHandle":"same","volumeLifecycleMode":"Persistent"}"#,
+        );
+        note("pv-3", "half of a no");
+        let it = Fixture::new();
+        it.mounted(&[&at("pv-1"), &at("pv-3"), &at("pv-4")]);
+        let table = Table { path: it.table.path().to_owned(), kubelet: kubelet.path().to_owned() };
+        let anew = Claims::new(Arc::new(table));
+        let error = anew.publish(&at("pv-2"), &twin("pv-2"), false).unwrap_err();
+        assert!(error.to_string().contains("PersistentVolumes pv-2 and pv-1"), "{error}");
+        anew.publish(&at("pv-2"), &volume("pv-2"), false).unwrap();
+        anew.unpublish(&at("pv-1")).unwrap().gone();
+        anew.publish(&at("pv-2"), &twin("pv-2"), false).unwrap();
     }
 }

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 use tracing::{debug, info, warn};
 
-use self::claims::{Claims, Table};
+use self::claims::{Claims, Table, Volume};
 use self::credentials::AuthenticationSource;
 use self::driver_keys::DriverKeys;
 use self::options::{Inputs, MountOptions};
@@ -165,7 +165,8 @@ impl NodeService {
         if let Some(why) = &unusable {
             warn!(volume = request.volume, why, "options that no new mount could have");
         }
-        let claim = self.claims.publish(&request.target.path, &request.volume, request.single_writer)?;
+        let volume = Volume { name: request.volume.clone(), handle: request.handle.clone() };
+        let claim = self.claims.publish(&request.target.path, &volume, request.single_writer)?;
         if !is_mounted {
             self.tell_of_options(&request, &options);
             self.tell_of_attributes(&request);
