@@ -21,6 +21,7 @@ use super::host_files::HostFiles;
 use super::idle::Idle;
 use super::leader::Leader;
 use super::locks::Locks;
+use super::mountinfo::Mounts;
 use super::notes::Notes;
 use super::peer::Processes;
 use super::source::{self, Peer, SourceMount};
@@ -186,21 +187,25 @@ impl Node {
             }
         };
         self.assignments.wait_running(&name, deadline).await?;
+        let told = |error: Error| {
+            let look = format!("kubectl -n {} logs {name}", self.config.namespace);
+            Error::new(
+                error.kind,
+                format!("volume {}, Mountpoint Pod {name}: {error} ({look})", request.volume),
+            )
+        };
+        let source = comm::source(&self.config.kubelet, &name);
+        let served = source::served(&source, &self.probes).await.map_err(told)?;
         let locked = timeout_at(deadline, self.locks.lock(&name)).await;
         let _pod = locked.map_err(|_elapsed| {
             Error::new(ErrorKind::Aborted, format!("another mount of Mountpoint Pod {name} is under way"))
         })?;
         // The previous holder of the lock may have unmounted it for good.
         let uid = self.assignments.wait_running(&name, deadline).await?.uid;
-        self.mount_through(request, (target, over), &Assigned { name: &name, uid: &uid }, deadline)
+        let source = Source { path: &source, served };
+        self.mount_through(request, (target, over), source, &Assigned { name: &name, uid: &uid }, deadline)
             .await
-            .map_err(|error| {
-                let look = format!("kubectl -n {} logs {name}", self.config.namespace);
-                Error::new(
-                    error.kind,
-                    format!("volume {}, Mountpoint Pod {name}: {error} ({look})", request.volume),
-                )
-            })
+            .map_err(told)
     }
 
     /// For a target that is mounted already: fresh credentials, if it stays as it is; and what becomes of it. It is not touched here:
@@ -252,17 +257,21 @@ impl Node {
         &self,
         request: &MountRequest,
         (target, over): (&Path, Over),
+        source: Source<'_>,
         pod: &Assigned<'_>,
         deadline: Instant,
     ) -> Result<()> {
-        let source = comm::source(&self.config.kubelet, pod.name);
-        if source::is_served(&source, &self.probes).await? {
+        let mounts = table()?;
+        let is_the_same = source.served.is_some()
+            && mounts.at(source.path).map(|mount| &mount.device) == source.served.as_ref();
+        let source = source.path;
+        if is_the_same || source::is_served(source, &self.probes).await? {
             self.write_credentials(request, pod)?;
-            return bind(&source, target, over, request.read_only);
+            return bind(&mounts, source, target, over, request.read_only);
         }
-        let mounted = self.mount_source(request, &source, pod, deadline).await;
+        let mounted = self.mount_source(request, source, pod, deadline).await;
         let bound = mounted.and_then(|mount| {
-            bind(&source, target, over, request.read_only)?;
+            bind(&table()?, source, target, over, request.read_only)?;
             mount.keep();
             Ok(())
         });
@@ -368,6 +377,14 @@ struct Assigned<'a> {
     uid: &'a str,
 }
 
+/// The source of a mount, before its lock is held.
+struct Source<'a> {
+    path: &'a Path,
+    /// The device that is mounted there and answered. The callers of many mounts ask at once, so that they share the answer and don't ask
+    /// one after the other.
+    served: Option<String>,
+}
+
 /// The state of a target before a new mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
@@ -393,8 +410,7 @@ fn over(health: &Health, moved: bool, layers: usize) -> Over {
 /// Binds the target unless it is bound to this source already. What is left there is dead, and the new mount goes over it: containers
 /// hold a copy of the dead mount, and one with HostToContainer propagation gets what is mounted on its root, but never what takes
 /// its place (both tried, docs/e2e.md).
-fn bind(source: &Path, target: &Path, over: Over, read_only: bool) -> Result<()> {
-    let mounts = table()?;
+fn bind(mounts: &Mounts, source: &Path, target: &Path, over: Over, read_only: bool) -> Result<()> {
     if let Some(mount) = mounts.at(target) {
         check_ours(mount)?;
         if mounts.at(source).is_some_and(|it| it.device == mount.device) {

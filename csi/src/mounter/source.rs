@@ -13,9 +13,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::comm_files::{CommFiles, one_line};
-use super::mountinfo::Mounts;
 use super::peer::Processes;
 use super::sys::{self, Busy, Health, Probes};
+use super::targets::table;
 use crate::contract::comm::Comm;
 use crate::contract::message::{self, Answer, MountMessage};
 use crate::error::{Error, ErrorKind, Result};
@@ -193,14 +193,26 @@ impl Drop for SourceMount {
     }
 }
 
+/// The device that is mounted at a source, if it answers.
+///
+/// # Errors
+/// `Unavailable` if it hangs.
+pub async fn served(path: &Path, probes: &Probes) -> Result<Option<String>> {
+    let mounts = table()?;
+    let Some(mount) = mounts.at(path) else { return Ok(None) };
+    match probes.check(path, sys::PROBE_LIMIT).await {
+        Health::Alive => Ok(Some(mount.device.clone())),
+        Health::Dead(_) => Ok(None),
+        Health::Hung => Err(hangs(path)),
+    }
+}
+
 /// Whether something is mounted at a source and answers. A dead mount is taken away.
 ///
 /// # Errors
 /// `Unavailable` if it hangs: others may wait for it, so it is left.
 pub async fn is_served(path: &Path, probes: &Probes) -> Result<bool> {
-    let mounts =
-        Mounts::read().map_err(|error| Error::internal(format!("reading the table of mounts: {error}")))?;
-    if mounts.at(path).is_none() {
+    if table()?.at(path).is_none() {
         return Ok(false);
     }
     match probes.check(path, sys::PROBE_LIMIT).await {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::thread;
 
 use super::*;
+use crate::mounter::mountinfo::Mounts;
 use crate::mounter::testing::{dirs, fuse, isolated, processes, runtime};
 
 const LONG: Duration = Duration::from_secs(60);
