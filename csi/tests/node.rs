@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use csi::contract::volume;
 use csi::events::WorkloadRef;
+use csi::mounter::Made;
 use csi::node::stats::{LIMIT, Stats};
-use csi::node::{ATTRIBUTE_UNKNOWN, OPTION_LEFT_OUT};
+use csi::node::{ATTRIBUTE_UNKNOWN, MOUNTED_BY_SYSTEMD, OPTION_LEFT_OUT};
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi::proto::csi::{
     ControllerGetCapabilitiesRequest, CreateVolumeRequest, GetPluginCapabilitiesRequest,
@@ -342,6 +343,24 @@ async fn a_workload_is_told_of_attributes_that_configure_pods_where_systemd_moun
     let named = "caBundleConfigMap, mountpointContainerResourcesLimitsMemory.";
     assert!(notice.note.contains(named) && notice.note.contains("node.mounter: systemd"), "{}", notice.note);
     assert!(notice.note.contains("tls.caCertConfigMap"), "{}", notice.note);
+}
+
+/// Goal: a mount that differs from what the chart says is no riddle later.
+#[tokio::test]
+async fn a_workload_is_told_when_systemd_mounts_in_place_of_a_mountpoint_pod() {
+    let driver = Driver::start().await;
+    driver.mounter.makes(Made::BySystemdInstead("no reconciler works".into()));
+    let mut call = driver.call();
+    of_web(&mut call);
+    driver.publish(call.clone()).await.unwrap();
+    let notice = driver.notice().unwrap();
+    assert_eq!((notice.reason, notice.workload.name.as_str()), (MOUNTED_BY_SYSTEMD, "web-0"));
+    for words in ["systemd mounts PersistentVolume pv-1", "until the pod ends", "no reconciler works"] {
+        assert!(notice.note.contains(words), "{words}: {}", notice.note);
+    }
+    driver.mounter.makes(Made::AsUsual);
+    driver.publish(call).await.unwrap();
+    assert_eq!(driver.notice(), None);
 }
 
 /// Goal: options that somebody edits badly keep no keys from what is mounted.

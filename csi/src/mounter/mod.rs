@@ -84,10 +84,20 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// How a target came to be mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Made {
+    /// As the driver is configured; or it was mounted already.
+    #[default]
+    AsUsual,
+    /// By systemd, in place of a Mountpoint Pod, for this reason.
+    BySystemdInstead(String),
+}
+
 /// Makes mounts: in Mountpoint Pods, or (architecture v1) by systemd.
 pub trait Mounter: Send + Sync {
     /// Mounts, or finds that it is mounted and refreshes the credentials. On an error nothing that this call began is left.
-    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>>;
+    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>>;
 
     /// Why new mounts can't be made now, for a readiness page; `None` if they can. It is no reason to end the process: what is
     /// mounted is still refreshed and unmounted.

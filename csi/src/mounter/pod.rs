@@ -28,7 +28,7 @@ use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
 use super::systemd::SystemdMounter;
 use super::targets::{self, LAYERS_MAX, Targets, check_ours, table, unmounted};
-use super::{MountRequest, Mounter};
+use super::{Made, MountRequest, Mounter};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
 use crate::contract::{pod, volume};
@@ -134,7 +134,7 @@ impl Mounter for PodMounter {
         self.node.assignments.fault()
     }
 
-    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>> {
+    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
         let node = Arc::clone(&self.node);
         // A task of its own: a kubelet that hangs up does not leave half a mount.
         let task = tokio::spawn(async move { Box::pin(node.mount(&request)).await });
@@ -164,13 +164,13 @@ struct Node {
 }
 
 impl Node {
-    async fn mount(&self, request: &MountRequest) -> Result<()> {
+    async fn mount(&self, request: &MountRequest) -> Result<Made> {
         let deadline = Instant::now() + self.config.mount_within;
         let locked = self.targets.make(&request.target)?;
         let target = locked.path();
         let over = self.refresh(request, target).await?;
         if over == Over::Nothing {
-            return Ok(());
+            return Ok(Made::AsUsual);
         }
         let assigned = tokio::select! {
             // An assignment counts, whoever works now.
@@ -183,7 +183,8 @@ impl Node {
             (Err(why), None) => return Err(why),
             (Err(why), Some(systemd)) => {
                 tracing::warn!(volume = request.volume, "mounting by systemd: {why}");
-                return systemd.mount(request.clone()).await;
+                systemd.mount(request.clone()).await?;
+                return Ok(Made::BySystemdInstead(why.to_string()));
             }
         };
         self.assignments.wait_running(&name, deadline).await?;
@@ -205,7 +206,8 @@ impl Node {
         let source = Source { path: &source, served };
         self.mount_through(request, (target, over), source, &Assigned { name: &name, uid: &uid }, deadline)
             .await
-            .map_err(told)
+            .map_err(told)?;
+        Ok(Made::AsUsual)
     }
 
     /// For a target that is mounted already: fresh credentials, if it stays as it is; and what becomes of it. It is not touched here:

@@ -31,8 +31,8 @@ use self::publish::PublishRequest;
 use self::stats::{Stats, Usage};
 use self::target::Target;
 use crate::error::{Error, ErrorKind, Result};
-use crate::events::Notice;
-use crate::mounter::{Credentials, MountRequest, Mounter, Token};
+use crate::events::{Notice, WorkloadRef};
+use crate::mounter::{Credentials, Made, MountRequest, Mounter, Token};
 use crate::proto::csi::node_server::Node;
 use crate::proto::csi::node_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::volume_usage::Unit;
@@ -48,6 +48,9 @@ pub const OPTION_LEFT_OUT: &str = "MountOptionLeftOut";
 
 /// The reason of an Event: a volume has attributes that the driver does not know.
 pub const ATTRIBUTE_UNKNOWN: &str = "VolumeAttributeUnknown";
+
+/// The reason of an Event: no reconciler works, and systemd makes the mount in place of a Mountpoint Pod.
+pub const MOUNTED_BY_SYSTEMD: &str = "MountedBySystemd";
 
 /// The configuration of the service Node.
 #[derive(Clone, Debug)]
@@ -193,16 +196,22 @@ impl NodeService {
             credentials,
             token,
         };
-        let mounter = self.mounter.clone();
+        let (mounter, notices, workload) = (self.mounter.clone(), self.notices.clone(), request.workload);
         let mounted = tokio::spawn(async move {
             let (volume, target) = (mount.volume.clone(), mount.target.clone());
-            mounter.mount(mount).await.map_err(|error| {
+            let made = mounter.mount(mount).await.map_err(|error| {
                 match advice::field_for(&error.to_string(), &volume, whose) {
                     Some(field) => Error::new(error.kind, format!("{error}: {field}")),
                     None => error,
                 }
             })?;
             claim.published();
+            if let Made::BySystemdInstead(why) = made {
+                let note = format!(
+                    "the node's systemd mounts PersistentVolume {volume}, and the mount stays so until the pod ends: {why}"
+                );
+                send(notices.as_ref(), workload, MOUNTED_BY_SYSTEMD, note);
+            }
             info!(volume, target = %target.display(), took_ms = started.elapsed().as_millis() as u64, "published");
             Ok(NodePublishVolumeResponse {})
         });
@@ -312,10 +321,8 @@ impl NodeService {
     }
 
     fn tell(&self, request: &PublishRequest, reason: &'static str, note: Option<String>) {
-        if let (Some(workload), Some(note), Some(notices)) = (request.workload.clone(), note, &self.notices)
-            && let Err(error) = notices.try_send(Notice { workload, reason, note })
-        {
-            warn!(volume = request.volume, %error, reason, "no Event is written");
+        if let Some(note) = note {
+            send(self.notices.as_ref(), request.workload.clone(), reason, note);
         }
     }
 
@@ -365,6 +372,20 @@ fn wire(usage: Usage) -> [VolumeUsage; 2] {
             used: number(usage.total_inodes.saturating_sub(usage.free_inodes)),
         },
     ]
+}
+
+fn send(
+    notices: Option<&mpsc::Sender<Notice>>,
+    workload: Option<WorkloadRef>,
+    reason: &'static str,
+    note: String,
+) {
+    if let (Some(notices), Some(workload)) = (notices, workload) {
+        let (namespace, pod) = (workload.namespace.clone(), workload.name.clone());
+        if let Err(error) = notices.try_send(Notice { workload, reason, note }) {
+            warn!(namespace, pod, %error, reason, "no Event is written");
+        }
+    }
 }
 
 /// A call's end, in the log and on the wire.

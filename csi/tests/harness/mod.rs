@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use csi::contract::volume;
 use csi::error::{Error, ErrorKind, Result};
 use csi::events::Notice;
-use csi::mounter::{Credentials, MountRequest, Mounter};
+use csi::mounter::{Credentials, Made, MountRequest, Mounter};
 use csi::node::driver_keys::DriverKeys;
 use csi::node::stats::Stats;
 use csi::node::{Config, NodeService, Sts};
@@ -37,6 +37,7 @@ pub(crate) struct Recorder {
     next_error: Mutex<Option<Error>>,
     gate: Mutex<Option<Arc<Semaphore>>>,
     ignored: Mutex<&'static [&'static str]>,
+    made: Mutex<Made>,
     finished: watch::Sender<usize>,
     begun: watch::Sender<usize>,
 }
@@ -46,7 +47,7 @@ impl Mounter for Recorder {
         *self.ignored.lock().unwrap()
     }
 
-    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>> {
+    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
         async move {
             self.mounts.lock().unwrap().push(request);
             self.begun.send_modify(|it| *it += 1);
@@ -56,7 +57,8 @@ impl Mounter for Recorder {
                 gate.acquire().await.expect_err("the gate has no permits");
             }
             self.finished.send_modify(|it| *it += 1);
-            self.next_error.lock().unwrap().take().map_or(Ok(()), Err)
+            let made = self.made.lock().unwrap().clone();
+            self.next_error.lock().unwrap().take().map_or(Ok(made), Err)
         }
         .boxed()
     }
@@ -100,6 +102,11 @@ impl Recorder {
     /// These attributes mean nothing to it.
     pub(crate) fn ignore(&self, attributes: &'static [&'static str]) {
         *self.ignored.lock().unwrap() = attributes;
+    }
+
+    /// It says that it made its mounts so.
+    pub(crate) fn makes(&self, made: Made) {
+        *self.made.lock().unwrap() = made;
     }
 
     pub(crate) fn hold(&self) -> Gate {

@@ -493,7 +493,7 @@ fn fifty_publishes_at_once_at_a_source_that_is_served() {
                     let (mounter, request) = (Arc::clone(&home.mounter), home.request(workload, "key-1"));
                     all.spawn(async move {
                         let began = Instant::now();
-                        mounter.mount(request).await.map(|()| began.elapsed())
+                        mounter.mount(request).await.map(|_| began.elapsed())
                     });
                 }
                 let mut took: Vec<_> = all.join_all().await.into_iter().map(Result::unwrap).collect();

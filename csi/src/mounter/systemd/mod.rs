@@ -25,7 +25,7 @@ use super::locks::Locks;
 use super::source;
 use super::sys::{self, Health, Probes};
 use super::targets::{self, LAYERS_MAX, Target, Targets, check_ours, table, unmounted};
-use super::{MountRequest, Mounter};
+use super::{Made, MountRequest, Mounter};
 use crate::contract::{comm, volume};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -108,11 +108,11 @@ impl Mounter for SystemdMounter {
         &volume::OF_MOUNTPOINT_PODS
     }
 
-    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<()>> {
+    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
         let node = Arc::clone(&self.0);
         // A task of its own: a kubelet that hangs up does not leave half a mount.
         let task = tokio::spawn(async move { Box::pin(node.mount(&request)).await });
-        Box::pin(async { task.await.map_err(Error::internal)? })
+        Box::pin(async { task.await.map_err(Error::internal)?.map(|()| Made::AsUsual) })
     }
 
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {

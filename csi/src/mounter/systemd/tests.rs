@@ -451,8 +451,13 @@ fn without_a_reconciler_systemd_mounts_and_a_mountpoint_pod_that_comes_later_tak
             let config = pod::Config { kubelet: home.kubelet.clone(), sweep_every, ..pod::Config::new("n") };
             let driver = PodMounter::with_fallback(server.client(), config, Some(home.driver())).unwrap();
             let target = home.target("u1");
-            driver.mount(home.request("u1")).await.unwrap();
+            let made = driver.mount(home.request("u1")).await.unwrap();
+            assert!(
+                matches!(&made, Made::BySystemdInstead(why) if why.contains("no reconciler works")),
+                "{made:?}"
+            );
             assert_eq!(hello(&target).unwrap(), "from the bucket");
+            assert_eq!(driver.mount(home.request("u1")).await.unwrap(), Made::AsUsual, "said once");
             let engine = pid(&target);
 
             let token = MountRequest {
