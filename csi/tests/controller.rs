@@ -360,6 +360,13 @@ async fn a_region_goes_to_the_node_and_to_the_store() {
 }
 
 #[tokio::test]
+async fn the_identity_of_workloads_goes_to_the_node() {
+    let lab = Lab::start().await;
+    let volume = lab.create(lab.call("pvc-1", &[("authenticationSource", "pod")])).await.unwrap();
+    assert_eq!(volume.volume_context["authenticationSource"], "pod");
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_call_is_named_and_nothing_is_made() {
     let lab = Lab::start().await;
     type Spoil = fn(&mut CreateVolumeRequest);

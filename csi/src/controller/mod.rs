@@ -226,7 +226,11 @@ impl ControllerService {
 /// The attributes of the PersistentVolume, which the node reads.
 fn context(parameters: &Parameters, place: &Place, keys: &Keys) -> HashMap<String, String> {
     // As release 2.2: the keys of this call say which keys the node uses.
-    let source = if keys.of_secret { "secret" } else { "driver" };
+    let source = match (parameters.of_pod, keys.of_secret) {
+        (true, _) => volume::SOURCE_POD,
+        (false, true) => "secret",
+        (false, false) => "driver",
+    };
     let said = [
         (volume::BUCKET_NAME, Some(place.bucket().to_owned())),
         (volume::PREFIX, place.prefix()),

@@ -12,6 +12,7 @@ use super::bucket_name::{self, NAME_MAX};
 use super::cluster::Cluster;
 use super::template::{self, PV_NAME, PVC_NAME, PVC_NAMESPACE, Values};
 use super::volume_id::{Place, prefix_max};
+use crate::contract::volume;
 use crate::error::{Error, Result};
 
 /// Names the bucket of each volume.
@@ -28,9 +29,19 @@ pub const ENDPOINT_URL: &str = "endpointUrl";
 pub const TAGS: &str = "tags";
 /// The fate of data: `keep`, `fail`, `purge`.
 pub const ON_DELETE: &str = "onDelete";
+/// Whose keys mounts use, where the class names no Secret for them: `driver` or `pod`.
+pub const AUTHENTICATION_SOURCE: &str = volume::AUTHENTICATION_SOURCE;
 
-const OURS: [&str; 7] =
-    [BUCKET_NAME_TEMPLATE, BUCKET_NAME, PREFIX_TEMPLATE, REGION, ENDPOINT_URL, TAGS, ON_DELETE];
+const OURS: [&str; 8] = [
+    BUCKET_NAME_TEMPLATE,
+    BUCKET_NAME,
+    PREFIX_TEMPLATE,
+    REGION,
+    ENDPOINT_URL,
+    TAGS,
+    ON_DELETE,
+    AUTHENTICATION_SOURCE,
+];
 /// Parameters of a class that are for the side-car; the real one leaves them out of the call.
 const SECRETS: [(&str, &str); 2] = [
     ("csi.storage.k8s.io/provisioner-secret-name", "csi.storage.k8s.io/provisioner-secret-namespace"),
@@ -83,6 +94,8 @@ pub struct Parameters {
     pub endpoint_url: Option<String>,
     /// The fate of data.
     pub on_delete: OnDelete,
+    /// Mounts use the identity of their workload.
+    pub of_pod: bool,
     tags: Vec<(String, String)>,
 }
 
@@ -152,8 +165,19 @@ impl Parameters {
                 "parameter {REGION} {region:?} is no region's name: eu-west-1"
             )));
         }
+        let of_pod = match said(AUTHENTICATION_SOURCE) {
+            None | Some("driver") => false,
+            Some(volume::SOURCE_POD) => true,
+            Some(other) => {
+                return Err(Error::invalid(format!(
+                    "parameter {AUTHENTICATION_SOURCE} {other:?} is neither driver nor pod; for keys of a Secret name that by {}",
+                    SECRETS[1].0
+                )));
+            }
+        };
         Ok(Self {
             mode,
+            of_pod,
             region: region.map(str::to_owned),
             endpoint_url: said(ENDPOINT_URL).map(|it| it.trim_end_matches('/').to_owned()),
             on_delete,
@@ -251,6 +275,11 @@ fn hint(unknown: &str) -> String {
         // Examples of release 2.2 had it, and it did nothing.
         "bucketNamePrefix" => {
             return format!("write {BUCKET_NAME_TEMPLATE}: <prefix>-${{hash}} instead, or leave it out");
+        }
+        volume::CA_CONFIG_MAP => {
+            return "the controller service must trust the store, too: give the certificates of all stores to the chart, by \
+                    tls.caCertConfigMap or tls.caCertData"
+                .to_owned();
         }
         "mountOptions" => {
             return "mountOptions is a field of the StorageClass itself, beside parameters".to_owned();

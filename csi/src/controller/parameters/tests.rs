@@ -62,6 +62,9 @@ fn the_other_settings_are_read() {
     assert_eq!(parameters.region.as_deref(), Some("eu-west-3"));
     assert_eq!(parameters.endpoint_url.as_deref(), Some("https://b.test"));
     assert_eq!(parameters.on_delete, OnDelete::Purge);
+    assert!(!parameters.of_pod);
+    let of = |source| Parameters::parse(&map(&[(AUTHENTICATION_SOURCE, source)])).unwrap();
+    assert!(of("pod").of_pod && !of("driver").of_pod);
 }
 
 #[test]
@@ -84,6 +87,8 @@ fn what_is_wrong_is_named_with_what_to_write() {
         (&[(BUCKET_NAME, "shared"), (PREFIX_TEMPLATE, "ä")], "letters"),
         (&[(BUCKET_NAME, "shared"), (PREFIX_TEMPLATE, "${pvc.name}"), (ON_DELETE, "purge")], "${pv.name}"),
         (&[(ON_DELETE, "delete")], "none of keep, fail, purge"),
+        (&[(AUTHENTICATION_SOURCE, "secret")], "name that by csi.storage.k8s.io/node-publish-secret-name"),
+        (&[("caBundleConfigMap", "mine")], "tls.caCertConfigMap"),
         (&[(REGION, "eu west")], "no region's name"),
         (&[(TAGS, "novalue")], "has no '='"),
         (&[(TAGS, "a=1,a=2")], "twice"),
