@@ -15,21 +15,7 @@ trap put_back EXIT
 
 kube create secret generic own --from-literal="access_key_id=$access_key" --from-literal="secret_access_key=$secret_key"
 # inline POD SECRET ATTRIBUTES: maps of YAML.
-inline() {
-    kube apply -f - <<EOT
-apiVersion: v1
-kind: Pod
-metadata: { name: $1 }
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: main
-      image: $image
-      command: [sh, -c, "sleep 2147483647 & wait"]
-      volumeMounts: [{ name: data, mountPath: /data }]
-  volumes: [{ name: data, csi: { driver: s3.csi.scality.com, nodePublishSecretRef: $2, volumeAttributes: $3 } }]
-EOT
-}
+inline() { pod_with "csi: { driver: s3.csi.scality.com, nodePublishSecretRef: $2, volumeAttributes: $3 }" "$1"; }
 inline early '{ name: own }' "{ bucketName: $bucket }"
 until_ok "inline volumes are off" event "Ephemeral"
 kube delete pod early --wait=false

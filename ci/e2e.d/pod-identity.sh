@@ -57,22 +57,7 @@ account_of() {
     kube create serviceaccount "$1"
     [ -z "$2" ] || kube annotate serviceaccount "$1" "s3.csi.scality.com/role-arn=$arn/$2"
 }
-pod_as() {
-    kube apply -f - <<EOT
-apiVersion: v1
-kind: Pod
-metadata: { name: $1 }
-spec:
-  serviceAccountName: $2
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: main
-      image: $image
-      command: [sh, -c, "sleep 2147483647 & wait"]
-      volumeMounts: [{ name: data, mountPath: /data }]
-  volumes: [{ name: data, persistentVolumeClaim: { claimName: data } }]
-EOT
-}
+pod_as() { workload "$1" data account="$2"; }
 account_of writer writer
 account_of reader reader
 account_of stranger writer

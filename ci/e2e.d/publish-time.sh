@@ -18,11 +18,4 @@ for pod in first second third; do
     say "publish for the $pod pod: $ms ms"
 done
 equal "they share one Mountpoint Pod" 1 "$(mountpoint_pods data | wc -l)"
-# The driver of this node, after all that ran before.
-driver_pid() {
-    local pid
-    for pid in $(cluster run pgrep -f '^/bin/scality-s3-csi-driver'); do
-        if cluster run grep -qz '^CSI_NODE_NAME=' "/proc/$pid/environ"; then echo "$pid"; fi
-    done
-}
 say "memory of the node driver: $(cluster run sed -n 's/^VmRSS:[^0-9]*//p' "/proc/$(driver_pid)/status")"

@@ -29,21 +29,7 @@ release_driver --set "s3.endpointUrl=$endpoint"
 volume of-driver attributes="{ bucketName: $bucket, prefix: of-driver/ }"
 volume of-volume attributes="{ bucketName: $bucket, prefix: of-volume/ }" secret="{ name: own, namespace: $namespace }"
 # writer VOLUME: a pod that writes all the time, and says each time how that went.
-writer() {
-    kube apply -f - <<EOT
-apiVersion: v1
-kind: Pod
-metadata: { name: $1 }
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: main
-      image: $image
-      command: [sh, -c, "while :; do date >/data/beat && echo beat; sleep 0.2; done"]
-      volumeMounts: [{ name: data, mountPath: /data }]
-  volumes: [{ name: data, persistentVolumeClaim: { claimName: $1 } }]
-EOT
-}
+writer() { workload "$1" "$1" script='while :; do date >/data/beat && echo beat; sleep 0.2; done'; }
 writer of-driver
 writer of-volume
 wait_pod of-driver

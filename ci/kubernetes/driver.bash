@@ -15,7 +15,7 @@ volume() {
 unclaimed_volume() {
     local volume=$1
     shift
-    apply volume.yaml "$@" volume="$volume" pv="$namespace-$volume" options='[allow-delete, allow-overwrite]' \
+    apply volume.yaml "$@" volume="$volume" handle='@pv@' pv="$namespace-$volume" options='[allow-delete, allow-overwrite]' \
         attributes='{ bucketName: @bucket@ }' secret=null modes='[ReadWriteMany]' policy=Retain bucket="$bucket"
 }
 
@@ -30,7 +30,27 @@ claim() {
 workload() {
     local pod=$1 claim=$2
     shift 2
-    apply workload.yaml "$@" pod="$pod" claim="$claim" security='{}' readonly=false propagation=None
+    pod_with "persistentVolumeClaim: { claimName: $claim, readOnly: @readonly@ }" "$pod" "$@"
+}
+
+# pod_with SOURCE POD [KEY=VALUE]...: a pod with a volume of this source, a line of YAML, at /data. Keys of workload.yaml.
+pod_with() { pod_of "$@" | kube apply -f -; }
+
+# pod_of SOURCE POD [KEY=VALUE]...: prints it.
+pod_of() {
+    local source=$1 pod=$2
+    shift 2
+    template "$top/ci/e2e.d/workload.yaml" source="$source" "$@" pod="$pod" account=default script='sleep 2147483647 & wait' security='{}' \
+        priority='""' tolerations='[]' readonly=false propagation=None
+}
+
+# workloads VOLUME:POD...: pods as of `workload`, all at once.
+workloads() {
+    local pair
+    for pair in "$@"; do
+        pod_of "persistentVolumeClaim: { claimName: ${pair%%:*} }" "${pair#*:}"
+        echo ---
+    done | kube apply -f -
 }
 
 uid_of() { field "pod/$1" .metadata.uid; }
@@ -73,6 +93,38 @@ mount_refused() {
     local words
     words=$(kube get events --field-selector "involvedObject.name=$1" -o 'jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}')
     grep -F -- "$2" <<<"$words" || { printf '%s\n' "$words"; return 1; }
+}
+
+# The process of this node's driver.
+driver_pid() {
+    local pid
+    for pid in $(cluster run pgrep -f '^/bin/scality-s3-csi-driver'); do
+        if cluster run grep -qz '^CSI_NODE_NAME=' "/proc/$pid/environ"; then echo "$pid"; fi
+    done
+}
+another_driver() { # PID
+    local now
+    now=$(driver_pid)
+    if [ -z "$now" ] || [ "$now" = "$1" ]; then
+        echo "the driver's process is ${now:-not there}"
+        return 1
+    fi
+}
+
+# busy_workload POD VOLUME: reads and writes all the time; its first error ends its container. The bucket has an object `random`.
+busy_workload() {
+    workload "$1" "$2" script="until cp /data/random /tmp/random; do sleep 0.2; done; while cmp /tmp/random /data/random && cp /tmp/random /data/copy-$1 || exit 1; do echo round; sleep 0.1; done"
+}
+errors_of() { field "pod/$1" '.status.containerStatuses[0].restartCount'; }
+rounds_of() { kube logs "$1" | grep -c '^round$' || true; }
+has_rounds() { [ "$(rounds_of "$1")" -ge "$2" ] || [ "$(errors_of "$1")" != 0 ]; }
+# noticed_nothing POD: a busy workload goes on, and has met no error.
+noticed_nothing() {
+    local before
+    before=$(rounds_of "$1")
+    until_ok "$1 reads and writes on" has_rounds "$1" $((before + 3))
+    equal "how often $1 met an error" 0 "$(errors_of "$1")"
+    equal "what $1 says besides" "" "$(kube logs "$1" | grep -v '^round$' || true)"
 }
 
 # no_secret SECRET...: none of them can be read where people or other pods look: logs of pods and of Kubernetes, Events, objects but
