@@ -19,7 +19,7 @@ spec:
   containers:
     - name: gateway
       image: lab.test/stores:1
-      command: [/bin/versitygw, --port, ":$port"$arguments, posix, /data]
+      command: [/bin/versitygw, --port, ":$port"$arguments, posix, --versioning-dir, /versions, /data]
       env:
         - { name: ROOT_ACCESS_KEY, valueFrom: &id { secretKeyRef: { name: root, key: access_key_id } } }
         - { name: ROOT_SECRET_KEY, valueFrom: &secret { secretKeyRef: { name: root, key: secret_access_key } } }
@@ -29,10 +29,12 @@ spec:
       readinessProbe: { tcpSocket: { port: $port }, periodSeconds: 1 }
       volumeMounts:
         - { name: data, mountPath: /data }
+        - { name: versions, mountPath: /versions }
         - { name: iam, mountPath: /iam }
         - { name: gateway, mountPath: /gateway }
   volumes:
     - { name: data, emptyDir: {} }
+    - { name: versions, emptyDir: {} }
     - { name: iam, emptyDir: {} }
     - { name: gateway, secret: { secretName: gateway, optional: true } }
 EOT
@@ -40,8 +42,8 @@ EOT
     store=gateway endpoint=$scheme://$node_ip:$port
 }
 
-# account ID SECRET: may use every bucket of the gateway. forget_account ID.
-account() { in_pod gateway /bin/versitygw admin create-user --access "$1" --secret "$2" --role admin; }
+# account ID SECRET [ROLE]: by default it may use every bucket of the gateway; a `userplus` makes buckets and uses its own. forget_account ID.
+account() { in_pod gateway /bin/versitygw admin create-user --access "$1" --secret "$2" --role "${3:-admin}"; }
 forget_account() { in_pod gateway /bin/versitygw admin delete-user --access "$1"; }
 
 # class_and_claim NAME: a bucket of the claim's own, by the controller service.
