@@ -6,6 +6,7 @@
 //! kernel - fuse/ - fs/ -+- inode/ ----------------+
 //!                       +- prefetch/ - cache/ -+  +- s3/ - network
 //!                       +- upload/ ------------+--+
+//!          first/ (a file's first bytes, with its attributes) under inode, prefetch
 //!          buffer/ (blocks of memory, the budget) under prefetch, cache, upload, s3
 //! ```
 
@@ -17,6 +18,7 @@ pub mod clock;
 pub mod config;
 pub mod ctl;
 pub mod daemon;
+pub mod first;
 pub mod fs;
 pub mod fuse;
 pub mod inode;

@@ -169,6 +169,10 @@ metrics! {
     names_hidden: Counter = Counter::default(), Count => "inode.names_hidden",
     /// Prefetched bytes that were dropped unread.
     prefetch_wasted: Counter = Counter::default(), Bytes => "prefetch.bytes_wasted",
+    /// Questions for a file's attributes that asked for its first bytes too.
+    first_asked: Counter = Counter::default(), Count => "prefetch.first_asked",
+    /// Of those, answers of which no read used the bytes.
+    first_wasted: Counter = Counter::default(), Count => "prefetch.first_wasted",
     /// Tasks and threads that keep house, started anew after a panic: a bug, please report it.
     tasks_restarted: Counter = Counter::default(), Count => "tasks.restarted",
     /// Files that are open.

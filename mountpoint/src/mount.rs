@@ -8,6 +8,7 @@ use crate::buffer::{Pool, Use};
 use crate::cache::{BlockCache, DiskCache};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::first::Asker;
 use crate::fs::{FileSystem, MountEnd};
 use crate::fuse::{Device, MountOptions, Session, Unmounter};
 use crate::inode::InodeTable;
@@ -86,7 +87,8 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
         journal.endpoint = client.endpoint_url().unwrap_or_default().to_owned();
     }
     let handle = runtime.handle().clone();
-    let inodes = InodeTable::new(client.clone(), config.inode, clock.clone(), Arc::clone(&metrics));
+    let asker = Asker::new(client.clone(), pool.clone(), Arc::clone(&metrics));
+    let inodes = InodeTable::new(asker, config.inode, clock.clone(), Arc::clone(&metrics));
     let prefetcher = Prefetcher::new(
         client.clone(),
         cache,

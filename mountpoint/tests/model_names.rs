@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mountpoint::clock::Clock;
+use mountpoint::first::Asker;
 use mountpoint::inode::{
     Config, Error, ErrorKind, InodeNo, InodeTable, Kind, OpenRead, OpenWrite, ROOT, Ttl, Unlinked, WriteWish,
 };
@@ -163,7 +164,12 @@ impl World {
         let client =
             MemoryClient::with(Settings { clock: clock.clone(), page_max: 3, ..Settings::default() });
         let config = Config { ttl, list_page: 3, ..Config::default() };
-        let table = InodeTable::new(client.arc(), config, clock.clone(), Arc::new(Metrics::default()));
+        let table = InodeTable::new(
+            Asker::of_attributes(client.arc()),
+            config,
+            clock.clone(),
+            Arc::new(Metrics::default()),
+        );
         Self {
             client,
             clock,

@@ -351,6 +351,11 @@ impl BlockMut {
         self.limit
     }
 
+    /// It is for so many bytes only, if that is fewer; never fewer than it holds.
+    pub fn shorten(&mut self, len: usize) {
+        self.limit = self.limit.min(len).max(self.filled);
+    }
+
     /// How many bytes it holds.
     pub fn filled(&self) -> usize {
         self.filled

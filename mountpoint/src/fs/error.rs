@@ -165,6 +165,7 @@ impl From<upload::Error> for Error {
 mod tests {
     use super::*;
     use crate::clock::Clock;
+    use crate::first::Asker;
     use crate::inode::InodeTable;
     use crate::sync::Arc;
     use crate::testing::{FaultPlan, MemoryClient, Op};
@@ -176,7 +177,12 @@ mod tests {
     /// The errno of a lookup.
     fn looked_up(kind: &S3) -> inode::Error {
         let client = MemoryClient::new();
-        let table = InodeTable::new(client.arc(), inode::Config::default(), Clock::manual(), Arc::default());
+        let table = InodeTable::new(
+            Asker::of_attributes(client.arc()),
+            inode::Config::default(),
+            Clock::manual(),
+            Arc::default(),
+        );
         client.inject(FaultPlan::on(Op::ListObjects).fail(kind.clone()));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(table.lookup(inode::ROOT, "name".as_ref())).unwrap_err()

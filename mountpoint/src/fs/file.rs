@@ -95,8 +95,8 @@ impl FileSystem {
             return None;
         }
         match self.inodes.try_open_read(ino)? {
-            Ok(OpenRead::Object { id, size, keep_cache }) => {
-                let mode = Mode::Read(self.prefetcher.open(id, size));
+            Ok(OpenRead::Object { id, size, keep_cache, first }) => {
+                let mode = Mode::Read(self.prefetcher.open(id, size, first));
                 Some(Ok(self.opened(ino, mode, pid, keep_cache, flags)))
             }
             Ok(OpenRead::Busy { .. }) => None,
@@ -128,8 +128,8 @@ impl FileSystem {
     /// Opens it for reading, or names its writer.
     async fn open_read(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
         Ok(match self.inodes.open_read(ino, flags.direct).await? {
-            OpenRead::Object { id, size, keep_cache } => {
-                let mode = Mode::Read(self.prefetcher.open(id, size));
+            OpenRead::Object { id, size, keep_cache, first } => {
+                let mode = Mode::Read(self.prefetcher.open(id, size, first));
                 Attempt::Opened(self.opened(ino, mode, pid, keep_cache && !flags.direct, flags))
             }
             OpenRead::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::buffer::Pool;
 use crate::clock::Clock;
+use crate::first::Asker;
 use crate::inode::{self, ROOT};
 use crate::metrics::Metrics;
 use crate::sync::Arc;
@@ -20,7 +21,12 @@ fn over(client: &MemoryClient) -> Arc<FileSystem> {
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
     let runtime = tokio::runtime::Handle::current();
     let pool = Pool::new(&buffer::Config { target: 128 << 20, network: 16 << 20 });
-    let inodes = InodeTable::new(client.arc(), inode::Config::default(), clock.clone(), Arc::clone(&metrics));
+    let inodes = InodeTable::new(
+        Asker::of_attributes(client.arc()),
+        inode::Config::default(),
+        clock.clone(),
+        Arc::clone(&metrics),
+    );
     let prefetcher = Prefetcher::new(
         client.arc(),
         None,

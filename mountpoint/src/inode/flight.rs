@@ -9,9 +9,10 @@ use futures_util::future::{Shared, WeakShared};
 use super::InodeNo;
 use super::error::Result;
 use super::remote::{Ask, Remote};
+use crate::first::First;
 use crate::s3::BoxFuture;
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex};
 
 /// Lookups under way, by directory and name.
 #[derive(Default)]
@@ -32,7 +33,12 @@ pub(super) struct Flight {
     overtaken: AtomicBool,
     /// The lookups that wait for it.
     takers: AtomicU64,
+    /// What came with the attributes, for one lookup.
+    first: Slot,
 }
+
+/// Where a question leaves what came with the attributes.
+pub(super) type Slot = Arc<Mutex<Option<First>>>;
 
 /// A place in a flight.
 pub(super) struct Seat {
@@ -49,6 +55,11 @@ impl Flight {
     pub(super) fn is_alone(&self) -> bool {
         self.takers.load(Relaxed) == 1
     }
+
+    /// What came with the attributes, once.
+    pub(super) fn first(&self) -> Option<First> {
+        self.first.lock().take()
+    }
 }
 
 impl Flights {
@@ -61,18 +72,21 @@ impl Flights {
         Some(Seat { flight: entry.flight.clone(), answer })
     }
 
-    /// Starts a flight; `landed` runs once, when it has its answer or no lookup waits any more.
+    /// Starts a flight; `landed` runs once, when it has its answer or no lookup waits any more. `question` is asked with a slot for what
+    /// comes with the attributes.
     pub(super) fn start(
         &mut self,
         parent: InodeNo,
         name: &str,
         ask: Ask,
         asked: u64,
-        question: impl Future<Output = Result<Remote>> + Send + 'static,
+        question: impl FnOnce(Slot) -> BoxFuture<'static, Result<Remote>>,
         landed: impl FnOnce(Arc<Flight>) + Send + 'static,
     ) -> Seat {
-        let flight =
-            Arc::new(Flight { ask, asked, overtaken: AtomicBool::new(false), takers: AtomicU64::new(1) });
+        let first = Slot::default();
+        let question = question(Arc::clone(&first));
+        let (overtaken, takers) = (AtomicBool::new(false), AtomicU64::new(1));
+        let flight = Arc::new(Flight { ask, asked, overtaken, takers, first });
         let guard = Landing(Some((flight.clone(), Box::new(landed))));
         let answer: BoxFuture<'static, _> = Box::pin(async move {
             let _guard = guard;

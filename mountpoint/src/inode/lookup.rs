@@ -1,7 +1,9 @@
 //! Lookup and getattr: from memory while it is valid, otherwise by one request to S3 for all identical lookups.
 
 use std::ffi::OsStr;
+use std::time::Instant;
 
+use super::compact::Stored;
 use super::error::{Error, ErrorKind, Result};
 use super::flight::Seat;
 use super::path::{self, BadName};
@@ -9,7 +11,10 @@ use super::recent::Coming;
 use super::remote::{self, Ask};
 use super::state::{Node, Place};
 use super::tree::{Recall, Settled, Tree, stale};
-use super::{Found, InodeNo, InodeTable, Stat};
+use super::{FRESH, Found, InodeNo, InodeTable, Stat};
+use crate::first::{Cause, First};
+use crate::object::ObjectMeta;
+use crate::s3::{self, BoxFuture};
 use crate::sync::Arc;
 
 /// Times a lookup asks again because something here changed the name meanwhile. Only a name that is created and removed
@@ -22,6 +27,15 @@ enum Step {
     Page(Coming),
     /// The answer of S3 about the name alone.
     Name(Seat),
+}
+
+/// What S3 says of a version.
+enum Answer {
+    /// There is an object.
+    Is(ObjectMeta),
+    /// There is another one.
+    Another,
+    Gone,
 }
 
 /// An inode that this room itself refers to while it works on it.
@@ -84,7 +98,7 @@ impl InodeTable {
                         let page = if waited { None } else { self.page(&mut tree, parent, name, ask) };
                         match page {
                             Some(page) => Step::Page(page),
-                            None => Step::Name(self.seat(&mut tree, parent, name, ask)?),
+                            None => Step::Name(self.seat(&mut tree, parent, name, ask, for_kernel)?),
                         }
                     }
                 }
@@ -106,8 +120,12 @@ impl InodeTable {
             return match tree.settle(parent, name, remote?, seat.flight.asked, now)? {
                 Settled::Missing => Err(Error::new(ErrorKind::NotFound, name)),
                 Settled::Found(ino) => {
-                    let fresh = (for_kernel && seat.flight.is_alone()).then_some(now);
-                    tree.take(ino, fresh).map(|()| ino)
+                    let alone = for_kernel && seat.flight.is_alone();
+                    tree.take(ino, alone.then_some(now))?;
+                    if let Some(first) = seat.flight.first().filter(|_| alone) {
+                        self.keep_first(&mut tree, ino, first, now);
+                    }
+                    Ok(ino)
                 }
             };
         }
@@ -115,22 +133,40 @@ impl InodeTable {
     }
 
     /// A seat in the flight that asks this; a new one if there is none.
-    fn seat(&self, tree: &mut Tree, parent: InodeNo, name: &str, ask: Ask) -> Result<Seat> {
+    fn seat(&self, tree: &mut Tree, parent: InodeNo, name: &str, ask: Ask, for_kernel: bool) -> Result<Seat> {
         if let Some(seat) = tree.flights.join(parent, name, ask) {
             return Ok(seat);
         }
         let directory = tree.directory(parent)?.0.clone();
         let asked = tree.event();
-        let client = Arc::clone(&self.0.client);
+        let asker = self.0.asker.clone();
         let page = self.0.config.lookup_page;
         let asked_name = name.to_string();
-        let question = async move { remote::ask(&*client, &directory, &asked_name, ask, page).await };
+        let question = move |slot| -> BoxFuture<'static, _> {
+            let slot = for_kernel.then_some(slot);
+            Box::pin(async move { remote::ask(&asker, &directory, &asked_name, ask, page, slot).await })
+        };
         let (table, landed_name) = (Arc::downgrade(&self.0), name.to_string());
         Ok(tree.flights.start(parent, name, ask, asked, question, move |flight| {
             if let Some(table) = table.upgrade() {
                 table.tree.lock().flights.land(parent, &landed_name, &flight);
             }
         }))
+    }
+
+    /// Keeps what came with a lookup for the open that follows it.
+    fn keep_first(&self, tree: &mut Tree, ino: InodeNo, first: First, now: Instant) {
+        let holds_memory = first.has_bytes();
+        tree.firsts.put(ino, first, now);
+        if holds_memory {
+            let (table, clock) = (Arc::downgrade(&self.0), self.0.clock.clone());
+            tokio::spawn(async move {
+                clock.sleep(FRESH).await;
+                if let Some(table) = table.upgrade() {
+                    table.tree.lock().firsts.expire(clock.now());
+                }
+            });
+        }
     }
 
     /// The attributes, from memory; `None` when S3 must be asked.
@@ -168,22 +204,35 @@ impl InodeTable {
         if let Some(answer) = self.try_getattr(ino) {
             return answer;
         }
-        self.revalidate(ino).await?;
+        self.revalidate(ino, false).await?;
         let tree = self.0.tree.lock();
         let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;
         Ok(tree.stat(inode, self.0.clock.now()))
     }
 
-    /// Asks S3 by one HEAD whether a stored file is still the version this inode means.
-    pub(super) async fn revalidate(&self, ino: InodeNo) -> Result<()> {
-        let (key, asked) = {
+    /// Asks S3 by one request whether a stored file is still the version this inode means. `opens`: to read it, so that its first bytes may
+    /// come along.
+    pub(super) async fn revalidate(&self, ino: InodeNo, opens: bool) -> Result<Option<First>> {
+        let (key, asked, known) = {
             let mut tree = self.0.tree.lock();
             let asked = tree.event();
-            (tree.key(ino).ok_or_else(|| stale(ino))?, asked)
+            let key = tree.key(ino).ok_or_else(|| stale(ino))?;
+            let stored = tree.file_mut(ino).ok().and_then(|file| file.stored.as_ref());
+            (key, asked, stored.filter(|stored| opens && stored.readable).map(Stored::meta))
         };
-        let meta = remote::head(&*self.0.client, &key)
-            .await
-            .map_err(|error| Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str()))?;
+        let answer = match &known {
+            Some(known) => {
+                let asked = self.0.asker.ask(&key, Cause::Open, Some((&known.etag, known.size))).await;
+                asked.map(|(meta, first)| (meta, Some(first)))
+            }
+            None => self.0.client.head_object(&key).await.map(|meta| (meta, None)),
+        };
+        let (meta, first) = match answer {
+            Ok((meta, first)) => (Answer::Is(meta), first),
+            Err(error) if *error.kind() == s3::ErrorKind::NotFound => (Answer::Gone, None),
+            Err(error) if *error.kind() == s3::ErrorKind::Changed => (Answer::Another, None),
+            Err(error) => return Err(Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str())),
+        };
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
         let said = tree.ttl.said(asked, now);
@@ -194,15 +243,15 @@ impl InodeTable {
         }
         // What happened here since the question stands.
         if local || inode.learned > asked {
-            return Ok(());
+            return Ok(first);
         }
         match meta {
-            Some(meta) if tree.confirm(ino, &meta, false, said) => Ok(()),
-            Some(_) => {
+            Answer::Is(meta) if tree.confirm(ino, &meta, false, said) => Ok(first),
+            Answer::Is(_) | Answer::Another => {
                 tree.detach(ino);
                 Err(Error::new(ErrorKind::Stale, key.as_str()))
             }
-            None => {
+            Answer::Gone => {
                 tree.detach(ino);
                 Err(Error::new(ErrorKind::NotFound, key.as_str()))
             }

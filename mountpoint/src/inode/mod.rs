@@ -14,6 +14,7 @@ mod compact;
 mod dir_entry;
 mod error;
 mod expiry;
+mod firsts;
 mod flight;
 mod listed;
 mod lookup;
@@ -60,6 +61,7 @@ pub mod fuzzing {
 }
 
 use crate::clock::Clock;
+use crate::first::Asker;
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
 use crate::s3::ObjectClient;
@@ -156,6 +158,7 @@ pub struct InodeTable(Arc<Shared>);
 
 pub(in crate::inode) struct Shared {
     client: Arc<dyn ObjectClient>,
+    asker: Asker,
     config: Config,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -163,10 +166,11 @@ pub(in crate::inode) struct Shared {
 }
 
 impl InodeTable {
-    /// A table that knows the root alone.
-    pub fn new(client: Arc<dyn ObjectClient>, config: Config, clock: Clock, metrics: Arc<Metrics>) -> Self {
+    /// A table that knows the root alone, of the bucket that `asker` asks.
+    pub fn new(asker: Asker, config: Config, clock: Clock, metrics: Arc<Metrics>) -> Self {
+        let client = Arc::clone(asker.client());
         let tree = Tree::new(&config.prefix, config.ttl, clock.now(), clock.wall());
-        Self(Arc::new(Shared { client, config, clock, metrics, tree: Mutex::new(tree) }))
+        Self(Arc::new(Shared { client, asker, config, clock, metrics, tree: Mutex::new(tree) }))
     }
 
     /// The kernel drops `count` references to an inode. One that nothing refers to any more, and that has nothing

@@ -6,10 +6,11 @@ use super::path;
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
 use super::tree::{Recall, Tree, stale};
 use super::{FRESH, InodeNo, InodeTable, TimeWish};
+use crate::first::First;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 
 /// The answer to an open for reading.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum OpenRead {
     /// Read this version. One reader was counted.
     Object {
@@ -19,6 +20,8 @@ pub enum OpenRead {
         size: u64,
         /// Whether what the kernel has cached for the inode is of this version.
         keep_cache: bool,
+        /// What came with its attributes, which this open asked for, or the lookup just before it.
+        first: Option<First>,
     },
     /// Being written: finish that handle and ask again, or refuse.
     Busy {
@@ -52,7 +55,8 @@ impl InodeTable {
 
     /// Opens for reading: counts a reader until `close_read` unless it answers `Busy`.
     ///
-    /// `revalidate` (O_DIRECT) asks S3 even within the TTL. It costs one HEAD, or nothing right after a lookup.
+    /// `revalidate` (O_DIRECT) asks S3 even within the TTL. It costs one HEAD, or a GET that brings the first bytes, or nothing right after a
+    /// lookup.
     ///
     /// # Errors
     /// `Stale`: S3 has another version, look the name up again (the kernel does so by itself); `NotFound`; `Archived`;
@@ -61,13 +65,14 @@ impl InodeTable {
         if let Some(answer) = self.open_known(ino, revalidate) {
             return answer;
         }
-        self.revalidate(ino).await?;
-        open_now(&mut self.0.tree.lock(), ino)
+        let first = self.revalidate(ino, true).await?;
+        open_now(&mut self.0.tree.lock(), ino, first)
     }
 
     fn open_known(&self, ino: InodeNo, revalidate: bool) -> Option<Result<OpenRead>> {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
+        let first = tree.firsts.take(ino, now);
         // Without a TTL of the user's, what a stat may still show says nothing to an open.
         let trusts = !revalidate && !tree.ttl.open().is_zero();
         let place = match tree.inode(ino) {
@@ -79,14 +84,14 @@ impl InodeTable {
             Err(error) => return Some(Err(error)),
         };
         if file.is_local() {
-            return Some(open_now(&mut tree, ino));
+            return Some(open_now(&mut tree, ino, None));
         }
         if place == Place::Nowhere {
             return Some(Err(Error::new(ErrorKind::Stale, tree.name_for_errors(ino))));
         }
         let fresh = file.fresh.take().is_some_and(|since| !left(FRESH, since.instant(), now).is_zero());
         let known = fresh || (trusts && file.stored.as_ref().is_some_and(|stored| stored.holds(now)));
-        known.then(|| open_now(&mut tree, ino))
+        known.then(|| open_now(&mut tree, ino, first))
     }
 
     /// The kernel's cached pages of this file differ from the object: the next open makes the kernel drop them.
@@ -252,12 +257,15 @@ impl InodeTable {
     }
 }
 
-fn open_now(tree: &mut Tree, ino: InodeNo) -> Result<OpenRead> {
+/// Opens the version that is known. `first` serves only that one.
+fn open_now(tree: &mut Tree, ino: InodeNo, first: Option<First>) -> Result<OpenRead> {
     tree.file_mut(ino)?;
     let Some(key) = tree.key(ino) else { return Err(stale(ino)) };
     match tree.file_mut(ino)?.open_read() {
         Ok((meta, keep_cache)) => {
-            Ok(OpenRead::Object { id: ObjectId { key, etag: meta.etag }, size: meta.size, keep_cache })
+            let (id, size) = (ObjectId { key, etag: meta.etag }, meta.size);
+            let first = first.filter(|first| first.is_of(&id, size));
+            Ok(OpenRead::Object { id, size, keep_cache, first })
         }
         Err(Refusal::Busy { writer }) => Ok(OpenRead::Busy { writer }),
         Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),

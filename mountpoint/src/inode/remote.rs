@@ -3,7 +3,9 @@
 use futures_util::future::{Either, select};
 
 use super::error::{Error, ErrorKind, Result};
+use super::flight::Slot;
 use super::path;
+use crate::first::{Asker, Cause};
 use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{self, ListObjects, ObjectClient};
 use crate::sync::Arc;
@@ -41,14 +43,17 @@ pub(super) enum Remote {
 /// keys, but not for ever.
 const EMPTY_PAGES_MAX: usize = 16;
 
-/// Asks for `name` in the directory with this key.
+/// Asks for `name` in the directory with this key. With a slot, the kernel asks, perhaps to open the file: what comes with the attributes goes
+/// there.
 pub(super) async fn ask(
-    client: &dyn ObjectClient,
+    asker: &Asker,
     directory: &ObjectKey,
     name: &str,
     ask: Ask,
     list_keys: u16,
+    slot: Option<Slot>,
 ) -> Result<Remote> {
+    let client = &**asker.client();
     let Some(file) = path::file_key(directory, name) else {
         return Err(Error::new(ErrorKind::NameTooLong, name));
     };
@@ -61,7 +66,7 @@ pub(super) async fn ask(
     };
     match ask {
         Ask::Both => {
-            let head = Box::pin(head(client, &file));
+            let head = Box::pin(look(asker, &file, Cause::Lookup, slot));
             let list = Box::pin(any_below(client, below, list_keys));
             match select(list, head).await {
                 Either::Left((below, head)) => match below.map_err(fail)? {
@@ -75,11 +80,12 @@ pub(super) async fn ask(
                 },
             }
         }
+        // The bytes come along as with an open: a read would be the third round trip.
         Ask::DirectoryFirst => match any_below(client, below, list_keys).await.map_err(fail)? {
             true => Ok(Remote::Directory),
-            false => Ok(found(head(client, &file).await.map_err(fail)?, true)),
+            false => Ok(found(look(asker, &file, Cause::Open, slot).await.map_err(fail)?, true)),
         },
-        Ask::FileFirst => match head(client, &file).await.map_err(fail)? {
+        Ask::FileFirst => match look(asker, &file, Cause::Lookup, slot).await.map_err(fail)? {
             Some(meta) => Ok(Remote::File { meta, alone: false }),
             None => match any_below(client, below, list_keys).await.map_err(fail)? {
                 true => Ok(Remote::Directory),
@@ -90,6 +96,24 @@ pub(super) async fn ask(
             true => Ok(Remote::Directory),
             false => Ok(Remote::Missing),
         },
+    }
+}
+
+/// One object's meta, for a lookup.
+async fn look(
+    asker: &Asker,
+    key: &ObjectKey,
+    cause: Cause,
+    slot: Option<Slot>,
+) -> s3::Result<Option<ObjectMeta>> {
+    let Some(slot) = slot else { return head(&**asker.client(), key).await };
+    match asker.ask(key, cause, None).await {
+        Ok((meta, first)) => {
+            *slot.lock() = Some(first);
+            Ok(Some(meta))
+        }
+        Err(error) if *error.kind() == s3::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::object::{ETag, ObjectMeta};
 use crate::s3;
 use crate::testing::{FaultPlan, MemoryClient, Op, Settings};
 
+mod first;
 mod listing;
 mod local;
 mod lookups;
@@ -37,7 +38,8 @@ impl Bench {
             client.insert(key, "content");
         }
         let metrics = Arc::new(Metrics::default());
-        let table = InodeTable::new(client.arc(), config, clock.clone(), metrics.clone());
+        let table =
+            InodeTable::new(Asker::of_attributes(client.arc()), config, clock.clone(), metrics.clone());
         Self { client, table, clock, metrics }
     }
 

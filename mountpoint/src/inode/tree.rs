@@ -15,6 +15,7 @@ use super::InodeNo;
 use super::compact::Moment;
 use super::error::{Error, ErrorKind, Result};
 use super::expiry::{Missing, Ttl, left};
+use super::firsts::Firsts;
 use super::flight::Flights;
 use super::listed::Listed;
 use super::path::Prefix;
@@ -42,6 +43,8 @@ pub(super) struct Tree {
     mounted: SystemTime,
     pub(super) missing: Missing,
     pub(super) flights: Flights,
+    /// What the latest lookups brought, for their opens.
+    pub(super) firsts: Firsts,
     /// Directories with a remembered listing, oldest first, and how many entries those hold together.
     listed: VecDeque<InodeNo>,
     listed_entries: usize,
@@ -84,6 +87,7 @@ impl Tree {
             mounted,
             missing: Missing::default(),
             flights: Flights::default(),
+            firsts: Firsts::default(),
             listed: VecDeque::new(),
             listed_entries: 0,
             recent: VecDeque::new(),
@@ -374,6 +378,8 @@ impl Tree {
         let strict = self.ttl == Ttl::Minimal || self.ttl.open().is_zero();
         let inode = self.inode_mut(ino)?;
         inode.lookups += 1;
+        self.firsts.forget(ino);
+        let inode = self.inode_mut(ino)?;
         if let Node::File(file) = &mut inode.node {
             let known = file.stored.as_ref().is_some_and(|stored| stored.until().is_some());
             file.fresh = fresh.filter(|_| known && strict && !file.is_local()).map(Moment::of);

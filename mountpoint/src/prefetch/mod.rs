@@ -25,6 +25,7 @@ pub use window::{Plan, Window, WindowConfig};
 use crate::buffer::{Block, Pool, Pressure, Use};
 use crate::cache::BlockCache;
 use crate::clock::Clock;
+use crate::first::First;
 use crate::metrics::Metrics;
 use crate::object::ObjectId;
 use crate::s3::ObjectClient;
@@ -114,8 +115,8 @@ impl Prefetcher {
         Self(shared)
     }
 
-    /// A reader of one object version of `size` bytes. Nothing is fetched before the first read.
-    pub fn open(&self, id: ObjectId, size: u64) -> Reader {
+    /// A reader of one object version of `size` bytes. Nothing is fetched before the first read. `first` may have bytes of that version.
+    pub fn open(&self, id: ObjectId, size: u64, first: Option<First>) -> Reader {
         let mut objects = self.0.objects.lock();
         let object = match objects.get(&id).and_then(Weak::upgrade) {
             Some(object) if object.size() == size => object,
@@ -125,7 +126,7 @@ impl Prefetcher {
                 object
             }
         };
-        Reader::new(object, Window::new(self.0.config.window.clone(), size))
+        Reader::new(object, Window::new(self.0.config.window.clone(), size), first)
     }
 }
 

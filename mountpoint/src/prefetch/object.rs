@@ -61,6 +61,15 @@ impl Object {
         self.shared.metrics.prefetch_wasted.add(dropped);
     }
 
+    /// The first bytes, which came with the object's attributes.
+    pub(super) fn put_first(&self, block: Block) {
+        if let Some(cache) = &self.shared.cache {
+            self.shared.metrics.cache_misses.inc();
+            cache.put(&self.id, self.size, 0, block.clone());
+        }
+        self.pieces.lock().put(0, block);
+    }
+
     /// A piece arrived: answers the reads that waited for it, on this thread.
     pub(super) fn ready(&self, start: u64, fetch: FetchNo, block: Block) {
         let answers = self.pieces.lock().ready(start, fetch, block);

@@ -179,6 +179,16 @@ impl Pieces {
         self.pieces.insert(range.start, Piece { len, state: State::OnItsWay(fetch), keep, read: Vec::new() });
     }
 
+    /// Takes in bytes that came before any read asked for them, if none of them is here or on its way.
+    pub(super) fn put(&mut self, start: u64, block: Block) {
+        let range = start..start + block.len() as u64;
+        if !range.is_empty() && self.missing(&range) == [range.clone()] {
+            let len = range.end - range.start;
+            self.pieces
+                .insert(start, Piece { len, state: State::Ready(block), keep: true, read: Vec::new() });
+        }
+    }
+
     /// Has `done` called once all of `range` came, or part of it failed.
     pub(super) fn wait(&mut self, reader: ReaderNo, range: Range<u64>, done: ReadDone) {
         self.waiters.push(Waiter { reader, range, done });

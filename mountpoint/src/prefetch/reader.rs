@@ -9,6 +9,7 @@ use super::window::{Plan, Window};
 use super::{Bytes, Error, ReadDone};
 use crate::buffer::Use;
 use crate::cache::CACHE_BLOCK;
+use crate::first::{self, First};
 use crate::object::ObjectId;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
@@ -17,9 +18,15 @@ use crate::sync::{Arc, Mutex};
 pub struct Reader {
     object: Arc<Object>,
     no: ReaderNo,
-    window: Mutex<Window>,
+    progress: Mutex<Progress>,
     /// Counted among the mount's streams.
     streams: AtomicBool,
+}
+
+struct Progress {
+    window: Window,
+    /// What came with the file's attributes; the first read says whether it was of use.
+    first: Option<First>,
 }
 
 #[cfg(test)]
@@ -40,11 +47,19 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    pub(super) fn new(object: Arc<Object>, window: Window) -> Self {
+    pub(super) fn new(object: Arc<Object>, window: Window, first: Option<First>) -> Self {
+        // What the cache has was not worth asking for.
+        let is_needed = || !object.is_cached(&(0..object.size.min(first::LEN as u64)));
+        let mut first = first.filter(|first| first.is_of(&object.id, object.size) && is_needed());
+        if let Some(block) = first.as_mut().and_then(First::take_bytes) {
+            object.put_first(block);
+        }
+
         object.readers.fetch_add(1, Relaxed);
         let no = object.next_reader.fetch_add(1, Relaxed);
         object.pieces.lock().enter(no);
-        Self { object, no, window: Mutex::new(window), streams: AtomicBool::new(false) }
+        let progress = Mutex::new(Progress { window, first });
+        Self { object, no, progress, streams: AtomicBool::new(false) }
     }
 
     /// Which version it reads.
@@ -71,7 +86,14 @@ impl Reader {
         }
         *object.last_read.lock() = object.shared.clock.now();
         let limit = object.shared.window_limit();
-        let plan = self.window.lock().on_read(&range, object.shared.pool.pressure(), limit);
+        let (plan, first) = {
+            let mut progress = self.progress.lock();
+            let plan = progress.window.on_read(&range, object.shared.pool.pressure(), limit);
+            (plan, progress.first.take())
+        };
+        if let Some(first) = first.filter(|_| range.start < first::LEN as u64) {
+            first.was_read();
+        }
         self.count_stream(plan.sequential && !plan.ahead.is_empty());
         let metrics = &object.shared.metrics;
 
@@ -147,7 +169,7 @@ impl Reader {
         };
         object.start(fetches);
         if dropped_before {
-            self.window.lock().lost(&range);
+            self.progress.lock().window.lost(&range);
         }
         self.fetch_ahead(plan, Cause::Ahead);
     }

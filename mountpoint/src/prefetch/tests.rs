@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::*;
 use crate::buffer::{self, BLOCK, Use};
 use crate::cache::MemoryCache;
+use crate::first::{self, Asker, Cause};
 use crate::s3::ErrorKind;
 use crate::testing::{FaultPlan, MemoryClient, Op};
 
@@ -75,7 +76,7 @@ fn a_file_read_from_start_to_end_is_right_and_takes_few_requests() {
     let b = bench_by(Clock::manual(), 256 << 20, None);
     let (id, data) = b.object("big", 40 * MIB + 12_345);
     let read_all = |id: ObjectId| {
-        let reader = b.prefetcher.open(id, data.len() as u64);
+        let reader = b.prefetcher.open(id, data.len() as u64, None);
         let mut at = 0;
         while at < data.len() {
             let got = read(&reader, at as u64, 128 << 10).unwrap();
@@ -102,7 +103,7 @@ fn a_file_read_from_start_to_end_is_right_and_takes_few_requests() {
 fn reads_of_any_size_at_any_place_are_right() {
     let b = bench(128 << 20);
     let (id, data) = b.object("o", 9 * MIB + 77);
-    let reader = b.prefetcher.open(id, data.len() as u64);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     let mut seed = 12_345u64;
     let mut random = |below: usize| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -119,7 +120,7 @@ fn reads_of_any_size_at_any_place_are_right() {
 fn random_reads_fetch_no_more_than_their_pages() {
     let b = bench(128 << 20);
     let (id, data) = b.object("o", 64 * MIB);
-    let reader = b.prefetcher.open(id, data.len() as u64);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     for i in 1..200u64 {
         let offset = i * 7_919 * 4096 % (63 << 20);
         read(&reader, offset + 10, 100).unwrap();
@@ -134,7 +135,7 @@ fn one_request_serves_all_who_want_the_same_bytes_at_once() {
     let b = bench(128 << 20);
     let (id, data) = b.object("o", 8 * MIB);
     let gate = b.client.hold(FaultPlan::on(Op::GetObject).always());
-    let readers: Vec<_> = (0..4).map(|_| b.prefetcher.open(id.clone(), data.len() as u64)).collect();
+    let readers: Vec<_> = (0..4).map(|_| b.prefetcher.open(id.clone(), data.len() as u64, None)).collect();
     let (send, receive) = mpsc::channel();
     for reader in &readers {
         let send = send.clone();
@@ -157,7 +158,7 @@ fn one_request_serves_all_who_want_the_same_bytes_at_once() {
 fn several_reads_of_one_handle_are_under_way_at_once() {
     let b = bench(128 << 20);
     let (id, data) = b.object("o", 64 * MIB);
-    let reader = b.prefetcher.open(id, data.len() as u64);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     let gate = b.client.hold(FaultPlan::on(Op::GetObject).always());
     let (send, receive) = mpsc::channel();
     for i in 1..=8u64 {
@@ -173,7 +174,7 @@ fn several_reads_of_one_handle_are_under_way_at_once() {
 fn a_changed_object_is_an_error_and_never_other_bytes() {
     let b = bench(128 << 20);
     let (id, data) = b.object("o", 4 * MIB);
-    let reader = b.prefetcher.open(id, data.len() as u64);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     read(&reader, 2 << 20, 4096).unwrap();
     b.client.insert("o", vec![0; 4 * MIB]);
     let error = read(&reader, 3 << 20, 4096).unwrap_err();
@@ -184,7 +185,7 @@ fn a_changed_object_is_an_error_and_never_other_bytes() {
 fn a_failed_request_fails_its_reads_and_the_next_read_tries_again() {
     let b = bench(128 << 20);
     let (id, data) = b.object("o", 4 * MIB);
-    let reader = b.prefetcher.open(id, data.len() as u64);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     b.client.inject(FaultPlan::on(Op::GetObject).nth(1).fail(ErrorKind::ServerError));
     assert_eq!(*read(&reader, 1 << 20, 4096).unwrap_err().kind(), ErrorKind::ServerError);
     assert_eq!(read(&reader, 1 << 20, 4096).unwrap(), data[MIB..MIB + 4096]);
@@ -194,7 +195,7 @@ fn a_failed_request_fails_its_reads_and_the_next_read_tries_again() {
 fn what_came_before_a_break_is_served_and_only_the_rest_fails() {
     let b = bench(128 << 20);
     let (id, data) = b.object("o", 512 << 10);
-    let reader = b.prefetcher.open(id, data.len() as u64);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     b.client.inject(FaultPlan::on(Op::GetObject).nth(1).break_after(200 << 10));
     // The first request covers all of it; its first 128 KiB piece comes, the second breaks.
     assert_eq!(read(&reader, 0, 4096).unwrap(), data[..4096]);
@@ -209,7 +210,7 @@ fn many_readers_finish_in_the_smallest_memory_and_give_it_back() {
     let objects: Vec<_> = (0..32).map(|i| b.object(&format!("o{i}"), 12 * MIB)).collect();
     std::thread::scope(|scope| {
         for (id, data) in &objects {
-            let reader = b.prefetcher.open(id.clone(), data.len() as u64);
+            let reader = b.prefetcher.open(id.clone(), data.len() as u64, None);
             scope.spawn(move || {
                 for at in (0..data.len()).step_by(MIB) {
                     assert_eq!(read(&reader, at as u64, MIB).unwrap(), data[at..at + MIB]);
@@ -228,7 +229,7 @@ fn idle_handles_that_read_ahead_make_room_for_one_that_needs_it() {
     let readers: Vec<_> = objects
         .iter()
         .map(|(id, data)| {
-            let reader = b.prefetcher.open(id.clone(), data.len() as u64);
+            let reader = b.prefetcher.open(id.clone(), data.len() as u64, None);
             for at in (0..4 * MIB).step_by(MIB) {
                 read(&reader, at as u64, MIB).unwrap();
             }
@@ -250,7 +251,7 @@ fn closing_a_handle_stops_what_it_had_under_way() {
     let b = bench(128 << 20);
     let (id, data) = b.object("o", 64 * MIB);
     let gate = b.client.hold(FaultPlan::on(Op::GetObject).nth(2));
-    let reader = b.prefetcher.open(id, data.len() as u64);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     for at in (0..512 << 10).step_by(128 << 10) {
         read(&reader, at, 128 << 10).unwrap();
     }
@@ -268,7 +269,7 @@ fn one_block_that_the_cache_lost_is_one_request_for_exactly_that_block() {
     let (id, data) = b.object("o", 6 * MIB + 77);
     let closed = || b.prefetcher.0.objects.lock().values().all(|object| object.strong_count() == 0);
     let read_all = || {
-        let reader = b.prefetcher.open(id.clone(), data.len() as u64);
+        let reader = b.prefetcher.open(id.clone(), data.len() as u64, None);
         for at in (0..data.len()).step_by(128 << 10) {
             let end = (at + (128 << 10)).min(data.len());
             assert_eq!(read(&reader, at as u64, 128 << 10).unwrap(), data[at..end], "at {at}");
@@ -293,7 +294,7 @@ fn keeping_house_goes_on_while_files_are_read_under_its_eyes() {
     const FILES: usize = 64;
     let b = bench(256 << 20);
     let readers: Vec<_> =
-        (0..FILES).map(|i| b.prefetcher.open(b.object(&format!("f{i}"), 4096).0, 4096)).collect();
+        (0..FILES).map(|i| b.prefetcher.open(b.object(&format!("f{i}"), 4096).0, 4096, None)).collect();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let keeper = scope.spawn(|| {
@@ -323,7 +324,7 @@ fn a_random_read_fetches_64_kib_for_a_cache_and_a_page_for_one_that_keeps_nothin
     let cache = Arc::new(MemoryCache::new());
     let b = bench_with(128 << 20, Some(cache.clone()));
     let (id, data) = b.object("o", 64 * MIB);
-    let reader = b.prefetcher.open(id, data.len() as u64);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     let read_at = |i: u64| {
         let at = (i * 3 * MIB as u64 + i * 40_960) as usize + 4096;
         assert_eq!(read(&reader, at as u64, 4096).unwrap(), data[at..at + 4096]);
@@ -348,7 +349,7 @@ fn two_handles_in_lockstep_fetch_each_byte_once() {
     for turn in [128 << 10, 100_000, 3 << 20] {
         let b = bench_by(Clock::manual(), 256 << 20, None);
         let (id, data) = b.object("o", 24 * MIB + 5);
-        let readers = [0, 1].map(|_| b.prefetcher.open(id.clone(), data.len() as u64));
+        let readers = [0, 1].map(|_| b.prefetcher.open(id.clone(), data.len() as u64, None));
         for start in (0..data.len()).step_by(turn) {
             let turn_ends = data.len().min(start + turn);
             for reader in &readers {
@@ -375,11 +376,11 @@ fn where_the_cache_ends_the_store_s_part_is_on_its_way_before_it_is_asked_for() 
             assert_eq!(read(reader, at as u64, 128 << 10).unwrap(), data[at..at + (128 << 10)], "at {at}");
         }
     };
-    step(&b.prefetcher.open(id.clone(), data.len() as u64), 0..data.len());
+    step(&b.prefetcher.open(id.clone(), data.len() as u64, None), 0..data.len());
     wait_until("memory holds nothing of it", || b.prefetcher.0.objects.lock().is_empty());
     (4..24).for_each(|block| assert!(cache.forget(&id, block)));
     b.client.reset_log();
-    let reader = b.prefetcher.open(id, data.len() as u64);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     step(&reader, 0..3 * MIB);
     let first = || b.client.log().into_iter().filter_map(|call| call.range).map(|range| range.start).min();
     wait_until("block 4 is asked for", || first().is_some_and(|start| start <= 4 * MIB as u64));
@@ -392,7 +393,7 @@ fn where_the_cache_ends_the_store_s_part_is_on_its_way_before_it_is_asked_for() 
 fn a_writer_that_always_waits_leaves_read_ahead_on() {
     let b = bench(buffer::Config::TARGET_MIN);
     let (id, data) = b.object("o", 64 * MIB);
-    let reader = b.prefetcher.open(id, data.len() as u64);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     let step = |range: Range<usize>| {
         for at in range.step_by(128 << 10) {
             assert_eq!(read(&reader, at as u64, 128 << 10).unwrap(), data[at..at + (128 << 10)]);
@@ -411,4 +412,60 @@ fn a_writer_that_always_waits_leaves_read_ahead_on() {
     assert!(asked <= 63, "{asked} requests for 63 MiB: without read-ahead there are 504");
     drop(parts);
     assert!(b.runtime.block_on(waiting).is_ok());
+}
+
+/// What an open of this object brings: its first bytes, after a guess.
+fn first_of(b: &Bench, asker: &Asker, id: &ObjectId, len: usize) -> Option<First> {
+    let known = Some((&id.etag, len as u64));
+    let (_, first) = b.runtime.block_on(asker.ask(&id.key, Cause::Open, known)).unwrap();
+    assert!(first.has_bytes());
+    Some(first)
+}
+
+#[test]
+fn first_bytes_that_came_with_the_open_answer_the_first_read_and_are_asked_for_once() {
+    for cache in [None, Some(Arc::new(MemoryCache::new()) as Arc<dyn BlockCache>)] {
+        let b = bench_with(256 << 20, cache.clone());
+        let metrics = Arc::new(Metrics::default());
+        let asker = Asker::new(b.client.arc(), b.pool.clone(), Arc::clone(&metrics));
+        for len in [1, 100 << 10, first::LEN, MIB + 5] {
+            let (id, data) = b.object(&format!("o{len}"), len);
+            let part = len.min(first::LEN);
+            b.client.reset_log();
+            let reader = b.prefetcher.open(id.clone(), len as u64, first_of(&b, &asker, &id, len));
+            assert_eq!(read(&reader, 0, part).unwrap(), data[..part]);
+            let asked: Vec<_> = b.client.log().into_iter().filter_map(|call| call.range).collect();
+            assert!(asked.iter().skip(1).all(|range| range.start >= part as u64), "{asked:?}");
+            assert_eq!(read(&reader, part as u64, len).unwrap(), data[part..], "the rest");
+        }
+        assert_eq!((metrics.first_asked.get(), metrics.first_wasted.get()), (4, 0));
+        wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+    }
+}
+
+#[test]
+fn first_bytes_of_which_the_reader_has_no_use_count_as_wasted() {
+    let cache: Arc<dyn BlockCache> = Arc::new(MemoryCache::new());
+    let b = bench_with(256 << 20, Some(cache));
+    let metrics = Arc::new(Metrics::default());
+    let asker = Asker::new(b.client.arc(), b.pool.clone(), Arc::clone(&metrics));
+    let len = MIB;
+    let (id, data) = b.object("o", len);
+    let open = || b.prefetcher.open(id.clone(), len as u64, first_of(&b, &asker, &id, len));
+    // Closed unread, read elsewhere, and read out of the cache.
+    drop(open());
+    assert_eq!(metrics.first_wasted.get(), 1);
+    let reader = open();
+    assert_eq!(read(&reader, 500_000, 10).unwrap(), data[500_000..500_010]);
+    assert_eq!(metrics.first_wasted.get(), 2);
+    drop(reader);
+    let reader = open();
+    assert_eq!(read(&reader, 0, 10).unwrap(), data[..10]);
+    assert_eq!(metrics.first_wasted.get(), 3);
+    // Of another version than is opened: not a byte of it is taken.
+    let old = first_of(&b, &asker, &id, len);
+    let newer = b.client.insert("o", vec![7; len]);
+    let reader = b.prefetcher.open(ObjectId { etag: newer, ..id.clone() }, len as u64, old);
+    assert_eq!(read(&reader, 0, 10).unwrap(), [7; 10]);
+    assert_eq!(metrics.first_wasted.get(), 4);
 }

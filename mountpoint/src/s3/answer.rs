@@ -111,9 +111,15 @@ pub(super) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) ->
 
 /// The metadata in the answer to a HEAD; the error names the missing header.
 pub(super) fn object_meta(headers: &HeaderMap) -> Result<ObjectMeta, &'static str> {
-    let size = text(headers, "content-length")
-        .and_then(|v| u64::from_str(v).ok())
-        .ok_or("the answer has no Content-Length")?;
+    meta_of(headers, content_length(headers).ok_or("the answer has no Content-Length")?)
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    u64::from_str(text(headers, "content-length")?).ok()
+}
+
+/// The metadata of an object of `size` bytes.
+fn meta_of(headers: &HeaderMap, size: u64) -> Result<ObjectMeta, &'static str> {
     let etag = text(headers, "etag").filter(|e| !e.is_empty()).ok_or("the answer has no ETag")?;
     let last_modified =
         text(headers, "last-modified").and_then(http_date).ok_or("the answer has no Last-Modified date")?;
@@ -154,7 +160,7 @@ pub(super) fn check_get(
     if !etag.matches(theirs) {
         return Err((ErrorKind::Changed, format!("it has ETag {theirs}, not {}", etag.as_str())));
     }
-    let length = text(headers, "content-length").and_then(|v| u64::from_str(v).ok());
+    let length = content_length(headers);
     if headers.contains_key(http::header::CONTENT_ENCODING)
         && headers.contains_key(http::header::TRANSFER_ENCODING)
     {
@@ -187,6 +193,27 @@ pub(super) fn check_get(
         }
         _ => Ok(()),
     }
+}
+
+/// The head of the answer to a GET of the first `limit` bytes, of this version or of whichever there is: the object's metadata, and how
+/// many bytes the body has.
+pub(super) fn first_of(
+    status: StatusCode,
+    headers: &HeaderMap,
+    limit: u64,
+    known: Option<&ETag>,
+) -> Result<(ObjectMeta, u64), (ErrorKind, String)> {
+    let size = match status {
+        StatusCode::PARTIAL_CONTENT => {
+            text(headers, "content-range").and_then(content_range).map(|(_, size)| size)
+        }
+        _ => content_length(headers),
+    };
+    let size = size.ok_or((ErrorKind::BadAnswer, "the answer does not say how long the object is".into()))?;
+    let meta = meta_of(headers, size).map_err(|why| (ErrorKind::BadAnswer, why.to_owned()))?;
+    let len = size.min(limit);
+    check_get(status, headers, known.unwrap_or(&meta.etag), &(0..len), size)?;
+    Ok((meta, len))
 }
 
 #[cfg(test)]
@@ -266,6 +293,38 @@ mod tests {
             assert_eq!(wait(neither), None, "{neither:?}");
         }
         assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+
+    #[test]
+    fn the_first_bytes_come_with_metadata_that_they_belong_to() {
+        let date = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
+        let (v1, v2) = (("etag", "\"v1\""), ETag::new("\"v2\""));
+        let first = |status: u16, h: &[(&'static str, &str)], known: Option<&ETag>| {
+            let headers = headers(&[h, &[date]].concat());
+            first_of(StatusCode::from_u16(status).unwrap(), &headers, 100, known)
+                .map(|(meta, len)| (meta.size, len))
+                .map_err(|(kind, _)| kind)
+        };
+        assert_eq!(first(206, &[v1, ("content-range", "bytes 0-99/1000")], None), Ok((1000, 100)));
+        assert_eq!(first(206, &[v1, ("content-range", "bytes 0-6/7")], None), Ok((7, 7)));
+        assert_eq!(first(200, &[v1, ("content-length", "7")], None), Ok((7, 7)));
+        assert_eq!(first(200, &[v1, ("content-length", "0")], None), Ok((0, 0)));
+        use ErrorKind::{BadAnswer, Changed};
+        for (status, h, kind) in [
+            (206, vec![("content-range", "bytes 0-99/1000")], BadAnswer),
+            (206, vec![v1], BadAnswer),
+            (206, vec![v1, ("content-range", "bytes 1-100/1000")], BadAnswer),
+            (206, vec![v1, ("content-range", "bytes 0-98/1000")], BadAnswer),
+            (206, vec![v1, ("content-range", "bytes 0-99/*")], BadAnswer),
+            (206, vec![v1, ("content-range", "bytes 0-99/1000"), ("content-length", "99")], BadAnswer),
+            (200, vec![v1, ("content-length", "1000")], BadAnswer),
+            (200, vec![v1], BadAnswer),
+        ] {
+            assert_eq!(first(status, &h, None), Err(kind.clone()), "{status} {h:?}");
+        }
+        assert_eq!(first(206, &[v1, ("content-range", "bytes 0-6/7")], Some(&v2)), Err(Changed));
+        let undated = headers(&[v1, ("content-range", "bytes 0-6/7")]);
+        assert!(first_of(StatusCode::PARTIAL_CONTENT, &undated, 100, None).is_err());
     }
 
     #[test]

@@ -22,12 +22,12 @@ use super::retry::{Dice, Slots};
 use super::sign::{Signer, Skew};
 use super::wire::Wire;
 use super::{
-    BoxFuture, CompleteUpload, Config, Courier, Error, ErrorKind, GetObject, ListObjects, ListPage,
-    NewObject, ObjectClient, PendingUpload, PutObject, Result, StoreKind, Stored, UploadId, UploadPart,
-    UploadedPart,
+    BoxFuture, CompleteUpload, Config, Courier, Error, ErrorKind, First, GetFirst, GetObject, ListObjects,
+    ListPage, NewObject, ObjectClient, PendingUpload, PutObject, Result, StoreKind, Stored, UploadId,
+    UploadPart, UploadedPart,
 };
-use super::{complete, delete, get, head, list, multipart, profile, put};
-use crate::buffer::Fill;
+use super::{complete, delete, first, get, head, list, multipart, profile, put};
+use crate::buffer::{BlockMut, Fill};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::{ObjectKey, ObjectMeta};
@@ -236,6 +236,10 @@ impl ObjectClient for S3Client {
 
     fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.logged(get::get_object(&self.wire, request, into)))
+    }
+
+    fn get_first<'a>(&'a self, request: &'a GetFirst, room: BlockMut) -> BoxFuture<'a, Result<First>> {
+        Box::pin(self.logged(first::get_first(&self.wire, request, room)))
     }
 
     fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {

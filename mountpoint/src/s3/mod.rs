@@ -26,6 +26,7 @@ mod dial;
 mod encryption;
 mod endpoint;
 mod error;
+mod first;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
 mod get;
@@ -74,7 +75,7 @@ pub use kind::StoreKind;
 pub use tagging::{Tagging, Tags};
 pub use versions::{Version, VersionMarkers, VersionPage};
 
-use crate::buffer::Fill;
+use crate::buffer::{Block, BlockMut, Fill};
 use crate::checksum::Checksum;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 
@@ -101,6 +102,11 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
     /// of another version never reach `into` (`Changed` is the error). A body that breaks off or stalls is
     /// asked for again from the first missing byte. On an error `into` holds the verified bytes that came.
     fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>>;
+
+    /// The metadata of an object and as many of its first bytes as `room` holds, in one GET. The bytes are of the version that the
+    /// metadata names; with `etag`, both are of that one, or the error is `Changed`. Where the store refuses the GET for a reason that a
+    /// HEAD may not share (no bytes, an archive tier), or breaks the body off, there is the metadata alone.
+    fn get_first<'a>(&'a self, request: &'a GetFirst, room: BlockMut) -> BoxFuture<'a, Result<First>>;
 
     /// Stores an object in one request. The store is sent the checksum and refuses other bytes.
     fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>>;
@@ -169,6 +175,24 @@ pub struct GetObject {
     pub range: Range<u64>,
     /// The object's whole size, compared with the answer's.
     pub object_size: u64,
+}
+
+/// The first bytes to ask for, of whichever version there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GetFirst {
+    /// Of which object.
+    pub key: ObjectKey,
+    /// Only of this version: sent as If-Match and compared with the answer's ETag.
+    pub etag: Option<ETag>,
+}
+
+/// The answer to [`GetFirst`].
+#[derive(Clone, Debug)]
+pub struct First {
+    /// Of the object.
+    pub meta: ObjectMeta,
+    /// From its beginning on.
+    pub bytes: Option<Block>,
 }
 
 /// The key and the properties of a new object.

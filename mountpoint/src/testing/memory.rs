@@ -6,12 +6,12 @@ use bytes::Bytes;
 
 use super::fault::{FaultPlan, Gate, HoldAt, Op};
 use super::store::Store;
-use crate::buffer::Fill;
+use crate::buffer::{BlockMut, Fill};
 use crate::clock::Clock;
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::s3::{
-    BoxFuture, CompleteUpload, Error, ErrorKind, GetObject, ListObjects, ListPage, NewObject, ObjectClient,
-    PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
+    BoxFuture, CompleteUpload, Error, ErrorKind, First, GetFirst, GetObject, ListObjects, ListPage,
+    NewObject, ObjectClient, PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
 };
 use crate::sync::{Arc, Mutex};
 
@@ -253,6 +253,32 @@ impl ObjectClient for MemoryClient {
             let came = broken.as_ref().map_or(bytes.len(), |(n, _)| bytes.len().min(*n as usize));
             into.put(&bytes[..came]);
             broken.map_or(Ok(()), |(_, kind)| Err(fault(kind, &call)))
+        })
+    }
+
+    fn get_first<'a>(&'a self, request: &'a GetFirst, mut room: BlockMut) -> BoxFuture<'a, Result<First>> {
+        let key = &request.key;
+        let first = Call { range: Some(0..room.limit() as u64), ..call(Op::GetObject, key.as_str()) };
+        Box::pin(async move {
+            let ask = |store: &mut Store, struck: &Struck| Ok((store.first(request)?, struck.broken()));
+            match self.call(first.clone(), ask).await {
+                Ok(((meta, bytes), broken)) => {
+                    let len = bytes.len().min(room.limit());
+                    room.shorten(len);
+                    room.put(&bytes[..len]);
+                    Ok(First { meta, bytes: broken.is_none().then(|| room.freeze()) })
+                }
+                Err(error) if error.http_status() == Some(416) || *error.kind() == ErrorKind::Archived => {
+                    let meta = self.head_object(key).await?;
+                    match &request.etag {
+                        Some(known) if !known.matches(meta.etag.as_str()) => {
+                            Err(fault(ErrorKind::Changed, &first))
+                        }
+                        _ => Ok(First { meta, bytes: None }),
+                    }
+                }
+                Err(error) => Err(error),
+            }
         })
     }
 

@@ -10,7 +10,7 @@ use super::Op;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::s3::{
-    CompleteUpload, Error, ErrorKind, GetObject, ListObjects, ListPage, ListedObject, NewObject,
+    CompleteUpload, Error, ErrorKind, GetFirst, GetObject, ListObjects, ListPage, ListedObject, NewObject,
     PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
 };
 
@@ -78,6 +78,22 @@ impl Store {
             return Err(error(ErrorKind::InvalidRequest).status(416));
         }
         Ok(object.bytes.slice(range.start as usize..range.end as usize))
+    }
+
+    pub(super) fn first(&self, request: &GetFirst) -> Result<(ObjectMeta, Bytes)> {
+        let error = |kind, status| Error::new(kind, Op::GetObject.name()).key(&request.key).status(status);
+        let object = self.objects.get(&request.key).ok_or_else(|| error(ErrorKind::NotFound, 404))?;
+        let meta = object.meta.clone();
+        if request.etag.as_ref().is_some_and(|etag| !etag.matches(meta.etag.as_str())) {
+            return Err(error(ErrorKind::Changed, 412));
+        }
+        if !meta.readable {
+            return Err(error(ErrorKind::Archived, 403));
+        }
+        if meta.size == 0 {
+            return Err(error(ErrorKind::Changed, 416));
+        }
+        Ok((meta, object.bytes.clone()))
     }
 
     pub(super) fn put(&mut self, request: &PutObject, now: SystemTime) -> Result<Stored> {

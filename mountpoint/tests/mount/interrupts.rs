@@ -92,7 +92,7 @@ fn a_killed_program_does_not_wait_for_a_store_that_hangs() {
         });
         // The mount believes what it knows of a file for a moment; the open must ask.
         std::thread::sleep(Duration::from_millis(200));
-        store.faults().add(hold("HeadObject", "open"));
+        store.faults().add(hold("GetObject", "open"));
         let fired = store.faults().fired();
         drop(child.stdin.take());
         until("the open asks the store", || store.faults().fired() > fired);

@@ -43,6 +43,31 @@ fn a_cold_small_file_takes_three_requests() {
 }
 
 #[test]
+fn cold_files_that_are_read_one_after_another_take_one_round_trip_each() {
+    const MANY: u64 = 60;
+    let store = Store::new();
+    for i in 0..MANY {
+        // Each in a folder of its own: no listing tells of them.
+        store.plant(&format!("d{i}/file"), &Pattern(i).bytes(0, LEN));
+    }
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let costs: Vec<(u64, u64, u64)> = (0..MANY)
+        .map(|i| {
+            fs::metadata(mount.path(&format!("d{i}"))).unwrap();
+            store.requests().reset();
+            let bytes = fs::read(mount.path(&format!("d{i}/file"))).unwrap();
+            assert!(bytes.len() == LEN && Pattern(i).is(0, &bytes));
+            let count = |name| store.requests().count(name);
+            (count("GetObject"), count("HeadObject"), count("ListObjectsV2"))
+        })
+        .collect();
+    // The first ones teach; a machine that stands still for 20 ms may ask for a name again.
+    let mut learned = costs[MANY as usize / 2..].to_vec();
+    learned.sort_unstable();
+    assert_eq!(learned[learned.len() / 2], (1, 0, 1), "{costs:?}");
+}
+
+#[test]
 fn a_small_file_of_a_listing_takes_one_request_while_names_are_trusted() {
     let store = store();
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };

@@ -3,6 +3,7 @@
 
 mod connect;
 mod encryption;
+mod first;
 mod get;
 mod names;
 mod options;

@@ -44,7 +44,7 @@ impl World {
         let (prefetcher, id, outcomes) =
             (self.prefetcher.clone(), self.id.clone(), Arc::clone(&self.outcomes));
         move || {
-            let reader = prefetcher.open(id, LEN as u64);
+            let reader = prefetcher.open(id, LEN as u64, None);
             for range in ranges {
                 let outcomes = Arc::clone(&outcomes);
                 reader.read(range.start as u64, range.len(), move |result| {

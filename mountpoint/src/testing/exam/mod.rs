@@ -17,10 +17,10 @@ use bytes::Bytes;
 
 use crate::buffer::{BLOCK, Config, Fill, Pool, Use};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{
-    BoxFuture, ErrorKind, GetObject, ListObjects, ListPage, NewObject, ObjectClient, PutObject, Result,
-    Stored,
+    BoxFuture, ErrorKind, First, GetFirst, GetObject, ListObjects, ListPage, NewObject, ObjectClient,
+    PutObject, Result, Stored,
 };
 use crate::sync::{Arc, Mutex};
 
@@ -80,6 +80,9 @@ promises! {
     read::a_stale_version_reads_nothing,
     read::a_wrong_size_reads_nothing,
     read::get_of_a_missing_object_is_not_found,
+    read::first_bytes_come_with_the_metadata_of_their_version,
+    read::first_bytes_of_another_version_are_refused,
+    read::an_object_without_bytes_has_metadata_alone,
     read::many_requests_at_once_do_not_mix,
     list::pages_join_to_all_keys_in_order,
     list::a_listing_agrees_with_head,
@@ -208,6 +211,12 @@ impl Exam {
             self.client.get_object(&GetObject { id, range, object_size: meta.size }, &mut fill).await;
         let bytes = std::mem::take(&mut *received.lock());
         Got { result, bytes, filled: fill.filled() }
+    }
+
+    /// The first bytes, as many as there is `room` for.
+    async fn first(&self, key: &ObjectKey, etag: Option<ETag>, room: usize) -> Result<First> {
+        let room = self.pool.try_take(Use::Ahead, room).expect("the exam's pool is large enough");
+        self.client.get_first(&GetFirst { key: key.clone(), etag }, room).await
     }
 
     /// The whole object must be `bytes`.

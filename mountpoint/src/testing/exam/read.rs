@@ -67,6 +67,40 @@ pub(super) async fn get_of_a_missing_object_is_not_found(exam: &Exam) {
     assert_eq!(*error.kind(), ErrorKind::NotFound, "{error}");
 }
 
+pub(super) async fn first_bytes_come_with_the_metadata_of_their_version(exam: &Exam) {
+    const ROOM: usize = 10_000;
+    for len in [1, ROOM - 1, ROOM, ROOM + 1, 300_007] {
+        let (key, bytes) = (exam.key(&format!("o{len}")), exam.bytes(len as u64, len));
+        exam.put(&key, &bytes).await;
+        let meta = exam.head(&key).await;
+        for etag in [None, Some(meta.etag.clone())] {
+            let first = exam.first(&key, etag, ROOM).await;
+            let first = first.unwrap_or_else(|error| panic!("{len}: {error}"));
+            assert_eq!(first.meta, meta, "as a HEAD says");
+            assert!(first.bytes.as_deref() == Some(&bytes[..len.min(ROOM)]), "{len}: other bytes");
+        }
+    }
+}
+
+pub(super) async fn first_bytes_of_another_version_are_refused(exam: &Exam) {
+    let key = exam.key("o");
+    exam.put(&key, &exam.bytes(1, 10_000)).await;
+    let old = exam.head(&key).await;
+    exam.put(&key, &exam.bytes(2, 10_000)).await;
+    let error = exam.first(&key, Some(old.etag), 4096).await.expect_err("the version is gone");
+    assert_eq!(*error.kind(), ErrorKind::Changed, "{error}");
+    exam.client.delete_object(&key).await.expect("delete");
+    let error = exam.first(&key, None, 4096).await.expect_err("it is gone");
+    assert_eq!(*error.kind(), ErrorKind::NotFound, "{error}");
+}
+
+pub(super) async fn an_object_without_bytes_has_metadata_alone(exam: &Exam) {
+    let key = exam.key("o");
+    exam.put(&key, &exam.bytes(1, 0)).await;
+    let first = exam.first(&key, None, 4096).await.expect("it is there");
+    assert_eq!((first.meta, first.bytes.is_none()), (exam.head(&key).await, true));
+}
+
 pub(super) async fn many_requests_at_once_do_not_mix(exam: &Exam) {
     const MANY: u64 = 48;
     join_all((0..MANY).map(|i| async move {

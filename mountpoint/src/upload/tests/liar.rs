@@ -1,7 +1,7 @@
 //! A store that returns false answers.
 
 use super::*;
-use crate::buffer::Fill;
+use crate::buffer::{BlockMut, Fill};
 use crate::s3::*;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -62,6 +62,10 @@ impl ObjectClient for Liar {
 
     fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>> {
         self.0.get_object(request, into)
+    }
+
+    fn get_first<'a>(&'a self, request: &'a GetFirst, room: BlockMut) -> BoxFuture<'a, Result<First>> {
+        self.0.get_first(request, room)
     }
 
     fn list_multipart_uploads<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<PendingUpload>>> {

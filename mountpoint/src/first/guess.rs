@@ -1,0 +1,96 @@
+//! Whether first bytes are worth asking for, from what became of earlier questions. Pure.
+
+/// Why attributes are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// A name is looked up: perhaps for a stat, perhaps for an open.
+    Lookup,
+    /// A file is opened for reading.
+    Open,
+}
+
+/// The score of one cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Guess {
+    score: u8,
+}
+
+impl Guess {
+    /// Score from which on bytes are asked for: so many look-ups in a row, each of which led to a read.
+    const ENOUGH: u8 = 16;
+    /// Highest score: the fifth wrong guess in a row ends the guessing.
+    const MOST: u8 = 32;
+    /// What a wrong one costs. One in five is as much as goes on for ever.
+    const WRONG: u8 = 4;
+
+    /// An open is nearly always for a read; a look-up has to show it.
+    pub(super) fn new(cause: Cause) -> Self {
+        match cause {
+            Cause::Lookup => Self { score: 0 },
+            Cause::Open => Self { score: Self::MOST },
+        }
+    }
+
+    pub(super) fn is_worth(self) -> bool {
+        self.score >= Self::ENOUGH
+    }
+
+    /// A read of the file's beginning came next.
+    pub(super) fn right(&mut self) {
+        self.score = (self.score + 1).min(Self::MOST);
+    }
+
+    /// None came, or one that did not need the store.
+    pub(super) fn wrong(&mut self) {
+        self.score = self.score.saturating_sub(Self::WRONG);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(mut guess: Guess, rights: usize, wrongs: usize) -> Guess {
+        (0..rights).for_each(|_| guess.right());
+        (0..wrongs).for_each(|_| guess.wrong());
+        guess
+    }
+
+    #[test]
+    fn a_look_up_is_worth_bytes_after_sixteen_that_led_to_reads() {
+        let cold = Guess::new(Cause::Lookup);
+        assert!(!after(cold, 15, 0).is_worth());
+        assert!(after(cold, 16, 0).is_worth());
+    }
+
+    #[test]
+    fn an_open_is_worth_bytes_from_the_start() {
+        assert!(Guess::new(Cause::Open).is_worth());
+    }
+
+    #[test]
+    fn five_wrong_guesses_in_a_row_end_it_however_long_it_went_well() {
+        let sure = after(Guess::new(Cause::Lookup), 10_000, 0);
+        assert!(after(sure, 0, 4).is_worth());
+        assert!(!after(sure, 0, 5).is_worth());
+    }
+
+    #[test]
+    fn a_mount_that_is_wrong_once_in_four_stops_and_once_in_eight_goes_on() {
+        let mut often = Guess::new(Cause::Open);
+        let mut seldom = often;
+        for _ in 0..100 {
+            often = after(often, 3, 1);
+            seldom = after(seldom, 7, 1);
+        }
+        assert!(!often.is_worth());
+        assert!(seldom.is_worth());
+    }
+
+    #[test]
+    fn look_ups_without_reads_leave_nothing_to_work_off() {
+        let mut guess = after(Guess::new(Cause::Lookup), 0, 1000);
+        guess = after(guess, 16, 0);
+        assert!(guess.is_worth());
+    }
+}

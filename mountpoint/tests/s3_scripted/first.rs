@@ -1,0 +1,116 @@
+//! Metadata and first bytes in one request: what is taken, and when a HEAD decides.
+
+use mountpoint::buffer::{BlockMut, Pool, Use};
+use mountpoint::object::{ETag, ObjectKey};
+use mountpoint::s3::{ErrorKind, First, GetFirst, ObjectClient as _, Result};
+
+use super::server::{Step, Then};
+use super::{Bench, bench, pattern};
+
+const ROOM: usize = 100;
+const V1: (&str, &str) = ("etag", "\"v1\"");
+const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
+
+fn room() -> BlockMut {
+    let pool = Pool::new(&mountpoint::buffer::Config { target: 128 << 20, network: 0 });
+    pool.try_take(Use::Ahead, ROOM).unwrap()
+}
+
+async fn first(bench: &Bench, known: Option<&str>) -> Result<First> {
+    let request = GetFirst { key: ObjectKey::new("k"), etag: known.map(ETag::new) };
+    bench.client.get_first(&request, room()).await
+}
+
+/// The beginning of an object of `size` bytes.
+fn part(size: usize) -> Step {
+    let len = size.min(ROOM);
+    let range = format!("bytes 0-{}/{size}", len - 1);
+    Step::answer(206, &[V1, DATE, ("content-range", &range)], &pattern(len))
+}
+
+fn head(size: usize) -> Step {
+    Step::answer(200, &[V1, DATE, ("content-length", &size.to_string())], b"")
+}
+
+fn lines(bench: &Bench) -> Vec<String> {
+    bench.asked().into_iter().map(|request| request.line.split(' ').next().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn metadata_and_first_bytes_are_one_get_with_a_range_and_if_match_only_of_a_known_version() {
+    let bench = bench(vec![part(1000), part(7)]).await;
+    let found = first(&bench, None).await.unwrap();
+    assert_eq!((found.meta.size, found.meta.etag.as_str()), (1000, "\"v1\""));
+    assert_eq!(found.bytes.as_deref(), Some(&pattern(ROOM)[..]));
+    let found = first(&bench, Some("\"v1\"")).await.unwrap();
+    assert_eq!((found.meta.size, found.bytes.as_deref()), (7, Some(&pattern(7)[..])));
+    let asked = bench.asked();
+    assert_eq!(lines(&bench), ["GET", "GET"]);
+    assert!(asked.iter().all(|request| request.header("range") == Some("bytes=0-99")));
+    assert_eq!(asked[0].header("if-match"), None);
+    assert_eq!(asked[1].header("if-match"), Some("\"v1\""));
+    assert_eq!(bench.metrics.s3_bytes_received.get(), 107);
+}
+
+#[tokio::test]
+async fn a_head_decides_where_a_get_is_refused_or_says_too_little() {
+    let odd = [
+        (Step::error(416, "InvalidRange"), 0),
+        (Step::error(403, "InvalidObjectState"), 50),
+        (Step::error(403, "AccessDenied"), 50),
+        (Step::error(501, "NotImplemented"), 50),
+        // It ignores ranges.
+        (Step::answer(200, &[V1, DATE], &pattern(1000)), 1000),
+        // Without a date or a version, for another range, without a size.
+        (Step::answer(206, &[V1, ("content-range", "bytes 0-6/7")], &pattern(7)), 7),
+        (Step::answer(206, &[DATE, ("content-range", "bytes 0-6/7")], &pattern(7)), 7),
+        (Step::answer(206, &[V1, DATE, ("content-range", "bytes 1-7/8")], &pattern(7)), 8),
+        (Step::answer(206, &[V1, DATE, ("content-range", "bytes 0-6/*")], &pattern(7)), 7),
+    ];
+    let cases = odd.len();
+    let bench = bench(odd.iter().flat_map(|(step, size)| [step.clone(), head(*size)]).collect()).await;
+    for (step, size) in odd {
+        let found = first(&bench, None).await.unwrap();
+        let said = String::from_utf8_lossy(&step.say).into_owned();
+        assert_eq!((found.meta.size, found.bytes.is_none()), (size as u64, true), "{said}");
+    }
+    assert_eq!(lines(&bench), ["GET", "HEAD"].repeat(cases), "never more than these two");
+    assert_eq!(bench.metrics.s3_errors.get(), 0, "none of these failed");
+}
+
+#[tokio::test]
+async fn another_version_than_the_known_one_is_changed_and_a_missing_one_is_not_found() {
+    let v2 = ("etag", "\"v2\"");
+    let bench = bench(vec![
+        Step::error(412, "PreconditionFailed"),
+        // Stores that ignore If-Match.
+        Step::answer(206, &[v2, DATE, ("content-range", "bytes 0-6/7")], &pattern(7)),
+        Step::error(416, "InvalidRange"),
+        Step::answer(200, &[v2, DATE, ("content-length", "0")], b""),
+        Step::error(404, "NoSuchKey"),
+    ])
+    .await;
+    for kind in [ErrorKind::Changed, ErrorKind::Changed, ErrorKind::Changed, ErrorKind::NotFound] {
+        let error = first(&bench, Some("\"v1\"")).await.unwrap_err();
+        assert_eq!(*error.kind(), kind, "{error}");
+    }
+    assert_eq!(lines(&bench), ["GET", "GET", "GET", "HEAD", "GET"]);
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_leaves_the_metadata_and_no_bytes() {
+    for then in [Then::Close, Then::Reset, Then::Stall] {
+        let bench = bench(vec![part(1000).cut(1).then(then)]).await;
+        let found = first(&bench, None).await.unwrap();
+        assert_eq!((found.meta.size, found.bytes.is_none()), (1000, true), "{then:?}");
+        assert_eq!(lines(&bench), ["GET"], "{then:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_asked_again_for_the_first_bytes() {
+    let bench = bench(vec![Step::error(503, "SlowDown"), Step::silence(Then::Close), part(1000)]).await;
+    let found = first(&bench, None).await.unwrap();
+    assert_eq!(found.bytes.as_deref(), Some(&pattern(ROOM)[..]));
+    assert_eq!(lines(&bench), ["GET", "GET", "GET"]);
+}
