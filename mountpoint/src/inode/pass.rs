@@ -4,14 +4,17 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use futures_util::future::Shared;
+use tokio::sync::Notify;
 
 use super::batch::Batch;
 use super::error::{Error, ErrorKind, Result};
 use super::expiry::left;
+use super::letters::Letters;
 use super::listed::Listed;
 use super::merge::Merge;
 use super::page::{Asked, readable};
 use super::path::BadName;
+use super::ranges::{Ranges, last_in_order};
 use super::tree::Tree;
 use super::{InodeNo, InodeTable};
 use crate::object::ObjectKey;
@@ -21,6 +24,9 @@ use crate::sync::{Arc, Mutex};
 /// Most entries a listing keeps for going back (about 100 bytes each). The earliest are dropped beyond it; an offset among
 /// those is answered `Stale`, and one goes back to the start instead.
 const ENTRIES_KEPT_MAX: usize = 500_000;
+
+/// Pages that are asked for one after another before several are at once.
+const PLAIN: usize = 2;
 
 /// Pages in a row without one new name that are followed before the listing counts as broken.
 const EMPTY_PAGES_MAX: u32 = 1000;
@@ -43,6 +49,12 @@ pub(super) struct Pages {
     /// Of the first page: when it was asked for.
     begun: Option<(Instant, u64)>,
     with_locals: bool,
+    /// Pages that came one after another, and the letters of their names.
+    plain: usize,
+    letters: Letters,
+    /// Where the rest comes from, once the directory is known to be long.
+    pub(super) ranges: Option<Ranges>,
+    pub(super) arrived: Arc<Notify>,
 }
 
 /// The state of the next page of a pass.
@@ -69,6 +81,10 @@ impl Pass {
             hidden: 0,
             hidden_example: None,
             begun: None,
+            plain: 0,
+            letters: Letters::new(),
+            ranges: None,
+            arrived: Arc::default(),
         };
         let listed = tree.directory(directory).ok().and_then(|(_, directory)| {
             let listed = directory.listed.as_ref()?;
@@ -105,6 +121,7 @@ impl Pass {
             }
         };
         let next = page.next_token.clone();
+        let last = pages.learn(key, &page);
         let entries = readable(key, page, |listed, why| {
             pages.hidden += 1;
             pages.hidden_example.get_or_insert_with(|| (listed.to_string(), why));
@@ -143,6 +160,7 @@ impl Pass {
             Some(token) => Next::Ask(Some(token)),
             None => Next::End,
         };
+        pages.widen(table, key, last);
         if matches!(pages.next, Next::End) {
             pages.ended(table, directory, key);
         }
@@ -151,6 +169,30 @@ impl Pass {
 }
 
 impl Pages {
+    /// What a page that followed another teaches of the names. Its last one, unless they are out of order.
+    fn learn(&mut self, key: &ObjectKey, page: &ListPage) -> Option<String> {
+        if self.ranges.is_some() || self.plain >= PLAIN {
+            return None;
+        }
+        let names = page.objects.iter().map(|object| object.key.as_str());
+        let names = names.chain(page.common_prefixes.iter().map(String::as_str));
+        names.filter_map(|name| name.strip_prefix(key.as_str())).for_each(|name| self.letters.learn(name));
+        last_in_order(key.as_str(), "", page).flatten()
+    }
+
+    /// Goes on by ranges when the directory is long enough for that.
+    fn widen(&mut self, table: &InodeTable, key: &ObjectKey, last: Option<String>) {
+        self.plain += 1;
+        if self.plain != PLAIN || self.ranges.is_some() || !self.merge.is_sorted() {
+            return;
+        }
+        let (Next::Ask(Some(token)), Some(last)) = (&self.next, last) else { return };
+        if table.0.tree.lock().pages_begin_anywhere {
+            let letters = std::mem::replace(&mut self.letters, Letters::new());
+            self.ranges = Ranges::new(key.as_str(), letters, &last, token.clone(), table.0.config.list_page);
+        }
+    }
+
     /// The listing is whole: say what it hid, and remember it for lookups.
     fn ended(&mut self, table: &InodeTable, directory: InodeNo, key: &ObjectKey) {
         if let Some((example, why)) = self.hidden_example.take() {

@@ -1,7 +1,7 @@
 //! Lists a directory: fetches pages one ahead, merges them with local entries, and keeps them so that every offset stays valid.
 //!
-//! Today each page is requested by the token of the page before. A parallel listing by key range would put its pages into `Pass` in the
-//! same order; no other code here depends on their source.
+//! The first pages are requested by the token of the page before. A long directory goes on by several ranges of keys at once
+//! (`ranges.rs`), whose pages come here in the same order; no other code here depends on their source.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use super::dir_entry::{DirEntry, remember, shown};
 use super::error::{Error, ErrorKind, Result};
 use super::page::Asked;
 use super::pass::{Next, Pages, Pass};
+use super::stream::Stream;
 use super::{Found, InodeNo, InodeTable, ROOT, Stat};
 use crate::object::ObjectKey;
 use crate::s3::{BoxFuture, ListObjects};
@@ -152,6 +153,7 @@ impl Listing {
         let token = match &mut pages.next {
             Next::End => return None,
             Next::InFlight(page) => return Some(page.clone()),
+            Next::Ask(_) if pages.ranges.is_some() => return Some(self.fetch_in_order(pass, pages)),
             Next::Ask(token) => token.clone(),
         };
         let request = ListObjects {
@@ -184,6 +186,25 @@ impl Listing {
         pages.next = Next::InFlight(page.clone());
         self.runtime.spawn(page.clone());
         Some(page)
+    }
+}
+
+impl Listing {
+    /// The next page of a directory that is listed by ranges.
+    fn fetch_in_order(&self, pass: &Arc<Pass>, pages: &mut Pages) -> Shared<BoxFuture<'static, Result<()>>> {
+        let stream = Stream {
+            table: self.table.clone(),
+            directory: self.directory,
+            key: self.key.clone(),
+            runtime: self.runtime.clone(),
+            pass: Arc::downgrade(pass),
+            arrived: Arc::clone(&pages.arrived),
+        };
+        let page: BoxFuture<'static, Result<()>> = Box::pin(stream.advance());
+        let page = page.shared();
+        pages.next = Next::InFlight(page.clone());
+        self.runtime.spawn(page.clone());
+        page
     }
 }
 

