@@ -247,7 +247,7 @@ impl Ranges {
         names.step_by(8).for_each(|name| self.letters.learn(&name[self.prefix.len()..]));
         range.got += mine;
         range.next = page.next_token.take().filter(|_| !is_over).map(Next::Token);
-        range.last = last.or(range.last.take());
+        range.last = last.or_else(|| range.last.take());
         range.pages.push_back(Page { page, event, since: times[0], arrived: times[1] });
         if self.wasted * Self::WASTE > self.received + Self::WASTE * u64::from(self.page) {
             self.splits = false;
@@ -293,9 +293,9 @@ impl Ranges {
             made += begins.len();
             let until = self.ranges[at].until.take();
             let mut froms = begins.into_iter().peekable();
-            self.ranges[at].until = froms.peek().cloned().or(until.clone());
+            self.ranges[at].until = froms.peek().cloned().or_else(|| until.clone());
             while let Some(from) = froms.next() {
-                let end = froms.peek().cloned().or(until.clone());
+                let end = froms.peek().cloned().or_else(|| until.clone());
                 let range = self.range(from.clone(), end, Next::After(from));
                 at += 1;
                 self.ranges.insert(at, range);

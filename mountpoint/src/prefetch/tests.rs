@@ -465,7 +465,7 @@ fn first_bytes_of_which_the_reader_has_no_use_count_as_wasted() {
     // Of another version than is opened: not a byte of it is taken.
     let old = first_of(&b, &asker, &id, len);
     let newer = b.client.insert("o", vec![7; len]);
-    let reader = b.prefetcher.open(ObjectId { etag: newer, ..id.clone() }, len as u64, old);
+    let reader = b.prefetcher.open(ObjectId { etag: newer, ..id }, len as u64, old);
     assert_eq!(read(&reader, 0, 10).unwrap(), [7; 10]);
     assert_eq!(metrics.first_wasted.get(), 4);
 }
