@@ -45,12 +45,15 @@ pub(crate) enum Command {
     },
     /// Show the figures that changed between two runs by more than their spread
     Compare { before: PathBuf, after: PathBuf },
-    /// Show a saved run: its table, or with --html a page
+    /// Show a saved run: its table, or with --html a page, with --svg a picture
     Report {
         report: PathBuf,
         /// Write one page with charts here, which a browser shows without a network
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
+        /// Write the charts as one SVG picture here
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
     },
     /// List the workloads, and fio's jobs
     Workloads,

@@ -47,11 +47,16 @@ fn main() -> anyhow::Result<()> {
             print!("{}", compare::markdown(&load(&before)?, &load(&after)?));
             Ok(())
         }
-        Command::Report { report, html } => {
+        Command::Report { report, html, svg } => {
             let report = load(&report)?;
-            match html {
-                Some(file) => write(&file, &html::page(&report))?,
-                None => print!("{}", report::markdown(&report)),
+            if html.is_none() && svg.is_none() {
+                print!("{}", report::markdown(&report));
+            }
+            if let Some(file) = html {
+                write(&file, &html::page(&report))?;
+            }
+            if let Some(file) = svg {
+                write(&file, &html::picture(&report))?;
             }
             Ok(())
         }

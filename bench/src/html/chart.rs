@@ -6,7 +6,7 @@ use super::escaped;
 use crate::stats::{Spread, short};
 
 /// Width of a chart in its own units; the page stretches it.
-const WIDTH: f64 = 480.0;
+pub(super) const WIDTH: f64 = 480.0;
 /// Where bars begin: names stand before.
 const LEFT: f64 = 110.0;
 /// Where the longest whisker ends: its figure stands behind.
@@ -41,16 +41,26 @@ fn position(figure: f64, most: f64) -> f64 {
     LEFT + (RIGHT - LEFT) * if most > 0.0 { (figure / most).min(1.0) } else { 0.0 }
 }
 
-/// The bars under each other; `title` is what a screen reader says.
+/// How high the chart of so many bars is.
+pub(super) fn height(bars: usize) -> f64 {
+    ROW * bars as f64 + 4.0
+}
+
+/// The chart as a picture of its own; `title` is what a screen reader says.
 pub(super) fn svg(title: &str, bars: &[Bar]) -> String {
-    let height = ROW * bars.len() as f64 + 4.0;
+    format!(
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {}" role="img"><title>{}</title>{}</svg>"#,
+        height(bars.len()),
+        escaped(title),
+        drawn(bars)
+    )
+}
+
+/// The bars under each other, from the corner on.
+pub(super) fn drawn(bars: &[Bar]) -> String {
+    let height = height(bars.len());
     let end = end_of_axis(bars);
     let mut out = String::new();
-    let _ = write!(
-        out,
-        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"><title>{}</title>"#,
-        escaped(title)
-    );
     for (number, Bar { peer, class, spread, .. }) in bars.iter().enumerate() {
         let middle = ROW * (number as f64 + 0.5) + 2.0;
         let [least, median, most] =
@@ -85,7 +95,7 @@ pub(super) fn svg(title: &str, bars: &[Bar]) -> String {
             short(spread.median)
         );
     }
-    let _ = write!(out, r#"<line class="axis" x1="{LEFT}" y1="0" x2="{LEFT}" y2="{height}"/></svg>"#);
+    let _ = write!(out, r#"<line class="axis" x1="{LEFT}" y1="0" x2="{LEFT}" y2="{height}"/>"#);
     out
 }
 

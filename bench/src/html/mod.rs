@@ -2,14 +2,19 @@
 //! script. It is also valid XHTML, so a test can check that it is whole.
 
 mod chart;
+mod plot;
 
 use std::fmt::Write as _;
 
 use crate::machine::Machine;
 use crate::report::{Metric, Report, Row, cell};
+use crate::workload::Unit;
 use chart::Bar;
+pub(crate) use plot::picture;
 
 const STYLE: &str = include_str!("style.css");
+/// Colours, and what charts need of the style.
+const CHART_STYLE: &str = include_str!("chart.css");
 /// Colours there are; more peers than that begin again.
 const COLOURS: usize = 8;
 /// What is drawn; the table has the rest.
@@ -27,7 +32,10 @@ pub(crate) fn page(report: &Report) -> String {
         r#"<!DOCTYPE html><html lang="en" xmlns="http://www.w3.org/1999/xhtml"><head><meta charset="utf-8"/>"#,
     );
     out.push_str(r#"<meta name="viewport" content="width=device-width"/><title>What file systems over S3 cost</title>"#);
-    let _ = write!(out, "<style>{STYLE}</style></head><body><h1>What file systems over S3 cost</h1>");
+    let _ = write!(
+        out,
+        "<style>{CHART_STYLE}{STYLE}</style></head><body><h1>What file systems over S3 cost</h1>"
+    );
     let _ = write!(
         out,
         "<p>{}.</p><p>Medians of {} interleaved rounds; whiskers go from the least to the most. CPU is that of the file \
@@ -89,8 +97,7 @@ fn section(rows: &[Row], peers: &Peers) -> String {
         if bars.is_empty() {
             continue;
         }
-        let better = if metric.more_is_better(*unit) { "more is better" } else { "less is better" };
-        let title = format!("{}, {} ({better})", metric.name(), metric.unit(*unit));
+        let title = caption(metric, *unit);
         let _ = write!(
             out,
             "<figure><figcaption>{}</figcaption>{}</figure>",
@@ -104,6 +111,12 @@ fn section(rows: &[Row], peers: &Peers) -> String {
         let _ = write!(out, r#"<ul class="remarks">{}</ul>"#, remarks.concat());
     }
     out + "</section>"
+}
+
+/// What a chart shows, in which unit.
+fn caption(metric: Metric, unit: Unit) -> String {
+    let better = if metric.more_is_better(unit) { "more is better" } else { "less is better" };
+    format!("{}, {} ({better})", metric.name(), metric.unit(unit))
 }
 
 fn bar(row: &Row, metric: Metric, peers: &Peers) -> Option<Bar> {
@@ -174,7 +187,7 @@ mod tests {
     use super::*;
     use crate::workload::{Sample, WORKLOADS};
 
-    fn report() -> Report {
+    pub(super) fn report() -> Report {
         let row = |workload: usize, peer: &str, speeds: &[f64], is_floor| {
             let mut row = Row::new(&WORKLOADS[workload], peer, is_floor);
             row.samples = speeds
@@ -196,7 +209,7 @@ mod tests {
     }
 
     /// The text and the tags of a page, which must be closed in order.
-    fn read(page: &str) -> (String, Vec<String>) {
+    pub(super) fn read(page: &str) -> (String, Vec<String>) {
         let mut reader = Reader::from_str(page);
         let (mut text, mut tags, mut open) = (String::new(), Vec::new(), 0);
         loop {
