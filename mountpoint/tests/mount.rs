@@ -34,6 +34,7 @@ mod mount {
     mod namespaces;
     mod notified;
     mod options;
+    mod packaged;
     mod policy;
     mod proxy;
     mod reading;

@@ -11,7 +11,7 @@ use crate::common::need;
 
 /// Runs a script in the node; what it says.
 #[track_caller]
-fn run(node: &Node, binaries: &Path, script: &str) -> String {
+pub(super) fn run(node: &Node, binaries: &Path, script: &str) -> String {
     let script = format!("BIN={}\n{PRELUDE}{script}", binaries.display());
     node.run(&["timeout", "100", "bash", "-euo", "pipefail", "-c", &script])
 }
@@ -94,13 +94,16 @@ systemctl --failed --no-legend --plain | grep mnt- && exit 1
 echo "all is well"
 "#;
 
-#[test]
-fn a_host_mounts_its_fstab_by_hand_for_a_unit_that_needs_it_and_after_a_reboot() {
+/// Where `mount-s3` and `s3server` of this build lie; `None`, said aloud, if the server is missing or older than its source.
+pub(super) fn store_of_this_build() -> Option<&'static Path> {
     let binaries = Path::new(env!("CARGO_BIN_EXE_mount-s3")).parent().unwrap();
     let stale = testkit::built::stale(&binaries.join("s3server"), "s3server");
-    if !need(&format!("s3server (cargo build --workspace): {stale:?}"), stale.is_none()) {
-        return;
-    }
+    need(&format!("s3server (cargo build --workspace): {stale:?}"), stale.is_none()).then_some(binaries)
+}
+
+#[test]
+fn a_host_mounts_its_fstab_by_hand_for_a_unit_that_needs_it_and_after_a_reboot() {
+    let Some(binaries) = store_of_this_build() else { return };
     let Some(node) = Node::start(binaries) else { return };
     run(&node, binaries, SETUP);
     run(&node, binaries, BY_HAND);
