@@ -32,7 +32,7 @@ echo two >/mnt/data/b
 [ "$(stat -c %a /var/cache/mount-s3/data)" = 700 ]
 [ -n "$(ls -A /var/cache/mount-s3/data)" ]
 # After a crash it is there again, over the dead mount.
-systemctl kill --signal=SEGV mount-s3@data
+systemctl kill --signal=KILL mount-s3@data
 soon bash -c '[ "$(systemctl show --property=NRestarts --value mount-s3@data)" = 1 ] && [ "$(cat /mnt/data/b 2>/dev/null)" = two ]'
 systemctl stop mount-s3@data
 soon bash -c '! mountpoint -q /mnt/data'
