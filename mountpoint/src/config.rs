@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use crate::cli::{self, Args};
+use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, StoreOptions};
 use crate::inode::Prefix;
 use crate::object::ObjectKey;
-use crate::{buffer, cache, daemon, fs, fuse, inode, logging, prefetch, s3, telemetry, upload};
+use crate::s3::ProxyVariables;
+use crate::{buffer, cache, daemon, doctor, fs, fuse, inode, logging, prefetch, s3, telemetry, upload};
 
 /// A mount, ready to be made.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub struct Config {
 const READ_AHEAD: u64 = buffer::BLOCK as u64;
 /// A request that was given up ends so long after `--operation-timeout` at the latest: its last try has its own clocks.
 const OUTAGE_TAIL: Duration = Duration::from_secs(30);
+/// A store that a person waits for is given up after so long, whatever `--operation-timeout` allows a mount.
+const DOCTORS_PATIENCE: Duration = Duration::from_secs(15);
 /// Threads that take requests, per core: they never wait, so that more of them only take turns.
 const THREADS_PER_CORE: usize = 2;
 
@@ -58,38 +61,17 @@ impl Config {
             Some(mib) => mib << 20,
             None => memory::default_target(),
         };
-        let mut s3 = s3::Config::for_memory(memory);
-        s3.bucket.clone_from(&bucket);
-        s3.prefix.clone_from(&prefix);
-        s3.region.clone_from(&args.bucket_options.region);
-        s3.endpoint_url.clone_from(&args.bucket_options.endpoint_url);
-        s3.store = args.bucket_options.store.kind();
+        let flags = StoreFlags {
+            bucket: &args.bucket_options,
+            credentials: &args.credentials,
+            client: &args.client,
+            proxies: &args.proxies,
+            credential_files: &args.credential_files,
+        };
+        let mut s3 = flags.s3(&bucket, &prefix, memory);
         s3.state_dir = state_dir(args);
-        s3.force_path_style = args.bucket_options.force_path_style;
-        s3.transfer_acceleration = args.bucket_options.transfer_acceleration;
-        s3.dual_stack = args.bucket_options.dual_stack;
-        s3.interfaces.clone_from(&args.client.bind);
-        s3.sign_requests = !args.credentials.no_sign_request;
-        // Unsigned requests need no profile.
-        s3.profile = args.credentials.profile.clone().filter(|_| s3.sign_requests);
-        s3.credential_files.clone_from(&args.credential_files);
-        s3.ca_bundle.clone_from(&args.client.ca_bundle);
-        s3.extra_ca_bundles.clone_from(&args.client.extra_ca_bundle);
-        s3.proxies.clone_from(&args.proxies);
-        s3.requester_pays = args.bucket_options.requester_pays;
-        s3.expected_bucket_owner.clone_from(&args.bucket_options.expected_bucket_owner);
-        s3.storage_class.clone_from(&args.bucket_options.storage_class);
-        s3.sse.clone_from(&args.bucket_options.sse);
-        s3.sse_kms_key_id.clone_from(&args.bucket_options.sse_kms_key_id);
-        s3.user_agent_prefix.clone_from(&args.client.user_agent_prefix);
-        s3.sign_payload = args.bucket_options.sign_payload;
-        s3.attempts_max = args.client.max_attempts;
-        s3.timeouts.patience(Duration::from_secs(args.client.operation_timeout.into()));
         // Memory comes free when requests end: those of an outage, too, shall have ended by then.
         let memory_within = s3.timeouts.operation + OUTAGE_TAIL;
-        if let Some(gbps) = args.client.maximum_throughput_gbps {
-            s3.throughput_target = gbps.saturating_mul(1_000_000_000 / 8);
-        }
 
         let cache = args.cache.cache.as_ref().filter(|_| args.cache.max_cache_size != Some(0)).map(|dir| {
             cache::Config {
@@ -180,6 +162,80 @@ impl Config {
             telemetry,
         })
     }
+}
+
+/// The flags and variables by which a store is reached.
+struct StoreFlags<'a> {
+    bucket: &'a BucketOptions,
+    credentials: &'a CredentialOptions,
+    client: &'a ClientOptions,
+    proxies: &'a ProxyVariables,
+    credential_files: &'a [PathBuf],
+}
+
+impl StoreFlags<'_> {
+    /// For a memory target of so many bytes. Nothing is kept of what is learned.
+    fn s3(&self, bucket: &str, prefix: &str, memory: u64) -> s3::Config {
+        let mut s3 = s3::Config::for_memory(memory);
+        bucket.clone_into(&mut s3.bucket);
+        prefix.clone_into(&mut s3.prefix);
+        s3.region.clone_from(&self.bucket.region);
+        s3.endpoint_url.clone_from(&self.bucket.endpoint_url);
+        s3.store = self.bucket.store.kind();
+        s3.force_path_style = self.bucket.force_path_style;
+        s3.transfer_acceleration = self.bucket.transfer_acceleration;
+        s3.dual_stack = self.bucket.dual_stack;
+        s3.interfaces.clone_from(&self.client.bind);
+        s3.sign_requests = !self.credentials.no_sign_request;
+        // Unsigned requests need no profile.
+        s3.profile = self.credentials.profile.clone().filter(|_| s3.sign_requests);
+        self.credential_files.clone_into(&mut s3.credential_files);
+        s3.ca_bundle.clone_from(&self.client.ca_bundle);
+        s3.extra_ca_bundles.clone_from(&self.client.extra_ca_bundle);
+        s3.proxies.clone_from(self.proxies);
+        s3.requester_pays = self.bucket.requester_pays;
+        s3.expected_bucket_owner.clone_from(&self.bucket.expected_bucket_owner);
+        s3.storage_class.clone_from(&self.bucket.storage_class);
+        s3.sse.clone_from(&self.bucket.sse);
+        s3.sse_kms_key_id.clone_from(&self.bucket.sse_kms_key_id);
+        s3.user_agent_prefix.clone_from(&self.client.user_agent_prefix);
+        s3.sign_payload = self.bucket.sign_payload;
+        s3.attempts_max = self.client.max_attempts;
+        s3.timeouts.patience(Duration::from_secs(self.client.operation_timeout.into()));
+        if let Some(gbps) = self.client.maximum_throughput_gbps {
+            s3.throughput_target = gbps.saturating_mul(1_000_000_000 / 8);
+        }
+        s3
+    }
+}
+
+/// The examination of a store that is asked for as it would be mounted.
+///
+/// # Errors
+/// A sentence that says which flag is wrong.
+pub(crate) fn doctor(
+    options: &StoreOptions,
+    connections: usize,
+    write_probes: bool,
+) -> Result<doctor::Config, String> {
+    let (bucket, prefix) = cli::bucket_and_prefix(&options.bucket, options.bucket_options.prefix.as_deref())?;
+    let flags = StoreFlags {
+        bucket: &options.bucket_options,
+        credentials: &options.credentials,
+        client: &options.client,
+        proxies: &options.proxies,
+        credential_files: &options.credential_files,
+    };
+    let memory = options.client.memory_target.map_or_else(memory::default_target, |mib| mib << 20);
+    let mut s3 = flags.s3(&bucket, &prefix, memory);
+    s3.timeouts.patience(s3.timeouts.operation.min(DOCTORS_PATIENCE));
+    Ok(doctor::Config {
+        s3,
+        checksum: options.bucket_options.upload_checksum(&bucket),
+        part: options.client.read_part_size.unwrap_or(options.client.part_size),
+        connections,
+        write_probes,
+    })
 }
 
 /// Nothing is written through a read-only mount, and its keys may allow no abort.

@@ -18,6 +18,7 @@ pub mod clock;
 pub mod config;
 pub mod ctl;
 pub mod daemon;
+pub mod doctor;
 pub mod first;
 pub mod fs;
 pub mod fuse;

@@ -9,7 +9,7 @@ mod histogram;
 mod series;
 
 pub use by_name::ByName;
-pub use counter::{Counter, Gauge};
+pub use counter::{Counter, Gauge, Moved};
 pub use histogram::{Distribution, Histogram};
 pub use series::{Kind, Label, Metric, Series, Unit, Value};
 
@@ -143,6 +143,8 @@ metrics! {
     fuse_cache_hit: Counter = Counter::default(), Count => "experimental.fuse.cache_hit",
     /// Threads that take FUSE requests.
     fuse_threads: Gauge = Gauge::default(), Count => "experimental.fuse.total_threads",
+    /// Those of them that wait for a request.
+    fuse_idle: Gauge = Gauge::default(), Count => "experimental.fuse.idle_threads",
     /// Reads of the disk cache, of a block or a part of one, that it answered.
     cache_hits: Counter = Counter::default(), Count => "cache.hits",
     /// Blocks, or parts of one, fetched from the store because the disk cache did not have them.
@@ -161,12 +163,16 @@ metrics! {
     cache_get: ByName<Histogram> = ByName::new(&CACHE, Histogram::of_micros), Micros => "experimental.cache.get_latency",
     /// Time to write a block or a part of one to the disk cache.
     cache_put: ByName<Histogram> = ByName::new(&CACHE, Histogram::of_micros), Micros => "experimental.cache.put_latency",
+    /// Time of a round that makes room in the disk cache.
+    cache_evict: ByName<Histogram> = ByName::new(&CACHE, Histogram::of_micros), Micros => "experimental.cache.evict_latency",
     /// Multipart uploads aborted after a failure.
     uploads_aborted: Counter = Counter::default(), Count => "upload.aborted",
     /// Parts written to the spill file because memory was short.
     uploads_spilled: Counter = Counter::default(), Count => "upload.parts_spilled",
     /// Keys of the bucket that can't be shown as a file name (counted once per listing they appear in).
     names_hidden: Counter = Counter::default(), Count => "inode.names_hidden",
+    /// Reads of an open file that continue no earlier one, but for its first: nothing is fetched ahead of them.
+    prefetch_resets: Counter = Counter::default(), Count => "experimental.prefetch.reset_state",
     /// Prefetched bytes that were dropped unread.
     prefetch_wasted: Counter = Counter::default(), Bytes => "prefetch.bytes_wasted",
     /// Questions for a file's attributes that asked for its first bytes too.

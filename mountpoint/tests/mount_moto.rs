@@ -12,8 +12,11 @@ const STORE: common::Kind = common::Kind::Moto;
 mod on_moto {
     use std::collections::BTreeMap;
     use std::fs;
-    use std::io::ErrorKind;
+    use std::io::{ErrorKind, Read as _, Write as _};
     use std::path::Path;
+    use std::process::Command;
+
+    use testkit::Moto;
 
     use crate::common::{Setup, Store, TestMount};
 
@@ -102,5 +105,52 @@ mod on_moto {
                 assert_eq!(read.unwrap(), class.as_bytes());
             }
         }
+    }
+
+    /// A request that needs no signature there.
+    fn send(to: std::net::SocketAddr, method: &str, path: &str, headers: &str, body: &str) {
+        let mut stream = std::net::TcpStream::connect(to).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: {to}\r\nContent-Length: {length}\r\nConnection: close\r\n{headers}\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{method} {path}: {answer}");
+    }
+
+    #[test]
+    fn the_doctor_names_what_a_locked_bucket_keeps_of_its_probes() {
+        let Some(binary) = Moto::binary() else { return };
+        let root = tempfile::tempdir().unwrap();
+        let moto = Moto::start(&binary, root.path(), "plain");
+        send(moto.address(), "PUT", "/locked", "x-amz-bucket-object-lock-enabled: true\r\n", "");
+        let lock = "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled><Rule><DefaultRetention>\
+                    <Mode>COMPLIANCE</Mode><Days>1</Days></DefaultRetention></Rule></ObjectLockConfiguration>";
+        send(moto.address(), "PUT", "/locked?object-lock", "", lock);
+        let endpoint = format!("http://{}", moto.address());
+        let output = Command::new(env!("CARGO_BIN_EXE_mount-s3-ctl"))
+            .args(["doctor", "locked", "--endpoint-url", &endpoint, "--force-path-style"])
+            .args(["--write-probes", "--json"])
+            .env_clear()
+            .envs([("HOME", root.path().to_str().unwrap()), ("AWS_ACCESS_KEY_ID", "key")])
+            .env("AWS_SECRET_ACCESS_KEY", Store::SECRET_KEY)
+            .output()
+            .unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = |probe: &str| {
+            let all = report["findings"].as_array().unwrap().iter();
+            all.filter(|it| it["probe"] == probe).map(|it| it["found"].as_str().unwrap()).collect::<String>()
+        };
+        assert_eq!(found("versions"), "versioning on, object lock on", "{report:#}");
+        assert!(found("cleaning up").contains("still below"), "{report:#}");
+        let kept = report["kept"].as_array().unwrap();
+        let named = |it: &serde_json::Value| {
+            it["version"].is_string() && it["key"].as_str().unwrap().starts_with("mount-s3-doctor-")
+        };
+        assert!(kept.iter().all(named), "{report:#}");
+        assert!(kept.iter().any(|it| it["key"].as_str().unwrap().ends_with("/small")), "{report:#}");
     }
 }

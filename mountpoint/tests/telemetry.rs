@@ -12,6 +12,7 @@ const STORE: common::Kind = common::Kind::S3server;
 /// The modules lie in `telemetry/`.
 mod telemetry {
     mod ctl;
+    mod doctor;
     mod metrics;
     mod otlp;
     mod prometheus;
@@ -51,4 +52,14 @@ fn get(socket: &Path, path: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// The JSON of a command is as its schema in the docs says.
+fn valid(command: &str, json: &serde_json::Value) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/schemas/{command}.json"));
+    let schema = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let wrong: Vec<String> =
+        validator.iter_errors(json).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(wrong.is_empty(), "{wrong:#?} in {json:#}");
 }

@@ -118,6 +118,23 @@ pub enum Effect {
     IgnoreRange,
     /// The encryption that a PutObject or CreateMultipartUpload asks for is not looked at: the object is stored without.
     IgnoreSse,
+    /// If-None-Match and If-Match of a PutObject or CompleteMultipartUpload are not looked at.
+    IgnoreConditions,
+    /// Checksums of a PutObject are not compared with its bytes, and none is kept.
+    IgnoreChecksums,
+    /// Parameters and headers that this server would refuse are not looked at: the request is taken for a plain one, as by servers
+    /// that do not know them.
+    IgnoreUnknown,
+    /// The bucket is said to be in this region, with status 301; nothing is done.
+    Redirect {
+        /// The region's name.
+        region: String,
+    },
+    /// The date of the answer is off.
+    Date {
+        /// Seconds ahead; behind if negative.
+        ahead_s: i64,
+    },
     /// The request is carried out, then the connection is reset instead of an answer.
     DropAnswer,
 }

@@ -162,6 +162,7 @@ impl Store {
 
     /// One round: the coldest blocks of about `need` bytes go. The bytes that went.
     fn evict(&self, need: u64) -> u64 {
+        let started = self.clock.now();
         let mut coldest = Coldest::new(need);
         self.index.for_each(|entry| {
             entry.for_each_evictable(|block, used, charge| {
@@ -181,6 +182,7 @@ impl Store {
             }
             freed += bytes;
         }
+        self.metrics.cache_evict.of("disk").took(self.clock.now().saturating_duration_since(started));
         freed
     }
 

@@ -14,7 +14,7 @@ use crate::telemetry::otlp::Settings;
 const ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
 
 /// The command with this process's environment, as AWS's tools understand it; and what to say of it.
-pub(super) fn heeded(command: Command) -> (Command, Vec<Remark>) {
+pub(crate) fn heeded(command: Command) -> (Command, Vec<Remark>) {
     with(command, |name| std::env::var_os(name))
 }
 

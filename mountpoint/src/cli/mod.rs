@@ -11,7 +11,8 @@ mod environment;
 mod fstab;
 mod logging;
 mod mounting;
-mod pages;
+pub(crate) mod pages;
+mod store;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,8 +24,10 @@ pub(crate) use bucket::{BucketOptions, bucket_and_prefix};
 pub(crate) use caching::CacheOptions;
 pub(crate) use client::ClientOptions;
 pub(crate) use credentials::CredentialOptions;
+pub(crate) use environment::heeded;
 pub(crate) use logging::{LogFormat, LoggingOptions};
 pub(crate) use mounting::MountOptions;
+pub(crate) use store::StoreOptions;
 
 use crate::s3::ProxyVariables;
 
@@ -140,7 +143,7 @@ pub struct FromMount {
 /// clap's, which knows how to end: help and version with 0, bad usage with 2.
 pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Error> {
     let line: Vec<OsString> = line.into_iter().collect();
-    if let Some(page) = pages::asked(&line) {
+    if let Some(page) = pages::asked(&line, Args::command) {
         return page.map(Asked::Page);
     }
     if fstab::is_asked(&line) {
@@ -221,7 +224,7 @@ impl Args {
 }
 
 /// The word without what stands between `://` and `@`.
-fn without_password(word: &str) -> String {
+pub(crate) fn without_password(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
     let end = rest.find('/').unwrap_or(rest.len());
     match rest[..end].rfind('@') {

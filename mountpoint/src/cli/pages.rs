@@ -1,28 +1,33 @@
-//! Files that are installed beside the program, out of the same definitions: completions of shells, and the manual page.
+//! Files that are installed beside a program, out of the same definitions: completions of shells, and the manual page.
 
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, ValueEnum as _};
+use clap::{Command, ValueEnum as _};
 use clap_complete::Shell;
 
-use super::{Args, VERSION};
+use super::VERSION;
 
-/// The page that a command line asks for, `--completions SHELL` or `--man`; `None` if it asks for none.
+/// The page of `command` that a command line asks for: `--completions SHELL`, `--man`, or `--man SUBCOMMAND` of a command that has some;
+/// `None` if it asks for none.
 ///
 /// # Errors
-/// No such shell.
-pub(super) fn asked(line: &[OsString]) -> Option<Result<Vec<u8>, clap::Error>> {
+/// No such shell, no such subcommand.
+pub(crate) fn asked(
+    line: &[OsString],
+    command: impl Fn() -> Command,
+) -> Option<Result<Vec<u8>, clap::Error>> {
     let words: Vec<&str> = line.iter().skip(1).filter_map(|word| word.to_str()).collect();
     match words[..] {
-        ["--man"] => Some(man()),
-        ["--completions"] => Some(completions("")),
-        ["--completions", shell] => Some(completions(shell)),
+        ["--man"] => Some(man(command(), None)),
+        ["--man", of] if command().has_subcommands() => Some(man(command(), Some(of))),
+        ["--completions"] => Some(completions(command(), "")),
+        ["--completions", shell] => Some(completions(command(), shell)),
         _ => None,
     }
 }
 
-fn completions(shell: &str) -> Result<Vec<u8>, clap::Error> {
+fn completions(mut command: Command, shell: &str) -> Result<Vec<u8>, clap::Error> {
     let shell = Shell::from_str(shell, true).map_err(|_| {
         let shells: Vec<String> = Shell::value_variants().iter().map(ToString::to_string).collect();
         clap::Error::raw(
@@ -31,12 +36,22 @@ fn completions(shell: &str) -> Result<Vec<u8>, clap::Error> {
         )
     })?;
     let mut page = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "mount-s3", &mut page);
+    let name = command.get_name().to_owned();
+    clap_complete::generate(shell, &mut command, name, &mut page);
     Ok(page)
 }
 
-fn man() -> Result<Vec<u8>, clap::Error> {
+fn man(mut command: Command, of: Option<&str>) -> Result<Vec<u8>, clap::Error> {
+    // Gives subcommands their full names.
+    command.build();
+    if let Some(name) = of {
+        let named = command.get_subcommands().map(|it| it.get_name().to_owned()).collect::<Vec<_>>();
+        command = command.find_subcommand(name).cloned().ok_or_else(|| {
+            let message = format!("--man takes nothing, or one of: {}\n", named.join(", "));
+            clap::Error::raw(ErrorKind::InvalidValue, message)
+        })?;
+    }
     let mut page = Vec::new();
-    clap_mangen::Man::new(Args::command()).source(format!("mount-s3 {VERSION}")).render(&mut page)?;
+    clap_mangen::Man::new(command).source(format!("mount-s3 {VERSION}")).render(&mut page)?;
     Ok(page)
 }

@@ -1,9 +1,10 @@
-//! The command `mount-s3-ctl`: asks running mounts for their state, fills their caches.
+//! The command `mount-s3-ctl`: asks running mounts for their state, fills their caches, examines a store before there is a mount.
 //!
 //! Enters: a command line. Leaves: text or JSON on standard output, an exit code. It never waits long for a mount that hangs, never
 //! looks into a directory whose mount may hang, and never serves a file.
 
 mod ask;
+mod doctor;
 mod find;
 mod show;
 mod status;
@@ -11,19 +12,22 @@ mod table;
 mod top;
 mod warm;
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use crate::cli::VERSION;
+use crate::cli::{self, StoreOptions, VERSION};
+use crate::config;
 use crate::daemon::one_line;
 
-/// Look at running mounts of mount-s3
+/// Look at running mounts of mount-s3, and at stores before they are mounted
 #[derive(Debug, Parser)]
-#[command(name = "mount-s3-ctl", version = VERSION, max_term_width = 100)]
+#[command(name = "mount-s3-ctl", version = VERSION, max_term_width = 100, after_help = AFTER)]
 struct Line {
     /// Folder of the mounts' sockets, beside /run/mount-s3
     #[arg(long, env = "XDG_RUNTIME_DIR", hide = true)]
@@ -58,12 +62,67 @@ enum Command {
         /// Files read at once
         #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
         at_once: u16,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
+    /// Examine the store of a bucket: what works, what will not, and the flags to mount with
+    #[command(after_help = DOCTOR_AFTER)]
+    Doctor {
+        #[command(flatten)]
+        store: Box<StoreOptions>,
+        /// Write, too: below a prefix of its own, which is removed at the end
+        #[arg(long)]
+        write_probes: bool,
+        /// Connections that read at once when throughput is measured, beside one alone
+        #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
+        connections: u16,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+const AFTER: &str = "mount-s3-ctl --completions bash|elvish|fish|powershell|zsh prints completions, mount-s3-ctl --man [COMMAND] manual pages.";
+
+const DOCTOR_AFTER: &str = "\
+It takes the flags of mount-s3 that say which store, and asks by the code of a mount. Without --write-probes nothing is written.
+The measurements read at most 64 MiB by each connection.
+
+Exit code 0: all that was tried will work; 1: something will not, or the bucket can't be reached; 2: bad usage.";
+
+/// The command line, with the environment as AWS's tools understand it.
+fn read(line: Vec<OsString>) -> Result<Line, clap::Error> {
+    let mut remarks = Vec::new();
+    let command = Line::command().mut_subcommand("doctor", |doctor| {
+        let (doctor, found) = cli::heeded(doctor);
+        remarks = found;
+        doctor
+    });
+    let mut line = Line::from_arg_matches(&command.try_get_matches_from(line)?)?;
+    if let Command::Doctor { store, .. } = &mut line.command {
+        let completed = store.as_ref().clone().completed();
+        **store = completed.map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, error + "\n"))?;
+        for remark in remarks {
+            if let cli::Remark::Warning(text) = remark {
+                eprintln!("mount-s3-ctl: {text}");
+            }
+        }
+    }
+    Ok(line)
 }
 
 /// Runs it.
 pub fn main() -> ExitCode {
-    let line = Line::parse();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(page) = cli::pages::asked(&words, Line::command) {
+        let _ = std::io::stdout().write_all(&page.unwrap_or_else(|error| error.exit()));
+        return ExitCode::SUCCESS;
+    }
+    let line = match read(words) {
+        Ok(line) => line,
+        Err(error) => error.exit(),
+    };
     match run(line) {
         Ok(code) => code,
         Err(error) => {
@@ -82,7 +141,14 @@ fn run(line: Line) -> anyhow::Result<ExitCode> {
         Command::Top { dir, every } => {
             runtime.block_on(top::run(&places, &dir, std::time::Duration::from_secs(every)))
         }
-        Command::Warm { paths, at_once } => warm::run(&runtime, &places, &paths, at_once.into()),
+        Command::Warm { paths, at_once, json } => warm::run(&runtime, &places, &paths, at_once.into(), json),
+        Command::Doctor { store, write_probes, connections, json } => {
+            let config =
+                config::doctor(&store, connections.into(), write_probes).map_err(anyhow::Error::msg)?;
+            let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+            let words = words.skip_while(|word| word != "doctor").skip(1).collect::<Vec<_>>();
+            doctor::run(config, &store.bucket, &words, json)
+        }
     };
     // A thread that looks at a mount that hangs, or waits for a key, must not hold us.
     runtime.shutdown_background();

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 use super::ask::{Seen, ask};
 use super::find::{self, Found};
@@ -28,6 +29,23 @@ const STILL: u32 = 20;
 /// A page of memory.
 const PAGE: usize = 4096;
 
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    files: usize,
+    bytes: u64,
+    failed: Vec<String>,
+    mounts: Vec<Filled>,
+}
+
+/// A disk cache after it was filled.
+#[derive(Debug, Serialize)]
+struct Filled {
+    mount_point: PathBuf,
+    blocks_not_kept: u64,
+    blocks_evicted: u64,
+}
+
 /// A file to read.
 #[derive(Debug)]
 struct Wanted {
@@ -41,6 +59,7 @@ pub(super) fn run(
     places: &[PathBuf],
     paths: &[PathBuf],
     at_once: usize,
+    json: bool,
 ) -> anyhow::Result<ExitCode> {
     let mut mounts: Vec<(Found, Cache)> = Vec::new();
     for path in paths {
@@ -58,29 +77,46 @@ pub(super) fn run(
     let (count, bytes) = (wanted.len(), bar.length().unwrap_or(0));
     failed.extend(read_all(wanted, at_once, &bar));
     bar.finish_and_clear();
-    for failure in &failed {
-        eprintln!("mount-s3-ctl: {failure}");
-    }
-    let mut kept_all = true;
+    let mut filled = Vec::with_capacity(mounts.len());
     for (found, before) in &mounts {
         let after = settled(runtime, found)?;
-        let lost = |what: u64, why: &str| {
-            if what > 0 {
-                eprintln!("mount-s3-ctl: {}: {what} blocks {why}", found.mount_point().display());
-            }
-            what == 0
-        };
-        kept_all &= lost(
-            after.puts_dropped - before.puts_dropped,
-            "were not kept: its disk is slow or full; run it again",
-        );
-        kept_all &= lost(
-            after.evictions - before.evictions,
-            "had to make room: raise --max-cache-size, or warm less",
-        );
+        filled.push(Filled {
+            mount_point: found.mount_point(),
+            blocks_not_kept: after.puts_dropped - before.puts_dropped,
+            blocks_evicted: after.evictions - before.evictions,
+        });
     }
-    say(&format!("{count} files with {} were read\n", HumanBytes(bytes)));
-    Ok(if failed.is_empty() && kept_all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let report = Report { files: count, bytes, failed, mounts: filled };
+    if json {
+        say(&format!("{}\n", serde_json::to_string_pretty(&report)?));
+    } else {
+        report.show();
+    }
+    Ok(if report.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Report {
+    /// Whether all was read, and the caches have it.
+    fn is_whole(&self) -> bool {
+        let has_all = |it: &Filled| it.blocks_not_kept + it.blocks_evicted == 0;
+        self.failed.is_empty() && self.mounts.iter().all(has_all)
+    }
+
+    fn show(&self) {
+        for failure in &self.failed {
+            eprintln!("mount-s3-ctl: {failure}");
+        }
+        for mount in &self.mounts {
+            let lost = |blocks: u64, why: &str| {
+                if blocks > 0 {
+                    eprintln!("mount-s3-ctl: {}: {blocks} blocks {why}", mount.mount_point.display());
+                }
+            };
+            lost(mount.blocks_not_kept, "were not kept: its disk is slow or full; run it again");
+            lost(mount.blocks_evicted, "had to make room: raise --max-cache-size, or warm less");
+        }
+        say(&format!("{} files with {} were read\n", self.files, HumanBytes(self.bytes)));
+    }
 }
 
 /// The disk cache once it has written what it was given, or writes no more of it.

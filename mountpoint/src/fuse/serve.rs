@@ -180,7 +180,9 @@ impl<O: Operations> Channel<O> {
     fn run(self: Arc<Self>) -> io::Result<()> {
         // As much as the kernel may send at once: a WRITE of the largest size and its headers.
         let mut buffer = vec![0; TRANSFER_MAX as usize + 4096 + HEADER_LEN];
+        let _idle = self.metrics.fuse_idle.raised();
         while let Some(n) = self.device.read(&mut buffer)? {
+            let _busy = self.metrics.fuse_idle.lowered();
             match decode(&buffer[..n]) {
                 Ok(request) => {
                     // A panic answers EIO (the reply is dropped) and costs the mount nothing else.

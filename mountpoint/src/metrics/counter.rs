@@ -30,7 +30,7 @@ impl fmt::Debug for Counter {
     }
 }
 
-/// A number that is measured when it is asked for: an exporter sets it before it reads it.
+/// A number that is measured when it is asked for (an exporter sets it before it reads it), or one that goes up and down.
 #[derive(Default)]
 pub struct Gauge(AtomicU64);
 
@@ -40,9 +40,35 @@ impl Gauge {
         self.0.store(value, Relaxed);
     }
 
+    /// One more, until the guard is dropped.
+    pub fn raised(&self) -> Moved<'_> {
+        self.0.fetch_add(1, Relaxed);
+        Moved { gauge: self, back: u64::MAX }
+    }
+
+    /// One less, until the guard is dropped.
+    pub fn lowered(&self) -> Moved<'_> {
+        self.0.fetch_sub(1, Relaxed);
+        Moved { gauge: self, back: 1 }
+    }
+
     /// The last value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+}
+
+/// A gauge that goes back by one.
+#[derive(Debug)]
+pub struct Moved<'a> {
+    gauge: &'a Gauge,
+    /// Added, around the end of the numbers.
+    back: u64,
+}
+
+impl Drop for Moved<'_> {
+    fn drop(&mut self) {
+        self.gauge.0.fetch_add(self.back, Relaxed);
     }
 }
 

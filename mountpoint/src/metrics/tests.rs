@@ -51,6 +51,19 @@ fn a_value_counts_below_the_first_limit_that_it_does_not_exceed() {
 }
 
 #[test]
+fn a_gauge_goes_back_when_its_guards_are_dropped() {
+    let gauge = Gauge::default();
+    let (thread, other) = (gauge.raised(), gauge.raised());
+    let busy = gauge.lowered();
+    assert_eq!(gauge.get(), 1);
+    drop(busy);
+    drop(other);
+    assert_eq!(gauge.get(), 1);
+    drop(thread);
+    assert_eq!(gauge.get(), 0);
+}
+
+#[test]
 fn limits_of_histograms_grow() {
     for histogram in [Histogram::of_micros(), Histogram::of_bytes()] {
         let bounds = histogram.get().bounds;

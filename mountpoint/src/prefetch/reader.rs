@@ -96,6 +96,9 @@ impl Reader {
         }
         self.count_stream(plan.sequential && !plan.ahead.is_empty());
         let metrics = &object.shared.metrics;
+        if plan.jumped {
+            metrics.prefetch_resets.inc();
+        }
 
         // `take` before anything else: the common case is one lock and one answer.
         let taken = {

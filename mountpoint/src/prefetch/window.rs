@@ -42,6 +42,8 @@ pub struct Plan {
     pub sequential: bool,
     /// A region that a run left behind: what is held of it will not be asked for.
     pub forget: Range<u64>,
+    /// Whether it continues none of the reads before it.
+    pub jumped: bool,
 }
 
 const RUNS_MAX: usize = 8;
@@ -90,11 +92,12 @@ impl Window {
                 let run = &mut self.runs[at];
                 let (ahead, forget) = run.advance(range, self.size, &self.config, pressure, limit);
                 let request = run.request(self.config.part, limit);
-                Plan { demand, ahead, request, sequential: true, forget }
+                Plan { demand, ahead, request, sequential: true, forget, jumped: false }
             }
             None => {
                 let (ahead, forget) = self.begin(range, pressure);
-                Plan { demand, ahead, request: self.config.part, sequential: range.start == 0, forget }
+                let (request, sequential) = (self.config.part, range.start == 0);
+                Plan { demand, ahead, request, sequential, forget, jumped: self.reads > 1 }
             }
         }
     }
@@ -257,6 +260,14 @@ mod tests {
             assert_eq!(plan.demand, offset..offset + 4096);
             assert!(plan.ahead.is_empty());
         }
+    }
+
+    #[test]
+    fn only_a_read_that_continues_none_before_it_jumps() {
+        let mut window = window(1 << 30);
+        let jumped = [0, MIB, 2 * MIB, 600 * MIB, 3 * MIB, 900 * MIB]
+            .map(|at| window.on_read(&(at..at + MIB), Pressure::Low, CALM).jumped);
+        assert_eq!(jumped, [false, false, false, true, false, true]);
     }
 
     #[test]

@@ -50,8 +50,8 @@ impl Store {
 /// One bucket of a store.
 #[derive(Debug)]
 pub struct Bucket {
-    pool: Arc<ConnectionPool>,
-    wire: Wire,
+    pub(super) pool: Arc<ConnectionPool>,
+    pub(super) wire: Wire,
 }
 
 impl Bucket {

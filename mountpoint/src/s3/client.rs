@@ -43,7 +43,7 @@ const REGION_MAX: std::time::Duration = std::time::Duration::from_secs(3);
 /// One bucket of a real store.
 #[derive(Debug)]
 pub struct S3Client {
-    wire: Wire,
+    pub(super) wire: Wire,
 }
 
 impl S3Client {
@@ -53,7 +53,20 @@ impl S3Client {
     /// # Errors
     /// `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
     /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 25 s), `InvalidRequest` (the configuration).
-    pub async fn connect(mut config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
+    pub async fn connect(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
+        let (client, proof) = Self::reach(config, clock, metrics).await?;
+        proof.map(|()| client)
+    }
+
+    /// The same for a caller that asks on where the bucket is not proven: the client that was asked last, and what became of the proof.
+    ///
+    /// # Errors
+    /// `InvalidRequest` (the configuration).
+    pub async fn reach(
+        mut config: Config,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Result<(Arc<Self>, Result<()>)> {
         profile::complete(&mut config).await;
         if let Some(kind) = config.store.or_else(|| kind_of_endpoint(&config)) {
             let may_choose = config.endpoint_url.is_some() && !config.bucket.starts_with("arn:");
@@ -66,9 +79,10 @@ impl S3Client {
             (None, _) => find_region(&config, &pool).await,
         };
         let mut client = Self::new(config.clone(), &region, &pool)?;
-        for switched in [false, true] {
+        let mut switched = false;
+        let proof = loop {
             let refused = match client.prove().await {
-                Ok(()) => break,
+                Ok(()) => break Ok(()),
                 Err(e) => e,
             };
             if may_be_path_style(&client.wire, &refused) {
@@ -79,15 +93,15 @@ impl S3Client {
                         "the bucket answers in the path of the URL, not in the host name: --force-path-style is assumed"
                     );
                     client = other;
-                    break;
+                    break Ok(());
                 }
             }
             let right = match refused.kind() {
                 ErrorKind::WrongRegion(Some(right)) if *right != region => right.clone(),
-                _ => return Err(refused),
+                _ => break Err(refused),
             };
             if switched || config.region.is_some() {
-                return Err(refused.message(format!(
+                break Err(refused.message(format!(
                     "the bucket {:?} is in region {right}, not {region}: give that region",
                     config.bucket
                 )));
@@ -95,8 +109,9 @@ impl S3Client {
             tracing::info!("the bucket is in region {right}, switching from {region}");
             region = right;
             client = Self::new(config.clone(), &region, &pool)?;
-        }
-        Ok(Arc::new(client))
+            switched = true;
+        };
+        Ok((Arc::new(client), proof))
     }
 
     /// The region that requests are signed for.
@@ -120,7 +135,7 @@ impl S3Client {
     }
 
     /// Without a request.
-    fn new(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Self> {
+    pub(super) fn new(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Self> {
         Ok(Self { wire: wire(config, region, pool)? })
     }
 

@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use super::body::Body;
 use super::broken::Broken;
 use super::endpoint::Authority;
+use super::handshake::Handshake;
 use super::http1::{HEADERS_MAX, Http1, INFORMED_MAX, too_informed};
 use super::proxy::{Forward, Proxy};
 use super::stream::{Moved, Stream, Tcp};
@@ -100,6 +101,17 @@ impl Connection {
             served: 0,
             idle_since: now,
         })
+    }
+
+    /// What the TLS below it agreed on, as long as nothing was sent; `None` without TLS.
+    pub(super) fn handshake(&self) -> Option<Handshake> {
+        match &self.http {
+            Http::Ours(http) => match http.stream() {
+                Stream::Tls(stream) => Some(Handshake::of(stream)),
+                Stream::Plain(_) => None,
+            },
+            Http::Hyper { .. } | Http::Ended => None,
+        }
     }
 
     /// Sends a request and waits for the head of the answer.

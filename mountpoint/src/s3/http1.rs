@@ -80,6 +80,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         self.is_at_rest().then_some(self.stream)
     }
 
+    /// What it runs over.
+    pub(super) fn stream(&self) -> &S {
+        &self.stream
+    }
+
     /// Nothing under way, and the other side serves on.
     fn is_at_rest(&self) -> bool {
         self.keeps && self.body == Framing::Ended && self.start == self.end

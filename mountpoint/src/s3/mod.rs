@@ -30,6 +30,7 @@ mod first;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
 mod get;
+mod handshake;
 mod head;
 mod headers;
 mod http1;
@@ -40,6 +41,7 @@ mod list;
 mod multipart;
 mod outage;
 mod pool;
+mod probe;
 mod profile;
 mod proxy;
 mod put;
@@ -71,7 +73,9 @@ pub use client::S3Client;
 pub use config::{Config, ProxyVariables, Timeouts};
 pub use courier::Courier;
 pub use error::{Error, ErrorKind};
+pub use handshake::{Certificate, Handshake};
 pub use kind::StoreKind;
+pub use probe::{Question, Reply, Signed};
 pub use tagging::{Tagging, Tags};
 pub use versions::{Version, VersionMarkers, VersionPage};
 

@@ -16,6 +16,7 @@ use super::broken::Broken;
 use super::connection::Connection;
 use super::dial::Interfaces;
 use super::endpoint::Authority;
+use super::handshake::Handshake;
 use super::lanes::{Lane, Lanes, Place};
 use super::proxy::{Proxies, Proxy};
 use super::tls::Tls;
@@ -238,6 +239,16 @@ impl ConnectionPool {
             }
             host.addresses.lock().closed(connection.address);
         }
+    }
+
+    /// What TLS agrees on with `host`, on a connection that is closed again; `None` without TLS.
+    pub(super) async fn handshake(
+        &self,
+        host: &Host,
+    ) -> std::result::Result<Option<Handshake>, NoConnection> {
+        let connection = self.open(host).await?;
+        host.addresses.lock().closed(connection.address);
+        Ok(connection.handshake())
     }
 
     async fn open(&self, host: &Host) -> std::result::Result<Connection, NoConnection> {

@@ -5,8 +5,8 @@
 
 mod bytes;
 mod catalogue;
-mod certificates;
-mod front;
+pub(crate) mod certificates;
+pub(crate) mod front;
 mod mount;
 mod store;
 mod tap;

@@ -11,7 +11,7 @@ use s3server::{Effect, Fault};
 use serde_json::Value;
 
 use crate::common::{BUCKET, Pattern, Store, need, need_tool, run, until};
-use crate::{ctl, end, get, mount};
+use crate::{ctl, end, get, mount, valid};
 
 const LEN: usize = 1 << 20;
 /// One that every user may run, whatever the path finds first.
@@ -19,7 +19,9 @@ const PYTHON: &str = "/usr/bin/python3";
 
 fn json(runtime_dir: &Path, words: &[&str]) -> (Option<i32>, Value) {
     let (code, out, error) = end(&mut ctl(runtime_dir, words));
-    (code, serde_json::from_str(&out).unwrap_or_else(|_| panic!("{words:?}: {out}{error}")))
+    let report = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{words:?}: {out}{error}"));
+    valid("status", &report);
+    (code, report)
 }
 
 fn socket(runtime_dir: &Path) -> Option<PathBuf> {
@@ -109,6 +111,7 @@ fn a_mount_whose_process_is_gone_is_said_to_be_gone_and_its_socket_is_removed() 
     assert!(socket(here.path()).is_some(), "a killed process leaves it");
     for _ in 0..2 {
         let (code, text, _) = end(&mut ctl(here.path(), &["status", &dir]));
+        assert_eq!(json(here.path(), &["status", "--json", &dir]).1["mounts"][0]["state"], "gone");
         assert_eq!(code, Some(1));
         assert!(text.contains("GONE") && text.contains(&format!("umount -l {dir}")), "{text}");
         assert_eq!(socket(here.path()), None);

@@ -44,7 +44,12 @@ fn a_scrape_has_what_programs_read_and_wrote_and_what_the_store_was_asked() {
     assert!(of(&["fuse_request_errors_total", "\"lookup\""]) >= 1.0);
     assert!(of(&["process_memory_usage_bytes"]) > 1e6);
     assert!(of(&["process_start_time_seconds"]) > 1.7e9);
-    assert!(of(&["experimental_fuse_total_threads"]) >= 2.0);
+    let (all, idle) = (of(&["experimental_fuse_total_threads"]), of(&["experimental_fuse_idle_threads"]));
+    assert!(all >= 2.0 && idle <= all, "{idle} of {all}");
+    until("all threads wait for the next request", || {
+        value(&get(&socket, "/metrics"), &["experimental_fuse_idle_threads{", &mounted]) == all
+    });
+    assert_eq!(of(&["experimental_prefetch_reset_state_total"]), 0.0);
 
     assert!(get(&socket, "/healthz").ends_with("\r\n\r\nok\n"));
     assert!(

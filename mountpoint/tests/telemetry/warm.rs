@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::common::{Pattern, Store};
-use crate::{ctl, end, mount};
+use crate::{ctl, end, mount, valid};
 
 const LEN: usize = (2 << 20) + 999;
 
@@ -36,6 +36,14 @@ fn warm_fills_the_cache_and_goes_on_where_it_stopped() {
         assert!(bytes.len() == LEN && Pattern(1).is(0, &bytes), "{name}");
     }
     assert_eq!(store.requests().count("GetObject"), 0);
+    let missing = mount.path("missing");
+    let words = ["warm", "--json", a.to_str().unwrap(), missing.to_str().unwrap()];
+    let (code, out, error) = end(&mut ctl(here.path(), &words));
+    assert_eq!((code, error.as_str()), (Some(1), ""));
+    let report = serde_json::from_str(&out).unwrap();
+    valid("warm", &report);
+    assert_eq!((&report["files"], &report["bytes"]), (&2.into(), &(2 * LEN).into()));
+    assert!(report["failed"][0].as_str().unwrap().contains("missing"), "{report}");
 }
 
 #[test]

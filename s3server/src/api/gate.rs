@@ -66,8 +66,10 @@ impl S3Access for Gate {
                 return Err(S3Error::new(S3ErrorCode::InternalError));
             }
         }
+        let ignores_unknown = effects.contains(&Effect::IgnoreUnknown);
         for effect in effects {
             match effect {
+                Effect::Redirect { region } => return Err(elsewhere(&region)),
                 Effect::Error { status, code } => return Err(ordered(status, &code)),
                 Effect::SlowDown { retry_after } => return Err(slow_down(retry_after.as_deref())),
                 Effect::OkWithError { code } => return Err(ordered(200, &code)),
@@ -78,6 +80,9 @@ impl S3Access for Gate {
             return Err(unknown("tags of buckets (--no-bucket-tagging)"));
         }
         self.policy.allows_operation(operation, cx.s3_path().get_object_key())?;
+        if ignores_unknown {
+            return Ok(());
+        }
         check_query(operation, cx.uri().query().unwrap_or(""))?;
         check_headers(cx.headers())
     }
@@ -87,6 +92,16 @@ impl S3Access for Gate {
 fn ordered(status: u16, code: &str) -> S3Error {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     named(status, code, "A fault asked for this error.")
+}
+
+fn elsewhere(region: &str) -> S3Error {
+    let mut error =
+        named(StatusCode::MOVED_PERMANENTLY, "PermanentRedirect", "The bucket is in another region.");
+    if let Ok(value) = http::HeaderValue::from_str(region) {
+        let name = http::HeaderName::from_static("x-amz-bucket-region");
+        error.set_headers([(name, value)].into_iter().collect());
+    }
+    error
 }
 
 fn slow_down(retry_after: Option<&str>) -> S3Error {

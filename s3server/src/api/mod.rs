@@ -19,7 +19,6 @@ mod versions;
 mod write;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
@@ -27,7 +26,7 @@ use s3s::{S3, S3Request, S3Response, S3Result};
 pub(crate) use self::gate::{Gate, OneKey};
 pub(crate) use self::policy::Policy;
 use self::read::Pool;
-use crate::fault;
+use crate::fault::{self, Effect};
 use crate::store::{self, Store};
 use crate::wire::Exchange;
 
@@ -162,8 +161,13 @@ impl S3 for Folder {
         &self,
         req: S3Request<CompleteMultipartUploadInput>,
     ) -> Answer<CompleteMultipartUploadOutput> {
-        let longer = req.extensions.get::<Exchange>().map_or(Duration::ZERO, |e| fault::slow(e.effects()));
-        self.complete_multipart_upload_(req.input, longer).await
+        let effects = req.extensions.get::<Exchange>().map(Exchange::effects).unwrap_or_default();
+        let longer = fault::slow(effects);
+        let mut input = req.input;
+        if effects.contains(&Effect::IgnoreConditions) {
+            (input.if_match, input.if_none_match) = (None, None);
+        }
+        self.complete_multipart_upload_(input, longer).await
     }
 
     async fn abort_multipart_upload(

@@ -29,19 +29,28 @@ impl Folder {
     pub(super) async fn put_object_(&self, req: S3Request<PutObjectInput>) -> Answer<PutObjectOutput> {
         let S3Request { input, headers, trailing_headers, extensions, .. } = req;
         check_key(&input.key)?;
-        let if_ = condition(input.if_match, input.if_none_match)?;
+        let struck = |effect| extensions.get::<Exchange>().is_some_and(|e| e.has(&effect));
+        let if_ = match struck(Effect::IgnoreConditions) {
+            true => store::Condition::None,
+            false => condition(input.if_match, input.if_none_match)?,
+        };
         let class = input.storage_class.map(|class| class.as_str().to_owned());
         let meta =
             Meta { sse: self.sse(&headers, &extensions)?, ..meta_of(&headers, input.metadata, class)? };
-        let announced = Announced::of(&headers, trailing_headers)?;
+        let keeps_sums = !struck(Effect::IgnoreChecksums);
+        let announced = match keeps_sums {
+            true => Announced::of(&headers, trailing_headers)?,
+            false => Announced::of(&HeaderMap::new(), None)?,
+        };
         let bucket = self.store.bucket(&input.bucket).map_err(to_s3)?;
         let before = self.before(&bucket, &input.key, &if_);
         let received = self.receive(input.body, announced, DEFAULT).await?;
 
         // Strict: always the MD5, as S3's is, so that equal bytes have equal ETags. A client that sends Content-MD5 has paid for an MD5 and may compare it with the ETag.
         let etag_ = received.md5.unwrap_or_else(|| self.store.new_etag());
-        let sums = checksum(Some(&received.sum));
-        let meta = Meta { etag: etag_.clone(), sum: Some(received.sum), ..meta };
+        let sum = Some(received.sum).filter(|_| keeps_sums);
+        let sums = checksum(sum.as_ref());
+        let meta = Meta { etag: etag_.clone(), sum, ..meta };
         let (server_side_encryption, ssekms_key_id) = echo(meta.sse.as_ref());
         self.blocking(move |_| {
             let committed = bucket.commit(&input.key, received.staged, meta, &if_);

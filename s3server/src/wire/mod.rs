@@ -13,6 +13,8 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::service::S3Service;
+use time::OffsetDateTime;
+use time::macros::format_description;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -138,10 +140,26 @@ async fn answer(
     {
         *etag = http::HeaderValue::from_static("\"00000000000000000000000000000000\"");
     }
+    let ahead_s = |effect: &Effect| match effect {
+        Effect::Date { ahead_s } => Some(*ahead_s),
+        _ => None,
+    };
+    if let Some(date) = effects.iter().find_map(ahead_s).and_then(date_header) {
+        response.headers_mut().insert(http::header::DATE, date);
+    }
     if effects.iter().any(body::concerns) {
         let (head, body) = response.into_parts();
         let body = s3s::Body::http_body(Outbound::new(body, effects.to_vec(), line));
         response = hyper::Response::from_parts(head, body);
     }
     Ok(response)
+}
+
+/// The value of a Date header, so many seconds from now.
+fn date_header(ahead_s: i64) -> Option<http::HeaderValue> {
+    let form = format_description!(
+        "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
+    );
+    let at = OffsetDateTime::now_utc().checked_add(time::Duration::seconds(ahead_s))?;
+    http::HeaderValue::from_str(&at.format(form).ok()?).ok()
 }

@@ -210,6 +210,8 @@ fn the_limit_holds_on_disk_and_the_coldest_go_first() {
     }
     assert!(!store.contains(&id("cold0", "\"1\""), 0));
     assert!(store.metrics.cache_evictions.get() >= 30 * 3 - 8);
+    let rounds: u64 = store.metrics.cache_evict.all().map(|(_, took)| took.get().count()).sum();
+    assert!(rounds > 0, "each round is timed");
     assert!(!store.write(&hot, 64 * MIB, 9 * MIB, &[]), "nothing is not a block");
 }
 

@@ -1,0 +1,46 @@
+//! The flags by which a store is reached, for commands that mount nothing: the definitions of `mount-s3`, so that what is found with them
+//! holds for a mount.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use super::{BucketOptions, ClientOptions, CredentialOptions, bucket, bucket_and_prefix, environment};
+use crate::s3::ProxyVariables;
+
+/// Which bucket of which store, and by which way.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct StoreOptions {
+    /// Bucket, or s3://bucket/prefix/
+    #[arg(value_name = "BUCKET_NAME", value_parser = bucket::parse_bucket)]
+    pub(crate) bucket: String,
+
+    #[command(flatten)]
+    pub(crate) bucket_options: BucketOptions,
+    #[command(flatten)]
+    pub(crate) credentials: CredentialOptions,
+    #[command(flatten)]
+    pub(crate) client: ClientOptions,
+
+    /// Where requests go through a proxy: the environment's
+    #[arg(skip)]
+    pub(crate) proxies: ProxyVariables,
+    /// Files of credentials: as the environment names them
+    #[arg(skip)]
+    pub(crate) credential_files: Vec<PathBuf>,
+}
+
+impl StoreOptions {
+    /// Adds what the environment says, and looks at the flags together.
+    ///
+    /// # Errors
+    /// A sentence that says which flag is wrong, and how it should look.
+    pub(crate) fn completed(mut self) -> Result<Self, String> {
+        bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
+        self.client.check()?;
+        self.bucket_options.check()?;
+        self.proxies = environment::proxies();
+        self.credential_files = environment::credential_files();
+        Ok(self)
+    }
+}

@@ -1,0 +1,276 @@
+//! The decisions of an examination: from what was answered to a finding. Pure.
+
+use std::time::{Duration, SystemTime};
+
+use super::advice::Advice;
+use super::report::{Finding, Verdict};
+use crate::s3::Handshake;
+
+/// A clock that is off by less is as good as right.
+const CLOCK_FINE: i64 = 60;
+/// S3 refuses signatures that are older or younger.
+const CLOCK_REFUSED: i64 = 15 * 60;
+/// A certificate that ends earlier is worth a word.
+const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// What became of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Condition {
+    Kept,
+    Ignored,
+    /// 501.
+    Unknown,
+}
+
+/// The store's clock against ours.
+pub(super) fn clock(ahead_s: Option<i64>) -> Finding {
+    let fine = |found: String| Finding::new("clock", Verdict::Fine, found);
+    let Some(ahead) = ahead_s else {
+        return Finding::new("clock", Verdict::Note, "the answers have no Date header")
+            .meaning("a wrong clock of this machine would not be noticed before requests are refused");
+    };
+    let apart = match ahead {
+        0.. => format!("the store's clock is {ahead} s ahead of this machine's"),
+        _ => format!("the store's clock is {} s behind this machine's", -ahead),
+    };
+    match ahead.abs() {
+        seconds if seconds <= CLOCK_FINE => fine(apart),
+        seconds if seconds <= CLOCK_REFUSED => Finding::new("clock", Verdict::Note, apart)
+            .meaning("set this machine's clock (NTP): from 15 minutes on S3 refuses signatures"),
+        _ => Finding::new("clock", Verdict::Note, apart).meaning(
+            "set this machine's clock (NTP): other programs are refused (RequestTimeTooSkewed), mounts sign by the store's clock",
+        ),
+    }
+}
+
+/// What the connection is protected by.
+pub(super) fn tls(shaken: Option<&Handshake>, own_roots: bool, now: SystemTime) -> Finding {
+    let Some(shaken) = shaken else {
+        return Finding::new("tls", Verdict::Note, "plain HTTP")
+            .meaning("names, bytes and temporary tokens are readable on the way; secret keys are not sent");
+    };
+    let agreed = format!("{}, {}", shaken.version, shaken.cipher);
+    let Some(certificate) = &shaken.certificate else {
+        return Finding::new("tls", Verdict::Fine, format!("{agreed}; its certificate could not be read"));
+    };
+    let by = match (certificate.is_self_signed(), own_roots) {
+        (true, _) => "self-signed".to_owned(),
+        (false, true) => {
+            format!("issued by {:?}, checked with --ca-bundle or --extra-ca-bundle", certificate.issuer)
+        }
+        (false, false) => format!("issued by {:?}, which the system trusts", certificate.issuer),
+    };
+    let left = certificate.expires.duration_since(now).unwrap_or_default();
+    let days = left.as_secs() / (24 * 3600);
+    let found = format!("{agreed}; certificate {by}, ends in {days} days");
+    if left < EXPIRES_SOON {
+        return Finding::new("tls", Verdict::Note, found)
+            .meaning("renew the store's certificate: mounts fail once it has ended");
+    }
+    Finding::new("tls", Verdict::Fine, found)
+}
+
+/// The way to name the bucket in URLs. `other`: whether the other way works, if it was tried.
+pub(super) fn addressing(in_host: bool, is_asked_by_path: bool, other: Option<bool>) -> Finding {
+    let (this, that) = match in_host {
+        true => ("in the host name", "in the path"),
+        false => ("in the path", "in the host name"),
+    };
+    let other = match other {
+        Some(true) => format!("{that} it works too"),
+        Some(false) => format!("{that} it is not found"),
+        None => format!("{that} it can't stand"),
+    };
+    let why = if is_asked_by_path { ", as --force-path-style says" } else { "" };
+    Finding::new("addressing", Verdict::Fine, format!("the bucket stands {this}{why}; {other}"))
+}
+
+/// What versions and locks mean for a mount. `None`: the store does not say.
+pub(super) fn history(versions: Option<bool>, lock: Option<bool>) -> Finding {
+    let word = |it: Option<bool>| match it {
+        Some(true) => "on",
+        Some(false) => "off",
+        None => "not told",
+    };
+    let found = format!("versioning {}, object lock {}", word(versions), word(lock));
+    let means = match (versions, lock) {
+        (_, Some(true)) => {
+            Some("what is replaced or deleted stays and is paid for, and some of it can't be removed")
+        }
+        (Some(true), _) => Some(
+            "what is replaced or deleted stays and is paid for: a lifecycle rule for noncurrent versions ends it",
+        ),
+        _ => None,
+    };
+    match means {
+        Some(means) => Finding::new("versions", Verdict::Note, found).meaning(means),
+        None => Finding::new("versions", Verdict::Fine, found),
+    }
+}
+
+/// Reads of one version. Both conditions are tried on a GET.
+pub(super) fn read_conditions(if_match: bool, if_none_match: bool) -> Finding {
+    let word = |kept| if kept { "kept" } else { "ignored" };
+    let found = format!("If-Match is {}, If-None-Match is {}", word(if_match), word(if_none_match));
+    match if_match {
+        true => Finding::new("read conditions", Verdict::Fine, found),
+        false => Finding::new("read conditions", Verdict::Note, found)
+            .meaning("a mount notices a changed object by the ETag of the answer, so nothing is mixed"),
+    }
+}
+
+/// Writes that must not replace, and the kind that makes a mount ask before. `is_generic`: the kind of the store is not known.
+pub(super) fn write_conditions(
+    put: Condition,
+    complete: Condition,
+    is_generic: bool,
+) -> (Finding, Option<Advice>) {
+    use Condition::Ignored;
+    let word = |it| match it {
+        Condition::Kept => "kept",
+        Condition::Ignored => "ignored",
+        Condition::Unknown => "refused with 501",
+    };
+    let found =
+        format!("If-None-Match on PutObject is {}, on CompleteMultipartUpload {}", word(put), word(complete));
+    if put != Ignored && complete != Ignored {
+        let finding = match (put, complete) {
+            (Condition::Kept, Condition::Kept) => Finding::new("write conditions", Verdict::Fine, found),
+            _ => Finding::new("write conditions", Verdict::Note, found)
+                .meaning("a mount asks for the name before it stores a new file"),
+        };
+        return (finding, None);
+    }
+    let kind = match (put, complete) {
+        (Ignored, _) => "scality",
+        _ => "ceph",
+    };
+    let finding = Finding::new("write conditions", Verdict::Fails, found).meaning(
+        "exclusive creation between machines: a new file may replace one that another client stores at the same moment; one writer for each name",
+    );
+    (finding, is_generic.then(|| Advice::Set("--store", kind.to_owned())))
+}
+
+/// Whether damaged uploads are noticed. `verified`: of one with a wrong checksum; `None`: it was not tried.
+pub(super) fn checksums(name: Option<&str>, verified: Option<bool>, echoed: bool) -> Finding {
+    let Some(name) = name else {
+        return Finding::new("checksums", Verdict::Note, "uploads carry none (--upload-checksums off)")
+            .meaning("bytes that are damaged on the way are not noticed");
+    };
+    let echo = if echoed { "returned" } else { "not returned" };
+    match verified {
+        Some(true) => {
+            Finding::new("checksums", Verdict::Fine, format!("{name} of uploads is verified, and {echo}"))
+        }
+        Some(false) => Finding::new(
+            "checksums",
+            Verdict::Note,
+            format!("{name} of uploads is not verified: wrong ones are taken; it is {echo}"),
+        )
+        .meaning(match echoed {
+            true => "a mount compares what is returned",
+            false => "bytes that are damaged on the way are not noticed, except by TLS",
+        }),
+        None => {
+            Finding::new("checksums", Verdict::Note, format!("{name} of uploads is accepted, and {echo}"))
+                .meaning("whether a wrong one is refused is not known")
+        }
+    }
+}
+
+/// A request that stores may not know, and then may take for a plain PUT of an empty object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trap {
+    /// It did what it says.
+    Works,
+    /// It was refused, and nothing changed.
+    Refused(String),
+    /// Success was answered, and something else was done.
+    Sprung(String),
+}
+
+pub(super) fn trap(probe: &'static str, trap: Trap) -> Finding {
+    match trap {
+        Trap::Works => Finding::new(probe, Verdict::Fine, "works; mounts do not use it"),
+        Trap::Refused(word) => {
+            Finding::new(probe, Verdict::Fine, format!("refused ({word}); mounts do not use it"))
+        }
+        Trap::Sprung(what) => Finding::new(probe, Verdict::Note, format!("a trap: {what}"))
+            .meaning("mounts do not use it; programs that do lose data on this store"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::s3::Certificate;
+
+    #[test]
+    fn a_clock_is_worth_a_word_from_a_minute_on() {
+        for (ahead, verdict, word) in [
+            (Some(0), Verdict::Fine, "0 s ahead"),
+            (Some(-60), Verdict::Fine, "60 s behind"),
+            (Some(61), Verdict::Note, "61 s ahead"),
+            (Some(-86_400), Verdict::Note, "86400 s behind"),
+            (None, Verdict::Note, "no Date"),
+        ] {
+            let finding = clock(ahead);
+            assert_eq!(finding.verdict, verdict, "{ahead:?}");
+            assert!(finding.found.contains(word), "{finding:?}");
+        }
+        assert!(clock(Some(901)).means.unwrap().contains("RequestTimeTooSkewed"));
+    }
+
+    #[test]
+    fn conditions_that_are_ignored_name_the_kind_that_asks_before() {
+        use Condition::{Ignored, Kept, Unknown};
+        for (put, complete, verdict, kind) in [
+            (Kept, Kept, Verdict::Fine, None),
+            (Unknown, Unknown, Verdict::Note, None),
+            (Ignored, Ignored, Verdict::Fails, Some("scality")),
+            (Kept, Ignored, Verdict::Fails, Some("ceph")),
+        ] {
+            let (finding, advice) = write_conditions(put, complete, true);
+            assert_eq!(finding.verdict, verdict, "{put:?} {complete:?}");
+            assert_eq!(advice, kind.map(|kind| Advice::Set("--store", kind.to_owned())));
+            assert_eq!(write_conditions(put, complete, false).1, None, "the kind is known");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_ends_soon_is_worth_a_word() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let of = |days: u64, issuer: &str| Handshake {
+            version: "TLS 1.3".into(),
+            cipher: "C".into(),
+            certificate: Some(Certificate {
+                issuer: issuer.into(),
+                subject: "CN=store".into(),
+                expires: now + Duration::from_secs(days * 24 * 3600),
+            }),
+        };
+        let finding = tls(Some(&of(100, "CN=us")), false, now);
+        assert_eq!(finding.verdict, Verdict::Fine);
+        assert!(finding.found.contains("TLS 1.3") && finding.found.contains("100 days"), "{finding:?}");
+        assert!(finding.found.contains("which the system trusts"), "{finding:?}");
+        assert!(tls(Some(&of(100, "CN=store")), true, now).found.contains("self-signed"));
+        assert_eq!(tls(Some(&of(13, "CN=us")), true, now).verdict, Verdict::Note);
+        assert_eq!(tls(None, false, now).verdict, Verdict::Note, "plain HTTP");
+    }
+
+    #[test]
+    fn versions_and_locks_are_worth_a_word_where_they_are_on() {
+        assert_eq!(history(Some(false), None).verdict, Verdict::Fine);
+        assert_eq!(history(None, None).verdict, Verdict::Fine);
+        assert!(history(Some(true), Some(false)).means.unwrap().contains("lifecycle"));
+        assert!(history(Some(true), Some(true)).means.unwrap().contains("can't be removed"));
+    }
+
+    #[test]
+    fn a_checksum_that_is_not_verified_helps_only_where_it_is_returned() {
+        assert_eq!(checksums(Some("CRC32C"), Some(true), true).verdict, Verdict::Fine);
+        assert!(checksums(Some("CRC32C"), Some(false), true).means.unwrap().contains("compares"));
+        assert!(checksums(Some("CRC32C"), Some(false), false).means.unwrap().contains("not noticed"));
+        assert_eq!(checksums(None, None, false).verdict, Verdict::Note);
+    }
+}

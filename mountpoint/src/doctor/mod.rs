@@ -1,0 +1,123 @@
+//! The examination of a bucket's store, as a mount would use it. Enters: the configuration of the engine's S3 client. Leaves: a [`Report`],
+//! which says what works, what will not, and with which flags to mount.
+//!
+//! Every question goes through the engine's own client, so that what is found holds for a mount. It only reads, unless it is told to
+//! write: then below a prefix that nobody has, and it removes what it made. No secret stands in a report.
+
+mod advice;
+mod clean;
+mod judge;
+mod measure;
+mod read;
+mod report;
+mod write;
+
+use std::sync::atomic::AtomicBool;
+
+pub use advice::{Advice, applied};
+pub use report::{Finding, Kept, Latency, Report, Throughput, Verdict};
+
+use crate::checksum::ChecksumAlgorithm;
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::s3::{self, Error, ErrorKind, S3Client};
+use crate::sync::Arc;
+
+/// What is examined, and how far it goes.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The store, as for a mount.
+    pub s3: s3::Config,
+    /// Of uploads; `None`: they carry none.
+    pub checksum: Option<ChecksumAlgorithm>,
+    /// Largest read request, in bytes.
+    pub part: u64,
+    /// Connections that read at once when throughput is measured. Doubling it shows whether more bring more.
+    pub connections: usize,
+    /// Write, too.
+    pub write_probes: bool,
+}
+
+/// What surrounds an examination.
+#[derive(Clone, Copy)]
+pub struct Around<'a> {
+    /// Time.
+    pub clock: &'a Clock,
+    /// Set: no further probe begins, and what was made is removed.
+    pub stop: &'a AtomicBool,
+    /// Is told which probe begins.
+    pub progress: &'a (dyn Fn(&str) + Sync),
+}
+
+impl std::fmt::Debug for Around<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Around").finish_non_exhaustive()
+    }
+}
+
+/// The examination under way.
+struct Examination<'a> {
+    client: Arc<S3Client>,
+    config: Config,
+    around: Around<'a>,
+    report: Report,
+}
+
+/// Examines it. Must be called within a tokio runtime.
+///
+/// # Errors
+/// `InvalidRequest`: no request can be sent with this configuration. All else is a finding.
+pub async fn examine(config: Config, around: Around<'_>) -> s3::Result<Report> {
+    (around.progress)("the bucket");
+    let metrics = Arc::new(Metrics::default());
+    let (client, proof) = S3Client::reach(config.s3.clone(), around.clock.clone(), metrics).await?;
+    let report = Report::of(&config.s3, &client);
+    let mut it = Examination { client, config, around, report };
+    it.signature().await;
+    it.tls().await;
+    match proof {
+        Ok(()) => it.all().await,
+        Err(error) => it.refused(error).await,
+    }
+    it.report.store = it.client.store().name().to_owned();
+    it.report.close();
+    Ok(it.report)
+}
+
+impl Examination<'_> {
+    async fn all(&mut self) {
+        self.report.fine("bucket", "it is there, and its keys may be listed");
+        self.addressing().await;
+        self.region_and_clock().await;
+        let objects = self.listings().await;
+        self.history().await;
+        let object = read::to_read(&objects);
+        match &object {
+            Some(object) => self.object(object).await,
+            None => self.report.skipped("reading", "no object with bytes in it among the first 1000 keys"),
+        }
+        if self.config.write_probes {
+            return self.write(object).await;
+        }
+        self.report.skipped("writing", "--write-probes tries it, below a prefix of its own");
+        self.measure(object.as_ref()).await;
+    }
+
+    /// Whether to go on; says what comes next.
+    fn begin(&self, what: &str) -> bool {
+        (self.around.progress)(what);
+        !self.is_stopped()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.around.stop.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// An error as a line of the report, with what to look at next.
+fn said(error: &Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists => error.to_string(),
+        _ => format!("{error}; {}", error.advice()),
+    }
+}

@@ -1,0 +1,345 @@
+//! The probes that only read: how the bucket is named, whose requests these are, listings, conditions, ranges.
+
+use std::time::Duration;
+
+use http::Method;
+
+use super::advice::Advice;
+use super::report::{Finding, Verdict};
+use super::{Examination, judge, said};
+use crate::buffer::{Fill, Pool, Use};
+use crate::object::{ETag, ObjectId};
+use crate::s3::{
+    Error, ErrorKind, GetObject, ListObjects, ListedObject, ObjectClient as _, Question, Reply, S3Client,
+};
+use crate::sync::Arc;
+
+/// The way to name the bucket that a mount would not use is tried for so long.
+const OTHER_WAY_MAX: Duration = Duration::from_secs(5);
+/// An ETag that no object has.
+const NO_ETAG: &str = "\"00000000000000000000000000000000\"";
+
+/// The object that is read: the largest that can be.
+pub(super) fn to_read(listed: &[ListedObject]) -> Option<ListedObject> {
+    let readable = listed.iter().filter(|it| it.meta.readable && it.meta.size > 0);
+    readable.max_by_key(|it| it.meta.size).cloned()
+}
+
+impl Examination<'_> {
+    /// Whose name stands under the requests.
+    pub(super) async fn signature(&mut self) {
+        if !self.begin("credentials") {
+            return;
+        }
+        match self.client.signed().await {
+            Ok(None) => self.report.fine("credentials", "none: requests are not signed"),
+            Ok(Some(signed)) => {
+                let now = self.around.clock.wall();
+                let left = signed.expires.map(|at| at.duration_since(now).unwrap_or_default().as_secs() / 60);
+                let end = match left {
+                    Some(minutes) => format!("; they end in {minutes} minutes, and are renewed before"),
+                    None => String::new(),
+                };
+                self.report.fine("credentials", format!("from {}{end}", signed.source));
+            }
+            // The bucket's own line says it.
+            Err(error) => {
+                self.report.fails("credentials", said(&error), "mounting: there are no credentials")
+            }
+        }
+    }
+
+    pub(super) async fn tls(&mut self) {
+        if !self.begin("TLS") {
+            return;
+        }
+        let own_roots = self.config.s3.ca_bundle.is_some() || !self.config.s3.extra_ca_bundles.is_empty();
+        match self.client.handshake().await {
+            Ok(shaken) => {
+                let now = self.around.clock.wall();
+                self.report.add(judge::tls(shaken.as_ref(), own_roots, now));
+            }
+            // The bucket's own line says it.
+            Err(error) => self.report.skipped("tls", format!("no connection: {error}")),
+        }
+    }
+
+    /// The bucket does not answer as it should: says why, as far as it can be known.
+    pub(super) async fn refused(&mut self, error: Error) {
+        let region = match error.kind() {
+            ErrorKind::WrongRegion(Some(right)) => Some(right.clone()),
+            _ => None,
+        };
+        if let Some(right) = region {
+            self.report.advise(Advice::Set("--region", right));
+        } else if self.other_way_works().await == Some(true) {
+            let (found, advice) = match self.client.has_bucket_in_host() {
+                true => (
+                    "in the host name the bucket is not found; in the path it is",
+                    Advice::Add("--force-path-style"),
+                ),
+                false => (
+                    "in the path the bucket is not found; in the host name it is",
+                    Advice::LeaveOut("--force-path-style"),
+                ),
+            };
+            self.report.fails("addressing", found, "mounting with the bucket named in this way");
+            self.report.advise(advice);
+        }
+        let hint = match error.kind() {
+            ErrorKind::Denied if self.config.s3.prefix.is_empty() => {
+                ", or at --prefix, if only keys below a prefix are allowed"
+            }
+            _ => "",
+        };
+        self.report.fails("bucket", said(&error) + hint, "mounting: the bucket can't be listed");
+        if error.http_status().is_none() {
+            return;
+        }
+        if let Ok(reply) = list_one(&self.client, &self.config.s3.prefix).await {
+            if let Some(location) = reply.header("location") {
+                let found = format!("status {} sends requests to {location:?}", reply.status);
+                self.report.note(
+                    "redirect",
+                    found,
+                    "a mount follows no redirect: give the endpoint and the region that it names",
+                );
+            }
+            self.report.add(judge::clock(reply.ahead_s));
+        }
+    }
+
+    /// Whether the bucket is found where the other style puts its name; `None`: it can't stand there.
+    async fn other_way_works(&self) -> Option<bool> {
+        self.config.s3.endpoint_url.as_ref()?;
+        let in_host = self.client.has_bucket_in_host();
+        let other = self.client.changed(|config| config.force_path_style = in_host).ok()?;
+        if other.has_bucket_in_host() == in_host {
+            return None;
+        }
+        let asking = Box::pin(list_one(&other, &self.config.s3.prefix));
+        let asked = self.around.clock.timeout(OTHER_WAY_MAX, asking).await;
+        Some(matches!(asked, Some(Ok(Reply { refusal: None, .. }))))
+    }
+
+    pub(super) async fn addressing(&mut self) {
+        if !self.begin("addressing") {
+            return;
+        }
+        let other = self.other_way_works().await;
+        let given = self.config.s3.force_path_style;
+        self.report.add(judge::addressing(self.client.has_bucket_in_host(), given, other));
+        if !self.client.has_bucket_in_host() && self.config.s3.endpoint_url.is_some() && !given {
+            self.report.advise(Advice::Add("--force-path-style"));
+        }
+    }
+
+    pub(super) async fn region_and_clock(&mut self) {
+        if !self.begin("region") {
+            return;
+        }
+        let signed = self.client.region().to_owned();
+        let reply = self.client.ask(&Question::of("HeadBucket", Method::HEAD)).await;
+        let told = reply.as_ref().ok().and_then(|reply| reply.header("x-amz-bucket-region"));
+        match told {
+            Some(told) if told == signed => {
+                self.report.fine("region", format!("{signed}, by the store's word"));
+            }
+            Some(told) => {
+                let found = format!("requests are signed for {signed}; the store says {told:?}");
+                self.report.note("region", found, "the store takes these signatures now; name its region");
+                self.report.advise(Advice::Set("--region", told.to_owned()));
+            }
+            None => self.report.fine("region", format!("{signed}; the store names none, and takes it")),
+        }
+        // A region that had to be found out costs a request, and on AWS the instance's service, at each start.
+        if self.config.s3.region.is_none() && signed != "us-east-1" {
+            self.report.advise(Advice::Set("--region", signed));
+        }
+        match reply {
+            Ok(reply) => self.report.add(judge::clock(reply.ahead_s)),
+            Err(error) => self.report.skipped("clock", said(&error)),
+        }
+    }
+
+    /// What a mount lists: the first page, in order, and on from a key.
+    pub(super) async fn listings(&mut self) -> Vec<ListedObject> {
+        if !self.begin("listings") {
+            return Vec::new();
+        }
+        let request =
+            ListObjects { prefix: self.config.s3.prefix.clone(), max_keys: 1000, ..ListObjects::default() };
+        let page = match self.client.list_objects(&request).await {
+            Ok(page) => page,
+            Err(error) => {
+                self.report.fails("listing", said(&error), "ls: the bucket's names can't be listed");
+                return Vec::new();
+            }
+        };
+        let in_order = page.objects.is_sorted_by(|a, b| a.key.as_str() < b.key.as_str());
+        let goes_on = match page.objects.as_slice() {
+            [first, _, ..] => {
+                let after = ListObjects {
+                    start_after: Some(first.key.as_str().to_owned()),
+                    max_keys: 1,
+                    ..request.clone()
+                };
+                let next = self.client.list_objects(&after).await;
+                next.is_ok_and(|next| next.objects.first().is_some_and(|it| it.key > first.key))
+            }
+            _ => true,
+        };
+        let rolled = ListObjects { delimited: true, ..request };
+        if let Err(error) = self.client.list_objects(&rolled).await {
+            self.report.fails(
+                "listing",
+                said(&error),
+                "ls: listings of one directory (with a delimiter) fail",
+            );
+            return page.objects;
+        }
+        let more = if page.next_token.is_some() { ", and more" } else { "" };
+        let found = format!("{} keys on the first page{more}", page.objects.len());
+        match (in_order, goes_on) {
+            (true, true) => self.report.fine("listing", format!("{found}, in order")),
+            (false, _) => self.report.note(
+                "listing",
+                format!("{found}, not in the order of their bytes"),
+                "walks and lookups request more listings",
+            ),
+            (_, false) => self.report.note(
+                "listing",
+                format!("{found}; start-after is ignored"),
+                "walks request more listings",
+            ),
+        }
+        page.objects
+    }
+
+    /// What becomes of objects that are replaced or deleted, and of uploads that were never ended.
+    pub(super) async fn history(&mut self) {
+        if !self.begin("versions") {
+            return;
+        }
+        let versions = self.is_enabled("GetBucketVersioning", "versioning").await;
+        let lock = self.is_enabled("GetObjectLockConfiguration", "object-lock").await;
+        self.report.add(judge::history(versions, lock));
+        match self.client.list_multipart_uploads(&self.config.s3.prefix).await {
+            Ok(uploads) if uploads.is_empty() => {
+                self.report.fine("unfinished uploads", "none");
+            }
+            Ok(uploads) => self.report.note(
+                "unfinished uploads",
+                format!("{} were begun and neither completed nor aborted", uploads.len()),
+                "their parts are paid for: a lifecycle rule that ends incomplete uploads removes them",
+            ),
+            Err(error) => self.report.note(
+                "unfinished uploads",
+                format!("not told: {error}"),
+                "a mount aborts its own without this; those of others can't be seen",
+            ),
+        }
+    }
+
+    /// A switch of the bucket; `None`: the store does not say.
+    async fn is_enabled(&self, operation: &'static str, parameter: &'static str) -> Option<bool> {
+        let query = [(parameter, "")];
+        let question = Question { query: &query, ..Question::of(operation, Method::GET) };
+        let reply = self.client.ask(&question).await.ok()?;
+        match reply.refusal.as_ref().map(|error| (error.kind(), error.code())) {
+            None => Some(String::from_utf8_lossy(&reply.body).contains(">Enabled<")),
+            Some((_, Some("ObjectLockConfigurationNotFoundError"))) => Some(false),
+            Some((ErrorKind::Unsupported, _)) => Some(false),
+            Some(_) => None,
+        }
+    }
+
+    /// Reads of one object: its range, its conditions, what its headers say.
+    pub(super) async fn object(&mut self, object: &ListedObject) {
+        if !self.begin("reading") {
+            return;
+        }
+        if let Err(error) = get(&self.client, object, object.meta.size - 1).await {
+            let what = match error.kind() {
+                ErrorKind::Denied => "reading files: these credentials may not get objects",
+                ErrorKind::BadAnswer => "reading files: ranges of objects are not answered as S3 does",
+                _ => "reading files",
+            };
+            self.report.fails("reading", said(&error), what);
+            return;
+        }
+        self.report.fine("reading", "ranges of an object are answered");
+        let if_match = self.is_kept(object, "if-match", NO_ETAG, 412).await;
+        let if_none_match = self.is_kept(object, "if-none-match", object.meta.etag.as_str(), 304).await;
+        if let (Some(if_match), Some(if_none_match)) = (if_match, if_none_match) {
+            self.report.add(judge::read_conditions(if_match, if_none_match));
+        }
+        let headers = [("x-amz-checksum-mode", "ENABLED")];
+        let question = Question {
+            key: Some(&object.key),
+            headers: &headers,
+            ..Question::of("HeadObject", Method::HEAD)
+        };
+        match self.client.ask(&question).await {
+            Ok(reply) if reply.refusal.is_none() => self.metadata(object, &reply),
+            Ok(reply) => self.report.fails(
+                "metadata",
+                format!("HeadObject is answered {}", reply.word()),
+                "stat and open: the store does not tell of single objects",
+            ),
+            Err(error) => self.report.fails("metadata", said(&error), "stat and open of single objects"),
+        }
+    }
+
+    fn metadata(&mut self, object: &ListedObject, reply: &Reply) {
+        let same = reply.header("etag").is_some_and(|etag| object.meta.etag.matches(etag));
+        let sum = ["crc32c", "crc64nvme", "crc32", "sha256", "sha1"]
+            .into_iter()
+            .find(|name| reply.header(&format!("x-amz-checksum-{name}")).is_some());
+        let sum = sum.map_or_else(|| "no checksum".to_owned(), |name| format!("its {name}"));
+        let found = format!("an object comes with {sum}");
+        match same {
+            true => self.report.fine("metadata", found),
+            false => self.report.note(
+                "metadata",
+                format!("{found}; its ETag in the listing is another one than that of the object"),
+                "each open asks for the object once more",
+            ),
+        }
+        let sse = reply.header("x-amz-server-side-encryption");
+        let found =
+            sse.map_or_else(|| "none is told of an object".to_owned(), |it| format!("an object has {it:?}"));
+        self.report.add(Finding::new("encryption", Verdict::Fine, found));
+    }
+
+    /// Whether a GET is answered with `status` under this condition; `None`: it was not answered.
+    async fn is_kept(
+        &self,
+        object: &ListedObject,
+        condition: &'static str,
+        etag: &str,
+        status: u16,
+    ) -> Option<bool> {
+        // A store that ignores the condition sends one byte.
+        let headers = [(condition, etag), ("range", "bytes=0-0")];
+        let question =
+            Question { key: Some(&object.key), headers: &headers, ..Question::of("GetObject", Method::GET) };
+        Some(self.client.ask(&question).await.ok()?.status == status)
+    }
+}
+
+/// A listing of at most one key.
+async fn list_one(client: &S3Client, prefix: &str) -> crate::s3::Result<Reply> {
+    let query = [("list-type", "2"), ("max-keys", "1"), ("prefix", prefix)];
+    client.ask(&Question { query: &query, ..Question::of("ListObjectsV2", Method::GET) }).await
+}
+
+/// The byte at `offset`, through the engine's own read.
+pub(super) async fn get(client: &Arc<S3Client>, object: &ListedObject, offset: u64) -> crate::s3::Result<()> {
+    let pool = Pool::new(&crate::buffer::Config::default());
+    let block = pool.try_take(Use::Demand, 1);
+    let mut fill = Fill::new(block, |_| ());
+    let id = ObjectId { key: object.key.clone(), etag: ETag::new(object.meta.etag.as_str()) };
+    let request = GetObject { id, range: offset..offset + 1, object_size: object.meta.size };
+    client.get_object(&request, &mut fill).await
+}

@@ -1,0 +1,169 @@
+//! What an examination found. The fields' names are an interface: `docs/schemas/doctor.json` describes them.
+
+use serde::Serialize;
+
+use super::advice::Advice;
+use crate::s3::{self, S3Client};
+
+/// The whole.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Bucket, access point or its ARN.
+    pub bucket: String,
+    /// Prefix, or empty.
+    pub prefix: String,
+    /// Scheme, host and port that requests go to.
+    pub endpoint: String,
+    /// The region that requests are signed for.
+    pub region: String,
+    /// Kind of the store.
+    pub store: String,
+    /// One for each probe, in the order in which they were made.
+    pub findings: Vec<Finding>,
+    /// Of small requests, one after another.
+    pub latency: Option<Latency>,
+    /// Of reads, by connections.
+    pub throughput: Vec<Throughput>,
+    /// What will not work on this store.
+    pub will_not_work: Vec<String>,
+    /// What the probes could not remove.
+    pub kept: Vec<Kept>,
+    /// Flags to add or to leave out.
+    #[serde(skip)]
+    pub advice: Vec<Advice>,
+}
+
+/// The outcome of a probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Its name.
+    pub probe: &'static str,
+    /// In a word.
+    pub verdict: Verdict,
+    /// What was seen.
+    pub found: String,
+    /// What follows for a mount, where it does not go without saying.
+    pub means: Option<String>,
+}
+
+/// A finding in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// As it should be.
+    Fine,
+    /// Worth knowing; a mount copes with it, or does not need it.
+    Note,
+    /// Something will not work.
+    Fails,
+    /// Not tried.
+    Skipped,
+}
+
+/// How long requests took, in microseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// Their S3 name.
+    pub request: &'static str,
+    /// How many there were.
+    pub count: usize,
+    /// Half of them took at most so long.
+    pub p50_us: u64,
+    /// 99 of 100.
+    pub p99_us: u64,
+}
+
+/// What connections brought.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Throughput {
+    /// Reads at once.
+    pub connections: usize,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// Milliseconds that it took.
+    pub took_ms: u64,
+    /// The one by the other.
+    pub bytes_per_s: u64,
+}
+
+/// Something that is still in the bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// Its key, or the prefix under which it is.
+    pub key: String,
+    /// Its version, if it is one of several.
+    pub version: Option<String>,
+    /// Why it is there.
+    pub why: String,
+}
+
+impl Report {
+    pub(super) fn of(config: &s3::Config, client: &S3Client) -> Self {
+        Self {
+            bucket: config.bucket.clone(),
+            prefix: config.prefix.clone(),
+            endpoint: client.origin(),
+            region: client.region().to_owned(),
+            store: client.store().name().to_owned(),
+            findings: Vec::new(),
+            latency: None,
+            throughput: Vec::new(),
+            will_not_work: Vec::new(),
+            kept: Vec::new(),
+            advice: Vec::new(),
+        }
+    }
+
+    /// Whether all that was tried will work.
+    #[must_use]
+    pub fn is_fine(&self) -> bool {
+        self.findings.iter().all(|finding| finding.verdict != Verdict::Fails)
+    }
+
+    pub(super) fn add(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    pub(super) fn fine(&mut self, probe: &'static str, found: impl Into<String>) {
+        self.add(Finding::new(probe, Verdict::Fine, found));
+    }
+
+    pub(super) fn skipped(&mut self, probe: &'static str, found: impl Into<String>) {
+        self.add(Finding::new(probe, Verdict::Skipped, found));
+    }
+
+    pub(super) fn note(&mut self, probe: &'static str, found: impl Into<String>, means: impl Into<String>) {
+        self.add(Finding::new(probe, Verdict::Note, found).meaning(means));
+    }
+
+    pub(super) fn fails(&mut self, probe: &'static str, found: impl Into<String>, means: impl Into<String>) {
+        self.add(Finding::new(probe, Verdict::Fails, found).meaning(means));
+    }
+
+    pub(super) fn advise(&mut self, advice: Advice) {
+        if !self.advice.contains(&advice) {
+            self.advice.push(advice);
+        }
+    }
+
+    /// After the last probe.
+    pub(super) fn close(&mut self) {
+        let failed = self.findings.iter().filter(|finding| finding.verdict == Verdict::Fails);
+        self.will_not_work = failed
+            .map(|finding| match &finding.means {
+                Some(means) => means.clone(),
+                None => format!("{}: {}", finding.probe, finding.found),
+            })
+            .collect();
+    }
+}
+
+impl Finding {
+    pub(super) fn new(probe: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+        Self { probe, verdict, found: found.into(), means: None }
+    }
+
+    pub(super) fn meaning(self, means: impl Into<String>) -> Self {
+        Self { means: Some(means.into()), ..self }
+    }
+}

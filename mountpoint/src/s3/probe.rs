@@ -1,0 +1,268 @@
+//! Single questions to a bucket, for a diagnosis: they show what the checks of answers, the rule of retries and the choice of the style
+//! hide from a mount. Enters: a question as it is to be sent. Leaves: the answer as it came, also one that refuses.
+//!
+//! A question is signed and sent as every other request. Only what a mount would wait out too is asked again, and not for long.
+
+use std::time::{Duration, SystemTime};
+
+use aws_credential_types::credential_feature::AwsCredentialFeature as Feature;
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+
+use super::answer::{self, http_date};
+use super::attempts::Attempts;
+use super::client::S3Client;
+use super::endpoint::push_query;
+use super::headers::{Headers, push};
+use super::retry::is_transient;
+use super::wire::Draft;
+use super::{
+    Bucket, CompleteUpload, Config, Error, ErrorKind, Handshake, PutObject, Result, Stored, client, complete,
+    put, xml,
+};
+use crate::object::ObjectKey;
+use crate::sync::Arc;
+
+/// A question is asked this often, where the store is too busy to answer ...
+const ATTEMPTS: u32 = 3;
+/// ... and within this time.
+const WITHIN: Duration = Duration::from_secs(15);
+
+/// A request to the bucket, or to one of its keys.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    /// Its S3 name.
+    pub operation: &'static str,
+    /// Its method.
+    pub method: Method,
+    /// On which key; `None`: on the bucket.
+    pub key: Option<&'a ObjectKey>,
+    /// Parameters, in alphabetical order as signatures want them.
+    pub query: &'a [(&'static str, &'a str)],
+    /// Headers besides those of every request, in lower case.
+    pub headers: &'a [(&'static str, &'a str)],
+    /// A body, for requests that have one.
+    pub body: Option<Bytes>,
+}
+
+impl Question<'_> {
+    /// On the bucket, with nothing else said.
+    #[must_use]
+    pub fn of(operation: &'static str, method: Method) -> Self {
+        Self { operation, method, key: None, query: &[], headers: &[], body: None }
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// Its HTTP status.
+    pub status: u16,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+    /// What the engine takes it for, unless it is a success or says that nothing changed.
+    pub refusal: Option<Error>,
+    /// So many seconds the store's clock is ahead of ours, if the answer has a date.
+    pub ahead_s: Option<i64>,
+}
+
+impl Reply {
+    /// A header's value.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        answer::text(&self.headers, name)
+    }
+
+    /// The S3 code of a refusal, or the status.
+    #[must_use]
+    pub fn word(&self) -> String {
+        match self.refusal.as_ref().and_then(Error::code) {
+            Some(code) => format!("{} {}", self.status, code.escape_debug()),
+            None => self.status.to_string(),
+        }
+    }
+}
+
+/// Whose name stands under requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// Where the credentials came from.
+    pub source: &'static str,
+    /// Their end, if they have one.
+    pub expires: Option<SystemTime>,
+}
+
+impl S3Client {
+    /// Asks, and takes whatever is answered.
+    ///
+    /// # Errors
+    /// `NoCredentials`; `Network`, `Timeout`, `Throttled`, `ServerError` after some attempts; `BadAnswer` (no HTTP).
+    pub async fn ask(&self, question: &Question<'_>) -> Result<Reply> {
+        let (wire, operation) = (&self.wire, question.operation);
+        let mut target = match question.key {
+            Some(key) => wire.endpoint.key_path(key.as_str()),
+            None => wire.endpoint.bucket_path().to_owned(),
+        };
+        push_query(&mut target, question.query.iter().map(|(name, value)| (*name, Some(*value))));
+        let mut extra = Headers::new();
+        for (name, value) in question.headers {
+            push(&mut extra, operation, name, value)?;
+        }
+        let sent: Option<Vec<Bytes>> = question.body.clone().map(|body| vec![body]);
+        let mut attempts = Attempts::new(wire, operation, question.key, 0).at_most(ATTEMPTS, WITHIN);
+        loop {
+            let draft = Draft {
+                headers: extra.clone(),
+                body: sent.as_deref(),
+                ..attempts.draft(question.method.clone(), target.clone())
+            };
+            let answered = match wire.exchange(draft).await {
+                Ok(answer) => answer.collect(xml::BODY_MAX).await,
+                Err(failure) => Err(failure),
+            };
+            let answer = match answered {
+                Ok(answer) => answer,
+                Err(failure) => {
+                    attempts.again(failure).await?;
+                    continue;
+                }
+            };
+            let wall = wire.clock.wall();
+            wire.abilities.see(&answer.headers);
+            let (status, headers, body) = (answer.status, answer.headers.clone(), answer.body.clone());
+            let is_fine = status.is_success() || status.as_u16() == 304;
+            let failure = (!is_fine).then(|| answer.failed(wall));
+            let refusal = match failure {
+                Some(failure) if is_worth_another(&failure.error) => {
+                    attempts.again(failure).await?;
+                    continue;
+                }
+                other => other.map(|failure| failure.error),
+            };
+            let ahead_s = answer::text(&headers, "date").and_then(http_date);
+            let ahead_s = ahead_s.map(|theirs| seconds_ahead(theirs, wall));
+            return Ok(Reply { status: status.as_u16(), headers, body, refusal, ahead_s });
+        }
+    }
+
+    /// What TLS agrees on, on a connection of its own; `None` over plain HTTP.
+    ///
+    /// # Errors
+    /// `Network`.
+    pub async fn handshake(&self) -> Result<Option<Handshake>> {
+        let shaken = self.wire.pool.handshake(&self.wire.host).await;
+        shaken.map_err(|why| Error::new(ErrorKind::Network, "TLS").source(why))
+    }
+
+    /// Whose name stands under requests; `None`: they are not signed.
+    ///
+    /// # Errors
+    /// `NoCredentials`.
+    pub async fn signed(&self) -> Result<Option<Signed>> {
+        let Some(source) = &self.wire.credentials else { return Ok(None) };
+        let held = source.get().await?;
+        let features = held.credentials.get_property::<Vec<Feature>>();
+        let source = features.into_iter().flatten().rev().find_map(source_name);
+        Ok(Some(Signed { source: source.unwrap_or("a provider"), expires: held.credentials.expiry() }))
+    }
+
+    /// Scheme, host and port that requests go to; the host may have the bucket in it.
+    pub fn origin(&self) -> String {
+        let authority = &self.wire.endpoint.authority;
+        format!("{}://{}", if authority.tls { "https" } else { "http" }, authority.host_header())
+    }
+
+    /// Whether the bucket stands in the host name.
+    pub fn has_bucket_in_host(&self) -> bool {
+        self.wire.endpoint.has_bucket_in_host()
+    }
+
+    /// The same bucket, asked for otherwise, on the same connections. Without a request.
+    ///
+    /// # Errors
+    /// `InvalidRequest`: the endpoint.
+    pub fn changed(&self, change: impl FnOnce(&mut Config)) -> Result<Arc<Self>> {
+        let mut config = self.wire.config.clone();
+        change(&mut config);
+        Ok(Arc::new(Self::new(config, self.region(), &self.wire.pool)?))
+    }
+
+    /// The bucket as a whole: its versions, its uploads.
+    ///
+    /// # Errors
+    /// `InvalidRequest`: the endpoint.
+    pub fn bucket(&self) -> Result<Bucket> {
+        let wire = client::wire(self.wire.config.clone(), self.region(), &self.wire.pool)?;
+        Ok(Bucket { pool: Arc::clone(&self.wire.pool), wire })
+    }
+
+    /// PutObject with If-None-Match, whatever is known of the store.
+    ///
+    /// # Errors
+    /// `Exists`: the store keeps the condition; `Unsupported`: it refuses it. And what every request may meet.
+    pub async fn put_if_absent(&self, request: &PutObject) -> Result<Stored> {
+        put::put_object(&self.wire, request, true).await
+    }
+
+    /// CompleteMultipartUpload with If-None-Match, whatever is known of the store.
+    ///
+    /// # Errors
+    /// As [`Self::put_if_absent`].
+    pub async fn complete_if_absent(&self, request: &CompleteUpload) -> Result<Stored> {
+        complete::complete(&self.wire, request, true).await
+    }
+}
+
+/// What a mount would wait out, and a clock that it would learn.
+fn is_worth_another(refusal: &Error) -> bool {
+    let is_busy = is_transient(refusal.kind()) && *refusal.kind() != ErrorKind::Corrupt;
+    is_busy || refusal.code() == Some("RequestTimeTooSkewed")
+}
+
+fn seconds_ahead(theirs: SystemTime, ours: SystemTime) -> i64 {
+    let seconds = |span: Duration| i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
+    match theirs.duration_since(ours) {
+        Ok(ahead) => seconds(ahead),
+        Err(behind) => -seconds(behind.duration()),
+    }
+}
+
+/// The source that a person can look at; steps on the way to it have no name here.
+fn source_name(feature: &Feature) -> Option<&'static str> {
+    Some(match feature {
+        Feature::CredentialsCode => "this program",
+        Feature::CredentialsEnvVars => "the environment",
+        Feature::CredentialsEnvVarsStsWebIdToken
+        | Feature::CredentialsStsAssumeRoleWebId
+        | Feature::CredentialsProfileStsWebIdToken => "a web identity token",
+        Feature::CredentialsStsAssumeRole | Feature::CredentialsProfileSourceProfile => "an assumed role",
+        Feature::CredentialsProfile | Feature::CredentialsProfileNamedProvider => "a profile of ~/.aws",
+        Feature::CredentialsProfileSso | Feature::CredentialsSso => "an SSO session",
+        Feature::CredentialsProfileProcess | Feature::CredentialsProcess => "a credential process",
+        Feature::CredentialsHttp => "the container",
+        Feature::CredentialsImds => "the instance",
+        Feature::CredentialsProfileLogin | Feature::CredentialsLogin => "a login session",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_behind_has_a_minus() {
+        let at = |s| SystemTime::UNIX_EPOCH + Duration::from_secs(s);
+        assert_eq!((seconds_ahead(at(100), at(40)), seconds_ahead(at(40), at(100))), (60, -60));
+    }
+
+    #[test]
+    fn the_last_step_to_credentials_that_has_a_name_is_their_source() {
+        let steps = [Feature::CredentialsProfileSourceProfile, Feature::CredentialsStsAssumeRole];
+        assert_eq!(steps.iter().rev().find_map(source_name), Some("an assumed role"));
+        let steps = [Feature::CredentialsEnvVars, Feature::ResolvedAccountId];
+        assert_eq!(steps.iter().rev().find_map(source_name), Some("the environment"));
+    }
+}
