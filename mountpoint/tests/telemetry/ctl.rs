@@ -93,6 +93,8 @@ fn a_mount_that_hangs_is_said_to_hang_and_nothing_waits_for_it() {
     let Some(mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap();
     mount.signal(Signal::STOP);
+    // On a busy machine a thread of it may answer once more.
+    until("it is stopped", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(1));
     let (code, text, _) = end(&mut ctl(here.path(), &["status", dir]));
     let (_, report) = json(here.path(), &["status", "--json", dir]);
     mount.signal(Signal::CONT);
