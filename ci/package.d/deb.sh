@@ -34,7 +34,9 @@ mount -a
 [ "$(cat /mnt/tab/hello)" = "from the bucket" ] || fail "mount -a mounts no line of fstab"
 mount-s3-ctl status /mnt/tab >/dev/null || fail "mount-s3-ctl knows nothing of the mount"
 umount /mnt/tab
-bash -c ". /usr/share/bash-completion/completions/mount-s3 && complete -p mount-s3 >/dev/null" || fail "no completions"
+for program in mount-s3 mount-s3-ctl; do
+    bash -c ". /usr/share/bash-completion/completions/$program && complete -p $program >/dev/null" || fail "no completions of $program"
+done
 # A minimal root leaves pages and documents out, by a rule of dpkg; so they are looked up in the package.
 dpkg-deb --fsys-tarfile "$new" | tar -xO ./usr/share/man/man1/mount-s3.1.gz | gzip -d | grep -q "^.TH mount-s3" || fail "no manual page"
 dpkg-deb --fsys-tarfile "$new" | tar -xO ./usr/share/doc/mount-s3-host/third-party-notices.txt | grep -q "tokio" || fail "no notices"
