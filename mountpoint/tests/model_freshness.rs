@@ -340,14 +340,20 @@ async fn walk_and_change(changes: Vec<Change>) {
                         offset = last.offset;
                         shown.extend(entries.iter().map(|entry| entry.name.to_str().unwrap().to_owned()));
                     }
-                    // What it had at some moment of the last second, and not before what this client did last.
+                    // Each name as it was at some moment of the last second, and not before what this client did last. Not all at one
+                    // moment: the pages of a directory may be of several, as those of S3 are.
                     let now = clock.now();
                     let ends = history[d].iter().skip(1).map(|(from, ..)| *from).chain([now]);
                     let mine = history[d].iter().rposition(|(.., mine)| *mine).unwrap_or_default();
                     let recent = history[d].iter().zip(ends).skip(mine);
-                    let mut recent = recent.filter(|(_, end)| *end == now || now - *end < OLD);
-                    let fits = recent.any(|((_, names, _), _)| *names == shown);
-                    assert!(fits, "d{d:02} shows {shown:?}, and has {:?}", has(d));
+                    let recent: Vec<_> = recent.filter(|(_, end)| *end == now || now - *end < OLD).collect();
+                    let had = |name: &String| {
+                        recent.iter().filter(|((_, names, _), _)| names.contains(name)).count()
+                    };
+                    let fits = shown.iter().all(|name| had(name) > 0) && shown.is_sorted_by(|a, b| a < b);
+                    let lasting = recent[0].0.1.iter().filter(|name| had(name) == recent.len());
+                    let whole = lasting.into_iter().all(|name| shown.contains(name));
+                    assert!(fits && whole, "d{d:02} shows {shown:?}, and has {:?}", has(d));
                     clock.advance(Duration::from_millis(3));
                 }
             }

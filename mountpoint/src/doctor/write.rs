@@ -387,8 +387,7 @@ impl Examination<'_> {
 
 /// Whether an upload was refused because its bytes and its checksum differ.
 fn is_about_bytes(refusal: &Error) -> bool {
-    let said = refusal.to_string().to_ascii_lowercase();
-    *refusal.kind() == ErrorKind::Corrupt || said.contains("checksum") || said.contains("digest")
+    *refusal.kind() == ErrorKind::Corrupt || ["checksum", "digest"].iter().any(|word| refusal.mentions(word))
 }
 
 /// What became of If-None-Match on a request for a name that was taken.

@@ -115,8 +115,8 @@ impl Error {
         self
     }
 
-    /// Whether the store's code or message has this word, in whatever letters.
-    pub(super) fn mentions(&self, word: &str) -> bool {
+    /// Whether the store's code or message has this word, given in small letters, in whatever letters.
+    pub fn mentions(&self, word: &str) -> bool {
         let texts = [&self.0.code, &self.0.message];
         texts.into_iter().flatten().any(|text| text.to_ascii_lowercase().contains(word))
     }

@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mountpoint::first;
+
 use crate::common::{Pattern, Setup, Store, TestMount, until};
 
 /// Five blocks and a bit.
@@ -159,6 +161,9 @@ fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it
         let mount = TestMount::of(&store, &Setup::new(options))?;
         let file = open_direct(&mount.path("file"));
         spoil();
+        // On a busy machine the open comes long after its lookup, and brings the first bytes.
+        let brought = store.requests().count("GetObject") * first::LEN as u64;
+        until("the open is counted", || store.requests().bytes_sent() >= brought);
         store.requests().reset();
         for block in 1..BLOCKS {
             assert!(reads_right(&file, (block << 20) + 8192, 4096));
@@ -193,8 +198,8 @@ fn two_direct_readers_in_lockstep_fetch_a_file_once() {
     let len = (24 << 20) + 777;
     store.plant("file", &Pattern(1).bytes(0, len));
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
-    let files = [0, 1].map(|_| open_direct(&mount.path("file")));
     store.requests().reset();
+    let files = [0, 1].map(|_| open_direct(&mount.path("file")));
     for at in (0..len).step_by(EACH) {
         for file in &files {
             assert!(reads_right(file, at as u64, EACH.min(len - at)), "at {at}");
@@ -202,5 +207,7 @@ fn two_direct_readers_in_lockstep_fetch_a_file_once() {
     }
     until("the answers are counted", || store.requests().bytes_sent() >= len as u64);
     let (sent, heads) = (store.requests().bytes_sent(), store.requests().count("GetObject") * 400);
-    assert!((len as u64..=len as u64 + heads).contains(&sent), "{sent} bytes for {len}");
+    // Both opens may bring the first bytes.
+    let most = (len + first::LEN) as u64 + heads + 4000;
+    assert!((len as u64..=most).contains(&sent), "{sent} bytes for {len}");
 }
