@@ -87,7 +87,7 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
         journal.endpoint = client.endpoint_url().unwrap_or_default().to_owned();
     }
     let handle = runtime.handle().clone();
-    let asker = Asker::new(client.clone(), pool.clone(), Arc::clone(&metrics));
+    let asker = Asker::new(client.clone(), pool.clone(), cache.clone(), Arc::clone(&metrics));
     let inodes = InodeTable::new(asker, config.inode, clock.clone(), Arc::clone(&metrics));
     let prefetcher = Prefetcher::new(
         client.clone(),

@@ -85,8 +85,12 @@ impl World {
             MemoryClient::with(Settings { clock: clock.clone(), page_max: 20, ..Settings::default() });
         let config = Config { ttl: Ttl::Minimal, list_page: 20, ..Config::default() };
         let metrics = Arc::new(Metrics::default());
-        let asker =
-            Asker::new(client.arc(), Pool::new(&mountpoint::buffer::Config::default()), metrics.clone());
+        let asker = Asker::new(
+            client.arc(),
+            Pool::new(&mountpoint::buffer::Config::default()),
+            None,
+            metrics.clone(),
+        );
         let table = InodeTable::new(asker, config, clock.clone(), metrics);
         let history = vec![(clock.now(), BTreeMap::new())];
         Self { client, clock, table, history, versions: 0, held: Vec::new(), came: 0 }

@@ -11,6 +11,7 @@ use std::fmt;
 pub use guess::Cause;
 
 use crate::buffer::{Block, BlockMut, Pool, Use};
+use crate::cache::{BlockCache, Sectors};
 use crate::metrics::Metrics;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{self, GetFirst, ObjectClient};
@@ -34,25 +35,37 @@ struct Shared {
     client: Arc<dyn ObjectClient>,
     /// `None`: attributes alone, always.
     pool: Option<Pool>,
+    /// Files whose first bytes it has are not asked for them.
+    cache: Option<Arc<dyn BlockCache>>,
     metrics: Arc<Metrics>,
     guesses: Mutex<[Guess; 2]>,
     out: AtomicUsize,
 }
 
 impl Asker {
-    /// With memory for first bytes from `pool`.
-    pub fn new(client: Arc<dyn ObjectClient>, pool: Pool, metrics: Arc<Metrics>) -> Self {
-        Self::with(client, Some(pool), metrics)
+    /// With memory for first bytes from `pool`. Bytes that `cache` has are not asked for.
+    pub fn new(
+        client: Arc<dyn ObjectClient>,
+        pool: Pool,
+        cache: Option<Arc<dyn BlockCache>>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self::with(client, Some(pool), cache, metrics)
     }
 
     /// One that never asks for bytes.
     pub fn of_attributes(client: Arc<dyn ObjectClient>) -> Self {
-        Self::with(client, None, Arc::default())
+        Self::with(client, None, None, Arc::default())
     }
 
-    fn with(client: Arc<dyn ObjectClient>, pool: Option<Pool>, metrics: Arc<Metrics>) -> Self {
+    fn with(
+        client: Arc<dyn ObjectClient>,
+        pool: Option<Pool>,
+        cache: Option<Arc<dyn BlockCache>>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let guesses = Mutex::new([Guess::new(Cause::Lookup), Guess::new(Cause::Open)]);
-        Self(Arc::new(Shared { client, pool, metrics, guesses, out: AtomicUsize::new(0) }))
+        Self(Arc::new(Shared { client, pool, cache, metrics, guesses, out: AtomicUsize::new(0) }))
     }
 
     /// The client that it asks.
@@ -68,6 +81,15 @@ impl Asker {
         cause: Cause,
         known: Option<(&ETag, u64)>,
     ) -> s3::Result<(ObjectMeta, First)> {
+        if let Some((etag, size)) = known
+            && self.is_cached(key, etag, size)
+        {
+            // Nothing to guess, so nothing to learn.
+            let meta = self.0.client.head_object(key).await?;
+            let id = ObjectId { key: key.clone(), etag: meta.etag.clone() };
+            let first = First { id, size: meta.size, came: false, bytes: None, ticket: None };
+            return Ok((meta, first));
+        }
         let mut ticket = Ticket { shared: Arc::clone(&self.0), cause, is_out: false };
         let size = known.map_or(LEN as u64, |(_, size)| size);
         // On an error nothing was found that a read could have used: that was neither right nor wrong.
@@ -83,6 +105,14 @@ impl Asker {
         let id = ObjectId { key: key.clone(), etag: meta.etag.clone() };
         let first = First { id, size: meta.size, came: bytes.is_some(), bytes, ticket: Some(ticket) };
         Ok((meta, first))
+    }
+
+    /// Whether the first bytes of this version are thought to be in the disk cache.
+    fn is_cached(&self, key: &ObjectKey, etag: &ETag, size: u64) -> bool {
+        let Some(cache) = self.0.cache.as_deref() else { return false };
+        let id = ObjectId { key: key.clone(), etag: etag.clone() };
+        let wanted = Sectors::touching(&(0..size.min(LEN as u64)));
+        size > 0 && cache.present(&id, 0).contains(wanted)
     }
 
     /// Memory for the first bytes, if they are worth asking for and there is room.

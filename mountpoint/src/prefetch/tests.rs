@@ -427,7 +427,7 @@ fn first_bytes_that_came_with_the_open_answer_the_first_read_and_are_asked_for_o
     for cache in [None, Some(Arc::new(MemoryCache::new()) as Arc<dyn BlockCache>)] {
         let b = bench_with(256 << 20, cache.clone());
         let metrics = Arc::new(Metrics::default());
-        let asker = Asker::new(b.client.arc(), b.pool.clone(), Arc::clone(&metrics));
+        let asker = Asker::new(b.client.arc(), b.pool.clone(), None, Arc::clone(&metrics));
         for len in [1, 100 << 10, first::LEN, MIB + 5] {
             let (id, data) = b.object(&format!("o{len}"), len);
             let part = len.min(first::LEN);
@@ -448,7 +448,7 @@ fn first_bytes_of_which_the_reader_has_no_use_count_as_wasted() {
     let cache: Arc<dyn BlockCache> = Arc::new(MemoryCache::new());
     let b = bench_with(256 << 20, Some(cache));
     let metrics = Arc::new(Metrics::default());
-    let asker = Asker::new(b.client.arc(), b.pool.clone(), Arc::clone(&metrics));
+    let asker = Asker::new(b.client.arc(), b.pool.clone(), None, Arc::clone(&metrics));
     let len = MIB;
     let (id, data) = b.object("o", len);
     let open = || b.prefetcher.open(id.clone(), len as u64, first_of(&b, &asker, &id, len));

@@ -16,7 +16,7 @@ impl Bench {
     /// Over a bucket of these keys; first bytes take memory from `pool`.
     fn guessing(ttl: Ttl, pool: &Pool, keys: &[&str]) -> Self {
         let plain = Self::new(ttl, keys);
-        let asker = Asker::new(plain.client.arc(), pool.clone(), plain.metrics.clone());
+        let asker = Asker::new(plain.client.arc(), pool.clone(), None, plain.metrics.clone());
         let config = Config { ttl, ..Config::default() };
         let table = InodeTable::new(asker, config, plain.clock.clone(), plain.metrics.clone());
         Self { table, ..plain }
