@@ -159,6 +159,7 @@ fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it
     store.plant("file", &Pattern(1).bytes(0, len));
     let cost = |options: &[&str], least: u64, spoil: &dyn Fn()| {
         let mount = TestMount::of(&store, &Setup::new(options))?;
+        store.requests().reset();
         let file = open_direct(&mount.path("file"));
         spoil();
         // On a busy machine the open comes long after its lookup, and brings the first bytes.
