@@ -8,7 +8,7 @@ use std::fmt;
 /// Characters seen, by their place in the name.
 #[derive(Clone)]
 pub(super) struct Letters {
-    places: [u128; Letters::PLACES],
+    places: [u128; Self::PLACES],
 }
 
 impl Letters {

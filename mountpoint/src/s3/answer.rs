@@ -209,7 +209,8 @@ pub(super) fn first_of(
         }
         _ => content_length(headers),
     };
-    let size = size.ok_or((ErrorKind::BadAnswer, "the answer does not say how long the object is".into()))?;
+    let size =
+        size.ok_or_else(|| (ErrorKind::BadAnswer, "the answer does not say how long the object is".into()))?;
     let meta = meta_of(headers, size).map_err(|why| (ErrorKind::BadAnswer, why.to_owned()))?;
     let len = size.min(limit);
     check_get(status, headers, known.unwrap_or(&meta.etag), &(0..len), size)?;

@@ -131,6 +131,9 @@ fn mixed(i: u64) -> u64 {
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
+/// The name with this number.
+type Shape = Box<dyn Fn(u64) -> String>;
+
 #[test]
 fn a_hundred_thousand_names_of_usual_shapes_take_few_rounds_and_little_is_received_in_vain() {
     let day = |i: u64| {
@@ -142,7 +145,7 @@ fn a_hundred_thousand_names_of_usual_shapes_take_few_rounds_and_little_is_receiv
             i % 12 * 5
         )
     };
-    let shapes: [(&str, Box<dyn Fn(u64) -> String>); 6] = [
+    let shapes: [(&str, Shape); 6] = [
         ("counter", Box::new(|i| format!("{i:08}"))),
         ("named counter", Box::new(|i| format!("img-{i:06}.jpg"))),
         ("hex", Box::new(|i| format!("{:016x}", mixed(i)))),
