@@ -38,6 +38,8 @@ round() {
     "$@"
     for pair in "${pods[@]}"; do
         wait_pod "${pair#*:}"
+        # A kubelet that has just started may not know the pod yet.
+        until_ok "${pair#*:} can be asked" in_pod "${pair#*:}" true
         equal "what ${pair#*:} reads" "$sum" "$(in_pod "${pair#*:}" sha256sum /data/random | sed 's/ .*/  -/')"
     done
     for pair in "${before[@]}"; do until_ok "pod ${pair#*:} gone" pod_gone "${pair#*:}"; done
