@@ -1,7 +1,6 @@
 # shellcheck shell=bash
 # Two PersistentVolumes with one volumeHandle. While a pod uses the first, a pod with the second is refused on the node, and an Event on each
 # names both volumes. Without the first the second is mounted.
-# needs: its name
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 
