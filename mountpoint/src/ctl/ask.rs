@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +20,11 @@ use crate::telemetry::{Origin, Status};
 /// A mount that serves answers within a millisecond; this one has so long.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
+/// The hidden subcommand that runs [`look`].
+pub(super) const LOOK: &str = "look";
+/// No process serves the mount any more.
+const LEFT_BEHIND: u8 = 3;
+
 /// What came of asking.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
@@ -35,8 +41,12 @@ pub(super) enum Seen {
     },
     /// Another user's.
     NotYours { mount_point: PathBuf, uid: u32 },
-    /// It serves, and has no socket: another engine's, an older release, or one that found no folder for it.
-    Silent { mount_point: PathBuf },
+    /// It has no socket: another engine's, an older release, or one that found no folder for it.
+    Silent {
+        mount_point: PathBuf,
+        /// Its process answers the kernel.
+        answers: bool,
+    },
 }
 
 /// Asks it.
@@ -48,8 +58,12 @@ pub(super) async fn ask(found: &Found) -> Seen {
     let Some(entry) = &found.entry else {
         return match owner {
             Some(uid) if me != 0 && uid != me => not_yours(uid),
-            _ if is_left_behind(&mount_point).await => Seen::Gone { mount_point, still_mounted: true },
-            _ => Seen::Silent { mount_point },
+            _ => match look_at(&mount_point).await {
+                Some(code) if code == i32::from(LEFT_BEHIND) => {
+                    Seen::Gone { mount_point, still_mounted: true }
+                }
+                answer => Seen::Silent { mount_point, answers: answer.is_some() },
+            },
         };
     };
     match Clock::machine().timeout(ANSWER_WITHIN, get_status(&entry.socket)).await {
@@ -85,12 +99,34 @@ async fn get_status(socket: &Path) -> io::Result<Status> {
     }
 }
 
-/// Whether the kernel says that no process serves it any more. A mount that hangs does not say so in time.
-async fn is_left_behind(point: &Path) -> bool {
-    let point = point.to_owned();
-    // Attributes may be remembered by the kernel; this is always asked.
-    let look = tokio::task::spawn_blocking(move || {
-        matches!(rustix::fs::statfs(&point), Err(rustix::io::Errno::NOTCONN))
-    });
-    matches!(Clock::machine().timeout(ANSWER_WITHIN, look).await, Some(Ok(true)))
+/// The exit code of [`look`]; none if the mount does not answer in time.
+///
+/// Another process looks: not even SIGKILL ends a thread whose request the mount's process has taken and never answers.
+async fn look_at(point: &Path) -> Option<i32> {
+    let mut command = Command::new(std::env::current_exe().ok()?);
+    command.arg(LOOK).arg(point).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    let clock = Clock::machine();
+    let ended = async {
+        loop {
+            if let Ok(Some(status)) = child.try_wait() {
+                return status.code();
+            }
+            clock.sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let code = clock.timeout(ANSWER_WITHIN, ended).await;
+    if code.is_none() {
+        // It ends now, or when the mount does.
+        let _ = child.kill();
+    }
+    code.flatten()
+}
+
+/// Asks the kernel about the file system at `point`. It remembers attributes of files; about this it always asks the mount's process.
+pub(super) fn look(point: &Path) -> ExitCode {
+    match rustix::fs::statfs(point) {
+        Err(rustix::io::Errno::NOTCONN) => ExitCode::from(LEFT_BEHIND),
+        _ => ExitCode::SUCCESS,
+    }
 }

@@ -66,6 +66,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Ask the kernel about the file system at DIR; the exit code tells
+    #[command(name = ask::LOOK, hide = true)]
+    Look { dir: PathBuf },
     /// Examine the store of a bucket: what works, what will not, and the flags to mount with
     #[command(after_help = DOCTOR_AFTER)]
     Doctor {
@@ -138,6 +141,7 @@ fn run(line: Line) -> anyhow::Result<ExitCode> {
     let places = find::places(line.runtime_dir.as_deref().filter(|dir| !dir.as_os_str().is_empty()));
     let outcome = match line.command {
         Command::Status { dir, json } => runtime.block_on(status::run(&places, dir.as_deref(), json)),
+        Command::Look { dir } => Ok(ask::look(&dir)),
         Command::Top { dir, every } => {
             runtime.block_on(top::run(&places, &dir, std::time::Duration::from_secs(every)))
         }

@@ -32,7 +32,11 @@ pub(super) fn seen(seen: &Seen) -> String {
             "{}\n  NOT YOURS   user {uid} mounted it; this user or root may ask for its state\n",
             mount_point.display()
         ),
-        Seen::Silent { mount_point } => format!(
+        Seen::Silent { mount_point, answers: false } => format!(
+            "{}\n  SILENT      it does not answer, and has no socket to ask; look for its process: pgrep -af mount-s3\n",
+            mount_point.display()
+        ),
+        Seen::Silent { mount_point, answers: true } => format!(
             "{}\n  SILENT      mounted, without a socket to ask: its log says why ('mount-s3-ctl will not find this mount')\n",
             mount_point.display()
         ),
@@ -211,7 +215,8 @@ mod tests {
             (Seen::Hangs(Box::new(status().origin)), "HANGS"),
             (Seen::Gone { mount_point: point.clone(), still_mounted: true }, "umount -l /mnt"),
             (Seen::NotYours { mount_point: point.clone(), uid: 7 }, "user 7 mounted it"),
-            (Seen::Silent { mount_point: point }, "its log says why"),
+            (Seen::Silent { mount_point: point.clone(), answers: true }, "its log says why"),
+            (Seen::Silent { mount_point: point, answers: false }, "look for its process"),
         ] {
             let text = seen(&state);
             assert!(text.contains(words), "{text}");

@@ -21,7 +21,8 @@ pub(super) async fn run(places: &[PathBuf], dir: Option<&Path>, json: bool) -> a
     };
     let asked: Vec<_> = found.iter().map(ask).collect();
     let mounts = futures_util::future::join_all(asked).await;
-    let all_serve = mounts.iter().all(|seen| matches!(seen, Seen::Serving(_) | Seen::Silent { .. }));
+    let all_serve =
+        mounts.iter().all(|seen| matches!(seen, Seen::Serving(_) | Seen::Silent { answers: true, .. }));
     if json {
         say(&format!("{}\n", serde_json::to_string_pretty(&Report { mounts })?));
     } else if mounts.is_empty() {

@@ -25,8 +25,8 @@ fn json(runtime_dir: &Path, words: &[&str]) -> (Option<i32>, Value) {
 }
 
 fn socket(runtime_dir: &Path) -> Option<PathBuf> {
-    let files = fs::read_dir(runtime_dir.join("mount-s3")).unwrap().map(|file| file.unwrap().path());
-    files.into_iter().find(|path| path.extension().is_some_and(|e| e == "sock"))
+    let files = fs::read_dir(runtime_dir.join("mount-s3")).into_iter().flatten();
+    files.map(|file| file.unwrap().path()).find(|path| path.extension().is_some_and(|e| e == "sock"))
 }
 
 #[test]
@@ -92,6 +92,7 @@ fn a_mount_that_hangs_is_said_to_hang_and_nothing_waits_for_it() {
     let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
     let Some(mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap();
+    until("its socket is there", || socket(here.path()).is_some());
     mount.signal(Signal::STOP);
     // On a busy machine a thread of it may answer once more.
     until("it is stopped", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(1));
@@ -101,6 +102,26 @@ fn a_mount_that_hangs_is_said_to_hang_and_nothing_waits_for_it() {
     assert_eq!(code, Some(1));
     assert!(text.contains("HANGS") && text.contains("does not answer") && text.contains(BUCKET), "{text}");
     assert_eq!(report["mounts"][0]["state"], "hangs");
+    until("it serves again", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(0));
+}
+
+#[test]
+fn a_mount_that_hangs_and_has_no_socket_is_said_not_to_answer_and_nothing_waits_for_it() {
+    let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
+    let Some(mount) = mount(&store, here.path(), &[]) else { return };
+    let dir = mount.dir().to_str().unwrap();
+    until("its socket is there", || socket(here.path()).is_some());
+    let folder = here.path().join("mount-s3");
+    fs::remove_dir_all(&folder).unwrap();
+    let (code, report) = json(here.path(), &["status", "--json", dir]);
+    assert_eq!((code, &report["mounts"][0]["answers"]), (Some(0), &true.into()));
+    mount.signal(Signal::STOP);
+    // On a busy machine a thread of it may answer once more.
+    until("it is stopped", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(1));
+    let (_, report) = json(here.path(), &["status", "--json", dir]);
+    mount.signal(Signal::CONT);
+    let state = serde_json::json!({ "state": "silent", "mount_point": dir, "answers": false });
+    assert_eq!(report["mounts"][0], state);
     until("it serves again", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(0));
 }
 
