@@ -6,6 +6,7 @@ use super::ending::Ending;
 use super::handle::{FileHandle, HandleNo, Mode, Writer};
 use super::mapping::Mapping;
 use super::process::thread_group;
+use super::readers::Closing;
 use super::{Entry, Error, FileSystem, Result};
 use crate::inode::{Before, InodeNo, OpenRead, OpenWrite, WriteWish};
 use crate::prefetch::Bytes;
@@ -46,6 +47,8 @@ enum Attempt {
     Busy {
         writer: HandleNo,
     },
+    /// It is wanted for writing, and others read it.
+    HasReaders,
 }
 
 fn refuse_sync(flags: OpenFlags) -> Result<()> {
@@ -121,6 +124,7 @@ impl FileSystem {
             match opened {
                 Attempt::Opened(opened) => return Ok(opened),
                 Attempt::Busy { writer } => self.wait_for_writer(ino, writer).await?,
+                Attempt::HasReaders => self.wait_for_readers(ino).await?,
             }
         }
     }
@@ -156,12 +160,20 @@ impl FileSystem {
                 };
                 let opener = thread_group(pid).unwrap_or(pid);
                 let mapping = Mapping::default();
-                self.files.insert(no, FileHandle { ino, opener, mode: Mode::Write(writer), mapping });
+                let handle = FileHandle {
+                    ino,
+                    opener,
+                    mode: Mode::Write(writer),
+                    mapping,
+                    closing: Closing::default(),
+                };
+                self.files.insert(no, handle);
                 // Past the page cache: nothing reads there what is being written, and its pages cost the writer
                 // more than all the rest.
                 Attempt::Opened(Opened { handle: no, keep_cache: false, direct: true })
             }
             OpenWrite::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
+            OpenWrite::HasReaders => Attempt::HasReaders,
         })
     }
 
@@ -169,7 +181,8 @@ impl FileSystem {
     fn opened(&self, ino: InodeNo, mode: Mode, pid: u32, keep_cache: bool, flags: OpenFlags) -> Opened {
         let handle = self.files.reserve();
         let mapping = Mapping::new(flags.write);
-        self.files.insert(handle, FileHandle { ino, opener: pid, mode, mapping });
+        self.files
+            .insert(handle, FileHandle { ino, opener: pid, mode, mapping, closing: Closing::default() });
         Opened { handle, keep_cache, direct: flags.direct }
     }
 

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::ending::Ending;
 use super::mapping::Mapping;
+use super::readers::Closing;
 use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
 use crate::object::ObjectKey;
@@ -27,6 +28,8 @@ pub(super) struct FileHandle {
     pub(super) mode: Mode,
     /// Of a handle that reads; the kernel maps no page of one that writes.
     pub(super) mapping: Mapping,
+    /// Of a handle that reads.
+    pub(super) closing: Closing,
 }
 
 #[derive(Debug)]

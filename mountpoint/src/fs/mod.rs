@@ -12,6 +12,7 @@ mod handle;
 mod mapping;
 mod namespace;
 mod process;
+mod readers;
 mod writer;
 
 pub use attr::{Attr, Entry, Ownership};
@@ -25,7 +26,7 @@ pub use writer::{MountEnd, Released};
 
 use std::sync::OnceLock;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::clock::Clock;
 use crate::inode::InodeTable;
@@ -57,6 +58,8 @@ pub struct FileSystem {
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
     finishing: Semaphore,
+    /// Told of each handle for reading that is released.
+    reader_left: Notify,
     /// Number of this file system, where it is known.
     device: OnceLock<DeviceNo>,
     clock: Clock,
@@ -103,6 +106,7 @@ impl FileSystem {
             files: HandleTable::default(),
             dirs: HandleTable::default(),
             finishing: Semaphore::new(FINISHING_MAX),
+            reader_left: Notify::new(),
             device: OnceLock::new(),
             clock,
             config,

@@ -18,6 +18,10 @@ use crate::{buffer, prefetch, upload};
 
 /// A file system over an empty bucket.
 fn over(client: &MemoryClient) -> Arc<FileSystem> {
+    allowing(client, false)
+}
+
+fn allowing(client: &MemoryClient, allow_overwrite: bool) -> Arc<FileSystem> {
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
     let runtime = tokio::runtime::Handle::current();
     let pool = Pool::new(&buffer::Config { target: 128 << 20, network: 16 << 20 });
@@ -39,7 +43,7 @@ fn over(client: &MemoryClient) -> Arc<FileSystem> {
     let uploader =
         Uploader::new(client.arc(), pool, upload::Config::default(), clock.clone(), metrics, runtime);
     let ownership = Ownership { uid: 0, gid: 0, file_mode: 0o644, dir_mode: 0o755 };
-    let config = Config { ownership, read_only: false, allow_delete: false, allow_overwrite: false };
+    let config = Config { ownership, read_only: false, allow_delete: false, allow_overwrite };
     Arc::new(FileSystem::new(inodes, prefetcher, uploader, config, clock))
 }
 
@@ -59,6 +63,30 @@ async fn a_create_that_fails_leaves_a_file_alone_that_another_program_found_and_
     fs.fsync(opened.handle).await.unwrap();
     assert_eq!(client.keys(), ["file"]);
     assert_eq!(fs.lookup(ROOT, OsStr::new("file")).await.unwrap().attr.ino, found.attr.ino);
+}
+
+/// Threads take requests in turn, and finish them in any order.
+#[tokio::test]
+async fn a_newcomer_that_writes_waits_for_the_release_of_readers_that_were_closed() {
+    let (client, me) = (MemoryClient::new(), std::process::id());
+    client.insert("file", b"old".to_vec());
+    let fs = allowing(&client, true);
+    let ino = fs.lookup(ROOT, OsStr::new("file")).await.unwrap().attr.ino;
+    let to_read = OpenFlags::default();
+    let to_replace = OpenFlags { write: true, truncate: true, ..to_read };
+    let readers = [fs.open(ino, to_read, me).await.unwrap(), fs.open(ino, to_read, me).await.unwrap()];
+
+    fs.try_flush(readers[0].handle, me).unwrap().unwrap();
+    let refused = fs.open(ino, to_replace, me).await.unwrap_err();
+    assert_eq!(refused.errno(), Errno::PERM, "one of them is open");
+
+    fs.try_flush(readers[1].handle, me).unwrap().unwrap();
+    let mut newcomer = std::pin::pin!(fs.open(ino, to_replace, me));
+    for reader in readers {
+        assert!(futures_util::poll!(newcomer.as_mut()).is_pending(), "it waits for both");
+        fs.release(reader.handle).unwrap();
+    }
+    newcomer.await.expect("nobody reads any more");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use crate::upload::{self, Event, Reply, Stage, completes};
 
 /// How long a newcomer waits for the RELEASE of a closed file: the kernel sends it after close(2) has returned, mostly within a few hundred
 /// microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
-const MOMENT: Duration = Duration::from_secs(1);
+pub(super) const MOMENT: Duration = Duration::from_secs(1);
 
 /// The outcome of an upload.
 type Outcome = std::result::Result<ObjectMeta, upload::Error>;
@@ -68,7 +68,10 @@ impl FileSystem {
             Ok(open) => open,
             Err(error) => return Some(Err(error)),
         };
-        let Mode::Write(writer) = &open.mode else { return Some(self.check_mapping(&open)) };
+        let Mode::Write(writer) = &open.mode else {
+            open.closing.flushed();
+            return Some(self.check_mapping(&open));
+        };
         if let Some(error) = writer.upload.error() {
             self.settle(&open, writer, &Err(error.clone()));
             return Some(Err(error.into()));
@@ -178,7 +181,10 @@ impl FileSystem {
     pub async fn take_back(&self, handle: HandleNo) {
         let Some(open) = self.files.remove(handle) else { return };
         match &open.mode {
-            Mode::Read(_) => self.inodes.close_read(open.ino),
+            Mode::Read(_) => {
+                self.inodes.close_read(open.ino);
+                self.reader_left.notify_waiters();
+            }
             Mode::Write(writer) => self.give_up(&open, writer).await,
         }
     }
@@ -222,6 +228,7 @@ impl FileSystem {
             Mode::Read(_) => {
                 self.files.remove(handle);
                 self.inodes.close_read(open.ino);
+                self.reader_left.notify_waiters();
                 Ok(None)
             }
             Mode::Write(writer) => Ok(Some(Released(writer.upload.tell(Event::Release)))),

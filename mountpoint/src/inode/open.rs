@@ -45,6 +45,8 @@ pub enum OpenWrite {
         /// As named in `open_write`.
         writer: u64,
     },
+    /// Open for reading: wait for the release of those handles and ask again, or refuse.
+    HasReaders,
 }
 
 impl InodeTable {
@@ -101,6 +103,11 @@ impl InodeTable {
         }
     }
 
+    /// Whether a handle for reading is open.
+    pub fn has_readers(&self, ino: InodeNo) -> bool {
+        self.0.tree.lock().file_mut(ino).is_ok_and(|file| file.readers > 0)
+    }
+
     /// A read handle is closed.
     pub fn close_read(&self, ino: InodeNo) {
         let mut tree = self.0.tree.lock();
@@ -113,7 +120,7 @@ impl InodeTable {
     /// Opens for writing. `writer` names the handle to others that want the file.
     ///
     /// # Errors
-    /// `NotPermitted`: it has readers, or it exists and may not be replaced, and which flag would allow it;
+    /// `NotPermitted`: it exists and may not be replaced, and which flag would allow it;
     /// `IsADirectory`; `Stale`.
     pub async fn open_write(&self, ino: InodeNo, writer: u64, wish: WriteWish) -> Result<OpenWrite> {
         let modified = self.0.clock.wall();
@@ -125,6 +132,7 @@ impl InodeTable {
         };
         match tree.file_mut(ino)?.open_write(writer, wish, modified) {
             Err(Refusal::Busy { writer }) => Ok(OpenWrite::Busy { writer }),
+            Err(Refusal::HasReaders) => Ok(OpenWrite::HasReaders),
             Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
             Ok(before) => {
                 tree.touched(ino, false);
@@ -268,6 +276,7 @@ fn open_now(tree: &mut Tree, ino: InodeNo, first: Option<First>) -> Result<OpenR
             Ok(OpenRead::Object { id, size, keep_cache, first })
         }
         Err(Refusal::Busy { writer }) => Ok(OpenRead::Busy { writer }),
+        Err(Refusal::HasReaders) => unreachable!("readers don't keep readers out"),
         Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
     }
 }

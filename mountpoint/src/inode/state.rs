@@ -209,6 +209,8 @@ pub struct WriteWish {
 pub(super) enum Refusal {
     /// A writer stands in the way.
     Busy { writer: u64 },
+    /// Readers stand in the way.
+    HasReaders,
     /// It may not be.
     Error(ErrorKind),
 }
@@ -278,9 +280,6 @@ impl File {
         if let Phase::Writing { writer, .. } = &self.phase {
             return Err(Refusal::Busy { writer: *writer });
         }
-        if self.readers > 0 {
-            return refused("is open for reading; a file has readers or one writer");
-        }
         if self.stored.is_some() {
             if !wish.allow_overwrite {
                 return refused("exists; replacing it needs --allow-overwrite");
@@ -291,6 +290,9 @@ impl File {
             if !wish.truncate {
                 return refused("exists; an object is replaced as a whole: open it with O_TRUNC");
             }
+        }
+        if self.readers > 0 {
+            return Err(Refusal::HasReaders);
         }
         let before = match &self.phase {
             _ if self.stored.is_some() => Before::Exists,

@@ -1,0 +1,52 @@
+//! A file that is wanted for writing while it is open for reading: a newcomer waits for readers whose last close is on its way.
+//!
+//! close(2) waits for the FLUSH of its descriptor, but not for the RELEASE of the open file, which another thread may take after the OPEN
+//! that follows it. A handle that was flushed once has mostly been closed for good.
+
+use rustix::io::Errno;
+
+use super::writer::MOMENT;
+use super::{Error, FileSystem, Result};
+use crate::inode::InodeNo;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Whether a descriptor of a handle that reads was closed; mostly it was the last one.
+#[derive(Debug, Default)]
+pub(super) struct Closing(AtomicBool);
+
+impl Closing {
+    /// One was closed. Copies of it may be open, and mappings.
+    pub(super) fn flushed(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    fn is_likely(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}
+
+impl FileSystem {
+    /// Waits a moment while this file's readers are being closed; the caller tries again then.
+    ///
+    /// # Errors
+    /// `PERM`: one of them stays.
+    pub(super) async fn wait_for_readers(&self, ino: InodeNo) -> Result<()> {
+        let end = self.clock.now() + MOMENT;
+        loop {
+            let left = self.reader_left.notified();
+            if !self.inodes.has_readers(ino) {
+                return Ok(());
+            }
+            let closing = self.files.all().iter().all(|open| open.ino != ino || open.closing.is_likely());
+            let patience = end.saturating_duration_since(self.clock.now());
+            if !closing || self.clock.timeout(patience, left).await.is_none() {
+                let key = self.inodes.key_of(ino);
+                let why = format!(
+                    "\"{}\" is open for reading; a file has readers or one writer",
+                    key.as_ref().map_or("?", |key| key.as_str())
+                );
+                return Err(Error::new(Errno::PERM, why));
+            }
+        }
+    }
+}
