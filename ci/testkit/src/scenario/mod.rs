@@ -7,6 +7,8 @@ mod link;
 mod outage;
 mod work;
 
+use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,6 +31,17 @@ pub struct Place<'a> {
     pub proxy: &'a Proxy,
     /// Writes the bytes that the content of this number has at an offset.
     pub fill: fn(content: u64, offset: u64, into: &mut [u8]),
+}
+
+impl Place<'_> {
+    /// Multipart uploads that have a part. `s3server` keeps them beside its buckets, each part as a file under its number.
+    fn uploads_with_parts(&self) -> usize {
+        let parts = |upload: &Path| fs::read_dir(upload).into_iter().flatten().flatten();
+        let is_part = |name: OsString| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+        let uploads = self.folder.with_file_name(".s3server").join("uploads");
+        let uploads = fs::read_dir(uploads).into_iter().flatten().flatten();
+        uploads.filter(|upload| parts(&upload.path()).any(|part| is_part(part.file_name()))).count()
+    }
 }
 
 /// What became of the operations: reads of whole files, writes with `fsync`, `stat`, `ls`.
