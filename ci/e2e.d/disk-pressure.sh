@@ -28,9 +28,9 @@ s3_bucket "$bucket"
 install_driver
 volume data
 
-# pressure on|off. The disk never has so much room, and always has as much as before.
+# pressure on|off. The disk never has so much room, and always has as much as before. The kubelet takes 100% for "no threshold".
 pressure() {
-    local room=100 state=True
+    local room=99 state=True
     [ "$1" = on ] || room=1 state=False
     cluster run sed -i "s/nodefs.available: .*/nodefs.available: \"$room%\"/" /etc/kubernetes/kubelet.yaml
     stop_part kubelet
