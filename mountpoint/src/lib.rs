@@ -26,6 +26,7 @@ pub mod inode;
 pub mod logging;
 pub mod metrics;
 pub mod mount;
+pub mod mountinfo;
 pub mod object;
 pub mod prefetch;
 pub mod s3;

@@ -3,21 +3,16 @@
 //!
 //! Never here: a mount, an unmount, a stat of a mount.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use procfs::process::MountInfo;
+use mountpoint::mountinfo::{self, Line};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, timeout_at};
 
 use super::sys::FS_NAME;
-
-/// Of our own mount namespace. `/proc/thread-self` would be the calling thread's; all our threads share one.
-const TABLE: &str = "/proc/self/mountinfo";
 
 /// The mounts of one moment.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +47,7 @@ impl Mounts {
     /// # Errors
     /// `/proc` is not there.
     pub fn read() -> io::Result<Self> {
-        Self::read_from(Path::new(TABLE))
+        Self::read_from(Path::new(mountinfo::OWN))
     }
 
     /// As this table has it.
@@ -63,15 +58,8 @@ impl Mounts {
         Ok(Self::parse(&std::fs::read(table)?))
     }
 
-    /// A line that can't be understood is none of ours: another's odd mount must not stop our driver.
     fn parse(table: &[u8]) -> Self {
-        let lines = table.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        Self(
-            lines
-                .filter_map(|line| MountInfo::from_line(&String::from_utf8_lossy(line)).ok())
-                .map(mount)
-                .collect(),
-        )
+        Self(mountinfo::lines(table).map(mount).collect())
     }
 
     /// The uppermost mount at this path. The path has no symbolic link in it.
@@ -112,28 +100,14 @@ impl Mounts {
     }
 }
 
-fn mount(info: MountInfo) -> Mount {
+fn mount(line: Line<'_>) -> Mount {
     Mount {
-        point: unescaped(&info.mount_point.to_string_lossy()),
-        device: info.majmin,
-        kind: info.fs_type,
-        name: info.mount_source.unwrap_or_default(),
-        read_only: info.mount_options.contains_key("ro"),
+        point: line.point.path(),
+        device: line.device.to_owned(),
+        kind: line.kind.text(),
+        name: line.source.text(),
+        read_only: line.options.has("ro"),
     }
-}
-
-/// The kernel writes white space and backslashes as three octal digits.
-fn unescaped(text: &str) -> PathBuf {
-    let bytes = text.as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let octal = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
-        let code = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        plain.push(code.unwrap_or(bytes[at]));
-        at += if code.is_some() { 4 } else { 1 };
-    }
-    PathBuf::from(OsString::from_vec(plain))
 }
 
 /// Waits for changes of the table. Taken before the table is read, it misses none.
@@ -152,7 +126,7 @@ impl Changes {
     pub fn watch() -> io::Result<Self> {
         // The kernel tells a change as priority and error at once.
         let interest = Interest::PRIORITY | Interest::ERROR;
-        Ok(Self(AsyncFd::with_interest(File::open(TABLE)?, interest)?))
+        Ok(Self(AsyncFd::with_interest(File::open(mountinfo::OWN)?, interest)?))
     }
 
     /// Waits until the table is so; `false` if it is not by then.
@@ -214,12 +188,5 @@ mod tests {
     fn the_table_of_this_process_has_its_root() {
         assert!(Mounts::read().unwrap().points().any(|point| point == Path::new("/")));
         assert!(Mounts::read_from(Path::new("/nonexistent")).is_err());
-    }
-
-    #[test]
-    fn only_whole_octal_codes_are_unescaped() {
-        assert_eq!(unescaped("/a\\011b\\134c"), Path::new("/a\tb\\c"));
-        assert_eq!(unescaped("/a\\04"), Path::new("/a\\04"));
-        assert_eq!(unescaped("/a\\999"), Path::new("/a\\999"));
     }
 }

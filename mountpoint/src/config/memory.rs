@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use crate::buffer;
+use crate::mountinfo::{self, Line};
 
 /// Memory of the engine's code, its tables and the network's last bytes, beside the target: peak RSS stays within both together.
 const BESIDE_TARGET: u64 = 64 << 20;
@@ -46,8 +47,9 @@ fn machine(root: &Path) -> u64 {
 /// The least limit of this process's control group and those above it; `None` without one.
 fn limit_below(root: &Path) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(root.join("proc/self").join(name)).unwrap_or_default();
-    let (groups, mounts) = (read("cgroup"), read("mountinfo"));
-    let mounts: Vec<_> = mounts.lines().filter_map(Hierarchy::parse).collect();
+    let groups = read("cgroup");
+    let mounts = fs::read(root.join("proc/self/mountinfo")).unwrap_or_default();
+    let mounts: Vec<_> = mountinfo::lines(&mounts).filter_map(Hierarchy::of).collect();
     let of_group = |line: &str| {
         let (version, group) = membership(line)?;
         mounts.iter().filter(|m| m.version == version).filter_map(|m| m.limit(root, group)).min()
@@ -76,24 +78,18 @@ fn membership(line: &str) -> Option<(Version, &str)> {
 struct Hierarchy {
     version: Version,
     /// Which group its top directory is, as this process's namespace names it.
-    top: String,
+    top: PathBuf,
     mounted_at: PathBuf,
 }
 
 impl Hierarchy {
-    /// A line of `/proc/self/mountinfo`: `id parent device top mounted_at options [tags] - type source options`. Not by `procfs`: it leaves
-    /// the escapes in paths, refuses all of a `cgroup` file for one line that it does not know, and the engine needs nothing else of it.
-    fn parse(line: &str) -> Option<Self> {
-        let (mount, system) = line.split_once(" - ")?;
-        let mut mount = mount.split(' ').skip(3);
-        let (top, mounted_at) = (unescape(mount.next()?), unescape(mount.next()?));
-        let mut system = system.split(' ');
-        let version = match system.next()? {
+    fn of(mount: Line<'_>) -> Option<Self> {
+        let version = match &*mount.kind.text() {
             "cgroup2" => Version::V2,
-            "cgroup" if system.nth(1)?.split(',').any(|option| option == "memory") => Version::V1,
+            "cgroup" if mount.system_options.has("memory") => Version::V1,
             _ => return None,
         };
-        Some(Self { version, top, mounted_at: mounted_at.into() })
+        Some(Self { version, top: mount.top.path(), mounted_at: mount.point.path() })
     }
 
     /// The least limit of `group` and those above it, as far as they are mounted here.
@@ -120,26 +116,6 @@ impl Hierarchy {
         };
         limits.into_iter().flatten().min()
     }
-}
-
-/// Space, tab, newline and backslash stand in mountinfo as `\040` and the like.
-fn unescape(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.filter(|_| first == b'\\').and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]
@@ -289,6 +265,5 @@ mod tests {
             ("sys/fs/cgroup/unified/a/memory.max", "2000\n"),
         ];
         assert_eq!(limit(&files), Some(1000));
-        assert_eq!(unescape("a\\040b\\134c\\0"), "a b\\c\\0");
     }
 }

@@ -1,11 +1,10 @@
 //! The kernel's table of mounts, as far as it has ours. Reading it touches no mount.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use procfs::process::{MountInfo, Process};
+
+use crate::mountinfo::{self, Line};
 
 /// The type of our mounts.
 const KIND: &str = "fuse.mount-s3";
@@ -20,13 +19,16 @@ pub(super) struct Mounted {
 
 /// All of them, the uppermost last.
 pub(super) fn read() -> anyhow::Result<Vec<Mounted>> {
-    let table = Process::myself().and_then(|me| me.mountinfo()).context("reading /proc/self/mountinfo")?;
-    Ok(table.into_iter().filter_map(ours).collect())
+    let table = std::fs::read(mountinfo::OWN).with_context(|| format!("reading {}", mountinfo::OWN))?;
+    Ok(mountinfo::lines(&table).filter_map(ours).collect())
 }
 
-fn ours(mount: MountInfo) -> Option<Mounted> {
-    let uid = mount.super_options.get("user_id").cloned().flatten()?.parse().ok()?;
-    (mount.fs_type == KIND).then(|| Mounted { point: unescaped(&mount.mount_point), uid })
+fn ours(mount: Line<'_>) -> Option<Mounted> {
+    if *mount.kind.plain() != *KIND {
+        return None;
+    }
+    let uid = mount.system_options.value("user_id")?.parse().ok()?;
+    Some(Mounted { point: mount.point.path(), uid })
 }
 
 /// The mount that this path, absolute, is in.
@@ -34,26 +36,12 @@ pub(super) fn holding<'a>(table: &'a [Mounted], path: &Path) -> Option<&'a Mount
     path.ancestors().find_map(|point| table.iter().rev().find(|mount| mount.point == point))
 }
 
-/// The kernel writes space, tab, line end and backslash as three octal digits.
-fn unescaped(path: &Path) -> PathBuf {
-    let bytes = path.as_os_str().as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let octal = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
-        let code = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        plain.push(code.unwrap_or(bytes[at]));
-        at += if code.is_some() { 4 } else { 1 };
-    }
-    PathBuf::from(OsString::from_vec(plain))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn table(lines: &[&str]) -> Vec<Mounted> {
-        lines.iter().filter_map(|line| ours(MountInfo::from_line(line).unwrap())).collect()
+        mountinfo::lines(lines.join("\n").as_bytes()).filter_map(ours).collect()
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::inode::InodeNo;
+use crate::mountinfo;
 
 /// Number of a file system as stat(2) shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ pub(super) fn holds(tid: u32, device: DeviceNo, ino: InodeNo) -> Option<bool> {
         // A node of Kubernetes has thousands of mounts: the table is read only now, and once.
         let table = match &mounts {
             Some(table) => table,
-            None => mounts.insert(fs::read_to_string(process.join("mountinfo")).ok()?),
+            None => mounts.insert(fs::read(process.join("mountinfo")).ok()?),
         };
         match device_of_mount(table, place.mount) {
             Some(of) if of == device => return Some(true),
@@ -89,12 +90,9 @@ impl Place {
 }
 
 /// The device of a mount in `mountinfo`.
-fn device_of_mount(table: &str, mount: u32) -> Option<DeviceNo> {
-    let device = table.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        (fields.next()?.parse() == Ok(mount)).then(|| fields.nth(1))?
-    })?;
-    let (major, minor) = device.split_once(':')?;
+fn device_of_mount(table: &[u8], mount: u32) -> Option<DeviceNo> {
+    let line = mountinfo::lines(table).find(|line| line.id == mount)?;
+    let (major, minor) = line.device.split_once(':')?;
     Some(DeviceNo { major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
 
@@ -149,9 +147,9 @@ mod tests {
         assert_eq!(Place::of("pos:\t0\nflags:\t0100001\nmnt_id:\t29\n"), None, "before Linux 5.14");
         let table =
             "22 28 0:21 / /proc rw - proc proc rw\n29 28 0:44 / /a\\040b rw,nosuid - fuse.mount-s3 s rw\n";
-        assert_eq!(device_of_mount(table, 29), Some(DeviceNo { major: 0, minor: 44 }));
-        assert_eq!(device_of_mount(table, 2), None);
-        assert_eq!(device_of_mount("29\n", 29), None);
+        assert_eq!(device_of_mount(table.as_bytes(), 29), Some(DeviceNo { major: 0, minor: 44 }));
+        assert_eq!(device_of_mount(table.as_bytes(), 2), None);
+        assert_eq!(device_of_mount(b"29\n", 29), None);
     }
 
     #[test]
