@@ -10,6 +10,7 @@ mod host_files;
 pub mod idle;
 pub mod leader;
 mod locks;
+pub mod mount_id;
 pub mod mountinfo;
 pub mod notes;
 pub mod peer;

@@ -21,13 +21,14 @@ use super::host_files::HostFiles;
 use super::idle::Idle;
 use super::leader::Leader;
 use super::locks::Locks;
+use super::mount_id::MountId;
 use super::mountinfo::Mounts;
 use super::notes::Notes;
 use super::peer::Processes;
 use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
 use super::systemd::SystemdMounter;
-use super::targets::{self, LAYERS_MAX, Targets, check_ours, table, unmounted};
+use super::targets::{self, LAYERS_MAX, Targets, check_ours, mounted, table, unmounted};
 use super::{Made, MountRequest, Mounter};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
@@ -213,6 +214,9 @@ impl Node {
     /// For a target that is mounted already: fresh credentials, if it stays as it is; and what becomes of it. It is not touched here:
     /// reads of it go on until a new source is served.
     async fn refresh(&self, request: &MountRequest, target: &Path) -> Result<Over> {
+        if mounted(target)?.is_none() {
+            return Ok(Over::Empty);
+        }
         let mounts = table()?;
         let Some(mount) = mounts.at(target) else { return Ok(Over::Empty) };
         check_ours(mount)?;
@@ -263,17 +267,15 @@ impl Node {
         pod: &Assigned<'_>,
         deadline: Instant,
     ) -> Result<()> {
-        let mounts = table()?;
-        let is_the_same = source.served.is_some()
-            && mounts.at(source.path).map(|mount| &mount.device) == source.served.as_ref();
+        let is_the_same = source.served.is_some() && mounted(source.path)? == source.served;
         let source = source.path;
         if is_the_same || source::is_served(source, &self.probes).await? {
             self.write_credentials(request, pod)?;
-            return bind(&mounts, source, target, over, request.read_only);
+            return bind(source, target, over, request.read_only);
         }
         let mounted = self.mount_source(request, source, pod, deadline).await;
         let bound = mounted.and_then(|mount| {
-            bind(&table()?, source, target, over, request.read_only)?;
+            bind(source, target, over, request.read_only)?;
             mount.keep();
             Ok(())
         });
@@ -382,9 +384,9 @@ struct Assigned<'a> {
 /// The source of a mount, before its lock is held.
 struct Source<'a> {
     path: &'a Path,
-    /// The device that is mounted there and answered. The callers of many mounts ask at once, so that they share the answer and don't ask
+    /// The mount that is there and answered. The callers of many mounts ask at once, so that they share the answer and don't ask
     /// one after the other.
-    served: Option<String>,
+    served: Option<MountId>,
 }
 
 /// The state of a target before a new mount.
@@ -412,7 +414,8 @@ fn over(health: &Health, moved: bool, layers: usize) -> Over {
 /// Binds the target unless it is bound to this source already. What is left there is dead, and the new mount goes over it: containers
 /// hold a copy of the dead mount, and one with HostToContainer propagation gets what is mounted on its root, but never what takes
 /// its place (both tried, docs/e2e.md).
-fn bind(mounts: &Mounts, source: &Path, target: &Path, over: Over, read_only: bool) -> Result<()> {
+fn bind(source: &Path, target: &Path, over: Over, read_only: bool) -> Result<()> {
+    let mounts = if mounted(target)?.is_some() { table()? } else { Mounts::default() };
     if let Some(mount) = mounts.at(target) {
         check_ours(mount)?;
         if mounts.at(source).is_some_and(|it| it.device == mount.device) {

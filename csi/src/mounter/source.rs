@@ -13,9 +13,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::comm_files::{CommFiles, one_line};
+use super::mount_id::MountId;
 use super::peer::Processes;
 use super::sys::{self, Busy, Health, Probes};
-use super::targets::table;
+use super::targets::mounted;
 use crate::contract::comm::Comm;
 use crate::contract::message::{self, Answer, MountMessage};
 use crate::error::{Error, ErrorKind, Result};
@@ -193,15 +194,14 @@ impl Drop for SourceMount {
     }
 }
 
-/// The device that is mounted at a source, if it answers.
+/// What is mounted at a source, if it answers.
 ///
 /// # Errors
 /// `Unavailable` if it hangs.
-pub async fn served(path: &Path, probes: &Probes) -> Result<Option<String>> {
-    let mounts = table()?;
-    let Some(mount) = mounts.at(path) else { return Ok(None) };
+pub async fn served(path: &Path, probes: &Probes) -> Result<Option<MountId>> {
+    let Some(mount) = mounted(path)? else { return Ok(None) };
     match probes.check(path, sys::PROBE_LIMIT).await {
-        Health::Alive => Ok(Some(mount.device.clone())),
+        Health::Alive => Ok(Some(mount)),
         Health::Dead(_) => Ok(None),
         Health::Hung => Err(hangs(path)),
     }
@@ -212,7 +212,7 @@ pub async fn served(path: &Path, probes: &Probes) -> Result<Option<String>> {
 /// # Errors
 /// `Unavailable` if it hangs: others may wait for it, so it is left.
 pub async fn is_served(path: &Path, probes: &Probes) -> Result<bool> {
-    if table()?.at(path).is_none() {
+    if mounted(path)?.is_none() {
         return Ok(false);
     }
     match probes.check(path, sys::PROBE_LIMIT).await {

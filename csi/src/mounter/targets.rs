@@ -10,6 +10,7 @@ use mountpoint::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
 use super::locks::Locks;
+use super::mount_id::MountId;
 use super::mountinfo::{Mount, Mounts};
 use super::sys::{self, Busy};
 use crate::error::{Error, ErrorKind, Result};
@@ -133,6 +134,12 @@ pub(super) fn check_ours(mount: &Mount) -> Result<()> {
 pub(super) fn unmounted(target: &Path) -> Result<bool> {
     sys::unmount(target, Busy::Detach)
         .map_err(|error| Error::internal(format!("unmounting {}: {error}", target.display())))
+}
+
+/// Which mount is at this path, if any is.
+pub(super) fn mounted(path: &Path) -> Result<Option<MountId>> {
+    MountId::at(path)
+        .map_err(|error| Error::internal(format!("looking for a mount at {}: {error}", path.display())))
 }
 
 /// The table of mounts.

@@ -481,7 +481,7 @@ fn without_a_reconciler_a_new_workload_is_told_and_an_assigned_one_is_mounted() 
 /// Goal: a node where fifty pods start at once, or whose fifty volumes are refreshed at once. It prints times; machines differ.
 #[test]
 fn fifty_publishes_at_once_at_a_source_that_is_served() {
-    isolated(|| {
+    let said = isolated(|| {
         at_home(async |home| {
             let workloads: Vec<_> = (1..=50).map(|number| format!("w{number}")).collect();
             let names: Vec<_> = workloads.iter().map(String::as_str).collect();
@@ -506,4 +506,5 @@ fn fifty_publishes_at_once_at_a_source_that_is_served() {
             }
         });
     });
+    eprintln!("{}", said.unwrap_or_default());
 }
