@@ -482,15 +482,6 @@ async fn stats_of_a_dead_volume_are_zero_and_say_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_call_longer_than_two_mebibytes_is_refused() {
-    let driver = Driver::start().await;
-    let mut call = driver.call();
-    mount_of(&mut call).mount_flags = vec!["x".repeat(csi::server::MESSAGE_MAX)];
-    let status = driver.publish(call).await.unwrap_err();
-    assert_eq!(status.code(), Code::OutOfRange, "{status}");
-}
-
-#[tokio::test]
 async fn a_call_that_has_begun_ends_after_the_signal_to_stop() {
     let mut driver = Driver::start().await;
     let gate = driver.mounter.hold();

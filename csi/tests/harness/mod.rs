@@ -213,6 +213,10 @@ impl Driver {
             .unwrap();
     }
 
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
     pub(crate) fn node(&self) -> NodeClient<Channel> {
         NodeClient::new(self.channel.clone())
     }
