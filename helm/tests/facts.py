@@ -226,6 +226,8 @@ def default(what, path, version):
     probes = [driver.get("livenessProbe"), node["liveness-probe"].get("livenessProbe"), node["liveness-probe"]["args"]]
     ready = driver.get("readinessProbe", {}).get("httpGet", {}).get("path")
     check(f"{what}: readiness is whether new mounts can be made", "" if ready == "/readyz" else str(ready))
+    periods = [driver[it].get("periodSeconds", 10) for it in ("livenessProbe", "readinessProbe", "startupProbe") if it in driver]
+    check(f"{what}: no probe wakes a driver at rest more often than every ten seconds", "" if len(periods) >= 2 and min(periods) >= 10 else str(periods))
     good = probes[0]["httpGet"]["path"] == "/healthz" and driver["ports"][0]["containerPort"] == 9808 and not probes[1] and "--health-port=9808" not in probes[2]
     check(f"{what}: only the driver's own /healthz restarts it", "" if good else str(probes))
 
