@@ -1,5 +1,6 @@
 //! Credentials from `aws-config`'s chain, kept until they are due and requested again before they expire.
 
+use std::error::Error as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,6 +15,7 @@ use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_smithy_types::error::display::DisplayErrorContext;
 use aws_types::region::Region;
 
+use super::pool::NoConnection;
 use super::{Config, Error, ErrorKind, Result};
 use crate::clock::Clock;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +50,7 @@ pub(super) struct Source {
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
     /// The last error of the source, while it is not asked.
-    failed: Mutex<Option<(Instant, &'static str)>>,
+    failed: Mutex<Option<(Instant, String)>>,
     loading: tokio::sync::Mutex<()>,
     generations: AtomicU64,
 }
@@ -137,7 +139,7 @@ impl Source {
         match held {
             Some(held) if self.age(&held) != Age::Expired => Ok(held),
             _ => match self.failed_just_now() {
-                Some(why) => Err(self.no_credentials(why)),
+                Some(why) => Err(self.no_credentials(&why)),
                 None => self.load().await,
             },
         }
@@ -186,9 +188,9 @@ impl Source {
     }
 
     /// What whoever waited for the same answer is told, instead of waiting for another one.
-    fn failed_just_now(&self) -> Option<&'static str> {
+    fn failed_just_now(&self) -> Option<String> {
         let failed = self.failed.lock();
-        failed.as_ref().filter(|(until, _)| self.clock.now() < *until).map(|(_, why)| *why)
+        failed.as_ref().filter(|(until, _)| self.clock.now() < *until).map(|(_, why)| why.clone())
     }
 
     /// The store refused generation `refused`: asks the source for others. Whether there are others now.
@@ -256,17 +258,20 @@ impl Source {
             answer = asked => answer.map_err(|e| {
                 let said = DisplayErrorContext(&e).to_string();
                 tracing::debug!("credentials: {said}");
-                match self.profile {
-                    Some(_) if said.contains("was not defined") => NO_SUCH_PROFILE,
-                    Some(_) => PROFILE_GIVES_NONE,
-                    None => NONE_FOUND,
+                match (unreached(&e), &self.profile) {
+                    (Some(why), _) => format!("a source of them is not reached: {why}"),
+                    (None, Some(_)) if said.contains("was not defined") => NO_SUCH_PROFILE.to_owned(),
+                    (None, Some(_)) => PROFILE_GIVES_NONE.to_owned(),
+                    (None, None) if is_configured(&e) => SOURCE_GIVES_NONE.to_owned(),
+                    (None, None) => NONE_FOUND.to_owned(),
                 }
             }),
-            () = self.clock.sleep(LOAD_MAX) => Err(NO_ANSWER),
+            () = self.clock.sleep(LOAD_MAX) => Err(NO_ANSWER.to_owned()),
         };
         let credentials = answer.map_err(|why| {
+            let error = self.no_credentials(&why);
             *self.failed.lock() = Some((self.clock.now() + REST, why));
-            self.no_credentials(why)
+            error
         })?;
         let held = Held {
             credentials,
@@ -306,11 +311,26 @@ impl Source {
 
 const NONE_FOUND: &str = "none found in the environment, ~/.aws, web identity, container or instance (--debug says why of each): \
      set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or for a public bucket --no-sign-request";
+const SOURCE_GIVES_NONE: &str =
+    "a source that is configured, such as a role by web identity, gives none (--debug says why)";
 const NO_SUCH_PROFILE: &str = "it is in neither ~/.aws/config nor ~/.aws/credentials, nor in the files that AWS_CONFIG_FILE and \
      AWS_SHARED_CREDENTIALS_FILE name";
 const PROFILE_GIVES_NONE: &str = "it gives none (--debug says why)";
 const NO_ANSWER: &str = "no source of credentials answered within 10 s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
      name a --profile";
+
+/// Whether a source was asked; without one the chain says so.
+fn is_configured(error: &CredentialsError) -> bool {
+    !matches!(error, CredentialsError::CredentialsNotLoaded(_))
+}
+
+/// Why no connection to a source was made that is configured: an address, a certificate, a proxy. What a source answers may repeat a
+/// secret, and stands in the log alone.
+fn unreached(error: &CredentialsError) -> Option<String> {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    let mut causes = causes.filter(|_| is_configured(error));
+    causes.find_map(|cause| cause.downcast_ref::<NoConnection>()).map(ToString::to_string)
+}
 
 /// Whether a request signed with `b` could be answered otherwise than one signed with `a`.
 fn differ(a: &Credentials, b: &Credentials) -> bool {

@@ -154,6 +154,30 @@ fn a_web_identity_token_is_exchanged_for_the_keys_of_a_role() {
 }
 
 #[test]
+fn a_token_service_that_is_not_reached_or_refuses_is_told_from_one_that_nobody_configured() {
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    let token = store.home().join("token");
+    write(&token, "HUSHHUSH");
+    let service = Service::start(|_| (400, "<Error><Message>HUSHHUSH</Message></Error>".to_owned()));
+    let refused = "a source that is configured, such as a role by web identity, gives none";
+    for (url, words) in [
+        (
+            "http://127.0.0.1:1",
+            "a source of them is not reached: no connection to 127.0.0.1:1: Connection refused",
+        ),
+        (&service.url, refused),
+    ] {
+        let setup = Setup::new(&[])
+            .env("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap())
+            .env("AWS_ROLE_ARN", "arn:aws:iam::111122223333:role/reader")
+            .env("AWS_ENDPOINT_URL_STS", url);
+        let setup = Setup { has_keys: false, ..setup };
+        let said = fails_with(dir.path(), &mut command(&store, dir.path(), &setup), &[words]);
+        assert!(!said.contains("none found") && !said.contains("HUSHHUSH"), "{said}");
+    }
+}
+
+#[test]
 fn the_agent_of_a_container_is_asked_with_its_token() {
     let store = Store::new();
     let service = Service::start(|asked| match asked.head.contains("authorization: the-agents-token\r\n") {

@@ -28,7 +28,7 @@ fn run_to_end(command: &mut Command) -> Output {
 
 /// Exit code 1, and one line on stderr that contains these words.
 #[track_caller]
-pub(super) fn fails_with(dir: &Path, command: &mut Command, words: &[&str]) {
+pub(super) fn fails_with(dir: &Path, command: &mut Command, words: &[&str]) -> String {
     let output = run_to_end(command);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -39,6 +39,7 @@ pub(super) fn fails_with(dir: &Path, command: &mut Command, words: &[&str]) {
     }
     assert!(!said.contains(Store::SECRET_KEY));
     assert!(!is_mounted(dir), "it is mounted all the same");
+    said
 }
 
 #[test]
