@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Volumes with authenticationSource: pod: a workload's service account takes a role by its token, from a token service that checks signature,
 # audience, expiry and subject by the API server's keys. Pods of one account share a Mountpoint Pod, another account's gets its own;
-# an account without a role, and one that the role does not trust, are told so. The driver's keys are never used.
+# an account without a role, and one that the role does not trust, are told so. The driver's keys are never used. Then the same by TLS with an
+# authority of the chart's, directly and through a volume's proxy.
 # needs: nobody beside it
 # shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
 . ci/kubernetes/driver.bash
@@ -47,7 +48,12 @@ spec:
       readinessProbe: { tcpSocket: { port: 9015 }, periodSeconds: 1 }
 EOT
 wait_pod sts
-put_back() { release_driver; }
+fronts=/run/$namespace
+put_back() {
+    cluster run systemctl stop "$namespace-tls" "$namespace-proxy" || true # they may not have begun
+    cluster run rm -rf "$fronts"
+    release_driver
+}
 trap put_back EXIT
 # Another audience than the default.
 release_driver --set "s3.endpointUrl=$endpoint" --set "podIdentity.stsEndpointUrl=http://$node_ip:9015" --set podIdentity.audience=lab-store
@@ -96,3 +102,43 @@ for pod in $(mountpoint_pods data); do
     ! cluster run sh -c "cat $comm/credentials/*-credentials" 2>/dev/null || fail "$pod has keys in a file"
 done
 for pod in one two three; do remove_pod "$pod"; done
+
+# The same service over TLS, by an authority of the test's own: the chart's certificates count there, and a volume's proxy.
+(
+    cd "$scratch" || exit
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=lab-ca -keyout ca.key -out ca.crt
+    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=sts -keyout tls.key -out tls.csr
+    openssl x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile <(say "subjectAltName=IP:$node_ip") -out tls.crt
+)
+cluster run mkdir -m 700 "$fronts"
+for file in "$scratch/tls.crt" "$scratch/tls.key" "$top/ci/kubernetes/front.py"; do
+    cluster run sh -c "cat >$fronts/${file##*/}" <"$file"
+done
+# front KIND PORT [ARGUMENT]...
+front() {
+    cluster run systemd-run --quiet --collect --unit="$namespace-$1" -p "StandardOutput=append:$fronts/$1.log" -p "StandardError=append:$fronts/$1.log" \
+        python3 "$fronts/front.py" "$@"
+    until_ok "something listens at $2" cluster net bash -c ": </dev/tcp/$node_ip/$2"
+}
+front tls 9016 9015 "$fronts/tls.crt" "$fronts/tls.key"
+front proxy 9017
+over_tls=(--set "s3.endpointUrl=$endpoint" --set "podIdentity.stsEndpointUrl=https://$node_ip:9016" --set podIdentity.audience=lab-store)
+volume trusting attributes="{ bucketName: $bucket, authenticationSource: pod }"
+volume proxied attributes="{ bucketName: $bucket, authenticationSource: pod, mountpointEnv.HTTPS_PROXY: 'http://$node_ip:9017' }"
+
+release_driver "${over_tls[@]}"
+workload doubting trusting account=writer
+until_ok "an unknown authority is named" mount_refused doubting "certificate"
+kube delete pod doubting --wait=false
+
+release_driver "${over_tls[@]}" --set-file "tls.caCertData=$scratch/ca.crt"
+workload six trusting account=writer
+wait_pod six
+equal "keys by TLS" hello "$(in_pod six cat /data/greeting)"
+tunnels() { cluster run cat "$fronts/proxy.log"; }
+equal "tunnels that nobody asked for" "" "$(tunnels)"
+workload seven proxied account=writer
+wait_pod seven
+equal "keys by TLS through a proxy" hello "$(in_pod seven cat /data/greeting)"
+equal "the tunnels, of which the store needs none" "CONNECT $node_ip:9016" "$(tunnels | sort -u)"
+for pod in six seven; do remove_pod "$pod"; done
