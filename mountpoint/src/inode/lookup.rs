@@ -13,7 +13,6 @@ use super::state::{Node, Place};
 use super::tree::{Recall, Settled, Tree, stale};
 use super::{FRESH, Found, InodeNo, InodeTable, Stat};
 use crate::first::{Cause, First};
-use crate::object::ObjectMeta;
 use crate::s3::{self, BoxFuture};
 use crate::sync::Arc;
 
@@ -27,15 +26,6 @@ enum Step {
     Page(Coming),
     /// The answer of S3 about the name alone.
     Name(Seat),
-}
-
-/// What S3 says of a version.
-enum Answer {
-    /// There is an object.
-    Is(ObjectMeta),
-    /// There is another one.
-    Another,
-    Gone,
 }
 
 /// An inode that this room itself refers to while it works on it.
@@ -199,7 +189,7 @@ impl InodeTable {
     /// The attributes. A file whose TTL is over costs one HEAD.
     ///
     /// # Errors
-    /// `Stale`: S3 has another version, look the name up again; `NotFound`; `Remote`.
+    /// `Stale`: S3 has another version or none, look the name up again; `Remote`.
     pub async fn getattr(&self, ino: InodeNo) -> Result<Stat> {
         if let Some(answer) = self.try_getattr(ino) {
             return answer;
@@ -228,9 +218,10 @@ impl InodeTable {
             None => self.0.client.head_object(&key).await.map(|meta| (meta, None)),
         };
         let (meta, first) = match answer {
-            Ok((meta, first)) => (Answer::Is(meta), first),
-            Err(error) if *error.kind() == s3::ErrorKind::NotFound => (Answer::Gone, None),
-            Err(error) if *error.kind() == s3::ErrorKind::Changed => (Answer::Another, None),
+            Ok((meta, first)) => (Some(meta), first),
+            Err(error) if matches!(error.kind(), s3::ErrorKind::NotFound | s3::ErrorKind::Changed) => {
+                (None, None)
+            }
             Err(error) => return Err(Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str())),
         };
         let now = self.0.clock.now();
@@ -246,14 +237,11 @@ impl InodeTable {
             return Ok(first);
         }
         match meta {
-            Answer::Is(meta) if tree.confirm(ino, &meta, false, said) => Ok(first),
-            Answer::Is(_) | Answer::Another => {
+            Some(meta) if tree.confirm(ino, &meta, false, said) => Ok(first),
+            // Another object, or none. What the name is now, perhaps a directory, the next lookup asks.
+            _ => {
                 tree.detach(ino);
                 Err(Error::new(ErrorKind::Stale, key.as_str()))
-            }
-            Answer::Gone => {
-                tree.detach(ino);
-                Err(Error::new(ErrorKind::NotFound, key.as_str()))
             }
         }
     }

@@ -61,7 +61,7 @@ impl InodeTable {
     /// lookup.
     ///
     /// # Errors
-    /// `Stale`: S3 has another version, look the name up again (the kernel does so by itself); `NotFound`; `Archived`;
+    /// `Stale`: S3 has another version or none, look the name up again (the kernel does so by itself, once); `Archived`;
     /// `IsADirectory`; `NotPermitted`: made here and not written yet; `Remote`.
     pub async fn open_read(&self, ino: InodeNo, revalidate: bool) -> Result<OpenRead> {
         if let Some(answer) = self.open_known(ino, revalidate) {

@@ -251,3 +251,28 @@ fn an_open_sees_the_newest_object_right_after_a_listing() {
         assert_eq!(fs::read(mount.path(&new)).unwrap(), b"new");
     }
 }
+
+#[test]
+fn an_open_of_a_name_that_the_bucket_changed_since_its_stat_meets_what_is_there_now() {
+    let store = Store::new();
+    for i in 0..10 {
+        for name in ["created", "folder", "gone"] {
+            store.plant(&format!("{i}/{name}"), b"old");
+        }
+    }
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    for i in 0..10 {
+        // The kernel takes names and attributes of a listing for a second: most opens below come without a lookup.
+        let listed = fs::read_dir(mount.path(&i.to_string())).unwrap();
+        assert_eq!(listed.map(|entry| entry.unwrap().metadata().unwrap().len()).collect::<Vec<_>>(), [3; 3]);
+        for name in ["created", "folder", "gone"] {
+            store.remove(&format!("{i}/{name}"));
+        }
+        store.put(&format!("{i}/folder/file"), "below");
+        assert_errno(fs::read(mount.path(&format!("{i}/gone"))), Errno::NOENT);
+        assert!(File::open(mount.path(&format!("{i}/folder"))).unwrap().metadata().unwrap().is_dir());
+        // A program that creates what is missing does not hear that it is missing.
+        let create = rustix::fs::OFlags::CREATE.bits() as i32;
+        File::options().read(true).custom_flags(create).open(mount.path(&format!("{i}/created"))).unwrap();
+    }
+}

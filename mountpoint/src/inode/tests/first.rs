@@ -180,7 +180,7 @@ async fn where_a_page_tells_the_kinds_a_cold_open_and_read_is_one_request() {
     bench.client.insert("n07", "longer content");
     bench.client.remove("n08");
     assert_error!(bench.open_first(found).await, ErrorKind::Stale);
-    assert_error!(bench.open_first(gone).await, ErrorKind::NotFound);
+    assert_error!(bench.open_first(gone).await, ErrorKind::Stale);
     assert_eq!(bench.gets_heads_lists(), (2, 0, 0));
 }
 

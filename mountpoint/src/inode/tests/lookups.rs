@@ -303,3 +303,59 @@ async fn inodes_live_while_they_are_referenced_and_no_longer() {
     bench.table.forget(ROOT, 100);
     assert_eq!(bench.walk("d/e/f").await.unwrap().stat.size, 7);
 }
+
+/// What others do to `d/a` between the look-up and what follows it, and what the name is then.
+const CHANGES: [(fn(&MemoryClient), Option<Kind>); 3] = [
+    (
+        |client| {
+            client.remove("d/a");
+        },
+        None,
+    ),
+    (|client| drop(client.insert("d/a", "longer content")), Some(Kind::File)),
+    (
+        |client| {
+            client.remove("d/a");
+            client.insert("d/a/b", "content");
+        },
+        Some(Kind::Directory),
+    ),
+];
+
+#[tokio::test]
+async fn an_open_or_a_stat_of_what_was_removed_or_replaced_is_stale_and_the_next_look_up_tells_what_is_there()
+{
+    for ttl in
+        [Ttl::Minimal, Ttl::For { found: Duration::ZERO, missing: Duration::ZERO }, MINUTE, Ttl::Indefinite]
+    {
+        for (change, kind) in CHANGES {
+            for opens in [true, false] {
+                // A stat asks when its TTL is over.
+                if !opens && ttl == Ttl::Indefinite {
+                    continue;
+                }
+                let bench = Bench::new(ttl, &["d/a", "d/c"]);
+                let d = bench.lookup(ROOT, "d").await.unwrap().ino;
+                for entry in bench.list(d).await {
+                    bench.table.remember(d, &entry);
+                }
+                let a = bench.lookup(d, "a").await.unwrap().ino;
+                change(&bench.client);
+                // O_DIRECT asks at every TTL.
+                if opens {
+                    assert_error!(bench.table.open_read(a, true).await, ErrorKind::Stale);
+                } else {
+                    bench.clock.advance(Duration::from_secs(60));
+                    assert_error!(bench.table.getattr(a).await, ErrorKind::Stale);
+                }
+                let (again, cost) = bench.cost(bench.lookup(d, "a")).await;
+                assert!(cost > 0, "{ttl:?}: an answer of before the change");
+                match (again, kind) {
+                    (Ok(found), Some(kind)) => assert_eq!(found.stat.kind, kind, "{ttl:?}"),
+                    (Err(error), None) => assert!(matches!(error.kind(), ErrorKind::NotFound), "{error}"),
+                    (other, kind) => panic!("{ttl:?}: {other:?}, and it is {kind:?}"),
+                }
+            }
+        }
+    }
+}

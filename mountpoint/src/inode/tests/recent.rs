@@ -59,7 +59,7 @@ async fn an_open_asks_whatever_a_page_says_and_sees_the_newest_object() {
     assert!(found.iter().all(|found| bench.table.try_open_read(found.ino).is_none()));
     // open(2) of a name whose entry the kernel still holds: an OPEN alone.
     assert_error!(bench.open_read(found[0].ino).await, ErrorKind::Stale);
-    assert_error!(bench.open_read(found[1].ino).await, ErrorKind::NotFound);
+    assert_error!(bench.open_read(found[1].ino).await, ErrorKind::Stale);
     assert!(matches!(bench.open_read(found[2].ino).await.unwrap(), OpenRead::Object { size: 7, .. }));
     // The kernel looks up once more after ESTALE: that asks, too.
     let again = bench.lookup(ROOT, "changed").await.unwrap();
@@ -170,7 +170,7 @@ async fn what_happened_here_or_was_seen_since_a_page_was_asked_for_is_not_answer
     assert_eq!(bench.lookup(ROOT, "n0052").await.unwrap().stat.size, 14);
     let ino = bench.lookup(ROOT, "n0053").await.unwrap().ino;
     bench.client.remove("n0053");
-    assert_error!(bench.open_read(ino).await, ErrorKind::NotFound);
+    assert_error!(bench.open_read(ino).await, ErrorKind::Stale);
     bench.table.forget(ino, 1);
     assert_error!(bench.lookup(ROOT, "n0053").await, ErrorKind::NotFound);
 }
