@@ -3,6 +3,7 @@
 //! A name is taken for a number: each character that varies is a digit, and the characters seen are its values in their order. That fits
 //! counters, dates and random digits; for other names the places are less even, and no less right.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// Characters seen, by their place in the name.
@@ -46,6 +47,17 @@ impl Letters {
         let next = char::from(self.all().last()? + 1);
         let begin = name.get(..place).filter(|_| next.is_ascii_graphic())?;
         Some(format!("{begin}{next}"))
+    }
+
+    /// Where names behind `last` end: at `until`, or before it where `until` differs from `last` at a place at which names do not: behind all
+    /// names that begin as all do.
+    pub(super) fn end<'a>(&self, last: &str, until: &'a str) -> Cow<'a, str> {
+        let Some(place) = self.first_varying() else { return until.into() };
+        let same = common([last, until, until]);
+        let end = self
+            .behind(last, place)
+            .filter(|end| same < place && last < end.as_str() && end.as_str() < until);
+        end.map_or_else(|| until.into(), Cow::from)
     }
 
     /// How far it is from `from` to `at`, and to `until`, in the same measure.
@@ -122,6 +134,14 @@ mod tests {
         let mut letters = Letters::new();
         names.iter().for_each(|name| letters.learn(name));
         letters
+    }
+
+    #[test]
+    fn names_end_where_the_part_that_all_begin_with_does() {
+        let letters = letters(&["img-0199.jpg", "img-0287.jpg"]);
+        assert_eq!(letters.end("img-0234.jpg", "img."), "img-0:");
+        assert_eq!(letters.end("img-0234.jpg", "img-03"), "img-03");
+        assert_eq!(letters.end("img-9999.jpg", "img."), "img-9:");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Each range is followed page by page up to where the next one begins. Where ranges can begin is learned from the names so far
 //! ([`Letters`]): nobody knows the keys to come. A wrong guess costs requests, never names: a range has whatever lies between its
-//! neighbours. What a page has behind the end of its range was received in vain; if that is much, no new ranges are made.
+//! neighbours. What a page has behind the end of its range was received in vain; if that is much, no new ranges are made for a while.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,6 +31,8 @@ pub(super) struct Ranges {
     fastest: Duration,
     /// Whether the store takes ranges, as far as is known.
     splits: bool,
+    /// Too much came in vain: no new ranges until what comes without waste has made up for it.
+    wastes: bool,
     /// Up to which character of its names the end of the directory was looked for, and where that ends.
     level: usize,
     top: usize,
@@ -133,6 +135,7 @@ impl Ranges {
             width: Self::WIDTH,
             fastest: Duration::MAX,
             splits: true,
+            wastes: false,
             level,
             top: level.saturating_sub(Self::LEVELS),
         };
@@ -250,7 +253,9 @@ impl Ranges {
         range.last = last.or_else(|| range.last.take());
         range.pages.push_back(Page { page, event, since: times[0], arrived: times[1] });
         if self.wasted * Self::WASTE > self.received + Self::WASTE * u64::from(self.page) {
-            self.splits = false;
+            self.wastes = true;
+        } else if 2 * self.wasted * Self::WASTE <= self.received {
+            self.wastes = false;
         }
         Ok(())
     }
@@ -280,7 +285,7 @@ impl Ranges {
 
     /// Makes about so many new ranges, the earliest first.
     fn split(&mut self, wanted: usize) {
-        if !self.splits {
+        if !self.splits || self.wastes {
             return;
         }
         let mut made = 0;
@@ -343,9 +348,9 @@ impl Range {
 
     /// Where new ranges within this one could begin: not so many that they would be short.
     fn begins(&self, until: &str, letters: &Letters, page: u16, wanted: usize) -> Vec<String> {
-        let (Some(last), Some(left)) = (&self.last, self.left(until, letters)) else {
-            return Vec::new();
-        };
+        let Some(last) = &self.last else { return Vec::new() };
+        let end = letters.end(last, until);
+        let Some(left) = self.left(&end, letters) else { return Vec::new() };
         if self.next.is_none() && !self.flying {
             return Vec::new();
         }
@@ -355,7 +360,7 @@ impl Range {
             return Vec::new();
         }
         // The first of them only behind the page that is on its way.
-        letters.between(last, until, most + 1).into_iter().skip(1).collect()
+        letters.between(last, &end, most + 1).into_iter().skip(1).collect()
     }
 }
 

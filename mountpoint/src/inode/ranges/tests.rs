@@ -269,6 +269,93 @@ fn names_out_of_order_or_before_their_beginning_are_disorder() {
     assert_eq!(ranges.arrives(&question, Ok(early), 1, [now; 2]), Err(Disorder));
 }
 
+/// Lists in simulated time; `service` says how long a request takes that goes out then, so many being out. The requests out at each
+/// moment at which one was answered, and the names.
+fn simulate(bench: &mut Bench, service: impl Fn(Duration, usize) -> Duration) -> Vec<(Duration, usize)> {
+    let (mut letters, mut given, mut token) = (Letters::new(), Vec::new(), None);
+    for _ in 0..2 {
+        let page = bench.answer(token.as_deref(), bench.page);
+        for object in &page.objects {
+            letters.learn(&object.key.as_str()[DIRECTORY.len()..]);
+            given.push(object.key.as_str().to_owned());
+        }
+        token = page.next_token;
+    }
+    let last = given.last().unwrap()[DIRECTORY.len()..].to_owned();
+    let mut ranges = Ranges::new(DIRECTORY, letters, &last, token.unwrap(), bench.page).unwrap();
+    let (begin, mut now) = (Instant::now(), Duration::ZERO);
+    let (mut out, mut at_once): (Vec<(Duration, Duration, Question)>, Vec<_>) = (Vec::new(), Vec::new());
+    loop {
+        for question in ranges.questions() {
+            out.push((now + service(now, out.len()), now, question));
+        }
+        at_once.push((now, out.len()));
+        let Some(next) = (0..out.len()).min_by_key(|&i| out[i].0) else { panic!("nothing is on its way") };
+        let (arrived, since, question) = out.swap_remove(next);
+        now = arrived;
+        let after = question.token.as_ref().or(question.start_after.as_ref());
+        let answer = bench.answer(after.map(String::as_str), question.max_keys);
+        ranges.arrives(&question, Ok(answer), 1, [begin + since, begin + arrived]).unwrap();
+        loop {
+            match ranges.turn() {
+                Turn::Page(page) => given.extend(page.page.objects.iter().map(|o| o.key.as_str().to_owned())),
+                Turn::Wait => break,
+                Turn::Failed(error) => panic!("{error}"),
+                Turn::End => {
+                    assert!(given == bench.keys, "{} names given of {}", given.len(), bench.keys.len());
+                    return at_once;
+                }
+            }
+        }
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn a_store_that_becomes_slow_or_throttles_is_asked_one_thing_at_a_time_and_more_again_once_it_is_fast() {
+    let mut bench = Bench::new((0..300_000).map(|i| format!("{i:06}")), 1000);
+    // It is slow for a while once it is asked much at once. A throttled request is sent again after a while: it shows as a slow one.
+    let (since, spell) = (std::cell::Cell::new(None), 3000 * MS);
+    let at_once = simulate(&mut bench, |now, out| {
+        if since.get().is_none() && out >= 12 {
+            since.set(Some(now));
+        }
+        let slow = since.get().is_some_and(|since| now < since + spell);
+        if slow { 1000 * MS } else { 20 * MS }
+    });
+    let since = since.get().expect("it is asked much at once");
+    let most = |from: Duration, to: Duration| {
+        at_once.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, n)| *n).max()
+    };
+    // What was out when it became slow has come back.
+    assert_eq!(most(since + 1050 * MS, since + spell), Some(1));
+    assert_eq!(most(since + spell, Duration::MAX), Some(Ranges::WIDTH));
+}
+
+#[test]
+fn a_store_that_serves_one_request_after_another_is_asked_fewer_at_once() {
+    let crowded = |service: fn(usize) -> Duration| {
+        let mut bench = Bench::new((0..300_000).map(|i| format!("{i:06}")), 1000);
+        let at_once = simulate(&mut bench, |_, out| service(out));
+        at_once.iter().filter(|(_, n)| *n > 10).count() as f64 / at_once.len() as f64
+    };
+    let (all_at_once, in_line) = (crowded(|_| 20 * MS), crowded(|out| 20 * MS * (out as u32 + 1)));
+    assert!(in_line < all_at_once * 2.0 / 3.0, "{in_line} and {all_at_once} of the time above ten");
+}
+
+#[test]
+fn a_million_names_are_listed_by_many_at_once_to_the_end_whatever_letter_they_begin_with() {
+    for name in [|i| format!("{i:07}"), |i| format!("img-{i:06}.jpg"), |i| format!("{:016x}", mixed(i))] {
+        let mut bench = Bench::new((0..1_000_000).map(name), 1000);
+        let at_once = simulate(&mut bench, |_, _| 20 * MS);
+        let took = at_once.last().unwrap().0;
+        eprintln!("{}: {took:?}, {:.1} % in vain", bench.keys[0], 100.0 * bench.waste());
+        assert!(took <= 3000 * MS, "{}: {took:?}", bench.keys[0]);
+        assert!(bench.waste() <= 0.10, "{}: {:.3}", bench.keys[0], bench.waste());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
