@@ -57,7 +57,12 @@ impl Group {
 
     /// The most memory that the processes ever had, in bytes: the sum of their peaks.
     pub(crate) fn peak_rss(&self, root: u32) -> u64 {
-        self.processes(root).into_iter().filter_map(peak_of).sum()
+        self.processes(root).into_iter().filter_map(|pid| status_of(pid, "VmHWM:")).sum()
+    }
+
+    /// The memory that the processes have now, in bytes.
+    pub(crate) fn rss(&self, root: u32) -> u64 {
+        self.processes(root).into_iter().filter_map(|pid| status_of(pid, "VmRSS:")).sum()
     }
 
     fn processes(&self, root: u32) -> Vec<u32> {
@@ -130,15 +135,11 @@ fn cpu_of(pid: u32) -> Option<f64> {
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-fn peak_of(pid: u32) -> Option<u64> {
+/// A line of a process's status, in bytes.
+fn status_of(pid: u32, line: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let kib: u64 = text
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .ok()?;
+    let kib: u64 =
+        text.lines().find_map(|text| text.strip_prefix(line))?.trim().trim_end_matches(" kB").parse().ok()?;
     Some(kib << 10)
 }
 

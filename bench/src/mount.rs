@@ -114,6 +114,10 @@ impl Mount {
         self.group.peak_rss(self.child.id())
     }
 
+    pub(crate) fn rss(&self) -> u64 {
+        self.group.rss(self.child.id())
+    }
+
     /// Read-ahead of the mount in KiB, where the kernel says so.
     pub(crate) fn read_ahead_kb(&self) -> Option<u64> {
         fs::read_to_string(self.read_ahead_file()).ok()?.trim().parse().ok()

@@ -58,10 +58,19 @@ pub(crate) enum Metric {
     Fetched,
     /// What the requests cost per unit, where a GET costs 1.
     Cost,
+    /// Milliseconds until the first name of a listing.
+    FirstName,
+    /// Of the keys that came in listings, per cent of the names shown that were not shown.
+    InVain,
+    /// The daemon's CPU for each name shown, in microseconds.
+    CpuName,
+    /// The daemon's memory a while after the work, and once the kernel forgot all names.
+    RestRss,
+    ForgottenRss,
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Speed,
         Self::Cpu,
         Self::ClientCpu,
@@ -70,6 +79,20 @@ impl Metric {
         Self::Requests,
         Self::Fetched,
         Self::Cost,
+        Self::FirstName,
+        Self::InVain,
+        Self::CpuName,
+        Self::RestRss,
+        Self::ForgottenRss,
+    ];
+    /// Shown only where there is one.
+    const RARE: [Self; 6] = [
+        Self::KernelThreads,
+        Self::FirstName,
+        Self::InVain,
+        Self::CpuName,
+        Self::RestRss,
+        Self::ForgottenRss,
     ];
 
     /// Of one sample; none where it means nothing.
@@ -81,6 +104,8 @@ impl Metric {
             Unit::PerSecond | Unit::Each => items,
             Unit::Whole => 1.0,
         };
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let names = sample.names as f64;
         let cpu = |seconds: f64| match unit {
             Unit::GiB | Unit::Whole => seconds / per,
             Unit::PerSecond | Unit::Each => seconds * 1e3 / per,
@@ -95,11 +120,17 @@ impl Metric {
             Self::Cpu => cpu(sample.daemon_cpu_s),
             Self::ClientCpu => cpu(sample.client_cpu_s),
             Self::KernelThreads => cpu(sample.kernel_cpu_s?),
-            Self::PeakRss => sample.peak_rss_bytes as f64 / f64::from(1 << 20),
+            Self::PeakRss => mib(sample.peak_rss_bytes),
             Self::Requests => sample.counts.requests() as f64 / per,
             Self::Fetched if sample.counts.bytes_received > 0 => return None,
             Self::Fetched => sample.counts.bytes_sent as f64 / sample.bytes as f64,
             Self::Cost => sample.counts.cost() as f64 / per,
+            Self::FirstName => sample.first_s? * 1e3,
+            Self::InVain | Self::CpuName if sample.names == 0 => return None,
+            Self::InVain => (sample.counts.keys_sent as f64 - names).max(0.0) / names * 100.0,
+            Self::CpuName => sample.daemon_cpu_s * 1e6 / names,
+            Self::RestRss => mib(sample.rest_rss_bytes?),
+            Self::ForgottenRss => mib(sample.forgotten_rss_bytes?),
         };
         figure.is_finite().then_some(figure)
     }
@@ -114,6 +145,11 @@ impl Metric {
             Self::Requests => "requests",
             Self::Fetched => "fetched/asked",
             Self::Cost => "request cost",
+            Self::FirstName => "first name",
+            Self::InVain => "keys in vain",
+            Self::CpuName => "daemon CPU a name",
+            Self::RestRss => "RSS at rest",
+            Self::ForgottenRss => "RSS once forgotten",
         }
     }
 
@@ -139,7 +175,10 @@ impl Metric {
             (Self::Speed | Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::Whole) => "s",
             (Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::GiB) => "s/GiB",
             (Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::PerSecond | Unit::Each) => "ms each",
-            (Self::PeakRss, _) => "MiB",
+            (Self::PeakRss | Self::RestRss | Self::ForgottenRss, _) => "MiB",
+            (Self::FirstName, _) => "ms",
+            (Self::InVain, _) => "%",
+            (Self::CpuName, _) => "us",
             (Self::Requests | Self::Cost, Unit::GiB) => "/GiB",
             (Self::Requests | Self::Cost, Unit::PerSecond | Unit::Each) => "each",
             (Self::Requests | Self::Cost, Unit::Whole) | (Self::Fetched, _) => "",
@@ -148,10 +187,10 @@ impl Metric {
 }
 
 impl Report {
-    /// The figures that are shown: a column for the kernel's threads only where they could be seen.
+    /// The figures that are shown: some have a column only where there are any.
     pub(crate) fn metrics(&self) -> Vec<Metric> {
         let seen = |metric| self.rows.iter().any(|row| row.spread(metric).is_some());
-        let shown = |metric: &Metric| *metric != Metric::KernelThreads || seen(*metric);
+        let shown = |metric: &Metric| !Metric::RARE.contains(metric) || seen(*metric);
         Metric::ALL.into_iter().filter(shown).collect()
     }
 
@@ -319,11 +358,34 @@ mod tests {
 
     #[test]
     fn each_unit_counts_speed_and_cost_its_own_way() {
-        let figures = |unit| Metric::ALL.map(|metric| metric.of(&sample(), unit).unwrap());
+        let figures = |unit| {
+            Metric::ALL.into_iter().filter_map(|metric| metric.of(&sample(), unit)).collect::<Vec<_>>()
+        };
         assert_eq!(figures(Unit::GiB), [2.0, 0.25, 0.125, 0.0625, 64.0, 3.25, 1.5, 6.0]);
         assert_eq!(figures(Unit::PerSecond), [4.0, 125.0, 62.5, 31.25, 64.0, 1.625, 1.5, 3.0]);
         assert_eq!(figures(Unit::Each), [250.0, 125.0, 62.5, 31.25, 64.0, 1.625, 1.5, 3.0]);
         assert_eq!(figures(Unit::Whole), [2.0, 1.0, 0.5, 0.25, 64.0, 13.0, 1.5, 24.0]);
+    }
+
+    #[test]
+    fn a_listing_has_figures_of_its_own() {
+        let counts = Counts { list: 3, keys_sent: 1100, ..Counts::default() };
+        let sample = Sample {
+            seconds: 2.0,
+            daemon_cpu_s: 0.002,
+            counts,
+            names: 1000,
+            first_s: Some(0.045),
+            rest_rss_bytes: Some(300 << 20),
+            forgotten_rss_bytes: Some(40 << 20),
+            ..Sample::default()
+        };
+        let figure = |metric: Metric| metric.of(&sample, Unit::Whole).unwrap();
+        let figures = Metric::RARE.into_iter().filter(|metric| *metric != Metric::KernelThreads).map(figure);
+        assert_eq!(figures.collect::<Vec<_>>(), [45.0, 10.0, 2.0, 300.0, 40.0]);
+        assert_eq!(figure(Metric::Cost), 36.0);
+        let other = Sample { names: 0, first_s: None, ..sample.clone() };
+        assert_eq!(Metric::InVain.of(&other, Unit::Whole), None);
     }
 
     #[test]

@@ -164,7 +164,9 @@ pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Repor
 impl Bench<'_> {
     fn fill(&self) -> anyhow::Result<()> {
         for scale in [&Scale::smoke(), &self.order.scale] {
-            for bucket in Bucket::ALL {
+            let wanted =
+                |bucket: &Bucket| self.order.workloads.iter().any(|workload| workload.bucket == *bucket);
+            for bucket in Bucket::ALL.into_iter().filter(wanted) {
                 let (prefix, shape, count, size) = bucket.objects(scale);
                 self.control.fill(&bucket.name(scale), prefix, shape.word(), count, size)?;
             }

@@ -32,6 +32,7 @@ pub(crate) struct Meters {
     requests: [AtomicU64; KINDS],
     pub(crate) bytes_sent: AtomicU64,
     pub(crate) bytes_received: AtomicU64,
+    pub(crate) keys_sent: AtomicU64,
     pub(crate) connections: AtomicU64,
     pub(crate) errors: AtomicU64,
     pub(crate) latency_us: AtomicU64,
@@ -54,6 +55,9 @@ pub(crate) struct Counts {
     pub(crate) bytes_sent: u64,
     /// Bytes of bodies.
     pub(crate) bytes_received: u64,
+    /// Keys and folders of listings.
+    #[serde(default)]
+    pub(crate) keys_sent: u64,
     /// Connections accepted.
     pub(crate) connections: u64,
     /// Answers with a status of 400 or more.
@@ -79,6 +83,7 @@ impl Meters {
             other: of(Kind::Other),
             bytes_sent: self.bytes_sent.load(Relaxed),
             bytes_received: self.bytes_received.load(Relaxed),
+            keys_sent: self.keys_sent.load(Relaxed),
             connections: self.connections.load(Relaxed),
             errors: self.errors.load(Relaxed),
         }
@@ -88,6 +93,7 @@ impl Meters {
         for counter in self.requests.iter().chain([
             &self.bytes_sent,
             &self.bytes_received,
+            &self.keys_sent,
             &self.connections,
             &self.errors,
         ]) {

@@ -106,11 +106,13 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Body,
+    /// Keys and folders of a page of a listing.
+    pub(crate) keys: usize,
 }
 
 impl Answer {
     pub(crate) fn new(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: Body::Length(0) }
+        Self { status, headers: Vec::new(), body: Body::Length(0), keys: 0 }
     }
 
     pub(crate) fn xml(status: u16, text: String) -> Self {

@@ -217,6 +217,7 @@ fn send_answer(
 ) -> io::Result<()> {
     let mut head = answer.head();
     let wire = connection.wire();
+    shared.meters.keys_sent.fetch_add(answer.keys as u64, Relaxed);
     match &answer.body {
         Body::Length(_) => wire.send(head.as_bytes(), false),
         Body::Text(text) => {

@@ -148,8 +148,12 @@ fn list(store: &Store, head: &Head, bucket: &str) -> Answer {
         },
     }
     let url_encoded = head.query("encoding-type") == Some("url");
-    let text = store.with(bucket, |objects| xml(bucket, &args, &page(objects, &args), version, url_encoded));
-    text.map_or_else(|| Answer::error(404, "NoSuchBucket"), |text| Answer::xml(200, text))
+    let answer = store.with(bucket, |objects| {
+        let page = page(objects, &args);
+        let keys = page.contents.len() + page.prefixes.len();
+        Answer { keys, ..Answer::xml(200, xml(bucket, &args, &page, version, url_encoded)) }
+    });
+    answer.unwrap_or_else(|| Answer::error(404, "NoSuchBucket"))
 }
 
 fn headers_to_keep(head: &Head) -> Headers {

@@ -41,7 +41,13 @@ pub(super) fn random(job: &Job<'_>) -> anyhow::Result<Sample> {
             format!("the reader failed: {}", String::from_utf8_lossy(&output.stderr).trim())
         })?;
         let items = pass.bytes / PAGE as u64;
-        Ok(Work { bytes: pass.bytes, items, seconds: Some(pass.seconds), child_cpu_s: pass.cpu_s })
+        Ok(Work {
+            bytes: pass.bytes,
+            items,
+            seconds: Some(pass.seconds),
+            child_cpu_s: pass.cpu_s,
+            ..Work::default()
+        })
     })
 }
 

@@ -89,8 +89,12 @@ pub(crate) enum Bucket {
     NamesDates,
     /// The same eight folders down.
     NamesDeep,
+    /// A million of them.
+    Million,
     /// Ten files a folder, ten folders a folder.
     Tree,
+    /// The same, twenty times as many.
+    TreeBig,
     /// Files of one byte in one directory.
     Folder,
     /// Twice as many, 25 a folder, twenty folders a folder.
@@ -101,7 +105,7 @@ pub(crate) enum Bucket {
 
 impl Bucket {
     /// All of them.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Big,
         Self::Huge,
         Self::Medium,
@@ -111,7 +115,9 @@ impl Bucket {
         Self::NamesHex,
         Self::NamesDates,
         Self::NamesDeep,
+        Self::Million,
         Self::Tree,
+        Self::TreeBig,
         Self::Folder,
         Self::Folders,
         Self::Write,
@@ -137,7 +143,9 @@ impl Bucket {
             Self::NamesHex => ("dir/", Shape::Hex, scale.names, 1),
             Self::NamesDates => ("dir/", Shape::Dates, scale.names, 1),
             Self::NamesDeep => ("dir/", Shape::Deep, scale.names, 1),
+            Self::Million => ("dir/", Shape::Counter, 10 * scale.names, 1),
             Self::Tree => ("", Shape::Tree, scale.tree, 1),
+            Self::TreeBig => ("", Shape::Tree, 20 * scale.tree, 1),
             Self::Folder => ("dir/", Shape::Counter, scale.folder, 1),
             Self::Folders => ("", Shape::Folders, 2 * scale.folder, 1),
             Self::Write => ("", Shape::Counter, 0, 0),
@@ -206,6 +214,10 @@ pub(crate) struct Work {
     pub(crate) bytes: u64,
     /// Files, reads or names.
     pub(crate) items: u64,
+    /// Names that listings showed, folders among them, where that was all the work.
+    pub(crate) names: u64,
+    /// Seconds until the first of them.
+    pub(crate) first_s: Option<f64>,
     /// How long it took by the clock of the process that did it, where that is not ours.
     pub(crate) seconds: Option<f64>,
     /// CPU seconds of that process.
@@ -226,6 +238,16 @@ pub(crate) struct Sample {
     pub(crate) kernel_cpu_s: Option<f64>,
     pub(crate) peak_rss_bytes: u64,
     pub(crate) counts: Counts,
+    /// Names that listings showed, and the seconds until the first one.
+    #[serde(default)]
+    pub(crate) names: u64,
+    #[serde(default)]
+    pub(crate) first_s: Option<f64>,
+    /// The daemon's memory a while after the work, and once the kernel forgot all names.
+    #[serde(default)]
+    pub(crate) rest_rss_bytes: Option<u64>,
+    #[serde(default)]
+    pub(crate) forgotten_rss_bytes: Option<u64>,
     /// For a writer: everything was in the store when the last close returned.
     pub(crate) stored_at_close: Option<bool>,
 }
@@ -250,7 +272,7 @@ impl Job<'_> {
         let kernel_before = KernelThreads::now();
         let before = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
         let begun = Instant::now();
-        let Work { bytes, items, seconds, child_cpu_s } = work()?;
+        let Work { bytes, items, names, first_s, seconds, child_cpu_s } = work()?;
         let seconds = seconds.unwrap_or_else(|| begun.elapsed().as_secs_f64());
         let after = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
         let kernel_cpu_s = kernel_threads::since(kernel_before.as_ref());
@@ -264,6 +286,10 @@ impl Job<'_> {
             kernel_cpu_s,
             peak_rss_bytes: self.mount.peak_rss(),
             counts: self.control.counts()?,
+            names,
+            first_s,
+            rest_rss_bytes: None,
+            forgotten_rss_bytes: None,
             stored_at_close: None,
         })
     }

@@ -2,29 +2,70 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
 use super::{Job, Sample, Work};
 use crate::pattern::hash;
 
+/// How long a daemon may take to be at rest after a listing, and to forget its names.
+const REST: Duration = Duration::from_secs(60);
+/// Fewer names have nothing to give back that could be told from other memory.
+const WORTH: u64 = 10_000;
+
 /// All names below `dir`, without a look at any file.
 pub(super) fn list(job: &Job<'_>) -> anyhow::Result<Sample> {
+    listed(job, false)
+}
+
+/// All names below `dir`, with a look at each file.
+pub(super) fn list_stat(job: &Job<'_>) -> anyhow::Result<Sample> {
+    listed(job, true)
+}
+
+/// The same, and then the memory that they take: at rest, and once the kernel forgot them.
+pub(super) fn list_and_forget(job: &Job<'_>) -> anyhow::Result<Sample> {
+    let mut sample = listed(job, false)?;
+    if job.scale.names < WORTH {
+        return Ok(sample);
+    }
+    std::thread::sleep(REST);
+    sample.rest_rss_bytes = Some(job.mount.rss());
+    let begun = Instant::now();
+    let mut least = u64::MAX;
+    while begun.elapsed() < REST {
+        std::fs::write("/proc/sys/vm/drop_caches", "2")
+            .context("make the kernel forget names (only root may)")?;
+        std::thread::sleep(Duration::from_secs(1));
+        least = least.min(job.mount.rss());
+    }
+    sample.forgotten_rss_bytes = Some(least);
+    Ok(sample)
+}
+
+fn listed(job: &Job<'_>, looks: bool) -> anyhow::Result<Sample> {
     let (_, shape, count, _) = job.workload.bucket.objects(job.scale);
     // Names that came twice would hide names that did not come.
     let expected = (0..count).map(|number| hash(shape.name(number).as_bytes())).fold(0, u64::wrapping_add);
     job.measure(|| {
-        let mut seen = Seen::default();
+        let mut seen = Seen { begun: Some(Instant::now()), looks, ..Seen::default() };
         seen.list(&job.path("dir"), "")?;
         ensure!(seen.files == count, "{} names instead of {count}", seen.files);
         ensure!(seen.hashes == expected, "other names than the bucket holds");
-        Ok(Work { items: seen.files, ..Work::default() })
+        Ok(Work { items: seen.files, names: seen.names, first_s: seen.first_s, ..Work::default() })
     })
 }
 
 /// What was listed so far.
 #[derive(Debug, Default)]
 struct Seen {
+    begun: Option<Instant>,
+    /// Whether each file is looked at.
+    looks: bool,
+    /// Files and folders, and when the first of them came.
+    names: u64,
+    first_s: Option<f64>,
     files: u64,
     /// Sum of the names' hashes, whatever their order.
     hashes: u64,
@@ -36,9 +77,17 @@ impl Seen {
         for entry in std::fs::read_dir(dir).with_context(|| format!("open {}", dir.display()))? {
             let entry = entry.with_context(|| format!("read {}", dir.display()))?;
             let name = format!("{below}{}", entry.file_name().to_string_lossy());
+            self.names += 1;
+            if self.first_s.is_none() {
+                self.first_s = self.begun.map(|begun| begun.elapsed().as_secs_f64());
+            }
             if entry.file_type()?.is_dir() {
                 self.list(&entry.path(), &format!("{name}/"))?;
             } else {
+                if self.looks {
+                    let bytes = entry.metadata().with_context(|| format!("look at {name}"))?.len();
+                    ensure!(bytes == 1, "{name} has {bytes} bytes instead of 1");
+                }
                 self.files += 1;
                 self.hashes = self.hashes.wrapping_add(hash(name.as_bytes()));
             }
@@ -49,20 +98,22 @@ impl Seen {
 
 pub(super) fn walk(job: &Job<'_>) -> anyhow::Result<Sample> {
     job.measure(|| {
-        let items = count_files(job.root())?;
+        let mut names = 0;
+        let items = count_files(job.root(), &mut names)?;
         let (_, _, count, _) = job.workload.bucket.objects(job.scale);
         ensure!(items == count, "{items} files instead of {count}");
-        Ok(Work { items, ..Work::default() })
+        Ok(Work { items, names, ..Work::default() })
     })
 }
 
-fn count_files(dir: &Path) -> anyhow::Result<u64> {
+fn count_files(dir: &Path, names: &mut u64) -> anyhow::Result<u64> {
     let mut files = 0;
     for entry in std::fs::read_dir(dir).with_context(|| format!("open {}", dir.display()))? {
         let entry = entry?;
+        *names += 1;
         let about = entry.metadata().with_context(|| format!("look at {}", entry.path().display()))?;
         if about.is_dir() {
-            files += count_files(&entry.path())?;
+            files += count_files(&entry.path(), names)?;
         } else {
             ensure!(about.len() == 1, "{} has {} bytes instead of 1", entry.path().display(), about.len());
             files += 1;
@@ -110,7 +161,7 @@ fn tool(
         let text = String::from_utf8_lossy(&output.stdout);
         ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
         ensure!(is_right(&text, count), "{program} shows something else than {count} files of a byte");
-        Ok(Work { items: count, child_cpu_s, ..Work::default() })
+        Ok(Work { items: count, names: count, child_cpu_s, ..Work::default() })
     })
 }
 

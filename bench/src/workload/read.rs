@@ -67,6 +67,20 @@ pub(super) fn first_byte(job: &Job<'_>) -> anyhow::Result<Sample> {
     })
 }
 
+/// The same after a listing, so that each file's kind is known.
+pub(super) fn first_byte_listed(job: &Job<'_>) -> anyhow::Result<Sample> {
+    let listed = std::fs::read_dir(job.root())?.count();
+    ensure!(listed > 0, "nothing is listed");
+    first_byte(job)
+}
+
+/// Small files by 16 threads, where the first 32 have shown that lookups lead to reads.
+pub(super) fn small_16_learned(job: &Job<'_>) -> anyhow::Result<Sample> {
+    let learned = (job.scale.files / 2).min(32);
+    (0..learned).try_for_each(|number| small_one(job, number, &mut Vec::new()).map(drop))?;
+    job.measure(|| in_threads(RANDOM_THREADS, |thread| small(job, learned + thread, RANDOM_THREADS)))
+}
+
 pub(super) fn small_cold(job: &Job<'_>) -> anyhow::Result<Sample> {
     job.measure(|| small(job, 0, 1))
 }
@@ -84,16 +98,22 @@ pub(super) fn small_listed(job: &Job<'_>) -> anyhow::Result<Sample> {
 /// Every `step`th small file from `first` on, whole.
 fn small(job: &Job<'_>, first: u64, step: u64) -> anyhow::Result<Work> {
     let mut work = Work::default();
-    let mut data = vec![0; Bucket::SMALL_OBJECT as usize];
+    let mut data = Vec::new();
     for number in (first..job.scale.files).step_by(step as usize) {
-        let key = format!("dir/{}", numbered(number));
-        let file = open(&job.path(&key), OFlags::empty())?;
-        file.read_exact_at(&mut data, 0).with_context(|| format!("read {key}"))?;
-        look(job, &key, 0, &data)?;
-        work.bytes += data.len() as u64;
+        work.bytes += small_one(job, number, &mut data)?;
         work.items += 1;
     }
     Ok(work)
+}
+
+/// One of them, into `data`; its bytes.
+fn small_one(job: &Job<'_>, number: u64, data: &mut Vec<u8>) -> anyhow::Result<u64> {
+    data.resize(Bucket::SMALL_OBJECT as usize, 0);
+    let key = format!("dir/{}", numbered(number));
+    let file = open(&job.path(&key), OFlags::empty())?;
+    file.read_exact_at(data, 0).with_context(|| format!("read {key}"))?;
+    look(job, &key, 0, data)?;
+    Ok(data.len() as u64)
 }
 
 /// One big file from end to end.

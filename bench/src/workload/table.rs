@@ -113,12 +113,30 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "small_files_16_learned",
+        about: "the same behind 32 files that were read before the clock ran",
+        bucket: Bucket::Small,
+        latency_ms: 20,
+        unit: Unit::PerSecond,
+        run: read::small_16_learned,
+        ..PLAIN
+    },
+    Workload {
         name: "first_byte",
         about: "first 4 KiB of a cold file; 20 ms a request",
         bucket: Bucket::Huge,
         latency_ms: 20,
         unit: Unit::Each,
         run: read::first_byte,
+        ..PLAIN
+    },
+    Workload {
+        name: "first_byte_listed",
+        about: "the same after a listing",
+        bucket: Bucket::Huge,
+        latency_ms: 20,
+        unit: Unit::Each,
+        run: read::first_byte_listed,
         ..PLAIN
     },
     Workload {
@@ -158,6 +176,42 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "list_names_stat",
+        about: "the names of list_names, every file looked at",
+        bucket: Bucket::Names,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::list_stat,
+        ..PLAIN
+    },
+    Workload {
+        name: "list_hex_stat",
+        about: "the names of list_hex, every file looked at",
+        bucket: Bucket::NamesHex,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::list_stat,
+        ..PLAIN
+    },
+    Workload {
+        name: "list_deep_stat",
+        about: "the names of list_deep, every file looked at",
+        bucket: Bucket::NamesDeep,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::list_stat,
+        ..PLAIN
+    },
+    Workload {
+        name: "list_million",
+        about: "ten times the names of list_names, and the memory that they take; 20 ms a request",
+        bucket: Bucket::Million,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::list_and_forget,
+        ..PLAIN
+    },
+    Workload {
         name: "walk",
         about: "a tree of small folders, every file looked at",
         bucket: Bucket::Tree,
@@ -169,6 +223,15 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "walk_slow",
         about: "10,000 files in 400 folders, every file looked at; 20 ms a request",
         bucket: Bucket::Folders,
+        latency_ms: 20,
+        unit: Unit::Whole,
+        run: names::walk,
+        ..PLAIN
+    },
+    Workload {
+        name: "walk_big",
+        about: "a tree of small folders of ten files, twenty times the one of walk; 20 ms a request",
+        bucket: Bucket::TreeBig,
         latency_ms: 20,
         unit: Unit::Whole,
         run: names::walk,
@@ -232,6 +295,16 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         latency_ms: 20,
         unit: Unit::Each,
         run: write::small,
+        ..PLAIN
+    },
+    Workload {
+        name: "create_4k_listed",
+        about: "the same where a listing showed that the names are new, names kept for 60 s",
+        bucket: Bucket::Write,
+        latency_ms: 20,
+        ttl_s: Some(60),
+        unit: Unit::Each,
+        run: write::small_listed,
         ..PLAIN
     },
     Workload {
