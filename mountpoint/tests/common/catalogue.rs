@@ -11,14 +11,49 @@ pub(crate) struct Catalogue {
     address: SocketAddr,
 }
 
+/// How many names, and how many of them share a folder.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    names: usize,
+    a_folder: usize,
+}
+
+impl Shape {
+    fn key(self, number: usize) -> String {
+        match self.a_folder {
+            0 => format!("dir/{number:08}"),
+            a_folder => format!("dir/{:06}/{number:08}", number / a_folder),
+        }
+    }
+
+    /// The first name that is this or comes behind it.
+    fn first_from(self, key: &str) -> usize {
+        let (mut low, mut high) = (0, self.names);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.key(middle).as_str() < key { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+}
+
 impl Catalogue {
-    /// With so many names.
+    /// With so many names in `dir/`.
     pub(crate) fn of(names: usize) -> Self {
+        Self::with(Shape { names, a_folder: 0 })
+    }
+
+    /// With so many in folders of so many below `dir/`.
+    pub(crate) fn of_folders(names: usize, a_folder: usize) -> Self {
+        Self::with(Shape { names, a_folder })
+    }
+
+    fn with(shape: Shape) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its number");
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                thread::spawn(move || serve(stream, names));
+                thread::spawn(move || serve(stream, shape));
             }
         });
         Self { address }
@@ -28,15 +63,10 @@ impl Catalogue {
     pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
-
-    /// What the file with this number is called.
-    pub(crate) fn name(number: usize) -> String {
-        format!("{number:08}")
-    }
 }
 
 /// Answers one connection's requests until it is closed.
-fn serve(stream: TcpStream, names: usize) -> Option<()> {
+fn serve(stream: TcpStream, shape: Shape) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let mut out = stream.try_clone().ok()?;
     let mut lines = BufReader::new(stream);
@@ -57,7 +87,7 @@ fn serve(stream: TcpStream, names: usize) -> Option<()> {
         let query = first.split(' ').nth(1)?.split_once('?').map(|(_, query)| query);
         let answer = match query.filter(|query| query.contains("list-type=2")) {
             Some(query) => {
-                let page = page(query, names);
+                let page = page(query, shape);
                 format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{page}", page.len())
             }
             // Whatever else is looked at is not there; a bucket that is looked at is.
@@ -71,34 +101,53 @@ fn serve(stream: TcpStream, names: usize) -> Option<()> {
 }
 
 /// A page of the listing that a query asks for.
-fn page(query: &str, names: usize) -> String {
+fn page(query: &str, shape: Shape) -> String {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(n, _)| *n == name).map(|(_, value)| value.replace("%2F", "/"))
+        let value = pairs.find(|(n, _)| *n == name).map(|(_, value)| value);
+        value.map(|value| percent_encoding::percent_decode_str(value).decode_utf8_lossy().into_owned())
     };
     let prefix = value("prefix").unwrap_or_default();
     let keys = value("max-keys").and_then(|n| n.parse().ok()).unwrap_or(1000).min(1000);
-    let from: usize = value("continuation-token").and_then(|n| n.parse().ok()).unwrap_or(0);
-    let mut lines = String::new();
-    let mut truncated = String::from("<IsTruncated>false</IsTruncated>");
-    if prefix == "dir/" {
-        let end = names.min(from + keys);
-        for number in from..end {
-            let _ = write!(
-                lines,
-                "<Contents><Key>dir/{}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;{number:032x}&quot;</ETag>\
-                 <Size>1</Size><StorageClass>STANDARD</StorageClass></Contents>",
-                Catalogue::name(number)
-            );
+    let delimited = value("delimiter").is_some_and(|delimiter| delimiter == "/");
+    // A token is the last line of the page before: a folder was given as a whole.
+    let after = match value("continuation-token") {
+        Some(token) if token.ends_with('/') => format!("{}0", token.trim_end_matches('/')),
+        Some(token) => format!("{token}\0"),
+        None => value("start-after").map_or_else(String::new, |after| format!("{after}\0")),
+    };
+    let mut number = shape.first_from(&after.max(prefix.clone()));
+    let (mut lines, mut given, mut last) = (String::new(), 0, String::new());
+    let below = |number: usize| {
+        (number < shape.names).then(|| shape.key(number)).filter(|key| key.starts_with(&prefix))
+    };
+    while given < keys
+        && let Some(key) = below(number)
+    {
+        given += 1;
+        match key[prefix.len()..].find('/').filter(|_| delimited) {
+            Some(at) => {
+                last = key[..prefix.len() + at + 1].to_owned();
+                let _ = write!(lines, "<CommonPrefixes><Prefix>{last}</Prefix></CommonPrefixes>");
+                number = shape.first_from(&format!("{}0", last.trim_end_matches('/')));
+            }
+            None => {
+                let _ = write!(
+                    lines,
+                    "<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;{number:032x}&quot;</ETag>\
+                     <Size>1</Size><StorageClass>STANDARD</StorageClass></Contents>",
+                );
+                last = key;
+                number += 1;
+            }
         }
-        if end < names {
-            truncated = format!(
-                "<IsTruncated>true</IsTruncated><NextContinuationToken>{end}</NextContinuationToken>"
-            );
-        }
-    } else if "dir/".starts_with(&prefix) {
-        lines.push_str("<CommonPrefixes><Prefix>dir/</Prefix></CommonPrefixes>");
     }
+    let truncated = match below(number) {
+        Some(_) => {
+            format!("<IsTruncated>true</IsTruncated><NextContinuationToken>{last}</NextContinuationToken>")
+        }
+        None => "<IsTruncated>false</IsTruncated>".to_owned(),
+    };
     format!(
         "<ListBucketResult><Name>bucket</Name><Prefix>{prefix}</Prefix><MaxKeys>{keys}</MaxKeys>{truncated}{lines}</ListBucketResult>"
     )

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use testkit::until_within;
 
-use crate::common::{Catalogue, Pattern, Setup, Store, TestMount, need, run, until};
+use crate::common::{Catalogue, Pattern, Setup, Store, TestMount, need, run};
 
 const MIB: usize = 1 << 20;
 /// Peak RSS stays within the target and this much. fuser's loop has a buffer of 16 MiB per thread, and its replies take one slice:
@@ -212,41 +212,50 @@ fn writers_for_whom_memory_and_the_spill_folder_are_full_hear_enospc() {
     assert!(refused.unwrap().is_none_or(|refused| refused > 0));
 }
 
-/// Lists a directory of so many names, twice, so that the kernel knows them all; the mount, and what each name holds in it.
-fn list(names: usize) -> Option<(TestMount, u64)> {
-    let catalogue = Catalogue::of(names);
+/// A mount of a catalogue of so many names, and the memory that it holds before anything is listed.
+fn mounted(catalogue: &Catalogue) -> Option<(TestMount, u64)> {
     let setup = Setup { endpoint: Some(catalogue.endpoint()), ..Setup::new(&["--memory-target", "128"]) };
     let mount = TestMount::of(&Store::new(), &setup.limit(Duration::from_secs(600)))?;
     let before = mount.rss();
+    Some((mount, before))
+}
+
+/// The names of a directory, as numbers.
+fn numbers(mount: &TestMount, directory: &str) -> Vec<usize> {
+    let entries = fs::read_dir(mount.path(directory)).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.map(|name| name.to_str().unwrap().parse().unwrap()).collect()
+}
+
+/// Lists a directory of so many names, twice, so that the kernel knows them all; the mount, and the memory it held before.
+fn list(names: usize) -> Option<(TestMount, u64)> {
+    let (mount, before) = mounted(&Catalogue::of(names))?;
     for _ in 0..2 {
-        let listed = fs::read_dir(mount.path("dir")).unwrap().map(|entry| entry.unwrap().file_name());
-        let sum: usize = listed.map(|name| name.to_str().unwrap().parse::<usize>().unwrap()).sum();
-        assert_eq!(sum, names * (names - 1) / 2, "each name once");
+        assert!(numbers(&mount, "dir").into_iter().eq(0..names), "each name once and in order");
     }
-    let each = mount.rss().saturating_sub(before) / names as u64;
-    let (peak, now) = (mount.peak_rss() >> 20, mount.rss() >> 20);
-    eprintln!("{names} names: {each} bytes each, peak RSS {peak} MiB, now {now} MiB");
-    Some((mount, each))
+    Some((mount, before))
 }
 
 #[test]
 fn a_name_that_the_kernel_knows_holds_little_memory() {
-    if let Some((_mount, each)) = list(150_000) {
+    const NAMES: u64 = 150_000;
+    if let Some((mount, before)) = list(NAMES as usize) {
+        let each = mount.rss().saturating_sub(before) / NAMES;
+        eprintln!("{NAMES} names: {each} bytes each");
         // The pages of the listing that the allocator holds on to are in it: 420 by our own loop, 485 by fuser. Before, it was more than 600.
         assert!(each <= 550, "{each} bytes a name");
     }
 }
 
-#[test]
-fn a_million_names_fit_300_mib_and_are_given_back_when_they_are_forgotten() {
-    let asked = std::env::var("MOUNT_S3_LARGE").as_deref() == Ok("1");
-    if !need("MOUNT_S3_LARGE=1", asked) || !need("root", rustix::process::geteuid().is_root()) {
-        return;
-    }
-    let Some((mount, _)) = list(1_000_000) else { return };
-    assert!(mount.peak_rss() <= 400 << 20, "peak RSS {} MiB", mount.peak_rss() >> 20);
+/// A million names that the kernel knows take at most so much each, and next to nothing once it forgets them.
+fn hold_little_and_are_given_back(mount: &TestMount, before: u64) {
+    const NAMES: u64 = 1_000_000;
+    let each = || mount.rss().saturating_sub(before) / NAMES;
+    let peak = mount.peak_rss() >> 20;
+    eprintln!("{NAMES} names: {} bytes each right behind the listing, peak RSS {peak} MiB", each());
+    assert!(peak <= 400, "peak RSS {peak} MiB");
     // What the listing itself took is given back every 20 s.
-    until("the names alone take at most 300 MiB", || mount.rss() <= 300 << 20);
+    until_within(Duration::from_secs(120), "a name at rest takes at most 250 bytes", || each() <= 250);
+    eprintln!("at rest {} bytes each, RSS {} MiB", each(), mount.rss() >> 20);
     // Names that nobody has open: the kernel lets go of them, as when it is short of memory itself.
     // A busy machine takes a minute to forget a million names.
     until_within(Duration::from_secs(240), "at most 64 MiB stay once the names are forgotten", || {
@@ -255,4 +264,31 @@ fn a_million_names_fit_300_mib_and_are_given_back_when_they_are_forgotten() {
         mount.rss() <= 64 << 20
     });
     eprintln!("RSS once they are forgotten: {} MiB", mount.rss() >> 20);
+}
+
+fn is_large() -> bool {
+    let asked = std::env::var("MOUNT_S3_LARGE").as_deref() == Ok("1");
+    need("MOUNT_S3_LARGE=1", asked) && need("root", rustix::process::geteuid().is_root())
+}
+
+#[test]
+fn a_million_names_take_at_most_250_bytes_each_and_are_given_back_when_they_are_forgotten() {
+    if is_large()
+        && let Some((mount, before)) = list(1_000_000)
+    {
+        hold_little_and_are_given_back(&mount, before);
+    }
+}
+
+#[test]
+fn a_million_names_in_ten_thousand_directories_take_no_more_and_are_given_back() {
+    if is_large()
+        && let Some((mount, before)) = mounted(&Catalogue::of_folders(1_000_000, 100))
+    {
+        for folder in numbers(&mount, "dir") {
+            let names = numbers(&mount, &format!("dir/{folder:06}"));
+            assert!(names.into_iter().eq(folder * 100..folder * 100 + 100), "folder {folder}");
+        }
+        hold_little_and_are_given_back(&mount, before);
+    }
 }
