@@ -1,11 +1,15 @@
 //! Goal: what a mount answers without asking is never older than it may be, while others change the bucket. A stat is a second old at most, an
 //! open is of now, with the first bytes that came along, and a name that is there is never said to be absent.
 //! Method: random changes, pauses and bursts of lookups on an `InodeTable` over a bucket in memory, with a clock of the test's. The reference is the
-//! bucket's history: the keys after each change, and when that was. Proptest prints the steps of a failure.
+//! bucket's history: the keys after each change, and when that was. Opens of one file that overlap, with answers that are held back,
+//! are compared with its versions. Proptest prints the steps of a failure.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use mountpoint::buffer::Pool;
@@ -13,7 +17,7 @@ use mountpoint::clock::Clock;
 use mountpoint::first::Asker;
 use mountpoint::inode::{Config, ErrorKind, Found, InodeNo, InodeTable, Kind, OpenRead, ROOT, Ttl};
 use mountpoint::metrics::Metrics;
-use mountpoint::testing::{MemoryClient, Settings};
+use mountpoint::testing::{FaultPlan, MemoryClient, Op, Settings};
 use proptest::prelude::*;
 
 /// Names of the one directory: enough that bursts of lookups are worth pages.
@@ -78,11 +82,32 @@ struct World {
     came: usize,
 }
 
+/// How long a request takes where it takes a while: long enough that pages are worth little more than lookups.
+const TRIP: Duration = Duration::from_millis(20);
+
+/// Waits for an answer while time goes by.
+async fn meanwhile<T>(clock: &Clock, answer: impl Future<Output = T>) -> T {
+    let mut answer = pin!(answer);
+    loop {
+        if let Poll::Ready(answer) = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await {
+            return answer;
+        }
+        clock.advance(TRIP / 4);
+        tokio::task::yield_now().await;
+    }
+}
+
 impl World {
-    fn new() -> Self {
+    /// `slow`: requests take [`TRIP`].
+    fn new(slow: bool) -> Self {
         let clock = Clock::manual();
         let client =
             MemoryClient::with(Settings { clock: clock.clone(), page_max: 20, ..Settings::default() });
+        for op in [Op::HeadObject, Op::ListObjects, Op::GetObject, Op::DeleteObject] {
+            if slow {
+                client.inject(FaultPlan::on(op).always().delay(TRIP));
+            }
+        }
         let config = Config { ttl: Ttl::Minimal, list_page: 20, ..Config::default() };
         let metrics = Arc::new(Metrics::default());
         let asker = Asker::new(
@@ -120,7 +145,7 @@ impl World {
     async fn lookup(&mut self, name: &str) -> Option<Found> {
         let found = match self.table.try_lookup(ROOT, OsStr::new(name)) {
             Some(found) => found,
-            None => self.table.lookup(ROOT, OsStr::new(name)).await,
+            None => meanwhile(&self.clock, self.table.lookup(ROOT, OsStr::new(name))).await,
         };
         match found {
             Ok(found) => {
@@ -147,7 +172,7 @@ impl World {
         let listing = self.table.opendir(ROOT).await.unwrap();
         let (mut offset, mut shown) = (2, BTreeMap::new());
         loop {
-            let entries = listing.entries(&self.table, offset, 9).await.unwrap();
+            let entries = meanwhile(&self.clock, listing.entries(&self.table, offset, 9)).await.unwrap();
             let Some(last) = entries.last() else { break };
             offset = last.offset;
             for entry in &entries {
@@ -176,7 +201,7 @@ impl World {
             }
             let opened = match self.table.try_open_read(found.ino) {
                 Some(opened) => opened,
-                None => self.table.open_read(found.ino, false).await,
+                None => meanwhile(&self.clock, self.table.open_read(found.ino, false)).await,
             };
             match opened {
                 Ok(OpenRead::Object { id, size, first, .. }) => {
@@ -230,7 +255,8 @@ impl World {
             Step::Unlink(i) => {
                 let name = name(i);
                 if matches!(self.now(&name), Some(View::File(_))) && self.client.meta(&name).is_some() {
-                    let unlinked = self.table.unlink(ROOT, OsStr::new(&name), true).await;
+                    let unlink = self.table.unlink(ROOT, OsStr::new(&name), true);
+                    let unlinked = meanwhile(&self.clock, unlink).await;
                     if unlinked.is_ok() {
                         self.change(&name, None);
                         assert!(self.lookup(&name).await.is_none(), "{name} was removed here");
@@ -362,14 +388,94 @@ async fn walk_and_change(changes: Vec<Change>) {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+enum Overlap {
+    /// A program opens the file: a lookup, and the open.
+    Open,
+    /// Another client stores another version.
+    Put,
+    /// The store's next answer arrives.
+    Answer,
+    Pause(u64),
+}
+
+fn overlaps() -> impl Strategy<Value = Vec<Overlap>> {
+    let overlap = prop_oneof![
+        4 => Just(Overlap::Open),
+        2 => Just(Overlap::Put),
+        3 => Just(Overlap::Answer),
+        1 => (1u64..300).prop_map(Overlap::Pause),
+    ];
+    prop::collection::vec(overlap, 1..80)
+}
+
+/// Opens of one file that overlap, while it changes between a request's arrival at the store and the arrival of its answer.
+async fn open_and_change(overlaps: Vec<Overlap>) {
+    let clock = Clock::manual();
+    let client = MemoryClient::with(Settings { clock: clock.clone(), ..Settings::default() });
+    let pool = Pool::new(&mountpoint::buffer::Config::default());
+    let metrics = Arc::new(Metrics::default());
+    let asker = Asker::new(client.arc(), pool, None, metrics.clone());
+    let config = Config { ttl: Ttl::Minimal, ..Config::default() };
+    let table = InodeTable::new(asker, config, clock.clone(), metrics);
+    let mut versions = vec![client.insert("name", "0")];
+    let gate = client.hold_answer(FaultPlan::on(Op::GetObject).always());
+    let mut opens = Vec::new();
+    for overlap in overlaps {
+        match overlap {
+            Overlap::Open => {
+                let (table, begun) = (table.clone(), versions.len() - 1);
+                opens.push(tokio::spawn(async move {
+                    let found = table.lookup(ROOT, OsStr::new("name")).await.unwrap();
+                    let opened = table.open_read(found.ino, false).await;
+                    let opened = opened.map(|opened| match opened {
+                        OpenRead::Object { id, mut first, .. } => {
+                            table.close_read(found.ino);
+                            let bytes =
+                                first.as_mut().and_then(|first| first.take_bytes()).map(|b| b.to_vec());
+                            first.into_iter().for_each(|first| first.was_read());
+                            (id.etag, bytes)
+                        }
+                        OpenRead::Busy { .. } => panic!("nobody writes"),
+                    });
+                    table.forget(found.ino, 1);
+                    (begun, opened)
+                }));
+            }
+            Overlap::Put => versions.push(client.insert("name", versions.len().to_string())),
+            Overlap::Answer => gate.pass_one(),
+            Overlap::Pause(ms) => clock.advance(Duration::from_millis(ms)),
+        }
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+    gate.release();
+    for open in opens {
+        let (begun, opened) = open.await.unwrap();
+        match opened {
+            Ok((etag, bytes)) => {
+                let version = versions.iter().rposition(|version| *version == etag).unwrap();
+                assert!(
+                    version >= begun,
+                    "version {version} was replaced before the open: {begun} was there"
+                );
+                assert!(bytes.is_none_or(|bytes| bytes == version.to_string().as_bytes()));
+            }
+            Err(error) => assert!(matches!(error.kind(), ErrorKind::Stale), "{error}"),
+        }
+    }
+    assert_eq!(table.len(), 1, "an inode lives though nobody refers to it");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_stat_is_a_second_old_at_most_and_an_open_is_of_now(steps in steps()) {
+    fn a_stat_is_a_second_old_at_most_and_an_open_is_of_now(steps in steps(), slow in any::<bool>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async move {
-            let mut world = World::new();
+            let mut world = World::new(slow);
             for i in 0..NAMES {
                 world.step(Step::Put(i, i % 13 == 12)).await;
             }
@@ -384,6 +490,12 @@ proptest! {
             world.step(Step::Forget).await;
             assert_eq!(world.table.len(), 1, "an inode lives though nobody refers to it");
         });
+    }
+
+    #[test]
+    fn opens_that_overlap_each_see_a_version_that_was_there_since_they_began(overlaps in overlaps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(open_and_change(overlaps));
     }
 
     #[test]

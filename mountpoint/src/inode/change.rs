@@ -84,7 +84,7 @@ impl InodeTable {
         let key = {
             let mut tree = self.0.tree.lock();
             match &tree.file_mut(held.ino)?.phase {
-                Phase::Writing { writer, .. } => return Ok(Unlinked::Busy { writer: *writer }),
+                Phase::Writing(writing) => return Ok(Unlinked::Busy { writer: writing.writer }),
                 Phase::Stored => Some(tree.key(held.ino).ok_or_else(|| stale(held.ino))?),
                 Phase::New { .. } => {
                     tree.detach(held.ino);

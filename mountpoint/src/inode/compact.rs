@@ -33,29 +33,41 @@ impl Moment {
 /// The object under a file's name, and until when a stat may rely on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stored {
-    pub(super) size: u64,
+    /// Bytes, and [`ARCHIVED`].
+    size: u64,
     etag: PackedETag,
     /// Microseconds from 1970, as far as stat and stores go.
     modified: i64,
     until: Option<Moment>,
-    pub(super) readable: bool,
 }
+
+/// Set in the size of an object that can't be read. No object is so long that it would need this bit.
+const ARCHIVED: u64 = 1 << 63;
 
 impl Stored {
     /// `until`: when what S3 said of it expires; `None`: not to be believed any more.
     pub(super) fn new(meta: &ObjectMeta, until: Option<Instant>) -> Self {
         Self {
-            size: meta.size,
+            size: packed(meta.size, meta.readable),
             etag: PackedETag::new(meta.etag.as_str()),
             modified: micros(meta.last_modified),
             until: until.map(Moment::of),
-            readable: meta.readable,
         }
     }
 
     pub(super) fn meta(&self) -> ObjectMeta {
         let last_modified = self.modified();
-        ObjectMeta { size: self.size, etag: self.etag.unpack(), last_modified, readable: self.readable }
+        let (size, readable) = (self.size(), self.is_readable());
+        ObjectMeta { size, etag: self.etag.unpack(), last_modified, readable }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size & !ARCHIVED
+    }
+
+    /// False in an archive tier.
+    pub(super) fn is_readable(&self) -> bool {
+        self.size & ARCHIVED == 0
     }
 
     pub(super) fn modified(&self) -> SystemTime {
@@ -83,15 +95,20 @@ impl Stored {
 
     /// Whether that is the version that is meant here: listings of some stores leave an ETag's quotes out.
     pub(super) fn is_version(&self, size: u64, etag: &str) -> bool {
-        self.size == size && self.etag.matches(etag)
+        self.size() == size && self.etag.matches(etag)
     }
 
     /// S3 said the same again. The first spelling of the ETag stays: reads are pinned to it. The answer that holds longest counts.
     pub(super) fn confirm(&mut self, meta: &ObjectMeta, until: Instant) {
-        (self.modified, self.readable) = (micros(meta.last_modified), meta.readable);
+        (self.modified, self.size) = (micros(meta.last_modified), packed(self.size(), meta.readable));
         let until = self.until().map_or(until, |earlier| earlier.max(until));
         self.until = Some(Moment::of(until));
     }
+}
+
+fn packed(size: u64, readable: bool) -> u64 {
+    let size = size.min(ARCHIVED - 1);
+    if readable { size } else { size | ARCHIVED }
 }
 
 fn micros(time: SystemTime) -> i64 {
@@ -188,9 +205,13 @@ mod tests {
                 true => SystemTime::UNIX_EPOCH - distance,
                 false => SystemTime::UNIX_EPOCH + distance + Duration::from_millis(123),
             };
-            let meta = ObjectMeta { size: 7, etag: ETag::new("\"x\""), last_modified, readable: true };
-            let stored = Stored::new(&meta, None);
-            assert_eq!((stored.meta(), stored.until()), (meta, None));
+            for readable in [true, false] {
+                let meta = ObjectMeta { size: 7, etag: ETag::new("\"x\""), last_modified, readable };
+                let mut stored = Stored::new(&meta, None);
+                assert_eq!((stored.meta(), stored.until()), (meta.clone(), None));
+                stored.confirm(&ObjectMeta { readable: !readable, ..meta.clone() }, Instant::now());
+                assert_eq!(stored.meta(), ObjectMeta { readable: !readable, ..meta });
+            }
         }
     }
 

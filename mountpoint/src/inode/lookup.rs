@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::time::Instant;
 
-use super::compact::Stored;
+use super::check::Wish;
 use super::error::{Error, ErrorKind, Result};
 use super::flight::Seat;
 use super::path::{self, BadName};
@@ -12,8 +12,8 @@ use super::remote::{self, Ask};
 use super::state::{Node, Place};
 use super::tree::{Recall, Settled, Tree, stale};
 use super::{FRESH, Found, InodeNo, InodeTable, Stat};
-use crate::first::{Cause, First};
-use crate::s3::{self, BoxFuture};
+use crate::first::First;
+use crate::s3::BoxFuture;
 use crate::sync::Arc;
 
 /// Times a lookup asks again because something here changed the name meanwhile. Only a name that is created and removed
@@ -101,8 +101,12 @@ impl InodeTable {
                     continue;
                 }
             };
+            let since = self.0.clock.now();
             let remote = seat.answer.await;
             let mut tree = self.0.tree.lock();
+            if remote.is_ok() && seat.flight.is_alone() {
+                tree.prices.looked(self.0.clock.now().saturating_duration_since(since));
+            }
             if seat.flight.is_overtaken() {
                 continue;
             }
@@ -194,56 +198,10 @@ impl InodeTable {
         if let Some(answer) = self.try_getattr(ino) {
             return answer;
         }
-        self.revalidate(ino, false).await?;
+        self.revalidate(ino, Wish::Stat).await?;
         let tree = self.0.tree.lock();
         let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;
         Ok(tree.stat(inode, self.0.clock.now()))
-    }
-
-    /// Asks S3 by one request whether a stored file is still the version this inode means. `opens`: to read it, so that its first bytes may
-    /// come along.
-    pub(super) async fn revalidate(&self, ino: InodeNo, opens: bool) -> Result<Option<First>> {
-        let (key, asked, known) = {
-            let mut tree = self.0.tree.lock();
-            let asked = tree.event();
-            let key = tree.key(ino).ok_or_else(|| stale(ino))?;
-            let stored = tree.file_mut(ino).ok().and_then(|file| file.stored.as_ref());
-            (key, asked, stored.filter(|stored| opens && stored.readable).map(Stored::meta))
-        };
-        let answer = match &known {
-            Some(known) => {
-                let asked = self.0.asker.ask(&key, Cause::Open, Some((&known.etag, known.size))).await;
-                asked.map(|(meta, first)| (meta, Some(first)))
-            }
-            None => self.0.client.head_object(&key).await.map(|meta| (meta, None)),
-        };
-        let (meta, first) = match answer {
-            Ok((meta, first)) => (Some(meta), first),
-            Err(error) if matches!(error.kind(), s3::ErrorKind::NotFound | s3::ErrorKind::Changed) => {
-                (None, None)
-            }
-            Err(error) => return Err(Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str())),
-        };
-        let now = self.0.clock.now();
-        let mut tree = self.0.tree.lock();
-        let said = tree.ttl.said(asked, now);
-        let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;
-        let local = matches!(&inode.node, Node::File(file) if file.is_local());
-        if inode.place == Place::Nowhere {
-            return Err(Error::new(ErrorKind::Stale, key.as_str()));
-        }
-        // What happened here since the question stands.
-        if local || inode.learned > asked {
-            return Ok(first);
-        }
-        match meta {
-            Some(meta) if tree.confirm(ino, &meta, false, said) => Ok(first),
-            // Another object, or none. What the name is now, perhaps a directory, the next lookup asks.
-            _ => {
-                tree.detach(ino);
-                Err(Error::new(ErrorKind::Stale, key.as_str()))
-            }
-        }
     }
 }
 

@@ -10,12 +10,15 @@
 
 mod batch;
 mod change;
+mod check;
 mod compact;
 mod dir_entry;
 mod error;
 mod expiry;
 mod firsts;
 mod flight;
+mod fresh;
+mod inodes;
 mod letters;
 mod listed;
 mod lookup;
@@ -24,6 +27,7 @@ mod open;
 mod page;
 mod pass;
 mod path;
+mod price;
 mod ranges;
 mod readdir;
 mod recent;
@@ -197,8 +201,8 @@ impl InodeTable {
     /// The handle that writes it, as named in `open_write`, while there is one.
     pub fn writer_of(&self, ino: InodeNo) -> Option<u64> {
         match &self.0.tree.lock().inode(ino)?.node {
-            state::Node::File(state::File { phase: state::Phase::Writing { writer, .. }, .. }) => {
-                Some(*writer)
+            state::Node::File(state::File { phase: state::Phase::Writing(writing), .. }) => {
+                Some(writing.writer)
             }
             _ => None,
         }

@@ -1,7 +1,7 @@
 //! Opens files, and tracks the state of an inode while it is written.
 
+use super::check::Wish;
 use super::error::{Error, ErrorKind, Result};
-use super::expiry::left;
 use super::path;
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
 use super::tree::{Recall, Tree, stale};
@@ -58,7 +58,7 @@ impl InodeTable {
     /// Opens for reading: counts a reader until `close_read` unless it answers `Busy`.
     ///
     /// `revalidate` (O_DIRECT) asks S3 even within the TTL. It costs one HEAD, or a GET that brings the first bytes, or nothing right after a
-    /// lookup.
+    /// lookup. Opens of one file at once share requests.
     ///
     /// # Errors
     /// `Stale`: S3 has another version or none, look the name up again (the kernel does so by itself, once); `Archived`;
@@ -67,7 +67,9 @@ impl InodeTable {
         if let Some(answer) = self.open_known(ino, revalidate) {
             return answer;
         }
-        let first = self.revalidate(ino, true).await?;
+        let trusts = !revalidate && !self.0.config.ttl.open().is_zero();
+        let wish = if trusts { Wish::Open } else { Wish::OpenNow };
+        let first = self.revalidate(ino, wish).await?;
         open_now(&mut self.0.tree.lock(), ino, first)
     }
 
@@ -91,8 +93,8 @@ impl InodeTable {
         if place == Place::Nowhere {
             return Some(Err(Error::new(ErrorKind::Stale, tree.name_for_errors(ino))));
         }
-        let fresh = file.fresh.take().is_some_and(|since| !left(FRESH, since.instant(), now).is_zero());
-        let known = fresh || (trusts && file.stored.as_ref().is_some_and(|stored| stored.holds(now)));
+        let holds = trusts && file.stored.as_ref().is_some_and(|stored| stored.holds(now));
+        let known = tree.fresh.take(ino, now) || holds;
         known.then(|| open_now(&mut tree, ino, first))
     }
 
@@ -135,6 +137,7 @@ impl InodeTable {
             Err(Refusal::HasReaders) => Ok(OpenWrite::HasReaders),
             Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
             Ok(before) => {
+                tree.fresh.forget(ino);
                 tree.touched(ino, false);
                 tree.place(ino, Place::Local);
                 Ok(OpenWrite::Granted { key, before })

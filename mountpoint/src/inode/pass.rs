@@ -122,6 +122,8 @@ impl Pass {
         };
         let next = page.next_token.clone();
         let last = pages.learn(key, &page);
+        let took = asked.arrived.saturating_duration_since(asked.since);
+        table.0.tree.lock().prices.listed(took, page.objects.len() + page.common_prefixes.len());
         let entries = readable(key, page, |listed, why| {
             pages.hidden += 1;
             pages.hidden_example.get_or_insert_with(|| (listed.to_string(), why));
@@ -204,6 +206,9 @@ impl Pages {
             );
         }
         let mut tree = table.0.tree.lock();
+        if let Some(directory) = tree.directory_mut(directory) {
+            directory.length = u32::try_from(self.total).ok();
+        }
         let remembered = !tree.ttl.listing().is_zero() && self.merge.is_sorted() && self.dropped == 0;
         if let Some((since, asked)) = self.begun.filter(|_| remembered) {
             let batches = self.batches.iter().cloned().collect();

@@ -11,6 +11,7 @@ use futures_util::future::Shared;
 
 use super::batch::Batch;
 use super::merge::order;
+use super::price::Terms;
 use crate::s3::BoxFuture;
 use crate::sync::Arc;
 
@@ -29,14 +30,15 @@ pub(super) struct Spell {
     /// Lookups in a row that each went further in the listing's order.
     run: u32,
     last: Option<(Box<str>, Instant)>,
+    /// Lookups that pages answered since the last one was asked for; `None`: there was none yet.
+    hits: Option<u32>,
+    /// Pages in a row that were not worth their price. Each doubles it.
+    vain: u32,
 }
 
 impl Spell {
-    /// Credit at which a page is asked for, and what it costs: without a hit, one page to 16 lookups.
-    const ENOUGH: u32 = 32;
-    const PRICE: u32 = 16;
-    /// Most credit, so that what a long spell has earned is not wasted behind it.
-    const MOST: u32 = 64;
+    /// Times that the price doubles.
+    const VAIN_MAX: u32 = 3;
     /// What a lookup pays in that goes on in order through names that are known: a listing went before it.
     const KNOWN: u32 = 8;
     /// Names in order before they count as going through the directory.
@@ -45,7 +47,7 @@ impl Spell {
     const PAUSE: Duration = Duration::from_secs(2);
 
     fn new() -> Self {
-        Self { credit: 0, run: 0, last: None }
+        Self { credit: 0, run: 0, last: None, hits: None, vain: 0 }
     }
 
     /// One more lookup. `known`: an inode for the name lives.
@@ -53,6 +55,7 @@ impl Spell {
         let last = self.last.replace((name.into(), now));
         let Some((last, _)) = last.filter(|(_, at)| now.saturating_duration_since(*at) < Self::PAUSE) else {
             (self.credit, self.run) = (1, 1);
+            self.vain = self.vain.saturating_sub(1);
             return;
         };
         match order(&last, name) {
@@ -62,16 +65,24 @@ impl Spell {
             std::cmp::Ordering::Greater => self.run = 1,
         }
         let pays = if known && self.run >= Self::RUN { Self::KNOWN } else { 1 };
-        self.credit = (self.credit + pays).min(Self::MOST);
+        self.credit = self.credit.saturating_add(pays);
     }
 
-    /// Whether the lookups so far are worth a page; pays for it.
-    fn buys(&mut self) -> bool {
-        let enough = self.credit >= Self::ENOUGH;
-        if enough {
-            self.credit -= Self::PRICE;
+    /// Whether the lookups so far are worth a page; pays for it: half, so that the next one of a spell comes sooner.
+    fn buys(&mut self, terms: Terms) -> bool {
+        let terms = if self.is_in_order() { terms.in_order } else { terms.any_order };
+        let enough = terms << self.vain;
+        if self.credit < enough {
+            return false;
         }
-        enough
+        self.vain = match self.hits {
+            Some(hits) if 2 * hits < terms => (self.vain + 1).min(Self::VAIN_MAX),
+            _ => 0,
+        };
+        self.hits = Some(0);
+        // What a long spell has earned is not wasted behind it.
+        self.credit = (self.credit - enough / 2).min(2 * enough);
+        true
     }
 
     fn is_in_order(&self) -> bool {
@@ -145,11 +156,12 @@ impl Recent {
 
     /// A page answered a lookup.
     pub(super) fn hit(&mut self, name: &str, now: Instant) {
+        self.spell.hits = self.spell.hits.map(|hits| hits.saturating_add(1));
         self.spell.count(name, true, now);
     }
 
-    /// No page answers a lookup. `known`: an inode for the name lives.
-    pub(super) fn miss(&mut self, name: &str, known: bool, now: Instant) -> Advice {
+    /// No page answers a lookup. `known`: an inode for the name lives. `terms`: what a page is worth.
+    pub(super) fn miss(&mut self, name: &str, known: bool, terms: Terms, now: Instant) -> Advice {
         self.spell.count(name, known, now);
         if let Some((after, _, coming)) = &self.coming {
             return match after.as_deref().is_none_or(|after| after < name) {
@@ -177,7 +189,7 @@ impl Recent {
                 end.map(Into::into)
             }
         };
-        if self.spell.buys() { Advice::Ask(after) } else { Advice::Nothing }
+        if self.spell.buys(terms) { Advice::Ask(after) } else { Advice::Nothing }
     }
 
     /// A page was asked for at event `asked`.
@@ -253,8 +265,10 @@ impl fmt::Debug for Recent {
 mod tests {
     use super::*;
 
+    const USUAL: Terms = Terms { in_order: 32, any_order: 32 };
+
     fn ask(recent: &mut Recent, name: &str, now: Instant) -> Option<After> {
-        match recent.miss(name, false, now) {
+        match recent.miss(name, false, USUAL, now) {
             Advice::Ask(after) => Some(after),
             Advice::Nothing => None,
             Advice::Wait(_) => panic!("no page is on its way"),
@@ -276,8 +290,31 @@ mod tests {
     #[test]
     fn names_that_a_listing_made_known_are_worth_a_page_sooner() {
         let (mut recent, now) = (Recent::new(), Instant::now());
-        let asked = (1..).find(|i| matches!(recent.miss(&format!("n{i:02}"), true, now), Advice::Ask(_)));
+        let asked =
+            (1..).find(|i| matches!(recent.miss(&format!("n{i:02}"), true, USUAL, now), Advice::Ask(_)));
         assert_eq!(asked, Some(6));
+    }
+
+    #[test]
+    fn pages_that_answer_nothing_are_asked_for_less_and_less_until_one_answers() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        let terms = Terms { in_order: 4, any_order: 4 };
+        let mut asked = Vec::new();
+        for i in 0..200 {
+            if matches!(recent.miss(&format!("missing{i:03}"), false, terms, now), Advice::Ask(_)) {
+                asked.push(i);
+            }
+        }
+        let gaps: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!((asked[0], &gaps[..4]), (3, &[2, 6, 12, 24][..]));
+        assert!(gaps[4..].iter().all(|gap| *gap == 16), "{gaps:?}");
+        recent.hit("there0", now);
+        recent.hit("there1", now);
+        let before =
+            (0..).position(|i| matches!(recent.miss(&format!("x{i:03}"), false, terms, now), Advice::Ask(_)));
+        let after =
+            (0..).position(|i| matches!(recent.miss(&format!("y{i:03}"), false, terms, now), Advice::Ask(_)));
+        assert!(before <= Some(15) && after <= Some(2), "{before:?} {after:?}");
     }
 
     #[test]

@@ -38,9 +38,11 @@ impl InodeTable {
         }
         let now = self.0.clock.now();
         let known = tree.child(parent, name).is_some();
-        let key = tree.directory(parent).ok()?.0.clone();
+        let (key, directory) = tree.directory(parent).ok()?;
+        let (key, length) = (key.clone(), directory.length.map(|length| length as usize));
+        let terms = tree.prices.terms(length, self.0.config.list_page);
         let recent = tree.directory_mut(parent)?.recent.get_or_insert_with(|| Box::new(Recent::new()));
-        let after = match recent.miss(name, known, now) {
+        let after = match recent.miss(name, known, terms, now) {
             Advice::Wait(page) => return Some(page),
             Advice::Nothing => return None,
             Advice::Ask(after) => {
@@ -164,6 +166,15 @@ impl InodeTable {
             }
         };
         let is_last = page.next_token.is_none();
+        let names = page.objects.len() + page.common_prefixes.len();
+        let now = self.0.clock.now();
+        tree.prices.listed(now.saturating_duration_since(since), names);
+        if is_last
+            && after.is_none()
+            && let Some(directory) = tree.directory_mut(directory)
+        {
+            directory.length = u32::try_from(names).ok();
+        }
         let (mut merge, mut entries) = (Merge::new([]), Vec::new());
         merge.page(readable(&key, page, |_, _| {}), &mut entries, |_| {});
         if is_last {

@@ -57,6 +57,8 @@ pub(super) struct Directory {
     pub(super) listings: u32,
     /// The last whole listing, while it may answer lookups.
     pub(super) listed: Option<Listed>,
+    /// Its names when it was last listed as a whole.
+    pub(super) length: Option<u32>,
     /// Lookups of late, and the pages that they were worth.
     pub(super) recent: Option<Box<Recent>>,
     /// Names that changed while a listing was open or remembered, or a page on its way or recent.
@@ -73,6 +75,7 @@ impl Directory {
             checked: Some(checked),
             listings: 0,
             listed: None,
+            length: None,
             recent: None,
             changes: Changes::default(),
         }
@@ -152,8 +155,6 @@ pub(super) struct File {
     pub(super) phase: Phase,
     /// Open read handles.
     pub(super) readers: u32,
-    /// When S3 answered a lookup that no open, stat or second lookup has used yet.
-    pub(super) fresh: Option<Moment>,
     /// Whether the kernel's pages may be of what stood here before our own write, or hold changes that were refused.
     pub(super) pages_stale: bool,
 }
@@ -166,7 +167,16 @@ pub(super) enum Phase {
     /// Made here, never opened for writing. `assumed`: S3 was not asked whether it has the name.
     New { times: Box<Times>, assumed: bool },
     /// Being written.
-    Writing { writer: u64, size: u64, times: Box<Times> },
+    Writing(Box<Writing>),
+}
+
+/// What is known of a file that is being written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Writing {
+    pub(super) writer: u64,
+    /// Bytes so far.
+    pub(super) size: u64,
+    pub(super) times: Times,
 }
 
 /// The times that a file shows until it is stored; then it has that of its object.
@@ -177,8 +187,8 @@ pub(super) struct Times {
 }
 
 impl Times {
-    fn of(time: SystemTime) -> Box<Self> {
-        Box::new(Self { accessed: time, modified: time })
+    fn of(time: SystemTime) -> Self {
+        Self { accessed: time, modified: time }
     }
 }
 
@@ -221,9 +231,8 @@ impl File {
         Self {
             stored: None,
             checked: Moment::of(checked),
-            phase: Phase::New { times: Times::of(modified), assumed },
+            phase: Phase::New { times: Box::new(Times::of(modified)), assumed },
             readers: 0,
-            fresh: None,
             pages_stale: false,
         }
     }
@@ -235,7 +244,6 @@ impl File {
             checked: Moment::of(checked),
             phase: Phase::Stored,
             readers: 0,
-            fresh: None,
             pages_stale: false,
         }
     }
@@ -248,7 +256,7 @@ impl File {
     /// One more reader of the stored object; its meta and whether the kernel may keep its pages.
     pub(super) fn open_read(&mut self) -> Result<(ObjectMeta, bool), Refusal> {
         let meta = match (&self.phase, &self.stored) {
-            (Phase::Writing { writer, .. }, _) => return Err(Refusal::Busy { writer: *writer }),
+            (Phase::Writing(writing), _) => return Err(Refusal::Busy { writer: writing.writer }),
             (Phase::Stored, Some(stored)) => stored.meta(),
             (Phase::New { .. } | Phase::Stored, _) => {
                 return Err(Refusal::Error(ErrorKind::NotPermitted(
@@ -277,8 +285,8 @@ impl File {
         modified: SystemTime,
     ) -> Result<Before, Refusal> {
         let refused = |why| Err(Refusal::Error(ErrorKind::NotPermitted(why)));
-        if let Phase::Writing { writer, .. } = &self.phase {
-            return Err(Refusal::Busy { writer: *writer });
+        if let Phase::Writing(writing) = &self.phase {
+            return Err(Refusal::Busy { writer: writing.writer });
         }
         if self.stored.is_some() {
             if !wish.allow_overwrite {
@@ -299,25 +307,27 @@ impl File {
             Phase::New { assumed: true, .. } => Before::AssumedAbsent,
             _ => Before::Absent,
         };
-        self.phase = Phase::Writing { writer, size: 0, times: Times::of(modified) };
-        self.fresh = None;
+        self.phase = Phase::Writing(Box::new(Writing { writer, size: 0, times: Times::of(modified) }));
         self.pages_stale = true;
         Ok(before)
     }
 
     /// The writer got this far.
     pub(super) fn written(&mut self, size: u64, modified: SystemTime) {
-        if let Phase::Writing { size: s, times, .. } = &mut self.phase {
-            (*s, times.modified) = (size, modified);
+        if let Phase::Writing(writing) = &mut self.phase {
+            (writing.size, writing.times.modified) = (size, modified);
         }
     }
 
     /// Sets the times that it shows until it is stored.
     pub(super) fn set_times(&mut self, accessed: Option<SystemTime>, modified: Option<SystemTime>) {
-        if let Phase::New { times, .. } | Phase::Writing { times, .. } = &mut self.phase {
-            times.accessed = accessed.unwrap_or(times.accessed);
-            times.modified = modified.unwrap_or(times.modified);
-        }
+        let times = match &mut self.phase {
+            Phase::New { times, .. } => &mut **times,
+            Phase::Writing(writing) => &mut writing.times,
+            Phase::Stored => return,
+        };
+        times.accessed = accessed.unwrap_or(times.accessed);
+        times.modified = modified.unwrap_or(times.modified);
     }
 
     /// The upload is complete; a stat may say so until then.
@@ -364,7 +374,7 @@ mod tests {
     #[test]
     fn an_inode_is_small() {
         assert!(
-            size_of::<Inode>() <= 160,
+            size_of::<Inode>() <= 128,
             "{} bytes, and so many are held of every name",
             size_of::<Inode>()
         );
@@ -455,7 +465,7 @@ mod tests {
                 }
                 let is_written = matches!(file.phase, Phase::Writing { .. });
                 prop_assert!(file.readers == 0 || !is_written);
-                prop_assert_eq!(file.stored.as_ref().map(|stored| stored.size), there.then_some(version));
+                prop_assert_eq!(file.stored.as_ref().map(Stored::size), there.then_some(version));
             }
         }
     }

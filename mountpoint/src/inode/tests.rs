@@ -13,6 +13,7 @@ mod local;
 mod lookups;
 #[cfg(feature = "shuttle")]
 mod model;
+mod opens;
 mod ranges;
 mod recent;
 mod walk;

@@ -12,13 +12,16 @@ use std::time::{Duration, Instant, SystemTime};
 use hashbrown::HashTable;
 
 use super::InodeNo;
-use super::compact::Moment;
+use super::check::Checks;
 use super::error::{Error, ErrorKind, Result};
 use super::expiry::{Missing, Ttl, left};
 use super::firsts::Firsts;
 use super::flight::Flights;
+use super::fresh::Fresh;
+use super::inodes::Inodes;
 use super::listed::Listed;
 use super::path::Prefix;
+use super::price::Prices;
 use super::recent::{Page, Recent};
 use super::remote::Ask;
 use super::state::{Directory, File, Inode, Node, Phase, Place, Times};
@@ -29,8 +32,7 @@ pub(super) use settle::{Adopted, Recall, Settled};
 
 #[derive(Debug)]
 pub(super) struct Tree {
-    /// Boxed: a table has room for up to twice as many as it holds.
-    inodes: HashMap<InodeNo, Box<Inode>>,
+    inodes: Inodes,
     /// Per directory, the names known to be in S3, as long as an inode for them lives. The names are the inodes' own.
     children: HashMap<InodeNo, HashTable<InodeNo>>,
     hasher: RandomState,
@@ -43,13 +45,18 @@ pub(super) struct Tree {
     mounted: SystemTime,
     pub(super) missing: Missing,
     pub(super) flights: Flights,
+    pub(super) checks: Checks,
     /// What the latest lookups brought, for their opens.
     pub(super) firsts: Firsts,
+    /// Files whose lookup S3 answered a moment ago, and that no open, stat or second lookup has used yet.
+    pub(super) fresh: Fresh,
     /// Directories with a remembered listing, oldest first, and how many entries those hold together.
     listed: VecDeque<InodeNo>,
     listed_entries: usize,
     /// Directories of the recent pages, oldest first; one of several pages stands there as often.
     recent: VecDeque<InodeNo>,
+    /// What pages and lookups cost.
+    pub(super) prices: Prices,
     /// Whether pages may begin in the middle of a listing: not where the store has no order.
     pub(super) pages_begin_anywhere: bool,
     /// The walk that goes on.
@@ -62,7 +69,7 @@ impl Tree {
     pub(super) const LISTED_ENTRIES_MAX: usize = 200_000;
 
     /// Most recent pages, all directories together (about 100 KB each); the oldest goes beyond it, and its names are asked for.
-    const PAGES_MAX: usize = 64;
+    const PAGES_MAX: usize = Prices::PAGES_KEPT;
 
     /// Siblings of a removed file that are looked at for one that S3 surely has; if none of them is, S3 is asked.
     const SIBLINGS_MAX: usize = 8;
@@ -77,8 +84,10 @@ impl Tree {
             learned: 0,
             node: Node::Directory(Box::new(directory)),
         };
+        let mut inodes = Inodes::default();
+        inodes.insert(ROOT, root);
         Self {
-            inodes: HashMap::from([(ROOT, Box::new(root))]),
+            inodes,
             children: HashMap::new(),
             hasher: RandomState::new(),
             next: ROOT.0 + 1,
@@ -87,10 +96,13 @@ impl Tree {
             mounted,
             missing: Missing::default(),
             flights: Flights::default(),
+            checks: Checks::default(),
             firsts: Firsts::default(),
+            fresh: Fresh::default(),
             listed: VecDeque::new(),
             listed_entries: 0,
             recent: VecDeque::new(),
+            prices: Prices::default(),
             pages_begin_anywhere: true,
             walk: Walk::new(),
         }
@@ -114,15 +126,15 @@ impl Tree {
     }
 
     pub(super) fn inode(&self, ino: InodeNo) -> Option<&Inode> {
-        self.inodes.get(&ino).map(|inode| &**inode)
+        self.inodes.get(ino)
     }
 
     pub(super) fn inode_mut(&mut self, ino: InodeNo) -> Result<&mut Inode> {
-        self.inodes.get_mut(&ino).map(|inode| &mut **inode).ok_or_else(|| stale(ino))
+        self.inodes.get_mut(ino).ok_or_else(|| stale(ino))
     }
 
     pub(super) fn directory(&self, ino: InodeNo) -> Result<(&ObjectKey, &Directory)> {
-        let inode = self.inodes.get(&ino).ok_or_else(|| stale(ino))?;
+        let inode = self.inodes.get(ino).ok_or_else(|| stale(ino))?;
         match &inode.node {
             Node::Directory(directory) => Ok((&directory.key, directory)),
             Node::File(_) => Err(Error::new(ErrorKind::NotADirectory, self.name_for_errors(ino))),
@@ -130,7 +142,7 @@ impl Tree {
     }
 
     pub(super) fn directory_mut(&mut self, ino: InodeNo) -> Option<&mut Directory> {
-        match &mut self.inodes.get_mut(&ino)?.node {
+        match &mut self.inodes.get_mut(ino)?.node {
             Node::Directory(directory) => Some(directory),
             Node::File(_) => None,
         }
@@ -141,7 +153,7 @@ impl Tree {
         if self.inode(ino).is_some_and(|inode| matches!(inode.node, Node::Directory(_))) {
             return Err(Error::new(ErrorKind::IsADirectory, self.name_for_errors(ino)));
         }
-        match self.inodes.get_mut(&ino).map(|inode| &mut inode.node) {
+        match self.inodes.get_mut(ino).map(|inode| &mut inode.node) {
             Some(Node::File(file)) => Ok(file),
             _ => Err(stale(ino)),
         }
@@ -164,7 +176,7 @@ impl Tree {
 
     /// The inode of a name known to be in S3, as long as it lives.
     pub(super) fn child(&self, parent: InodeNo, name: &str) -> Option<InodeNo> {
-        let is_it = |ino: &InodeNo| self.inodes.get(ino).is_some_and(|inode| *inode.name == *name);
+        let is_it = |ino: &InodeNo| self.inodes.get(*ino).is_some_and(|inode| *inode.name == *name);
         self.children.get(&parent)?.find(self.hasher.hash_one(name), is_it).copied()
     }
 
@@ -177,7 +189,7 @@ impl Tree {
     fn hang_child(&mut self, parent: InodeNo, name: &str, ino: InodeNo) -> Option<InodeNo> {
         let displaced = self.unhang_child(parent, name);
         let (inodes, hasher) = (&self.inodes, &self.hasher);
-        let hash_of = |ino: &InodeNo| inodes.get(ino).map_or(0, |inode| hasher.hash_one(&*inode.name));
+        let hash_of = |ino: &InodeNo| inodes.get(*ino).map_or(0, |inode| hasher.hash_one(&*inode.name));
         self.children.entry(parent).or_default().insert_unique(hasher.hash_one(name), ino, hash_of);
         if let Some(directory) = self.directory_mut(parent) {
             directory.children += 1;
@@ -188,13 +200,13 @@ impl Tree {
     fn unhang_child(&mut self, parent: InodeNo, name: &str) -> Option<InodeNo> {
         let (inodes, hasher) = (&self.inodes, &self.hasher);
         let table = self.children.get_mut(&parent)?;
-        let is_it = |ino: &InodeNo| inodes.get(ino).is_some_and(|inode| *inode.name == *name);
+        let is_it = |ino: &InodeNo| inodes.get(*ino).is_some_and(|inode| *inode.name == *name);
         let (ino, _) = table.find_entry(hasher.hash_one(name), is_it).ok()?.remove();
         if table.is_empty() {
             self.children.remove(&parent);
         } else if is_sparse(table.len(), table.capacity()) {
             table.shrink_to(2 * table.len(), |ino| {
-                inodes.get(ino).map_or(0, |inode| hasher.hash_one(&*inode.name))
+                inodes.get(*ino).map_or(0, |inode| hasher.hash_one(&*inode.name))
             });
         }
         if let Some(directory) = self.directory_mut(parent) {
@@ -211,13 +223,13 @@ impl Tree {
             Node::Directory(_) => self.directory_stat(),
             Node::File(file) => match (&file.phase, &file.stored) {
                 // The kernel caches nothing: if the upload fails, the name is gone at once.
-                (Phase::Writing { size, times, .. }, _) => local_stat(*size, times),
+                (Phase::Writing(writing), _) => local_stat(writing.size, &writing.times),
                 (_, Some(stored)) => {
                     let valid = match (inode.place, stored.until()) {
                         (Place::Nowhere, _) | (_, None) => Duration::ZERO,
                         (_, Some(until)) => until.saturating_duration_since(now),
                     };
-                    file_stat(stored.size, stored.modified(), stored.readable, valid)
+                    file_stat(stored.size(), stored.modified(), stored.is_readable(), valid)
                 }
                 (Phase::New { times, .. }, None) => local_stat(0, times),
                 (Phase::Stored, None) => file_stat(0, self.mounted, true, Duration::ZERO),
@@ -239,7 +251,7 @@ impl Tree {
 
     /// The answer of a lookup for an inode; `None` when it is gone.
     pub(super) fn found(&self, ino: InodeNo, now: Instant) -> Option<Found> {
-        let inode = self.inodes.get(&ino)?;
+        let inode = self.inodes.get(ino)?;
         let stat = self.stat(inode, now);
         let entry_valid_for = match &inode.node {
             _ if inode.place == Place::Nowhere => Duration::ZERO,
@@ -247,7 +259,7 @@ impl Tree {
                 directory.checked.map_or(Duration::ZERO, |since| left(self.ttl.directory(), since, now))
             }
             // The next path that leads here asks again, so that an open can tell whose lookup it follows.
-            Node::File(file) if file.fresh.is_some() => Duration::ZERO,
+            Node::File(_) if self.fresh.contains(ino) => Duration::ZERO,
             Node::File(file) => stat.valid_for.min(left(self.ttl.directory(), file.checked.instant(), now)),
         };
         Some(Found { ino, stat, entry_valid_for })
@@ -287,17 +299,17 @@ impl Tree {
             Node::Directory(directory) => directory.key = super::path::directory_key(key, name)?,
             Node::File(_) => drop(super::path::file_key_fits(key, name).then_some(())?),
         }
-        if self.inodes.contains_key(&ino) {
+        if self.inodes.get(ino).is_some() {
             return None;
         }
         let inode = Inode { name: name.into(), parent, place: Place::Nowhere, lookups: 0, learned, node };
-        self.inodes.insert(ino, Box::new(inode));
+        self.inodes.insert(ino, inode);
         Some(())
     }
 
     /// Moves an inode to one of its directory's maps. What stood there goes nowhere.
     pub(super) fn place(&mut self, ino: InodeNo, place: Place) {
-        let Some(inode) = self.inodes.get(&ino) else { return };
+        let Some(inode) = self.inodes.get(ino) else { return };
         let (parent, name, before) = (inode.parent, inode.name.clone(), inode.place);
         if before == place {
             return;
@@ -319,11 +331,11 @@ impl Tree {
         if place != Place::Nowhere {
             self.missing.remove(parent, &name);
         }
-        if let Some(inode) = self.inodes.get_mut(&ino) {
+        if let Some(inode) = self.inodes.get_mut(ino) {
             inode.place = place;
         }
         if let Some(other) = displaced {
-            if let Some(other) = self.inodes.get_mut(&other) {
+            if let Some(other) = self.inodes.get_mut(other) {
                 other.place = Place::Nowhere;
             }
             self.drop_if_idle(other);
@@ -332,7 +344,7 @@ impl Tree {
 
     /// The name means something else, or nothing, from now on: lookups in flight and older listings are outdated.
     pub(super) fn detach(&mut self, ino: InodeNo) {
-        let Some(inode) = self.inodes.get(&ino) else { return };
+        let Some(inode) = self.inodes.get(ino) else { return };
         let (parent, name) = (inode.parent, inode.name.clone());
         if inode.place == Place::Nowhere {
             return;
@@ -378,11 +390,16 @@ impl Tree {
         let strict = self.ttl == Ttl::Minimal || self.ttl.open().is_zero();
         let inode = self.inode_mut(ino)?;
         inode.lookups += 1;
+        let known = match &inode.node {
+            Node::File(file) => {
+                !file.is_local() && file.stored.as_ref().is_some_and(|stored| stored.until().is_some())
+            }
+            Node::Directory(_) => false,
+        };
         self.firsts.forget(ino);
-        let inode = self.inode_mut(ino)?;
-        if let Node::File(file) = &mut inode.node {
-            let known = file.stored.as_ref().is_some_and(|stored| stored.until().is_some());
-            file.fresh = fresh.filter(|_| known && strict && !file.is_local()).map(Moment::of);
+        match fresh.filter(|_| known && strict) {
+            Some(since) => self.fresh.put(ino, since),
+            None => self.fresh.forget(ino),
         }
         Ok(())
     }
@@ -391,7 +408,7 @@ impl Tree {
     pub(super) fn drop_if_idle(&mut self, ino: InodeNo) {
         let mut next = Some(ino);
         while let Some(ino) = next.take() {
-            let Some(inode) = self.inodes.get(&ino) else { return };
+            let Some(inode) = self.inodes.get(ino) else { return };
             let used = match &inode.node {
                 Node::Directory(d) => d.listings > 0 || d.children > 0 || !d.locals.is_empty(),
                 Node::File(file) => file.readers > 0 || matches!(file.phase, Phase::Writing { .. }),
@@ -403,17 +420,14 @@ impl Tree {
             self.place(ino, Place::Nowhere);
             self.forget_listed(ino);
             self.missing.remove_directory(ino);
-            self.inodes.remove(&ino);
-            if is_sparse(self.inodes.len(), self.inodes.capacity()) {
-                self.inodes.shrink_to(2 * self.inodes.len());
-            }
+            self.inodes.remove(ino);
             next = Some(parent);
         }
     }
 
     /// Directories above something that was stored are stored with it.
     pub(super) fn stored_above(&mut self, mut ino: InodeNo, now: Instant) {
-        while let Some(inode) = self.inodes.get(&ino) {
+        while let Some(inode) = self.inodes.get(ino) {
             let (parent, name, place) = (inode.parent, inode.name.clone(), inode.place);
             if ino == ROOT {
                 return;
@@ -421,7 +435,7 @@ impl Tree {
             self.checked(ino, now);
             if place == Place::Local {
                 let at = self.changed(parent, &name, false);
-                self.inodes.get_mut(&ino).expect("looked at above").learned = at;
+                self.inodes.get_mut(ino).expect("looked at above").learned = at;
                 self.place(ino, Place::Remote);
             }
             ino = parent;
@@ -430,7 +444,7 @@ impl Tree {
 
     /// Something below was removed for good: directories above that may have held nothing else are asked for again.
     pub(super) fn removed_below(&mut self, mut ino: InodeNo, now: Instant) {
-        while let Some(inode) = self.inodes.get(&ino) {
+        while let Some(inode) = self.inodes.get(ino) {
             let Node::Directory(_) = &inode.node else { return };
             let known = |other| matches!(self.recall_one(other, now, Ask::Both), Recall::Found(_));
             let holds_more = self.children(ino).take(Self::SIBLINGS_MAX).any(known);
@@ -530,7 +544,7 @@ impl Tree {
 }
 
 /// Whether a table takes much more room than it needs: it is made smaller then, and has doubled or halved before it is again.
-fn is_sparse(len: usize, capacity: usize) -> bool {
+pub(super) fn is_sparse(len: usize, capacity: usize) -> bool {
     capacity > 1024 && len < capacity / 8
 }
 

@@ -1,5 +1,7 @@
 //! First bytes that come with a look-up or an open: when they are asked for, which open they serve, and what ends it.
 
+use futures_util::future::join_all;
+
 use super::*;
 use crate::buffer::{self, Pool, Use};
 use crate::first;
@@ -282,6 +284,33 @@ async fn without_memory_attributes_are_asked_for_alone() {
     let a = bench.lookup(ROOT, "a").await.unwrap();
     assert_eq!(bench.gets_heads_lists(), (0, 1, 1));
     assert_eq!(bench.open_bytes(a.ino).await, None);
+}
+
+#[tokio::test]
+async fn sixty_four_first_bytes_are_out_at_once_and_what_goes_beyond_asks_for_attributes_alone() {
+    let pool = pool();
+    let names: Vec<String> = (0..100).map(|i| format!("n{i:02}")).collect();
+    let bench = Bench::guessing(Ttl::Minimal, &pool, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut found = Vec::new();
+    for entry in bench.list(ROOT).await {
+        found.push(bench.table.remember(ROOT, &entry).ino);
+    }
+    bench.client.reset_log();
+    for round in 0..2 {
+        let gate = bench.client.hold(FaultPlan::on(Op::GetObject).always());
+        let opens = join_all(found.iter().map(|&ino| bench.open_first(ino)));
+        let (opened, ()) = tokio::join!(opens, async {
+            gate.arrived(64).await;
+            gate.release();
+        });
+        // What was given back is given out again.
+        assert_eq!(bench.gets_heads_lists(), (64, 36, 0), "round {round}");
+        let firsts: Vec<_> = opened.into_iter().map(|opened| opened.unwrap().1.expect("its own")).collect();
+        assert_eq!(firsts.iter().filter(|first| first.has_bytes()).count(), 64);
+        firsts.into_iter().for_each(|first| first.was_read());
+        bench.client.clear_faults();
+    }
+    assert_eq!(pool.used(Use::Ahead), 0);
 }
 
 #[tokio::test]

@@ -304,8 +304,10 @@ async fn inodes_live_while_they_are_referenced_and_no_longer() {
     assert_eq!(bench.walk("d/e/f").await.unwrap().stat.size, 7);
 }
 
+type Change = fn(&MemoryClient);
+
 /// What others do to `d/a` between the look-up and what follows it, and what the name is then.
-const CHANGES: [(fn(&MemoryClient), Option<Kind>); 3] = [
+const CHANGES: [(Change, Option<Kind>); 3] = [
     (
         |client| {
             client.remove("d/a");
@@ -340,6 +342,8 @@ async fn an_open_or_a_stat_of_what_was_removed_or_replaced_is_stale_and_the_next
                     bench.table.remember(d, &entry);
                 }
                 let a = bench.lookup(d, "a").await.unwrap().ino;
+                // An open right behind its lookup relies on it.
+                bench.clock.advance(FRESH);
                 change(&bench.client);
                 // O_DIRECT asks at every TTL.
                 if opens {

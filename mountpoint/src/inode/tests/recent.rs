@@ -1,6 +1,7 @@
 //! Pages of a listing that answer stats, and lookups that lead to such pages.
 
 use super::*;
+use crate::inode::price::Prices;
 use crate::inode::recent::PAGE;
 
 /// Names in the order of a listing, more than two pages of them.
@@ -218,6 +219,54 @@ async fn lookups_share_the_page_on_its_way_and_ask_for_themselves_if_it_fails() 
         };
         assert!(found.into_iter().all(|found| found.is_ok()));
         assert_eq!(bench.client.calls(Op::HeadObject) > 0, fails);
+    }
+}
+
+#[tokio::test]
+async fn a_burst_of_cold_lookups_is_one_listing_as_soon_as_measured_times_say_that_it_is_cheaper() {
+    for (page, expected) in [(25, 3), (100, 9)] {
+        let names = many(60);
+        let bench = bench(&names);
+        {
+            let prices = &mut bench.table.0.tree.lock().prices;
+            prices.looked(Duration::from_millis(20));
+            prices.listed(Duration::from_millis(page), 1000);
+        }
+        let gate = bench.client.hold(FaultPlan::on(Op::ListObjects).always());
+        let lookups = futures_util::future::join_all(names.iter().map(|name| bench.lookup(ROOT, name)));
+        let (found, ()) = tokio::join!(lookups, async {
+            gate.arrived(expected + 1).await;
+            gate.release();
+        });
+        assert!(found.into_iter().all(|found| found.is_ok()));
+        let (heads, lists) = (bench.client.calls(Op::HeadObject), bench.client.calls(Op::ListObjects));
+        assert_eq!((heads, lists), (expected, expected + 1), "{page} ms a page");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_was_listed_as_short_is_listed_again_sooner_in_whatever_order_it_is_looked_through()
+{
+    let names = many(60);
+    let bench = bench(&names);
+    for (listed, heads) in [(false, 31), (true, 3)] {
+        if listed {
+            assert_eq!(bench.names(ROOT).await.len(), 60);
+            bench.clock.advance(3 * PAGE);
+        }
+        {
+            // The clock stands still, so that lookups seem to take no time.
+            let prices = &mut bench.table.0.tree.lock().prices;
+            *prices = Prices::default();
+            prices.looked(Duration::from_millis(20));
+            prices.listed(Duration::from_millis(25), 1000);
+        }
+        bench.client.reset_log();
+        for name in names.iter().rev() {
+            let found = bench.lookup(ROOT, name).await.unwrap();
+            bench.table.forget(found.ino, 1);
+        }
+        assert_eq!(bench.client.calls(Op::HeadObject), heads, "{listed}");
     }
 }
 

@@ -47,7 +47,7 @@ impl Tree {
         let (_, directory) = self.directory(parent)?;
         let child = self.child(parent, name);
         let local = directory.locals.get(name).copied();
-        let is_directory = |ino: &InodeNo| matches!(self.inodes[ino].node, Node::Directory(_));
+        let is_directory = |ino: &InodeNo| matches!(self.inodes[*ino].node, Node::Directory(_));
         if let Some(ino) = child.filter(is_directory) {
             let recall = self.recall_one(ino, now, Ask::DirectoryFirst);
             return Ok(self.or_page(parent, name, now, recall));
@@ -139,7 +139,7 @@ impl Tree {
 
     pub(super) fn recall_one(&self, ino: InodeNo, now: Instant, ask: Ask) -> Recall {
         let within = |ttl, since| !left(ttl, since, now).is_zero();
-        let (checked, sure) = match &self.inodes[&ino].node {
+        let (checked, sure) = match &self.inodes[ino].node {
             Node::Directory(directory) => {
                 (directory.checked.is_some_and(|since| within(self.ttl.directory(), since)), true)
             }
@@ -205,8 +205,8 @@ impl Tree {
         let child = self.child(parent, name);
         let local = directory.locals.get(name).copied();
         // A later answer is known: it stands.
-        if let Some(ino) = child.filter(|ino| self.inodes[ino].learned > asked) {
-            let local = local.filter(|_| matches!(self.inodes[&ino].node, Node::File(_)));
+        if let Some(ino) = child.filter(|ino| self.inodes[*ino].learned > asked) {
+            let local = local.filter(|_| matches!(self.inodes[ino].node, Node::File(_)));
             return Ok(Settled::Found(local.unwrap_or(ino)));
         }
         if let Some(ino) = local {
@@ -259,7 +259,7 @@ impl Tree {
         if let Some(ino) = child {
             if let Some(directory) = self.directory_mut(ino) {
                 directory.checked = Some(now);
-                self.inodes.get_mut(&ino).expect("a child lives").learned = asked;
+                self.inodes.get_mut(ino).expect("a child lives").learned = asked;
                 return Ok(ino);
             }
             self.detach(ino);
@@ -305,7 +305,7 @@ impl Tree {
         alone: bool,
         said: Said,
     ) -> bool {
-        let Some(inode) = self.inodes.get_mut(&ino) else { return false };
+        let Some(inode) = self.inodes.get_mut(ino) else { return false };
         let Node::File(file) = &mut inode.node else { return false };
         let Some(stored) = &mut file.stored else { return false };
         if !stored.is_version(meta.size, meta.etag.as_str()) {
@@ -348,7 +348,7 @@ impl Tree {
     }
 
     pub(super) fn checked(&mut self, ino: InodeNo, now: Instant) {
-        match self.inodes.get_mut(&ino).map(|inode| &mut inode.node) {
+        match self.inodes.get_mut(ino).map(|inode| &mut inode.node) {
             Some(Node::Directory(directory)) => directory.checked = Some(now),
             Some(Node::File(file)) => file.checked = Moment::of(now),
             None => {}

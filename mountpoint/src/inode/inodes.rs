@@ -1,0 +1,123 @@
+//! The live inodes by their numbers. Numbers are given out in a row, so neighbours share a shelf: one line of the table for eight.
+
+use std::collections::HashMap;
+use std::ops::Index;
+
+use super::InodeNo;
+use super::state::Inode;
+use super::tree::is_sparse;
+
+/// Inodes of a shelf. Doubling it halves what the table takes for each (5 bytes), and doubles what one takes whose neighbours are gone
+/// (1 KiB).
+const SHELF: usize = 8;
+
+/// All that live.
+#[derive(Debug, Default)]
+pub(super) struct Inodes {
+    /// Boxed: a table has room for up to twice as many as it holds.
+    shelves: HashMap<u64, Box<[Option<Inode>; SHELF]>>,
+    count: usize,
+}
+
+fn place(ino: InodeNo) -> (u64, usize) {
+    (ino.0 / SHELF as u64, (ino.0 % SHELF as u64) as usize)
+}
+
+impl Inodes {
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn get(&self, ino: InodeNo) -> Option<&Inode> {
+        let (shelf, at) = place(ino);
+        self.shelves.get(&shelf)?[at].as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, ino: InodeNo) -> Option<&mut Inode> {
+        let (shelf, at) = place(ino);
+        self.shelves.get_mut(&shelf)?[at].as_mut()
+    }
+
+    /// The number is not taken.
+    pub(super) fn insert(&mut self, ino: InodeNo, inode: Inode) {
+        let (shelf, at) = place(ino);
+        let empty = || Box::new([const { None }; SHELF]);
+        let before = self.shelves.entry(shelf).or_insert_with(empty)[at].replace(inode);
+        debug_assert!(before.is_none(), "numbers are never reused");
+        self.count += usize::from(before.is_none());
+    }
+
+    /// An empty shelf goes, and so does the room of a table that has become short.
+    pub(super) fn remove(&mut self, ino: InodeNo) {
+        let (number, at) = place(ino);
+        let Some(shelf) = self.shelves.get_mut(&number) else { return };
+        self.count -= usize::from(shelf[at].take().is_some());
+        if shelf.iter().all(Option::is_none) {
+            self.shelves.remove(&number);
+            if is_sparse(self.shelves.len(), self.shelves.capacity()) {
+                self.shelves.shrink_to(2 * self.shelves.len());
+            }
+        }
+    }
+}
+
+impl Index<InodeNo> for Inodes {
+    type Output = Inode;
+
+    fn index(&self, ino: InodeNo) -> &Inode {
+        self.get(ino).expect("the caller holds a number that lives")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::inode::state::{Directory, Node, Place};
+
+    fn inode(i: u64) -> Inode {
+        let node = Node::Directory(Box::new(Directory::new(Instant::now())));
+        let name = i.to_string().into();
+        Inode { name, parent: InodeNo(1), place: Place::Nowhere, lookups: 0, learned: i, node }
+    }
+
+    #[test]
+    fn a_shelf_is_as_long_as_its_inodes() {
+        assert_eq!(size_of::<[Option<Inode>; SHELF]>(), SHELF * size_of::<Inode>());
+    }
+
+    #[test]
+    fn a_million_that_went_leave_no_room_behind() {
+        let mut inodes = Inodes::default();
+        (0..1_000_000).for_each(|i| inodes.insert(InodeNo(i), inode(i)));
+        // Every hundredth stays for now.
+        (0..1_000_000).filter(|i| i % 100 > 0).for_each(|i| inodes.remove(InodeNo(i)));
+        assert_eq!((inodes.len(), inodes.shelves.len()), (10_000, 10_000));
+        (0..1_000_000).for_each(|i| inodes.remove(InodeNo(i)));
+        assert!(inodes.len() == 0 && inodes.shelves.is_empty() && inodes.shelves.capacity() <= 2048);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_is_what_was_put_there_and_not_taken(steps in prop::collection::vec((any::<bool>(), 0u64..40), 0..200)) {
+            let mut inodes = Inodes::default();
+            let mut model = std::collections::BTreeSet::new();
+            for (puts, i) in steps {
+                if puts && model.insert(i) {
+                    inodes.insert(InodeNo(i), inode(i));
+                } else if !puts {
+                    model.remove(&i);
+                    inodes.remove(InodeNo(i));
+                }
+                prop_assert_eq!(inodes.len(), model.len());
+                for i in 0..40 {
+                    prop_assert_eq!(inodes.get(InodeNo(i)).map(|inode| inode.learned), model.contains(&i).then_some(i));
+                    prop_assert_eq!(inodes.get_mut(InodeNo(i)).is_some(), model.contains(&i));
+                }
+            }
+        }
+    }
+}
