@@ -1,4 +1,5 @@
-//! How long our program takes to help, to say its version, and to mount in the background; and its memory while nobody uses it.
+//! How long our program takes to help, to say its version, to mount in the background and to tell its status; and its memory while nobody
+//! uses it.
 //!
 //! Enters: the program, and how often. Leaves: a table. Each mount is of an empty bucket on loopback, as users start it.
 
@@ -58,13 +59,15 @@ pub(crate) fn measure(program: &Path, rounds: usize) -> anyhow::Result<String> {
         Row::new("`--version`", "ms", 10.0),
         Row::new("mount in the background, on loopback", "ms", 80.0),
         Row::new("RSS of an idle mount", "MiB", 20.0),
+        Row::new("`mount-s3-ctl status`", "ms", 20.0),
     ];
     for _ in 0..rounds {
         rows[0].figures.push(timed(Command::new(program).arg("--help"))?);
         rows[1].figures.push(timed(Command::new(program).arg("--version"))?);
-        let (took, rss) = mount(program, &server.endpoint(), work.path())?;
+        let [took, rss, status] = mount(program, &server.endpoint(), work.path())?;
         rows[2].figures.push(took);
         rows[3].figures.push(rss);
+        rows[4].figures.push(status);
     }
     let lines: Vec<_> = rows.iter().map(Row::markdown).collect();
     Ok(format!("| what | median | range | mark |\n|---|---|---|---|\n{}\n", lines.join("\n")))
@@ -80,8 +83,8 @@ fn timed(command: &mut Command) -> anyhow::Result<f64> {
     Ok(took.as_secs_f64() * 1e3)
 }
 
-/// Milliseconds until the command returned, and the daemon's RSS in MiB.
-fn mount(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<(f64, f64)> {
+/// Milliseconds until the command returned, the daemon's RSS in MiB, milliseconds until `mount-s3-ctl`, beside the program, told its status.
+fn mount(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<[f64; 3]> {
     let dir = work.join("mnt");
     fs::create_dir_all(&dir)?;
     let mut command = Command::new(program);
@@ -98,18 +101,23 @@ fn mount(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<(f64, f6
         .env("AWS_CONFIG_FILE", "/dev/null")
         .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
     command.env("XDG_STATE_HOME", work.join("state")).env("AWS_EC2_METADATA_DISABLED", "true");
-    command.env("AWS_ACCESS_KEY_ID", "bench").env("AWS_SECRET_ACCESS_KEY", "bench-secret");
+    command
+        .env("XDG_RUNTIME_DIR", work)
+        .env("AWS_ACCESS_KEY_ID", "bench")
+        .env("AWS_SECRET_ACCESS_KEY", "bench-secret");
     let took = timed(&mut command)?;
     std::thread::sleep(IDLE_AFTER);
     let daemon = daemon_of(&dir);
     let rss = daemon.as_deref().and_then(rss_mib);
+    let mut ctl = Command::new(program.with_file_name("mount-s3-ctl"));
+    let status = timed(ctl.arg("status").arg(&dir).env("XDG_RUNTIME_DIR", work))?;
     rustix::mount::unmount(&dir, UnmountFlags::empty()).context("unmount")?;
     let begun = Instant::now();
     while daemon.as_deref().is_some_and(Path::exists) {
         ensure!(begun.elapsed() < END_WITHIN, "the daemon did not end after its mount was gone");
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok((took, rss.context("the daemon of the mount is not there")?))
+    Ok([took, rss.context("the daemon of the mount is not there")?, status])
 }
 
 /// The process with this directory on its command line, in `/proc`.
