@@ -34,8 +34,7 @@ impl Notes {
             return Ok(());
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
-        // A pod's name has no leading dot.
-        let temporary = self.0.join(format!(".{mountpoint_pod}.new"));
+        let temporary = self.0.join(unfinished(mountpoint_pod));
         let mut file = File::create(&temporary)?;
         file.write_all(uid.as_bytes())?;
         std::fs::rename(&temporary, path)
@@ -59,11 +58,11 @@ impl Notes {
         }
     }
 
-    /// Forgets all but those that are needed: a driver may have ended between a note and its mount.
+    /// Forgets all but those that are needed: a driver may have ended between a note and its mount. What is being written meanwhile stays.
     pub fn keep(&self, needed: impl Fn(&str) -> bool) {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
-            if !needed(&name)
+            if !needed(of_unfinished(&name).unwrap_or(&name))
                 && let Err(error) = std::fs::remove_file(self.0.join(&name))
             {
                 tracing::warn!("forgetting Mountpoint Pod {name}: {error}");
@@ -77,6 +76,15 @@ impl Notes {
         }
         Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{mountpoint_pod:?} is no pod's name")))
     }
+}
+
+/// The file of a note before it is whole. A pod's name has no leading dot.
+fn unfinished(mountpoint_pod: &str) -> String {
+    format!(".{mountpoint_pod}.new")
+}
+
+fn of_unfinished(file: &str) -> Option<&str> {
+    file.strip_prefix('.')?.strip_suffix(".new")
 }
 
 /// Characters that Kubernetes allows in names and UIDs, so no path that leads elsewhere.
@@ -107,6 +115,9 @@ mod tests {
         notes.remember("mp-4", "uid-4").unwrap();
         notes.keep(|name| name == "mp-2");
         assert_eq!(std::fs::read_dir(&notes.0).unwrap().count(), 1);
+        std::fs::write(notes.0.join(".mp-5.new"), "").unwrap();
+        notes.keep(|name| name == "mp-2" || name == "mp-5");
+        assert_eq!(std::fs::read_dir(&notes.0).unwrap().count(), 2, "another thread writes it");
         assert_eq!(notes.uid("mp-2").as_deref(), Some("uid-3"));
         assert_eq!(notes.0.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     }
