@@ -52,6 +52,20 @@ for each in missing-bucket wrong-keys wrong-secret; do
     done
 done
 no_secret "$hush" "$secret_key"
+
+# A Secret is corrected: the kubelet's next call mounts, by the container that has waited.
+waiting=$(mountpoint_pods wrong-secret)
+kube patch secret wrong-secret --patch-file /dev/stdin <<<"{\"stringData\":{\"secret_access_key\":\"$secret_key\"}}"
+# The kubelet may come after two minutes.
+wait_s=200
+wait_pod wrong-secret
+in_pod wrong-secret ls /data
+ms=$(cluster kubectl -n kube-system logs daemonset/s3-csi-node -c s3-plugin --tail=-1 |
+    awk -v target="$(target_of wrong-secret wrong-secret)" 'index($0, target) && / published / && !found++' | sed -n 's/.*took_ms=\([0-9]*\).*/\1/p')
+[ -n "$ms" ] || fail "the driver's log does not say how long the publish took"
+say "the first publish with the corrected Secret: $ms ms"
+equal "the Mountpoint Pod is still the one that waited" "$waiting" "$(mountpoint_pods wrong-secret)"
+equal "restarts of its container" 0 "$(cluster kubectl -n mount-s3 get pod "$waiting" -o 'jsonpath={.status.containerStatuses[0].restartCount}')"
 kube delete pod "${all[@]}" --wait=false
 for each in "${all[@]}"; do until_ok "pod $each gone" pod_gone "$each"; done
 # A mounter whose engine refused ends, and Kubernetes starts it again later each time, up to five minutes; only then it sees that nobody
