@@ -54,6 +54,12 @@ pub(crate) enum Command {
         /// Write the charts as one SVG picture here
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
+        /// Show this workload; repeatable. Without this flag, all
+        #[arg(long, value_name = "NAME")]
+        workload: Vec<String>,
+        /// Leave the floors out
+        #[arg(long)]
+        no_floors: bool,
     },
     /// List the workloads, and fio's jobs
     Workloads,

@@ -1,5 +1,5 @@
 //! Measures what mount-s3 costs, beside other file systems: an S3 server that costs almost nothing, workloads, a table.
-//! `docs/performance.md` says how to run it and what each figure means.
+//! `docs/measuring.md` says how to run it and what each figure means.
 #![expect(clippy::print_stdout, reason = "a command line speaks on its standard output")]
 
 mod cli;
@@ -47,8 +47,8 @@ fn main() -> anyhow::Result<()> {
             print!("{}", compare::markdown(&load(&before)?, &load(&after)?));
             Ok(())
         }
-        Command::Report { report, html, svg } => {
-            let report = load(&report)?;
+        Command::Report { report, html, svg, workload, no_floors } => {
+            let report = load(&report)?.only(&workload, !no_floors)?;
             if html.is_none() && svg.is_none() {
                 print!("{}", report::markdown(&report));
             }

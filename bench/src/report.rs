@@ -24,6 +24,28 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
 }
 
+impl Report {
+    /// Its rows of these workloads, in their order; of all if none is named.
+    ///
+    /// # Errors
+    /// It has no such workload.
+    pub(crate) fn only(mut self, workloads: &[String], floors: bool) -> anyhow::Result<Self> {
+        self.rows.retain(|row| floors || !row.is_floor);
+        if workloads.is_empty() {
+            return Ok(self);
+        }
+        let mut rows = Vec::new();
+        for name in workloads {
+            let of_it = self.rows.iter().filter(|row| row.workload == *name);
+            let before = rows.len();
+            rows.extend(of_it.cloned());
+            anyhow::ensure!(rows.len() > before, "the run has no workload {name}");
+        }
+        self.rows = rows;
+        Ok(self)
+    }
+}
+
 /// One peer in one workload.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
@@ -418,6 +440,24 @@ mod tests {
             let cells: Vec<_> = table.lines().filter(|line| line.starts_with('|')).map(columns).collect();
             assert!(cells.windows(2).all(|two| two[0] == two[1]), "{table}");
         }
+    }
+
+    #[test]
+    fn a_picture_for_a_page_has_the_workloads_that_are_named_in_that_order_and_floors_only_if_wanted() {
+        let row =
+            |workload: usize, peer: &str, floor| Row::new(&crate::workload::WORKLOADS[workload], peer, floor);
+        let rows = vec![row(0, "a", false), row(0, "floor", true), row(1, "a", false), row(2, "a", false)];
+        let report = Report { rows, ..Report::default() };
+        let name = |of: usize| crate::workload::WORKLOADS[of].name.to_owned();
+        let seen = |names: &[String], floors| {
+            let rows = report.clone().only(names, floors).unwrap().rows;
+            rows.into_iter().map(|row| (row.workload, row.peer)).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(&[], true).len(), 4);
+        let chosen = [(name(2), "a".to_owned()), (name(0), "a".to_owned())];
+        assert_eq!(seen(&[name(2), name(0)], false), chosen);
+        let unknown = report.clone().only(&["none".to_owned()], true).unwrap_err().to_string();
+        assert!(unknown.contains("no workload none"), "{unknown}");
     }
 
     /// As the first bench wrote it.

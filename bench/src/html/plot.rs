@@ -14,6 +14,8 @@ const GAP: f64 = 24.0;
 const HEAD: f64 = 50.0;
 /// Below it.
 const FOOT: f64 = 18.0;
+/// From one line of text to the next.
+const LINE: f64 = 16.0;
 
 /// The picture. A peer without figures in a workload has no bar there.
 pub(crate) fn picture(report: &Report) -> String {
@@ -23,9 +25,13 @@ pub(crate) fn picture(report: &Report) -> String {
     for rows in report.rows.chunk_by(|a, b| a.workload == b.workload) {
         y += draw_row(&mut body, rows, &peers, y);
     }
-    let said = format!("{}. Medians of {} interleaved rounds.", report.machine.line(), report.rounds);
-    let _ = write!(body, r#"<text class="unit" x="{MARGIN}" y="{:.1}">{}</text>"#, y + 4.0, escaped(&said));
-    let height = y + MARGIN + 4.0;
+    let medians = format!("Medians of {} interleaved rounds, and their range.", report.rounds);
+    for said in [format!("{}.", report.machine.line()), medians] {
+        let _ =
+            write!(body, r#"<text class="unit" x="{MARGIN}" y="{:.1}">{}</text>"#, y + 4.0, escaped(&said));
+        y += LINE;
+    }
+    let height = y + MARGIN + 4.0 - LINE;
     format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.1}" role="img"><title>What file systems over S3 cost</title><style>{CHART_STYLE}</style><rect class="card" x="0.5" y="0.5" width="{:.1}" height="{:.1}" rx="8"/>{body}</svg>
 "#,
