@@ -67,7 +67,7 @@ fn value(encoder: &mut MetricEncoder<'_>, kind: Kind, value: &Value) -> Result<(
         (Kind::Gauge, Value::Number(number)) => encoder.encode_gauge(number),
         (_, Value::Number(number)) => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
         (_, Value::Distribution(values)) => {
-            let bounds = values.bounds.iter().map(|bound| *bound as f64).chain([f64::MAX]);
+            let bounds = values.bounds.iter().map(|bound| *bound as f64).chain([f64::INFINITY]);
             let buckets: Vec<(f64, u64)> = bounds.zip(values.counts.iter().copied()).collect();
             encoder.encode_histogram::<NoLabelSet>(values.sum as f64, values.count(), &buckets, None)
         }

@@ -56,6 +56,8 @@ fn the_page_has_names_units_and_the_mount_as_prometheus_wants_them() {
         format!("s3_request_errors_total{{{mount},s3_request=\"GetObject\",http_status=\"503\"}} 1\n"),
         format!("fuse_request_latency_microseconds_bucket{{{mount},le=\"50.0\",fuse_request=\"read\"}} 1\n"),
         format!("fuse_request_latency_microseconds_bucket{{{mount},le=\"25.0\",fuse_request=\"read\"}} 0\n"),
+        // Without a bucket of this name Prometheus knows no quantile.
+        format!("fuse_request_latency_microseconds_bucket{{{mount},le=\"+Inf\",fuse_request=\"read\"}} 1\n"),
         format!("fuse_request_latency_microseconds_sum{{{mount},fuse_request=\"read\"}} 40.0\n"),
         format!("fuse_io_size_bytes_count{{{mount},fuse_request=\"read\"}} 1\n"),
         format!("memory_target_bytes{{{mount}}} 134217728\n"),
