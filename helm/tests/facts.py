@@ -162,6 +162,7 @@ def rights(what, rendered, node, controller, release, pods, secrets):
     needs |= {("", "persistentvolumeclaims", verb, (), "") for verb in ("get", "update")}
     needs |= {("storage.k8s.io", r, verb, (), "") for r in ("storageclasses", "csinodes") for verb in ("get", "list", "watch")}
     needs |= {("", "namespaces", "get", ("kube-system",), "")}
+    needs |= {("", "nodes", "get", (), "")}
     needs |= {("", "serviceaccounts", verb, (), "") for verb in ("list", "watch")}
     needs |= {("coordination.k8s.io", "leases", verb, ("s3-csi-scality-com",), release) for verb in ("get", "update")}
     check(f"{what}: the controller may do its work", str(needs - of_controller) if needs - of_controller else "")
@@ -315,6 +316,10 @@ def every_value(what, path, values, defaults):
     env = [it["name"] for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"]]
     good = driver["spec"]["volumeLifecycleModes"] == ["Persistent", "Ephemeral"] and inline == "restricted" and "INLINE_VOLUMES" in env
     check(f"{what}: inline volumes, with the profile that OpenShift asks for", "" if good else str(driver))
+    told = {it["name"]: it.get("value") for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"]}
+    maps = {"LABELS": "podLabels", "ANNOTATIONS": "podAnnotations", "ENV": "env", "SE_LINUX_OPTIONS": "seLinuxOptions"}
+    wrong = {name: told.get(f"MOUNTPOINT_POD_{name}") for name, key in maps.items() if json.loads(told.get(f"MOUNTPOINT_POD_{name}", "null")) != values["mountpointPod"][key]}
+    check(f"{what}: the reconciler is told what Mountpoint Pods have besides, as JSON", wrong and str(wrong))
     tolerated = [it.get("key") for it in spec["tolerations"]]
     check(f"{what}: only the tolerations that were asked for", "" if tolerated == ["set-node-toleration"] else str(tolerated))
 
@@ -323,7 +328,7 @@ def switches(what, path):
     """Everything that the chart makes and need not make, left out; one reconciler; every taint tolerated."""
     rendered = Rendered(path)
     kinds = {it["kind"] for it in rendered.objects if "helm.sh/hook" not in it["metadata"].get("annotations", {})}
-    made = kinds & {"Namespace", "ServiceAccount", "PodDisruptionBudget"}
+    made = kinds & {"Namespace", "ServiceAccount", "PodDisruptionBudget", "PriorityClass"}
     check(f"{what}: nothing is made that is there", str(made) if made else "")
     arguments = rendered.containers("Deployment", "s3-csi-controller")["csi-provisioner"]["args"]
     check(f"{what}: one provisioner needs no Lease", "" if "--leader-election" not in arguments else str(arguments))

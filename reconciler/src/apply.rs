@@ -8,7 +8,7 @@ use std::time::Duration;
 use csi::contract::attachment::MountpointS3PodAttachment;
 use csi::contract::pod;
 use csi::events::{Notice, Teller, WorkloadRef};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Status;
 use kube::{Client, ResourceExt as _};
@@ -29,6 +29,7 @@ pub struct Applier {
     config: PodConfig,
     pods: Api<Pod>,
     all_pods: Api<Pod>,
+    nodes: Api<Node>,
     attachments: Api<MountpointS3PodAttachment>,
     teller: Teller,
 }
@@ -92,6 +93,7 @@ impl Applier {
         Self {
             pods: Api::namespaced(client.clone(), &config.namespace),
             all_pods: Api::all(client.clone()),
+            nodes: Api::all(client.clone()),
             attachments: Api::all(client),
             config,
             teller,
@@ -164,7 +166,8 @@ impl Applier {
     }
 
     async fn create_pod(&self, request: &PodRequest) -> kube::Result<Outcome> {
-        let pod = pod_spec::build(&self.config, request);
+        let node = self.nodes.get_metadata_opt(&request.node).await?;
+        let pod = pod_spec::build(&self.config, request, node.and_then(|node| node.uid()).as_deref());
         match self.pods.create(&PostParams::default(), &pod).await {
             Ok(_) => Ok(Outcome::Done),
             Err(kube::Error::Api(status)) if status.is_already_exists() => {

@@ -1,9 +1,12 @@
 //! Flags and environment of `scality-csi-controller`, read once.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use anyhow::ensure;
+use anyhow::{anyhow, bail, ensure};
 use clap::{Args, Parser, Subcommand};
+use csi::contract::DRIVER;
+use csi::contract::volume::ENGINE_VARIABLES;
 
 use crate::pod_spec::{PodConfig, Resources, is_quantity};
 
@@ -52,6 +55,18 @@ pub struct Run {
     /// Names of secrets to pull that image with, separated by commas
     #[arg(long, env = "MOUNTPOINT_IMAGE_PULL_SECRETS", value_delimiter = ',')]
     pub mountpoint_image_pull_secrets: Vec<String>,
+    /// Labels of Mountpoint Pods besides ours, a JSON object
+    #[arg(long, env = "MOUNTPOINT_POD_LABELS", default_value = "")]
+    pub mountpoint_pod_labels: String,
+    /// Annotations of Mountpoint Pods besides ours, a JSON object
+    #[arg(long, env = "MOUNTPOINT_POD_ANNOTATIONS", default_value = "")]
+    pub mountpoint_pod_annotations: String,
+    /// Variables for engines whose volume does not set them, a JSON object: HTTP_PROXY, HTTPS_PROXY, NO_PROXY
+    #[arg(long, env = "MOUNTPOINT_POD_ENV", default_value = "", hide_env_values = true)]
+    pub mountpoint_pod_env: String,
+    /// The SELinux context of Mountpoint Pods, a JSON object
+    #[arg(long, env = "MOUNTPOINT_POD_SE_LINUX_OPTIONS", default_value = "")]
+    pub mountpoint_pod_se_linux_options: String,
     /// The mounter in that image
     #[arg(long, env = "MOUNTPOINT_CONTAINER_COMMAND", default_value = "/bin/scality-s3-csi-mounter")]
     pub mountpoint_container_command: String,
@@ -110,6 +125,23 @@ impl Run {
             );
             Ok((!text.is_empty()).then(|| text.to_owned()))
         };
+        let unreserved = |flag: &str, text: &str| {
+            let map: BTreeMap<String, String> = json(flag, text)?.unwrap_or_default();
+            match map.keys().find(|key| key.starts_with(&format!("{DRIVER}/"))) {
+                Some(key) => {
+                    bail!("{flag} has {key:?}, and what begins with {DRIVER}/ is written by the driver alone")
+                }
+                None => Ok(map),
+            }
+        };
+        let env: BTreeMap<String, String> =
+            json("--mountpoint-pod-env (MOUNTPOINT_POD_ENV)", &self.mountpoint_pod_env)?.unwrap_or_default();
+        if let Some(name) = env.keys().find(|name| !ENGINE_VARIABLES.contains(&name.as_str())) {
+            bail!(
+                "--mountpoint-pod-env (MOUNTPOINT_POD_ENV) has {name:?}, and may set {}",
+                ENGINE_VARIABLES.join(", ")
+            );
+        }
         let secrets = self.mountpoint_image_pull_secrets.iter().map(|name| name.trim().to_owned());
         Ok(PodConfig {
             namespace: self.mountpoint_namespace.clone(),
@@ -118,6 +150,19 @@ impl Run {
             pull_secrets: secrets.filter(|name| !name.is_empty()).collect(),
             command: self.mountpoint_container_command.clone(),
             priority_class: self.mountpoint_priority_class_name.clone(),
+            labels: unreserved(
+                "--mountpoint-pod-labels (MOUNTPOINT_POD_LABELS)",
+                &self.mountpoint_pod_labels,
+            )?,
+            annotations: unreserved(
+                "--mountpoint-pod-annotations (MOUNTPOINT_POD_ANNOTATIONS)",
+                &self.mountpoint_pod_annotations,
+            )?,
+            env,
+            se_linux: json(
+                "--mountpoint-pod-se-linux-options (MOUNTPOINT_POD_SE_LINUX_OPTIONS)",
+                &self.mountpoint_pod_se_linux_options,
+            )?,
             engine_version: self.mountpoint_version.clone(),
             resources: Resources {
                 requests_cpu: quantity("requests-cpu", &self.mountpoint_resources_requests_cpu)?,
@@ -129,6 +174,17 @@ impl Run {
             openshift: false,
         })
     }
+}
+
+/// The value of a flag that holds JSON; the text itself is not repeated, since a proxy's address may hold a password.
+fn json<T: serde::de::DeserializeOwned>(flag: &str, text: &str) -> anyhow::Result<Option<T>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let parsed = serde_json::from_str(text);
+    parsed.map(Some).map_err(|error| {
+        anyhow!("{flag} is no JSON object of texts (line {}, column {})", error.line(), error.column())
+    })
 }
 
 #[cfg(test)]
@@ -156,8 +212,32 @@ mod tests {
     }
 
     #[test]
+    fn labels_annotations_variables_and_context_are_json() {
+        let config = run(&[
+            "--mountpoint-pod-labels={\"team\": \"storage\"}",
+            "--mountpoint-pod-annotations={\"note\": \"a text\"}",
+            "--mountpoint-pod-env={\"NO_PROXY\": \".local\"}",
+            "--mountpoint-pod-se-linux-options={\"level\": \"s0\"}",
+        ]);
+        let config = config.pod_config().unwrap();
+        assert_eq!(config.labels["team"], "storage");
+        assert_eq!(config.annotations["note"], "a text");
+        assert_eq!(config.env["NO_PROXY"], ".local");
+        assert_eq!(config.se_linux.unwrap().level.as_deref(), Some("s0"));
+    }
+
+    #[test]
     fn a_setting_without_sense_is_named() {
-        let cases: [(&[&str], &str); 4] = [
+        let cases: [(&[&str], &str); 10] = [
+            (&["--mountpoint-pod-labels=team"], "MOUNTPOINT_POD_LABELS"),
+            (&["--mountpoint-pod-labels={\"a\": 1}"], "MOUNTPOINT_POD_LABELS"),
+            (
+                &["--mountpoint-pod-annotations={\"s3.csi.scality.com/needs-unmount\": \"true\"}"],
+                "needs-unmount",
+            ),
+            (&["--mountpoint-pod-env={\"AWS_PROFILE\": \"x\"}"], "AWS_PROFILE"),
+            (&["--mountpoint-pod-env=HTTPS_PROXY=http://user:password@proxy"], "MOUNTPOINT_POD_ENV"),
+            (&["--mountpoint-pod-se-linux-options=[1]"], "MOUNTPOINT_POD_SE_LINUX_OPTIONS"),
             (&["--mountpoint-resources-limits-memory=much"], "--mountpoint-resources-limits-memory"),
             (&["--mountpoint-image-pull-policy=Sometimes"], "MOUNTPOINT_IMAGE_PULL_POLICY"),
             (&["--mountpoint-image="], "MOUNTPOINT_IMAGE"),
@@ -170,7 +250,7 @@ mod tests {
                 .filter(|it| !flags.iter().any(|flag| flag.split('=').next() == it.split('=').next()));
             let error =
                 Cli::try_parse_from(kept.chain(flags)).unwrap().run.pod_config().unwrap_err().to_string();
-            assert!(error.contains(named), "{error}");
+            assert!(error.contains(named) && !error.contains("password"), "{error}");
         }
     }
 

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use csi::contract::{pod, volume};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, ConfigMapProjection, Container, EmptyDirVolumeSource, KeyToPath,
+    Affinity, Capabilities, ConfigMapProjection, Container, EmptyDirVolumeSource, EnvVar, KeyToPath,
     LocalObjectReference, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
-    PodSecurityContext, PodSpec, ProjectedVolumeSource, ResourceRequirements, SeccompProfile,
+    PodSecurityContext, PodSpec, ProjectedVolumeSource, ResourceRequirements, SELinuxOptions, SeccompProfile,
     SecurityContext, Toleration, Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 /// CPU that a Mountpoint Pod requests by default: an idle engine takes less.
 const LEAST_CPU: &str = "10m";
@@ -21,7 +21,7 @@ const LEAST_CPU: &str = "10m";
 const LEAST_MEMORY: &str = "128Mi";
 
 /// The settings of all Mountpoint Pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PodConfig {
     /// The namespace of Mountpoint Pods.
     pub namespace: String,
@@ -35,6 +35,14 @@ pub struct PodConfig {
     pub command: String,
     /// The priority class; empty for the cluster's default.
     pub priority_class: String,
+    /// Labels besides ours.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations besides ours.
+    pub annotations: BTreeMap<String, String>,
+    /// Variables of the container. The mounter hands those of `volume::ENGINE_VARIABLES` to the engine, where the volume says nothing.
+    pub env: BTreeMap<String, String>,
+    /// The SELinux context of the container; `None` for the container runtime's.
+    pub se_linux: Option<SELinuxOptions>,
     /// The engine's version, for a label; empty for none.
     pub engine_version: String,
     /// Defaults for volumes that do not set their own.
@@ -153,21 +161,23 @@ impl Resources {
     }
 }
 
-/// The pod that this request asks for.
+/// The pod that this request asks for. `node_uid` is that of the Node object, where there is one.
 #[must_use]
-pub fn build(config: &PodConfig, request: &PodRequest) -> Pod {
-    let mut labels =
-        BTreeMap::from([(pod::MOUNTED_BY_VERSION.to_owned(), csi::contract::VERSION.to_owned())]);
+pub fn build(config: &PodConfig, request: &PodRequest, node_uid: Option<&str>) -> Pod {
+    let mut labels = config.labels.clone();
+    labels.insert(pod::MOUNTED_BY_VERSION.to_owned(), csi::contract::VERSION.to_owned());
     if !config.engine_version.is_empty() {
         labels.insert(pod::MOUNTPOINT_VERSION.to_owned(), config.engine_version.clone());
     }
-    let annotations = BTreeMap::from([
+    let ours = [
         (pod::VOLUME_NAME.to_owned(), request.volume.clone()),
         (pod::VOLUME_ID.to_owned(), request.handle.clone()),
         (pod::WORKLOAD_UID.to_owned(), request.workload_uid.clone()),
         // Bound to its node like a DaemonSet's pod: it must not keep a node from being scaled away.
         ("cluster-autoscaler.kubernetes.io/daemonset-pod".to_owned(), "true".to_owned()),
-    ]);
+    ];
+    let mut annotations = config.annotations.clone();
+    annotations.extend(ours);
     let pull_secrets: Vec<_> =
         config.pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() }).collect();
     Pod {
@@ -176,6 +186,7 @@ pub fn build(config: &PodConfig, request: &PodRequest) -> Pod {
             namespace: Some(config.namespace.clone()),
             labels: Some(labels),
             annotations: Some(annotations),
+            owner_references: node_uid.map(|uid| vec![owned_by(&request.node, uid)]),
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
@@ -201,6 +212,19 @@ pub fn build(config: &PodConfig, request: &PodRequest) -> Pod {
             ..PodSpec::default()
         }),
         status: None,
+    }
+}
+
+/// Its node, as of a static pod: a drain goes on only if each pod has a controller. Never the attachment, since deleting that by hand
+/// would end mounts that are read.
+fn owned_by(node: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        name: node.into(),
+        uid: uid.into(),
+        controller: Some(true),
+        block_owner_deletion: None,
     }
 }
 
@@ -243,17 +267,24 @@ fn ca_volume(config: &PodConfig, request: &PodRequest) -> Option<Volume> {
 }
 
 fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
+    let env = |(name, value): (&String, &String)| EnvVar {
+        name: name.clone(),
+        value: Some(value.clone()),
+        value_from: None,
+    };
     Container {
         name: pod::CONTAINER.into(),
         image: Some(config.image.clone()),
         image_pull_policy: (!config.pull_policy.is_empty()).then(|| config.pull_policy.clone()),
         command: Some(vec![config.command.clone()]),
+        env: (!config.env.is_empty()).then(|| config.env.iter().map(env).collect()),
         resources: request.settings.resources.or(&config.resources),
         security_context: Some(SecurityContext {
             run_as_user: (!config.openshift).then_some(1000),
             run_as_non_root: Some(true),
             allow_privilege_escalation: Some(false),
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
+            se_linux_options: config.se_linux.clone(),
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), localhost_profile: None }),
             ..SecurityContext::default()
         }),
@@ -349,226 +380,4 @@ const SUFFIXES: [&str; 16] =
     ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn config() -> PodConfig {
-        PodConfig {
-            namespace: "mount-s3".into(),
-            image: "registry.example.com/driver:1".into(),
-            pull_policy: "IfNotPresent".into(),
-            pull_secrets: vec!["regcred".into()],
-            command: "/bin/scality-s3-csi-mounter".into(),
-            priority_class: "mount-s3-critical".into(),
-            engine_version: "1.2.3".into(),
-            resources: Resources {
-                requests_cpu: Some("10m".into()),
-                limits_memory: Some("512Mi".into()),
-                ..Resources::default()
-            },
-            ca_config_map: String::new(),
-            openshift: false,
-        }
-    }
-
-    fn request() -> PodRequest {
-        let attributes = BTreeMap::from(
-            [
-                (volume::BUCKET_NAME, "b"),
-                (volume::POD_SERVICE_ACCOUNT, "account"),
-                (volume::REQUESTS_MEMORY, "128Mi"),
-                (volume::LIMITS_MEMORY, "1Gi"),
-            ]
-            .map(|(key, value)| (key.to_owned(), value.to_owned())),
-        );
-        PodRequest {
-            name: "mp-1".into(),
-            node: "worker-1".into(),
-            volume: "pv-1".into(),
-            handle: "handle-1".into(),
-            workload_uid: "uid-1".into(),
-            settings: Settings::new(&attributes).unwrap(),
-        }
-    }
-
-    #[test]
-    fn a_mountpoint_pod_is_exactly_this() {
-        assert_eq!(
-            serde_json::to_value(build(&config(), &request())).unwrap(),
-            json!({
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "name": "mp-1",
-                    "namespace": "mount-s3",
-                    "labels": {
-                        "s3.csi.scality.com/mountpoint-version": "1.2.3",
-                        "s3.csi.scality.com/mounted-by-csi-driver-version": csi::contract::VERSION,
-                    },
-                    "annotations": {
-                        "s3.csi.scality.com/volume-name": "pv-1",
-                        "s3.csi.scality.com/volume-id": "handle-1",
-                        "s3.csi.scality.com/pod-uid": "uid-1",
-                        "cluster-autoscaler.kubernetes.io/daemonset-pod": "true",
-                    },
-                },
-                "spec": {
-                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
-                        "nodeSelectorTerms": [{"matchFields": [
-                            {"key": "metadata.name", "operator": "In", "values": ["worker-1"]},
-                        ]}],
-                    }}},
-                    "tolerations": [{"operator": "Exists"}],
-                    "restartPolicy": "OnFailure",
-                    "terminationGracePeriodSeconds": 600,
-                    "priorityClassName": "mount-s3-critical",
-                    "imagePullSecrets": [{"name": "regcred"}],
-                    "serviceAccountName": "account",
-                    "automountServiceAccountToken": false,
-                    "securityContext": {"fsGroup": 1000},
-                    "containers": [{
-                        "name": "mountpoint",
-                        "image": "registry.example.com/driver:1",
-                        "imagePullPolicy": "IfNotPresent",
-                        "command": ["/bin/scality-s3-csi-mounter"],
-                        "resources": {
-                            "requests": {"cpu": "10m", "memory": "128Mi"},
-                            "limits": {"memory": "1Gi"},
-                        },
-                        "securityContext": {
-                            "runAsUser": 1000,
-                            "runAsNonRoot": true,
-                            "allowPrivilegeEscalation": false,
-                            "capabilities": {"drop": ["ALL"]},
-                            "seccompProfile": {"type": "RuntimeDefault"},
-                        },
-                        "volumeMounts": [
-                            {"name": "comm", "mountPath": "/comm"},
-                            {"name": "state", "mountPath": "/var/lib/mount-s3"},
-                        ],
-                    }],
-                    "volumes": [
-                        {"name": "comm", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}},
-                        {"name": "state", "emptyDir": {"sizeLimit": "10Mi"}},
-                    ],
-                },
-            })
-        );
-    }
-
-    #[test]
-    fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
-        let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), "team-ca".to_owned())]);
-        let settings = Settings::new(&attributes).unwrap();
-        let config = PodConfig { ca_config_map: "site-ca".into(), ..config() };
-        let pod = serde_json::to_value(build(&config, &PodRequest { settings, ..request() })).unwrap();
-        assert_eq!(
-            pod["spec"]["volumes"][2],
-            json!({"name": "ca", "projected": {"sources": [
-                {"configMap": {"name": "site-ca", "items": [{"key": "ca-bundle.crt", "path": "chart.crt"}]}},
-                {"configMap": {"name": "team-ca", "items": [{"key": "ca-bundle.crt", "path": "volume.crt"}]}},
-            ]}})
-        );
-        assert_eq!(
-            pod["spec"]["containers"][0]["volumeMounts"][2],
-            json!({"name": "ca", "mountPath": "/etc/mount-s3/ca", "readOnly": true})
-        );
-        for name in ["Team", "a/b", "-a", "a..b", "../x"] {
-            let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), name.to_owned())]);
-            let error = Settings::new(&attributes).unwrap_err();
-            assert!(error.contains("caBundleConfigMap") && error.contains(name), "{error}");
-        }
-    }
-
-    #[test]
-    fn on_openshift_no_user_and_no_group_is_fixed_and_all_else_is_the_same() {
-        let mut wanted = serde_json::to_value(build(&config(), &request())).unwrap();
-        wanted["spec"].as_object_mut().unwrap().remove("securityContext");
-        wanted["spec"]["containers"][0]["securityContext"].as_object_mut().unwrap().remove("runAsUser");
-        let made = build(&PodConfig { openshift: true, ..config() }, &request());
-        assert_eq!(serde_json::to_value(&made).unwrap(), wanted);
-        let container = &wanted["spec"]["containers"][0]["securityContext"];
-        assert_eq!(
-            (&container["runAsNonRoot"], &container["allowPrivilegeEscalation"]),
-            (&json!(true), &json!(false))
-        );
-    }
-
-    #[test]
-    fn what_the_chart_leaves_empty_is_left_out() {
-        let config = PodConfig {
-            pull_policy: String::new(),
-            pull_secrets: Vec::new(),
-            priority_class: String::new(),
-            engine_version: String::new(),
-            resources: Resources::default(),
-            ..config()
-        };
-        let request = PodRequest { settings: Settings::default(), ..request() };
-        let pod = build(&config, &request);
-        assert_eq!(pod.metadata.labels.as_ref().unwrap().len(), 1);
-        let spec = pod.spec.unwrap();
-        assert_eq!(spec.image_pull_secrets, None);
-        assert_eq!(spec.priority_class_name, None);
-        assert_eq!(spec.service_account_name, None);
-        let resources = spec.containers[0].resources.as_ref().unwrap();
-        assert_eq!(
-            serde_json::to_value(resources).unwrap(),
-            json!({"requests": {"cpu": "10m", "memory": "128Mi"}})
-        );
-        assert_eq!(spec.containers[0].image_pull_policy, None);
-    }
-
-    #[test]
-    fn a_mountpoint_pod_asks_for_something_unless_a_limit_does() {
-        let of = |own: Resources, chart: Resources| serde_json::to_value(own.or(&chart)).unwrap();
-        let limited = |text: &str| Resources { limits_memory: Some(text.into()), ..Resources::default() };
-        let none = Resources::default;
-        assert_eq!(of(none(), none()), json!({"requests": {"cpu": "10m", "memory": "128Mi"}}));
-        assert_eq!(
-            of(limited("64Mi"), none()),
-            json!({"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}})
-        );
-        assert_eq!(
-            of(none(), limited("64Mi")),
-            json!({"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}})
-        );
-        let asks = Resources { requests_memory: Some("1Gi".into()), ..none() };
-        assert_eq!(of(none(), asks), json!({"requests": {"cpu": "10m", "memory": "1Gi"}}));
-    }
-
-    #[test]
-    fn free_text_of_any_length_goes_to_annotations_and_never_to_labels() {
-        let long = "v".repeat(250);
-        let pod = build(&config(), &PodRequest { volume: long.clone(), handle: long, ..request() });
-        assert!(pod.metadata.labels.unwrap().values().all(|value| value.len() <= 63));
-    }
-
-    #[test]
-    fn the_node_of_a_mountpoint_pod_is_known_before_it_is_scheduled() {
-        let mut pod = build(&config(), &request());
-        assert_eq!(node_of(&pod), Some("worker-1"));
-        pod.spec.as_mut().unwrap().affinity = None;
-        assert_eq!(node_of(&pod), None);
-        pod.spec.as_mut().unwrap().node_name = Some("worker-2".into());
-        assert_eq!(node_of(&pod), Some("worker-2"));
-    }
-
-    #[test]
-    fn a_quantity_that_is_none_is_refused_with_the_attribute_and_the_form() {
-        for text in ["1", "0.5", "100m", "256Mi", "1e3", "1E-3", ".5", "2."] {
-            assert!(is_quantity(text), "{text}");
-        }
-        for text in ["", "Mi", "1.2.3", "-1", "1 Gi", "1GiB", "1e", "a", ".", "1mi"] {
-            assert!(!is_quantity(text), "{text}");
-        }
-        let attributes = BTreeMap::from([(volume::LIMITS_MEMORY.to_owned(), "lots".to_owned())]);
-        let error = Settings::new(&attributes).unwrap_err();
-        assert!(
-            error.contains(volume::LIMITS_MEMORY) && error.contains("lots") && error.contains("1Gi"),
-            "{error}"
-        );
-    }
-}
+mod tests;

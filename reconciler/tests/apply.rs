@@ -54,11 +54,24 @@ async fn the_pod_comes_first_and_the_attachment_names_it() {
     let cluster = cluster();
     assert_eq!(all(&cluster.applier(), &effects(&cluster)).await, Outcome::Done);
     let calls = cluster.lock().calls.clone();
-    assert_eq!(calls, ["POST pods/", "POST mountpoints3podattachments/"]);
+    assert_eq!(calls, ["GET nodes/node", "POST pods/", "POST mountpoints3podattachments/"]);
     let spec = &cluster.attachments()[0]["spec"];
     assert_eq!(spec["mountpointS3PodAttachments"][first_pod()][0]["workloadPodUID"], "uid-of-w");
     assert_eq!(spec["mountOptions"], "allow-delete");
     assert_eq!(effects(&cluster), []);
+}
+
+#[tokio::test]
+async fn a_mountpoint_pod_belongs_to_the_node_object_of_now() {
+    let cluster = cluster();
+    cluster.put(
+        "nodes",
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node", "uid": "uid-of-node"}}),
+    );
+    all(&cluster.applier(), &effects(&cluster)).await;
+    let owners = &cluster.mountpoint_pods()[0]["metadata"]["ownerReferences"];
+    assert_eq!((&owners[0]["kind"], &owners[0]["uid"]), (&json!("Node"), &json!("uid-of-node")), "{owners}");
+    assert_eq!(owners[0]["controller"], true);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use std::thread;
 use clap::Parser;
 use csi::contract::comm::Comm;
 use csi::contract::pod;
+use csi::contract::volume::ENGINE_VARIABLES;
 use csi::mountpoint_pod::{Config, run};
 use mountpoint::sync::Arc;
 use mountpoint::sync::atomic::{AtomicBool, Ordering};
@@ -40,6 +41,10 @@ fn main() -> ExitCode {
         ca_directory: PathBuf::from(pod::CA_DIRECTORY),
         state_directory: PathBuf::from(pod::STATE_DIRECTORY),
         local_cache: PathBuf::from("/local-cache"),
+        engine_env: ENGINE_VARIABLES
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+            .collect(),
     };
     let serving = Arc::new(AtomicBool::new(false));
     if let Err(error) = outlive_signals(Arc::clone(&serving)) {

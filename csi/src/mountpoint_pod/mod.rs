@@ -48,6 +48,8 @@ pub struct Config {
     pub state_directory: PathBuf,
     /// Where a cache goes, if this directory is there; else it goes to a temporary directory.
     pub local_cache: PathBuf,
+    /// Variables for the engine where the message does not set them.
+    pub engine_env: Vec<(String, String)>,
 }
 
 /// Serves one mount to its end. An attempt that the engine refuses is told, and the next one is waited for here: a container that
@@ -176,7 +178,8 @@ impl Engine {
             command.arg("--state-dir").arg(&config.state_directory);
         }
         command.arg("--ready-file").arg(inherited(&word_in).map_err(failed)?);
-        command.env_clear().envs(message.env.iter().filter_map(|it| it.split_once('=')));
+        command.env_clear().envs(config.engine_env.iter().cloned());
+        command.envs(message.env.iter().filter_map(|it| it.split_once('=')));
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let started = command.spawn();
         drop((device, word_in));

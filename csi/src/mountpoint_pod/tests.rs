@@ -29,6 +29,7 @@ impl Pod {
             ca_directory: folder.path().join("ca"),
             state_directory: folder.path().join("state"),
             local_cache: folder.path().join("local-cache"),
+            engine_env: Vec::new(),
         };
         Self { folder, config }
     }
@@ -110,6 +111,21 @@ fn the_engine_gets_bucket_device_options_and_exactly_the_environment_that_was_se
     sent.sort_unstable();
     assert_eq!(sent, ["FIRST=a=b", "SECOND="]);
     assert_eq!(pod.error(), None);
+}
+
+#[test]
+fn a_proxy_of_the_pod_is_the_engines_unless_the_volume_names_another() {
+    let mut pod = Pod::new("dir=${0%/*}; env >$dir/env; touch $dir/comm/mount.exit; echo ready >$ready");
+    let of = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    pod.config.engine_env = vec![of("HTTPS_PROXY", "http://chart:1"), of("FIRST", "of the chart")];
+    let (outcome, _) = pod.run(|stream| {
+        pod.hand_over(&stream, &[]);
+        answered(&stream)
+    });
+    outcome.unwrap();
+    let env = fs::read_to_string(pod.folder.path().join("env")).unwrap();
+    assert!(env.lines().any(|line| line == "HTTPS_PROXY=http://chart:1"), "{env}");
+    assert!(env.lines().any(|line| line == "FIRST=a=b"), "the message goes first: {env}");
 }
 
 #[test]

@@ -1,0 +1,256 @@
+//! A Mountpoint Pod is exactly what is written here, and what a volume or the chart says of it is checked.
+
+use serde_json::json;
+
+use super::*;
+
+fn config() -> PodConfig {
+    PodConfig {
+        namespace: "mount-s3".into(),
+        image: "registry.example.com/driver:1".into(),
+        pull_policy: "IfNotPresent".into(),
+        pull_secrets: vec!["regcred".into()],
+        command: "/bin/scality-s3-csi-mounter".into(),
+        priority_class: "mount-s3-critical".into(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        env: BTreeMap::new(),
+        se_linux: None,
+        engine_version: "1.2.3".into(),
+        resources: Resources {
+            requests_cpu: Some("10m".into()),
+            limits_memory: Some("512Mi".into()),
+            ..Resources::default()
+        },
+        ca_config_map: String::new(),
+        openshift: false,
+    }
+}
+
+fn request() -> PodRequest {
+    let attributes = BTreeMap::from(
+        [
+            (volume::BUCKET_NAME, "b"),
+            (volume::POD_SERVICE_ACCOUNT, "account"),
+            (volume::REQUESTS_MEMORY, "128Mi"),
+            (volume::LIMITS_MEMORY, "1Gi"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned())),
+    );
+    PodRequest {
+        name: "mp-1".into(),
+        node: "worker-1".into(),
+        volume: "pv-1".into(),
+        handle: "handle-1".into(),
+        workload_uid: "uid-1".into(),
+        settings: Settings::new(&attributes).unwrap(),
+    }
+}
+
+#[test]
+fn a_mountpoint_pod_is_exactly_this() {
+    assert_eq!(
+        serde_json::to_value(build(&config(), &request(), None)).unwrap(),
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "mp-1",
+                "namespace": "mount-s3",
+                "labels": {
+                    "s3.csi.scality.com/mountpoint-version": "1.2.3",
+                    "s3.csi.scality.com/mounted-by-csi-driver-version": csi::contract::VERSION,
+                },
+                "annotations": {
+                    "s3.csi.scality.com/volume-name": "pv-1",
+                    "s3.csi.scality.com/volume-id": "handle-1",
+                    "s3.csi.scality.com/pod-uid": "uid-1",
+                    "cluster-autoscaler.kubernetes.io/daemonset-pod": "true",
+                },
+            },
+            "spec": {
+                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchFields": [
+                        {"key": "metadata.name", "operator": "In", "values": ["worker-1"]},
+                    ]}],
+                }}},
+                "tolerations": [{"operator": "Exists"}],
+                "restartPolicy": "OnFailure",
+                "terminationGracePeriodSeconds": 600,
+                "priorityClassName": "mount-s3-critical",
+                "imagePullSecrets": [{"name": "regcred"}],
+                "serviceAccountName": "account",
+                "automountServiceAccountToken": false,
+                "securityContext": {"fsGroup": 1000},
+                "containers": [{
+                    "name": "mountpoint",
+                    "image": "registry.example.com/driver:1",
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["/bin/scality-s3-csi-mounter"],
+                    "resources": {
+                        "requests": {"cpu": "10m", "memory": "128Mi"},
+                        "limits": {"memory": "1Gi"},
+                    },
+                    "securityContext": {
+                        "runAsUser": 1000,
+                        "runAsNonRoot": true,
+                        "allowPrivilegeEscalation": false,
+                        "capabilities": {"drop": ["ALL"]},
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "volumeMounts": [
+                        {"name": "comm", "mountPath": "/comm"},
+                        {"name": "state", "mountPath": "/var/lib/mount-s3"},
+                    ],
+                }],
+                "volumes": [
+                    {"name": "comm", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}},
+                    {"name": "state", "emptyDir": {"sizeLimit": "10Mi"}},
+                ],
+            },
+        })
+    );
+}
+
+#[test]
+fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
+    let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), "team-ca".to_owned())]);
+    let settings = Settings::new(&attributes).unwrap();
+    let config = PodConfig { ca_config_map: "site-ca".into(), ..config() };
+    let pod = serde_json::to_value(build(&config, &PodRequest { settings, ..request() }, None)).unwrap();
+    assert_eq!(
+        pod["spec"]["volumes"][2],
+        json!({"name": "ca", "projected": {"sources": [
+            {"configMap": {"name": "site-ca", "items": [{"key": "ca-bundle.crt", "path": "chart.crt"}]}},
+            {"configMap": {"name": "team-ca", "items": [{"key": "ca-bundle.crt", "path": "volume.crt"}]}},
+        ]}})
+    );
+    assert_eq!(
+        pod["spec"]["containers"][0]["volumeMounts"][2],
+        json!({"name": "ca", "mountPath": "/etc/mount-s3/ca", "readOnly": true})
+    );
+    for name in ["Team", "a/b", "-a", "a..b", "../x"] {
+        let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), name.to_owned())]);
+        let error = Settings::new(&attributes).unwrap_err();
+        assert!(error.contains("caBundleConfigMap") && error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn on_openshift_no_user_and_no_group_is_fixed_and_all_else_is_the_same() {
+    let mut wanted = serde_json::to_value(build(&config(), &request(), None)).unwrap();
+    wanted["spec"].as_object_mut().unwrap().remove("securityContext");
+    wanted["spec"]["containers"][0]["securityContext"].as_object_mut().unwrap().remove("runAsUser");
+    let made = build(&PodConfig { openshift: true, ..config() }, &request(), None);
+    assert_eq!(serde_json::to_value(&made).unwrap(), wanted);
+    let container = &wanted["spec"]["containers"][0]["securityContext"];
+    assert_eq!(
+        (&container["runAsNonRoot"], &container["allowPrivilegeEscalation"]),
+        (&json!(true), &json!(false))
+    );
+}
+
+#[test]
+fn a_mountpoint_pod_is_its_nodes_so_that_a_drain_needs_no_force() {
+    let pod = serde_json::to_value(build(&config(), &request(), Some("uid-of-node"))).unwrap();
+    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": "uid-of-node", "controller": true}]);
+    assert_eq!(pod["metadata"]["ownerReferences"], owner);
+}
+
+#[test]
+fn labels_annotations_variables_and_context_of_the_chart_stand_beside_ours_and_never_in_their_place() {
+    let map =
+        |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let config = PodConfig {
+        labels: map(&[("team", "storage"), (pod::MOUNTED_BY_VERSION, "0.0.0")]),
+        annotations: map(&[("note", "a text"), (pod::VOLUME_NAME, "another")]),
+        env: map(&[("HTTPS_PROXY", "http://proxy:3128")]),
+        se_linux: Some(SELinuxOptions { level: Some("s0:c1".into()), ..SELinuxOptions::default() }),
+        ..config()
+    };
+    let pod = serde_json::to_value(build(&config, &request(), None)).unwrap();
+    assert_eq!(pod["metadata"]["labels"]["team"], "storage");
+    assert_eq!(pod["metadata"]["labels"][pod::MOUNTED_BY_VERSION], csi::contract::VERSION);
+    assert_eq!(pod["metadata"]["annotations"]["note"], "a text");
+    assert_eq!(pod["metadata"]["annotations"][pod::VOLUME_NAME], "pv-1");
+    let container = &pod["spec"]["containers"][0];
+    assert_eq!(container["env"], json!([{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]));
+    assert_eq!(container["securityContext"]["seLinuxOptions"], json!({"level": "s0:c1"}));
+    assert_eq!(container["securityContext"]["runAsNonRoot"], true, "what the namespace asks for stays");
+}
+
+#[test]
+fn what_the_chart_leaves_empty_is_left_out() {
+    let config = PodConfig {
+        pull_policy: String::new(),
+        pull_secrets: Vec::new(),
+        priority_class: String::new(),
+        engine_version: String::new(),
+        resources: Resources::default(),
+        ..config()
+    };
+    let request = PodRequest { settings: Settings::default(), ..request() };
+    let pod = build(&config, &request, None);
+    assert_eq!(pod.metadata.labels.as_ref().unwrap().len(), 1);
+    let spec = pod.spec.unwrap();
+    assert_eq!(spec.image_pull_secrets, None);
+    assert_eq!(spec.priority_class_name, None);
+    assert_eq!(spec.service_account_name, None);
+    let resources = spec.containers[0].resources.as_ref().unwrap();
+    assert_eq!(
+        serde_json::to_value(resources).unwrap(),
+        json!({"requests": {"cpu": "10m", "memory": "128Mi"}})
+    );
+    assert_eq!(spec.containers[0].image_pull_policy, None);
+}
+
+#[test]
+fn a_mountpoint_pod_asks_for_something_unless_a_limit_does() {
+    let of = |own: Resources, chart: Resources| serde_json::to_value(own.or(&chart)).unwrap();
+    let limited = |text: &str| Resources { limits_memory: Some(text.into()), ..Resources::default() };
+    let none = Resources::default;
+    assert_eq!(of(none(), none()), json!({"requests": {"cpu": "10m", "memory": "128Mi"}}));
+    assert_eq!(
+        of(limited("64Mi"), none()),
+        json!({"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}})
+    );
+    assert_eq!(
+        of(none(), limited("64Mi")),
+        json!({"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}})
+    );
+    let asks = Resources { requests_memory: Some("1Gi".into()), ..none() };
+    assert_eq!(of(none(), asks), json!({"requests": {"cpu": "10m", "memory": "1Gi"}}));
+}
+
+#[test]
+fn free_text_of_any_length_goes_to_annotations_and_never_to_labels() {
+    let long = "v".repeat(250);
+    let pod = build(&config(), &PodRequest { volume: long.clone(), handle: long, ..request() }, None);
+    assert!(pod.metadata.labels.unwrap().values().all(|value| value.len() <= 63));
+}
+
+#[test]
+fn the_node_of_a_mountpoint_pod_is_known_before_it_is_scheduled() {
+    let mut pod = build(&config(), &request(), None);
+    assert_eq!(node_of(&pod), Some("worker-1"));
+    pod.spec.as_mut().unwrap().affinity = None;
+    assert_eq!(node_of(&pod), None);
+    pod.spec.as_mut().unwrap().node_name = Some("worker-2".into());
+    assert_eq!(node_of(&pod), Some("worker-2"));
+}
+
+#[test]
+fn a_quantity_that_is_none_is_refused_with_the_attribute_and_the_form() {
+    for text in ["1", "0.5", "100m", "256Mi", "1e3", "1E-3", ".5", "2."] {
+        assert!(is_quantity(text), "{text}");
+    }
+    for text in ["", "Mi", "1.2.3", "-1", "1 Gi", "1GiB", "1e", "a", ".", "1mi"] {
+        assert!(!is_quantity(text), "{text}");
+    }
+    let attributes = BTreeMap::from([(volume::LIMITS_MEMORY.to_owned(), "lots".to_owned())]);
+    let error = Settings::new(&attributes).unwrap_err();
+    assert!(
+        error.contains(volume::LIMITS_MEMORY) && error.contains("lots") && error.contains("1Gi"),
+        "{error}"
+    );
+}
