@@ -11,7 +11,7 @@ use csi::contract::volume;
 use csi::events::WorkloadRef;
 use csi::mounter::Made;
 use csi::node::stats::{LIMIT, Stats};
-use csi::node::{ATTRIBUTE_UNKNOWN, MOUNTED_BY_SYSTEMD, OPTION_LEFT_OUT};
+use csi::node::{ATTRIBUTE_UNKNOWN, CACHE_LIMITED, MOUNTED_BY_SYSTEMD, OPTION_LEFT_OUT};
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi::proto::csi::{
     ControllerGetCapabilitiesRequest, CreateVolumeRequest, GetPluginCapabilitiesRequest,
@@ -265,7 +265,7 @@ async fn a_workload_is_told_of_options_that_have_no_effect() {
     let with_options = || {
         let mut call = driver.call();
         mount_of(&mut call).mount_flags =
-            ["endpoint-url=http://HUSHHUSH", "dual-stack", "cache /x", "allow-delete"]
+            ["endpoint-url=http://HUSHHUSH", "dual-stack", "cache /x", "max-cache-size 100", "allow-delete"]
                 .map(String::from)
                 .into();
         call
@@ -302,6 +302,45 @@ async fn a_workload_is_told_of_options_that_have_no_effect() {
     driver.publish(driver.call()).await.unwrap();
     assert_eq!(driver.notice(), None);
     assert_eq!(driver.mounter.mounts().len(), 5);
+}
+
+/// Goal: who had a cache without a limit learns that it has one now, and how to choose it.
+#[tokio::test]
+async fn a_cache_without_a_size_gets_one_and_its_workload_is_told() {
+    let driver = Driver::start().await;
+    let with = |options: &[&str], attributes: &[(&str, &str)]| {
+        let mut call = driver.call();
+        of_web(&mut call);
+        mount_of(&mut call).mount_flags = options.iter().map(|&it| it.to_owned()).collect();
+        let attributes = attributes.iter().map(|&(key, value)| (key.to_owned(), value.to_owned()));
+        call.volume_context.extend(attributes);
+        call
+    };
+    let sizes = || {
+        let args = driver.mounter.mounts().last().unwrap().args.clone();
+        args.into_iter().filter(|it| it.contains("cache")).collect::<Vec<_>>()
+    };
+    driver.publish(with(&["cache /x"], &[])).await.unwrap();
+    assert_eq!(sizes(), ["--cache=/local-cache", "--max-cache-size=9728"]);
+    let notice = driver.notice().unwrap();
+    assert_eq!(notice.reason, CACHE_LIMITED);
+    assert!(
+        notice.note.contains("9728 MiB") && notice.note.contains("cacheEmptyDirSizeLimit"),
+        "{}",
+        notice.note
+    );
+    let sized = [(volume::CACHE, "emptyDir"), (volume::CACHE_SIZE_LIMIT, "1Gi")];
+    driver.publish(with(&[], &sized)).await.unwrap();
+    assert_eq!(sizes(), ["--cache=/local-cache", "--max-cache-size=972"]);
+    assert_eq!(driver.notice(), None);
+    let error = driver.publish(with(&["max-cache-size 2000"], &sized)).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(error.message().contains("PersistentVolume pv-1") && error.message().contains("2000"), "{error}");
+    // The node's systemd puts a cache where it has room, as before.
+    driver.mounter.ignore(&volume::OF_MOUNTPOINT_PODS);
+    driver.publish(with(&["cache /x"], &[])).await.unwrap();
+    assert_eq!(sizes(), ["--cache=/local-cache"]);
+    assert_eq!(driver.notice(), None);
 }
 
 /// Goal: a misspelt attribute is not missed in silence.

@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use anyhow::{anyhow, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use csi::contract::DRIVER;
+use csi::contract::quantity::Quantity;
 use csi::contract::volume::ENGINE_VARIABLES;
 
-use crate::pod_spec::{PodConfig, Resources, is_quantity};
+use crate::pod_spec::{PodConfig, Resources};
 
 /// Gives workloads with S3 volumes their Mountpoint Pods.
 #[derive(Debug, Parser)]
@@ -32,6 +33,8 @@ pub enum Command {
     InstallCrd,
     /// Delete the CRD of attachments, and with it all attachments
     UninstallCrd,
+    /// Fail while there are attachments: workloads use volumes
+    CheckUnused,
 }
 
 /// How to run.
@@ -82,6 +85,10 @@ pub struct Run {
     /// Memory that Mountpoint Pods are limited to, where the volume does not say
     #[arg(long, env = "MOUNTPOINT_RESOURCES_LIMITS_MEMORY", default_value = "")]
     pub mountpoint_resources_limits_memory: String,
+    /// Hundredths of the workload's requests, and of its limit of memory, that its Mountpoint Pod has where neither volume nor flags above
+    /// say anything; 0 for none
+    #[arg(long, env = "MOUNTPOINT_WORKLOAD_SHARE_PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub mountpoint_workload_share_percent: u32,
     /// A ConfigMap in the namespace of Mountpoint Pods with certificates that engines trust besides the system's (key ca-bundle.crt)
     #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
     pub tls_ca_cert_configmap: String,
@@ -120,7 +127,7 @@ impl Run {
         );
         let quantity = |flag: &str, text: &str| {
             ensure!(
-                text.is_empty() || is_quantity(text),
+                text.is_empty() || Quantity::parse(text).is_some(),
                 "--mountpoint-resources-{flag} is {text:?}, and must be a quantity like 100m, 0.5, 256Mi or 1Gi"
             );
             Ok((!text.is_empty()).then(|| text.to_owned()))

@@ -6,7 +6,9 @@ use csi::contract::attachment::MountpointS3PodAttachment;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    Container, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount, Volume,
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, Event};
@@ -97,6 +99,7 @@ impl Controller {
                 |it: MountpointS3PodAttachment| Seen::Attachment(crate::workload::group_of_attachment(&it)),
             ),
             inline: false,
+            share_percent: 0,
             accounts: watched(client, &mut seen, prune_account, |_| {}, |it| Seen::Account(Box::new(it))),
         };
         let health = channel::channel(Health { ready: false, turned: Instant::now() }).0;
@@ -107,6 +110,12 @@ impl Controller {
     #[must_use]
     pub fn with_inline_volumes(self, inline: bool) -> Self {
         Self { cache: Cache { inline, ..self.cache }, ..self }
+    }
+
+    /// So many hundredths of a workload's resources are its Mountpoint Pod's, where nothing else says any.
+    #[must_use]
+    pub fn with_workload_share(self, share_percent: u32) -> Self {
+        Self { cache: Cache { share_percent, ..self.cache }, ..self }
     }
 
     /// How it is, from now on.
@@ -334,7 +343,13 @@ fn prune_account(account: &mut ServiceAccount) {
 fn prune_pod(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
     if let Some(spec) = &mut pod.spec {
-        spec.containers.clear();
+        // Of those that may get a Mountpoint Pod also the resources, of which it may have a share.
+        let may_use_us =
+            |it: &Volume| it.persistent_volume_claim.is_some() || it.ephemeral.is_some() || it.csi.is_some();
+        let resources =
+            spec.volumes.iter().flatten().any(may_use_us).then(|| std::mem::take(&mut spec.containers));
+        let bare = |it: Container| Container { resources: it.resources, ..Container::default() };
+        spec.containers = resources.unwrap_or_default().into_iter().map(bare).collect();
         spec.init_containers = None;
         spec.ephemeral_containers = None;
     }

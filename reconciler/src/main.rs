@@ -28,6 +28,7 @@ async fn main() -> anyhow::Result<()> {
     match cli.command {
         None => run(&cli.run).await,
         Some(Command::InstallCrd) => crd::install(client().await?).await,
+        Some(Command::CheckUnused) => crd::check_unused(client().await?).await,
         Some(Command::UninstallCrd) => crd::uninstall(client().await?).await,
     }
 }
@@ -71,7 +72,8 @@ async fn run(run: &Run) -> anyhow::Result<()> {
     let namespace = config.namespace.clone();
     let applier = Applier::new(client.clone(), config, teller);
     let controller = Controller::new(&client, &namespace, applier, elector.leadership())
-        .with_inline_volumes(run.inline_volumes);
+        .with_inline_volumes(run.inline_volumes)
+        .with_workload_share(run.mountpoint_workload_share_percent);
     let served = server::serve(run.health_address, controller.health());
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

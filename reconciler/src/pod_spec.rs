@@ -3,22 +3,29 @@
 //!
 //! Never here: a call to the API server, a choice of the workloads to serve.
 
+mod resources;
+
 use std::collections::BTreeMap;
 
+use csi::contract::cache::{self, Cache, Place};
+use csi::contract::quantity::Quantity as Amount;
 use csi::contract::{pod, volume};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, ConfigMapProjection, Container, EmptyDirVolumeSource, EnvVar, KeyToPath,
-    LocalObjectReference, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
+    Affinity, Capabilities, ConfigMapProjection, Container, EmptyDirVolumeSource, EnvVar,
+    EphemeralVolumeSource, KeyToPath, LocalObjectReference, NodeAffinity, NodeSelector,
+    NodeSelectorRequirement, NodeSelectorTerm, PersistentVolumeClaimSpec, PersistentVolumeClaimTemplate, Pod,
     PodSecurityContext, PodSpec, ProjectedVolumeSource, ResourceRequirements, SELinuxOptions, SeccompProfile,
-    SecurityContext, Toleration, Volume, VolumeMount, VolumeProjection,
+    SecurityContext, Toleration, Volume, VolumeMount, VolumeProjection, VolumeResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-/// CPU that a Mountpoint Pod requests by default: an idle engine takes less.
-const LEAST_CPU: &str = "10m";
-/// Memory that a Mountpoint Pod requests by default: an engine always makes progress with it.
-const LEAST_MEMORY: &str = "128Mi";
+pub use resources::Resources;
+
+/// Memory of an engine beside its target, at most.
+const BESIDE_TARGET_BYTES: u64 = 64 << 20;
+/// The least target that an engine takes.
+const LEAST_TARGET_BYTES: u64 = 128 << 20;
 
 /// The settings of all Mountpoint Pods.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,19 +60,6 @@ pub struct PodConfig {
     pub openshift: bool,
 }
 
-/// The requests and limits of a Mountpoint Pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resources {
-    /// CPU asked for.
-    pub requests_cpu: Option<String>,
-    /// Memory asked for.
-    pub requests_memory: Option<String>,
-    /// The limit of CPU.
-    pub limits_cpu: Option<String>,
-    /// The limit of memory.
-    pub limits_memory: Option<String>,
-}
-
 /// A volume's attributes about its Mountpoint Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
@@ -75,6 +69,10 @@ pub struct Settings {
     pub resources: Resources,
     /// A ConfigMap with certificates that this volume's engine trusts besides.
     pub ca_config_map: Option<String>,
+    /// Its cache, if it asks for one.
+    pub cache: Option<Cache>,
+    /// A share of the workload's resources, where neither volume nor chart says anything.
+    pub share: Resources,
 }
 
 /// One Mountpoint Pod to be.
@@ -95,14 +93,14 @@ pub struct PodRequest {
 }
 
 impl Settings {
-    /// Reads the attributes of a volume.
+    /// Reads the attributes of a volume, and those of its mount options that are about its Mountpoint Pods.
     ///
     /// # Errors
     /// A sentence that names the attribute, its value and the form that is expected.
-    pub fn new(attributes: &BTreeMap<String, String>) -> Result<Self, String> {
+    pub fn new(attributes: &BTreeMap<String, String>, options: &[String]) -> Result<Self, String> {
         let quantity = |attribute: &str| match attributes.get(attribute) {
             None => Ok(None),
-            Some(text) if is_quantity(text) => Ok(Some(text.clone())),
+            Some(text) if Amount::parse(text).is_some() => Ok(Some(text.clone())),
             Some(text) => Err(format!(
                 "volume attribute {attribute} is {text:?}, and must be a quantity like 100m, 0.5, 256Mi or 1Gi"
             )),
@@ -122,42 +120,8 @@ impl Settings {
                 volume::CA_CONFIG_MAP
             ));
         }
-        Ok(Self { service_account, resources, ca_config_map })
-    }
-}
-
-impl Resources {
-    /// A Mountpoint Pod always asks for something: one that asks for nothing is the first to be killed when a node runs out of memory,
-    /// and its workloads lose their volume.
-    fn or(&self, defaults: &Self) -> Option<ResourceRequirements> {
-        let list = |cpu: &Option<String>,
-                    cpu_default: &Option<String>,
-                    memory: &Option<String>,
-                    memory_default: &Option<String>| {
-            let named = [
-                ("cpu", cpu.as_ref().or(cpu_default.as_ref())),
-                ("memory", memory.as_ref().or(memory_default.as_ref())),
-            ];
-            let list: BTreeMap<String, Quantity> = named
-                .into_iter()
-                .filter_map(|(name, text)| Some((name.to_owned(), Quantity(text?.clone()))))
-                .collect();
-            (!list.is_empty()).then_some(list)
-        };
-        let limits =
-            list(&self.limits_cpu, &defaults.limits_cpu, &self.limits_memory, &defaults.limits_memory);
-        // Where only a limit is given, Kubernetes asks for as much.
-        let least = |resource: &str, text: &str| {
-            let is_limited = limits.as_ref().is_some_and(|limits| limits.contains_key(resource));
-            (!is_limited).then(|| text.to_owned())
-        };
-        let requests = list(
-            &self.requests_cpu,
-            &defaults.requests_cpu.clone().or_else(|| least("cpu", LEAST_CPU)),
-            &self.requests_memory,
-            &defaults.requests_memory.clone().or_else(|| least("memory", LEAST_MEMORY)),
-        );
-        Some(ResourceRequirements { requests, limits, ..ResourceRequirements::default() })
+        let cache = Cache::read(|key| attributes.get(key).map(String::as_str), options)?;
+        Ok(Self { service_account, resources, ca_config_map, cache, share: Resources::default() })
     }
 }
 
@@ -207,7 +171,11 @@ pub fn build(config: &PodConfig, request: &PodRequest, node_uid: Option<&str>) -
             automount_service_account_token: Some(false),
             containers: vec![mounter(config, request)],
             volumes: Some(
-                [comm_volume(), state_volume()].into_iter().chain(ca_volume(config, request)).collect(),
+                [comm_volume(), state_volume()]
+                    .into_iter()
+                    .chain(ca_volume(config, request))
+                    .chain(request.settings.cache.as_ref().map(cache_volume))
+                    .collect(),
             ),
             ..PodSpec::default()
         }),
@@ -249,6 +217,39 @@ fn state_volume() -> Volume {
     }
 }
 
+/// A generic ephemeral volume belongs to the pod: it comes and goes with it.
+fn cache_volume(cache: &Cache) -> Volume {
+    let size = Quantity(cache.size.as_memory());
+    let empty_dir = |medium: Option<&str>| EmptyDirVolumeSource {
+        medium: medium.map(str::to_owned),
+        size_limit: Some(size.clone()),
+    };
+    let volume = Volume { name: cache::VOLUME.into(), ..Volume::default() };
+    match &cache.place {
+        Place::Disk => Volume { empty_dir: Some(empty_dir(None)), ..volume },
+        Place::Memory => Volume { empty_dir: Some(empty_dir(Some("Memory"))), ..volume },
+        Place::Ephemeral { class } => {
+            let spec = PersistentVolumeClaimSpec {
+                access_modes: Some(vec!["ReadWriteOnce".into()]),
+                storage_class_name: Some(class.clone()),
+                volume_mode: Some("Filesystem".into()),
+                resources: Some(VolumeResourceRequirements {
+                    requests: Some(BTreeMap::from([("storage".to_owned(), size)])),
+                    limits: None,
+                }),
+                ..PersistentVolumeClaimSpec::default()
+            };
+            let labels = BTreeMap::from([(pod::CLAIM_TYPE.to_owned(), pod::CLAIM_OF_CACHE.to_owned())]);
+            let template = PersistentVolumeClaimTemplate {
+                metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
+                spec,
+            };
+            let ephemeral = EphemeralVolumeSource { volume_claim_template: Some(template) };
+            Volume { ephemeral: Some(ephemeral), ..volume }
+        }
+    }
+}
+
 /// The certificates of the chart and of the volume, a file each.
 fn ca_volume(config: &PodConfig, request: &PodRequest) -> Option<Volume> {
     let of_chart = Some(&config.ca_config_map).filter(|name| !name.is_empty());
@@ -272,13 +273,16 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
         value: Some(value.clone()),
         value_from: None,
     };
+    let resources = request.settings.resources.or(&config.resources, &request.settings.share);
     Container {
         name: pod::CONTAINER.into(),
         image: Some(config.image.clone()),
         image_pull_policy: (!config.pull_policy.is_empty()).then(|| config.pull_policy.clone()),
         command: Some(vec![config.command.clone()]),
         env: (!config.env.is_empty()).then(|| config.env.iter().map(env).collect()),
-        resources: request.settings.resources.or(&config.resources),
+        args: memory_target(&resources, request.settings.cache.as_ref())
+            .map(|mib| vec![format!("--memory-target={mib}")]),
+        resources: Some(resources),
         security_context: Some(SecurityContext {
             run_as_user: (!config.openshift).then_some(1000),
             run_as_non_root: Some(true),
@@ -291,6 +295,15 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
         volume_mounts: Some(mounts(config, request)),
         ..Container::default()
     }
+}
+
+/// The engine's memory for data, in MiB: what the limit leaves beside its code and tables, and beside a cache in memory. `None` without a
+/// limit, and with one that leaves less than an engine needs: the engine then chooses, and says so in its log.
+fn memory_target(resources: &ResourceRequirements, cache: Option<&Cache>) -> Option<u64> {
+    let limit = Amount::parse(&resources.limits.as_ref()?.get("memory")?.0)?.bytes();
+    let in_memory = cache.filter(|cache| cache.place == Place::Memory).map_or(0, |cache| cache.size.bytes());
+    let target = limit.saturating_sub(BESIDE_TARGET_BYTES).saturating_sub(in_memory);
+    (target >= LEAST_TARGET_BYTES).then_some(target >> 20)
 }
 
 fn mounts(config: &PodConfig, request: &PodRequest) -> Vec<VolumeMount> {
@@ -310,7 +323,12 @@ fn mounts(config: &PodConfig, request: &PodRequest) -> Vec<VolumeMount> {
         mount_path: pod::STATE_DIRECTORY.into(),
         ..VolumeMount::default()
     };
-    [comm, state].into_iter().chain(ca).collect()
+    let cache = request.settings.cache.as_ref().map(|_| VolumeMount {
+        name: cache::VOLUME.into(),
+        mount_path: cache::DIRECTORY.into(),
+        ..VolumeMount::default()
+    });
+    [comm, state].into_iter().chain(ca).chain(cache).collect()
 }
 
 /// Through the scheduler, so that resources are counted, and to one node only.
@@ -359,25 +377,6 @@ fn is_name(text: &str) -> bool {
     };
     text.len() <= 253 && text.split('.').all(is_part)
 }
-
-/// The form of a quantity that is not negative: digits with at most one point, then a suffix or an exponent.
-#[must_use]
-pub(crate) fn is_quantity(text: &str) -> bool {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, suffix) = text.split_at(end);
-    if !number.bytes().any(|b| b.is_ascii_digit()) || number.matches('.').count() > 1 {
-        return false;
-    }
-    if SUFFIXES.contains(&suffix) {
-        return true;
-    }
-    let Some(exponent) = suffix.strip_prefix(['e', 'E']) else { return false };
-    let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
-}
-
-const SUFFIXES: [&str; 16] =
-    ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 #[cfg(test)]
 mod tests;

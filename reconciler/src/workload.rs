@@ -23,7 +23,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use crate::facts::{Facts, Group, Wants, Workload};
 use crate::handles::{Handles, handle_of};
 use crate::mountpoint_pod;
-use crate::pod_spec::{self, Settings};
+use crate::pod_spec::{self, Resources, Settings};
 
 /// The cluster as the watches have shown it. Each part may lag by its own time.
 #[derive(Clone)]
@@ -42,6 +42,8 @@ pub struct Cache {
     pub attachments: Store<MountpointS3PodAttachment>,
     /// Volumes that stand in pods themselves get Mountpoint Pods, too.
     pub inline: bool,
+    /// Hundredths of a workload's resources that its Mountpoint Pod has, where nothing else says any.
+    pub share_percent: u32,
     /// All service accounts, for the roles that they are annotated with.
     pub accounts: Store<ServiceAccount>,
 }
@@ -248,9 +250,13 @@ impl Cache {
                 volume::AUTHENTICATION_SOURCE,
                 volume::ROLE_ANNOTATIONS[0]
             )),
-            (Some(attributes), _) => Settings::new(attributes),
-            (None, _) => Ok(Settings::default()),
+            (attributes, _) => {
+                let (none, options) = (BTreeMap::new(), spec.mount_options.as_deref().unwrap_or_default());
+                Settings::new(attributes.as_ref().unwrap_or(&none), options)
+            }
         };
+        let share = (self.share_percent > 0).then(|| Resources::share_of(pod, self.share_percent));
+        let settings = settings.map(|it| Settings { share: share.unwrap_or_default(), ..it });
         Some(Wants { key, settings })
     }
 

@@ -9,6 +9,7 @@ use csi::contract::pod;
 use fixtures::{Cluster, NAMESPACE};
 use reconciler::apply::{Applier, Error, Outcome};
 use reconciler::controller::{Again, Controller, carry_out};
+use reconciler::crd;
 use reconciler::facts::Group;
 use reconciler::leader::{Elector, Leadership};
 use reconciler::plan::{Effect, plan};
@@ -59,6 +60,17 @@ async fn the_pod_comes_first_and_the_attachment_names_it() {
     assert_eq!(spec["mountpointS3PodAttachments"][first_pod()][0]["workloadPodUID"], "uid-of-w");
     assert_eq!(spec["mountOptions"], "allow-delete");
     assert_eq!(effects(&cluster), []);
+}
+
+#[tokio::test]
+async fn an_uninstall_is_refused_by_name_while_a_volume_is_in_use() {
+    let cluster = cluster();
+    crd::check_unused(cluster.client()).await.unwrap();
+    all(&cluster.applier(), &effects(&cluster)).await;
+    let error = crd::check_unused(cluster.client()).await.unwrap_err().to_string();
+    for words in ["1 attachments", "PersistentVolume pv on node node", "--no-hooks"] {
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 #[tokio::test]

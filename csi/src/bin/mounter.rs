@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
+use csi::contract::cache;
 use csi::contract::comm::Comm;
 use csi::contract::pod;
 use csi::contract::volume::ENGINE_VARIABLES;
@@ -29,6 +30,9 @@ struct Args {
     /// The directory that is shared with the node
     #[arg(long, default_value = "/comm", value_name = "DIR")]
     comm_dir: PathBuf,
+    /// Memory for the engine's data, in MiB, where the volume does not say it; without this, what the engine finds itself
+    #[arg(long, value_name = "MiB")]
+    memory_target: Option<u64>,
 }
 
 fn main() -> ExitCode {
@@ -40,7 +44,8 @@ fn main() -> ExitCode {
         receive_within: args.mount_sock_recv_timeout.into(),
         ca_directory: PathBuf::from(pod::CA_DIRECTORY),
         state_directory: PathBuf::from(pod::STATE_DIRECTORY),
-        local_cache: PathBuf::from("/local-cache"),
+        local_cache: PathBuf::from(cache::DIRECTORY),
+        memory_target: args.memory_target,
         engine_env: ENGINE_VARIABLES
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))

@@ -5,10 +5,12 @@
 //! may be upgraded first. New fields are optional for a reader, and old readers ignore them.
 
 pub mod attachment;
+pub mod cache;
 pub mod comm;
 pub mod lease;
 pub mod message;
 pub mod pod;
+pub mod quantity;
 pub mod target;
 pub mod volume;
 

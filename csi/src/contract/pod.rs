@@ -14,6 +14,11 @@ pub const STATE_VOLUME: &str = "state";
 /// Where a Mountpoint Pod has it: the engine notes uploads under way there, and the engine of the next container aborts them.
 pub const STATE_DIRECTORY: &str = "/var/lib/mount-s3";
 
+/// Label of the claims of caches: what they are.
+pub const CLAIM_TYPE: &str = "s3.csi.scality.com/type";
+/// See [`CLAIM_TYPE`].
+pub const CLAIM_OF_CACHE: &str = "local-ephemeral-cache";
+
 /// The volume with certificates to trust.
 pub const CA_VOLUME: &str = "ca";
 /// Where a Mountpoint Pod has them: the mounter hands each file `*.crt` of it to the engine, which trusts them besides the system's.

@@ -37,9 +37,31 @@ pub const LIMITS_CPU: &str = "mountpointContainerResourcesLimitsCpu";
 /// Memory that the Mountpoint Pod is limited to.
 pub const LIMITS_MEMORY: &str = "mountpointContainerResourcesLimitsMemory";
 
+/// `emptyDir` or `ephemeral`: the volume of the Mountpoint Pod for the local cache.
+pub const CACHE: &str = "cache";
+/// The size of an emptyDir for the cache.
+pub const CACHE_SIZE_LIMIT: &str = "cacheEmptyDirSizeLimit";
+/// `Memory`: the emptyDir for the cache is in memory, else on the node's disk.
+pub const CACHE_MEDIUM: &str = "cacheEmptyDirMedium";
+/// The StorageClass of an ephemeral volume for the cache.
+pub const CACHE_CLASS: &str = "cacheEphemeralStorageClassName";
+/// Its size.
+pub const CACHE_REQUEST: &str = "cacheEphemeralStorageResourceRequest";
+
 /// What has an effect on Mountpoint Pods alone. Engines that the node's systemd runs have no such pod.
-pub const OF_MOUNTPOINT_PODS: [&str; 6] =
-    [CA_CONFIG_MAP, POD_SERVICE_ACCOUNT, REQUESTS_CPU, REQUESTS_MEMORY, LIMITS_CPU, LIMITS_MEMORY];
+pub const OF_MOUNTPOINT_PODS: [&str; 11] = [
+    CA_CONFIG_MAP,
+    POD_SERVICE_ACCOUNT,
+    REQUESTS_CPU,
+    REQUESTS_MEMORY,
+    LIMITS_CPU,
+    LIMITS_MEMORY,
+    CACHE,
+    CACHE_SIZE_LIMIT,
+    CACHE_MEDIUM,
+    CACHE_CLASS,
+    CACHE_REQUEST,
+];
 
 /// The name of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_NAME: &str = "csi.storage.k8s.io/pod.name";
@@ -89,18 +111,13 @@ pub fn is_known(key: &str) -> bool {
         PREFIX,
         REGION,
         ENDPOINT_URL,
-        CA_CONFIG_MAP,
         ON_DELETE,
         DYNAMIC_PROVISIONING,
         AUTHENTICATION_SOURCE,
         STS_REGION,
-        POD_SERVICE_ACCOUNT,
-        REQUESTS_CPU,
-        REQUESTS_MEMORY,
-        LIMITS_CPU,
-        LIMITS_MEMORY,
     ];
     ours.contains(&key)
+        || OF_MOUNTPOINT_PODS.contains(&key)
         || key.starts_with(ENGINE_ENV)
         || OF_OTHERS.contains(&key)
         || key.starts_with(OF_KUBELET)

@@ -48,6 +48,8 @@ pub struct Config {
     pub state_directory: PathBuf,
     /// Where a cache goes, if this directory is there; else it goes to a temporary directory.
     pub local_cache: PathBuf,
+    /// `--memory-target` of the engine, in MiB, where the message does not say it.
+    pub memory_target: Option<u64>,
     /// Variables for the engine where the message does not set them.
     pub engine_env: Vec<(String, String)>,
 }
@@ -176,6 +178,10 @@ impl Engine {
         }
         if config.state_directory.is_dir() {
             command.arg("--state-dir").arg(&config.state_directory);
+        }
+        let has_target = args.iter().any(|arg| arg.to_string_lossy().starts_with("--memory-target"));
+        if let Some(target) = config.memory_target.filter(|_| !has_target) {
+            command.arg("--memory-target").arg(target.to_string());
         }
         command.arg("--ready-file").arg(inherited(&word_in).map_err(failed)?);
         command.env_clear().envs(config.engine_env.iter().cloned());

@@ -29,6 +29,7 @@ impl Pod {
             ca_directory: folder.path().join("ca"),
             state_directory: folder.path().join("state"),
             local_cache: folder.path().join("local-cache"),
+            memory_target: None,
             engine_env: Vec::new(),
         };
         Self { folder, config }
@@ -126,6 +127,24 @@ fn a_proxy_of_the_pod_is_the_engines_unless_the_volume_names_another() {
     let env = fs::read_to_string(pod.folder.path().join("env")).unwrap();
     assert!(env.lines().any(|line| line == "HTTPS_PROXY=http://chart:1"), "{env}");
     assert!(env.lines().any(|line| line == "FIRST=a=b"), "the message goes first: {env}");
+}
+
+#[test]
+fn memory_of_the_pod_is_the_engines_target_unless_the_volume_says_another() {
+    for (given, wanted) in
+        [(&["--region=r"][..], "--memory-target 192"), (&["--memory-target=300"], "--memory-target=300")]
+    {
+        let mut pod =
+            Pod::new("dir=${0%/*}; echo \"$@\" >$dir/args; touch $dir/comm/mount.exit; echo ready >$ready");
+        pod.config.memory_target = Some(192);
+        let (outcome, _) = pod.run(|stream| {
+            pod.hand_over(&stream, given);
+            answered(&stream)
+        });
+        outcome.unwrap();
+        let args = fs::read_to_string(pod.folder.path().join("args")).unwrap();
+        assert!(args.contains(wanted) && args.matches("--memory-target").count() == 1, "{args}");
+    }
 }
 
 #[test]

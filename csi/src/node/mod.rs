@@ -30,6 +30,8 @@ use self::options::{Inputs, MountOptions};
 use self::publish::PublishRequest;
 use self::stats::{Stats, Usage};
 use self::target::Target;
+use crate::contract::cache::Cache;
+use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Notice, WorkloadRef};
 use crate::mounter::{Credentials, Made, MountRequest, Mounter, Token};
@@ -48,6 +50,9 @@ pub const OPTION_LEFT_OUT: &str = "MountOptionLeftOut";
 
 /// The reason of an Event: a volume has attributes that the driver does not know.
 pub const ATTRIBUTE_UNKNOWN: &str = "VolumeAttributeUnknown";
+
+/// The reason of an Event: nothing says how large a cache may be, and it gets the default.
+pub const CACHE_LIMITED: &str = "CacheLimited";
 
 /// The reason of an Event: no reconciler works, and systemd makes the mount in place of a Mountpoint Pod.
 pub const MOUNTED_BY_SYSTEMD: &str = "MountedBySystemd";
@@ -148,12 +153,17 @@ impl NodeService {
         };
         let is_mounted = self.table.read()?.at(&request.target.path).is_some();
         let endpoint = self.check_endpoint(request.endpoint_url.as_deref(), &request.volume);
+        let cache = self.cache(&request);
         let options = endpoint.and_then(|()| {
+            let cache = cache
+                .as_ref()
+                .map_err(|why| Error::invalid(format!("{why}: fix PersistentVolume {}", request.volume)))?;
             MountOptions::new(&Inputs {
                 volume: &request.volume,
                 bucket: &request.bucket,
                 prefix: request.prefix.as_deref(),
                 options: &request.mount_options,
+                cache: cache.as_ref(),
                 fs_group: request.fs_group,
                 read_only: request.volume_read_only,
                 source,
@@ -172,6 +182,7 @@ impl NodeService {
         let claim = self.claims.publish(&request.target.path, &volume, request.single_writer)?;
         if !is_mounted {
             self.tell_of_options(&request, &options);
+            self.tell_of_cache(&request, cache.ok().flatten());
             self.tell_of_attributes(&request);
         }
         let target = request.target.path;
@@ -291,6 +302,28 @@ impl NodeService {
             warn!(volume, option, why, "mount option left out");
         }
         self.tell(request, OPTION_LEFT_OUT, options.left_out(volume));
+    }
+
+    /// The cache's volume. Where the node's systemd mounts there is no pod that could have one.
+    fn cache(&self, request: &PublishRequest) -> std::result::Result<Option<Cache>, String> {
+        if self.mounter.ignores().contains(&volume::CACHE) {
+            return Ok(None);
+        }
+        Cache::read(|key| request.cache.get(key).map(String::as_str), &request.mount_options)
+    }
+
+    /// Reports a cache that has the size of the default: earlier releases set no limit.
+    fn tell_of_cache(&self, request: &PublishRequest, cache: Option<Cache>) {
+        let Some(cache) = cache.filter(|cache| cache.is_default) else { return };
+        let note = format!(
+            "the cache of PersistentVolume {} may use {} MiB of the node, since the volume says no size: set {}: emptyDir and {} in its \
+             volumeAttributes, or 'max-cache-size' in its mountOptions",
+            request.volume,
+            cache.max_mib,
+            volume::CACHE,
+            volume::CACHE_SIZE_LIMIT
+        );
+        self.tell(request, CACHE_LIMITED, Some(note));
     }
 
     /// Reports attributes that the driver does not know, since a misspelt one would else go unnoticed, and those that mean nothing to its

@@ -11,6 +11,7 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use mountpoint::cli::Args;
 
 use crate::contract::VERSION;
+use crate::contract::cache::{self, Cache};
 use crate::error::{Error, Result};
 
 use super::credentials::AuthenticationSource;
@@ -41,9 +42,6 @@ const NO_PATHS: &str = "the engine runs in a pod of its own, where a path of the
      or tls.caCertConfigMap of the chart, names certificates to trust besides the public ones";
 const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' shows what it says";
 
-/// Where a Mountpoint Pod keeps its cache.
-const CACHE_DIRECTORY: &str = "/local-cache";
-
 /// Every option of the engine; and those of AWS's, and of release 2.2's driver, that volumes may hold and ours does not have. Sorted.
 pub const TABLE: &[(&str, Rule)] = &[
     ("allow-delete", Pass),
@@ -55,7 +53,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("bind", Refuse("the engine has the network of its pod, as Kubernetes gives it; leave it out")),
     ("bucket-type", Strip(NOT_HERE)),
     ("ca-bundle", Strip(NO_PATHS)),
-    ("cache", Fixed(CACHE_DIRECTORY)),
+    ("cache", Fixed(cache::DIRECTORY)),
     ("cache-block-size", Strip("blocks of the cache have 1 MiB")),
     ("cache-xz", Strip(NOT_HERE)),
     ("debug", Pass),
@@ -131,6 +129,8 @@ pub struct Inputs<'a> {
     pub prefix: Option<&'a str>,
     /// The volume's mount options.
     pub options: &'a [String],
+    /// The cache of the Mountpoint Pod, if it has a volume for one.
+    pub cache: Option<&'a Cache>,
     /// The workload's fsGroup.
     pub fs_group: Option<u32>,
     /// The access mode allows no writes.
@@ -299,6 +299,10 @@ impl Flags {
         }
         if let Some(prefix) = inputs.prefix {
             self.add("prefix", Some(prefix));
+        }
+        if let Some(cache) = inputs.cache {
+            self.set("cache", cache::DIRECTORY);
+            self.set("max-cache-size", &cache.max_mib.to_string());
         }
         // A volume that names a group has already set the access.
         if let Some(group) = inputs.fs_group

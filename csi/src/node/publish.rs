@@ -3,7 +3,7 @@
 //!
 //! Never here: a default of the driver, access to the disk.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
@@ -42,6 +42,8 @@ pub struct PublishRequest {
     pub sts_region: Option<String>,
     /// Variables for the engine: names that are allowed.
     pub engine_env: Vec<(String, String)>,
+    /// The attributes about its cache.
+    pub cache: BTreeMap<String, String>,
     /// The volume's mount options, as its author wrote them.
     pub mount_options: Vec<String>,
     /// The workload's fsGroup.
@@ -152,6 +154,18 @@ impl PublishRequest {
         let mut unknown_attributes: Vec<_> =
             unknown.iter().map(|key| key.escape_debug().to_string()).collect();
         unknown_attributes.sort();
+        let of_cache = |key: &&str| {
+            [
+                volume::CACHE,
+                volume::CACHE_SIZE_LIMIT,
+                volume::CACHE_MEDIUM,
+                volume::CACHE_CLASS,
+                volume::CACHE_REQUEST,
+            ]
+            .contains(key)
+        };
+        let cache = context.iter().filter(|(key, _)| of_cache(&key.as_str()));
+        let cache = cache.map(|(key, value)| (key.clone(), value.clone())).collect();
         let fs_group = match mount.volume_mount_group.as_str() {
             "" => None,
             group => Some(group.parse().map_err(|_| {
@@ -170,6 +184,7 @@ impl PublishRequest {
             endpoint_url,
             sts_region,
             engine_env,
+            cache,
             mount_options: match is_inline {
                 true => volume::inline_options(context.get(volume::MOUNT_OPTIONS).map(String::as_str)),
                 false => mount.mount_flags,

@@ -43,7 +43,7 @@ fn request() -> PodRequest {
         volume: "pv-1".into(),
         handle: "handle-1".into(),
         workload_uid: "uid-1".into(),
-        settings: Settings::new(&attributes).unwrap(),
+        settings: Settings::new(&attributes, &[]).unwrap(),
     }
 }
 
@@ -87,6 +87,7 @@ fn a_mountpoint_pod_is_exactly_this() {
                     "image": "registry.example.com/driver:1",
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["/bin/scality-s3-csi-mounter"],
+                    "args": ["--memory-target=960"],
                     "resources": {
                         "requests": {"cpu": "10m", "memory": "128Mi"},
                         "limits": {"memory": "1Gi"},
@@ -115,7 +116,7 @@ fn a_mountpoint_pod_is_exactly_this() {
 #[test]
 fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
     let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), "team-ca".to_owned())]);
-    let settings = Settings::new(&attributes).unwrap();
+    let settings = Settings::new(&attributes, &[]).unwrap();
     let config = PodConfig { ca_config_map: "site-ca".into(), ..config() };
     let pod = serde_json::to_value(build(&config, &PodRequest { settings, ..request() }, None)).unwrap();
     assert_eq!(
@@ -131,7 +132,7 @@ fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
     );
     for name in ["Team", "a/b", "-a", "a..b", "../x"] {
         let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), name.to_owned())]);
-        let error = Settings::new(&attributes).unwrap_err();
+        let error = Settings::new(&attributes, &[]).unwrap_err();
         assert!(error.contains("caBundleConfigMap") && error.contains(name), "{error}");
     }
 }
@@ -206,7 +207,9 @@ fn what_the_chart_leaves_empty_is_left_out() {
 
 #[test]
 fn a_mountpoint_pod_asks_for_something_unless_a_limit_does() {
-    let of = |own: Resources, chart: Resources| serde_json::to_value(own.or(&chart)).unwrap();
+    let of = |own: Resources, chart: Resources| {
+        serde_json::to_value(own.or(&chart, &Resources::default())).unwrap()
+    };
     let limited = |text: &str| Resources { limits_memory: Some(text.into()), ..Resources::default() };
     let none = Resources::default;
     assert_eq!(of(none(), none()), json!({"requests": {"cpu": "10m", "memory": "128Mi"}}));
@@ -241,16 +244,95 @@ fn the_node_of_a_mountpoint_pod_is_known_before_it_is_scheduled() {
 
 #[test]
 fn a_quantity_that_is_none_is_refused_with_the_attribute_and_the_form() {
-    for text in ["1", "0.5", "100m", "256Mi", "1e3", "1E-3", ".5", "2."] {
-        assert!(is_quantity(text), "{text}");
-    }
-    for text in ["", "Mi", "1.2.3", "-1", "1 Gi", "1GiB", "1e", "a", ".", "1mi"] {
-        assert!(!is_quantity(text), "{text}");
-    }
     let attributes = BTreeMap::from([(volume::LIMITS_MEMORY.to_owned(), "lots".to_owned())]);
-    let error = Settings::new(&attributes).unwrap_err();
+    let error = Settings::new(&attributes, &[]).unwrap_err();
     assert!(
         error.contains(volume::LIMITS_MEMORY) && error.contains("lots") && error.contains("1Gi"),
         "{error}"
     );
+}
+
+#[test]
+fn the_cache_has_a_volume_of_its_kind_and_the_mounter_finds_it() {
+    let with = |attributes: &[(&str, &str)], options: &[&str]| {
+        let attributes = attributes.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
+        let options: Vec<_> = options.iter().map(|&it| it.to_owned()).collect();
+        let settings = Settings::new(&attributes, &options).unwrap();
+        let pod = build(&config(), &PodRequest { settings, ..request() }, None);
+        let pod = serde_json::to_value(pod).unwrap();
+        let mount = &pod["spec"]["containers"][0]["volumeMounts"][2];
+        assert_eq!(*mount, json!({"name": "local-cache", "mountPath": "/local-cache"}));
+        pod["spec"]["volumes"][2].clone()
+    };
+    let of_disk = json!({"name": "local-cache", "emptyDir": {"sizeLimit": "2048Mi"}});
+    assert_eq!(with(&[(volume::CACHE, "emptyDir"), (volume::CACHE_SIZE_LIMIT, "2Gi")], &[]), of_disk);
+    let memory =
+        [(volume::CACHE, "emptyDir"), (volume::CACHE_MEDIUM, "Memory"), (volume::CACHE_SIZE_LIMIT, "64Mi")];
+    let of_memory = json!({"name": "local-cache", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}});
+    assert_eq!(with(&memory, &[]), of_memory);
+    let of_option = json!({"name": "local-cache", "emptyDir": {"sizeLimit": "10240Mi"}});
+    assert_eq!(with(&[], &["cache /anywhere"]), of_option);
+    let ephemeral =
+        [(volume::CACHE, "ephemeral"), (volume::CACHE_CLASS, "fast"), (volume::CACHE_REQUEST, "1Gi")];
+    assert_eq!(
+        with(&ephemeral, &[]),
+        json!({"name": "local-cache", "ephemeral": {"volumeClaimTemplate": {
+            "metadata": {"labels": {"s3.csi.scality.com/type": "local-ephemeral-cache"}},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "volumeMode": "Filesystem",
+                "resources": {"requests": {"storage": "1024Mi"}},
+            },
+        }}})
+    );
+}
+
+#[test]
+fn the_engines_memory_is_what_the_limit_leaves() {
+    let target = |limit: &str, attributes: &[(&str, &str)]| {
+        let attributes = attributes.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
+        let mut settings = Settings::new(&attributes, &[]).unwrap();
+        settings.resources.limits_memory = (!limit.is_empty()).then(|| limit.to_owned());
+        let config = PodConfig { resources: Resources::default(), ..config() };
+        build(&config, &PodRequest { settings, ..request() }, None).spec.unwrap().containers[0].args.clone()
+    };
+    let memory =
+        [(volume::CACHE, "emptyDir"), (volume::CACHE_MEDIUM, "Memory"), (volume::CACHE_SIZE_LIMIT, "256Mi")];
+    assert_eq!(target("256Mi", &[]).unwrap(), ["--memory-target=192"]);
+    assert_eq!(target("1Gi", &memory).unwrap(), ["--memory-target=704"], "a cache in memory counts, too");
+    assert_eq!(target("", &[]), None, "without a limit the engine chooses");
+    assert_eq!(target("191Mi", &[]), None, "too little: the engine says so");
+    assert_eq!(target("256Mi", &memory), None);
+}
+
+#[test]
+fn a_share_of_the_workloads_resources_counts_where_neither_volume_nor_chart_says_anything() {
+    let workload = |containers: serde_json::Value| -> Pod {
+        serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap()
+    };
+    let of = |name: &str, requests: serde_json::Value, limits: serde_json::Value| json!({"name": name, "resources": {"requests": requests, "limits": limits}});
+    let two = workload(json!([
+        of("a", json!({"cpu": "1", "memory": "2Gi"}), json!({"memory": "3Gi"})),
+        of("b", json!({"cpu": "500m"}), json!({"cpu": "1", "memory": "1Gi"})),
+    ]));
+    let share = Resources::share_of(&two, 20);
+    let written = |own: &Resources, chart: &Resources, share: &Resources| {
+        serde_json::to_value(own.or(chart, share)).unwrap()
+    };
+    let none = Resources::default();
+    assert_eq!(
+        written(&none, &none, &share),
+        json!({"requests": {"cpu": "300m", "memory": "644245095"}, "limits": {"memory": "858993460"}})
+    );
+    let limit = Resources { limits_memory: Some("512Mi".into()), ..Resources::default() };
+    let wanted = json!({"requests": {"cpu": "300m"}, "limits": {"memory": "512Mi"}});
+    assert_eq!(written(&limit, &none, &share), wanted, "the volume's own go first");
+    assert_eq!(written(&none, &limit, &share), wanted, "then the chart's");
+
+    let least = json!({"requests": {"cpu": "10m", "memory": "128Mi"}});
+    for small in [json!([{"name": "a"}]), json!([])] {
+        assert_eq!(written(&none, &none, &Resources::share_of(&workload(small), 50)), least);
+    }
+    let tiny = workload(json!([of("a", json!({}), json!({"memory": "64Mi"}))]));
+    let tiny = written(&none, &none, &Resources::share_of(&tiny, 50));
+    assert_eq!(tiny["limits"], json!({"memory": "256Mi"}), "no engine lives with less");
 }

@@ -1,6 +1,7 @@
 //! The policy, option by option.
 
 use super::*;
+use crate::contract::volume;
 use crate::error::ErrorKind;
 
 /// The engine does not have these; volumes of release 2.2, or of AWS's driver, may.
@@ -66,6 +67,7 @@ const OF_AWS: &[&str] = &[
 
 fn inputs<'a>(options: &'a [String]) -> Inputs<'a> {
     Inputs {
+        cache: None,
         volume: "pv-1",
         bucket: "bucket-1",
         options,
@@ -238,6 +240,21 @@ fn what_release_2_2_left_out_is_left_out_and_said() {
     let names: Vec<&str> = made.overruled.iter().map(|(name, _)| name.as_str()).collect();
     let own = ["foreground", "foreground", "help", "version", "version", "version", "auto-unmount"];
     assert_eq!(names, own);
+}
+
+#[test]
+fn the_engine_is_told_how_much_of_its_cache_volume_it_may_use() {
+    let options = ["cache /x".to_owned(), "max-cache-size 5000".to_owned()];
+    let attribute = |key: &str| match key {
+        volume::CACHE => Some("emptyDir"),
+        volume::CACHE_SIZE_LIMIT => Some("5000Mi"),
+        _ => None,
+    };
+    let cache = Cache::read(attribute, &options).unwrap().unwrap();
+    for options in [&options[..], &[]] {
+        let made = MountOptions::new(&Inputs { options, cache: Some(&cache), ..inputs(options) }).unwrap();
+        assert_eq!(args(&made), ["--allow-root", "--cache=/local-cache", "--max-cache-size=4750"]);
+    }
 }
 
 #[test]
