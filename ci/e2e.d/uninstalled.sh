@@ -15,6 +15,10 @@ crd=mountpoints3podattachments.s3.csi.scality.com
 
 trap install_driver EXIT
 release_driver --set cleanupCRDOnUninstall=true
+refused "an uninstall while a volume is in use" "" cluster helm uninstall mount-s3 --namespace "$driver_namespace" --timeout 180s
+holds "what its Job says" "PersistentVolume $namespace-data on node" "$(cluster kubectl -n "$driver_namespace" logs job/s3-csi-check-unused)"
+equal "the driver after a refused uninstall" s3-csi-node "$(cluster kubectl -n "$driver_namespace" get daemonset s3-csi-node -o 'jsonpath={.metadata.name}')"
+release_driver --set cleanupCRDOnUninstall=true --set forceUninstall=true
 cluster helm uninstall mount-s3 --namespace "$driver_namespace" --timeout 180s
 # absent OBJECT...: the API server says that there is none.
 absent() {
@@ -25,12 +29,12 @@ absent() {
 until_ok "the CRD is gone" absent crd "$crd"
 until_ok "the CSIDriver is gone" absent csidriver s3.csi.scality.com
 until_ok "the driver is gone" absent --namespace "$driver_namespace" daemonset s3-csi-node
-# The Mountpoint Pod has been told to end, and serves who uses it for ten minutes more.
-equal "the namespace of Mountpoint Pods" Terminating "$(cluster kubectl get namespace mount-s3 -o 'jsonpath={.status.phase}')"
+# The Mountpoint Pod goes on serving.
+equal "the namespace of Mountpoint Pods" Active "$(cluster kubectl get namespace mount-s3 -o 'jsonpath={.status.phase}')"
 in_pod left sh -c 'echo later >/data/later && cat /data/hello'
 equal "what the pod that was left writes" later "$(s3_get later)"
 cluster kubectl --namespace mount-s3 delete pods --all --grace-period=1
-until_ok "the namespace of Mountpoint Pods is gone" absent namespace mount-s3
+until_ok "the Mountpoint Pod is gone" absent --namespace mount-s3 pod "$old"
 refused "the pod that was left reads" "not connected" in_pod left cat /data/hello
 equal "the object" hello "$(s3_get hello)"
 cluster net "$release/scality-csi-controller" uninstall-crd 2>&1 | tee "$scratch/again"

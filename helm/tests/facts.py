@@ -9,7 +9,7 @@ import sys
 
 import yaml
 
-NAMELESS = {"Namespace", "PriorityClass", "CSIDriver", "ClusterRole", "ClusterRoleBinding", "PersistentVolume", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+NAMELESS = {"Namespace", "PriorityClass", "CSIDriver", "ClusterRole", "ClusterRoleBinding", "PersistentVolume", "StorageClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 WRITES = {"create", "update", "patch", "delete", "deletecollection", "*"}
 failed = False
 
@@ -69,7 +69,7 @@ class Rendered:
                 continue
             kind = binding["roleRef"]["kind"]
             namespace = binding["metadata"].get("namespace", "")
-            role = self.by_key[(kind, namespace if kind == "Role" else "", binding["roleRef"]["name"])]
+            role = self.by_key.get((kind, namespace if kind == "Role" else "", binding["roleRef"]["name"]), {"rules": []})
             for rule in role["rules"]:
                 for group in rule["apiGroups"]:
                     for resource in rule["resources"]:
@@ -91,7 +91,7 @@ def form(what, rendered):
         if it["kind"].endswith("RoleBinding"):
             ref = it["roleRef"]
             namespace = it["metadata"].get("namespace", "") if ref["kind"] == "Role" else ""
-            if (ref["kind"], namespace, ref["name"]) not in rendered.by_key:
+            if (ref["kind"], namespace, ref["name"]) not in rendered.by_key and not ref["name"].startswith("system:openshift:scc:"):
                 wrong.append(f"{where} binds {ref['name']}, which is not there")
             wrong += [
                 f"{where}: no account {s['name']}"
@@ -120,7 +120,7 @@ def form(what, rendered):
                 port = c.get(probe, {}).get("httpGet", {}).get("port")
                 if port and port not in [p["name"] for p in c.get("ports", [])]:
                     wrong.append(f"{where}/{c['name']}: no port {port} for its {probe}")
-            if not re.fullmatch(r"[^:\s]+:[^:\s]+", c["image"]):
+            if not re.fullmatch(r"([^:/\s]+(:[0-9]+)?/)?[^:@\s]+(:[^:@\s]+|@sha256:[0-9a-f]+)", c["image"]):
                 wrong.append(f"{where}/{c['name']}: image {c['image']!r}")
     check(f"{what}: objects are whole and name each other", "; ".join(wrong))
 
@@ -185,6 +185,8 @@ def default(what, path, version):
     check(f"{what}: the CSIDriver", "" if spec == wanted else str(spec))
 
     labels = rendered.one("Namespace", "mount-s3")["metadata"]["labels"]
+    keeps = rendered.one("Namespace", "mount-s3")["metadata"]["annotations"].get("helm.sh/resource-policy")
+    check(f"{what}: uninstalling ends no mount", "" if keeps == "keep" else str(keeps))
     modes = {mode: labels.get(f"pod-security.kubernetes.io/{mode}") for mode in ("enforce", "warn", "audit")}
     check(f"{what}: Mountpoint Pods live under the standard `restricted`", "" if set(modes.values()) == {"restricted"} else str(modes))
     classes = [it["metadata"]["name"] for it in rendered.objects if it["kind"] == "PriorityClass"]
@@ -262,8 +264,15 @@ def default(what, path, version):
     images = {c["image"] for c in (driver, reconciler, service)} | {it["value"] for it in reconciler["env"] if it["name"] == "MOUNTPOINT_IMAGE"}
     check(f"{what}: one image of this release everywhere", "" if images == {f"ghcr.io/scality/mountpoint-s3-csi-driver:{version}"} else str(images))
 
-    hooks = {it["metadata"]["name"]: it["metadata"]["annotations"] for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})}
-    good = set(hooks) == {"s3-csi-crd", "s3-csi-install-crd"} and {it["helm.sh/hook"] for it in hooks.values()} == {"pre-install,pre-upgrade"}
+    hooks = {it["metadata"]["name"]: it["metadata"]["annotations"]["helm.sh/hook"] for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})}
+    test = {name: hooks.pop(name) for name in ("s3-csi-test", "s3-csi-test-mount-s3")}
+    check(f"{what}: helm test makes a volume and writes", "" if set(test.values()) == {"test"} else str(test))
+    check_job = rendered.one("Job", "s3-csi-check-unused")["spec"]
+    good = hooks.pop("s3-csi-check-unused") == "pre-delete" and check_job["backoffLimit"] == 0
+    good = good and ("s3.csi.scality.com", "mountpoints3podattachments", "list", (), "") in set(rendered.rules("s3-csi-crd"))
+    command = rendered.containers("Job", "s3-csi-check-unused")["check-unused"]["command"]
+    check(f"{what}: uninstalling asks first whether volumes are in use", "" if good and command == ["/bin/scality-csi-controller", "check-unused"] else str(check_job))
+    good = hooks == {"s3-csi-crd": "pre-install,pre-upgrade,pre-delete", "s3-csi-install-crd": "pre-install,pre-upgrade"}
     command = rendered.containers("Job", "s3-csi-install-crd")["install-crd"]["command"]
     good = good and command == ["/bin/scality-csi-controller", "install-crd"]
     check(f"{what}: the CRD is applied before all else, and stays when the release goes", "" if good else f"{hooks} {command}")
@@ -307,7 +316,7 @@ def every_value(what, path, values, defaults):
     check(f"{what}: no value of the chart is left out", ", ".join(left_out))
     hooks = {it["metadata"]["annotations"]["helm.sh/hook"] for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})}
     command = rendered.containers("Job", "s3-csi-uninstall-crd")["uninstall-crd"]["command"]
-    good = "post-delete" in hooks and "pre-install,pre-upgrade,post-delete" in hooks and command[1] == "uninstall-crd"
+    good = "post-delete" in hooks and "pre-install,pre-upgrade,pre-delete,post-delete" in hooks and command[1] == "uninstall-crd"
     check(f"{what}: cleanupCRDOnUninstall takes the CRD along", "" if good else str(hooks))
     spec = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]
     check(f"{what}: no token where none is wanted", "" if spec.get("automountServiceAccountToken") is False else "it is mounted")
@@ -320,6 +329,9 @@ def every_value(what, path, values, defaults):
     maps = {"LABELS": "podLabels", "ANNOTATIONS": "podAnnotations", "ENV": "env", "SE_LINUX_OPTIONS": "seLinuxOptions"}
     wrong = {name: told.get(f"MOUNTPOINT_POD_{name}") for name, key in maps.items() if json.loads(told.get(f"MOUNTPOINT_POD_{name}", "null")) != values["mountpointPod"][key]}
     check(f"{what}: the reconciler is told what Mountpoint Pods have besides, as JSON", wrong and str(wrong))
+    bound = rendered.one("RoleBinding", "s3-csi-driver-node-privileged")
+    good = bound["roleRef"]["name"] == "system:openshift:scc:privileged" and [s["name"] for s in bound["subjects"]] == ["set-node-sa"]
+    check(f"{what}: on OpenShift the driver of a node is privileged, and nobody else", "" if good else str(bound))
     tolerated = [it.get("key") for it in spec["tolerations"]]
     check(f"{what}: only the tolerations that were asked for", "" if tolerated == ["set-node-toleration"] else str(tolerated))
 
@@ -334,6 +346,49 @@ def switches(what, path):
     check(f"{what}: one provisioner needs no Lease", "" if "--leader-election" not in arguments else str(arguments))
     tolerations = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]["tolerations"]
     check(f"{what}: every taint is tolerated", "" if tolerations == [{"operator": "Exists"}] else str(tolerations))
+
+
+def registry(what, path, registry, digest):
+    """Every image comes from one registry, under its own path there; one with a digest is pulled by it."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    pods = [pod_of(it) or (it if it["kind"] == "Pod" else None) for it in rendered.objects]
+    images = {c["image"] for pod in pods if pod for c in pod["spec"]["containers"] + pod["spec"].get("initContainers", [])}
+    images |= {it["value"] for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"] if it["name"] == "MOUNTPOINT_IMAGE"}
+    paths = {it.removeprefix(f"{registry}/").split(":")[0].split("@")[0] for it in images}
+    wanted = {"scality/mountpoint-s3-csi-driver", "library/busybox"} | {f"sig-storage/{it}" for it in ("csi-node-driver-registrar", "livenessprobe", "csi-provisioner")}
+    check(f"{what}: each image, and of Mountpoint Pods, is in it", "" if all(it.startswith(f"{registry}/") for it in images) and paths == wanted else str(images))
+    ours = {it for it in images if "mountpoint-s3-csi-driver" in it}
+    check(f"{what}: ours is pulled by its digest", "" if ours == {f"{registry}/scality/mountpoint-s3-csi-driver@{digest}"} else str(ours))
+
+
+def uninstall_forced(what, path):
+    """Nothing asks whether volumes are in use."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    hooks = {it["metadata"]["annotations"]["helm.sh/hook"] for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})}
+    verbs = {verb for _, resource, verb, _, _ in rendered.rules("s3-csi-crd") if resource == "mountpoints3podattachments"}
+    check(f"{what}: no Job stands in its way", "" if not [it for it in hooks if "pre-delete" in it] and not verbs else f"{hooks} {verbs}")
+
+
+def network(what, path):
+    """Nobody connects to engines, and the driver's pods are reached by probes alone."""
+    rendered = Rendered(path)
+    policies = {it["metadata"]["namespace"]: it["spec"] for it in rendered.objects if it["kind"] == "NetworkPolicy"}
+    check(f"{what}: a policy where each kind of pod is", "" if set(policies) == {"kube-system", "mount-s3"} else str(policies))
+    check(f"{what}: Mountpoint Pods are reached by nobody and reach all", "" if policies["mount-s3"] == {"podSelector": {}, "ingress": [], "policyTypes": ["Ingress"]} else str(policies["mount-s3"]))
+    ports = {port["port"] for rule in policies["kube-system"]["ingress"] for port in rule["ports"]}
+    used = {p["containerPort"] for it in rendered.objects if it["kind"] in ("DaemonSet", "Deployment") for c in pod_of(it)["spec"]["containers"] for p in c.get("ports", [])}
+    check(f"{what}: each port of a probe is open", "" if used <= ports else f"{used} {ports}")
+
+
+def kustomize(what, path, chart):
+    """The chart's objects without Helm's hooks, and the CRD."""
+    made, rendered = Rendered(path), Rendered(chart)
+    hooks = {key(it) for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})}
+    crd = ("CustomResourceDefinition", "", "mountpoints3podattachments.s3.csi.scality.com")
+    differ = set(made.by_key) ^ (set(rendered.by_key) - hooks | {crd})
+    check(f"{what}: all objects of the chart and the CRD, and no Job of Helm's", str(differ) if differ else "")
 
 
 def certificates(what, path, name, made):
@@ -363,6 +418,7 @@ def systemd(what, path, version, controller):
     hooks = [key(it) for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})]
     text = json.dumps(rendered.objects)
     left = [it for it in ("mountpoints3podattachments", "mount-s3-critical", "s3-pod-reconciler", "pod-security.kubernetes.io") if it in text]
+    hooks = [it for it in hooks if "s3-csi-test" not in it[2]]
     check(f"{what}: no reconciler, no CRD, nothing of Mountpoint Pods", "" if not left and not hooks and not kinds & {"Namespace", "PriorityClass", "Job"} else f"{left} {hooks} {kinds}")
     spec = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]
     of_host = {v["name"]: v["hostPath"] for v in spec["volumes"] if "hostPath" in v}
@@ -462,7 +518,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "systemd": systemd, "degraded": degraded, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "degraded": degraded, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

@@ -30,11 +30,26 @@ programs, which these templates can't run.
 {{- end }}
 
 {{- define "mount-s3.image" -}}
-{{ printf "%s%s:%s" (default "" .Values.image.containerRegistry) .Values.image.repository (include "mount-s3.tag" .) }}
+{{- $repository := printf "%s%s" (default "" .Values.image.containerRegistry) .Values.image.repository -}}
+{{- include "mount-s3.imageName" (dict "root" . "repository" $repository "tag" (include "mount-s3.tag" .) "digest" .Values.image.digest) -}}
 {{- end }}
 
-{{- define "mount-s3.sidecarImage" -}}
-{{ printf "%s:%s" .image.repository (toString .image.tag) }}
+{{/* An image that is not ours: an object with repository, tag and perhaps digest. */}}
+{{- define "mount-s3.otherImage" -}}
+{{- include "mount-s3.imageName" (dict "root" .root "repository" .image.repository "tag" .image.tag "digest" .image.digest) -}}
+{{- end }}
+
+{{/* With imageRegistry, the same path in that registry. The first part of a name is a registry if it has a point or a colon. */}}
+{{- define "mount-s3.imageName" -}}
+{{- $repository := .repository -}}
+{{- with .root.Values.imageRegistry -}}
+{{- $parts := splitList "/" $repository -}}
+{{- if and (gt (len $parts) 1) (or (contains "." (first $parts)) (contains ":" (first $parts)) (eq "localhost" (first $parts))) -}}
+{{- $repository = join "/" (rest $parts) -}}
+{{- end -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) $repository -}}
+{{- end -}}
+{{- if .digest }}{{ printf "%s@%s" $repository .digest }}{{ else }}{{ printf "%s:%s" $repository (toString .tag) }}{{ end -}}
 {{- end }}
 
 {{/* Names of pull secrets, joined by commas. Written as names or as objects with a name. */}}
