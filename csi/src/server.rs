@@ -17,6 +17,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
@@ -38,6 +39,8 @@ pub const MESSAGE_MAX: usize = 2 << 20;
 /// How long calls that have begun may take after the signal to stop; then they are cut off. What a mount has made by then goes with the
 /// process, as long as it is detached. Longer delays the next driver on this node, and the kubelet repeats the call to that one.
 pub const GRACE: Duration = Duration::from_secs(4);
+/// The type of the page of metrics.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// How long `/healthz` waits for our own answer before it says no.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -205,12 +208,16 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 /// Why no new mount can be made, if none can.
 pub type Fault = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// The state behind `/healthz` and `/readyz`.
+/// Writes the page of metrics.
+pub type Page = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// The state behind `/healthz`, `/readyz` and `/metrics`.
 #[derive(Clone)]
 pub struct Health {
     channel: Channel,
     device: Option<PathBuf>,
     fault: Fault,
+    page: Option<Page>,
 }
 
 impl Health {
@@ -238,7 +245,13 @@ impl Health {
         let channel = tonic::transport::Endpoint::from_shared(uri)
             .map_err(|error| Error::internal(format!("{endpoint} can't be called: {error}")))?
             .connect_lazy();
-        Ok(Self { channel, device, fault })
+        Ok(Self { channel, device, fault, page: None })
+    }
+
+    /// Serves this page of metrics besides.
+    #[must_use]
+    pub fn with_page(self, page: Page) -> Self {
+        Self { page: Some(page), ..self }
     }
 
     /// Serves until `stop`: `GET /healthz` is 200 if our own socket answers a probe, for the kubelet's liveness probe: a new start mends
@@ -252,8 +265,12 @@ impl Health {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
-        let router =
-            Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(self);
+        let page = self.page.clone();
+        let mut router = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz));
+        if let Some(page) = page {
+            router = router.route("/metrics", get(async move || ([(CONTENT_TYPE, OPEN_METRICS)], page())));
+        }
+        let router = router.with_state(self);
         axum::serve(listener, router)
             .with_graceful_shutdown(stop)
             .await

@@ -332,6 +332,15 @@ def every_value(what, path, values, defaults):
     bound = rendered.one("RoleBinding", "s3-csi-driver-node-privileged")
     good = bound["roleRef"]["name"] == "system:openshift:scc:privileged" and [s["name"] for s in bound["subjects"]] == ["set-node-sa"]
     check(f"{what}: on OpenShift the driver of a node is privileged, and nobody else", "" if good else str(bound))
+    monitors = {it["metadata"]["name"]: it["spec"] for it in rendered.objects if it["kind"] == "PodMonitor"}
+    ports = {p["name"] for it in rendered.objects if it["kind"] == "Deployment" for c in pod_of(it)["spec"]["containers"] for p in c.get("ports", [])}
+    jobs = {name: it["podMetricsEndpoints"][0] for name, it in monitors.items()}
+    names = {name: {r["targetLabel"]: r.get("replacement") for r in it["relabelings"]} for name, it in jobs.items()}
+    good = names == {"s3-csi-controller": {"job": "mount-s3-csi-controller"}, "s3-csi-node": {"job": "mount-s3-csi-node", "node": None}, "s3-csi-mountpoint-pods": {"job": "mount-s3", "persistentvolume": None, "node": None}}
+    good = good and jobs["s3-csi-controller"]["port"] in ports and jobs["s3-csi-mountpoint-pods"]["port"] == "metrics"
+    check(f"{what}: Prometheus finds reconcilers and engines, and these by their volume", "" if good else str(monitors))
+    rules = rendered.one("PrometheusRule", "s3-csi")["spec"]["groups"][0]["rules"]
+    check(f"{what}: alerts have what to do", "" if rules and all({"summary", "action"} <= set(rule["annotations"]) for rule in rules) else str(rules))
     tolerated = [it.get("key") for it in spec["tolerations"]]
     check(f"{what}: only the tolerations that were asked for", "" if tolerated == ["set-node-toleration"] else str(tolerated))
 

@@ -3,7 +3,8 @@
 //! Never here: a decision. The call carries the effect's preconditions as UID and resource version, and the API server checks them.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use csi::contract::attachment::MountpointS3PodAttachment;
 use csi::contract::pod;
@@ -14,6 +15,7 @@ use kube::core::Status;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
+use crate::metrics::Metrics;
 use crate::mountpoint_pod;
 use crate::plan::{Effect, Version};
 use crate::pod_spec::{self, PodConfig, PodRequest};
@@ -32,6 +34,7 @@ pub struct Applier {
     nodes: Api<Node>,
     attachments: Api<MountpointS3PodAttachment>,
     teller: Teller,
+    metrics: Arc<Metrics>,
 }
 
 /// How an effect ended.
@@ -73,6 +76,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// In a word, for counters.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => "refused",
+            Self::TimedOut { .. } => "timeout",
+            Self::Api { .. } => "api",
+        }
+    }
+
     /// For how long the API server asks not to be called: `retryAfterSeconds` of its answer, which says the same as `Retry-After`.
     #[must_use]
     pub fn rest(&self) -> Option<Duration> {
@@ -97,7 +110,14 @@ impl Applier {
             attachments: Api::all(client),
             config,
             teller,
+            metrics: Arc::default(),
         }
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.metrics)
     }
 
     /// Carries out one effect.
@@ -105,6 +125,19 @@ impl Applier {
     /// # Errors
     /// An error of the API server, or no answer; the effect may have happened.
     pub async fn apply(&self, effect: &Effect) -> Result<Outcome, Error> {
+        let began = Instant::now();
+        let outcome = self.try_to(effect).await;
+        if let Effect::CreatePod { request, .. } = effect {
+            match &outcome {
+                Ok(Outcome::Done) => self.metrics.pod_created(&request.name, began),
+                Ok(Outcome::Stale(_)) => {}
+                Err(error) => self.metrics.pod_not_created(error.reason()),
+            }
+        }
+        outcome
+    }
+
+    async fn try_to(&self, effect: &Effect) -> Result<Outcome, Error> {
         let tried = || describe(effect);
         match tokio::time::timeout(CALL_TIMEOUT, self.call(effect)).await {
             Err(_) => Err(Error::TimedOut { tried: tried() }),

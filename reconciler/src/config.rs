@@ -89,6 +89,9 @@ pub struct Run {
     /// say anything; 0 for none
     #[arg(long, env = "MOUNTPOINT_WORKLOAD_SHARE_PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub mountpoint_workload_share_percent: u32,
+    /// The port of Mountpoint Pods where engines serve their metrics; 0 for none
+    #[arg(long, env = "MOUNTPOINT_METRICS_PORT", default_value_t = 0)]
+    pub mountpoint_metrics_port: u16,
     /// A ConfigMap in the namespace of Mountpoint Pods with certificates that engines trust besides the system's (key ca-bundle.crt)
     #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
     pub tls_ca_cert_configmap: String,
@@ -101,7 +104,7 @@ pub struct Run {
     /// The name of this process's pod, which the Lease names as its holder; needed to run
     #[arg(long, env = "POD_NAME", default_value = "")]
     pub pod_name: String,
-    /// Where /healthz and /readyz are served
+    /// Where /healthz, /readyz and /metrics are served
     #[arg(long, env = "HEALTH_ADDRESS", default_value = "0.0.0.0:8080")]
     pub health_address: SocketAddr,
 }
@@ -178,6 +181,7 @@ impl Run {
                 limits_memory: quantity("limits-memory", &self.mountpoint_resources_limits_memory)?,
             },
             ca_config_map: self.tls_ca_cert_configmap.clone(),
+            metrics_port: self.mountpoint_metrics_port,
             openshift: false,
         })
     }

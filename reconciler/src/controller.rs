@@ -1,5 +1,6 @@
 //! The main loop: watches report the groups that changed, and the loop plans and applies each of them. Wiring only.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use csi::contract::attachment::MountpointS3PodAttachment;
@@ -18,9 +19,10 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch as channel;
 
 use crate::apply::{Applier, Outcome, describe};
-use crate::facts::{Facts, Group};
+use crate::facts::{Facts, Group, Phase};
 use crate::handles::Handles;
 use crate::leader::Leadership;
+use crate::metrics::Metrics;
 use crate::plan::{Effect, plan};
 use crate::queue::Queue;
 use crate::workload::Cache;
@@ -124,6 +126,13 @@ impl Controller {
         self.health.subscribe()
     }
 
+    /// Its page of metrics, from now on.
+    #[must_use]
+    pub fn page(&self) -> Arc<dyn Fn() -> String + Send + Sync> {
+        let (cache, metrics) = (self.cache.clone(), self.applier.metrics());
+        Arc::new(move || metrics.page(&cache))
+    }
+
     /// Turns the wheel until `stop`; returns when no effect is under way any more.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut queue = Queue::default();
@@ -134,6 +143,7 @@ impl Controller {
         let mut leadership = self.leadership.clone();
         let (mut ready, mut led, mut stopped) = (false, false, false);
         let mut stop = std::pin::pin!(stop.fuse());
+        let metrics = self.applier.metrics();
         let (cache, applier, gate) = (&self.cache, &self.applier, &self.leadership);
         loop {
             let now = Instant::now();
@@ -159,12 +169,17 @@ impl Controller {
                 Some((group, result)) = working.next() => match result {
                     Ok(again) => queue.done(group, again, Instant::now()),
                     Err(Left { why, rest }) => {
+                        metrics.plan_left();
                         let (node, volume) = (group.node.clone(), group.volume.clone());
                         let wait = queue.failed(group, rest.unwrap_or_default(), Instant::now());
                         tracing::debug!(node, volume, ?wait, why, "to be looked at again");
                     }
                 },
-                Some(seen) = self.seen.next() => if ready {
+                Some(seen) = self.seen.next() => {
+                    count(&seen, cache, &metrics);
+                    if !ready {
+                        continue;
+                    }
                     for group in groups(cache, seen) {
                         queue.add(group, Instant::now());
                     }
@@ -180,12 +195,27 @@ impl Controller {
                         add_all(&mut queue, cache);
                     }
                     led = leads;
+                    metrics.leads(leads);
                 }
                 _ = sweep.tick() => if ready { add_all(&mut queue, cache) },
                 _ = pulse.tick() => {}
                 () = due => {}
             }
         }
+    }
+}
+
+/// How long Mountpoint Pods take until they run.
+fn count(seen: &Seen, cache: &Cache, metrics: &Metrics) {
+    let Seen::Pod(pod) = seen else { return };
+    if !cache.is_mountpoint_pod(pod) {
+        return;
+    }
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    match crate::mountpoint_pod::phase(pod) {
+        Phase::Running => metrics.pod_runs(name, Instant::now()),
+        Phase::Pending if pod.metadata.deletion_timestamp.is_none() => {}
+        _ => metrics.pod_ended(name),
     }
 }
 

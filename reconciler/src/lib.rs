@@ -9,6 +9,7 @@ pub mod crd;
 pub mod facts;
 pub mod handles;
 pub mod leader;
+pub mod metrics;
 pub mod mountpoint_pod;
 pub mod plan;
 pub mod pod_spec;

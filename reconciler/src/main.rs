@@ -74,7 +74,7 @@ async fn run(run: &Run) -> anyhow::Result<()> {
     let controller = Controller::new(&client, &namespace, applier, elector.leadership())
         .with_inline_volumes(run.inline_volumes)
         .with_workload_share(run.mountpoint_workload_share_percent);
-    let served = server::serve(run.health_address, controller.health());
+    let served = server::serve(run.health_address, controller.health(), controller.page());
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let mut controller = tokio::spawn(controller.run(async {

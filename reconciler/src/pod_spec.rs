@@ -11,11 +11,12 @@ use csi::contract::cache::{self, Cache, Place};
 use csi::contract::quantity::Quantity as Amount;
 use csi::contract::{pod, volume};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, ConfigMapProjection, Container, EmptyDirVolumeSource, EnvVar,
-    EphemeralVolumeSource, KeyToPath, LocalObjectReference, NodeAffinity, NodeSelector,
-    NodeSelectorRequirement, NodeSelectorTerm, PersistentVolumeClaimSpec, PersistentVolumeClaimTemplate, Pod,
-    PodSecurityContext, PodSpec, ProjectedVolumeSource, ResourceRequirements, SELinuxOptions, SeccompProfile,
-    SecurityContext, Toleration, Volume, VolumeMount, VolumeProjection, VolumeResourceRequirements,
+    Affinity, Capabilities, ConfigMapProjection, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
+    EnvVarSource, EphemeralVolumeSource, KeyToPath, LocalObjectReference, NodeAffinity, NodeSelector,
+    NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, PersistentVolumeClaimSpec,
+    PersistentVolumeClaimTemplate, Pod, PodSecurityContext, PodSpec, ProjectedVolumeSource,
+    ResourceRequirements, SELinuxOptions, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
+    VolumeProjection, VolumeResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -56,6 +57,8 @@ pub struct PodConfig {
     pub resources: Resources,
     /// A ConfigMap in that namespace with certificates that every engine trusts besides the system's; empty for none.
     pub ca_config_map: String,
+    /// The port where engines serve their metrics; 0 for none.
+    pub metrics_port: u16,
     /// OpenShift gives each namespace a range of users and groups of its own, and admits no fixed ones.
     pub openshift: bool,
 }
@@ -268,20 +271,36 @@ fn ca_volume(config: &PodConfig, request: &PodRequest) -> Option<Volume> {
 }
 
 fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
-    let env = |(name, value): (&String, &String)| EnvVar {
+    let of_chart = |(name, value): (&String, &String)| EnvVar {
         name: name.clone(),
         value: Some(value.clone()),
         value_from: None,
     };
+    let mut env: Vec<_> = config.env.iter().map(of_chart).collect();
+    if config.metrics_port > 0 {
+        let field_ref = ObjectFieldSelector { field_path: "status.podIP".into(), api_version: None };
+        let address = EnvVarSource { field_ref: Some(field_ref), ..EnvVarSource::default() };
+        env.push(EnvVar { name: pod::POD_ADDRESS.into(), value: None, value_from: Some(address) });
+    }
     let resources = request.settings.resources.or(&config.resources, &request.settings.share);
+    let port = (config.metrics_port > 0).then_some(config.metrics_port);
+    let target = memory_target(&resources, request.settings.cache.as_ref());
+    let args: Vec<_> =
+        [target.map(|mib| format!("--memory-target={mib}")), port.map(|it| format!("--metrics-port={it}"))]
+            .into_iter()
+            .flatten()
+            .collect();
     Container {
         name: pod::CONTAINER.into(),
         image: Some(config.image.clone()),
         image_pull_policy: (!config.pull_policy.is_empty()).then(|| config.pull_policy.clone()),
         command: Some(vec![config.command.clone()]),
-        env: (!config.env.is_empty()).then(|| config.env.iter().map(env).collect()),
-        args: memory_target(&resources, request.settings.cache.as_ref())
-            .map(|mib| vec![format!("--memory-target={mib}")]),
+        env: (!env.is_empty()).then_some(env),
+        args: (!args.is_empty()).then_some(args),
+        ports: port.map(|port| {
+            let port = ContainerPort { container_port: port.into(), ..ContainerPort::default() };
+            vec![ContainerPort { name: Some(pod::METRICS_PORT.into()), ..port }]
+        }),
         resources: Some(resources),
         security_context: Some(SecurityContext {
             run_as_user: (!config.openshift).then_some(1000),

@@ -1,15 +1,18 @@
-//! `/healthz` and `/readyz`, over HTTP.
+//! `/healthz`, `/readyz` and `/metrics`, over HTTP.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use tokio::sync::watch::Receiver;
 
 use crate::controller::{Health, TURNS_EVERY};
+use crate::metrics;
 
 /// A wheel that has not turned for this long hangs.
 const HANGS_AFTER: Duration = TURNS_EVERY.saturating_mul(6);
@@ -18,17 +21,21 @@ const HANGS_AFTER: Duration = TURNS_EVERY.saturating_mul(6);
 ///
 /// # Errors
 /// The address can't be had, or the listener fails.
-pub async fn serve(address: SocketAddr, health: Receiver<Health>) -> anyhow::Result<()> {
+pub async fn serve(address: SocketAddr, health: Receiver<Health>, page: Page) -> anyhow::Result<()> {
     let listener =
         tokio::net::TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
-    axum::serve(listener, router(health)).await.with_context(|| format!("serving on {address}"))
+    axum::serve(listener, router(health, page)).await.with_context(|| format!("serving on {address}"))
 }
 
+/// Writes the page of metrics.
+pub type Page = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// The routes.
-pub fn router(health: Receiver<Health>) -> Router {
+pub fn router(health: Receiver<Health>, page: Page) -> Router {
     let (live, ready) = (health.clone(), health);
     Router::new()
         .route("/healthz", get(async move || lively(&live.borrow())))
+        .route("/metrics", get(async move || ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page())))
         .route("/readyz", get(async move || readiness(&ready.borrow())))
 }
 

@@ -20,7 +20,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
 
-use crate::facts::{Facts, Group, Wants, Workload};
+use crate::facts::{Facts, Group, Phase, Wants, Workload};
 use crate::handles::{Handles, handle_of};
 use crate::mountpoint_pod;
 use crate::pod_spec::{self, Resources, Settings};
@@ -284,7 +284,7 @@ impl Cache {
         self.pods.get(&ObjectRef::new(name).within(&self.namespace))
     }
 
-    fn is_mountpoint_pod(&self, pod: &Pod) -> bool {
+    pub(crate) fn is_mountpoint_pod(&self, pod: &Pod) -> bool {
         pod.metadata.namespace.as_deref() == Some(&self.namespace)
             && pod.labels().contains_key(pod::MOUNTED_BY_VERSION)
             && pod.metadata.name.as_deref().is_some_and(|name| name.starts_with("mp-"))
@@ -294,6 +294,62 @@ impl Cache {
         let node = pod_spec::node_of(pod)?.to_owned();
         let volume = mountpoint_pod::read(pod, false, false).volume?;
         Some(Group { node, volume })
+    }
+}
+
+/// What is in use, for the page of metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InUse {
+    /// Attachments that there are.
+    pub attachments: usize,
+    /// Mountpoint Pods by phase.
+    pub mountpoint_pods: BTreeMap<&'static str, usize>,
+    /// Workloads by volume and node.
+    pub volumes: BTreeMap<VolumeInUse, usize>,
+}
+
+/// A volume on a node, by the names that people know.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VolumeInUse {
+    /// The node.
+    pub node: String,
+    /// The PersistentVolume.
+    pub volume: String,
+    /// The claim that it is bound to; empty if there is none.
+    pub claim: String,
+    /// Its namespace.
+    pub claim_namespace: String,
+}
+
+impl Cache {
+    /// What is in use now.
+    #[must_use]
+    pub fn in_use(&self) -> InUse {
+        let mut in_use = InUse::default();
+        for phase in ["Pending", "Running", "Succeeded", "Failed"] {
+            in_use.mountpoint_pods.insert(phase, 0);
+        }
+        for pod in self.mountpoint_pods() {
+            let phase = match mountpoint_pod::phase(&pod) {
+                Phase::Pending => "Pending",
+                Phase::Running => "Running",
+                Phase::Succeeded => "Succeeded",
+                Phase::Failed => "Failed",
+            };
+            *in_use.mountpoint_pods.entry(phase).or_default() += 1;
+        }
+        for attachment in self.attachments.state() {
+            in_use.attachments += 1;
+            let Group { node, volume } = group_of_attachment(&attachment);
+            let found = self.volumes.get(&ObjectRef::new(&volume));
+            let claim = found.and_then(|it| it.spec.as_ref()?.claim_ref.clone()).unwrap_or_default();
+            let (claim, claim_namespace) =
+                (claim.name.unwrap_or_default(), claim.namespace.unwrap_or_default());
+            let workloads = attachment.spec.mountpoint_pods.values().map(Vec::len).sum::<usize>();
+            *in_use.volumes.entry(VolumeInUse { node, volume, claim, claim_namespace }).or_default() +=
+                workloads;
+        }
+        in_use
     }
 }
 

@@ -109,6 +109,8 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     let health = Health::new(server.endpoint(), device, Arc::new(move || of_mounter.fault()))?;
     let listener = listen(config.health_address).await?;
     let node = NodeService::new(config.node, mounter).with_notices(notices);
+    let metrics = node.metrics();
+    let health = health.with_page(Arc::new(move || metrics.page()));
     tokio::try_join!(
         server.serve(node, device, on_stop(stopped.clone())),
         health.serve(listener, on_stop(stopped)),

@@ -1,6 +1,7 @@
 //! `scality-s3-csi-mounter`: the process of a Mountpoint Pod. Exit code 0 means that the node has unmounted; after any other code the
 //! container restarts.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
@@ -33,6 +34,12 @@ struct Args {
     /// Memory for the engine's data, in MiB, where the volume does not say it; without this, what the engine finds itself
     #[arg(long, value_name = "MiB")]
     memory_target: Option<u64>,
+    /// The port where the engine serves its metrics
+    #[arg(long, value_name = "PORT", requires = "pod_ip")]
+    metrics_port: Option<u16>,
+    /// The pod's address, where that port is
+    #[arg(long, env = pod::POD_ADDRESS, value_name = "ADDRESS")]
+    pod_ip: Option<IpAddr>,
 }
 
 fn main() -> ExitCode {
@@ -46,6 +53,7 @@ fn main() -> ExitCode {
         state_directory: PathBuf::from(pod::STATE_DIRECTORY),
         local_cache: PathBuf::from(cache::DIRECTORY),
         memory_target: args.memory_target,
+        metrics: args.pod_ip.zip(args.metrics_port).map(SocketAddr::from),
         engine_env: ENGINE_VARIABLES
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))

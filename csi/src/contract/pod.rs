@@ -14,6 +14,11 @@ pub const STATE_VOLUME: &str = "state";
 /// Where a Mountpoint Pod has it: the engine notes uploads under way there, and the engine of the next container aborts them.
 pub const STATE_DIRECTORY: &str = "/var/lib/mount-s3";
 
+/// The port of a Mountpoint Pod where its engine serves metrics, by name.
+pub const METRICS_PORT: &str = "metrics";
+/// Variable of a Mountpoint Pod with a metrics port: its address.
+pub const POD_ADDRESS: &str = "POD_IP";
+
 /// Label of the claims of caches: what they are.
 pub const CLAIM_TYPE: &str = "s3.csi.scality.com/type";
 /// See [`CLAIM_TYPE`].

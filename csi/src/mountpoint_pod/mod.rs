@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, PipeReader, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -50,6 +51,8 @@ pub struct Config {
     pub local_cache: PathBuf,
     /// `--memory-target` of the engine, in MiB, where the message does not say it.
     pub memory_target: Option<u64>,
+    /// Where the engine serves its metrics.
+    pub metrics: Option<SocketAddr>,
     /// Variables for the engine where the message does not set them.
     pub engine_env: Vec<(String, String)>,
 }
@@ -182,6 +185,9 @@ impl Engine {
         let has_target = args.iter().any(|arg| arg.to_string_lossy().starts_with("--memory-target"));
         if let Some(target) = config.memory_target.filter(|_| !has_target) {
             command.arg("--memory-target").arg(target.to_string());
+        }
+        if let Some(address) = config.metrics {
+            command.arg("--metrics-listen").arg(address.to_string());
         }
         command.arg("--ready-file").arg(inherited(&word_in).map_err(failed)?);
         command.env_clear().envs(config.engine_env.iter().cloned());

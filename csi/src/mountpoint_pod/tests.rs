@@ -30,6 +30,7 @@ impl Pod {
             state_directory: folder.path().join("state"),
             local_cache: folder.path().join("local-cache"),
             memory_target: None,
+            metrics: None,
             engine_env: Vec::new(),
         };
         Self { folder, config }
@@ -145,6 +146,20 @@ fn memory_of_the_pod_is_the_engines_target_unless_the_volume_says_another() {
         let args = fs::read_to_string(pod.folder.path().join("args")).unwrap();
         assert!(args.contains(wanted) && args.matches("--memory-target").count() == 1, "{args}");
     }
+}
+
+#[test]
+fn the_engine_serves_its_metrics_where_the_pod_has_a_port_for_them() {
+    let mut pod =
+        Pod::new("dir=${0%/*}; echo \"$@\" >$dir/args; touch $dir/comm/mount.exit; echo ready >$ready");
+    pod.config.metrics = Some("[fd00::1]:9464".parse().unwrap());
+    let (outcome, _) = pod.run(|stream| {
+        pod.hand_over(&stream, &[]);
+        answered(&stream)
+    });
+    outcome.unwrap();
+    let args = fs::read_to_string(pod.folder.path().join("args")).unwrap();
+    assert!(args.contains("--metrics-listen [fd00::1]:9464"), "{args}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub mod advice;
 pub mod claims;
 pub mod credentials;
 pub mod driver_keys;
+pub mod metrics;
 pub mod options;
 pub mod publish;
 pub mod stats;
@@ -26,6 +27,7 @@ use tracing::{debug, info, warn};
 use self::claims::{Claims, Table, Volume};
 use self::credentials::AuthenticationSource;
 use self::driver_keys::DriverKeys;
+use self::metrics::Metrics;
 use self::options::{Inputs, MountOptions};
 use self::publish::PublishRequest;
 use self::stats::{Stats, Usage};
@@ -118,6 +120,7 @@ pub struct NodeService {
     claims: Claims,
     stats: Stats,
     notices: Option<mpsc::Sender<Notice>>,
+    metrics: Metrics,
 }
 
 impl NodeService {
@@ -126,7 +129,14 @@ impl NodeService {
     pub fn new(config: Config, mounter: Arc<dyn Mounter>) -> Self {
         let table = Arc::new(Table { path: config.mount_table.clone(), kubelet: config.kubelet.clone() });
         let claims = Claims::new(table.clone());
-        Self { config: Arc::new(config), mounter, table, claims, stats: Stats::default(), notices: None }
+        let (stats, metrics) = (Stats::default(), Metrics::default());
+        Self { config: Arc::new(config), mounter, table, claims, stats, notices: None, metrics }
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
     }
 
     /// Asks mounts how full they are in another way.
@@ -441,14 +451,20 @@ impl Node for NodeService {
         &self,
         request: Request<NodePublishVolumeRequest>,
     ) -> std::result::Result<Response<NodePublishVolumeResponse>, Status> {
-        answer("NodePublishVolume", self.publish(request.into_inner()).await)
+        let began = Instant::now();
+        let result = self.publish(request.into_inner()).await;
+        self.metrics.called("NodePublishVolume", &result, began.elapsed());
+        answer("NodePublishVolume", result)
     }
 
     async fn node_unpublish_volume(
         &self,
         request: Request<NodeUnpublishVolumeRequest>,
     ) -> std::result::Result<Response<NodeUnpublishVolumeResponse>, Status> {
-        answer("NodeUnpublishVolume", self.unpublish(request.into_inner()).await)
+        let began = Instant::now();
+        let result = self.unpublish(request.into_inner()).await;
+        self.metrics.called("NodeUnpublishVolume", &result, began.elapsed());
+        answer("NodeUnpublishVolume", result)
     }
 
     async fn node_get_volume_stats(

@@ -11,6 +11,7 @@ use csi::error::{Error, ErrorKind, Result};
 use csi::events::Notice;
 use csi::mounter::{Credentials, Made, MountRequest, Mounter};
 use csi::node::driver_keys::DriverKeys;
+use csi::node::metrics::Metrics;
 use csi::node::stats::Stats;
 use csi::node::{Config, NodeService, Sts};
 use csi::proto::csi::controller_client::ControllerClient;
@@ -127,6 +128,7 @@ pub(crate) struct Driver {
     channel: Channel,
     stop: watch::Sender<bool>,
     notices: Mutex<mpsc::Receiver<Notice>>,
+    metrics: Metrics,
     serving: Option<JoinHandle<()>>,
 }
 
@@ -157,6 +159,7 @@ impl Driver {
         let mounter = Arc::new(Recorder::default());
         let (to_tell, notices) = mpsc::channel(8);
         let node = NodeService::new(config, mounter.clone()).with_stats(stats).with_notices(to_tell);
+        let metrics = node.metrics();
         let endpoint = Endpoint::Unix(directory.path().join("csi.sock"));
         let server = Server::bind(&endpoint).await.unwrap();
         let (stop, stopped) = watch::channel(false);
@@ -165,7 +168,15 @@ impl Driver {
         let serving = tokio::spawn(async move { server.serve(node, &device, until(stopped)).await.unwrap() });
         let channel =
             tonic::transport::Endpoint::from_shared(endpoint.to_string()).unwrap().connect().await.unwrap();
-        Self { mounter, directory, channel, stop, notices: Mutex::new(notices), serving: Some(serving) }
+        Self {
+            mounter,
+            directory,
+            channel,
+            stop,
+            notices: Mutex::new(notices),
+            metrics,
+            serving: Some(serving),
+        }
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -234,7 +245,9 @@ impl Driver {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let endpoint = Endpoint::Unix(self.directory.path().join("csi.sock"));
-        let health = Health::new(&endpoint, device, fault).unwrap();
+        let metrics = self.metrics.clone();
+        let health =
+            Health::new(&endpoint, device, fault).unwrap().with_page(Arc::new(move || metrics.page()));
         tokio::spawn(async move { health.serve(listener, std::future::pending()).await.unwrap() });
         address
     }

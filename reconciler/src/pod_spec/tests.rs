@@ -23,6 +23,7 @@ fn config() -> PodConfig {
             ..Resources::default()
         },
         ca_config_map: String::new(),
+        metrics_port: 0,
         openshift: false,
     }
 }
@@ -284,6 +285,17 @@ fn the_cache_has_a_volume_of_its_kind_and_the_mounter_finds_it() {
             },
         }}})
     );
+}
+
+#[test]
+fn metrics_of_the_engine_have_a_port_of_the_pod_where_the_chart_wants_one() {
+    let pod =
+        serde_json::to_value(build(&PodConfig { metrics_port: 9464, ..config() }, &request(), None)).unwrap();
+    let container = &pod["spec"]["containers"][0];
+    assert_eq!(container["args"], json!(["--memory-target=960", "--metrics-port=9464"]));
+    assert_eq!(container["ports"], json!([{"name": "metrics", "containerPort": 9464}]));
+    let address = json!([{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]);
+    assert_eq!(container["env"], address);
 }
 
 #[test]

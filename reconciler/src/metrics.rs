@@ -1,0 +1,175 @@
+//! What the reconciler tells Prometheus of itself and of its volumes. Enters: effects as they end, pods as they are seen, the caches.
+//! Leaves: a page of text.
+//!
+//! Never here: a call to the API server, a clock. Counters begin anew with the process, and only the replica that leads counts; gauges are
+//! read from the caches when the page is asked for, and are the same in each replica.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::workload::{Cache, InUse};
+
+/// The type of the page.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper bounds of creation times, in seconds: a pod whose image is there runs within one, one that pulls it within minutes.
+const CREATION_BOUNDS: [f64; 12] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0];
+/// So many pods are waited for; of more at once the creation time is not known.
+const CREATING_MAX: usize = 4096;
+
+/// Labels of a counter.
+type Labels = Vec<(&'static str, String)>;
+
+/// The counters.
+#[derive(Debug)]
+pub struct Metrics {
+    created: Counter,
+    creation_failures: Family<Labels, Counter>,
+    creation_seconds: Histogram,
+    failures: Counter,
+    leads: AtomicBool,
+    /// When the creation of these pods began.
+    creating: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            created: Counter::default(),
+            creation_failures: Family::default(),
+            creation_seconds: Histogram::new(CREATION_BOUNDS),
+            failures: Counter::default(),
+            leads: AtomicBool::new(false),
+            creating: Mutex::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// The API server took a Mountpoint Pod, or had it; `began` is when it was asked.
+    pub fn pod_created(&self, name: &str, began: Instant) {
+        self.created.inc();
+        let mut creating = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
+        if creating.len() < CREATING_MAX {
+            creating.entry(name.to_owned()).or_insert(began);
+        }
+    }
+
+    /// A Mountpoint Pod was not made.
+    pub fn pod_not_created(&self, reason: &'static str) {
+        self.creation_failures.get_or_create(&vec![("reason", reason.to_owned())]).inc();
+    }
+
+    /// A pod was seen to run.
+    pub fn pod_runs(&self, name: &str, now: Instant) {
+        if let Some(began) = self.forget(name) {
+            self.creation_seconds.observe(now.saturating_duration_since(began).as_secs_f64());
+        }
+    }
+
+    /// A pod was seen to end or to go.
+    pub fn pod_ended(&self, name: &str) {
+        self.forget(name);
+    }
+
+    /// The plan of a group was left.
+    pub fn plan_left(&self) {
+        self.failures.inc();
+    }
+
+    /// Whether this replica works.
+    pub fn leads(&self, leads: bool) {
+        self.leads.store(leads, Ordering::Relaxed);
+    }
+
+    /// All of it, as OpenMetrics.
+    #[must_use]
+    pub fn page(&self, cache: &Cache) -> String {
+        let mut registry = Registry::with_prefix("mount_s3_csi");
+        let ours = &mut registry;
+        ours.register("mountpoint_pods_created", "Mountpoint Pods that were made", self.created.clone());
+        ours.register(
+            "mountpoint_pod_creation_failures",
+            "Mountpoint Pods that the API server refused or did not take",
+            self.creation_failures.clone(),
+        );
+        ours.register_with_unit(
+            "mountpoint_pod_creation",
+            "From the request for a Mountpoint Pod until it runs",
+            Unit::Seconds,
+            self.creation_seconds.clone(),
+        );
+        ours.register(
+            "reconcile_failures",
+            "Plans that were left and are tried again",
+            self.failures.clone(),
+        );
+        let leader = i64::from(self.leads.load(Ordering::Relaxed));
+        ours.register("leader", "1 in the replica that works", ConstGauge::new(leader));
+        ours.register_collector(Box::new(Shown(cache.in_use())));
+        let mut page = String::new();
+        // It only fails where a `String` can't grow.
+        let _ = encode(&mut page, &registry);
+        page
+    }
+
+    fn forget(&self, name: &str) -> Option<Instant> {
+        self.creating.lock().unwrap_or_else(PoisonError::into_inner).remove(name)
+    }
+}
+
+/// Gauges of the caches.
+#[derive(Debug)]
+struct Shown(InUse);
+
+impl Collector for Shown {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let InUse { attachments, mountpoint_pods, volumes } = &self.0;
+        let number = |count: usize| ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
+        let gauge = encoder.encode_descriptor(
+            "attachments",
+            "MountpointS3PodAttachments that there are",
+            None,
+            MetricType::Gauge,
+        )?;
+        number(*attachments).encode(gauge)?;
+        let mut family = encoder.encode_descriptor(
+            "mountpoint_pods",
+            "Mountpoint Pods that there are, by phase",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (phase, count) in mountpoint_pods {
+            number(*count).encode(family.encode_family(&[("phase", *phase)])?)?;
+        }
+        let mut family = encoder.encode_descriptor(
+            "attached_workloads",
+            "Pods with this volume on this node",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (volume, count) in volumes {
+            let labels = [
+                ("node", volume.node.as_str()),
+                ("persistentvolume", &volume.volume),
+                ("persistentvolumeclaim", &volume.claim),
+                ("claim_namespace", &volume.claim_namespace),
+            ];
+            number(*count).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! The page for Prometheus, while workloads come and go.
+
+mod fixtures;
+
+use std::time::{Duration, Instant};
+
+use csi::contract::VERSION;
+use fixtures::Cluster;
+use reconciler::facts::Group;
+use reconciler::plan::plan;
+
+/// The value of a series, by the beginning of its line.
+fn value(page: &str, series: &str) -> f64 {
+    let line = page.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));
+    let line = line.unwrap_or_else(|| panic!("no {series} in:\n{page}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_page_has_attachments_workloads_by_volume_and_how_long_pods_took_to_run() {
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    for name in ["w1", "w2"] {
+        cluster.put("pods", fixtures::workload(name, "node", "pv"));
+    }
+    let applier = cluster.applier();
+    let metrics = applier.metrics();
+    let group = Group { node: "node".into(), volume: "pv".into() };
+    // The second joins once the attachment is seen.
+    for _ in 0..2 {
+        for effect in plan(&cluster.cache().facts(&group, VERSION, cluster.now())).effects {
+            applier.apply(&effect).await.unwrap();
+        }
+    }
+    let page = metrics.page(&cluster.cache());
+    assert_eq!(value(&page, "mount_s3_csi_attachments"), 1.0);
+    assert_eq!(value(&page, "mount_s3_csi_mountpoint_pods_created_total"), 1.0);
+    assert_eq!(value(&page, "mount_s3_csi_mountpoint_pods{phase=\"Pending\"}"), 1.0);
+    assert_eq!(value(&page, "mount_s3_csi_mountpoint_pod_creation_seconds_count"), 0.0);
+    let volume =
+        "{node=\"node\",persistentvolume=\"pv\",persistentvolumeclaim=\"pv\",claim_namespace=\"default\"}";
+    assert_eq!(value(&page, &format!("mount_s3_csi_attached_workloads{volume}")), 2.0);
+
+    let pod = cluster.mountpoint_pods()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    metrics.pod_runs(&pod, Instant::now() + Duration::from_secs(3));
+    metrics.pod_runs(&pod, Instant::now() + Duration::from_secs(9));
+    let page = metrics.page(&cluster.cache());
+    assert_eq!(value(&page, "mount_s3_csi_mountpoint_pod_creation_seconds_count"), 1.0, "once for each pod");
+    assert!(value(&page, "mount_s3_csi_mountpoint_pod_creation_seconds_sum") >= 2.9, "{page}");
+    assert!(page.ends_with("# EOF\n"), "{page}");
+}
+
+#[tokio::test]
+async fn a_pod_that_is_refused_or_not_taken_is_counted_by_its_reason() {
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    cluster.put("pods", fixtures::workload("w", "node", "pv"));
+    let applier = cluster.applier();
+    let group = Group { node: "node".into(), volume: "pv".into() };
+    let plan = plan(&cluster.cache().facts(&group, VERSION, cluster.now()));
+    for code in [403, 403, 500] {
+        cluster.lock().refuse_pods = Some((code, "exceeded quota".into()));
+        applier.apply(&plan.effects[0]).await.unwrap_err();
+    }
+    let page = applier.metrics().page(&cluster.cache());
+    let failures =
+        |reason: &str| format!("mount_s3_csi_mountpoint_pod_creation_failures_total{{reason=\"{reason}\"}}");
+    assert_eq!(value(&page, &failures("refused")), 2.0);
+    assert_eq!(value(&page, &failures("api")), 1.0);
+    assert_eq!(value(&page, "mount_s3_csi_mountpoint_pods_created_total"), 0.0);
+}

@@ -1,0 +1,151 @@
+//! A real Prometheus scrapes a reconciler: every alert rule of the chart can be evaluated, and those about Mountpoint Pods that are not made
+//! or do not start see them.
+
+mod fixtures;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use csi::contract::VERSION;
+use fixtures::Cluster;
+use reconciler::controller::Health;
+use reconciler::facts::Group;
+use reconciler::plan::plan;
+use reconciler::server;
+use serde_json::Value;
+use testkit::{need_tool, until};
+
+const RULES: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../helm/scality-mountpoint-s3-csi-driver/files/alerts.yaml");
+
+/// The one that `ci/prometheus` provides, or the installed one.
+fn program() -> String {
+    std::env::var("MOUNT_S3_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned())
+}
+
+/// A Prometheus on loopback, ended with the test.
+struct Prometheus {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Prometheus {
+    fn start(folder: &Path, target: SocketAddr) -> Self {
+        let config = format!(
+            "global: {{scrape_interval: 500ms, evaluation_interval: 1s}}
+rule_files: ['{RULES}']
+scrape_configs:
+  - job_name: mount-s3-csi-controller
+    static_configs: [{{targets: ['{target}']}}]
+"
+        );
+        fs::write(folder.join("prometheus.yml"), config).unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let log = fs::File::create(folder.join("log")).unwrap();
+        let process = Command::new(program())
+            .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self { process, address }
+    }
+
+    fn get(&self, path: &str) -> Option<Value> {
+        let mut stream = TcpStream::connect(self.address).ok()?;
+        write!(stream, "GET {path} HTTP/1.0\r\nhost: x\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+    }
+
+    /// The results of an instant query.
+    fn query(&self, text: &str) -> Vec<Value> {
+        let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let Some(answer) = self.get(&format!("/api/v1/query?query={encoded}")) else { return Vec::new() };
+        assert_eq!(answer["status"], "success", "{text}: {answer}");
+        answer["data"]["result"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Alert, expression and health of each rule.
+    fn rules(&self) -> Vec<(String, String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let Some(answer) = self.get("/api/v1/rules") else { return Vec::new() };
+        let groups = answer["data"]["groups"].as_array().cloned().unwrap_or_default();
+        let rules = groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone());
+        rules.map(|rule| (text(&rule["name"]), text(&rule["query"]), text(&rule["health"]))).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_alert_of_the_chart_is_evaluated_and_sees_pods_that_are_not_made_or_do_not_start() {
+    if !need_tool(&program()) {
+        return;
+    }
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    cluster.put("pods", fixtures::workload("w", "node", "pv"));
+    let applier = cluster.applier();
+    let metrics = applier.metrics();
+    metrics.leads(true);
+    let group = Group { node: "node".into(), volume: "pv".into() };
+    let effects = plan(&cluster.cache().facts(&group, VERSION, cluster.now())).effects;
+    for effect in &effects {
+        applier.apply(effect).await.unwrap();
+    }
+    let page: server::Page = {
+        let (metrics, cluster) = (Arc::clone(&metrics), cluster.clone());
+        Arc::new(move || metrics.page(&cluster.cache()))
+    };
+    let health = tokio::sync::watch::channel(Health { ready: true, turned: Instant::now() });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = listener.local_addr().unwrap();
+    let serving = tokio::spawn(async move { axum::serve(listener, server::router(health.1, page)).await });
+
+    let folder = tempfile::tempdir().unwrap();
+    let prometheus = Prometheus::start(folder.path(), target);
+    until("Prometheus has scraped the reconciler", || {
+        !prometheus.query("mount_s3_csi_attachments == 1").is_empty()
+    });
+    until("every rule was evaluated", || {
+        let rules = prometheus.rules();
+        assert!(rules.iter().all(|(_, _, health)| health != "err"), "{rules:?}");
+        rules.len() == 8 && rules.iter().all(|(_, _, health)| health == "ok")
+    });
+    let expression = |alert: &str| {
+        let rules = prometheus.rules();
+        rules.into_iter().find(|(name, ..)| name == alert).map(|(_, query, _)| query).unwrap()
+    };
+    let quiet = expression("MountS3CSINoReconciler");
+    assert!(prometheus.query(&quiet).is_empty(), "a reconciler works");
+    let pending = expression("MountS3CSIPodsPending");
+    until("the pod that does not start is seen", || !prometheus.query(&pending).is_empty());
+
+    let refused = expression("MountS3CSIPodsNotCreated");
+    until("pods that are not made are seen", || {
+        // Again and again, so that Prometheus sees it grow.
+        metrics.pod_not_created("refused");
+        !prometheus.query(&refused).is_empty()
+    });
+    metrics.leads(false);
+    until("nobody works", || !prometheus.query(&quiet).is_empty());
+    serving.abort();
+}
