@@ -391,6 +391,24 @@ def network(what, path):
     check(f"{what}: each port of a probe is open", "" if used <= ports else f"{used} {ports}")
 
 
+def split(what, path):
+    """The reconciler has a Deployment and an account of its own; who gets Secrets writes no pods, and the reverse."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    parts = {name: list(rendered.containers("Deployment", name)) for name in ("s3-csi-controller", "s3-pod-reconciler")}
+    good = parts == {"s3-csi-controller": ["s3-csi-controller", "csi-provisioner"], "s3-pod-reconciler": ["s3-pod-reconciler"]}
+    good = good and not pod_of(rendered.one("Deployment", "s3-pod-reconciler"))["spec"].get("volumes")
+    check(f"{what}: two Deployments", "" if good else str(parts))
+    service, reconciler = (set(rendered.rules(it)) for it in ("s3-csi-driver-controller-sa", "s3-csi-driver-reconciler-sa"))
+    names = lambda rules, verbs=None: {r for _, r, verb, _, _ in rules if not verbs or verb in verbs}
+    good = "secrets" in names(service) and not names(service) & {"pods", "mountpoints3podattachments", "serviceaccounts"}
+    check(f"{what}: who gets Secrets knows no pods and no attachments", "" if good else str(service))
+    good = names(reconciler, WRITES) == {"pods", "mountpoints3podattachments", "events", "leases"} and "secrets" not in names(reconciler)
+    check(f"{what}: who writes pods gets no Secrets and writes no volumes", "" if good else str(reconciler))
+    leases = {(verb, it) for _, r, verb, it, _ in reconciler if r == "leases"}
+    check(f"{what}: each has its Lease", "" if ("patch", ("scality-csi-controller",)) in leases else str(leases))
+
+
 def kustomize(what, path, chart):
     """The chart's objects without Helm's hooks, and the CRD."""
     made, rendered = Rendered(path), Rendered(chart)
@@ -527,7 +545,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "degraded": degraded, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "split": split, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "degraded": degraded, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

@@ -152,6 +152,16 @@ imagePullSecrets:
 {{- if or (eq (include "mount-s3.mounter" .) "pod") (ne (toString .Values.controller.enable) "false") }}true{{ end -}}
 {{- end }}
 
+{{/* Whether the reconciler has a Deployment and an account of its own. Without Mountpoint Pods there is none. */}}
+{{- define "mount-s3.isSplit" -}}
+{{- if and (eq (include "mount-s3.mounter" .) "pod") (eq (toString .Values.controller.split) "true") }}true{{ end -}}
+{{- end }}
+
+{{/* The account of the reconciler. */}}
+{{- define "mount-s3.reconcilerAccount" -}}
+{{- if include "mount-s3.isSplit" . }}{{ default "s3-csi-driver-reconciler-sa" (.Values.controller.reconcilerServiceAccount).name }}{{ else }}{{ .Values.controller.serviceAccount.name }}{{ end -}}
+{{- end }}
+
 {{/* Where the host has the engine that systemd starts. */}}
 {{- define "mount-s3.installPath" -}}
 {{- trimSuffix "/" (default "/opt/mountpoint-s3-csi/bin" .Values.node.mountpointInstallPath) -}}
