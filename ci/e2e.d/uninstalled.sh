@@ -18,6 +18,8 @@ release_driver --set cleanupCRDOnUninstall=true
 refused "an uninstall while a volume is in use" "" cluster helm uninstall mount-s3 --namespace "$driver_namespace" --timeout 180s
 holds "what its Job says" "PersistentVolume $namespace-data on node" "$(cluster kubectl -n "$driver_namespace" logs job/s3-csi-check-unused)"
 equal "the driver after a refused uninstall" s3-csi-node "$(cluster kubectl -n "$driver_namespace" get daemonset s3-csi-node -o 'jsonpath={.metadata.name}')"
+# Helm calls it `uninstalling` from then on, and upgrades no such release.
+cluster helm rollback mount-s3 --namespace "$driver_namespace" --wait --timeout 180s
 release_driver --set cleanupCRDOnUninstall=true --set forceUninstall=true
 cluster helm uninstall mount-s3 --namespace "$driver_namespace" --timeout 180s
 # absent OBJECT...: the API server says that there is none.

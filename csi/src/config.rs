@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
+use crate::contract::log::{self, LogFormat};
 use crate::contract::pod;
 use crate::controller::store;
 use crate::error::{Error, Result};
@@ -30,6 +31,9 @@ pub struct Args {
     /// How much is logged: 4 shows each call, 5 everything; RUST_LOG overrides it
     #[arg(long = "v", value_name = "LEVEL", default_value_t = 2)]
     pub verbosity: u8,
+    /// Form of log lines: text or json
+    #[arg(long, env = log::VARIABLE, default_value = "text")]
+    pub log_format: LogFormat,
     /// Version of the engine, for the log [default: MOUNTPOINT_VERSION]
     #[arg(long)]
     pub mp_version: Option<String>,

@@ -52,6 +52,18 @@ fn a_driver_that_can_not_run_says_why_in_one_line_and_shows_no_key() {
     }
 }
 
+#[test]
+fn a_log_in_json_has_one_object_a_line() {
+    let said = driver(&["--log-format=json"], &[("CSI_NODE_NAME", "worker-1")]);
+    let log = String::from_utf8(said.stderr).expect("a log is text");
+    let last: serde_json::Value = serde_json::from_str(log.lines().last().unwrap_or_default()).expect("JSON");
+    assert_eq!(last["level"], "ERROR");
+    let message = last["fields"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("AWS_ENDPOINT_URL is missing"), "{last}");
+    let said = driver(&[], &[("LOG_FORMAT", "xml")]);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("neither text nor json"));
+}
+
 /// Goal: whatever is logged, the keys of a call are not in it.
 #[tokio::test]
 async fn the_controller_service_logs_calls_without_their_secrets() {

@@ -332,6 +332,9 @@ def every_value(what, path, values, defaults):
     bound = rendered.one("RoleBinding", "s3-csi-driver-node-privileged")
     good = bound["roleRef"]["name"] == "system:openshift:scc:privileged" and [s["name"] for s in bound["subjects"]] == ["set-node-sa"]
     check(f"{what}: on OpenShift the driver of a node is privileged, and nobody else", "" if good else str(bound))
+    told = [c for it in (("DaemonSet", "s3-csi-node"), ("Deployment", "s3-csi-controller")) for c in rendered.containers(*it).values() if "set-repository" in c["image"]]
+    plain = [c["name"] for c in told if {"name": "LOG_FORMAT", "value": "json"} not in c["env"]]
+    check(f"{what}: everything of ours logs JSON", str(plain) if plain or len(told) != 3 else "")
     monitors = {it["metadata"]["name"]: it["spec"] for it in rendered.objects if it["kind"] == "PodMonitor"}
     ports = {p["name"] for it in rendered.objects if it["kind"] == "Deployment" for c in pod_of(it)["spec"]["containers"] for p in c.get("ports", [])}
     jobs = {name: it["podMetricsEndpoints"][0] for name, it in monitors.items()}

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use anyhow::{anyhow, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use csi::contract::DRIVER;
+use csi::contract::log::{self, LogFormat};
 use csi::contract::quantity::Quantity;
 use csi::contract::volume::ENGINE_VARIABLES;
 
@@ -21,6 +22,9 @@ pub struct Cli {
     /// What to log: a level, or directives like `info,kube=debug`
     #[arg(long, env = "LOG_LEVEL", default_value = "info", global = true)]
     pub log: String,
+    /// Form of log lines, also of Mountpoint Pods: text or json
+    #[arg(long, env = log::VARIABLE, default_value = "text", global = true)]
+    pub log_format: LogFormat,
     /// How to run.
     #[command(flatten)]
     pub run: Run,
@@ -182,6 +186,7 @@ impl Run {
             },
             ca_config_map: self.tls_ca_cert_configmap.clone(),
             metrics_port: self.mountpoint_metrics_port,
+            log_format: LogFormat::Text,
             openshift: false,
         })
     }

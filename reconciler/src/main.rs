@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
+use csi::contract::log::LogFormat;
 use csi::events::Teller;
 use kube::Client;
 use reconciler::apply::Applier;
@@ -24,9 +25,14 @@ async fn main() -> anyhow::Result<()> {
     // It logs the leader every three seconds.
     let filter = tracing_subscriber::EnvFilter::try_new(format!("kube_leader_election=warn,{}", cli.log))
         .with_context(|| format!("--log (LOG_LEVEL) is {:?}", cli.log))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    match cli.log_format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => lines.json().init(),
+    }
     match cli.command {
-        None => run(&cli.run).await,
+        None => run(&cli.run, cli.log_format).await,
         Some(Command::InstallCrd) => crd::install(client().await?).await,
         Some(Command::CheckUnused) => crd::check_unused(client().await?).await,
         Some(Command::UninstallCrd) => crd::uninstall(client().await?).await,
@@ -55,8 +61,9 @@ async fn is_openshift(client: &Client) -> bool {
     }
 }
 
-async fn run(run: &Run) -> anyhow::Result<()> {
+async fn run(run: &Run, log_format: LogFormat) -> anyhow::Result<()> {
     let mut config = run.pod_config()?;
+    config.log_format = log_format;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let client = client().await?;

@@ -8,6 +8,7 @@ mod resources;
 use std::collections::BTreeMap;
 
 use csi::contract::cache::{self, Cache, Place};
+use csi::contract::log::{self, LogFormat};
 use csi::contract::quantity::Quantity as Amount;
 use csi::contract::{pod, volume};
 use k8s_openapi::api::core::v1::{
@@ -59,6 +60,8 @@ pub struct PodConfig {
     pub ca_config_map: String,
     /// The port where engines serve their metrics; 0 for none.
     pub metrics_port: u16,
+    /// The form of log lines of mounter and engine.
+    pub log_format: LogFormat,
     /// OpenShift gives each namespace a range of users and groups of its own, and admits no fixed ones.
     pub openshift: bool,
 }
@@ -277,6 +280,10 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
         value_from: None,
     };
     let mut env: Vec<_> = config.env.iter().map(of_chart).collect();
+    if config.log_format != LogFormat::Text {
+        let value = Some(config.log_format.to_string());
+        env.push(EnvVar { name: log::VARIABLE.into(), value, value_from: None });
+    }
     if config.metrics_port > 0 {
         let field_ref = ObjectFieldSelector { field_path: "status.podIP".into(), api_version: None };
         let address = EnvVarSource { field_ref: Some(field_ref), ..EnvVarSource::default() };

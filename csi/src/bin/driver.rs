@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use csi::config::{self, Args, Config, ControllerConfig, Mounting, Start};
+use csi::contract::log::LogFormat;
 use csi::contract::{DRIVER, VERSION};
 use csi::controller::ControllerService;
 use csi::controller::cluster::Cluster;
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
         let said = writeln!(io::stdout(), "{}", version());
         return if said.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    start_logging(args.verbosity);
+    start_logging(args.verbosity, args.log_format);
     match start(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -217,18 +218,21 @@ fn version() -> serde_json::Value {
     })
 }
 
-fn start_logging(verbosity: u8) {
+fn start_logging(verbosity: u8, format: LogFormat) {
     let default = match verbosity {
         0..=3 => "info",
         4 => "info,csi=debug",
         _ => "debug",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
+    let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
-        .with_writer(|| OneLine(io::stderr()))
-        .init();
+        .with_writer(|| OneLine(io::stderr()));
+    match format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => lines.json().init(),
+    }
 }
 
 /// A writer that gets one record at a time and writes it as one line: log collectors take each line for a record.

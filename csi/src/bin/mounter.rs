@@ -9,6 +9,7 @@ use std::thread;
 use clap::Parser;
 use csi::contract::cache;
 use csi::contract::comm::Comm;
+use csi::contract::log::{self, LogFormat};
 use csi::contract::pod;
 use csi::contract::volume::ENGINE_VARIABLES;
 use csi::mountpoint_pod::{Config, run};
@@ -34,6 +35,9 @@ struct Args {
     /// Memory for the engine's data, in MiB, where the volume does not say it; without this, what the engine finds itself
     #[arg(long, value_name = "MiB")]
     memory_target: Option<u64>,
+    /// Form of log lines, also of the engine where the volume does not say it: text or json
+    #[arg(long, env = log::VARIABLE, default_value = "text")]
+    log_format: LogFormat,
     /// The port where the engine serves its metrics
     #[arg(long, value_name = "PORT", requires = "pod_ip")]
     metrics_port: Option<u16>,
@@ -43,8 +47,12 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let args = Args::parse();
+    let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
+    match args.log_format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => lines.json().init(),
+    }
     let config = Config {
         comm: Comm::at(args.comm_dir),
         engine_directory: args.mountpoint_bin_dir,
@@ -53,6 +61,7 @@ fn main() -> ExitCode {
         state_directory: PathBuf::from(pod::STATE_DIRECTORY),
         local_cache: PathBuf::from(cache::DIRECTORY),
         memory_target: args.memory_target,
+        log_format: args.log_format,
         metrics: args.pod_ip.zip(args.metrics_port).map(SocketAddr::from),
         engine_env: ENGINE_VARIABLES
             .iter()

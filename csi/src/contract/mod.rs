@@ -8,6 +8,7 @@ pub mod attachment;
 pub mod cache;
 pub mod comm;
 pub mod lease;
+pub mod log;
 pub mod message;
 pub mod pod;
 pub mod quantity;

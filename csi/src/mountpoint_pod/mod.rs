@@ -21,6 +21,7 @@ use rustix::io::FdFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::contract::comm::Comm;
+use crate::contract::log::LogFormat;
 use crate::contract::message::{self, Answer, MountMessage};
 use crate::error::{Error, Result};
 
@@ -51,6 +52,8 @@ pub struct Config {
     pub local_cache: PathBuf,
     /// `--memory-target` of the engine, in MiB, where the message does not say it.
     pub memory_target: Option<u64>,
+    /// The form of the engine's log lines, where the message does not say it.
+    pub log_format: LogFormat,
     /// Where the engine serves its metrics.
     pub metrics: Option<SocketAddr>,
     /// Variables for the engine where the message does not set them.
@@ -182,8 +185,11 @@ impl Engine {
         if config.state_directory.is_dir() {
             command.arg("--state-dir").arg(&config.state_directory);
         }
-        let has_target = args.iter().any(|arg| arg.to_string_lossy().starts_with("--memory-target"));
-        if let Some(target) = config.memory_target.filter(|_| !has_target) {
+        let has = |flag: &str| args.iter().any(|arg| arg.to_string_lossy().starts_with(flag));
+        if config.log_format == LogFormat::Json && !has("--log-format") {
+            command.args(["--log-format", "json"]);
+        }
+        if let Some(target) = config.memory_target.filter(|_| !has("--memory-target")) {
             command.arg("--memory-target").arg(target.to_string());
         }
         if let Some(address) = config.metrics {

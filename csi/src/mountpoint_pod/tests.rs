@@ -30,6 +30,7 @@ impl Pod {
             state_directory: folder.path().join("state"),
             local_cache: folder.path().join("local-cache"),
             memory_target: None,
+            log_format: LogFormat::Text,
             metrics: None,
             engine_env: Vec::new(),
         };
@@ -145,6 +146,22 @@ fn memory_of_the_pod_is_the_engines_target_unless_the_volume_says_another() {
         outcome.unwrap();
         let args = fs::read_to_string(pod.folder.path().join("args")).unwrap();
         assert!(args.contains(wanted) && args.matches("--memory-target").count() == 1, "{args}");
+    }
+}
+
+#[test]
+fn the_engine_logs_as_its_pod_does_unless_the_volume_says_otherwise() {
+    for (given, wanted) in [(&[][..], "--log-format json"), (&["--log-format=text"], "--log-format=text")] {
+        let mut pod =
+            Pod::new("dir=${0%/*}; echo \"$@\" >$dir/args; touch $dir/comm/mount.exit; echo ready >$ready");
+        pod.config.log_format = LogFormat::Json;
+        let (outcome, _) = pod.run(|stream| {
+            pod.hand_over(&stream, given);
+            answered(&stream)
+        });
+        outcome.unwrap();
+        let args = fs::read_to_string(pod.folder.path().join("args")).unwrap();
+        assert!(args.contains(wanted) && args.matches("--log-format").count() == 1, "{args}");
     }
 }
 

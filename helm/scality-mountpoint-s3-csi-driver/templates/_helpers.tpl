@@ -87,6 +87,14 @@ imagePullSecrets:
 {{- coalesce .Values.node.s3Region (.Values.s3).region "us-east-1" -}}
 {{- end }}
 
+{{/* The form of log lines, as a variable of a container. */}}
+{{- define "mount-s3.logFormat" -}}
+{{- if eq (toString .Values.logFormat) "json" }}
+- name: LOG_FORMAT
+  value: json
+{{- end }}
+{{- end }}
+
 {{/* The store and the driver's own keys, as variables of a container. */}}
 {{- define "mount-s3.store" -}}
 - name: AWS_ENDPOINT_URL

@@ -24,6 +24,7 @@ fn config() -> PodConfig {
         },
         ca_config_map: String::new(),
         metrics_port: 0,
+        log_format: LogFormat::Text,
         openshift: false,
     }
 }
@@ -296,6 +297,16 @@ fn metrics_of_the_engine_have_a_port_of_the_pod_where_the_chart_wants_one() {
     assert_eq!(container["ports"], json!([{"name": "metrics", "containerPort": 9464}]));
     let address = json!([{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]);
     assert_eq!(container["env"], address);
+}
+
+#[test]
+fn mounters_log_as_the_reconciler_does() {
+    let pod =
+        serde_json::to_value(build(&PodConfig { log_format: LogFormat::Json, ..config() }, &request(), None));
+    assert_eq!(
+        pod.unwrap()["spec"]["containers"][0]["env"],
+        json!([{"name": "LOG_FORMAT", "value": "json"}])
+    );
 }
 
 #[test]
