@@ -8,7 +8,7 @@
 trap release_driver EXIT
 release_driver --set test.bucketName="$bucket" --set test.image.repository=lab.test/busybox --set-string test.image.tag=1 --set test.image.pullPolicy=Never
 for turn in first second; do
-    cluster helm test mount-s3 --namespace "$driver_namespace" --timeout "${wait_s}s" --logs >"$scratch/$turn" 2>&1 || fail "the $turn test: $(cat "$scratch/$turn")"
+    cluster helm test mount-s3 --namespace "$driver_namespace" --timeout "${wait_s}s" >"$scratch/$turn" 2>&1 || fail "the $turn test: $(cat "$scratch/$turn")"
 done
 no_volume() { [ -z "$(cluster kubectl get pv -o 'jsonpath={range .items[?(@.spec.storageClassName=="s3-csi-test-mount-s3")]}{.metadata.name}{end}')" ] || { echo "a volume is left"; return 1; }; }
 until_ok "its volumes gone" no_volume

@@ -342,6 +342,8 @@ def every_value(what, path, values, defaults):
     good = names == {"s3-csi-controller": {"job": "mount-s3-csi-controller"}, "s3-csi-node": {"job": "mount-s3-csi-node", "node": None}, "s3-csi-mountpoint-pods": {"job": "mount-s3", "persistentvolume": None, "node": None}}
     good = good and jobs["s3-csi-controller"]["port"] in ports and jobs["s3-csi-mountpoint-pods"]["port"] == "metrics"
     check(f"{what}: Prometheus finds reconcilers and engines, and these by their volume", "" if good else str(monitors))
+    dashboard = json.loads(rendered.one("ConfigMap", "s3-csi-dashboard")["data"]["mount-s3-csi.json"])
+    check(f"{what}: the dashboard arrives whole", "" if len(dashboard["panels"]) >= 12 else str(dashboard)[:200])
     rules = rendered.one("PrometheusRule", "s3-csi")["spec"]["groups"][0]["rules"]
     check(f"{what}: alerts have what to do", "" if rules and all({"summary", "action"} <= set(rule["annotations"]) for rule in rules) else str(rules))
     tolerated = [it.get("key") for it in spec["tolerations"]]
@@ -503,7 +505,7 @@ def documented(page, defaults):
     """The table of values names each value of the chart and its default, and nothing else."""
     (defaults,) = read(defaults)
     with open(page) as file:
-        rows = re.findall(r"^\| `([A-Za-z0-9.]+)` \| (.*?) \|", file.read(), re.M)
+        rows = re.findall(r"^\| `([A-Za-z0-9._]+)` \| (.*?) \|", file.read(), re.M)
     table = dict(rows)
 
     def groups():

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use csi::contract::VERSION;
 use fixtures::Cluster;
@@ -20,6 +20,9 @@ use reconciler::server;
 use serde_json::Value;
 use testkit::{need_tool, until};
 
+const DASHBOARD: &str = include_str!("../../helm/scality-mountpoint-s3-csi-driver/files/dashboard.json");
+/// What engines count, as the tests of the engine see it in a Prometheus.
+const OF_ENGINES: &str = include_str!("../../docs/monitoring/dashboard.json");
 const RULES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../helm/scality-mountpoint-s3-csi-driver/files/alerts.yaml");
 
@@ -94,6 +97,28 @@ scrape_configs:
     }
 }
 
+/// The queries of all panels, with Grafana's variables filled in as for "All".
+fn queries() -> Vec<String> {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().clone();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let filled = targets.map(|it| it["expr"].as_str().unwrap().replace("$__rate_interval", "20s"));
+    filled.map(|it| it.replace("$volume", ".*")).collect()
+}
+
+#[test]
+fn panels_about_engines_ask_for_what_engines_count() {
+    let (ours, of_engines): (Vec<_>, Vec<_>) =
+        queries().into_iter().partition(|it| it.contains("mount_s3_csi_"));
+    assert!(ours.len() >= 8 && of_engines.len() >= 6, "{ours:?} {of_engines:?}");
+    for query in of_engines {
+        let name = query.split(['(', ' ']).find(|word| word.contains("{persistentvolume=~"));
+        let name =
+            name.and_then(|word| word.split('{').next()).unwrap_or_else(|| panic!("{query} has no volume"));
+        assert!(OF_ENGINES.contains(name), "{name} of {query}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_alert_of_the_chart_is_evaluated_and_sees_pods_that_are_not_made_or_do_not_start() {
     if !need_tool(&program()) {
@@ -111,9 +136,11 @@ async fn every_alert_of_the_chart_is_evaluated_and_sees_pods_that_are_not_made_o
     for effect in &effects {
         applier.apply(effect).await.unwrap();
     }
+    let of_node = csi::node::metrics::Metrics::default();
     let page: server::Page = {
-        let (metrics, cluster) = (Arc::clone(&metrics), cluster.clone());
-        Arc::new(move || metrics.page(&cluster.cache()))
+        let (metrics, cluster, of_node) = (Arc::clone(&metrics), cluster.clone(), of_node.clone());
+        // One page for both: here Prometheus has one target.
+        Arc::new(move || metrics.page(&cluster.cache()).replace("# EOF\n", "") + &of_node.page())
     };
     let health = tokio::sync::watch::channel(Health { ready: true, turned: Instant::now() });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -144,6 +171,21 @@ async fn every_alert_of_the_chart_is_evaluated_and_sees_pods_that_are_not_made_o
         // Again and again, so that Prometheus sees it grow.
         metrics.pod_not_created("refused");
         !prometheus.query(&refused).is_empty()
+    });
+    let mut empty = queries();
+    empty.retain(|query| query.contains("mount_s3_csi_"));
+    let pod = cluster.mountpoint_pods()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    until("every panel about the driver has values", || {
+        // Everyday work, so that every rate has something to show.
+        metrics.pod_created(&pod, Instant::now());
+        metrics.pod_runs(&pod, Instant::now());
+        metrics.pod_not_created("refused");
+        metrics.plan_left();
+        of_node.called("NodePublishVolume", &Ok(()), Duration::from_millis(20));
+        // A panel draws nothing of NaN, which is what a quantile without values is.
+        let is_number = |series: &Value| series["value"][1].as_str().is_some_and(|number| number != "NaN");
+        empty.retain(|query| !prometheus.query(query).iter().any(is_number));
+        empty.is_empty()
     });
     metrics.leads(false);
     until("nobody works", || !prometheus.query(&quiet).is_empty());
