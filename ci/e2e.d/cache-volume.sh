@@ -30,6 +30,33 @@ holds "what the engine on disk was started with" "--max-cache-size=972" "$(log_o
 holds "what the engine in memory was started with" "--max-cache-size=60" "$(log_of memory)"
 holds "the memory of a pod with a limit" '"--memory-target=192"' "$(cluster kubectl -n mount-s3 get pod "$(mountpoint_pods disk)" -o 'jsonpath={.spec.containers[0].args}')"
 
+# A volume of its own, made with the Mountpoint Pod and gone with it. Here a folder of the node stands for what a provisioner would make.
+class=$namespace-cache
+folder=/var/tmp/$class
+cluster run mkdir -m 777 "$folder"
+cluster kubectl apply -f - <<EOT
+apiVersion: v1
+kind: PersistentVolume
+metadata: { name: $class }
+spec:
+  capacity: { storage: 1Gi }
+  accessModes: [ReadWriteOnce]
+  storageClassName: $class
+  persistentVolumeReclaimPolicy: Retain
+  hostPath: { path: $folder }
+EOT
+volume own attributes="{ bucketName: $bucket, cache: ephemeral, cacheEphemeralStorageClassName: $class, cacheEphemeralStorageResourceRequest: 1Gi }"
+workload own own
+wait_pod own
+equal "what own reads" "$sum" "$(in_pod own sha256sum /data/random | sed 's|/data/random|-|')"
+in_folder() { [ "$(cluster run du -sk "$folder" | cut -f 1)" -ge 4000 ] || { echo "nothing is cached in $folder"; return 1; }; }
+until_ok "the cache in a volume of its own filled" in_folder
+claims() { cluster kubectl -n mount-s3 get pvc --selector s3.csi.scality.com/type=local-ephemeral-cache -o name; }
+count_is 1 claims || fail "the claim of the cache"
+remove_pod own
+until_ok "the claim of the cache gone" count_is 0 claims
+cluster kubectl delete pv "$class"
+
 volume wrong attributes="{ bucketName: $bucket, cache: ephemeral }"
 workload wrong wrong
 until_ok "who writes half of it is told" event cacheEphemeralStorageClassName

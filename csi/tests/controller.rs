@@ -264,6 +264,15 @@ async fn data_is_kept_refused_or_purged_as_the_tag_says() {
             assert_eq!(lab.keys(bucket).await.len(), 30, "{on_delete}");
         }
     }
+    let page = lab.service.page();
+    for line in [
+        "mount_s3_csi_controller_volumes_kept_total 1",
+        "mount_s3_csi_controller_calls_total{call=\"DeleteVolume\",code=\"OK\"} 2",
+        "mount_s3_csi_controller_calls_total{call=\"DeleteVolume\",code=\"FailedPrecondition\"} 1",
+        "mount_s3_csi_controller_call_seconds_count{call=\"CreateVolume\"} 3",
+    ] {
+        assert!(page.lines().any(|it| it == line), "no {line} in:\n{page}");
+    }
 }
 
 #[tokio::test]

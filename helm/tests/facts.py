@@ -410,6 +410,9 @@ def split(what, path):
     check(f"{what}: who gets Secrets knows no pods and no attachments", "" if good else str(service))
     good = names(reconciler, WRITES) == {"pods", "mountpoints3podattachments", "events", "leases"} and "secrets" not in names(reconciler)
     check(f"{what}: who writes pods gets no Secrets and writes no volumes", "" if good else str(reconciler))
+    scraped = {it["spec"]["selector"]["matchLabels"]["app"]: [e["port"] for e in it["spec"]["podMetricsEndpoints"]] for it in rendered.objects if it["kind"] == "PodMonitor"}
+    good = scraped == {"s3-pod-reconciler": ["healthz"], "s3-csi-controller": ["csi-healthz"], "s3-csi-node": ["healthz"]}
+    check(f"{what}: Prometheus finds all three", "" if good else str(scraped))
     leases = {(verb, it) for _, r, verb, it, _ in reconciler if r == "leases"}
     check(f"{what}: each has its Lease", "" if ("patch", ("scality-csi-controller",)) in leases else str(leases))
 

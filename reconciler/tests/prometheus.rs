@@ -136,11 +136,11 @@ async fn every_alert_of_the_chart_is_evaluated_and_sees_pods_that_are_not_made_o
     for effect in &effects {
         applier.apply(effect).await.unwrap();
     }
-    let of_node = csi::node::metrics::Metrics::default();
+    let of_node = csi::calls::Calls::of("mount_s3_csi_node");
     let page: server::Page = {
         let (metrics, cluster, of_node) = (Arc::clone(&metrics), cluster.clone(), of_node.clone());
         // One page for both: here Prometheus has one target.
-        Arc::new(move || metrics.page(&cluster.cache()).replace("# EOF\n", "") + &of_node.page())
+        Arc::new(move || metrics.page(&cluster.cache()).replace("# EOF\n", "") + &of_node.page(None))
     };
     let health = tokio::sync::watch::channel(Health { ready: true, turned: Instant::now() });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -110,8 +110,8 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     let health = Health::new(server.endpoint(), device, Arc::new(move || of_mounter.fault()))?;
     let listener = listen(config.health_address).await?;
     let node = NodeService::new(config.node, mounter).with_notices(notices);
-    let metrics = node.metrics();
-    let health = health.with_page(Arc::new(move || metrics.page()));
+    let calls = node.calls();
+    let health = health.with_page(Arc::new(move || calls.page(None)));
     tokio::try_join!(
         server.serve(node, device, on_stop(stopped.clone())),
         health.serve(listener, on_stop(stopped)),
@@ -128,6 +128,8 @@ async fn serve_controller(config: ControllerConfig, stopped: watch::Receiver<boo
     let of_controller = controller.clone();
     let server = Server::bind(&endpoint).await?;
     let health = Health::of_controller(server.endpoint(), Arc::new(move || of_controller.fault()))?;
+    let of_controller = controller.clone();
+    let health = health.with_page(Arc::new(move || of_controller.page()));
     let listener = listen(config.health_address).await?;
     tokio::try_join!(
         server.serve_controller(controller, on_stop(stopped.clone())),

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mountpoint::s3::ListObjects;
+use prometheus_client::metrics::counter::Counter;
 use tonic::{Request, Response, Status};
 use tracing::{debug, info, warn};
 
@@ -42,6 +43,7 @@ use self::store::{Looked, Stores};
 use self::template::Values;
 use self::volume_id::{Place, VolumeId};
 use self::volumes::{DATA_KEPT, Volumes};
+use crate::calls::Calls;
 use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
 use crate::proto::csi::controller_server::Controller;
@@ -59,13 +61,24 @@ pub struct ControllerService {
     stores: Arc<Stores>,
     volumes: Volumes,
     pending: Pending,
+    calls: Calls,
+    kept: Counter,
 }
 
 impl ControllerService {
     /// Over these stores and volumes.
     #[must_use]
     pub fn new(stores: store::Config, volumes: Volumes) -> Self {
-        Self { stores: Arc::new(Stores::new(stores)), volumes, pending: Pending::default() }
+        let calls = Calls::of("mount_s3_csi_controller");
+        let (pending, kept) = (Pending::default(), Counter::default());
+        Self { stores: Arc::new(Stores::new(stores)), volumes, pending, calls, kept }
+    }
+
+    /// Its page of metrics.
+    #[must_use]
+    pub fn page(&self) -> String {
+        let kept = ("volumes_kept", "Volumes that were deleted and whose data stays", self.kept.clone());
+        self.calls.page(Some(kept))
     }
 
     /// Why no volume can be made now, for a readiness page.
@@ -142,6 +155,7 @@ impl ControllerService {
                 Outcome::NotHere => {}
                 Outcome::Gone => break,
                 Outcome::Kept(note) => {
+                    self.kept.inc();
                     warn!(volume_id = call.volume_id, "{note}");
                     if let Some(recorded) = recorded {
                         self.volumes.tell(&recorded.name, DATA_KEPT, &note).await;
@@ -245,6 +259,7 @@ fn context(parameters: &Parameters, place: &Place, keys: &Keys) -> HashMap<Strin
 
 /// A call's end, in the log and on the wire.
 async fn answer<T: Send + 'static>(
+    calls: &Calls,
     call: &'static str,
     of: String,
     work: Pin<Box<dyn Future<Output = Result<T>> + Send>>,
@@ -252,7 +267,9 @@ async fn answer<T: Send + 'static>(
     let started = Instant::now();
     let ended = tokio::spawn(work).await;
     let ended = ended.unwrap_or_else(|_| Err(Error::internal("the call broke off: see the driver's log")));
-    let took_ms = started.elapsed().as_millis() as u64;
+    let took = started.elapsed();
+    calls.called(call, &ended, took);
+    let took_ms = took.as_millis() as u64;
     match ended {
         Ok(answer) => {
             info!(call, of = %of.escape_debug(), took_ms, "done");
@@ -274,6 +291,7 @@ impl Controller for ControllerService {
         let (service, call) = (self.clone(), request.into_inner());
         debug!(name = %call.name.escape_debug(), parameters = ?call.parameters, "CreateVolume");
         answer(
+            &self.calls,
             "CreateVolume",
             call.name.clone(),
             Box::pin(async move { Box::pin(service.create(call)).await }),
@@ -286,8 +304,13 @@ impl Controller for ControllerService {
         request: Request<DeleteVolumeRequest>,
     ) -> std::result::Result<Response<DeleteVolumeResponse>, Status> {
         let (service, call) = (self.clone(), request.into_inner());
-        answer("DeleteVolume", call.volume_id.clone(), Box::pin(async move { service.delete(call).await }))
-            .await
+        answer(
+            &self.calls,
+            "DeleteVolume",
+            call.volume_id.clone(),
+            Box::pin(async move { service.delete(call).await }),
+        )
+        .await
     }
 
     async fn validate_volume_capabilities(
@@ -296,6 +319,7 @@ impl Controller for ControllerService {
     ) -> std::result::Result<Response<ValidateVolumeCapabilitiesResponse>, Status> {
         let (service, call) = (self.clone(), request.into_inner());
         answer(
+            &self.calls,
             "ValidateVolumeCapabilities",
             call.volume_id.clone(),
             Box::pin(async move { service.validate(call).await }),

@@ -10,7 +10,6 @@ pub mod advice;
 pub mod claims;
 pub mod credentials;
 pub mod driver_keys;
-pub mod metrics;
 pub mod options;
 pub mod publish;
 pub mod stats;
@@ -27,11 +26,11 @@ use tracing::{debug, info, warn};
 use self::claims::{Claims, Table, Volume};
 use self::credentials::AuthenticationSource;
 use self::driver_keys::DriverKeys;
-use self::metrics::Metrics;
 use self::options::{Inputs, MountOptions};
 use self::publish::PublishRequest;
 use self::stats::{Stats, Usage};
 use self::target::Target;
+use crate::calls::Calls;
 use crate::contract::cache::Cache;
 use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
@@ -120,7 +119,7 @@ pub struct NodeService {
     claims: Claims,
     stats: Stats,
     notices: Option<mpsc::Sender<Notice>>,
-    metrics: Metrics,
+    calls: Calls,
 }
 
 impl NodeService {
@@ -129,14 +128,14 @@ impl NodeService {
     pub fn new(config: Config, mounter: Arc<dyn Mounter>) -> Self {
         let table = Arc::new(Table { path: config.mount_table.clone(), kubelet: config.kubelet.clone() });
         let claims = Claims::new(table.clone());
-        let (stats, metrics) = (Stats::default(), Metrics::default());
-        Self { config: Arc::new(config), mounter, table, claims, stats, notices: None, metrics }
+        let (stats, calls) = (Stats::default(), Calls::of("mount_s3_csi_node"));
+        Self { config: Arc::new(config), mounter, table, claims, stats, notices: None, calls }
     }
 
-    /// What it counts.
+    /// The calls that it counts.
     #[must_use]
-    pub fn metrics(&self) -> Metrics {
-        self.metrics.clone()
+    pub fn calls(&self) -> Calls {
+        self.calls.clone()
     }
 
     /// Asks mounts how full they are in another way.
@@ -453,7 +452,7 @@ impl Node for NodeService {
     ) -> std::result::Result<Response<NodePublishVolumeResponse>, Status> {
         let began = Instant::now();
         let result = self.publish(request.into_inner()).await;
-        self.metrics.called("NodePublishVolume", &result, began.elapsed());
+        self.calls.called("NodePublishVolume", &result, began.elapsed());
         answer("NodePublishVolume", result)
     }
 
@@ -463,7 +462,7 @@ impl Node for NodeService {
     ) -> std::result::Result<Response<NodeUnpublishVolumeResponse>, Status> {
         let began = Instant::now();
         let result = self.unpublish(request.into_inner()).await;
-        self.metrics.called("NodeUnpublishVolume", &result, began.elapsed());
+        self.calls.called("NodeUnpublishVolume", &result, began.elapsed());
         answer("NodeUnpublishVolume", result)
     }
 

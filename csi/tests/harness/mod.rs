@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use csi::calls::Calls;
 use csi::contract::volume;
 use csi::error::{Error, ErrorKind, Result};
 use csi::events::Notice;
 use csi::mounter::{Credentials, Made, MountRequest, Mounter};
 use csi::node::driver_keys::DriverKeys;
-use csi::node::metrics::Metrics;
 use csi::node::stats::Stats;
 use csi::node::{Config, NodeService, Sts};
 use csi::proto::csi::controller_client::ControllerClient;
@@ -128,7 +128,7 @@ pub(crate) struct Driver {
     channel: Channel,
     stop: watch::Sender<bool>,
     notices: Mutex<mpsc::Receiver<Notice>>,
-    metrics: Metrics,
+    calls: Calls,
     serving: Option<JoinHandle<()>>,
 }
 
@@ -159,7 +159,7 @@ impl Driver {
         let mounter = Arc::new(Recorder::default());
         let (to_tell, notices) = mpsc::channel(8);
         let node = NodeService::new(config, mounter.clone()).with_stats(stats).with_notices(to_tell);
-        let metrics = node.metrics();
+        let calls = node.calls();
         let endpoint = Endpoint::Unix(directory.path().join("csi.sock"));
         let server = Server::bind(&endpoint).await.unwrap();
         let (stop, stopped) = watch::channel(false);
@@ -174,7 +174,7 @@ impl Driver {
             channel,
             stop,
             notices: Mutex::new(notices),
-            metrics,
+            calls,
             serving: Some(serving),
         }
     }
@@ -245,9 +245,9 @@ impl Driver {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let endpoint = Endpoint::Unix(self.directory.path().join("csi.sock"));
-        let metrics = self.metrics.clone();
+        let calls = self.calls.clone();
         let health =
-            Health::new(&endpoint, device, fault).unwrap().with_page(Arc::new(move || metrics.page()));
+            Health::new(&endpoint, device, fault).unwrap().with_page(Arc::new(move || calls.page(None)));
         tokio::spawn(async move { health.serve(listener, std::future::pending()).await.unwrap() });
         address
     }

@@ -32,6 +32,8 @@ pub(crate) const CLUSTER: &str = "uid-of-kube-system";
 pub(crate) struct Lab {
     store: Arc<Store>,
     channel: Channel,
+    /// The one that answers.
+    pub(crate) service: ControllerService,
     _directory: tempfile::TempDir,
 }
 
@@ -121,10 +123,11 @@ impl Lab {
         let endpoint = Endpoint::Unix(directory.path().join("csi.sock"));
         let driver = Driver::bind(&endpoint).await.unwrap();
         let service = ControllerService::new(config, volumes);
-        tokio::spawn(async move { driver.serve_controller(service, std::future::pending()).await.unwrap() });
+        let serving = service.clone();
+        tokio::spawn(async move { driver.serve_controller(serving, std::future::pending()).await.unwrap() });
         let channel =
             tonic::transport::Endpoint::from_shared(endpoint.to_string()).unwrap().connect().await.unwrap();
-        Self { store, channel, _directory: directory }
+        Self { store, channel, service, _directory: directory }
     }
 
     pub(crate) fn controller(&self) -> ControllerClient<Channel> {

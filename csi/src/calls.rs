@@ -1,4 +1,4 @@
-//! What the driver of a node tells Prometheus of the kubelet's calls. Enters: calls as they end. Leaves: a page of text.
+//! What a service tells Prometheus of the calls that it answers. Enters: calls as they end. Leaves: a page of text.
 //!
 //! Never here: a clock, the name of a volume: a volume's own figures are its engine's and the reconciler's.
 
@@ -18,21 +18,22 @@ const CALL_BOUNDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 /// Labels of a series.
 type Labels = Vec<(&'static str, String)>;
 
-/// The counters of a driver; copies count together.
+/// The counters of a service; copies count together.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct Calls {
+    service: &'static str,
     calls: Family<Labels, Counter>,
     seconds: Family<Labels, Histogram>,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
+impl Calls {
+    /// Of a service; the names of its counters begin with this.
+    #[must_use]
+    pub fn of(service: &'static str) -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(CALL_BOUNDS);
-        Self { calls: Family::default(), seconds: Family::new_with_constructor(histogram) }
+        Self { service, calls: Family::default(), seconds: Family::new_with_constructor(histogram) }
     }
-}
 
-impl Metrics {
     /// A call has ended.
     pub fn called<T>(&self, call: &'static str, result: &Result<T>, took: Duration) {
         let code = result.as_ref().err().map_or_else(|| "OK".to_owned(), |error| format!("{:?}", error.kind));
@@ -40,17 +41,15 @@ impl Metrics {
         self.seconds.get_or_create(&vec![("call", call.to_owned())]).observe(took.as_secs_f64());
     }
 
-    /// All of it, as OpenMetrics.
+    /// All of it, and another counter of the service with its help, as OpenMetrics.
     #[must_use]
-    pub fn page(&self) -> String {
-        let mut registry = Registry::with_prefix("mount_s3_csi_node");
-        registry.register("calls", "Calls of the kubelet, by their gRPC code", self.calls.clone());
-        registry.register_with_unit(
-            "call",
-            "How long calls of the kubelet took",
-            Unit::Seconds,
-            self.seconds.clone(),
-        );
+    pub fn page(&self, other: Option<(&'static str, &'static str, Counter)>) -> String {
+        let mut registry = Registry::with_prefix(self.service);
+        registry.register("calls", "Calls by their gRPC code", self.calls.clone());
+        if let Some((name, help, counter)) = other {
+            registry.register(name, help, counter);
+        }
+        registry.register_with_unit("call", "How long calls took", Unit::Seconds, self.seconds.clone());
         let mut page = String::new();
         // It only fails where a `String` can't grow.
         let _ = encode(&mut page, &registry);
