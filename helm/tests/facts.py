@@ -304,8 +304,8 @@ def every_value(what, path, values, defaults):
         if isinstance(value, (bool, dict, list)) or value in (None, "1"):
             # A map whose keys are the value is looked for by its last key; switches have facts of their own.
             shown = isinstance(value, bool) or path.split(".")[-1] in text
-        elif path == "node.mountpointInstallPath":
-            shown = True  # of the other mounter, which has facts of its own
+        elif path == "node.mountpointInstallPath" or path.startswith("metrics.serviceMonitor."):
+            shown = True  # of the other mounter, and in place of PodMonitors: they have facts of their own
         else:
             shown = str(value) in words or str(value).rstrip("/") in text
         if not shown:
@@ -415,6 +415,32 @@ def split(what, path):
     check(f"{what}: Prometheus finds all three", "" if good else str(scraped))
     leases = {(verb, it) for _, r, verb, it, _ in reconciler if r == "leases"}
     check(f"{what}: each has its Lease", "" if ("patch", ("scality-csi-controller",)) in leases else str(leases))
+
+
+def service_monitors(what, path):
+    """ServiceMonitors find, by Services that have no address, the ports and jobs that PodMonitors would; engines keep their PodMonitor."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    pods = {it["metadata"]["labels"]["app"]: {p["name"] for c in it["spec"]["containers"] for p in c.get("ports", [])} for it in map(pod_of, rendered.objects) if it and "app" in it["metadata"]["labels"]}
+    services = [it for it in rendered.objects if it["kind"] == "Service"]
+    jobs, wrong = {}, []
+    for monitor in (it for it in rendered.objects if it["kind"] == "ServiceMonitor"):
+        name, spec = monitor["metadata"]["name"], monitor["spec"]
+        chosen = [it for it in services if spec["selector"]["matchLabels"].items() <= it["metadata"]["labels"].items()]
+        if len(chosen) != 1 or chosen[0]["spec"]["clusterIP"] != "None":
+            wrong.append(f"{name} selects {len(chosen)} Services")
+            continue
+        app = chosen[0]["spec"]["selector"]["app"]
+        ports = {port["name"]: port["targetPort"] for port in chosen[0]["spec"]["ports"]}
+        wrong += [f"{name}: no port {it['port']} of {app}" for it in spec["endpoints"] if ports.get(it["port"]) not in pods[app]]
+        wrong += [f"{name}: {it}" for it in spec["endpoints"] if it.get("interval") != "44s"]
+        if monitor["metadata"]["labels"].get("team") != "watch":
+            wrong.append(f"{name} lacks its label")
+        jobs[app] = [it["relabelings"][0]["replacement"] for it in spec["endpoints"]]
+    wanted = {"s3-csi-controller": ["mount-s3-csi-controller", "mount-s3-csi-controller-service"], "s3-csi-node": ["mount-s3-csi-node"]}
+    check(f"{what}: Prometheus finds reconcilers, controller services and nodes", "; ".join(wrong) or ("" if jobs == wanted else str(jobs)))
+    by_pod = [it["metadata"]["name"] for it in rendered.objects if it["kind"] == "PodMonitor"]
+    check(f"{what}: and engines by their pods", "" if by_pod == ["s3-csi-mountpoint-pods"] else str(by_pod))
 
 
 def kustomize(what, path, chart):
@@ -553,7 +579,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "split": split, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "degraded": degraded, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "degraded": degraded, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 
