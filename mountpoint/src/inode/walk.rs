@@ -4,9 +4,11 @@
 //! them. From the third on, a page of a thousand keys is asked for where the walk stands, within the directory that the last two have in
 //! common. A page that a walk does not use costs one request; after one, it takes twice as many directories to try again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
+
+use foldhash::HashMap;
 
 use super::recent::{Coming, PAGE};
 use crate::object::ObjectKey;
@@ -20,6 +22,8 @@ pub(super) struct Walk {
     common: String,
     /// Directories listed in order, one shortly behind another.
     run: u32,
+    /// Whether one of them was not below the one before it.
+    sideways: bool,
     /// Pages that were asked for in vain.
     failures: u32,
     flat: Option<Flat>,
@@ -91,10 +95,11 @@ impl Walk {
             last: None,
             common: String::new(),
             run: 0,
+            sideways: false,
             failures: 0,
             flat: None,
             flats: 0,
-            changed: HashMap::new(),
+            changed: HashMap::default(),
         }
     }
 
@@ -107,10 +112,11 @@ impl Walk {
             Some(last) if last == *key => {}
             Some(last) if last.as_str() < key.as_str() => {
                 self.run += 1;
+                self.sideways |= !key.as_str().starts_with(last.as_str());
                 self.common = common(last.as_str(), key.as_str()).to_owned();
             }
             _ => {
-                self.run = 1;
+                (self.run, self.sideways) = (1, false);
                 self.give_up();
             }
         }
@@ -143,7 +149,8 @@ impl Walk {
                 Reach::No => self.give_up(),
             }
         }
-        if self.run < Self::RUN << self.failures || !key.starts_with(&self.common) {
+        // A way down is no walk: what lies beside it was not looked at.
+        if self.run < Self::RUN << self.failures || !self.sideways || !key.starts_with(&self.common) {
             return Course::Alone;
         }
         self.flats += 1;
@@ -225,7 +232,7 @@ impl Walk {
 
     fn give_up(&mut self) {
         self.flat = None;
-        self.changed = HashMap::new();
+        self.changed = HashMap::default();
     }
 }
 
@@ -506,6 +513,13 @@ mod tests {
             bench.list(&format!("d{d:03}/"));
         }
         assert_eq!(bench.pages, 0);
+    }
+
+    #[test]
+    fn a_way_down_through_folders_of_one_entry_costs_no_page() {
+        let mut bench = bench_of(&["a/b/c/d/e/f/1".to_owned()]);
+        bench.walk("");
+        assert_eq!((bench.pages, bench.alone.len()), (0, 7));
     }
 
     #[test]

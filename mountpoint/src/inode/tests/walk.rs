@@ -18,7 +18,7 @@ async fn walk(bench: &Bench) -> Vec<(String, u64)> {
     while let Some((directory, path)) = directories.pop() {
         let mut below = Vec::new();
         for entry in bench.list(directory).await {
-            let name = entry.name.to_str().unwrap().to_owned();
+            let name = entry.name().to_owned();
             let path = format!("{path}{name}");
             let remembered = bench.table.remember(directory, &entry);
             match bench.table.getattr(remembered.ino).await.unwrap() {
