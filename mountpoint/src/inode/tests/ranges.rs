@@ -41,7 +41,7 @@ async fn a_long_directory_is_listed_by_several_requests_at_once() {
 }
 
 #[tokio::test]
-async fn a_long_listing_that_is_given_up_costs_about_twice_what_was_read() {
+async fn a_long_listing_that_is_given_up_costs_six_times_what_was_read_at_most() {
     let keys = files(50_000);
     let bench = bench(&keys);
     for pages in [1, 2, 4] {
@@ -54,7 +54,7 @@ async fn a_long_listing_that_is_given_up_costs_about_twice_what_was_read() {
         drop(listing);
         tokio::task::yield_now().await;
         let requests = bench.client.calls(Op::ListObjects) as u64;
-        assert!(requests <= 3 * pages + 3, "{requests} requests for {pages} pages");
+        assert!(requests <= 6 * pages, "{requests} requests for {pages} pages");
     }
 }
 
@@ -74,7 +74,7 @@ async fn a_range_that_fails_fails_the_listing_there_and_it_goes_on() {
             Ok(entries) => {
                 let Some(last) = entries.last() else { break };
                 offset = last.offset;
-                shown.extend(entries.iter().map(|entry| entry.name.to_str().unwrap().to_owned()));
+                shown.extend(entries.iter().map(|entry| entry.name().to_owned()));
             }
             Err(error) => {
                 assert!(matches!(error.kind(), ErrorKind::Remote(_)), "{error}");
