@@ -180,7 +180,7 @@ impl World {
                     Kind::Directory => View::Directory,
                     Kind::File => View::File(entry.stat.size),
                 };
-                shown.insert(entry.name.to_str().unwrap().to_owned(), view);
+                shown.insert(entry.name().to_owned(), view);
                 self.held.push(self.table.remember(ROOT, entry).ino);
             }
         }
@@ -365,7 +365,7 @@ async fn walk_and_change(changes: Vec<Change>) {
                         let entries = listing.entries(&table, offset, 9).await.unwrap();
                         let Some(last) = entries.last() else { break };
                         offset = last.offset;
-                        shown.extend(entries.iter().map(|entry| entry.name.to_str().unwrap().to_owned()));
+                        shown.extend(entries.iter().map(|entry| entry.name().to_owned()));
                     }
                     // Each name as it was at some moment of the last second, and not before what this client did last. Not all at one
                     // moment: the pages of a directory may be of several, as those of S3 are.

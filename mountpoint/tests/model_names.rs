@@ -408,7 +408,7 @@ impl World {
             assert!(last.offset > offset, "a listing moves on");
             offset = last.offset;
             for entry in entries {
-                let name = entry.name.to_str().unwrap().to_string();
+                let name = entry.name().to_string();
                 let view = match entry.stat.kind {
                     Kind::Directory => View::Directory,
                     Kind::File => View::File(entry.stat.size),

@@ -158,8 +158,8 @@ impl Operations for NullFs {
         done(Ok(Vec::new()));
     }
 
-    fn remember(&self, _handle: HandleNo, _item: &DirItem) -> Option<Entry> {
-        None
+    fn remember(&self, _handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>> {
+        vec![None; items.len()]
     }
 
     fn releasedir(&self, _handle: HandleNo) {}

@@ -1,6 +1,6 @@
 //! lookup, getattr, setattr, readdir, mkdir, rmdir, unlink, statfs.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 
 use rustix::io::Errno;
 
@@ -24,8 +24,6 @@ pub struct SetAttr {
 /// One name of a directory.
 #[derive(Clone, Debug)]
 pub struct DirItem {
-    /// The name.
-    pub name: OsString,
     /// Its kind.
     pub attr: Attr,
     /// Where to go on after it.
@@ -162,24 +160,33 @@ impl FileSystem {
     pub async fn readdir(&self, handle: HandleNo, offset: u64, max: usize) -> Result<Vec<DirItem>> {
         let dir = self.dirs.get(handle)?;
         let entries = dir.listing.entries(&self.inodes, offset, max).await?;
-        Ok(entries
-            .into_iter()
-            .map(|entry| DirItem {
-                name: entry.name.clone(),
-                attr: self.config.ownership.attr(entry.ino, &entry.stat),
-                offset: entry.offset,
-                entry,
-            })
-            .collect())
+        Ok(self.items(entries))
     }
 
-    /// The kernel takes an item of a listing as looked up: one more reference. `None` for `.` and `..`.
-    pub fn remember(&self, handle: HandleNo, item: &DirItem) -> Option<Entry> {
-        if item.name == "." || item.name == ".." {
-            return None;
-        }
+    /// The same from memory; `None` when a page must be waited for.
+    pub fn try_readdir(&self, handle: HandleNo, offset: u64, max: usize) -> Option<Result<Vec<DirItem>>> {
         let dir = self.dirs.find(handle)?;
-        Some(self.config.ownership.entry(&self.inodes.remember(dir.ino, &item.entry)))
+        let entries = dir.listing.try_entries(&self.inodes, offset, max)?;
+        Some(entries.map(|entries| self.items(entries)).map_err(Into::into))
+    }
+
+    fn items(&self, entries: Vec<DirEntry>) -> Vec<DirItem> {
+        let item = |entry: DirEntry| DirItem {
+            attr: self.config.ownership.attr(entry.ino, &entry.stat),
+            offset: entry.offset,
+            entry,
+        };
+        entries.into_iter().map(item).collect()
+    }
+
+    /// The kernel takes these items of a listing as looked up: one more reference each. `None` for `.` and `..`.
+    pub fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>> {
+        let Some(dir) = self.dirs.find(handle) else { return vec![None; items.len()] };
+        let is_name = |item: &&DirItem| item.name() != "." && item.name() != "..";
+        let dots = items.iter().take_while(|item| !is_name(item)).count();
+        let found = self.inodes.remember_all(dir.ino, items[dots..].iter().map(|item| &item.entry));
+        let found = found.iter().map(|found| Some(self.config.ownership.entry(found)));
+        std::iter::repeat_n(None, dots).chain(found).collect()
     }
 
     /// Closes a directory.
@@ -194,6 +201,11 @@ impl FileSystem {
 }
 
 impl DirItem {
+    /// The name.
+    pub fn name(&self) -> &OsStr {
+        OsStr::new(self.entry.name())
+    }
+
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.attr.kind == Kind::Directory

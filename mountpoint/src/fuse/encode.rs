@@ -100,6 +100,10 @@ pub(super) fn statfs(s: &StatFs) -> Vec<u8> {
     out
 }
 
+/// Bytes of a `struct fuse_dirent` without its name, and of a `struct fuse_entry_out`.
+const DIRENT: usize = 24;
+const ENTRY_OUT: usize = 128;
+
 /// A directory reply being filled up to the size that the kernel asked for.
 #[derive(Debug)]
 pub(super) struct DirReply {
@@ -113,31 +117,47 @@ impl DirReply {
         Self { bytes: Vec::with_capacity(size.min(64 << 10)), size }
     }
 
+    /// Most names that can fit: as many as have one letter. More would be looked up in vain.
+    pub(super) fn most(size: u32) -> usize {
+        (size as usize / padded(DIRENT + 1)).max(1)
+    }
+
+    /// The same with attributes.
+    pub(super) fn most_plus(size: u32) -> usize {
+        (size as usize / (ENTRY_OUT + padded(DIRENT + 1))).max(1)
+    }
+
     /// Adds a `struct fuse_dirent`; false when it does not fit, and then nothing was added.
     pub(super) fn add(&mut self, item: &DirItem) -> bool {
-        if self.bytes.len() + padded(24 + item.name.len()) > self.size {
+        if self.bytes.len() + padded(DIRENT + item.name().len()) > self.size {
             return false;
         }
         self.dirent(item);
         true
     }
 
-    /// Whether a `struct fuse_direntplus` for this item fits.
-    pub(super) fn fits_plus(&self, item: &DirItem) -> bool {
-        self.bytes.len() + 128 + padded(24 + item.name.len()) <= self.size
+    /// How many of these items fit as `struct fuse_direntplus`.
+    pub(super) fn fit_plus(&self, items: &[DirItem]) -> usize {
+        let mut room = self.size - self.bytes.len();
+        let fits = |item: &&DirItem| {
+            let left = room.checked_sub(ENTRY_OUT + padded(DIRENT + item.name().len()));
+            room = left.unwrap_or(room);
+            left.is_some()
+        };
+        items.iter().take_while(fits).count()
     }
 
     /// Adds a `struct fuse_direntplus` that fits. Without an entry (`.` and `..`) the kernel is told to take no reference.
     pub(super) fn add_plus(&mut self, item: &DirItem, entry: Option<&Entry>) {
         match entry {
             Some(entry) => entry_out(&mut self.bytes, entry.attr.ino.0, entry.valid_for, &entry.attr),
-            None => self.bytes.extend([0; 128]),
+            None => self.bytes.extend([0; ENTRY_OUT]),
         }
         self.dirent(item);
     }
 
     fn dirent(&mut self, item: &DirItem) {
-        let name = item.name.as_encoded_bytes();
+        let name = item.name().as_encoded_bytes();
         self.bytes.extend(item.attr.ino.0.to_ne_bytes());
         self.bytes.extend(item.offset.to_ne_bytes());
         self.bytes.extend((name.len() as u32).to_ne_bytes());
@@ -182,10 +202,16 @@ mod tests {
     fn structures_have_the_sizes_of_the_kernel_s_header() {
         let e = an_entry();
         let opened = Opened { handle: HandleNo(3), keep_cache: true, direct: false };
-        assert_eq!(entry(&e).len(), 128);
+        assert_eq!(entry(&e).len(), ENTRY_OUT);
         assert_eq!(attributes(&e.attr).len(), 104);
         assert_eq!(create(&e, &opened).len(), 144);
         assert_eq!(open(&opened)[..12], [3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
         assert_eq!(statfs(&StatFs { blocks: 1, block_size: 2, files: 3, name_max: 4 }).len(), 80);
+    }
+
+    #[test]
+    fn as_many_names_are_prepared_as_can_fit_the_kernel_s_buffer_and_at_least_one() {
+        assert_eq!((DirReply::most(32 << 10), DirReply::most_plus(32 << 10)), (1024, 204));
+        assert_eq!((DirReply::most(1), DirReply::most_plus(1)), (1, 1));
     }
 }

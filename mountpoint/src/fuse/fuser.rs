@@ -18,12 +18,14 @@ use super::operations::Operations;
 use super::pages::Pages;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
 use super::session::{device_behind, device_of};
-use super::{BACKGROUND_MAX, CONGESTED_AT, DIR_BATCH, Device, MountOptions, TRANSFER_MAX};
+use super::{BACKGROUND_MAX, CONGESTED_AT, Device, MountOptions, TRANSFER_MAX};
 use crate::fs::{Attr, DirItem, Entry, HandleNo, Opened, Result, SetAttr, TimeWish};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::Arc;
 
+/// Names of a directory that are prepared for one reply: `fuser` does not say how many fit.
+const DIR_BATCH: usize = 512;
 /// Inode numbers are never used twice, so that one generation does.
 const GENERATION: Generation = Generation(0);
 
@@ -373,7 +375,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
             Ok(items) => {
                 for item in &items {
                     let kind = file_type(item.attr.kind);
-                    if reply.add(INodeNo(item.attr.ino.0), item.offset, kind, &item.name) {
+                    if reply.add(INodeNo(item.attr.ino.0), item.offset, kind, item.name()) {
                         break;
                     }
                 }
@@ -465,12 +467,12 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
 /// Puts into the reply what fits. Only what went in counts as a reference of the kernel's.
 fn add_plus(ops: &impl Operations, dir: HandleNo, items: &[DirItem], reply: &mut ReplyDirectoryPlus) {
     for item in items {
-        let entry = ops.remember(dir, item);
+        let entry = ops.remember(dir, std::slice::from_ref(item)).pop().flatten();
         let (attr, ttl) = match &entry {
             Some(entry) => (&entry.attr, entry.valid_for.min(entry.attr.valid_for)),
             None => (&item.attr, Duration::ZERO),
         };
-        if reply.add(INodeNo(attr.ino.0), item.offset, &item.name, &ttl, &file_attr(attr), GENERATION) {
+        if reply.add(INodeNo(attr.ino.0), item.offset, item.name(), &ttl, &file_attr(attr), GENERATION) {
             if entry.is_some() {
                 ops.forget(attr.ino, 1);
             }

@@ -32,7 +32,5 @@ const TRANSFER_MAX: u32 = crate::buffer::BLOCK as u32;
 const BACKGROUND_MAX: u16 = u16::MAX;
 /// Background requests past which the kernel stops reading ahead. Doubling it lets more files at once be read ahead.
 const CONGESTED_AT: u16 = 48;
-/// Names of a directory that are prepared for one reply: more than fit the kernel's buffer.
-const DIR_BATCH: usize = 512;
 
 const _: () = assert!(crate::inode::ROOT.0 == 1, "the root's number is the kernel's");

@@ -175,11 +175,14 @@ impl Operations for OnRuntime {
         max: usize,
         done: impl FnOnce(Result<Vec<DirItem>>) + Send + 'static,
     ) {
+        if let Some(result) = self.fs.try_readdir(handle, offset, max) {
+            return done(result);
+        }
         self.later(move |fs| async move { fs.readdir(handle, offset, max).await }, done);
     }
 
-    fn remember(&self, handle: HandleNo, item: &DirItem) -> Option<Entry> {
-        self.fs.remember(handle, item)
+    fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>> {
+        self.fs.remember(handle, items)
     }
 
     fn releasedir(&self, handle: HandleNo) {

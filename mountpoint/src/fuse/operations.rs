@@ -127,8 +127,8 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done: impl FnOnce(Result<Vec<DirItem>>) + Send + 'static,
     );
 
-    /// The kernel takes an item of a listing as looked up: one more reference. `None` if it is to take none.
-    fn remember(&self, handle: HandleNo, item: &DirItem) -> Option<Entry>;
+    /// The kernel takes these items of a listing as looked up: one more reference each. `None` for one of which it is to take none.
+    fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>>;
 
     /// Closes a directory.
     fn releasedir(&self, handle: HandleNo);

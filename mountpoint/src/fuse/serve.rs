@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::TRANSFER_MAX;
 use super::caller::{is_dying, is_killed};
 use super::capability::{self, PROTOCOL, PROTOCOL_MIN, init_out};
 use super::device::FuseDevice;
@@ -16,7 +17,6 @@ use super::pages::Pages;
 use super::pending::{Interrupted, Pending, Waiter};
 use super::reply::{open_flags, refusal};
 use super::request::{DecodeError, HEADER_LEN, Operation, Request, decode};
-use super::{DIR_BATCH, TRANSFER_MAX};
 use crate::clock::Clock;
 use crate::fs::{Error, HandleNo, Result, SetAttr};
 use crate::inode::InodeNo;
@@ -341,7 +341,7 @@ impl<O: Operations> Channel<O> {
             }
             Operation::Readdir { handle, offset, size } => {
                 let reply = waits("readdir");
-                ops.readdir(HandleNo(handle), offset, DIR_BATCH, move |result| match result {
+                ops.readdir(HandleNo(handle), offset, DirReply::most(size), move |result| match result {
                     Ok(items) => {
                         let mut dir = DirReply::new(size);
                         let _ = items.iter().all(|item| dir.add(item));
@@ -352,20 +352,17 @@ impl<O: Operations> Channel<O> {
             }
             Operation::Readdirplus { handle, offset, size } => {
                 let (reply, dir_ops) = (waits("readdirplus"), ops.clone());
-                ops.readdir(HandleNo(handle), offset, DIR_BATCH, move |result| match result {
+                let most = DirReply::most_plus(size);
+                ops.readdir(HandleNo(handle), offset, most, move |result| match result {
                     Ok(items) => {
                         let mut dir = DirReply::new(size);
-                        let mut taken = Vec::new();
-                        for item in &items {
-                            if !dir.fits_plus(item) {
-                                break;
-                            }
-                            let entry = dir_ops.remember(HandleNo(handle), item);
+                        let items = &items[..dir.fit_plus(&items)];
+                        let entries = dir_ops.remember(HandleNo(handle), items);
+                        for (item, entry) in items.iter().zip(&entries) {
                             dir.add_plus(item, entry.as_ref());
-                            taken.extend(entry.map(|e| e.attr.ino));
                         }
                         if !reply.send([dir.bytes()]) {
-                            taken.into_iter().for_each(|ino| dir_ops.forget(ino, 1));
+                            entries.iter().flatten().for_each(|entry| dir_ops.forget(entry.attr.ino, 1));
                         }
                     }
                     Err(error) => reply.refuse(&error),

@@ -3,10 +3,10 @@
 //! A stat joins any request under way, as a lookup does; so does an open that may rely on a TTL. Any other open sees what is there after it
 //! began: it joins a request that has not gone out yet. For one file two go out at once; opens beyond that wait together for the next.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
+use foldhash::HashMap;
 use futures_util::FutureExt;
 use futures_util::future::{Shared, WeakShared};
 use tokio::sync::Semaphore;

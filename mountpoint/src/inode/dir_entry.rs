@@ -1,6 +1,5 @@
 //! One entry of a listing: as a program sees it now, and the inode it becomes.
 
-use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use super::batch::Batch;
@@ -12,8 +11,6 @@ use crate::sync::Arc;
 /// One entry of a directory.
 #[derive(Clone, Debug)]
 pub struct DirEntry {
-    /// Its name.
-    pub name: OsString,
     /// The number a lookup of it answers, unless it changes.
     pub ino: InodeNo,
     /// Where to continue after it.
@@ -26,7 +23,7 @@ pub struct DirEntry {
 #[derive(Clone, Debug)]
 enum Source {
     /// Of an inode that lives.
-    Inode,
+    Inode { name: Box<str> },
     /// Of a page.
     Page { batch: Arc<Batch>, index: usize },
 }
@@ -34,7 +31,16 @@ enum Source {
 impl DirEntry {
     /// An entry of an inode that lives.
     pub(super) fn of_inode(name: &str, ino: InodeNo, offset: u64, stat: Stat) -> Self {
-        Self { name: name.into(), ino, offset, stat, source: Source::Inode }
+        Self { ino, offset, stat, source: Source::Inode { name: name.into() } }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match &self.source {
+            Source::Inode { name } => name,
+            Source::Page { batch, index } => batch.name(*index),
+        }
     }
 }
 
@@ -90,7 +96,7 @@ pub(super) fn shown(
     let ino = child.filter(|_| is_same).unwrap_or_else(|| batch.ino(index));
     let stat = if valid { stat } else { Stat { valid_for: Duration::ZERO, ..stat } };
     let source = Source::Page { batch: batch.clone(), index };
-    Some(DirEntry { name: name.into(), ino, offset, stat, source })
+    Some(DirEntry { ino, offset, stat, source })
 }
 
 /// The inode for an entry; one that hangs nowhere when the entry is outdated, so that the kernel looks up again.

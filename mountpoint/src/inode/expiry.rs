@@ -1,7 +1,9 @@
 //! How long an answer of S3 holds, and which names are known to be absent.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+
+use foldhash::HashMap;
 
 use super::InodeNo;
 use crate::sync::Arc;
@@ -187,7 +189,7 @@ mod tests {
         ) {
             let (mut missing, start) = (Missing::default(), Instant::now());
             let ttl = Duration::from_secs(10);
-            let mut model: HashMap<String, Instant> = HashMap::new();
+            let mut model: HashMap<String, Instant> = HashMap::default();
             let mut now = start;
             for (step, name, turn) in steps {
                 let name = name.to_string();

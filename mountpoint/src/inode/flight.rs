@@ -1,8 +1,8 @@
 //! Identical lookups in flight share one request. After a local change of the name, no lookup uses the answer of an earlier request.
 
-use std::collections::HashMap;
 use std::fmt;
 
+use foldhash::HashMap;
 use futures_util::FutureExt;
 use futures_util::future::{Shared, WeakShared};
 

@@ -1,7 +1,9 @@
 //! Files whose lookup S3 answered a moment ago, for the open that follows (see [`FRESH`]). Pure.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Instant;
+
+use foldhash::HashMap;
 
 use super::expiry::left;
 use super::{FRESH, InodeNo};

@@ -1,7 +1,8 @@
 //! The live inodes by their numbers. Numbers are given out in a row, so neighbours share a shelf: one line of the table for eight.
 
-use std::collections::HashMap;
 use std::ops::Index;
+
+use foldhash::HashMap;
 
 use super::InodeNo;
 use super::state::Inode;

@@ -29,15 +29,31 @@ pub(super) enum What {
     Local(InodeNo),
 }
 
+impl Entry {
+    fn is_directory(&self) -> bool {
+        matches!(self.what, What::Directory)
+    }
+}
+
 /// The order in which entries leave: by name + `/`.
 pub(super) fn order(a: &str, b: &str) -> Ordering {
-    a.bytes().chain([b'/']).cmp(b.bytes().chain([b'/']))
+    compare((a, true), (b, true))
 }
 
 /// The order in which S3 sends them.
 fn sent(a: &Entry, b: &Entry) -> Ordering {
-    let slash = |entry: &Entry| matches!(entry.what, What::Directory).then_some(b'/');
-    a.name.bytes().chain(slash(a)).cmp(b.name.bytes().chain(slash(b)))
+    compare((&a.name, a.is_directory()), (&b.name, b.is_directory()))
+}
+
+/// By bytes, each name with a `/` behind it where it says so.
+fn compare((a, a_ends): (&str, bool), (b, b_ends): (&str, bool)) -> Ordering {
+    let both = a.len().min(b.len());
+    let (a_head, a_rest) = a.as_bytes().split_at(both);
+    let (b_head, b_rest) = b.as_bytes().split_at(both);
+    let slash = |ends: bool| ends.then_some(&b'/');
+    a_head
+        .cmp(b_head)
+        .then_with(|| a_rest.iter().chain(slash(a_ends)).cmp(b_rest.iter().chain(slash(b_ends))))
 }
 
 #[derive(Debug)]
@@ -114,9 +130,7 @@ impl Merge {
     /// Lets go of the files that nothing from `next` on can hide.
     fn release(&mut self, next: &Entry, out: &mut Vec<Entry>) {
         while let Some(file) = self.waiting.last() {
-            let own_directory = file.name.bytes().chain([b'/']);
-            let slash = matches!(next.what, What::Directory).then_some(b'/');
-            if own_directory.cmp(next.name.bytes().chain(slash)).is_ge() {
+            if compare((&file.name, true), (&next.name, next.is_directory())).is_ge() {
                 return;
             }
             let file = self.waiting.pop().expect("looked at above");
@@ -153,7 +167,7 @@ impl Merge {
     /// Pages out of order: directories first, each name once, local names at the end.
     fn unsorted_page(&mut self, mut page: Vec<Entry>, out: &mut Vec<Entry>) {
         page.append(&mut self.waiting);
-        page.sort_by_key(|entry| !matches!(entry.what, What::Directory));
+        page.sort_by_key(|entry| !entry.is_directory());
         let Some((hasher, seen)) = &mut self.seen else { return };
         for entry in page {
             let local = self.locals.binary_search_by(|(name, _)| order(&entry.name, name));

@@ -48,18 +48,27 @@ impl InodeTable {
 
     /// Counts one kernel reference for an entry that goes into a readdirplus reply (not for `.` and `..`).
     pub fn remember(&self, parent: InodeNo, entry: &DirEntry) -> Found {
+        self.remember_all(parent, std::iter::once(entry)).remove(0)
+    }
+
+    /// The same for each of these entries.
+    pub fn remember_all<'a>(
+        &self,
+        parent: InodeNo,
+        entries: impl Iterator<Item = &'a DirEntry>,
+    ) -> Vec<Found> {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
-        let ino = remember(&mut tree, parent, entry).unwrap_or(entry.ino);
-        let gone = Found {
-            ino,
-            stat: Stat { valid_for: Duration::ZERO, ..entry.stat },
-            entry_valid_for: Duration::ZERO,
+        let found = |entry: &DirEntry| {
+            let ino = remember(&mut tree, parent, entry).unwrap_or(entry.ino);
+            let stat = Stat { valid_for: Duration::ZERO, ..entry.stat };
+            let gone = Found { ino, stat, entry_valid_for: Duration::ZERO };
+            match tree.take(ino, None) {
+                Ok(()) => tree.found(ino, now).unwrap_or(gone),
+                Err(_) => gone,
+            }
         };
-        match tree.take(ino, None) {
-            Ok(()) => tree.found(ino, now).unwrap_or(gone),
-            Err(_) => gone,
-        }
+        entries.map(found).collect()
     }
 }
 

@@ -3,10 +3,10 @@
 //! A lookup costs a HEAD and a LIST; a page is one LIST and says as much of a thousand names. So a directory that is looked through
 //! (`ls -l`, `du`, `rsync`) is listed again, from where the lookups are. What a page is wrong for costs lookups first: see [`Spell`].
 
-use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use foldhash::HashMap;
 use futures_util::future::Shared;
 
 use super::batch::Batch;
@@ -138,7 +138,7 @@ pub(super) struct Recent {
 
 impl Recent {
     pub(super) fn new() -> Self {
-        Self { pages: Vec::new(), coming: None, spell: Spell::new(), gone: HashMap::new() }
+        Self { pages: Vec::new(), coming: None, spell: Spell::new(), gone: HashMap::default() }
     }
 
     /// Whether a page is there or on its way.
@@ -221,7 +221,7 @@ impl Recent {
         let before = self.pages.len();
         self.pages.retain(|page| is_young(page.batch.since, now));
         if !self.is_in_use() {
-            self.gone = HashMap::new();
+            self.gone = HashMap::default();
         }
         before - self.pages.len()
     }

@@ -1,7 +1,9 @@
 //! One inode and its transitions. Pure: time and numbers come in as values.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
+
+use foldhash::HashMap;
 
 use super::InodeNo;
 use super::compact::{Moment, Stored};
@@ -118,7 +120,7 @@ impl Changes {
 
     pub(super) fn note(&mut self, name: &str, at: u64, removed: bool) {
         if self.names.len() >= Self::NAMES_MAX && !self.names.contains_key(name) {
-            self.names = HashMap::new();
+            self.names = HashMap::default();
             self.all = at;
         }
         self.names.insert(name.into(), Change { at, removed });

@@ -83,13 +83,13 @@ impl Bench {
             offset = last.offset;
             all.extend(entries);
         }
-        assert_eq!(all[0].name, ".");
-        assert_eq!(all[1].name, "..");
+        assert_eq!(all[0].name(), ".");
+        assert_eq!(all[1].name(), "..");
         all.split_off(2)
     }
 
     async fn names(&self, ino: InodeNo) -> Vec<String> {
-        self.list(ino).await.iter().map(|entry| entry.name.to_str().unwrap().to_string()).collect()
+        self.list(ino).await.iter().map(|entry| entry.name().to_string()).collect()
     }
 
     /// Makes a file and stores it, as an upload would.

@@ -5,11 +5,14 @@
 
 mod settle;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::{BuildHasher as _, RandomState};
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::BuildHasher as _;
 use std::time::{Duration, Instant, SystemTime};
 
+use foldhash::HashMap;
+use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use super::InodeNo;
 use super::check::Checks;
@@ -88,8 +91,8 @@ impl Tree {
         inodes.insert(ROOT, root);
         Self {
             inodes,
-            children: HashMap::new(),
-            hasher: RandomState::new(),
+            children: HashMap::default(),
+            hasher: RandomState::default(),
             next: ROOT.0 + 1,
             events: 0,
             ttl,
@@ -186,33 +189,35 @@ impl Tree {
     }
 
     /// Hangs an inode among its directory's children; which one stood there.
-    fn hang_child(&mut self, parent: InodeNo, name: &str, ino: InodeNo) -> Option<InodeNo> {
-        let displaced = self.unhang_child(parent, name);
-        let (inodes, hasher) = (&self.inodes, &self.hasher);
-        let hash_of = |ino: &InodeNo| inodes.get(*ino).map_or(0, |inode| hasher.hash_one(&*inode.name));
-        self.children.entry(parent).or_default().insert_unique(hasher.hash_one(name), ino, hash_of);
+    fn hang_child(&mut self, parent: InodeNo, ino: InodeNo) -> Option<InodeNo> {
+        let Self { inodes, children, hasher, .. } = self;
+        let name = &*inodes.get(ino)?.name;
+        let is_it = |other: &InodeNo| inodes.get(*other).is_some_and(|inode| *inode.name == *name);
+        let hash_of = |other: &InodeNo| inodes.get(*other).map_or(0, |inode| hasher.hash_one(&*inode.name));
+        match children.entry(parent).or_default().entry(hasher.hash_one(name), is_it, hash_of) {
+            Entry::Occupied(mut there) => return Some(std::mem::replace(there.get_mut(), ino)),
+            Entry::Vacant(room) => drop(room.insert(ino)),
+        }
         if let Some(directory) = self.directory_mut(parent) {
             directory.children += 1;
         }
-        displaced
+        None
     }
 
-    fn unhang_child(&mut self, parent: InodeNo, name: &str) -> Option<InodeNo> {
-        let (inodes, hasher) = (&self.inodes, &self.hasher);
-        let table = self.children.get_mut(&parent)?;
-        let is_it = |ino: &InodeNo| inodes.get(*ino).is_some_and(|inode| *inode.name == *name);
-        let (ino, _) = table.find_entry(hasher.hash_one(name), is_it).ok()?.remove();
+    fn unhang_child(&mut self, parent: InodeNo, ino: InodeNo) {
+        let Self { inodes, children, hasher, .. } = self;
+        let hash_of = |other: &InodeNo| inodes.get(*other).map_or(0, |inode| hasher.hash_one(&*inode.name));
+        let Some(table) = children.get_mut(&parent) else { return };
+        let Ok(entry) = table.find_entry(hash_of(&ino), |other| *other == ino) else { return };
+        entry.remove();
         if table.is_empty() {
-            self.children.remove(&parent);
+            children.remove(&parent);
         } else if is_sparse(table.len(), table.capacity()) {
-            table.shrink_to(2 * table.len(), |ino| {
-                inodes.get(*ino).map_or(0, |inode| hasher.hash_one(&*inode.name))
-            });
+            table.shrink_to(2 * table.len(), hash_of);
         }
         if let Some(directory) = self.directory_mut(parent) {
             directory.children -= 1;
         }
-        Some(ino)
     }
 
     // -- what is shown -------------------------------------------------------------------------------------------
@@ -310,29 +315,24 @@ impl Tree {
     /// Moves an inode to one of its directory's maps. What stood there goes nowhere.
     pub(super) fn place(&mut self, ino: InodeNo, place: Place) {
         let Some(inode) = self.inodes.get(ino) else { return };
-        let (parent, name, before) = (inode.parent, inode.name.clone(), inode.place);
-        if before == place {
+        let (parent, before) = (inode.parent, inode.place);
+        if before == place || self.directory(parent).is_err() {
             return;
         }
-        let Some(directory) = self.directory_mut(parent) else { return };
-        if before == Place::Local {
-            directory.locals.remove(&name);
+        match before {
+            Place::Local => drop(self.unhang_local(parent, ino)),
+            Place::Remote => self.unhang_child(parent, ino),
+            Place::Nowhere => {}
         }
-        let mut displaced = None;
-        if place == Place::Local {
-            displaced = directory.locals.insert(name.clone(), ino);
-        }
-        if before == Place::Remote {
-            self.unhang_child(parent, &name);
-        }
-        if place == Place::Remote {
-            displaced = self.hang_child(parent, &name, ino);
-        }
+        let displaced = match place {
+            Place::Local => self.hang_local(parent, ino),
+            Place::Remote => self.hang_child(parent, ino),
+            Place::Nowhere => None,
+        };
+        let Some(inode) = self.inodes.get_mut(ino) else { return };
+        inode.place = place;
         if place != Place::Nowhere {
-            self.missing.remove(parent, &name);
-        }
-        if let Some(inode) = self.inodes.get_mut(ino) {
-            inode.place = place;
+            self.missing.remove(parent, &inode.name);
         }
         if let Some(other) = displaced {
             if let Some(other) = self.inodes.get_mut(other) {
@@ -340,6 +340,17 @@ impl Tree {
             }
             self.drop_if_idle(other);
         }
+    }
+
+    /// Hangs an inode among what exists only here; which one stood there.
+    fn hang_local(&mut self, parent: InodeNo, ino: InodeNo) -> Option<InodeNo> {
+        let name = self.inodes.get(ino)?.name.clone();
+        self.directory_mut(parent)?.locals.insert(name, ino)
+    }
+
+    fn unhang_local(&mut self, parent: InodeNo, ino: InodeNo) -> Option<InodeNo> {
+        let name = self.inodes.get(ino)?.name.clone();
+        self.directory_mut(parent)?.locals.remove(&name)
     }
 
     /// The name means something else, or nothing, from now on: lookups in flight and older listings are outdated.

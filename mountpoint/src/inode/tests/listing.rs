@@ -77,15 +77,14 @@ async fn any_offset_can_be_gone_back_to() {
     loop {
         let entries = listing.entries(&bench.table, offset, 4).await.unwrap();
         let Some(last) = entries.last() else { break };
-        all.extend(entries.iter().map(|e| (e.name.to_str().unwrap().into(), e.ino.0, e.offset)));
+        all.extend(entries.iter().map(|e| (e.name().into(), e.ino.0, e.offset)));
         offset = last.offset;
     }
     assert_eq!(all.len(), 52);
     let requests = bench.requests();
     for (i, (_, _, offset)) in all.iter().enumerate().rev() {
         let entries = listing.entries(&bench.table, *offset, 3).await.unwrap();
-        let again: Vec<_> =
-            entries.iter().map(|e| (e.name.to_str().unwrap().to_string(), e.ino.0, e.offset)).collect();
+        let again: Vec<_> = entries.iter().map(|e| (e.name().to_string(), e.ino.0, e.offset)).collect();
         let expected = &all[i + 1..(i + 4).min(all.len())];
         // A batch may be shorter than asked, never empty before the end.
         assert!(!again.is_empty() || expected.is_empty());
@@ -93,7 +92,7 @@ async fn any_offset_can_be_gone_back_to() {
     }
     assert_eq!(bench.requests(), requests, "what was listed is kept");
     bench.client.insert("a", "");
-    let names = |entries: &[DirEntry]| entries.iter().map(|e| e.name.clone()).collect::<Vec<_>>();
+    let names = |entries: &[DirEntry]| entries.iter().map(|e| e.name().to_owned()).collect::<Vec<_>>();
     let fresh = listing.entries(&bench.table, 0, 2).await.unwrap();
     assert_eq!(names(&fresh), [".", ".."]);
     assert_eq!(names(&listing.entries(&bench.table, 2, 1).await.unwrap()), ["a"], "a rewind lists anew");
@@ -136,7 +135,7 @@ async fn a_page_from_before_an_unlink_does_not_show_the_name() {
         bench.table.unlink(ROOT, OsStr::new("a"), true).await.unwrap();
         gate.release();
     });
-    let names: Vec<_> = entries.unwrap().into_iter().map(|e| e.name).collect();
+    let names: Vec<_> = entries.unwrap().iter().map(|e| e.name().to_owned()).collect();
     assert_eq!(names, ["b"]);
     assert_error!(bench.lookup(ROOT, "a").await, ErrorKind::NotFound);
 }
@@ -161,7 +160,7 @@ async fn a_remembered_entry_is_a_lookup() {
     for entry in bench.list(ROOT).await {
         let found = bench.table.remember(ROOT, &entry);
         assert_eq!(found.ino, entry.ino);
-        let (again, cost) = bench.cost(bench.lookup(ROOT, entry.name.to_str().unwrap())).await;
+        let (again, cost) = bench.cost(bench.lookup(ROOT, entry.name())).await;
         assert_eq!((again.unwrap().ino, cost), (entry.ino, 0));
         bench.table.forget(entry.ino, 2);
     }
@@ -207,7 +206,7 @@ async fn a_hundred_thousand_names_are_listed_once_each_in_few_more_requests_than
         let entries = listing.entries(&bench.table, offset, 500).await.unwrap();
         let Some(last) = entries.last() else { break };
         for entry in &entries {
-            assert_eq!(entry.name, *format!("name-{count:06}"));
+            assert_eq!(*entry.name(), *format!("name-{count:06}"));
             count += 1;
         }
         offset = last.offset;
