@@ -177,6 +177,29 @@ fn any_one_call_that_fails_costs_at_most_a_miss() {
     fail_each_call(Fault::Once(Errno::IO), 1);
 }
 
+/// Descriptors run out for a moment, say: what could not be looked at is not what is missing.
+#[test]
+fn a_start_at_which_one_call_fails_removes_no_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids = ["a", "b"].map(|key| id(key, "\"1\""));
+    let first = store(dir.path(), Some(64 * MIB));
+    assert!(ids.iter().all(|id| put(&first, id, SIZE, 0)));
+    drop(first);
+    let mut all = files(dir.path());
+    all.sort();
+    for at in 1.. {
+        let (io, plan) = FaultyDisk::over(dir.path(), Fault::Once(Errno::MFILE), at);
+        store_with(io, dir.path(), Some(64 * MIB)).load_all(&AtomicBool::new(false));
+        let mut left = files(dir.path());
+        left.sort();
+        assert_eq!(left, all, "call {at}");
+        if plan.lock().calls < at {
+            assert!(at > 256, "the start has calls in it");
+            return;
+        }
+    }
+}
+
 #[test]
 fn a_disk_that_is_full_once_costs_at_most_a_miss() {
     fail_each_call(Fault::Once(Errno::NOSPC), 3);

@@ -36,6 +36,25 @@ fn path_style_when_asked() {
 }
 
 #[test]
+fn each_partition_has_a_domain_of_its_own() {
+    for (region, suffix) in [
+        ("us-east-1", "amazonaws.com"),
+        ("us-gov-west-1", "amazonaws.com"),
+        ("cn-north-1", "amazonaws.com.cn"),
+        ("eusc-de-east-1", "amazonaws.eu"),
+        ("us-iso-east-1", "c2s.ic.gov"),
+        ("us-isob-east-1", "sc2s.sgov.gov"),
+        ("eu-isoe-west-1", "cloud.adc-e.uk"),
+        ("us-isof-south-1", "csp.hci.ic.gov"),
+        ("eu-isof-south-1", "csp.hci.ic.gov"),
+    ] {
+        let config = Config { bucket: "bucket".into(), force_path_style: true, ..Config::default() };
+        let e = Endpoint::new(&config, region).unwrap();
+        assert_eq!(e.authority.host, format!("s3.{region}.{suffix}"));
+    }
+}
+
+#[test]
 fn any_key_is_encoded_once_and_never_normalised() {
     let e = endpoint("bucket", None);
     assert_eq!(e.key_path("a//../b c+ü%\u{1}~"), "/a//../b%20c%2B%C3%BC%25%01~");
