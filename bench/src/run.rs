@@ -231,6 +231,7 @@ impl Bench<'_> {
             scale,
             workload,
             bucket: &bucket,
+            cache: &cache,
             serial: self.serial,
         };
         let result = (workload.run)(&job);

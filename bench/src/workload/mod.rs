@@ -203,6 +203,8 @@ pub(crate) struct Job<'a> {
     pub(crate) workload: &'a Workload,
     /// Bucket the workload is mounted on.
     pub(crate) bucket: &'a str,
+    /// Where the disk cache lies, if the workload has one.
+    pub(crate) cache: &'a Path,
     /// Different in every run, for names that must be new.
     pub(crate) serial: u64,
 }

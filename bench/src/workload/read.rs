@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::fs::{Advice, OFlags, fadvise, syncfs};
 
 use super::{Bucket, Job, Sample, Work};
 use crate::pattern::{base_of, check};
@@ -47,11 +47,29 @@ pub(super) fn cached(job: &Job<'_>) -> anyhow::Result<Sample> {
 
 pub(super) fn cached_random(job: &Job<'_>) -> anyhow::Result<Sample> {
     fill_cache(job)?;
-    random_in(job, job.scale.big_bytes)
+    random_in(job, job.scale.big_bytes, RANDOM_THREADS)
+}
+
+pub(super) fn cached_cold(job: &Job<'_>) -> anyhow::Result<Sample> {
+    fill_cache(job)?;
+    forget_cache_files(job)?;
+    job.measure(|| stream(job, 0, OFlags::empty()))
+}
+
+pub(super) fn cached_random_cold(job: &Job<'_>) -> anyhow::Result<Sample> {
+    fill_cache(job)?;
+    forget_cache_files(job)?;
+    random_in(job, job.scale.big_bytes, RANDOM_THREADS)
+}
+
+pub(super) fn cached_random_cold_4(job: &Job<'_>) -> anyhow::Result<Sample> {
+    fill_cache(job)?;
+    forget_cache_files(job)?;
+    random_in(job, job.scale.big_bytes, 4)
 }
 
 pub(super) fn random(job: &Job<'_>) -> anyhow::Result<Sample> {
-    random_in(job, Bucket::HUGE_OBJECT)
+    random_in(job, Bucket::HUGE_OBJECT, RANDOM_THREADS)
 }
 
 pub(super) fn first_byte(job: &Job<'_>) -> anyhow::Result<Sample> {
@@ -150,13 +168,13 @@ fn look(job: &Job<'_>, key: &str, offset: u64, data: &[u8]) -> anyhow::Result<()
 }
 
 /// Pages of a file of `size` bytes, each once, far from one another, until time is up.
-fn random_in(job: &Job<'_>, size: u64) -> anyhow::Result<Sample> {
+fn random_in(job: &Job<'_>, size: u64, threads: u64) -> anyhow::Result<Sample> {
     let (name, pages) = (numbered(0), size / PAGE as u64);
     let next = AtomicU64::new(0);
     let file = open(&job.path(&name), OFlags::empty())?;
     job.measure(|| {
         let until = Instant::now() + job.scale.random_for;
-        in_threads(RANDOM_THREADS, |_| {
+        in_threads(threads, |_| {
             let mut work = Work::default();
             let mut page = [0; PAGE];
             while Instant::now() < until {
@@ -181,6 +199,23 @@ fn fill_cache(job: &Job<'_>) -> anyhow::Result<()> {
     std::thread::sleep(CACHE_SETTLES);
     let file = open(&job.path(&numbered(0)), OFlags::empty())?;
     fadvise(&file, 0, None, Advice::DontNeed)?;
+    Ok(())
+}
+
+/// Writes the files of the disk cache down, and makes the kernel forget them: what is read next comes from the disk.
+fn forget_cache_files(job: &Job<'_>) -> anyhow::Result<()> {
+    let mut folders = vec![job.cache.to_owned()];
+    syncfs(File::open(job.cache)?)?;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let entry = entry?;
+            match entry.file_type()? {
+                kind if kind.is_dir() => folders.push(entry.path()),
+                kind if kind.is_file() => fadvise(File::open(entry.path())?, 0, None, Advice::DontNeed)?,
+                _ => {}
+            }
+        }
+    }
     Ok(())
 }
 

@@ -322,4 +322,27 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         run: read::cached_random,
         ..PLAIN
     },
+    Workload {
+        name: "cached_cold",
+        about: "cached, and the page cache of the cache's disk dropped too",
+        cache: true,
+        run: read::cached_cold,
+        ..PLAIN
+    },
+    Workload {
+        name: "cached_random_cold",
+        about: "cached_random, and the page cache of the cache's disk dropped too",
+        cache: true,
+        unit: Unit::PerSecond,
+        run: read::cached_random_cold,
+        ..PLAIN
+    },
+    Workload {
+        name: "cached_random_cold_4",
+        about: "cached_random_cold by 4 threads",
+        cache: true,
+        unit: Unit::PerSecond,
+        run: read::cached_random_cold_4,
+        ..PLAIN
+    },
 ];

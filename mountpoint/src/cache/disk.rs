@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use crossbeam::sync::WaitGroup;
@@ -14,7 +15,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 use super::io::{BlockIo, Disk, FOLDER_MODE, open_folder};
 use super::lock::Lock;
 use super::store::Store;
-use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Sectors};
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Now, Sectors};
 use crate::buffer::Block;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -116,6 +117,25 @@ impl DiskCache {
     }
 }
 
+impl DiskCache {
+    fn count(&self, started: Instant, hit: bool) {
+        let took = self.store.clock.now().saturating_duration_since(started);
+        self.store.metrics.cache_get.of("disk").took(took);
+        // The prefetcher counts a miss, after the fetch.
+        self.store.metrics.cache_hits.add(hit.into());
+    }
+}
+
+/// Whether a range is one that may be read: within one block and the object, of `len` bytes.
+fn is_sound(object_size: u64, range: &Range<u64>, len: usize) -> bool {
+    let sound = range.start < range.end
+        && range.end <= object_size
+        && range.start / CACHE_BLOCK == (range.end - 1) / CACHE_BLOCK
+        && range.end - range.start == len as u64;
+    debug_assert!(sound, "{range:?} of {object_size} bytes into {len}");
+    sound
+}
+
 impl BlockCache for DiskCache {
     fn present(&self, id: &ObjectId, block: BlockIndex) -> Sectors {
         self.store.present(id, block)
@@ -126,18 +146,22 @@ impl BlockCache for DiskCache {
     }
 
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool {
-        let sound = range.start < range.end
-            && range.end <= object_size
-            && range.start / CACHE_BLOCK == (range.end - 1) / CACHE_BLOCK
-            && range.end - range.start == into.len() as u64;
-        debug_assert!(sound, "{range:?} of {object_size} bytes into {}", into.len());
         let started = self.store.clock.now();
-        let hit = sound && self.store.read(id, object_size, &range, into);
-        let took = self.store.clock.now().saturating_duration_since(started);
-        self.store.metrics.cache_get.of("disk").took(took);
-        // The prefetcher counts a miss, after the fetch.
-        self.store.metrics.cache_hits.add(hit.into());
+        let hit = is_sound(object_size, &range, into.len()) && self.store.read(id, object_size, &range, into);
+        self.count(started, hit);
         hit
+    }
+
+    fn read_now(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> Now {
+        if !is_sound(object_size, &range, into.len()) {
+            return Now::Absent;
+        }
+        let started = self.store.clock.now();
+        let now = self.store.read_now(id, object_size, &range, into);
+        if now != Now::OnDisk {
+            self.count(started, now == Now::Here);
+        }
+        now
     }
 
     fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {

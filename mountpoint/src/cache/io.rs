@@ -5,14 +5,14 @@
 
 use std::ffi::{CStr, CString};
 use std::fmt::Debug;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, fallocate, fstatvfs, mkdirat, openat, statat,
     unlinkat,
 };
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::{Errno, ReadWriteFlags, preadv, preadv2, pwrite};
 
 use super::format::Name;
 
@@ -36,6 +36,15 @@ pub(super) enum How {
     Create,
 }
 
+/// Whether a read may wait for the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Waits {
+    Yes,
+    /// What is not in the kernel's memory is an error (EAGAIN). The disk is asked for it all the same: a read that comes soon after has less
+    /// to wait.
+    No,
+}
+
 /// Size and age of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileStat {
@@ -50,8 +59,14 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     /// Opens a file; never a link or anything that is not a regular file.
     fn open(&self, name: &Name, kind: Kind, how: How) -> io::Result<OwnedFd>;
 
-    /// Reads at an offset; less than asked at the end of the file.
-    fn read_at(&self, file: &OwnedFd, into: &mut [u8], at: u64) -> io::Result<usize>;
+    /// Reads at an offset into these, in their order; less than asked at the end of the file, and where it may not wait for the rest.
+    fn read_at(
+        &self,
+        file: &OwnedFd,
+        into: &mut [IoSliceMut<'_>],
+        at: u64,
+        waits: Waits,
+    ) -> io::Result<usize>;
 
     /// Writes at an offset; the answer may be less than all.
     fn write_at(&self, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize>;
@@ -156,8 +171,17 @@ impl BlockIo for Disk {
         Ok(openat(folder, file_name(name, kind, &mut text), flags, FILE_MODE)?)
     }
 
-    fn read_at(&self, file: &OwnedFd, into: &mut [u8], at: u64) -> io::Result<usize> {
-        Ok(rustix::io::retry_on_intr(|| pread(file, &mut *into, at))?)
+    fn read_at(
+        &self,
+        file: &OwnedFd,
+        into: &mut [IoSliceMut<'_>],
+        at: u64,
+        waits: Waits,
+    ) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| match waits {
+            Waits::Yes => preadv(file, into, at),
+            Waits::No => preadv2(file, into, at, ReadWriteFlags::NOWAIT),
+        })?)
     }
 
     fn write_at(&self, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize> {

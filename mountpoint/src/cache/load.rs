@@ -1,12 +1,12 @@
 //! Loads the files of an earlier run: reads sidecars into the index, in the background, and removes files that fail a check.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 
 use super::file::Entry;
 use super::format::{Checksums, HEADER_MAX, Name, SLOT, Slot, block_len, decode_header, decode_slot};
 use super::health::Doing;
 use super::index::Owner;
-use super::io::{How, Kind};
+use super::io::{How, Kind, Waits};
 use super::sector::Sectors;
 use super::store::{PREFIXES, Store};
 use super::{BlockIndex, CACHE_BLOCK};
@@ -134,7 +134,12 @@ impl Store {
     fn fill(&self, file: &std::os::fd::OwnedFd, chunk: &mut [u8], at: u64) -> io::Result<usize> {
         let mut len = 0;
         while len < chunk.len() {
-            match self.io.read_at(file, &mut chunk[len..], at + len as u64)? {
+            match self.io.read_at(
+                file,
+                &mut [IoSliceMut::new(&mut chunk[len..])],
+                at + len as u64,
+                Waits::Yes,
+            )? {
                 0 => break,
                 n => len += n,
             }

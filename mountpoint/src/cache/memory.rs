@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::sector::bytes_of;
-use super::{BlockCache, BlockIndex, CACHE_BLOCK, Sectors};
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Now, Sectors};
 use crate::buffer::Block;
 use crate::object::ObjectId;
 use crate::sync::Mutex;
@@ -73,6 +73,10 @@ impl BlockCache for MemoryCache {
             }
             None => false,
         }
+    }
+
+    fn read_now(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> Now {
+        if self.read(id, object_size, range, into) { Now::Here } else { Now::Absent }
     }
 
     fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {

@@ -91,6 +91,18 @@ impl Config {
     }
 }
 
+/// What a read finds that does not wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Now {
+    /// Every byte is there, as [`BlockCache::read`] says.
+    Here,
+    /// Not here, or not sound.
+    Absent,
+    /// Perhaps here, but not in the kernel's memory. The disk has been asked for it where that is possible; [`BlockCache::read`] waits for
+    /// it.
+    OnDisk,
+}
+
 /// Blocks of object versions, by version and index.
 pub trait BlockCache: Debug + Send + Sync + 'static {
     /// Which sectors of the block are thought to be here. From memory, without touching the disk: cheap enough for every read.
@@ -105,6 +117,9 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     /// `true`: every byte is there and was compared with its checksum. `false`: not here, or not sound (then it is dropped); the
     /// contents of `into` mean nothing. May touch the disk, never the network.
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool;
+
+    /// As [`BlockCache::read`], but never waits for the disk.
+    fn read_now(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> Now;
 
     /// Keeps what of `bytes`, which stand at `offset` of the object and within one block, is whole sectors (the object's last one
     /// is less). Returns at once; dropped when the queue is full.

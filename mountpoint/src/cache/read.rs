@@ -1,55 +1,102 @@
 //! Sectors on their way out: found, compared with their checksums each time they are read from the disk, handed over; or doubted,
 //! and their block dropped.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use super::CACHE_BLOCK;
 use super::file::Entry;
 use super::format::{Checksums, block_len, crc32c};
 use super::health::Doing;
-use super::io::{BlockIo, How, Kind};
+use super::io::{BlockIo, How, Kind, Waits};
 use super::sector::{SECTOR, SECTORS, Sectors, bytes_of};
 use super::store::Store;
+use super::{CACHE_BLOCK, Now};
+use crate::checksum::{ChecksumAlgorithm, Hasher};
 use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
+/// A read that found its sectors in the index and is about to ask the disk for them. Ends with [`Store::end`].
+#[derive(Debug)]
+pub(super) struct Reading {
+    entry: Arc<Entry>,
+    block: u32,
+    born: u64,
+    crcs: Box<Checksums>,
+    pub(super) file: Arc<OwnedFd>,
+    pub(super) span: Span,
+}
+
 impl Store {
     /// Reads `range`, which lies in one block, into `into`; see [`super::BlockCache::read`].
     pub(super) fn read(&self, id: &ObjectId, object_size: u64, range: &Range<u64>, into: &mut [u8]) -> bool {
-        if self.health.is_off() {
-            return false;
+        let Some(reading) = self.begin(id, object_size, range) else { return false };
+        let mut pads = reading.span.pads();
+        let read = reading.span.read(&*self.io, &reading.file, into, &mut pads);
+        self.end(&reading, read.as_ref().map(|()| (&*into, &*pads)))
+    }
+
+    /// The same without waiting for the disk; see [`super::BlockCache::read_now`].
+    pub(super) fn read_now(
+        &self,
+        id: &ObjectId,
+        object_size: u64,
+        range: &Range<u64>,
+        into: &mut [u8],
+    ) -> Now {
+        let Some(reading) = self.begin(id, object_size, range) else { return Now::Absent };
+        let span = &reading.span;
+        let mut pads = span.pads();
+        let read = self.io.read_at(&reading.file, &mut span.slices(into, &mut pads), span.at(), Waits::No);
+        match read {
+            Ok(n) if n == span.len() => {
+                if self.end(&reading, Ok((into, &pads))) {
+                    Now::Here
+                } else {
+                    Now::Absent
+                }
+            }
+            // Not in memory, or not to be had without waiting: whatever it is, the read that waits finds out.
+            Ok(_) | Err(_) => Now::OnDisk,
         }
-        let Some(entry) = self.find(&self.identity(id)) else { return false };
+    }
+
+    /// Finds the sectors of a range.
+    pub(super) fn begin(&self, id: &ObjectId, object_size: u64, range: &Range<u64>) -> Option<Reading> {
+        if self.health.is_off() {
+            return None;
+        }
+        let entry = self.find(&self.identity(id))?;
         if entry.object_size != object_size {
             self.metrics.cache_corrupt.inc();
             self.remove(&entry);
-            return false;
+            return None;
         }
         let block = (range.start / CACHE_BLOCK) as u32; // versions in the index are below OBJECT_MAX
         let start = u64::from(block) * CACHE_BLOCK;
-        let range = range.start - start..range.end - start;
-        let Some(seen) = entry.look(block, Sectors::touching(&range), self.uses.load(Relaxed)) else {
-            return false;
-        };
-        let file = match seen.file.map_or_else(|| self.open(&entry), Ok) {
-            Ok(file) => file,
+        let span =
+            Span::of(start, range.start - start..range.end - start, block_len(object_size, block.into()));
+        let seen = entry.look(block, Sectors::touching(&span.range), self.uses.load(Relaxed))?;
+        match seen.file.map_or_else(|| self.open(&entry), Ok) {
+            Ok(file) => Some(Reading { entry, block, born: seen.born, crcs: seen.crcs, file, span }),
             Err(e) => {
                 self.unsound(&entry, None, Some(&e));
-                return false;
+                None
             }
-        };
-        let block_of =
-            BlockOf { io: &*self.io, file: &file, start, len: block_len(object_size, block.into()) as u64 };
-        match block_of.read(&seen.crcs, &range, into) {
-            Ok(true) => {
+        }
+    }
+
+    /// A read ended: with the bytes of its range and those of its pads, or with the disk's error. True when they are sound.
+    pub(super) fn end(&self, reading: &Reading, read: Result<(&[u8], &[u8]), &io::Error>) -> bool {
+        let Reading { entry, block, born, crcs, span, .. } = reading;
+        match read {
+            Ok((body, pads)) if span.is_sound(crcs, body, pads) => {
                 self.health.success();
                 true
             }
-            Ok(false) => self.doubt(&entry, block, seen.born, None),
-            Err(e) => self.doubt(&entry, block, seen.born, Some(&e)),
+            Ok(_) => self.doubt(entry, *block, *born, None),
+            Err(e) => self.doubt(entry, *block, *born, Some(e)),
         }
     }
 
@@ -86,63 +133,130 @@ impl Store {
     }
 }
 
-/// A block's bytes in a data file.
-struct BlockOf<'a> {
-    io: &'a dyn BlockIo,
-    file: &'a OwnedFd,
-    /// Where it begins in the file, and how long it is.
+/// A range of a block, and the whole sectors around it, which one call reads: the range straight to where it is wanted, the rest of its
+/// first and its last sector into pads.
+#[derive(Debug)]
+pub(super) struct Span {
+    /// Where the block begins in the file.
     start: u64,
-    len: u64,
+    /// Within the block.
+    range: Range<u64>,
+    /// The sectors that the range touches, within the block.
+    whole: Range<u64>,
+    /// Bytes of the block.
+    block_len: u64,
 }
 
-impl BlockOf<'_> {
-    /// Reads `range` of the block into `into`; false when a sector is not what its checksum says.
-    fn read(&self, crcs: &Checksums, range: &Range<u64>, into: &mut [u8]) -> io::Result<bool> {
-        let whole = Sectors::within(range, self.len);
-        let Some(middle) = whole.runs(self.len).first().cloned() else {
-            // One sector in part, or two neighbours.
-            let border = (range.start / SECTOR + 1) * SECTOR;
-            let (head, tail) = into.split_at_mut(border.min(range.end).saturating_sub(range.start) as usize);
-            return Ok(self.read_part(crcs, range.start, head)? && self.read_part(crcs, border, tail)?);
-        };
-        let (head, rest) = into.split_at_mut((middle.start - range.start) as usize);
-        let (body, tail) = rest.split_at_mut((middle.end - middle.start) as usize);
-        self.read_full(body, middle.start)?;
-        let sound = body
-            .chunks(SECTOR as usize)
-            .zip(crcs.iter().skip((middle.start / SECTOR) as usize))
-            .all(|(sector, crc)| crc32c(sector) == *crc);
-        Ok(sound && self.read_part(crcs, range.start, head)? && self.read_part(crcs, middle.end, tail)?)
+impl Span {
+    /// Of a block of `len` bytes that begins at `start` of the file.
+    fn of(start: u64, range: Range<u64>, len: usize) -> Self {
+        let block_len = len as u64;
+        let whole = range.start / SECTOR * SECTOR..range.end.next_multiple_of(SECTOR).min(block_len);
+        Self { start, range, whole, block_len }
     }
 
-    /// Reads a part of one sector: all of it is compared.
-    fn read_part(&self, crcs: &Checksums, at: u64, into: &mut [u8]) -> io::Result<bool> {
-        if into.is_empty() {
-            return Ok(true);
-        }
-        let n = (at / SECTOR) as usize;
-        let bytes = bytes_of(n, self.len);
-        let mut sector = [0; SECTOR as usize];
-        let sector = &mut sector[..(bytes.end - bytes.start) as usize];
-        self.read_full(sector, bytes.start)?;
-        let from = (at - bytes.start) as usize;
-        let sound = n < SECTORS && crc32c(sector) == crcs[n];
-        into.copy_from_slice(&sector[from..from + into.len()]); // copy: a part of a sector
-        Ok(sound)
+    /// Where it begins in the file.
+    pub(super) fn at(&self) -> u64 {
+        self.start + self.whole.start
     }
 
-    /// Reads until `into` is full.
-    ///
-    /// # Errors
-    /// The system's; `UnexpectedEof` when the file ends before.
-    fn read_full(&self, into: &mut [u8], at: u64) -> io::Result<()> {
-        let mut done = 0;
-        while done < into.len() {
-            match self.io.read_at(self.file, &mut into[done..], self.start + at + done as u64)? {
+    /// Bytes to read.
+    pub(super) fn len(&self) -> usize {
+        (self.whole.end - self.whole.start) as usize
+    }
+
+    fn head(&self) -> usize {
+        (self.range.start - self.whole.start) as usize
+    }
+
+    /// Memory for what is read besides the range: none for a range of whole sectors.
+    pub(super) fn pads(&self) -> Vec<u8> {
+        vec![0; self.len() - (self.range.end - self.range.start) as usize]
+    }
+
+    /// Where the bytes go, in their order.
+    pub(super) fn slices<'a>(&self, into: &'a mut [u8], pads: &'a mut [u8]) -> [IoSliceMut<'a>; 3] {
+        let (head, tail) = pads.split_at_mut(self.head());
+        [head, into, tail].map(IoSliceMut::new)
+    }
+
+    /// Reads all of it, and waits for the disk.
+    fn read(&self, io: &dyn BlockIo, file: &OwnedFd, into: &mut [u8], pads: &mut [u8]) -> io::Result<()> {
+        let mut slices = self.slices(into, pads);
+        let (mut left, mut at) = (&mut slices[..], self.at());
+        while at < self.start + self.whole.end {
+            match io.read_at(file, left, at, Waits::Yes)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                n => done += n,
+                n => {
+                    IoSliceMut::advance_slices(&mut left, n);
+                    at += n as u64;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Whether each sector is what its checksum says.
+    fn is_sound(&self, crcs: &Checksums, body: &[u8], pads: &[u8]) -> bool {
+        let (head, tail) = pads.split_at(self.head());
+        let mut parts = [head, body, tail].into_iter();
+        let mut part: &[u8] = &[];
+        let sectors = (self.whole.start / SECTOR) as usize..SECTORS;
+        sectors.map(|n| (n, bytes_of(n, self.block_len))).take_while(|(_, at)| at.start < self.whole.end).all(
+            |(n, at)| {
+                let mut left = (at.end - at.start) as usize;
+                if let Some((sector, rest)) = part.split_at_checked(left) {
+                    part = rest;
+                    return crc32c(sector) == crcs[n];
+                }
+                let mut hasher = Hasher::new(ChecksumAlgorithm::Crc32c);
+                while left > 0 {
+                    if part.is_empty() {
+                        let Some(next) = parts.next() else { return false };
+                        part = next;
+                    }
+                    let (mine, rest) = part.split_at(left.min(part.len()));
+                    hasher.update(mine);
+                    (part, left) = (rest, left - mine.len());
+                }
+                hasher.finish().value as u32 == crcs[n]
+            },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_span_is_sound_as_long_as_no_byte_of_its_sectors_differs(
+            len in 1..=CACHE_BLOCK as usize,
+            (from, to) in (any::<u64>(), any::<u64>()),
+            flip in any::<prop::sample::Index>(),
+        ) {
+            let block: Vec<u8> = (0..len).map(|i| (i * 7 >> 3) as u8).collect();
+            let crcs: Checksums = std::array::from_fn(|n| {
+                let at = bytes_of(n, len as u64);
+                crc32c(&block[at.start as usize..at.end as usize])
+            });
+            let start = from % len as u64;
+            let range = start..start + 1 + to % (len as u64 - start);
+            let span = Span::of(0, range.clone(), len);
+            let bytes = |range: &Range<u64>| block[range.start as usize..range.end as usize].to_vec();
+            let mut body = bytes(&range);
+            let mut pads = [bytes(&(span.whole.start..range.start)), bytes(&(range.end..span.whole.end))].concat();
+            prop_assert_eq!((span.pads().len(), span.len()), (pads.len(), pads.len() + body.len()));
+            prop_assert!(span.is_sound(&crcs, &body, &pads));
+            let at = flip.index(span.len());
+            match at.checked_sub(body.len()) {
+                None => body[at] ^= 1,
+                Some(at) => pads[at] ^= 1,
+            }
+            prop_assert!(!span.is_sound(&crcs, &body, &pads), "byte {at} differs");
+        }
     }
 }

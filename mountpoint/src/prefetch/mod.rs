@@ -4,6 +4,7 @@
 //! caller's thread gets them at once; otherwise the thread that receives them calls the caller's callback. For each block this room looks
 //! in memory, then in the disk cache, then asks S3. It never blocks a caller, and knows nothing of names or of FUSE.
 
+mod cached;
 mod fetch;
 mod link;
 mod object;

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::cached::{self, Cached};
 use super::object::{Cause, Object};
 use super::pieces::ReaderNo;
 use super::window::{Plan, Window};
 use super::{Bytes, Error, ReadDone};
-use crate::buffer::Use;
-use crate::cache::CACHE_BLOCK;
 use crate::first::{self, First};
 use crate::object::ObjectId;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -111,15 +110,26 @@ impl Reader {
             self.fetch_ahead(&plan, Cause::Ahead);
             return done(Ok(bytes));
         }
-        if let Some(bytes) = self.read_cache(&range) {
-            metrics.fuse_reads_ready.inc();
-            metrics.fuse_cache_hit.inc();
-            // The window counts on what it planned: where the cache ends, the store's part must be on its way.
-            self.fetch_ahead(&plan, Cause::AheadOfStore);
-            return done(Ok(bytes));
+        // Where the cache has it, the window counts on what it planned all the same: where the cache ends, the store's part must be on its
+        // way.
+        match object.cached(&range) {
+            Cached::Here(bytes) => {
+                metrics.fuse_reads_ready.inc();
+                metrics.fuse_cache_hit.inc();
+                self.fetch_ahead(&plan, Cause::AheadOfStore);
+                done(Ok(bytes));
+            }
+            Cached::OnDisk(parts) => {
+                metrics.fuse_reads_waited.inc();
+                self.fetch_ahead(&plan, Cause::AheadOfStore);
+                let (object, done) = (Arc::clone(object), Box::new(done));
+                cached::Read { object, reader: self.no, plan, range, done }.start(parts);
+            }
+            Cached::Absent => {
+                metrics.fuse_reads_waited.inc();
+                self.fetch(&plan, range, Box::new(done));
+            }
         }
-        metrics.fuse_reads_waited.inc();
-        self.fetch(&plan, range, Box::new(done));
     }
 
     /// A handle that fetches ahead is a stream from then on, until it is closed.
@@ -175,29 +185,6 @@ impl Reader {
             self.progress.lock().window.lost(&range);
         }
         self.fetch_ahead(plan, Cause::Ahead);
-    }
-
-    /// The whole range out of the disk cache, on this thread; `None` if any of it is not there.
-    fn read_cache(&self, range: &Range<u64>) -> Option<Bytes> {
-        let object = &self.object;
-        let cache = object.shared.cache.as_deref()?;
-        let blocks = range.start / CACHE_BLOCK..=(range.end - 1) / CACHE_BLOCK;
-        let part_of = |index| range.start.max(index * CACHE_BLOCK)..range.end.min((index + 1) * CACHE_BLOCK);
-        if !blocks.clone().all(|index| object.is_cached(&part_of(index))) {
-            return None;
-        }
-        let mut bytes = Bytes::default();
-        for index in blocks {
-            let part = part_of(index);
-            let len = (part.end - part.start) as usize;
-            let mut block = object.shared.pool.try_take(Use::Demand, len)?;
-            if !cache.read(&object.id, object.size, part, block.spare()) {
-                return None;
-            }
-            block.advance(len);
-            bytes.push(block.freeze(), 0..len);
-        }
-        Some(bytes)
     }
 }
 

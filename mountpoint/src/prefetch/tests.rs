@@ -1,5 +1,6 @@
 //! Readers over a bucket in memory: right bytes, few requests, one reason for each failure, memory that comes back.
 
+mod cached;
 #[cfg(feature = "shuttle")]
 mod model;
 

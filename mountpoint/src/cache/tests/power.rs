@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 
 use proptest::prop_oneof;
@@ -10,7 +10,7 @@ use proptest::test_runner::{Config as Cases, TestRunner};
 use rustix::fs::fstat;
 
 use super::super::format::Name;
-use super::super::io::{FileStat, How, Kind, write_full};
+use super::super::io::{FileStat, How, Kind, Waits, write_full};
 use super::*;
 use crate::sync::Mutex;
 
@@ -67,8 +67,14 @@ impl BlockIo for WitnessedDisk {
         Ok(open)
     }
 
-    fn read_at(&self, file: &OwnedFd, into: &mut [u8], at: u64) -> io::Result<usize> {
-        self.disk.read_at(file, into, at)
+    fn read_at(
+        &self,
+        file: &OwnedFd,
+        into: &mut [IoSliceMut<'_>],
+        at: u64,
+        waits: Waits,
+    ) -> io::Result<usize> {
+        self.disk.read_at(file, into, at, waits)
     }
 
     fn write_at(&self, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize> {

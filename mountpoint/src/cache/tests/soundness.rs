@@ -28,6 +28,41 @@ fn what_was_put_is_read_back_in_any_part() {
     assert_eq!(store.metrics.cache_corrupt.get(), 0);
 }
 
+/// Whether the file system of this directory can read without waiting.
+fn reads_at_once(dir: &Path) -> bool {
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+    let path = dir.join("probe");
+    std::fs::write(&path, "x").unwrap();
+    let mut byte = [0];
+    let file = std::fs::File::open(path).unwrap();
+    let read = preadv2(&file, &mut [std::io::IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT);
+    read != Err(Errno::OPNOTSUPP)
+}
+
+#[test]
+fn what_the_kernel_has_in_memory_is_read_at_once_and_compared_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let at_once = reads_at_once(dir.path());
+    let store = store(dir.path(), Some(64 * MIB));
+    let (a, size) = (id("a", "\"1\""), MIB + 777);
+    assert!(put(&store, &a, size, 0) && put(&store, &a, size, 1));
+    let mut into = vec![0; 5000];
+    let range = 30_000..35_000;
+    // Pages that were just written; whether the kernel keeps them is its affair, but it does not write and drop them for nothing.
+    assert_eq!(store.read_now(&a, size, &range, &mut into) == Now::Here, at_once);
+    assert!(!at_once || into == content(&a, range.clone()));
+    assert_eq!(store.read_now(&a, size, &(2 * MIB..2 * MIB + 1), &mut into[..1]), Now::Absent);
+
+    // A byte of the first sector that the range touches, before the range.
+    let data = files(dir.path()).into_iter().find(|path| path.extension().unwrap() == "data").unwrap();
+    let file = std::fs::File::options().write(true).open(data).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0], SECTOR).unwrap();
+    let now = store.read_now(&a, size, &range, &mut into);
+    assert_eq!(now, if at_once { Now::Absent } else { Now::OnDisk });
+    assert_eq!(store.metrics.cache_corrupt.get(), u64::from(at_once));
+    assert_eq!(store.contains(&a, 0), !at_once, "and dropped");
+}
+
 #[test]
 fn blocks_survive_a_restart_and_are_served_while_the_index_loads() {
     let dir = tempfile::tempdir().unwrap();
