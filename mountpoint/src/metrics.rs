@@ -135,7 +135,7 @@ metrics! {
     fuse_latency: ByName<Histogram> = ByName::new(&FUSE_REQUEST, Histogram::of_micros), Micros => "fuse.request_latency",
     /// Bytes of a READ's answer or of a WRITE.
     fuse_io: ByName<Histogram> = ByName::new(&FUSE_IO, Histogram::of_bytes), Bytes => "fuse.io_size",
-    /// READ requests answered on the thread that took them.
+    /// READ requests answered from memory or the disk cache.
     fuse_reads_ready: Counter = Counter::default(), Count => "fuse.reads_ready",
     /// READ requests that waited for the network.
     fuse_reads_waited: Counter = Counter::default(), Count => "fuse.reads_waited",

@@ -4,7 +4,6 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use crossbeam::sync::WaitGroup;
@@ -13,10 +12,12 @@ use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::io::{BlockIo, Disk, FOLDER_MODE, open_folder};
+use super::later::{self, Job, LINE, Line};
 use super::lock::Lock;
+use super::ring::{self, Bell};
 use super::store::Store;
-use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Now, Sectors};
-use crate::buffer::Block;
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Later, Now, Sectors};
+use crate::buffer::{Block, BlockMut};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectId;
@@ -38,15 +39,17 @@ const WRITERS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct DiskCache {
     store: Arc<Store>,
-    queue: Option<Sender<Job>>,
+    queue: Option<Sender<Put>>,
     threads: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     under_way: Mutex<WaitGroup>,
+    /// For reads that wait for the disk, where there is a ring.
+    pub(super) line: Option<Line>,
     _lock: Lock,
 }
 
 #[derive(Debug)]
-struct Job {
+struct Put {
     id: ObjectId,
     object_size: u64,
     offset: u64,
@@ -89,9 +92,13 @@ impl DiskCache {
             threads: Vec::new(),
             stop: Arc::new(AtomicBool::new(false)),
             under_way: Mutex::new(under_way.clone()),
+            line: None,
             _lock: lock,
         };
         let supervisor = Supervisor { metrics: Arc::clone(&store.metrics), clock };
+        if config.ring {
+            cache.start_ring(&supervisor)?;
+        }
         let (index, stop, mut under_way) = (Arc::clone(&store), Arc::clone(&cache.stop), Some(under_way));
         cache.threads.push(supervisor.thread("cache-index".to_owned(), move || {
             index.load_all(&stop);
@@ -105,6 +112,31 @@ impl DiskCache {
         Ok(cache)
     }
 
+    /// Starts the thread that waits for many reads at once, where the system allows it.
+    fn start_ring(&mut self, supervisor: &Supervisor) -> io::Result<()> {
+        let (queue, line) = bounded(LINE);
+        let (say, hear) = bounded(1);
+        let bell = Arc::new(Bell::new()?);
+        let (store, of_thread) = (Arc::clone(&self.store), Arc::clone(&bell));
+        // A ring belongs to the thread that makes it.
+        let thread = supervisor.thread("cache-read".to_owned(), move || {
+            let ring = ring::set_up();
+            let _ = say.try_send(ring.as_ref().map(|_| ()).map_err(|why| *why));
+            if let Ok(ring) = ring {
+                ring::run(ring, &store, &line, &of_thread);
+            }
+            later::run(&store, &line);
+        })?;
+        self.threads.push(thread);
+        match hear.recv().unwrap_or(Err("its thread ended")) {
+            Ok(()) => self.line = Some(Line::new(queue, bell)),
+            Err(why) => tracing::info!(
+                "cache: no io_uring ({why}): reads that wait for the disk take a thread each, which is slower"
+            ),
+        }
+        Ok(())
+    }
+
     /// Returns once what was put before is written (or dropped) and what earlier runs left is indexed.
     pub fn settle(&self) {
         let before = std::mem::take(&mut *self.under_way.lock());
@@ -114,15 +146,6 @@ impl DiskCache {
     /// Bytes the cache takes on disk, as far as it is indexed.
     pub fn used_bytes(&self) -> u64 {
         self.store.used_bytes()
-    }
-}
-
-impl DiskCache {
-    fn count(&self, started: Instant, hit: bool) {
-        let took = self.store.clock.now().saturating_duration_since(started);
-        self.store.metrics.cache_get.of("disk").took(took);
-        // The prefetcher counts a miss, after the fetch.
-        self.store.metrics.cache_hits.add(hit.into());
     }
 }
 
@@ -148,7 +171,7 @@ impl BlockCache for DiskCache {
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool {
         let started = self.store.clock.now();
         let hit = is_sound(object_size, &range, into.len()) && self.store.read(id, object_size, &range, into);
-        self.count(started, hit);
+        self.store.count_get(started, hit);
         hit
     }
 
@@ -159,9 +182,30 @@ impl BlockCache for DiskCache {
         let started = self.store.clock.now();
         let now = self.store.read_now(id, object_size, &range, into);
         if now != Now::OnDisk {
-            self.count(started, now == Now::Here);
+            self.store.count_get(started, now == Now::Here);
         }
         now
+    }
+
+    fn read_later(
+        &self,
+        id: &ObjectId,
+        object_size: u64,
+        range: Range<u64>,
+        into: BlockMut,
+        done: Later,
+    ) -> Result<(), (BlockMut, Later)> {
+        let Some(line) = &self.line else { return Err((into, done)) };
+        let started = self.store.clock.now();
+        let is_sound = is_sound(object_size, &range, into.limit() - into.filled());
+        match is_sound.then(|| self.store.begin(id, object_size, &range)).flatten() {
+            Some(reading) => line.put(Job { reading, into, started, done }),
+            None => {
+                self.store.count_get(started, false);
+                done(None);
+                Ok(())
+            }
+        }
     }
 
     fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {
@@ -171,7 +215,7 @@ impl BlockCache for DiskCache {
             return;
         }
         let under_way = self.under_way.lock().clone();
-        let job = Job { id: id.clone(), object_size, offset, bytes, _under_way: under_way };
+        let job = Put { id: id.clone(), object_size, offset, bytes, _under_way: under_way };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(job) {
             self.store.metrics.cache_puts_dropped.inc();
         }
@@ -181,14 +225,16 @@ impl BlockCache for DiskCache {
 impl Drop for DiskCache {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
-        self.queue = None;
-        for thread in self.threads.drain(..) {
+        (self.queue, self.line) = (None, None);
+        let this = std::thread::current().id();
+        // The last to know the cache may be a read that it answers.
+        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != this) {
             let _ = thread.join();
         }
     }
 }
 
-fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool) {
+fn write_jobs(store: &Store, queue: &Receiver<Put>, stop: &AtomicBool) {
     for job in queue {
         let started = store.clock.now();
         let kept = !stop.load(Relaxed) && store.write(&job.id, job.object_size, job.offset, &job.bytes);

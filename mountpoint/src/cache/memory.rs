@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::sector::bytes_of;
-use super::{BlockCache, BlockIndex, CACHE_BLOCK, Now, Sectors};
-use crate::buffer::Block;
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Later, Now, Sectors};
+use crate::buffer::{Block, BlockMut};
 use crate::object::ObjectId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -77,6 +77,17 @@ impl BlockCache for MemoryCache {
 
     fn read_now(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> Now {
         if self.read(id, object_size, range, into) { Now::Here } else { Now::Absent }
+    }
+
+    fn read_later(
+        &self,
+        _: &ObjectId,
+        _: u64,
+        _: Range<u64>,
+        into: BlockMut,
+        done: Later,
+    ) -> Result<(), (BlockMut, Later)> {
+        Err((into, done))
     }
 
     fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {

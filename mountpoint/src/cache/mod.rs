@@ -9,7 +9,7 @@
 //! store.rs  the accounts, eviction ....... load.rs  what an earlier run left
 //!   file.rs, index.rs   which blocks are here, and which operations may touch them (memory only)
 //!   format.rs, sector.rs, eviction.rs, health.rs   the decisions: what to believe, what goes, when to give up
-//!   io.rs   the system calls
+//!   io.rs   the system calls ..... later.rs, ring.rs   reads that wait for the disk, by io_uring
 //! ```
 //! One sparse file per object version holds the object's bytes at their offsets. A block is what is evicted at once, a sector what
 //! one checksum covers: it is compared each time the sector is read from the disk, however often it was right before.
@@ -24,12 +24,14 @@ pub mod fuzzing;
 mod health;
 mod index;
 mod io;
+mod later;
 mod load;
 mod lock;
 #[cfg(any(test, feature = "testing"))]
 mod memory;
 mod open_files;
 mod read;
+mod ring;
 mod sector;
 mod store;
 #[cfg(test)]
@@ -46,7 +48,7 @@ pub use error::Error;
 pub use memory::MemoryCache;
 pub use sector::{SECTOR, Sectors};
 
-use crate::buffer::Block;
+use crate::buffer::{Block, BlockMut};
 use crate::object::ObjectId;
 
 /// Bytes of a cache block: what is evicted at once, and what a reader in sequence fetches and keeps.
@@ -74,6 +76,8 @@ pub struct Config {
     pub queue_max: usize,
     /// Threads that write (1 to 16). Doubling it helps a disk that likes several writes at once.
     pub writers: usize,
+    /// Reads that wait for the disk go by io_uring, where the system allows it.
+    pub ring: bool,
 }
 
 impl Config {
@@ -87,9 +91,13 @@ impl Config {
             free_min_percent: 5,
             queue_max: 32,
             writers: 2,
+            ring: true,
         }
     }
 }
+
+/// Called once, with the block if its room now holds the bytes (it is not advanced), else with nothing.
+pub type Later = Box<dyn FnOnce(Option<BlockMut>) + Send>;
 
 /// What a read finds that does not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,6 +128,19 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
 
     /// As [`BlockCache::read`], but never waits for the disk.
     fn read_now(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> Now;
+
+    /// As [`BlockCache::read`] into `into` (all of its room), but returns at once: a thread of the cache waits for the disk, and calls `done`.
+    ///
+    /// # Errors
+    /// Block and callback back: the cache has no such thread, or it has enough to do. The caller must find one that may wait.
+    fn read_later(
+        &self,
+        id: &ObjectId,
+        object_size: u64,
+        range: Range<u64>,
+        into: BlockMut,
+        done: Later,
+    ) -> Result<(), (BlockMut, Later)>;
 
     /// Keeps what of `bytes`, which stand at `offset` of the object and within one block, is whole sectors (the object's last one
     /// is less). Returns at once; dropped when the queue is full.

@@ -31,10 +31,14 @@ pub(super) struct Reading {
 impl Store {
     /// Reads `range`, which lies in one block, into `into`; see [`super::BlockCache::read`].
     pub(super) fn read(&self, id: &ObjectId, object_size: u64, range: &Range<u64>, into: &mut [u8]) -> bool {
-        let Some(reading) = self.begin(id, object_size, range) else { return false };
+        self.begin(id, object_size, range).is_some_and(|reading| self.finish(&reading, into))
+    }
+
+    /// Reads what was found, and waits for the disk.
+    pub(super) fn finish(&self, reading: &Reading, into: &mut [u8]) -> bool {
         let mut pads = reading.span.pads();
         let read = reading.span.read(&*self.io, &reading.file, into, &mut pads);
-        self.end(&reading, read.as_ref().map(|()| (&*into, &*pads)))
+        self.end(reading, read.as_ref().map(|()| (&*into, &*pads)))
     }
 
     /// The same without waiting for the disk; see [`super::BlockCache::read_now`].
@@ -238,7 +242,7 @@ mod tests {
             (from, to) in (any::<u64>(), any::<u64>()),
             flip in any::<prop::sample::Index>(),
         ) {
-            let block: Vec<u8> = (0..len).map(|i| (i * 7 >> 3) as u8).collect();
+            let block: Vec<u8> = (0..len).map(|i| ((i * 7) >> 3) as u8).collect();
             let crcs: Checksums = std::array::from_fn(|n| {
                 let at = bytes_of(n, len as u64);
                 crc32c(&block[at.start as usize..at.end as usize])

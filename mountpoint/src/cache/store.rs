@@ -4,6 +4,7 @@
 //! Nothing here returns an error: a failure is a miss, and `health.rs` records it.
 
 use std::io;
+use std::time::Instant;
 
 use super::eviction::{Coldest, allowed, to_free};
 use super::file::{Entry, Eviction, FILE_CHARGE, block_charge};
@@ -113,6 +114,13 @@ impl Store {
     pub(super) fn keeps(&self) -> bool {
         let least = block_charge(CACHE_BLOCK as usize) + FILE_CHARGE;
         !self.health.is_off() && !self.health.is_full() && self.allowed_bytes.load(Relaxed) >= least
+    }
+
+    /// Counts a read that is over, and the time it took.
+    pub(super) fn count_get(&self, started: Instant, hit: bool) {
+        self.metrics.cache_get.of("disk").took(self.clock.now().saturating_duration_since(started));
+        // The prefetcher counts a miss, after the fetch.
+        self.metrics.cache_hits.add(hit.into());
     }
 
     /// The version in the index, or on disk while the index is being loaded.

@@ -8,7 +8,7 @@ use super::pieces::ReaderNo;
 use super::window::Plan;
 use super::{Bytes, ReadDone};
 use crate::buffer::{BlockMut, Use};
-use crate::cache::{BlockCache, CACHE_BLOCK, Now};
+use crate::cache::{CACHE_BLOCK, Later, Now};
 use crate::sync::Arc;
 
 /// What the disk cache says to a read.
@@ -24,7 +24,8 @@ pub(super) enum Cached {
 /// The part of a read that lies in one block.
 pub(super) struct Part {
     range: Range<u64>,
-    into: BlockMut,
+    /// `None` while the cache fills it.
+    into: Option<BlockMut>,
     /// Its bytes are there.
     here: bool,
 }
@@ -58,7 +59,7 @@ impl Object {
                 Now::OnDisk => false,
                 Now::Absent => return Cached::Absent,
             };
-            parts.push(Part { range, into, here });
+            parts.push(Part { range, into: Some(into), here });
         }
         if parts.iter().all(|part| part.here) {
             return Cached::Here(joined(parts));
@@ -68,33 +69,43 @@ impl Object {
 }
 
 impl Read {
-    /// Reads what is missing on a thread that may wait.
-    pub(super) fn start(self, parts: Vec<Part>) {
-        let runtime = self.object.shared.runtime.clone();
-        runtime.spawn_blocking(move || self.wait(parts));
-    }
-
-    fn wait(self, mut parts: Vec<Part>) {
-        let object = &self.object;
-        let is_here = |part: &mut Part| {
-            let read = |cache: &dyn BlockCache| {
-                cache.read(&object.id, object.size(), part.range.clone(), part.into.spare())
-            };
-            part.here || object.shared.cache.as_deref().is_some_and(read)
+    /// Has what is missing read by threads that may wait: the cache's, or else the runtime's. Never waits itself.
+    pub(super) fn start(self, mut parts: Vec<Part>) {
+        let object = Arc::clone(&self.object);
+        let missing = parts.iter_mut().find(|part| !part.here);
+        let (Some(cache), Some((range, into))) = (
+            object.shared.cache.clone(),
+            missing.and_then(|part| Some((part.range.clone(), part.into.take()?))),
+        ) else {
+            return self.answer(parts);
         };
-        if parts.iter_mut().all(is_here) {
-            object.shared.metrics.fuse_cache_hit.inc();
-            (self.done)(Ok(joined(parts)));
-        } else {
-            // Evicted or unsound since we asked.
-            drop(parts);
-            self.fetch();
+        let (id, size, of_read) = (object.id.clone(), object.size(), range.clone());
+        let later: Later = Box::new(move |read| {
+            let Some(into) = read else { return self.fetch() };
+            if let Some(part) = parts.iter_mut().find(|part| part.range == range) {
+                (part.into, part.here) = (Some(into), true);
+            }
+            self.start(parts);
+        });
+        if let Err((mut into, later)) = cache.read_later(&id, size, of_read.clone(), into, later) {
+            object.shared.runtime.spawn_blocking(move || {
+                let is_here = cache.read(&id, size, of_read, into.spare());
+                later(is_here.then_some(into));
+            });
         }
     }
 
-    /// The read is served as if the cache did not have it.
+    fn answer(self, parts: Vec<Part>) {
+        let metrics = &self.object.shared.metrics;
+        metrics.fuse_reads_ready.inc();
+        metrics.fuse_cache_hit.inc();
+        (self.done)(Ok(joined(parts)));
+    }
+
+    /// Evicted or unsound since we asked: the read is served as if the cache did not have it.
     fn fetch(self) {
         let Self { object, reader, plan, range, done } = self;
+        object.shared.metrics.fuse_reads_waited.inc();
         let mut pieces = object.pieces.lock();
         if let Some(bytes) = pieces.take(reader, &range) {
             drop(pieces);
@@ -110,7 +121,7 @@ impl Read {
 
 fn joined(parts: Vec<Part>) -> Bytes {
     let mut bytes = Bytes::default();
-    for Part { range, mut into, .. } in parts {
+    for (range, mut into) in parts.into_iter().filter_map(|part| Some((part.range, part.into?))) {
         into.advance(len(&range));
         bytes.push(into.freeze(), 0..len(&range));
     }

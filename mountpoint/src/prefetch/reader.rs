@@ -120,7 +120,6 @@ impl Reader {
                 done(Ok(bytes));
             }
             Cached::OnDisk(parts) => {
-                metrics.fuse_reads_waited.inc();
                 self.fetch_ahead(&plan, Cause::AheadOfStore);
                 let (object, done) = (Arc::clone(object), Box::new(done));
                 cached::Read { object, reader: self.no, plan, range, done }.start(parts);

@@ -1,8 +1,8 @@
 //! Reads that wait for the disk of the cache.
 
 use super::*;
-use crate::buffer::Block;
-use crate::cache::{BlockIndex, Now, Sectors};
+use crate::buffer::{Block, BlockMut};
+use crate::cache::{BlockIndex, Later, Now, Sectors};
 
 /// A cache whose bytes are on a disk that gives nothing until it is told to.
 #[derive(Debug)]
@@ -43,6 +43,17 @@ impl BlockCache for SlowCache {
         Now::OnDisk
     }
 
+    fn read_later(
+        &self,
+        _: &ObjectId,
+        _: u64,
+        _: Range<u64>,
+        into: BlockMut,
+        done: Later,
+    ) -> Result<(), (BlockMut, Later)> {
+        Err((into, done))
+    }
+
     fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {
         self.cache.put(id, object_size, offset, bytes);
     }
@@ -57,6 +68,14 @@ fn kept(b: &Bench, cache: &MemoryCache, len: usize) -> (ObjectId, Vec<u8>) {
         cache.put(&id, len as u64, (index * MIB) as u64, block.freeze());
     }
     (id, data)
+}
+
+impl Bench {
+    /// Reads that did not wait for the network, that did, and that the disk cache alone answered.
+    fn counted(&self) -> (u64, u64, u64) {
+        let metrics = &self.prefetcher.0.metrics;
+        (metrics.fuse_reads_ready.get(), metrics.fuse_reads_waited.get(), metrics.fuse_cache_hit.get())
+    }
 }
 
 #[test]
@@ -81,6 +100,7 @@ fn a_read_that_must_wait_for_the_disk_does_not_hold_the_thread_that_brought_it()
         assert_eq!(read, data[at..at + read.len()], "at {at}");
     }
     assert!(b.client.log().is_empty(), "nothing is asked of the store");
+    assert_eq!(b.counted(), (2, 0, 2));
     drop(reader);
     wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }
@@ -98,6 +118,7 @@ fn what_leaves_the_cache_while_a_read_waits_for_its_disk_comes_from_the_store() 
     let read = receive.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
     assert_eq!(read, data[MIB + 7..MIB + 7 + 4096]);
     assert!(!b.client.log().is_empty(), "the store was asked");
+    assert_eq!(b.counted(), (0, 1, 0));
     drop(reader);
     wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }

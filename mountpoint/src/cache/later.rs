@@ -1,0 +1,69 @@
+//! Reads that wait for the disk: the line in which they stand for the ring, and what happens to them when it is gone.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use crossbeam::channel::{Receiver, Sender};
+
+use super::Later;
+use super::read::Reading;
+use super::ring::Bell;
+use super::store::Store;
+use crate::buffer::BlockMut;
+use crate::sync::Arc;
+
+/// Reads in line. Doubling it lets more wait here, each with its memory, before others wait on threads of their own.
+pub(super) const LINE: usize = 1024;
+
+/// A read to be carried out.
+pub(super) struct Job {
+    pub(super) reading: Reading,
+    pub(super) into: BlockMut,
+    pub(super) started: Instant,
+    pub(super) done: Later,
+}
+
+/// Where reads are put.
+#[derive(Debug)]
+pub(super) struct Line {
+    queue: Sender<Job>,
+    bell: Arc<Bell>,
+}
+
+impl Line {
+    /// The other end of `queue` takes what is put here, and hears the bell.
+    pub(super) fn new(queue: Sender<Job>, bell: Arc<Bell>) -> Self {
+        Self { queue, bell }
+    }
+
+    /// Puts a read.
+    ///
+    /// # Errors
+    /// Block and callback back: the line is full, or nobody serves it.
+    pub(super) fn put(&self, job: Job) -> Result<(), (BlockMut, Later)> {
+        self.queue.try_send(job).map_err(|e| {
+            let job = e.into_inner();
+            (job.into, job.done)
+        })?;
+        self.bell.ring();
+        Ok(())
+    }
+}
+
+/// Carries out one read after the other, until the line ends: without a ring.
+pub(super) fn run(store: &Store, queue: &Receiver<Job>) {
+    for job in queue {
+        let Job { reading, mut into, started, done } = job;
+        let is_sound = store.finish(&reading, into.spare());
+        store.count_get(started, is_sound);
+        answer(Some(done), is_sound.then_some(into));
+    }
+}
+
+/// Whatever happens in there, the other reads go on.
+pub(super) fn answer(done: Option<Later>, read: Option<BlockMut>) {
+    if let Some(done) = done {
+        // The panic is in the log by now, and a request that is dropped answers EIO.
+        let _ = catch_unwind(AssertUnwindSafe(|| done(read)));
+    }
+}
