@@ -125,8 +125,11 @@ def form(what, rendered):
     check(f"{what}: objects are whole and name each other", "; ".join(wrong))
 
 
-def rights(what, rendered, node, controller, release, pods, secrets):
-    """No right is wider than what its holder does. `secrets`: the namespaces whose Secrets may be got; "" is the whole cluster."""
+def rights(what, rendered, node, controller, release, pods, secrets, headroom=False):
+    """No right is wider than what its holder does. `secrets`: the namespaces whose Secrets may be got; "" is the whole cluster.
+
+    `headroom`: workloads may reserve room, for which their label and gate are patched.
+    """
     attachments = ("s3.csi.scality.com", "mountpoints3podattachments")
     of_node = set(rendered.rules(node))
     of_controller = set(rendered.rules(controller))
@@ -144,8 +147,9 @@ def rights(what, rendered, node, controller, release, pods, secrets):
     expected |= {("", "pods", verb, (), pods) for verb in ("get", "list", "watch")}
     expected |= {("coordination.k8s.io", "leases", "get", ("scality-csi-controller",), release)}
     check(f"{what}: a node reads attachments, and pods only where Mountpoint Pods are", str(expected - of_node) if expected - of_node else "")
-    wide = [it for it in of_controller if it[1] == "pods" and it[2] in WRITES and it[4] != pods]
-    check(f"{what}: the controller writes pods only where Mountpoint Pods are", str(wide) if wide else "")
+    wide = {it for it in of_controller if it[1] == "pods" and it[2] in WRITES and it[4] != pods}
+    allowed = {("", "pods", "patch", (), "")} if headroom else set()
+    check(f"{what}: the controller writes pods only where Mountpoint Pods are{', and patches others' if headroom else ''}", str(wide) if wide != allowed else "")
     secret = [it for it in of_node if it[1] == "secrets"] + [it for it in of_controller if it[1] == "secrets" and it[2] != "get"]
     star = [it for it in of_node | of_controller if "*" in it[:3]]
     check(f"{what}: only the provisioner gets Secrets, it lists none, and nothing is allowed by a star", str(secret + star) if secret + star else "")
@@ -295,13 +299,21 @@ def every_value(what, path, values, defaults):
     """Each value of `values` shows in what is rendered, and no value of the chart is left out."""
     rendered = Rendered(path)
     form(what, rendered)
-    rights(what, rendered, "set-node-sa", "set-controller-sa", "kube-system", "set-mount-namespace", ["set-secret-namespace"])
+    rights(what, rendered, "set-node-sa", "set-controller-sa", "kube-system", "set-mount-namespace", ["set-secret-namespace"], headroom=True)
+    classes = {it["metadata"]["name"]: (it["value"], it["preemptionPolicy"]) for it in rendered.objects if it["kind"] == "PriorityClass"}
+    wanted = {"set-priority": (1000000000, "Never"), "set-preempting": (999999999, "PreemptLowerPriority"), "set-headroom": (-10, "Never")}
+    policy, binding = rendered.one("ValidatingAdmissionPolicy", "s3-csi-driver-headroom")["spec"], rendered.one("ValidatingAdmissionPolicyBinding", "s3-csi-driver-headroom")["spec"]
+    good = policy["failurePolicy"] == "Fail" and binding["validationActions"] == ["Deny"] and policy["matchConditions"][0]["expression"].endswith(':set-controller-sa"')
+    check(f"{what}: a policy holds the reconciler to label and gate of workloads", "" if good else f"{policy} {binding}")
+    check(f"{what}: only Mountpoint Pods with reserved room preempt, and headroom pods give way to all", "" if classes == wanted else str(classes))
     (values,), (defaults,) = read(values), read(defaults)
     text = json.dumps(rendered.objects)
     words = {str(value) for _, value in leaves(rendered.objects)} | {name for it in rendered.objects for path, _ in leaves(it) for name in path.split(".")}
     missing = []
     for path, value in leaves(values):
-        if isinstance(value, (bool, dict, list)) or value in (None, "1"):
+        if path == "experimental.reserveHeadroomForMountpointPods":
+            shown = "MOUNTPOINT_HEADROOM_IMAGE" in words
+        elif isinstance(value, (bool, dict, list)) or value in (None, "1"):
             # A map whose keys are the value is looked for by its last key; switches have facts of their own.
             shown = isinstance(value, bool) or path.split(".")[-1] in text
         elif path == "node.mountpointInstallPath" or path.startswith("metrics.serviceMonitor."):

@@ -21,19 +21,19 @@ use crate::plan::{Effect, Version};
 use crate::pod_spec::{self, PodConfig, PodRequest};
 
 /// A call that takes longer has failed. `plan::UNNAMED_FOR` relies on it.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server with too many requests that does not say when to come back is left alone for this long.
 const THROTTLED_REST: Duration = Duration::from_secs(1);
 
 /// Carries out effects.
 pub struct Applier {
-    config: PodConfig,
-    pods: Api<Pod>,
-    all_pods: Api<Pod>,
+    pub(crate) config: PodConfig,
+    pub(crate) pods: Api<Pod>,
+    pub(crate) all_pods: Api<Pod>,
     nodes: Api<Node>,
     attachments: Api<MountpointS3PodAttachment>,
-    teller: Teller,
+    pub(crate) teller: Teller,
     metrics: Arc<Metrics>,
 }
 
@@ -118,6 +118,12 @@ impl Applier {
     #[must_use]
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.metrics)
+    }
+
+    /// Room is reserved for Mountpoint Pods.
+    #[must_use]
+    pub fn reserves(&self) -> bool {
+        self.config.headroom.is_some()
     }
 
     /// Carries out one effect.
@@ -247,7 +253,7 @@ impl Applier {
 }
 
 /// The API server takes this only if the object is the one that was seen, unchanged.
-fn with_version(at: &Version, mut metadata: Value, spec: Option<Value>) -> Value {
+pub(crate) fn with_version(at: &Version, mut metadata: Value, spec: Option<Value>) -> Value {
     metadata["uid"] = json!(at.uid);
     metadata["resourceVersion"] = json!(at.resource_version);
     let mut patch = json!({"metadata": metadata});
@@ -257,7 +263,7 @@ fn with_version(at: &Version, mut metadata: Value, spec: Option<Value>) -> Value
     patch
 }
 
-fn unchanged(at: &Version) -> DeleteParams {
+pub(crate) fn unchanged(at: &Version) -> DeleteParams {
     DeleteParams {
         preconditions: Some(Preconditions {
             uid: Some(at.uid.clone()),
@@ -276,7 +282,7 @@ fn gone(effect: &Effect, status: &Status) -> Outcome {
 }
 
 /// Trying again does not help: quota, policy, a service account that does not exist, a value that is not allowed.
-fn is_refusal(status: &Status) -> bool {
+pub(crate) fn is_refusal(status: &Status) -> bool {
     matches!(status.code, 400 | 403 | 422)
 }
 

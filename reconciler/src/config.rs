@@ -10,7 +10,7 @@ use csi::contract::log::{self, LogFormat};
 use csi::contract::quantity::Quantity;
 use csi::contract::volume::ENGINE_VARIABLES;
 
-use crate::pod_spec::{PodConfig, Resources};
+use crate::pod_spec::{HeadroomConfig, PodConfig, Resources};
 
 /// Gives workloads with S3 volumes their Mountpoint Pods.
 #[derive(Debug, Parser)]
@@ -53,6 +53,18 @@ pub struct Run {
     /// The priority class of Mountpoint Pods
     #[arg(long, env = "MOUNTPOINT_PRIORITY_CLASS_NAME", default_value = "")]
     pub mountpoint_priority_class_name: String,
+    /// The priority class of Mountpoint Pods whose workload reserved room; with the next two, room is reserved
+    #[arg(long, env = "MOUNTPOINT_PREEMPTING_PRIORITY_CLASS_NAME", default_value = "")]
+    pub mountpoint_preempting_priority_class_name: String,
+    /// The priority class of pods that hold room
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_PRIORITY_CLASS_NAME", default_value = "")]
+    pub mountpoint_headroom_priority_class_name: String,
+    /// The image of pods that hold room: it waits
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE", default_value = "")]
+    pub headroom_image: String,
+    /// When that image is pulled: Always, IfNotPresent or Never
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE_PULL_POLICY", default_value = "")]
+    pub headroom_image_pull_policy: String,
     /// The image of Mountpoint Pods; needed to run
     #[arg(long, env = "MOUNTPOINT_IMAGE", default_value = "")]
     pub mountpoint_image: String,
@@ -187,8 +199,33 @@ impl Run {
             ca_config_map: self.tls_ca_cert_configmap.clone(),
             metrics_port: self.mountpoint_metrics_port,
             log_format: LogFormat::Text,
+            headroom: self.headroom()?,
             openshift: false,
         })
+    }
+}
+
+impl Run {
+    fn headroom(&self) -> anyhow::Result<Option<HeadroomConfig>> {
+        let [preempting, headroom, image] = [
+            &self.mountpoint_preempting_priority_class_name,
+            &self.mountpoint_headroom_priority_class_name,
+            &self.headroom_image,
+        ];
+        match [preempting, headroom, image].map(|text| text.is_empty()) {
+            [true, true, true] => Ok(None),
+            [false, false, false] => Ok(Some(HeadroomConfig {
+                image: image.clone(),
+                pull_policy: self.headroom_image_pull_policy.clone(),
+                priority_class: headroom.clone(),
+                preempting_class: preempting.clone(),
+            })),
+            _ => bail!(
+                "--mountpoint-preempting-priority-class-name (MOUNTPOINT_PREEMPTING_PRIORITY_CLASS_NAME), \
+                 --mountpoint-headroom-priority-class-name (MOUNTPOINT_HEADROOM_PRIORITY_CLASS_NAME) and --headroom-image \
+                 (MOUNTPOINT_HEADROOM_IMAGE) must all be set, or none: room is reserved with all of them"
+            ),
+        }
     }
 }
 
@@ -240,6 +277,26 @@ mod tests {
         assert_eq!(config.annotations["note"], "a text");
         assert_eq!(config.env["NO_PROXY"], ".local");
         assert_eq!(config.se_linux.unwrap().level.as_deref(), Some("s0"));
+    }
+
+    #[test]
+    fn room_is_reserved_with_both_classes_and_an_image_and_never_by_half() {
+        assert_eq!(run(&[]).pod_config().unwrap().headroom, None);
+        let all = [
+            "--mountpoint-preempting-priority-class-name=p",
+            "--mountpoint-headroom-priority-class-name=h",
+            "--headroom-image=pause",
+        ];
+        let headroom = run(&all).pod_config().unwrap().headroom.unwrap();
+        assert_eq!(
+            (&*headroom.preempting_class, &*headroom.priority_class, &*headroom.image),
+            ("p", "h", "pause")
+        );
+        for left_out in 0..3 {
+            let some: Vec<_> = (0..3).filter(|it| *it != left_out).map(|it| all[it]).collect();
+            let error = run(&some).pod_config().unwrap_err().to_string();
+            assert!(error.contains("MOUNTPOINT_HEADROOM_IMAGE"), "{error}");
+        }
     }
 
     #[test]

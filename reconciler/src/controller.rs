@@ -21,6 +21,7 @@ use tokio::sync::watch as channel;
 use crate::apply::{Applier, Outcome, describe};
 use crate::facts::{Facts, Group, Phase};
 use crate::handles::Handles;
+use crate::headroom::act::reserve;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::plan::{Effect, plan};
@@ -137,6 +138,9 @@ impl Controller {
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut queue = Queue::default();
         let mut working: FuturesUnordered<BoxFuture<'_, (Group, Again)>> = FuturesUnordered::new();
+        // One at a time.
+        let mut reserving: FuturesUnordered<BoxFuture<'_, bool>> = FuturesUnordered::new();
+        let (mut reserve_due, mut waits_for_room) = (false, false);
         let mut filled = filled(self.cache.clone()).boxed().fuse();
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         let mut pulse = tokio::time::interval(TURNS_EVERY);
@@ -154,7 +158,12 @@ impl Controller {
             {
                 working.push(Box::pin(reconcile(cache, applier, gate, group)));
             }
-            if stopped && working.is_empty() {
+            if reserve_due && applier.reserves() && ready && !stopped && gate.holds() && reserving.is_empty()
+            {
+                reserve_due = false;
+                reserving.push(Box::pin(reserve(cache, applier, gate)));
+            }
+            if stopped && working.is_empty() && reserving.is_empty() {
                 return;
             }
             let due = queue.next().filter(|_| !stopped && working.len() < WORKERS);
@@ -175,8 +184,14 @@ impl Controller {
                         tracing::debug!(node, volume, ?wait, why, "to be looked at again");
                     }
                 },
+                Some(again) = reserving.next() => waits_for_room = again,
                 Some(seen) = self.seen.next() => {
                     count(&seen, cache, &metrics);
+                    reserve_due |= match &seen {
+                        Seen::Pod(pod) => cache.is_about_headroom(pod),
+                        Seen::Claim(_) | Seen::Volume(_) => waits_for_room,
+                        _ => false,
+                    };
                     if !ready {
                         continue;
                     }
@@ -186,6 +201,7 @@ impl Controller {
                 },
                 result = &mut filled, if !ready => {
                     ready = result;
+                    reserve_due = true;
                     tracing::info!(groups = cache.groups().len(), "all caches are filled");
                     add_all(&mut queue, cache);
                 },
@@ -194,11 +210,15 @@ impl Controller {
                     if leads && !led && ready {
                         add_all(&mut queue, cache);
                     }
+                    reserve_due |= leads;
                     led = leads;
                     metrics.leads(leads);
                 }
-                _ = sweep.tick() => if ready { add_all(&mut queue, cache) },
-                _ = pulse.tick() => {}
+                _ = sweep.tick() => if ready {
+                    reserve_due = true;
+                    add_all(&mut queue, cache);
+                },
+                _ = pulse.tick() => reserve_due |= waits_for_room,
                 () = due => {}
             }
         }

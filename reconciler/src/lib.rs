@@ -8,6 +8,7 @@ pub mod controller;
 pub mod crd;
 pub mod facts;
 pub mod handles;
+pub mod headroom;
 pub mod leader;
 pub mod metrics;
 pub mod mountpoint_pod;

@@ -3,6 +3,7 @@
 //!
 //! Never here: a call to the API server, a choice of the workloads to serve.
 
+mod headroom;
 mod resources;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
+pub use headroom::{HeadroomConfig, HeadroomRequest, headroom_pod};
 pub use resources::Resources;
 
 /// Memory of an engine beside its target, at most.
@@ -62,6 +64,8 @@ pub struct PodConfig {
     pub metrics_port: u16,
     /// The form of log lines of mounter and engine.
     pub log_format: LogFormat,
+    /// How room is reserved for them; `None`: it is not.
+    pub headroom: Option<HeadroomConfig>,
     /// OpenShift gives each namespace a range of users and groups of its own, and admits no fixed ones.
     pub openshift: bool,
 }
@@ -79,6 +83,8 @@ pub struct Settings {
     pub cache: Option<Cache>,
     /// A share of the workload's resources, where neither volume nor chart says anything.
     pub share: Resources,
+    /// The workload has reserved room, which this pod takes by preemption.
+    pub preempts: bool,
 }
 
 /// One Mountpoint Pod to be.
@@ -127,7 +133,7 @@ impl Settings {
             ));
         }
         let cache = Cache::read(|key| attributes.get(key).map(String::as_str), options)?;
-        Ok(Self { service_account, resources, ca_config_map, cache, share: Resources::default() })
+        Ok(Self { service_account, resources, ca_config_map, cache, ..Self::default() })
     }
 }
 
@@ -148,8 +154,8 @@ pub fn build(config: &PodConfig, request: &PodRequest, node_uid: Option<&str>) -
     ];
     let mut annotations = config.annotations.clone();
     annotations.extend(ours);
-    let pull_secrets: Vec<_> =
-        config.pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() }).collect();
+    let preempting = config.headroom.as_ref().filter(|_| request.settings.preempts);
+    let priority_class = preempting.map_or(&config.priority_class, |headroom| &headroom.preempting_class);
     Pod {
         metadata: ObjectMeta {
             name: Some(request.name.clone()),
@@ -171,8 +177,8 @@ pub fn build(config: &PodConfig, request: &PodRequest, node_uid: Option<&str>) -
                 fs_group: Some(1000),
                 ..PodSecurityContext::default()
             }),
-            priority_class_name: (!config.priority_class.is_empty()).then(|| config.priority_class.clone()),
-            image_pull_secrets: (!pull_secrets.is_empty()).then_some(pull_secrets),
+            priority_class_name: (!priority_class.is_empty()).then(|| priority_class.clone()),
+            image_pull_secrets: pull_secrets(config),
             service_account_name: request.settings.service_account.clone(),
             automount_service_account_token: Some(false),
             containers: vec![mounter(config, request)],
@@ -187,6 +193,11 @@ pub fn build(config: &PodConfig, request: &PodRequest, node_uid: Option<&str>) -
         }),
         status: None,
     }
+}
+
+fn pull_secrets(config: &PodConfig) -> Option<Vec<LocalObjectReference>> {
+    let named = config.pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() });
+    (!config.pull_secrets.is_empty()).then(|| named.collect())
 }
 
 /// Its node, as of a static pod: a drain goes on only if each pod has a controller. Never the attachment, since deleting that by hand

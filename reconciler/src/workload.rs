@@ -202,7 +202,7 @@ impl Cache {
     }
 
     /// The volumes of our driver that a pod uses: those that its claims are bound to, and those that stand in it.
-    fn volumes_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = Arc<PersistentVolume>> + 'a {
+    pub(crate) fn volumes_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = Arc<PersistentVolume>> + 'a {
         let inline = inline_of(pod).filter(|_| self.inline);
         self.bound_to(pod).chain(inline)
     }
@@ -227,7 +227,7 @@ impl Cache {
         })
     }
 
-    fn wants(&self, pod: &Pod, volume: &PersistentVolume, group: &Group) -> Option<Wants> {
+    pub(crate) fn wants(&self, pod: &Pod, volume: &PersistentVolume, group: &Group) -> Option<Wants> {
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.as_ref()?;
         let fs_group = pod.spec.as_ref()?.security_context.as_ref().and_then(|context| context.fs_group);
@@ -256,7 +256,8 @@ impl Cache {
             }
         };
         let share = (self.share_percent > 0).then(|| Resources::share_of(pod, self.share_percent));
-        let settings = settings.map(|it| Settings { share: share.unwrap_or_default(), ..it });
+        let preempts = has_reserved(pod);
+        let settings = settings.map(|it| Settings { share: share.unwrap_or_default(), preempts, ..it });
         Some(Wants { key, settings })
     }
 
@@ -388,7 +389,7 @@ fn inline_of(pod: &Pod) -> impl Iterator<Item = Arc<PersistentVolume>> {
 }
 
 /// The claims of a pod by name; with the pod's UID for those that Kubernetes makes for it.
-fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, Option<&str>)> {
+pub(crate) fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, Option<&str>)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.filter_map(|volume| {
         if let Some(claim) = &volume.persistent_volume_claim {
@@ -400,6 +401,11 @@ fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, Option<&str>)> {
             Some(pod.metadata.uid.as_deref().unwrap_or_default()),
         ))
     })
+}
+
+/// Room is reserved for its Mountpoint Pods. The label is the pod's own UID: one that was copied from another pod says nothing.
+pub(crate) fn has_reserved(pod: &Pod) -> bool {
+    pod.metadata.uid.is_some() && pod.labels().get(pod::HEADROOM_FOR_WORKLOAD) == pod.metadata.uid.as_ref()
 }
 
 fn account_of(pod: &Pod) -> String {

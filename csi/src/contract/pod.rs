@@ -41,6 +41,14 @@ pub const VOLUME_NAME: &str = "s3.csi.scality.com/volume-name";
 pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
 /// Annotation: the UID of the workload that the pod was made for.
 pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
+/// Scheduling gate of a workload that is not scheduled before room is reserved for its Mountpoint Pods.
+pub const HEADROOM_GATE: &str = "s3.csi.scality.com/reserve-headroom-for-mppod";
+/// Label of such a workload, its own UID: headroom pods are drawn to it.
+pub const HEADROOM_FOR_WORKLOAD: &str = "s3.csi.scality.com/headroom-for-workload";
+/// Label of a headroom pod: the UID of its workload.
+pub const HEADROOM_FOR_POD: &str = "s3.csi.scality.com/headroom-for-pod";
+/// Annotation of a headroom pod: the PersistentVolume.
+pub const HEADROOM_FOR_VOLUME: &str = "s3.csi.scality.com/headroom-for-volume";
 /// Label: the version of the engine.
 pub const MOUNTPOINT_VERSION: &str = "s3.csi.scality.com/mountpoint-version";
 /// Label: the release that made the pod; a workload joins only pods of the running release.
@@ -51,6 +59,12 @@ pub use super::attachment::MOUNTED_BY_VERSION;
 #[must_use]
 pub fn name(workload_uid: &str, volume: &str, driver_version: &str, attempt: u32) -> String {
     format!("mp-{}", digest(&[workload_uid, volume, driver_version, &attempt.to_string()]))
+}
+
+/// The name of the pod that holds room for the Mountpoint Pod of a workload and a volume.
+#[must_use]
+pub fn headroom_name(workload_uid: &str, volume: &str) -> String {
+    format!("hr-{}", digest(&[workload_uid, volume]))
 }
 
 #[cfg(test)]

@@ -179,3 +179,18 @@ imagePullSecrets:
 {{- define "mount-s3.createNamespace" -}}
 {{- if ne (toString .Values.mountpointPod.createNamespace) "false" }}true{{ end -}}
 {{- end }}
+
+{{/* "true" if room is reserved for Mountpoint Pods. */}}
+{{- define "mount-s3.reservesHeadroom" -}}
+{{- if and (eq (include "mount-s3.mounter" .) "pod") (eq (toString (.Values.experimental).reserveHeadroomForMountpointPods) "true") }}true{{ end -}}
+{{- end }}
+
+{{/* Image and classes for it as YAML. --reuse-values may pass on a release's values that had none. */}}
+{{- define "mount-s3.headroom" -}}
+{{- $pod := .Values.mountpointPod -}}
+{{- $image := mergeOverwrite (dict "repository" "registry.k8s.io/pause" "tag" "3.10") (default dict $pod.headroomImage) -}}
+preempting: {{ default "mount-s3-preempting" $pod.preemptingPriorityClassName }}
+class: {{ default "mount-s3-headroom" $pod.headroomPriorityClassName }}
+image: {{ include "mount-s3.otherImage" (dict "root" . "image" $image) }}
+pullPolicy: {{ default .Values.image.pullPolicy $image.pullPolicy }}
+{{- end }}

@@ -25,6 +25,7 @@ fn config() -> PodConfig {
         ca_config_map: String::new(),
         metrics_port: 0,
         log_format: LogFormat::Text,
+        headroom: None,
         openshift: false,
     }
 }
@@ -358,4 +359,68 @@ fn a_share_of_the_workloads_resources_counts_where_neither_volume_nor_chart_says
     let tiny = workload(json!([of("a", json!({}), json!({"memory": "64Mi"}))]));
     let tiny = written(&none, &none, &Resources::share_of(&tiny, 50));
     assert_eq!(tiny["limits"], json!({"memory": "256Mi"}), "no engine lives with less");
+}
+
+#[test]
+fn a_headroom_pod_asks_for_what_its_mountpoint_pod_will_beside_its_workload_and_is_restricted() {
+    let headroom = HeadroomConfig {
+        image: "pause".into(),
+        pull_policy: "Always".into(),
+        priority_class: "headroom".into(),
+        preempting_class: "preempting".into(),
+    };
+    let workload =
+        csi::events::WorkloadRef { namespace: "default".into(), name: "w".into(), uid: "uid-of-w".into() };
+    let settings = request().settings;
+    let wanted = HeadroomRequest { workload, volume: "pv".into(), settings: settings.clone() };
+    assert_eq!(headroom_pod(&config(), &wanted), None, "the chart does not reserve");
+    let config = PodConfig { headroom: Some(headroom), ..config() };
+    let made = serde_json::to_value(headroom_pod(&config, &wanted).unwrap()).unwrap();
+    assert_eq!(
+        made,
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": csi::contract::pod::headroom_name("uid-of-w", "pv"),
+                "namespace": "mount-s3",
+                "labels": {"s3.csi.scality.com/headroom-for-pod": "uid-of-w"},
+                "annotations": {"s3.csi.scality.com/headroom-for-volume": "pv"},
+            },
+            "spec": {
+                "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+                    "labelSelector": {"matchLabels": {"s3.csi.scality.com/headroom-for-workload": "uid-of-w"}},
+                    "namespaces": ["default"],
+                    "topologyKey": "kubernetes.io/hostname",
+                }]}},
+                "tolerations": [{"operator": "Exists"}],
+                "terminationGracePeriodSeconds": 1,
+                "priorityClassName": "headroom",
+                "imagePullSecrets": [{"name": "regcred"}],
+                "automountServiceAccountToken": false,
+                "containers": [{
+                    "name": "headroom",
+                    "image": "pause",
+                    "imagePullPolicy": "Always",
+                    "resources": serde_json::to_value(settings.resources.or(&config.resources, &settings.share)).unwrap(),
+                    "securityContext": {
+                        "runAsUser": 1000,
+                        "runAsNonRoot": true,
+                        "allowPrivilegeEscalation": false,
+                        "readOnlyRootFilesystem": true,
+                        "capabilities": {"drop": ["ALL"]},
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                }],
+            },
+        })
+    );
+    // What it asks for is what the Mountpoint Pod asks for, and only a workload that reserved has one that preempts.
+    let class = |preempts: bool| {
+        let settings = Settings { preempts, ..settings.clone() };
+        let pod = serde_json::to_value(build(&config, &PodRequest { settings, ..request() }, None)).unwrap();
+        assert_eq!(pod["spec"]["containers"][0]["resources"], made["spec"]["containers"][0]["resources"]);
+        pod["spec"]["priorityClassName"].clone()
+    };
+    assert_eq!((class(false), class(true)), (json!("mount-s3-critical"), json!("preempting")));
 }

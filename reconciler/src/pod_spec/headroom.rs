@@ -1,0 +1,97 @@
+//! A headroom pod: it asks for what a Mountpoint Pod will ask for, beside its workload, and does nothing. The Mountpoint Pod preempts it.
+
+use std::collections::BTreeMap;
+
+use csi::contract::pod;
+use csi::events::WorkloadRef;
+use k8s_openapi::api::core::v1::{
+    Affinity, Capabilities, Container, Pod, PodAffinity, PodAffinityTerm, PodSpec, SeccompProfile,
+    SecurityContext, Toleration,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+
+use super::{PodConfig, Settings, pull_secrets};
+
+/// How room is reserved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadroomConfig {
+    /// An image that waits.
+    pub image: String,
+    /// When it is pulled; empty for the cluster's default.
+    pub pull_policy: String,
+    /// The priority class of headroom pods: everything else comes before them.
+    pub priority_class: String,
+    /// The priority class of Mountpoint Pods for which room is reserved: it preempts.
+    pub preempting_class: String,
+}
+
+/// One headroom pod to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadroomRequest {
+    /// The workload that it stands beside.
+    pub workload: WorkloadRef,
+    /// The PersistentVolume whose Mountpoint Pod it stands for.
+    pub volume: String,
+    /// The volume's own setting.
+    pub settings: Settings,
+}
+
+/// The pod that this request asks for; `None` if no room is reserved here.
+#[must_use]
+pub fn headroom_pod(config: &PodConfig, request: &HeadroomRequest) -> Option<Pod> {
+    let headroom = config.headroom.as_ref()?;
+    let one = |key: &str, value: &str| Some(BTreeMap::from([(key.to_owned(), value.to_owned())]));
+    let uid = &request.workload.uid;
+    let beside = PodAffinityTerm {
+        label_selector: Some(LabelSelector {
+            match_labels: one(pod::HEADROOM_FOR_WORKLOAD, uid),
+            match_expressions: None,
+        }),
+        namespaces: Some(vec![request.workload.namespace.clone()]),
+        topology_key: "kubernetes.io/hostname".into(),
+        ..PodAffinityTerm::default()
+    };
+    let affinity = PodAffinity {
+        required_during_scheduling_ignored_during_execution: Some(vec![beside]),
+        ..PodAffinity::default()
+    };
+    Some(Pod {
+        metadata: ObjectMeta {
+            name: Some(pod::headroom_name(uid, &request.volume)),
+            namespace: Some(config.namespace.clone()),
+            labels: one(pod::HEADROOM_FOR_POD, uid),
+            annotations: one(pod::HEADROOM_FOR_VOLUME, &request.volume),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            affinity: Some(Affinity { pod_affinity: Some(affinity), ..Affinity::default() }),
+            tolerations: Some(vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]),
+            // The Mountpoint Pod waits for it to be gone. Not 0: its room must not be given away before the kubelet has it back.
+            termination_grace_period_seconds: Some(1),
+            priority_class_name: Some(headroom.priority_class.clone()),
+            image_pull_secrets: pull_secrets(config),
+            automount_service_account_token: Some(false),
+            containers: vec![Container {
+                name: "headroom".into(),
+                image: Some(headroom.image.clone()),
+                image_pull_policy: (!headroom.pull_policy.is_empty()).then(|| headroom.pull_policy.clone()),
+                resources: Some(request.settings.resources.or(&config.resources, &request.settings.share)),
+                security_context: Some(SecurityContext {
+                    run_as_user: (!config.openshift).then_some(1000),
+                    run_as_non_root: Some(true),
+                    allow_privilege_escalation: Some(false),
+                    read_only_root_filesystem: Some(true),
+                    capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
+                    seccomp_profile: Some(SeccompProfile {
+                        type_: "RuntimeDefault".into(),
+                        localhost_profile: None,
+                    }),
+                    ..SecurityContext::default()
+                }),
+                ..Container::default()
+            }],
+            ..PodSpec::default()
+        }),
+        status: None,
+    })
+}

@@ -1,0 +1,140 @@
+//! Room for Mountpoint Pods, by the main loop on the API in memory.
+
+mod fixtures;
+
+use std::time::Duration;
+
+use csi::contract::{VERSION, pod};
+use csi::events::Teller;
+use fixtures::{Cluster, NAMESPACE};
+use reconciler::apply::Applier;
+use reconciler::controller::Controller;
+use reconciler::leader::Leadership;
+use reconciler::pod_spec::{HeadroomConfig, PodConfig};
+use serde_json::{Value, json};
+
+fn gated(name: &str, claim: &str) -> Value {
+    let mut pod = fixtures::workload(name, "", claim);
+    pod["spec"]["schedulingGates"] = json!([{"name": "example.com/quota"}, {"name": pod::HEADROOM_GATE}]);
+    pod
+}
+
+fn applier(cluster: &Cluster, headroom: bool) -> Applier {
+    let headroom = headroom.then(|| HeadroomConfig {
+        image: "pause".into(),
+        pull_policy: String::new(),
+        priority_class: "headroom".into(),
+        preempting_class: "preempting".into(),
+    });
+    let config = PodConfig { priority_class: "critical".into(), headroom, ..fixtures::config() };
+    Applier::new(cluster.client(), config, Teller::new(cluster.client(), "scality-csi-controller", "test"))
+}
+
+fn workload(cluster: &Cluster, name: &str) -> Value {
+    cluster.get("pods", "default", name).unwrap()
+}
+
+async fn until(is: impl Fn() -> bool) {
+    while !is() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Runs the loop while `test` lasts.
+async fn with_controller(cluster: &Cluster, headroom: bool, test: impl AsyncFnOnce()) {
+    let controller =
+        Controller::new(&cluster.client(), NAMESPACE, applier(cluster, headroom), Leadership::forever());
+    let mut health = controller.health();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(controller.run(async {
+        let _ = stopped.await;
+    }));
+    health.wait_for(|health| health.ready).await.unwrap();
+    test().await;
+    drop(stop);
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_gated_workload_gets_room_then_its_place_and_its_mountpoint_pod_takes_the_room_by_preemption() {
+    let cluster = Cluster::new();
+    cluster.put("pods", gated("w", "late"));
+    let room = pod::headroom_name("uid-of-w", "late");
+    with_controller(&cluster, true, async || {
+        // The volume is made while the workload waits.
+        cluster.put("persistentvolumes", fixtures::volume("late"));
+        cluster.put("persistentvolumeclaims", fixtures::claim("late"));
+        let gates = || workload(&cluster, "w")["spec"]["schedulingGates"].clone();
+        until(|| gates() == json!([{"name": "example.com/quota"}])).await;
+        let held = cluster.get("pods", NAMESPACE, &room).expect("the room is held before the gate goes");
+        assert_eq!(held["spec"]["priorityClassName"], "headroom");
+        let label =
+            &held["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0];
+        assert_eq!(label["labelSelector"]["matchLabels"], workload(&cluster, "w")["metadata"]["labels"]);
+        assert_eq!(label["namespaces"], json!(["default"]));
+
+        cluster.edit("pods", "default", "w", |pod| {
+            pod["spec"]["nodeName"] = json!("node");
+            pod["spec"].as_object_mut().unwrap().remove("schedulingGates");
+        });
+        let name = pod::name("uid-of-w", "late", VERSION, 0);
+        until(|| cluster.get("pods", NAMESPACE, &name).is_some()).await;
+        let made = cluster.get("pods", NAMESPACE, &name).unwrap();
+        assert_eq!(made["spec"]["priorityClassName"], "preempting");
+        assert!(cluster.get("pods", NAMESPACE, &room).is_some(), "nobody else is let in meanwhile");
+
+        cluster.edit("pods", "default", "w", |pod| pod["status"]["phase"] = json!("Running"));
+        until(|| cluster.get("pods", NAMESPACE, &room).is_none()).await;
+        let labels = || workload(&cluster, "w")["metadata"]["labels"].clone();
+        until(|| labels().get(pod::HEADROOM_FOR_WORKLOAD).is_none()).await;
+        // One without the gate is as it always was.
+        cluster.put("persistentvolumes", fixtures::volume("plain"));
+        cluster.put("persistentvolumeclaims", fixtures::claim("plain"));
+        cluster.put("pods", fixtures::workload("plain", "node", "plain"));
+        let name = pod::name("uid-of-plain", "plain", VERSION, 0);
+        until(|| cluster.get("pods", NAMESPACE, &name).is_some()).await;
+        assert_eq!(cluster.get("pods", NAMESPACE, &name).unwrap()["spec"]["priorityClassName"], "critical");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_headroom_pod_that_is_refused_is_told_and_the_workload_waits() {
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    cluster.lock().refuse_pods = Some((403, "exceeded quota: full".into()));
+    cluster.put("pods", gated("w", "pv"));
+    with_controller(&cluster, true, async || {
+        let said = || {
+            cluster
+                .all("events")
+                .iter()
+                .any(|it| it["note"].as_str().unwrap_or_default().contains("exceeded quota: full"))
+        };
+        until(said).await;
+        assert_eq!(workload(&cluster, "w")["spec"]["schedulingGates"][1]["name"], pod::HEADROOM_GATE);
+        cluster.lock().refuse_pods = None;
+        // Another change of the pod, and it is tried again.
+        cluster.edit("pods", "default", "w", |pod| pod["metadata"]["annotations"] = json!({"turn": "x"}));
+        let gates = || workload(&cluster, "w")["spec"]["schedulingGates"].as_array().unwrap().len();
+        until(|| gates() == 1).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_leave_of_the_chart_no_workload_is_changed() {
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    cluster.put("pods", gated("w", "pv"));
+    cluster.put("pods", fixtures::workload("beside", "node", "pv"));
+    with_controller(&cluster, false, async || {
+        until(|| cluster.attachments().len() == 1).await;
+    })
+    .await;
+    let calls = cluster.lock().calls.clone();
+    assert!(!calls.iter().any(|call| call.contains("hr-") || call.contains("/w")), "{calls:?}");
+    assert_eq!(cluster.mountpoint_pods().len(), 1);
+}
