@@ -68,9 +68,7 @@ equal "the Mountpoint Pod is still the one that waited" "$waiting" "$(mountpoint
 equal "restarts of its container" 0 "$(cluster kubectl -n mount-s3 get pod "$waiting" -o 'jsonpath={.status.containerStatuses[0].restartCount}')"
 kube delete pod "${all[@]}" --wait=false
 for each in "${all[@]}"; do until_ok "pod $each gone" pod_gone "$each"; done
-# A mounter whose engine refused ends, and Kubernetes starts it again later each time, up to five minutes; only then it sees that nobody
-# needs it any more.
-wait_s=420
+# A mounter whose engine refused waits in its container, so it ends as soon as nobody needs it any more.
 for each in "${all[@]}"; do
     until_ok "$each: its attachments gone" count_is 0 attachment "$each" .metadata.name
     until_ok "$each: its Mountpoint Pods gone" count_is 0 mountpoint_pods "$each"
