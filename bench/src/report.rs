@@ -82,6 +82,8 @@ pub(crate) enum Metric {
     Cost,
     /// Milliseconds until the first name of a listing.
     FirstName,
+    /// Milliseconds in which 99 of 100 reads were done.
+    P99,
     /// Of the keys that came in listings, per cent of the names shown that were not shown.
     InVain,
     /// The daemon's CPU for each name shown, in microseconds.
@@ -92,7 +94,7 @@ pub(crate) enum Metric {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Speed,
         Self::Cpu,
         Self::ClientCpu,
@@ -102,15 +104,17 @@ impl Metric {
         Self::Fetched,
         Self::Cost,
         Self::FirstName,
+        Self::P99,
         Self::InVain,
         Self::CpuName,
         Self::RestRss,
         Self::ForgottenRss,
     ];
     /// Shown only where there is one.
-    const RARE: [Self; 6] = [
+    const RARE: [Self; 7] = [
         Self::KernelThreads,
         Self::FirstName,
+        Self::P99,
         Self::InVain,
         Self::CpuName,
         Self::RestRss,
@@ -148,6 +152,7 @@ impl Metric {
             Self::Fetched => sample.counts.bytes_sent as f64 / sample.bytes as f64,
             Self::Cost => sample.counts.cost() as f64 / per,
             Self::FirstName => sample.first_s? * 1e3,
+            Self::P99 => sample.p99_s? * 1e3,
             Self::InVain | Self::CpuName if sample.names == 0 => return None,
             Self::InVain => (sample.counts.keys_sent as f64 - names).max(0.0) / names * 100.0,
             Self::CpuName => sample.daemon_cpu_s * 1e6 / names,
@@ -168,6 +173,7 @@ impl Metric {
             Self::Fetched => "fetched/asked",
             Self::Cost => "request cost",
             Self::FirstName => "first name",
+            Self::P99 => "99 of 100 within",
             Self::InVain => "keys in vain",
             Self::CpuName => "daemon CPU a name",
             Self::RestRss => "RSS at rest",
@@ -198,7 +204,7 @@ impl Metric {
             (Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::GiB) => "s/GiB",
             (Self::Cpu | Self::ClientCpu | Self::KernelThreads, Unit::PerSecond | Unit::Each) => "ms each",
             (Self::PeakRss | Self::RestRss | Self::ForgottenRss, _) => "MiB",
-            (Self::FirstName, _) => "ms",
+            (Self::FirstName | Self::P99, _) => "ms",
             (Self::InVain, _) => "%",
             (Self::CpuName, _) => "us",
             (Self::Requests | Self::Cost, Unit::GiB) => "/GiB",
@@ -398,13 +404,14 @@ mod tests {
             counts,
             names: 1000,
             first_s: Some(0.045),
+            p99_s: Some(0.25),
             rest_rss_bytes: Some(300 << 20),
             forgotten_rss_bytes: Some(40 << 20),
             ..Sample::default()
         };
         let figure = |metric: Metric| metric.of(&sample, Unit::Whole).unwrap();
         let figures = Metric::RARE.into_iter().filter(|metric| *metric != Metric::KernelThreads).map(figure);
-        assert_eq!(figures.collect::<Vec<_>>(), [45.0, 10.0, 2.0, 300.0, 40.0]);
+        assert_eq!(figures.collect::<Vec<_>>(), [45.0, 250.0, 10.0, 2.0, 300.0, 40.0]);
         assert_eq!(figure(Metric::Cost), 36.0);
         let other = Sample { names: 0, first_s: None, ..sample.clone() };
         assert_eq!(Metric::InVain.of(&other, Unit::Whole), None);

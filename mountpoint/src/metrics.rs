@@ -117,6 +117,8 @@ metrics! {
     s3_requests: ByName<Counter> = ByName::counters(&S3_REQUEST), Count => "s3.request_count",
     /// S3 requests that were sent again after a failure.
     s3_retries: Counter = Counter::default(), Count => "s3.retry_count",
+    /// GETs that were sent a second time because the answer was late or the body stalled.
+    s3_hedges: Counter = Counter::default(), Count => "s3.hedge_count",
     /// S3 requests that failed for good (a 404 of a lookup is an answer, not a failure).
     s3_errors: ByName<ByName<Counter>> = ByName::new(&S3_REQUEST, || ByName::counters(&HTTP_STATUS)), Count => "s3.request_errors",
     /// Time from the start of an S3 request to the head of its answer.

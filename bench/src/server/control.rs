@@ -42,6 +42,11 @@ fn act(store: &Store, meters: &Meters, head: &Head) -> anyhow::Result<String> {
             meters.rate_bytes_per_s.store(number("rate_bytes_per_s")?, Relaxed);
             String::new()
         }
+        "/-/stall" => {
+            meters.stall_us.store(number("stall_us")?, Relaxed);
+            meters.stall_every.store(number("every")?, Relaxed);
+            String::new()
+        }
         "/-/fill" => {
             let shape = text("shape")?.parse::<Shape>()?;
             store.fill(text("bucket")?, text("prefix")?, shape, number("count")?, number("size")?)?;
@@ -90,6 +95,12 @@ impl Control {
         let latency = latency.as_micros().to_string();
         self.ask("pace", &[("latency_us", &latency), ("rate_bytes_per_s", &rate_bytes_per_s.to_string())])
             .map(drop)
+    }
+
+    /// From now on each `every`th GET waits for so long before its answer begins; 0: none does.
+    pub(crate) fn stall(&self, every: u64, stall: Duration) -> anyhow::Result<()> {
+        let stall = stall.as_micros().to_string();
+        self.ask("stall", &[("every", &every.to_string()), ("stall_us", &stall)]).map(drop)
     }
 
     /// Makes a bucket and `count` objects of `size` bytes below `prefix`.

@@ -37,6 +37,10 @@ pub(crate) struct Meters {
     pub(crate) errors: AtomicU64,
     pub(crate) latency_us: AtomicU64,
     pub(crate) rate_bytes_per_s: AtomicU64,
+    /// Each so-and-so-many-th GET waits for so long before its answer begins; 0: none does.
+    pub(crate) stall_every: AtomicU64,
+    pub(crate) stall_us: AtomicU64,
+    gets: AtomicU64,
 }
 
 /// The counters at one moment.
@@ -65,6 +69,13 @@ pub(crate) struct Counts {
 }
 
 impl Meters {
+    /// How long the answer to this request waits, besides the latency of all.
+    pub(crate) fn stall(&self, kind: Kind) -> Option<Duration> {
+        let every = self.stall_every.load(Relaxed);
+        let is_hit = kind == Kind::Get && every > 0 && self.gets.fetch_add(1, Relaxed) % every == every / 2;
+        is_hit.then(|| Duration::from_micros(self.stall_us.load(Relaxed)))
+    }
+
     pub(crate) fn count(&self, kind: Kind) {
         self.requests[kind as usize].fetch_add(1, Relaxed);
     }

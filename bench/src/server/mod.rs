@@ -162,6 +162,9 @@ fn serve(shared: &Shared, mut connection: Connection) -> io::Result<()> {
         if latency > 0 {
             std::thread::sleep(Duration::from_micros(latency));
         }
+        if let Some(stall) = shared.meters.stall(kind) {
+            std::thread::sleep(stall);
+        }
         let answer = ops::answer(&shared.store, kind, &head, &kept, payload);
         if answer.status >= 400 {
             shared.meters.errors.fetch_add(1, Relaxed);

@@ -245,6 +245,9 @@ pub(crate) struct Sample {
     pub(crate) names: u64,
     #[serde(default)]
     pub(crate) first_s: Option<f64>,
+    /// Seconds in which 99 of 100 reads were done.
+    #[serde(default)]
+    pub(crate) p99_s: Option<f64>,
     /// The daemon's memory a while after the work, and once the kernel forgot all names.
     #[serde(default)]
     pub(crate) rest_rss_bytes: Option<u64>,
@@ -290,6 +293,7 @@ impl Job<'_> {
             counts: self.control.counts()?,
             names,
             first_s,
+            p99_s: None,
             rest_rss_bytes: None,
             forgotten_rss_bytes: None,
             stored_at_close: None,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,10 @@ pub(super) const PAGE: usize = 4096;
 pub(super) const RANDOM_THREADS: u64 = 16;
 /// Files whose first byte is timed.
 const FIRST_BYTES: u64 = 20;
+/// Size of a read of a range in bytes, who reads such, and how many each.
+const RANGE: usize = 8 << 20;
+const RANGE_THREADS: u64 = 4;
+const RANGES: u64 = 150;
 /// Odd, so that multiples of it visit every page of a power of two once, far from one another.
 pub(super) const STRIDE: u64 = 0x9e37_79b1;
 /// How long a cache may take to write down what it was given.
@@ -70,6 +75,40 @@ pub(super) fn cached_random_cold_4(job: &Job<'_>) -> anyhow::Result<Sample> {
 
 pub(super) fn random(job: &Job<'_>) -> anyhow::Result<Sample> {
     random_in(job, Bucket::HUGE_OBJECT, RANDOM_THREADS)
+}
+
+/// Reads of 8 MiB here and there in a long file by four threads.
+pub(super) fn ranges(job: &Job<'_>) -> anyhow::Result<Sample> {
+    let name = numbered(0);
+    let file = open(&job.path(&name), OFlags::empty())?;
+    let ranges = Bucket::HUGE_OBJECT / RANGE as u64;
+    let each = if job.scale.check_all { 2 } else { RANGES };
+    let took = Mutex::new(Vec::new());
+    let mut sample = job.measure(|| {
+        in_threads(RANGE_THREADS, |thread| {
+            let mut data = vec![0; RANGE];
+            for turn in 0..each {
+                let offset = (turn * RANGE_THREADS + thread).wrapping_mul(STRIDE) % ranges * RANGE as u64;
+                let begun = Instant::now();
+                file.read_exact_at(&mut data, offset).with_context(|| format!("read {name} at {offset}"))?;
+                took.lock().map_err(|_| anyhow::anyhow!("a reader panicked"))?.push(begun.elapsed());
+                look(job, &name, offset, &data)?;
+            }
+            Ok(Work { bytes: each * RANGE as u64, items: each, ..Work::default() })
+        })
+    })?;
+    let mut took = took.into_inner().map_err(|_| anyhow::anyhow!("a reader panicked"))?;
+    took.sort_unstable();
+    sample.p99_s = took.get(took.len() * 99 / 100).map(Duration::as_secs_f64);
+    Ok(sample)
+}
+
+/// The same where one GET in a hundred waits five seconds for its answer.
+pub(super) fn ranges_stalled(job: &Job<'_>) -> anyhow::Result<Sample> {
+    job.control.stall(100, Duration::from_secs(5))?;
+    let sample = ranges(job);
+    job.control.stall(0, Duration::ZERO)?;
+    sample
 }
 
 pub(super) fn first_byte(job: &Job<'_>) -> anyhow::Result<Sample> {

@@ -87,6 +87,24 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "ranges",
+        about: "reads of 8 MiB here and there by four threads; 20 ms a request",
+        bucket: Bucket::Huge,
+        latency_ms: 20,
+        unit: Unit::Each,
+        run: read::ranges,
+        ..PLAIN
+    },
+    Workload {
+        name: "ranges_stalled",
+        about: "the same where one GET in a hundred waits 5 s for its answer",
+        bucket: Bucket::Huge,
+        latency_ms: 20,
+        unit: Unit::Each,
+        run: read::ranges_stalled,
+        ..PLAIN
+    },
+    Workload {
         name: "small_files",
         about: "files of 100 KiB one after another, cold",
         bucket: Bucket::Small,

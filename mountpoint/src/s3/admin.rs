@@ -69,12 +69,14 @@ impl Bucket {
         Ok(Self { pool: Arc::clone(&self.pool), wire: client::wire(config, region, &self.pool)? })
     }
 
+    // Each call in a box: they are rare, and whoever makes several in turn stays small.
+
     /// Makes it. `location`: the region to name in the request; `None` for stores without regions, and for the first region of AWS.
     ///
     /// # Errors
     /// `Denied`, `InvalidRequest` (the name, the location), and what every request may meet.
     pub async fn create(&self, location: Option<&str>) -> Result<Created> {
-        bucket::create(&self.wire, location).await
+        Box::pin(bucket::create(&self.wire, location)).await
     }
 
     /// Removes it, if it is empty. One that is gone already is a success.
@@ -82,7 +84,7 @@ impl Bucket {
     /// # Errors
     /// `Denied`, and what every request may meet.
     pub async fn delete(&self) -> Result<Deleted> {
-        bucket::delete(&self.wire).await
+        Box::pin(bucket::delete(&self.wire)).await
     }
 
     /// Succeeds if it is there and we may list it.
@@ -90,7 +92,7 @@ impl Bucket {
     /// # Errors
     /// `NoSuchBucket`; `Denied`, also for a bucket of another account; `WrongRegion`; and what every request may meet.
     pub async fn head(&self) -> Result<()> {
-        bucket::head(&self.wire).await
+        Box::pin(bucket::head(&self.wire)).await
     }
 
     /// Its tags.
@@ -98,7 +100,7 @@ impl Bucket {
     /// # Errors
     /// `NoSuchBucket`, `Denied`, `WrongRegion`, and what every request may meet. A store without tags is no error.
     pub async fn tags(&self) -> Result<Tagging> {
-        tagging::get(&self.wire).await
+        Box::pin(tagging::get(&self.wire)).await
     }
 
     /// Replaces all its tags; `false`: the store has none.
@@ -106,7 +108,7 @@ impl Bucket {
     /// # Errors
     /// `NoSuchBucket`, `Denied`, `InvalidRequest` (a character, the number of tags), and what every request may meet.
     pub async fn set_tags(&self, tags: &Tags) -> Result<bool> {
-        tagging::put(&self.wire, tags).await
+        Box::pin(tagging::put(&self.wire, tags)).await
     }
 
     /// One page of its objects.
@@ -114,7 +116,7 @@ impl Bucket {
     /// # Errors
     /// As [`super::ObjectClient::list_objects`].
     pub async fn list(&self, request: &ListObjects) -> Result<ListPage> {
-        list::list_objects(&self.wire, request).await
+        Box::pin(list::list_objects(&self.wire, request)).await
     }
 
     /// One page of all versions and delete markers of keys with this prefix; without versioning each object is one version.
@@ -122,7 +124,7 @@ impl Bucket {
     /// # Errors
     /// `Unsupported`: the store does not know versions. And as [`super::ObjectClient::list_objects`].
     pub async fn versions(&self, prefix: &str, after: &VersionMarkers) -> Result<VersionPage> {
-        versions::list(&self.wire, prefix, after).await
+        Box::pin(versions::list(&self.wire, prefix, after)).await
     }
 
     /// Removes one version for good; without `version` the object, of which a versioned bucket keeps the bytes. What is gone already
@@ -132,8 +134,8 @@ impl Bucket {
     /// `Denied` (also a version under object lock), and what every request may meet.
     pub async fn delete_object(&self, key: &ObjectKey, version: Option<&str>) -> Result<()> {
         match version {
-            Some(version) => delete::delete_version(&self.wire, key, version).await,
-            None => delete::delete_object(&self.wire, key).await,
+            Some(version) => Box::pin(delete::delete_version(&self.wire, key, version)).await,
+            None => Box::pin(delete::delete_object(&self.wire, key)).await,
         }
     }
 
@@ -142,7 +144,7 @@ impl Bucket {
     /// # Errors
     /// As [`super::ObjectClient::list_multipart_uploads`].
     pub async fn uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        multipart::list_uploads(&self.wire, prefix).await
+        Box::pin(multipart::list_uploads(&self.wire, prefix)).await
     }
 
     /// Gives an upload up. One that is gone already is a success.
@@ -150,6 +152,6 @@ impl Bucket {
     /// # Errors
     /// As [`super::ObjectClient::abort_multipart_upload`].
     pub async fn abort(&self, upload: &UploadId) -> Result<()> {
-        multipart::abort(&self.wire, upload).await
+        Box::pin(multipart::abort(&self.wire, upload)).await
     }
 }

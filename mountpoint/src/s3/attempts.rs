@@ -86,6 +86,7 @@ impl<'a> Attempts<'a> {
             body: None,
             hashed: false,
             fresh: false,
+            sent: None,
             clocks: self.clocks(),
         }
     }

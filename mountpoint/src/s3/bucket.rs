@@ -102,7 +102,7 @@ pub(super) async fn head(wire: &Wire) -> Result<()> {
 
 /// A request whose answer is its status.
 pub(super) async fn plain(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(), Failure> {
-    let answer = wire.exchange(draft).await?.collect(xml::BODY_MAX).await?;
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
     match answer.status {
         StatusCode::OK | StatusCode::NO_CONTENT => Ok(()),
         _ => Err(answer.failed(wire.clock.wall())),

@@ -15,6 +15,7 @@ use super::arn::Arn;
 use super::credentials::Source;
 use super::credentials_http::Http;
 use super::endpoint::Endpoint;
+use super::hedge::Hedge;
 use super::if_absent::if_absent;
 use super::outage::Outage;
 use super::pool::{ConnectionPool, NoConnection};
@@ -166,6 +167,7 @@ pub(super) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
         signer: Signer::new(region, endpoint.signing.clone()),
         slots: Slots::new(),
         outage: Mutex::new(Outage::default()),
+        hedge: Hedge::default(),
         dice: Dice::new(RandomState::new().hash_one(0)),
         skew: Skew::default(),
         clock: clock.clone(),

@@ -133,7 +133,7 @@ async fn once(
     let patience = wire.config.timeouts.complete;
     let whole = end.saturating_duration_since(wire.clock.now());
     let answer = wire
-        .exchange(Draft {
+        .exchange(&Draft {
             headers: headers.to_vec(),
             body: Some(document),
             hashed: true,

@@ -39,7 +39,7 @@ async fn delete(wire: &Wire, key: &ObjectKey, target: String) -> Result<()> {
 
 async fn once(wire: &Wire, attempts: &Attempts<'_>, target: &str) -> std::result::Result<(), Failure> {
     let answer =
-        wire.exchange(attempts.draft(Method::DELETE, target.to_owned())).await?.collect(BODY_MAX).await?;
+        wire.exchange(&attempts.draft(Method::DELETE, target.to_owned())).await?.collect(BODY_MAX).await?;
     match answer.status {
         StatusCode::NO_CONTENT | StatusCode::OK => Ok(()),
         _ => Err(answer.failed(wire.clock.wall())),

@@ -6,7 +6,7 @@ use super::answer::first_of;
 use super::attempts::Attempts;
 use super::lanes::Lane;
 use super::wire::{Draft, Failure, Wire};
-use super::{Error, ErrorKind, First, GetFirst, Result, head};
+use super::{Error, ErrorKind, First, GetFirst, Result, head, hedge};
 use crate::buffer::{BlockMut, Fill};
 use crate::sync::{Arc, Mutex};
 
@@ -71,7 +71,7 @@ async fn once(
         headers.push((header::IF_MATCH, value(etag.as_str())?));
     }
     let target = wire.endpoint.key_path(request.key.as_str());
-    let answer = wire.exchange(Draft { headers, ..attempts.draft(Method::GET, target) }).await?;
+    let answer = hedge::exchange(wire, Draft { headers, ..attempts.draft(Method::GET, target) }).await?;
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
         return Err(answer.failed(wire.clock.wall()).await);
     }
@@ -85,7 +85,7 @@ async fn once(
     let taken = Arc::clone(&full);
     let mut into = Fill::new([room], move |block| *taken.lock() = Some(block));
     // The head says which version it is, whatever becomes of the body: a read asks for the bytes again then.
-    if let Err(failure) = answer.fill(&mut into, &wire.metrics).await {
+    if let Err(failure) = answer.fill(&mut into, wire).await {
         tracing::debug!(key = %request.key, error = %failure.error, "the first bytes broke off");
     }
     let bytes = full.lock().take();

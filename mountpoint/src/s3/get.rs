@@ -6,6 +6,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 
 use super::answer::check_get;
 use super::attempts::Attempts;
+use super::hedge;
 use super::lanes::Lane;
 use super::wire::{Draft, Failure, Wire};
 use super::{Error, ErrorKind, GetObject, Result};
@@ -48,7 +49,8 @@ pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
         let before = into.filled();
         let start = range.start + (before - base);
         match once(wire, &attempts, request, start, into).await {
-            Ok(()) => {
+            Ok(false) => attempts.progressed(),
+            Ok(true) => {
                 attempts.succeeded();
                 return Ok(());
             }
@@ -62,14 +64,14 @@ pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
     }
 }
 
-/// Asks for what is missing, from `start` on.
+/// Asks for what is missing, from `start` on. False: a part of it came.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
     request: &GetObject,
     start: u64,
     into: &mut Fill,
-) -> std::result::Result<(), Failure> {
+) -> std::result::Result<bool, Failure> {
     let (key, etag) = (&request.id.key, &request.id.etag);
     let range = start..request.range.end;
     let value = |text: &str| {
@@ -80,16 +82,15 @@ async fn once(
         (header::RANGE, value(&format!("bytes={}-{}", range.start, range.end - 1))?),
         (header::IF_MATCH, value(etag.as_str())?),
     ];
-    let answer = wire
-        .exchange(Draft { headers, ..attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str())) })
-        .await?;
+    let draft = Draft { headers, ..attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str())) };
+    let answer = hedge::exchange(wire, draft).await?;
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
         return Err(answer.failed(wire.clock.wall()).await);
     }
     if let Err((kind, why)) = check_get(answer.status, &answer.headers, etag, &range, request.object_size) {
         return Err(answer.error(kind, why).into());
     }
-    answer.fill(into, &wire.metrics).await
+    answer.fill(into, wire).await
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ async fn once(
         headers.push((HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED")));
     }
     let answer: Collected = wire
-        .exchange(Draft { headers, ..attempts.draft(Method::HEAD, wire.endpoint.key_path(key.as_str())) })
+        .exchange(&Draft { headers, ..attempts.draft(Method::HEAD, wire.endpoint.key_path(key.as_str())) })
         .await?
         .collect(0)
         .await?;

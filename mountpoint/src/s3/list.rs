@@ -46,7 +46,7 @@ async fn once(
     request: &ListObjects,
 ) -> std::result::Result<ListPage, Failure> {
     let answer =
-        wire.exchange(attempts.draft(Method::GET, target.to_owned())).await?.collect(xml::BODY_MAX).await?;
+        wire.exchange(&attempts.draft(Method::GET, target.to_owned())).await?.collect(xml::BODY_MAX).await?;
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }

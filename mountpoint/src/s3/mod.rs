@@ -33,6 +33,7 @@ mod get;
 mod handshake;
 mod head;
 mod headers;
+mod hedge;
 mod http1;
 mod if_absent;
 mod kind;

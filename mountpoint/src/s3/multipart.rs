@@ -63,7 +63,7 @@ async fn begin(wire: &Wire, request: &NewObject, named: bool) -> Result<UploadId
 }
 
 async fn created(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(String, Collected), Failure> {
-    let answer = wire.exchange(draft).await?.collect(xml::BODY_MAX).await?;
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
@@ -89,7 +89,7 @@ pub(super) async fn abort(wire: &Wire, upload: &UploadId) -> Result<()> {
 }
 
 async fn aborted(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(), Failure> {
-    let answer = wire.exchange(draft).await?.collect(xml::BODY_MAX).await?;
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
     match answer.status {
         StatusCode::NO_CONTENT | StatusCode::OK => Ok(()),
         _ => Err(answer.failed(wire.clock.wall())),
@@ -124,7 +124,7 @@ pub(super) async fn list_uploads(wire: &Wire, prefix: &str) -> Result<Vec<Pendin
 }
 
 async fn page(wire: &Wire, draft: Draft<'_>) -> std::result::Result<xml::UploadPage, Failure> {
-    let answer = wire.exchange(draft).await?.collect(xml::BODY_MAX).await?;
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }

@@ -118,7 +118,7 @@ impl S3Client {
                 body: sent.as_deref(),
                 ..attempts.draft(question.method.clone(), target.clone())
             };
-            let answered = match wire.exchange(draft).await {
+            let answered = match wire.exchange(&draft).await {
                 Ok(answer) => answer.collect(xml::BODY_MAX).await,
                 Err(failure) => Err(failure),
             };

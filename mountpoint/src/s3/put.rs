@@ -108,7 +108,7 @@ async fn send(
     body: &[bytes::Bytes],
 ) -> std::result::Result<Collected, Failure> {
     let answer = wire
-        .exchange(Draft {
+        .exchange(&Draft {
             headers: headers.clone(),
             body: Some(body),
             ..attempts.draft(Method::PUT, target.to_owned())

@@ -46,7 +46,7 @@ pub(super) async fn get(wire: &Wire) -> Result<Tagging> {
 }
 
 async fn got(wire: &Wire, draft: Draft<'_>) -> std::result::Result<Tags, Failure> {
-    let answer = wire.exchange(draft).await?.collect(xml::BODY_MAX).await?;
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }

@@ -53,7 +53,7 @@ pub(super) async fn list(wire: &Wire, prefix: &str, after: &VersionMarkers) -> R
 }
 
 async fn page(wire: &Wire, draft: Draft<'_>, prefix: &str) -> std::result::Result<VersionPage, Failure> {
-    let answer = wire.exchange(draft).await?.collect(xml::BODY_MAX).await?;
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }

@@ -1,5 +1,6 @@
 //! One request and its answer: signed, sent on a connection of the pool, the head received.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -11,6 +12,7 @@ use super::broken::Broken;
 use super::connection::Answered;
 use super::credentials::{Held, Source};
 use super::endpoint::Endpoint;
+use super::hedge::Hedge;
 use super::lanes::Lane;
 use super::outage::Outage;
 use super::pool::{ConnectionPool, Host, Lease, NoConnection};
@@ -42,6 +44,7 @@ pub(super) struct Wire {
     pub(super) metrics: Arc<Metrics>,
     pub(super) slots: Slots,
     pub(super) outage: Mutex<Outage>,
+    pub(super) hedge: Hedge,
     pub(super) dice: Dice,
     /// Headers of every request: Host, User-Agent, the payer, the expected owner.
     pub(super) common: HeaderMap,
@@ -65,7 +68,17 @@ pub(super) struct Draft<'a> {
     pub(super) hashed: bool,
     /// It must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
     pub(super) fresh: bool,
+    /// Where to say when it was sent.
+    pub(super) sent: Option<&'a OnceLock<Instant>>,
     pub(super) clocks: Clocks,
+}
+
+impl Draft<'_> {
+    /// The same, to be sent once more.
+    pub(super) fn again(&self) -> Self {
+        let (method, target, headers) = (self.method.clone(), self.target.clone(), self.headers.clone());
+        Self { method, target, headers, sent: None, ..*self }
+    }
 }
 
 /// How long one exchange may wait for what. Waiting in the queue for a connection has no place here: it lasts as long as others
@@ -120,6 +133,8 @@ impl From<Error> for Failure {
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
+    /// From the moment the request was sent.
+    pub(super) waited: Duration,
     body: Answered,
     lease: Lease,
     watch: Watch,
@@ -146,9 +161,9 @@ impl Wire {
     ///
     /// A connection that had been idle and breaks before it said anything was closed by the store meanwhile: the
     /// request goes out again at once on a new one.
-    pub(super) async fn exchange(&self, draft: Draft<'_>) -> std::result::Result<Answer, Failure> {
+    pub(super) async fn exchange(&self, draft: &Draft<'_>) -> std::result::Result<Answer, Failure> {
         let held = match &self.credentials {
-            Some(source) => Some(self.held(source, &draft).await?),
+            Some(source) => Some(self.held(source, draft).await?),
             None => None,
         };
         let mut context = Context {
@@ -165,7 +180,7 @@ impl Wire {
         let mut fresh = draft.fresh;
         let mut kept = None;
         loop {
-            let request = self.request(&draft, held.as_ref()).map_err(|e| context.failure(e, false))?;
+            let request = self.request(draft, held.as_ref()).map_err(|e| context.failure(e, false))?;
             let place = match kept.take() {
                 Some(place) => place,
                 None => {
@@ -183,6 +198,8 @@ impl Wire {
                 .draining(&self.host.lanes, body_len);
             let (received, sent) = (lease.moved.received(), lease.moved.sent());
             self.metrics.s3_requests.of(draft.operation).inc();
+            let sent_at = self.clock.now();
+            draft.sent.map(|sent| sent.set(sent_at));
             match lease.send(request, &mut watch).await {
                 Ok(response) => {
                     if let Some(body) = draft.body {
@@ -190,12 +207,13 @@ impl Wire {
                     }
                     watch.quiet_max(draft.clocks.stall);
                     let (head, body) = response.into_parts();
-                    let answer =
-                        Answer { status: head.status, headers: head.headers, body, lease, watch, context };
                     let now = self.clock.now();
+                    let (status, headers) = (head.status, head.headers);
+                    let waited = now.saturating_duration_since(sent_at);
+                    let answer = Answer { status, headers, waited, body, lease, watch, context };
                     let took = now.saturating_duration_since(answer.context.started);
                     self.metrics.s3_first_byte.of(draft.operation).took(took);
-                    answer.log(&draft, now);
+                    answer.log(draft, now);
                     return Ok(answer);
                 }
                 Err(broken) => {
@@ -366,28 +384,34 @@ impl Answer {
         Ok(Collected { status: self.status, headers: self.headers, body, context: self.context })
     }
 
-    /// Receives a body of exactly `into.remaining()` bytes, straight into it.
-    pub(super) async fn fill(
-        mut self,
-        into: &mut Fill,
-        metrics: &Metrics,
-    ) -> std::result::Result<(), Failure> {
+    /// Receives a body of exactly `into.remaining()` bytes, straight into it. False: it stalls, and its rest is to be asked for anew.
+    pub(super) async fn fill(mut self, into: &mut Fill, wire: &Wire) -> std::result::Result<bool, Failure> {
+        let patience = wire.hedge.body_patience();
         while into.remaining() > 0 {
-            match self.lease.receive_into(into.spare(), &mut self.watch).await {
+            let received = tokio::select! {
+                biased;
+                received = self.lease.receive_into(into.spare(), &mut self.watch) => received,
+                () = wire.hedge.stalled(&wire.clock, patience) => {
+                    wire.metrics.s3_hedges.inc();
+                    tracing::debug!(operation = self.context.operation, "the body stalls: its rest is asked for anew");
+                    return Ok(false);
+                }
+            };
+            match received {
                 Ok(0) => {
                     let e = self.error(ErrorKind::Network, "the body broke off");
                     return Err(self.context.failure(e, true));
                 }
                 Ok(n) => {
                     into.advance(n);
-                    metrics.s3_bytes_received.add(n as u64);
+                    wire.metrics.s3_bytes_received.add(n as u64);
                 }
                 Err(broken) => return Err(self.broke(broken)),
             }
         }
         self.context.ended();
         self.finish().await;
-        Ok(())
+        Ok(true)
     }
 
     /// The body ended before its end.

@@ -5,6 +5,7 @@ mod connect;
 mod encryption;
 mod first;
 mod get;
+mod hedge;
 mod names;
 mod options;
 mod server;
@@ -60,7 +61,11 @@ fn config(server: &Scripted) -> Config {
 
 /// A connected client; `script` is what the server does after the proof of the bucket.
 async fn bench(script: Vec<Step>) -> Bench {
-    let server = Scripted::start([vec![Step::answer(200, &[], EMPTY_LISTING)], script].concat());
+    bench_of(Scripted::start([vec![Step::answer(200, &[], EMPTY_LISTING)], script].concat())).await
+}
+
+/// A client of this server, whose first step is the proof of the bucket.
+async fn bench_of(server: Scripted) -> Bench {
     let metrics = Arc::new(Metrics::default());
     let client = S3Client::connect(config(&server), server.clock(), Arc::clone(&metrics)).await.unwrap();
     Bench { client, server, metrics }

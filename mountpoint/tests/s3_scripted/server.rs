@@ -137,14 +137,15 @@ impl Scripted {
         Self::start_at(&[Ipv4Addr::LOCALHOST], script)
     }
 
+    /// One whose clock does not creep: an answer takes no time, unless the server rests.
+    pub(crate) fn still(script: Vec<Step>) -> Self {
+        Self::serving(&[Ipv4Addr::LOCALHOST], script)
+    }
+
     /// One server, one script, on one port of all these addresses.
     pub(crate) fn start_at(addresses: &[Ipv4Addr], script: Vec<Step>) -> Self {
-        // A port that is free on the first one may be taken on another.
-        let listeners = std::iter::repeat_with(|| listen(addresses)).find_map(Result::ok).unwrap();
-        let port = listeners[0].local_addr().unwrap().port();
-        let state = Arc::new(Mutex::new(State { script: script.into(), requests: Vec::new() }));
-        let clock = Arc::new(Clock::manual());
-        let creeping = Arc::downgrade(&clock);
+        let server = Self::serving(addresses, script);
+        let creeping = Arc::downgrade(&server.clock);
         thread::spawn(move || {
             while let Some(clock) = creeping.upgrade() {
                 clock.advance(CREEP);
@@ -152,6 +153,15 @@ impl Scripted {
                 thread::sleep(PAUSE);
             }
         });
+        server
+    }
+
+    fn serving(addresses: &[Ipv4Addr], script: Vec<Step>) -> Self {
+        // A port that is free on the first one may be taken on another.
+        let listeners = std::iter::repeat_with(|| listen(addresses)).find_map(Result::ok).unwrap();
+        let port = listeners[0].local_addr().unwrap().port();
+        let state = Arc::new(Mutex::new(State { script: script.into(), requests: Vec::new() }));
+        let clock = Arc::new(Clock::manual());
         let accepted = Arc::new(AtomicUsize::new(0));
         for listener in listeners {
             let (shared, accepted, clock) = (Arc::clone(&state), Arc::clone(&accepted), (*clock).clone());

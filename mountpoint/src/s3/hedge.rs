@@ -1,0 +1,198 @@
+//! Hedged reads: a GET whose answer is late is sent once more, on another connection, and the first answer serves.
+//!
+//! What is late is learned from the answers: twice the time in which 19 of 20 began. The extra requests are a small share of all, so that
+//! a store that is slow as a whole, or that throttles, is not asked for more.
+
+use std::pin::pin;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{Either, select};
+
+use super::wire::{Answer, Draft, Failure, Wire};
+use crate::clock::Clock;
+use crate::sync::Mutex;
+
+/// Answers that the limit is learned from: the last so many. Nothing is late before.
+const SAMPLES: usize = 64;
+/// How often, in answers, it is learned anew.
+const EVERY: u64 = 16;
+/// Of the samples, in order of their time, this one counts: 19 of 20 are faster.
+const TELLING: usize = SAMPLES * 19 / 20;
+/// How much later than that is late. Doubling it halves the requests that are sent in vain where times spread widely.
+const TIMES: u32 = 2;
+/// Never sooner than this: a busy machine is late by so much without any fault of the store.
+const LEAST: Duration = Duration::from_millis(50);
+/// A body that brings no byte for so many times longer, or for [`BODY_LEAST`], stalls: bytes of one body come at once or in bursts.
+const BODY_TIMES: u32 = 10;
+/// The least silence of a body that is a stall.
+const BODY_LEAST: Duration = Duration::from_millis(500);
+/// Extra requests at most, as a share of all. One request in a hundred of a sound store is slow.
+const SHARE: f64 = 0.02;
+/// So many at once at most: what a quiet hour saved.
+const SAVED_MAX: f64 = 4.0;
+
+/// What is late, and what may still be spent on it.
+#[derive(Debug, Default)]
+pub(super) struct Hedge(Mutex<Learned>);
+
+#[derive(Debug)]
+struct Learned {
+    waits: [Duration; SAMPLES],
+    answers: u64,
+    late: Option<Duration>,
+    saved: f64,
+}
+
+impl Default for Learned {
+    fn default() -> Self {
+        Self { waits: [Duration::ZERO; SAMPLES], answers: 0, late: None, saved: 0.0 }
+    }
+}
+
+impl Learned {
+    fn answered(&mut self, waited: Duration) {
+        self.waits[self.answers as usize % SAMPLES] = waited;
+        self.answers += 1;
+        self.saved = (self.saved + SHARE).min(SAVED_MAX);
+        if self.answers >= SAMPLES as u64 && self.answers.is_multiple_of(EVERY) {
+            let mut waits = self.waits;
+            let (_, telling, _) = waits.select_nth_unstable(TELLING);
+            self.late = Some((*telling * TIMES).max(LEAST));
+        }
+    }
+
+    fn spend(&mut self) -> bool {
+        let may = self.saved >= 1.0;
+        if may {
+            self.saved -= 1.0;
+        }
+        may
+    }
+}
+
+impl Hedge {
+    /// Returns once an answer that is awaited since `sent` says is late and another request may be sent: at most once, and perhaps never.
+    async fn late(&self, clock: &Clock, sent: &OnceLock<Instant>) {
+        let Some(late) = self.0.lock().late else { return std::future::pending().await };
+        loop {
+            // Before it is sent it waits for a connection, as another one would.
+            let left = match sent.get() {
+                Some(sent) => late.saturating_sub(clock.now().saturating_duration_since(*sent)),
+                None => late,
+            };
+            if left.is_zero() {
+                break;
+            }
+            clock.sleep(left).await;
+        }
+        self.or_never().await;
+    }
+
+    /// How long a body may bring nothing, if enough is known of the store.
+    pub(super) fn body_patience(&self) -> Option<Duration> {
+        self.0.lock().late.map(|late| (late * BODY_TIMES).max(BODY_LEAST))
+    }
+
+    /// Returns once a body that brings nothing from now on stalls and its rest may be asked for anew; perhaps never.
+    pub(super) async fn stalled(&self, clock: &Clock, patience: Option<Duration>) {
+        let Some(patience) = patience else { return std::future::pending().await };
+        clock.sleep(patience).await;
+        self.or_never().await;
+    }
+
+    async fn or_never(&self) {
+        if !self.0.lock().spend() {
+            std::future::pending().await
+        }
+    }
+
+    /// The store asks for less.
+    fn throttled(&self) {
+        self.0.lock().saved = 0.0;
+    }
+
+    fn look_at(&self, answer: &Answer) {
+        if answer.status.is_success() {
+            self.0.lock().answered(answer.waited);
+        } else if matches!(answer.status.as_u16(), 429 | 500..=599) {
+            self.throttled();
+        }
+    }
+}
+
+/// As [`Wire::exchange`], for a request that changes nothing. If the answer is late, the request goes out a second time; a second answer that
+/// is no success does not count.
+pub(super) async fn exchange(wire: &Wire, mut draft: Draft<'_>) -> Result<Answer, Failure> {
+    let hedge = &wire.hedge;
+    let sent = OnceLock::new();
+    draft.sent = Some(&sent);
+    let draft = &draft;
+    let mut first = pin!(wire.exchange(draft));
+    tokio::select! {
+        biased;
+        answer = &mut first => return answer.inspect(|answer| hedge.look_at(answer)),
+        () = hedge.late(&wire.clock, &sent) => {}
+    }
+    wire.metrics.s3_hedges.inc();
+    tracing::debug!(operation = draft.operation, "the answer is late: the request goes out a second time");
+    // In a box: few requests need it.
+    let second = Box::pin(async {
+        let answer = wire.exchange(&draft.again()).await;
+        answer.inspect(|answer| hedge.look_at(answer)).ok().filter(|answer| answer.status.is_success())
+    });
+    let answer = match select(first, second).await {
+        Either::Left((Err(failure), second)) => return second.await.ok_or(failure),
+        Either::Left((answer, _)) => answer,
+        Either::Right((Some(answer), _)) => return Ok(answer),
+        Either::Right((None, first)) => first.await,
+    };
+    answer.inspect(|answer| hedge.look_at(answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn after(waits: impl IntoIterator<Item = Duration>) -> Learned {
+        let mut learned = Learned::default();
+        waits.into_iter().for_each(|wait| learned.answered(wait));
+        learned
+    }
+
+    #[test]
+    fn nothing_is_late_before_enough_was_seen() {
+        assert_eq!(after(vec![MS(40); SAMPLES - 1]).late, None);
+        assert_eq!(after(vec![MS(40); SAMPLES]).late, Some(MS(80)));
+    }
+
+    #[test]
+    fn late_is_twice_what_nineteen_of_twenty_take() {
+        let waits = (0..SAMPLES as u64).map(|i| if i % 32 == 7 { MS(5000) } else { MS(100 + i % 8) });
+        assert_eq!(after(waits).late, Some(MS(214)), "two slow ones of 64 change nothing");
+        assert_eq!(after(vec![MS(1); SAMPLES]).late, Some(LEAST), "not at the noise of a busy machine");
+    }
+
+    #[test]
+    fn a_store_that_becomes_slow_is_not_late_for_long() {
+        let mut learned = after(vec![MS(20); 1000]);
+        (0..SAMPLES).for_each(|_| learned.answered(MS(900)));
+        assert_eq!(learned.late, Some(MS(1800)));
+    }
+
+    #[test]
+    fn extra_requests_are_two_in_a_hundred_and_few_at_once() {
+        let mut learned = Learned::default();
+        assert!(!learned.spend());
+        let mut spent = 0;
+        for _ in 0..10_000 {
+            learned.answered(MS(20));
+            spent += u32::from(learned.spend());
+        }
+        assert!((190..=200).contains(&spent), "{spent}");
+        (0..10_000).for_each(|_| learned.answered(MS(20)));
+        assert_eq!((0..100).filter(|_| learned.spend()).count(), SAVED_MAX as usize);
+    }
+}

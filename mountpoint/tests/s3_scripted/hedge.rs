@@ -1,0 +1,90 @@
+//! Answers that are late, and bodies that stall, once it is known how fast the store is.
+
+use std::time::Duration;
+
+use mountpoint::s3::{ErrorKind, ObjectClient as _};
+
+use super::server::{EMPTY_LISTING, Scripted, Step, Then};
+use super::{Bench, bench_of, fill, get_request, pattern};
+
+const LEN: usize = 200_000;
+/// Requests after which two answers may be late.
+const LEARNED: usize = 128;
+
+/// A sound answer to `bytes=from-` of an object of `LEN` bytes.
+fn part(from: usize) -> Step {
+    let range = format!("bytes {from}-{}/{LEN}", LEN - 1);
+    Step::answer(206, &[("etag", "\"v1\""), ("content-range", &range)], &pattern(LEN)[from..])
+}
+
+async fn get(bench: &Bench) -> mountpoint::s3::Result<Vec<u8>> {
+    let (mut into, bytes) = fill(LEN);
+    bench.client.get_object(&get_request(0..LEN as u64, LEN as u64), &mut into).await?;
+    Ok(bytes.bytes())
+}
+
+/// A client that knows how fast the store is: at once. What follows is answered by `script`.
+async fn learned(script: Vec<Step>) -> Bench {
+    let proof = Step::answer(200, &[], EMPTY_LISTING);
+    let bench = bench_of(Scripted::still([vec![proof], vec![part(0); LEARNED], script].concat())).await;
+    for _ in 0..LEARNED {
+        assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
+    }
+    assert_eq!(bench.metrics.s3_hedges.get(), 0);
+    bench
+}
+
+/// Requests after those, by connection and range.
+fn asked(bench: &Bench) -> Vec<(usize, String)> {
+    let asked = bench.asked().split_off(LEARNED);
+    assert!(asked.iter().all(|r| r.header("if-match") == Some("\"v1\"")));
+    asked.iter().map(|r| (r.connection, r.header("range").unwrap().to_owned())).collect()
+}
+
+#[tokio::test]
+async fn an_answer_that_never_comes_is_asked_for_on_another_connection_and_no_try_is_counted() {
+    let bench = learned(vec![Step::silence(Then::Stall), part(0)]).await;
+    assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
+    let asked = asked(&bench);
+    assert_eq!(asked.len(), 2);
+    assert_eq!(asked[0].1, asked[1].1);
+    assert_ne!(asked[0].0, asked[1].0, "on another connection");
+    assert_eq!((bench.metrics.s3_hedges.get(), bench.metrics.s3_retries.get()), (1, 0));
+}
+
+#[tokio::test]
+async fn the_rest_of_a_body_that_stalls_is_asked_for_anew() {
+    let bench = learned(vec![part(0).cut(70_000).then(Then::Stall), part(130_000)]).await;
+    assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
+    assert_eq!(asked(&bench)[1].1, format!("bytes=130000-{}", LEN - 1));
+    assert_eq!((bench.metrics.s3_retries.get(), bench.metrics.s3_errors.get()), (0, 0));
+}
+
+/// The first answer is late, not lost: a refusal of the second request is none of the first.
+#[tokio::test]
+async fn a_second_request_that_is_refused_changes_nothing() {
+    let late = part(0).after(Duration::from_secs(500));
+    let bench = learned(vec![late, Step::error(503, "SlowDown")]).await;
+    assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
+    assert_eq!((asked(&bench).len(), bench.metrics.s3_retries.get()), (2, 0));
+}
+
+#[tokio::test]
+async fn another_version_is_refused_whichever_answer_brings_it() {
+    let other =
+        Step::answer(206, &[("etag", "\"v2\""), ("content-range", "bytes 0-199999/200000")], &pattern(LEN));
+    let bench = learned(vec![Step::silence(Then::Stall), other]).await;
+    assert_eq!(*get(&bench).await.unwrap_err().kind(), ErrorKind::Changed);
+}
+
+/// Two in a hundred: then requests wait for their time, like those of a client that knows nothing yet.
+#[tokio::test]
+async fn a_store_that_is_silent_as_a_whole_is_not_asked_twice_as_much() {
+    let late = || part(0).after(Duration::from_secs(500));
+    let bench = learned((0..40).map(|_| late()).collect()).await;
+    for _ in 0..20 {
+        assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
+    }
+    assert_eq!(bench.metrics.s3_hedges.get(), 2, "of 148 requests");
+    assert_eq!(bench.metrics.s3_retries.get(), 0);
+}
