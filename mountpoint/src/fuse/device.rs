@@ -100,13 +100,13 @@ impl FuseDevice {
 
 /// The meaning of a failed read of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AfterFailedRead {
+pub(super) enum AfterFailedRead {
     Again,
     Unmounted,
     Broken,
 }
 
-fn after_failed_read(error: Errno) -> AfterFailedRead {
+pub(super) fn after_failed_read(error: Errno) -> AfterFailedRead {
     match error {
         // NOENT: the request was interrupted before we took it.
         Errno::INTR | Errno::AGAIN | Errno::NOENT => AfterFailedRead::Again,

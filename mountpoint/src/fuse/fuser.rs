@@ -14,6 +14,7 @@ use ::fuser::{
 };
 
 use super::capability::CAPABILITIES;
+use super::device::{AfterFailedRead, after_failed_read};
 use super::operations::Operations;
 use super::pages::Pages;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
@@ -75,8 +76,20 @@ pub(super) fn start_fuser(
     };
     let _ = notifier.set(session.notifier());
     let unmounter = ours.then(|| session.unmount_callable());
-    let serving = std::thread::Builder::new().name("fuse".into()).spawn(move || session.run())?;
+    let serving = std::thread::Builder::new().name("fuse".into()).spawn(move || ended(session.run()))?;
     Ok((serving, unmounter))
+}
+
+/// How serving ended: `fuser` takes one of the two ways in which the kernel says that the mount is gone for a failure.
+fn ended(served: io::Result<()>) -> io::Result<()> {
+    let is_unmounted = |error: &io::Error| {
+        let errno = rustix::io::Errno::from_io_error(error);
+        errno.is_some_and(|errno| after_failed_read(errno) == AfterFailedRead::Unmounted)
+    };
+    match served {
+        Err(error) if is_unmounted(&error) => Ok(()),
+        served => served,
+    }
 }
 
 /// The file system as `fuser` sees it.
@@ -478,5 +491,20 @@ fn add_plus(ops: &impl Operations, dir: HandleNo, items: &[DirItem], reply: &mut
             }
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_that_was_unmounted_while_a_request_was_taken_ended_well() {
+        use rustix::io::Errno;
+        assert!(ended(Ok(())).is_ok());
+        assert!(ended(Err(Errno::CONNABORTED.into())).is_ok());
+        assert!(ended(Err(Errno::NODEV.into())).is_ok());
+        assert!(ended(Err(Errno::IO.into())).is_err());
+        assert!(ended(Err(io::ErrorKind::InvalidData.into())).is_err());
     }
 }
