@@ -3,7 +3,7 @@
 //! Several streams often read one handle at once (threads with their own regions, a kernel that sends its read-ahead out of order),
 //! so a [`Window`] follows up to eight *runs*. A read that continues a run is sequential and moves the run's window. Any other
 //! read is random, and gets the bytes it asked for and no more. A window grows fourfold as its run goes on, up to a limit learned
-//! from the link (`link.rs`).
+//! from the link (`link.rs`), and to where a run ends if it is like those before it.
 
 use std::ops::Range;
 
@@ -55,8 +55,40 @@ const GROWTH: u64 = 4;
 /// How far out of order the reads of one run may come: a kernel's read-ahead in flight.
 const SLACK: u64 = 1 << 20;
 
+/// Runs whose lengths are remembered. Doubling it lets one long run among short ones count for longer.
+const ENDED: usize = 4;
+
+/// How long the last runs were that ended in a jump: those to come are mostly like them.
+#[derive(Clone, Debug, Default)]
+struct Lengths {
+    last: [u64; ENDED],
+    ended: usize,
+}
+
+impl Lengths {
+    fn ended(&mut self, length: u64) {
+        self.last[self.ended % ENDED] = length;
+        self.ended += 1;
+    }
+
+    /// How far a run of `length` so far is worth fetching: as far as the longest of the last ones, and twice as far each time that it goes on
+    /// beyond.
+    fn horizon(&self, length: u64, least: u64) -> u64 {
+        if self.ended < ENDED {
+            return u64::MAX;
+        }
+        let mut horizon = self.last.iter().copied().fold(least.max(PAGE), u64::max);
+        while horizon < length {
+            horizon = horizon.saturating_mul(2);
+        }
+        horizon
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Run {
+    /// Start of the first read.
+    begun: u64,
     /// End of the furthest read.
     front: u64,
     /// Where the run's requests end.
@@ -74,12 +106,13 @@ pub struct Window {
     size: u64,
     runs: Vec<Run>,
     reads: u64,
+    lengths: Lengths,
 }
 
 impl Window {
     /// For an object of `size` bytes, not read yet.
     pub fn new(config: WindowConfig, size: u64) -> Self {
-        Self { config, size, runs: Vec::new(), reads: 0 }
+        Self { config, size, runs: Vec::new(), reads: 0, lengths: Lengths::default() }
     }
 
     /// A read of `range` (not empty, within the object). `limit`: bytes that are worth having ahead on this link.
@@ -90,7 +123,8 @@ impl Window {
             Some(at) => {
                 self.runs[at].last_used = self.reads;
                 let run = &mut self.runs[at];
-                let (ahead, forget) = run.advance(range, self.size, &self.config, pressure, limit);
+                let (ahead, forget) =
+                    run.advance(range, self.size, &self.config, pressure, limit, &self.lengths);
                 let request = run.request(self.config.part, limit);
                 Plan { demand, ahead, request, sequential: true, forget, jumped: false }
             }
@@ -111,6 +145,7 @@ impl Window {
 
     fn begin(&mut self, range: &Range<u64>, pressure: Pressure) -> (Range<u64>, Range<u64>) {
         let mut run = Run {
+            begun: range.start,
             front: range.end,
             planned_to: range.end.next_multiple_of(PAGE).min(self.size),
             progress: range.end - range.start,
@@ -130,6 +165,9 @@ impl Window {
             let coldest = self.runs.iter().enumerate().min_by_key(|(_, r)| (r.window > 0, r.last_used));
             if let Some(at) = coldest.map(|(at, _)| at) {
                 let old = self.runs.swap_remove(at);
+                if old.window > 0 {
+                    self.lengths.ended(old.front - old.begun);
+                }
                 forget = if old.window > 0 { old.front..old.planned_to.max(old.front) } else { 0..0 };
             }
         }
@@ -169,6 +207,7 @@ impl Run {
         config: &WindowConfig,
         pressure: Pressure,
         limit: u64,
+        lengths: &Lengths,
     ) -> (Range<u64>, Range<u64>) {
         let skipped = if range.start > self.front + SLACK { self.front..range.start } else { 0..0 };
         self.progress += range.end.saturating_sub(self.front.max(range.start));
@@ -183,17 +222,19 @@ impl Run {
         self.window = grown.clamp(config.first.min(config.part), limit);
 
         let start = self.planned_to.max(self.front.next_multiple_of(PAGE)).min(size);
-        let wish = (self.front + self.window).min(size);
+        let horizon = lengths.horizon(self.front.saturating_sub(self.begun), config.first);
+        let last = self.begun.saturating_add(horizon).min(size).next_multiple_of(PAGE).min(size);
+        let wish = (self.front + self.window).min(last);
         // Ask for whole parts, or when little is on its way; not for every page that the front moves.
         let worth = config.part.min(self.window / 2).max(1);
-        if wish <= start || (wish - start < worth && self.planned_to > self.front && wish < size) {
+        if wish <= start || (wish - start < worth && self.planned_to > self.front && wish < last) {
             return (0..0, skipped);
         }
         let block = crate::buffer::BLOCK as u64;
-        let end = (self.front + self.window).next_multiple_of(block.min(config.part)).min(size);
+        let end = (self.front + self.window).next_multiple_of(block.min(config.part)).min(last);
         // Ends at part borders where it can, so that each request is one whole part.
         let border = end / config.part * config.part;
-        let end = if border > start && end < size { border } else { end };
+        let end = if border > start && end < last { border } else { end };
         self.planned_to = end.max(start);
         (start..self.planned_to, skipped)
     }
@@ -209,6 +250,57 @@ mod tests {
 
     fn window(size: u64) -> Window {
         Window::new(WindowConfig::default(), size)
+    }
+
+    /// Bytes fetched for runs of `run` bytes here and there, as the kernel reads them; of the last half of them, per run.
+    fn fetched_by_runs(run: u64, count: u64) -> u64 {
+        let size = 64 << 30;
+        let mut window = window(size);
+        let mut fetched = 0;
+        for n in 0..count {
+            let start = (n * 0x9e37_79b1) % (size / run) * run;
+            for at in (start..start + run).step_by(128 << 10) {
+                let plan = window.on_read(&(at..at + (128 << 10)), Pressure::Low, 256 * MIB);
+                if n >= count / 2 {
+                    let asked = plan.ahead.end - plan.ahead.start;
+                    fetched +=
+                        if plan.sequential { asked } else { asked + plan.demand.end - plan.demand.start };
+                }
+            }
+        }
+        fetched / (count - count / 2)
+    }
+
+    #[test]
+    fn runs_that_end_like_those_before_them_fetch_what_they_read() {
+        for run in [MIB, 3 * MIB, 8 * MIB, 40 * MIB] {
+            let fetched = fetched_by_runs(run, 100);
+            // The first two reads of a run ask for themselves.
+            assert!(
+                (run - (256 << 10)..=run + MIB).contains(&fetched),
+                "{} KiB for {} MiB",
+                fetched >> 10,
+                run / MIB
+            );
+        }
+    }
+
+    #[test]
+    fn a_run_that_goes_on_beyond_those_before_it_is_fetched_ever_further() {
+        let mut window = window(64 << 30);
+        for n in 0..40 {
+            for at in (0..MIB).step_by(128 << 10) {
+                let at = (n << 30) + at;
+                window.on_read(&(at..at + (128 << 10)), Pressure::Low, 256 * MIB);
+            }
+        }
+        let (start, mut ahead) = (50 << 30, 0);
+        for at in (start..start + 512 * MIB).step_by(128 << 10) {
+            let plan = window.on_read(&(at..at + (128 << 10)), Pressure::Low, 256 * MIB);
+            ahead = ahead.max(plan.ahead.end.saturating_sub(at));
+            assert!(plan.ahead.end <= start + 2 * (at + (128 << 10) - start).max(MIB) + MIB, "at {at}");
+        }
+        assert!(ahead > 200 * MIB, "{} MiB", ahead / MIB);
     }
 
     #[test]
