@@ -16,7 +16,7 @@ unclaimed_volume() {
     local volume=$1
     shift
     apply volume.yaml "$@" volume="$volume" handle='@pv@' pv="$namespace-$volume" options='[allow-delete, allow-overwrite]' \
-        attributes='{ bucketName: @bucket@ }' secret=null modes='[ReadWriteMany]' policy=Retain bucket="$bucket"
+        attributes='{ bucketName: @bucket@ }' secret=null affinity=null modes='[ReadWriteMany]' policy=Retain bucket="$bucket"
 }
 
 claim() {
@@ -41,7 +41,7 @@ pod_of() {
     local source=$1 pod=$2
     shift 2
     template "$top/ci/e2e.d/workload.yaml" source="$source" "$@" pod="$pod" account=default script='sleep 2147483647 & wait' security='{}' \
-        priority='""' tolerations='[]' readonly=false propagation=None
+        priority='""' tolerations='[]' nodes='{}' readonly=false propagation=None
 }
 
 # workloads VOLUME:POD...: pods as of `workload`, all at once.
@@ -72,15 +72,15 @@ for pod in json.load(sys.stdin)["items"]:
     print(pod["metadata"]["name"])' "$namespace-$1" "${2-}"
 }
 
-# The node's mounts that are ours, below this path.
-mounts_below() { cluster run awk -v below="$1" '$1 == "mountpoint-s3" && index($2, below) == 1 { print $2 }' /proc/1/mounts; }
+# The node's mounts that are ours, below this path. With where=second those of the second node; so also for the next ones.
+mounts_below() { cluster ${where:+"$where"} run awk -v below="$1" '$1 == "mountpoint-s3" && index($2, below) == 1 { print $2 }' /proc/1/mounts; }
 none_mounted_below() {
     local left
     left=$(mounts_below "$1")
     [ -z "$left" ] || { printf 'still mounted: %s\n' "$left"; return 1; }
 }
 is_mounted() { [ -n "$(mounts_below "$1")" ] || { echo "nothing is mounted at $1"; return 1; }; }
-is_missing() { ! cluster run test -e "$1" || { echo "$1 is still there"; return 1; }; }
+is_missing() { ! cluster ${where:+"$where"} run test -e "$1" || { echo "$1 is still there"; return 1; }; }
 
 count_is() {
     local is
@@ -111,9 +111,9 @@ another_driver() { # PID
     fi
 }
 
-# busy_workload POD VOLUME: reads and writes all the time; its first error ends its container. The bucket has an object `random`.
+# busy_workload POD VOLUME [KEY=VALUE]...: reads and writes all the time; its first error ends its container. The bucket has an object `random`.
 busy_workload() {
-    workload "$1" "$2" script="until cp /data/random /tmp/random; do sleep 0.2; done; while cmp /tmp/random /data/random && cp /tmp/random /data/copy-$1 || exit 1; do echo round; sleep 0.1; done"
+    workload "$@" script="until cp /data/random /tmp/random; do sleep 0.2; done; while cmp /tmp/random /data/random && cp /tmp/random /data/copy-$1 || exit 1; do echo round; sleep 0.1; done"
 }
 errors_of() { field "pod/$1" '.status.containerStatuses[0].restartCount'; }
 rounds_of() { kube logs "$1" | grep -c '^round$' || true; }

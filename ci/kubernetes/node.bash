@@ -58,9 +58,11 @@ join_cgroups() {
     done < <(cgroups)
 }
 
-# enter NAME: namespaces first, then node-init; the process in between ends with the node and the node with it. Its cgroups begin with NAME.
+# enter NAME [HOST ADDRESS]: namespaces first, then node-init; the process in between ends with the node and the node with it. Its cgroups
+# begin with NAME.
 enter() {
     local name=$1
+    shift
     (
         exec </dev/null >"$state/log/node.log" 2>&1
         # Nor may a node that stays up hold what its caller had open, such as a lock.
@@ -70,7 +72,7 @@ enter() {
         done
         join_cgroups "$name.$(sha256sum <<<"$state" | head -c 8)"
         exec setsid unshare --mount --uts --ipc --net --pid --fork --cgroup --propagation private --kill-child -- \
-            "$top/ci/kubernetes/node-init" "$state"
+            "$top/ci/kubernetes/node-init" "$state" "$@"
     ) &
     until_true "the node" node.log node_pid
     pid=$(node_pid)
