@@ -75,6 +75,14 @@ bound empty
 made=$(attribute "$(volume_of empty)" bucketName)
 gone empty
 until_ok "the empty bucket gone" bucket_is_gone "$made"
+many=(1 2 3 4 5 6 7 8 9 10)
+for i in "${many[@]}"; do wants "many-$i" empty; done
+for i in "${many[@]}"; do bound "many-$i"; done
+equal "buckets of ten claims at once" 10 "$(for i in "${many[@]}"; do attribute "$(volume_of "many-$i")" bucketName; echo; done | sort -u | grep -c .)"
+volumes=()
+for i in "${many[@]}"; do volumes+=("$(volume_of "many-$i")"); done
+kube delete pvc "${many[@]/#/many-}" --wait=false
+for volume in "${volumes[@]}"; do until_ok "the volume $volume gone" volume_is_gone "$volume"; done
 class late volumeBindingMode=WaitForFirstConsumer reclaimPolicy=Retain onDelete=purge
 wants late late
 sleep 3
