@@ -9,7 +9,7 @@ hush=hush$(openssl rand -hex 12)
 kube create secret generic wrong-keys --from-literal=access_key_id=WRONGKEYWRONGKEY --from-literal=secret_access_key="$hush"
 kube create secret generic half-keys --from-literal=secret_access_key="$hush"
 
-all=(no-bucket missing-bucket bad-option bad-value path-option wrong-keys wrong-secret half-keys)
+all=(no-bucket missing-bucket bad-option bad-value path-option wrong-keys wrong-secret half-keys bad-quantity too-large)
 volume no-bucket attributes='{ region: us-east-1 }'
 volume missing-bucket attributes="{ bucketName: $bucket-is-not-there }"
 volume bad-option options='[allow-delete, allow-overwite]'
@@ -20,6 +20,8 @@ volume wrong-keys attributes="{ bucketName: $bucket, authenticationSource: secre
 kube create secret generic wrong-secret --from-literal=access_key_id="$access_key" --from-literal=secret_access_key="$hush"
 volume wrong-secret attributes="{ bucketName: $bucket, authenticationSource: secret }" secret="{ name: wrong-secret, namespace: $namespace }"
 volume half-keys attributes="{ bucketName: $bucket, authenticationSource: secret }" secret="{ name: half-keys, namespace: $namespace }"
+volume bad-quantity attributes="{ bucketName: $bucket, mountpointContainerResourcesRequestsMemory: much }"
+volume too-large attributes="{ bucketName: $bucket, mountpointContainerResourcesRequestsMemory: 900Ti }"
 for each in "${all[@]}"; do workload "$each" "$each"; done
 # One beside them is well: keys that are in use must not be seen either.
 volume good
@@ -43,6 +45,12 @@ told half-keys InvalidArgument "the Secret of the volume (nodePublishSecretRef) 
 told missing-bucket FailedPrecondition "$bucket-is-not-there" "NoSuchBucket" "bucketName"
 told wrong-keys FailedPrecondition "InvalidAccessKeyId" "nodePublishSecretRef"
 told wrong-secret FailedPrecondition "SignatureDoesNotMatch" "nodePublishSecretRef"
+# These get no Mountpoint Pod, or one that no node has room for: the reconciler says so.
+until_ok "bad-quantity" mount_refused bad-quantity "VolumeRefused: no Mountpoint Pod is made: "
+words=$(mount_refused bad-quantity "VolumeRefused: ")
+for word in mountpointContainerResourcesRequestsMemory much "Correct PersistentVolume $namespace-bad-quantity"; do holds "what bad-quantity is told" "$word" "$words"; done
+until_ok "too-large" mount_refused too-large "MountpointPodWaits: Mountpoint Pod "
+holds "what too-large is told" "Insufficient memory" "$(mount_refused too-large "MountpointPodWaits: ")"
 
 for each in "${all[@]}"; do none_mounted_below "$kubelet/pods/$(uid_of "$each")/" || fail "$each: its target"; done
 for each in missing-bucket wrong-keys wrong-secret; do

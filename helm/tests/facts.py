@@ -341,6 +341,8 @@ def every_value(what, path, values, defaults):
     maps = {"LABELS": "podLabels", "ANNOTATIONS": "podAnnotations", "ENV": "env", "SE_LINUX_OPTIONS": "seLinuxOptions"}
     wrong = {name: told.get(f"MOUNTPOINT_POD_{name}") for name, key in maps.items() if json.loads(told.get(f"MOUNTPOINT_POD_{name}", "null")) != values["mountpointPod"][key]}
     check(f"{what}: the reconciler is told what Mountpoint Pods have besides, as JSON", wrong and str(wrong))
+    labels = told.get("MOUNTPOINT_HEADROOM_POD_LABELS", "null")
+    check(f"{what}: and what headroom pods have", "" if json.loads(labels) == values["experimental"]["headroomPodLabels"] else labels)
     bound = rendered.one("RoleBinding", "s3-csi-driver-node-privileged")
     good = bound["roleRef"]["name"] == "system:openshift:scc:privileged" and [s["name"] for s in bound["subjects"]] == ["set-node-sa"]
     check(f"{what}: on OpenShift the driver of a node is privileged, and nobody else", "" if good else str(bound))
@@ -546,7 +548,7 @@ def documented(page, defaults):
     """The table of values names each value of the chart and its default, and nothing else."""
     (defaults,) = read(defaults)
     with open(page) as file:
-        rows = re.findall(r"^\| `([A-Za-z0-9._]+)` \| (.*?) \|", file.read(), re.M)
+        rows = re.findall(r"^\| `([A-Za-z0-9._]+)` \| (.*?) \|", file.read().split("### Values of other charts")[0], re.M)
     table = dict(rows)
 
     def groups():
@@ -570,6 +572,33 @@ def documented(page, defaults):
     check(f"{page}: defaults in the table are those of the chart", "; ".join(differ))
 
 
+def compared(page, defaults, old, aws):
+    """Each value of these charts is ours, with its default, or the page says why not; and it says so of no other value."""
+    (ours,) = read(defaults)
+    ours = dict(leaves(ours))
+    with open(page) as file:
+        section = file.read().split("### Values of other charts")[1].split("\n## ")[0]
+    for what, path in (("value of 2.2", old), ("value of AWS's chart", aws)):
+        rows = section.split(f"| {what} | why |")[1].split("\n\n")[0]
+        excused = [it for row in re.findall(r"^\| (.*?) \|", rows, re.M) for it in re.findall(r"`([^`]+)`", row)]
+        (theirs,) = read(path)
+        theirs = dict(leaves(theirs))
+
+        def differs(name):
+            # What is an object of Kubernetes is compared as a whole: empty is empty.
+            same = [value for it, value in ours.items() if it == name or it.startswith(name + ".")]
+            return not same or (same != [theirs[name]] and theirs[name] not in ("", None, {}, []))
+
+        covers = lambda excuse, name: name == excuse or name.startswith(excuse + ".")
+        # The installation of that file has these of its own.
+        different = [it for it in theirs if differs(it) and not it.startswith("s3.")]
+        unsaid = [it for it in different if not any(covers(excuse, it) for excuse in excused)]
+        # Those that 2.2 read and did not list.
+        unlisted = ("node.s3", "controller.extraVolumeTags")
+        idle = [it for it in excused if not any(covers(it, name) for name in different) and not it.startswith(unlisted)]
+        check(f"{page}: each {what} is here, or the page says why not", "; ".join(filter(None, [unsaid and f"nothing is said of {unsaid}", idle and f"{idle} are here"])))
+
+
 def examples(paths):
     """Manifests of the docs: whole, and fit to be bound by hand."""
     for path in paths:
@@ -591,7 +620,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "degraded": degraded, "documented": documented, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "degraded": degraded, "documented": documented, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

@@ -65,6 +65,9 @@ pub struct Run {
     /// When that image is pulled: Always, IfNotPresent or Never
     #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE_PULL_POLICY", default_value = "")]
     pub headroom_image_pull_policy: String,
+    /// Labels of pods that hold room besides ours, a JSON object
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_POD_LABELS", default_value = "")]
+    pub headroom_pod_labels: String,
     /// The image of Mountpoint Pods; needed to run
     #[arg(long, env = "MOUNTPOINT_IMAGE", default_value = "")]
     pub mountpoint_image: String,
@@ -151,15 +154,6 @@ impl Run {
             );
             Ok((!text.is_empty()).then(|| text.to_owned()))
         };
-        let unreserved = |flag: &str, text: &str| {
-            let map: BTreeMap<String, String> = json(flag, text)?.unwrap_or_default();
-            match map.keys().find(|key| key.starts_with(&format!("{DRIVER}/"))) {
-                Some(key) => {
-                    bail!("{flag} has {key:?}, and what begins with {DRIVER}/ is written by the driver alone")
-                }
-                None => Ok(map),
-            }
-        };
         let env: BTreeMap<String, String> =
             json("--mountpoint-pod-env (MOUNTPOINT_POD_ENV)", &self.mountpoint_pod_env)?.unwrap_or_default();
         if let Some(name) = env.keys().find(|name| !ENGINE_VARIABLES.contains(&name.as_str())) {
@@ -217,6 +211,10 @@ impl Run {
             [false, false, false] => Ok(Some(HeadroomConfig {
                 image: image.clone(),
                 pull_policy: self.headroom_image_pull_policy.clone(),
+                labels: unreserved(
+                    "--headroom-pod-labels (MOUNTPOINT_HEADROOM_POD_LABELS)",
+                    &self.headroom_pod_labels,
+                )?,
                 priority_class: headroom.clone(),
                 preempting_class: preempting.clone(),
             })),
@@ -226,6 +224,17 @@ impl Run {
                  (MOUNTPOINT_HEADROOM_IMAGE) must all be set, or none: room is reserved with all of them"
             ),
         }
+    }
+}
+
+/// Labels or annotations that the chart gives, of which none may be the driver's own.
+fn unreserved(flag: &str, text: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    let map: BTreeMap<String, String> = json(flag, text)?.unwrap_or_default();
+    match map.keys().find(|key| key.starts_with(&format!("{DRIVER}/"))) {
+        Some(key) => {
+            bail!("{flag} has {key:?}, and what begins with {DRIVER}/ is written by the driver alone")
+        }
+        None => Ok(map),
     }
 }
 

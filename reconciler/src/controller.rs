@@ -7,9 +7,7 @@ use csi::contract::attachment::MountpointS3PodAttachment;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::{
-    Container, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount, Volume,
-};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, Event};
@@ -25,13 +23,16 @@ use crate::headroom::act::reserve;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::plan::{Effect, plan};
+use crate::prune;
 use crate::queue::Queue;
 use crate::workload::Cache;
 
 /// Groups that are worked on at once. Twice as many use twice the API server.
 const WORKERS: usize = 8;
 /// How often all groups are checked. This finds changes without an event, such as a workload that was deleted while no reconciler watched.
-const SWEEP_EVERY: Duration = Duration::from_secs(120);
+pub const SWEEP_EVERY: Duration = Duration::from_secs(120);
+/// Objects that a list asks for at once. A page is read whole before it is pruned: five times as many cost some 10 MiB more, for good.
+const PAGE: u32 = 100;
 /// The wheel turns at least this often; `/healthz` fails when it has not for much longer.
 pub const TURNS_EVERY: Duration = Duration::from_secs(10);
 
@@ -84,12 +85,12 @@ impl Controller {
         let index = handles.clone();
         let cache = Cache {
             namespace: namespace.to_owned(),
-            pods: watched(client, &mut seen, prune_pod, |_| {}, |pod| Seen::Pod(Box::new(pod))),
-            claims: watched(client, &mut seen, |_| {}, |_| {}, |claim| Seen::Claim(Box::new(claim))),
+            pods: watched(client, &mut seen, prune::pod, |_| {}, |pod| Seen::Pod(Box::new(pod))),
+            claims: watched(client, &mut seen, prune::claim, |_| {}, |claim| Seen::Claim(Box::new(claim))),
             volumes: watched(
                 client,
                 &mut seen,
-                |_| {},
+                prune::volume,
                 move |event| index.see(event),
                 |volume| Seen::Volume(Box::new(volume)),
             ),
@@ -97,13 +98,13 @@ impl Controller {
             attachments: watched(
                 client,
                 &mut seen,
-                |_| {},
+                prune::attachment,
                 |_| {},
                 |it: MountpointS3PodAttachment| Seen::Attachment(crate::workload::group_of_attachment(&it)),
             ),
             inline: false,
             share_percent: 0,
-            accounts: watched(client, &mut seen, prune_account, |_| {}, |it| Seen::Account(Box::new(it))),
+            accounts: watched(client, &mut seen, prune::account, |_| {}, |it| Seen::Account(Box::new(it))),
         };
         let health = channel::channel(Health { ready: false, turned: Instant::now() }).0;
         Self { cache, seen, applier, leadership, health }
@@ -149,6 +150,8 @@ impl Controller {
         let mut stop = std::pin::pin!(stop.fuse());
         let metrics = self.applier.metrics();
         let (cache, applier, gate) = (&self.cache, &self.applier, &self.leadership);
+        // Of the caches as they are: each change drops it.
+        let mut index = None;
         loop {
             let now = Instant::now();
             self.health.send_replace(Health { ready, turned: now });
@@ -156,7 +159,11 @@ impl Controller {
                 && working.len() < WORKERS
                 && let Some(group) = queue.take(now)
             {
-                working.push(Box::pin(reconcile(cache, applier, gate, group)));
+                let facts = gate.holds().then(|| {
+                    let index = index.get_or_insert_with(|| cache.index());
+                    cache.facts_by(index, &group, csi::contract::VERSION, Timestamp::now())
+                });
+                working.push(Box::pin(reconcile(applier, gate, group, facts)));
             }
             if reserve_due && applier.reserves() && ready && !stopped && gate.holds() && reserving.is_empty()
             {
@@ -186,6 +193,7 @@ impl Controller {
                 },
                 Some(again) = reserving.next() => waits_for_room = again,
                 Some(seen) = self.seen.next() => {
+                    index = None;
                     count(&seen, cache, &metrics);
                     reserve_due |= match &seen {
                         Seen::Pod(pod) => cache.is_about_headroom(pod),
@@ -239,18 +247,17 @@ fn count(seen: &Seen, cache: &Cache, metrics: &Metrics) {
     }
 }
 
-/// One group: facts, plan, effects.
+/// One group: plan, effects. Without facts this process did not lead.
 async fn reconcile(
-    cache: &Cache,
     applier: &Applier,
     leadership: &Leadership,
     group: Group,
+    facts: Option<Facts>,
 ) -> (Group, Again) {
-    if !leadership.holds() {
-        return (group, Ok(None));
-    }
-    let facts = cache.facts(&group, csi::contract::VERSION, Timestamp::now());
-    let again = carry_out(applier, leadership, facts).await;
+    let again = match facts {
+        Some(facts) => carry_out(applier, leadership, facts).await,
+        None => Ok(None),
+    };
     (group, again)
 }
 
@@ -367,7 +374,7 @@ fn lasting<K>(api: Api<K>) -> impl Stream<Item = watcher::Result<Event<K>>> + Se
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let begin = move || watch(api.clone(), watcher::Config::default()).boxed();
+    let begin = move || watch(api.clone(), watcher::Config::default().page_size(PAGE)).boxed();
     stream::unfold((begin(), begin), |(mut stream, begin)| async move {
         let event = stream.next().await?;
         if let Err(
@@ -380,27 +387,4 @@ where
         }
         Some((event, (stream, begin)))
     })
-}
-
-/// Only the annotations of a service account matter here.
-fn prune_account(account: &mut ServiceAccount) {
-    account.metadata.managed_fields = None;
-    account.secrets = None;
-    account.image_pull_secrets = None;
-}
-
-/// A cluster has many pods, and of most of them few words matter here.
-fn prune_pod(pod: &mut Pod) {
-    pod.metadata.managed_fields = None;
-    if let Some(spec) = &mut pod.spec {
-        // Of those that may get a Mountpoint Pod also the resources, of which it may have a share.
-        let may_use_us =
-            |it: &Volume| it.persistent_volume_claim.is_some() || it.ephemeral.is_some() || it.csi.is_some();
-        let resources =
-            spec.volumes.iter().flatten().any(may_use_us).then(|| std::mem::take(&mut spec.containers));
-        let bare = |it: Container| Container { resources: it.resources, ..Container::default() };
-        spec.containers = resources.unwrap_or_default().into_iter().map(bare).collect();
-        spec.init_containers = None;
-        spec.ephemeral_containers = None;
-    }
 }

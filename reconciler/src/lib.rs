@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod mountpoint_pod;
 pub mod plan;
 pub mod pod_spec;
+pub mod prune;
 pub mod queue;
 pub mod replacements;
 pub mod server;

@@ -1,7 +1,10 @@
 //! Turns observations into facts. Enters: the caches of pods, claims, volumes and attachments. Leaves: the groups that an object
 //! affects, and the [`Facts`] of a group.
 //!
-//! Never here: a call to the API server, a decision. A scan of the cached pods costs a millisecond for ten thousand of them.
+//! Never here: a call to the API server, a decision. A scan of the cached pods costs a millisecond for ten thousand of them: what asks for
+//! many groups shares an [`Index`].
+
+pub(crate) mod index;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +27,7 @@ use crate::facts::{Facts, Group, Phase, Wants, Workload};
 use crate::handles::{Handles, handle_of};
 use crate::mountpoint_pod;
 use crate::pod_spec::{self, Resources, Settings};
+pub use index::Index;
 
 /// The cluster as the watches have shown it. Each part may lag by its own time.
 #[derive(Clone)]
@@ -61,14 +65,21 @@ impl Cache {
             return groups;
         }
         let Some(node) = node_of(pod) else { return groups };
+        groups.extend(self.groups_of_volumes(pod, node));
+        let on_node =
+            self.attachments.state_filter(|it| it.spec.node_name == node && it.spec.pod_of(&uid).is_some());
+        groups.extend(on_node.iter().map(|it| group_of_attachment(it)));
+        groups
+    }
+
+    /// A workload's groups by its volumes, and by others with the same handle.
+    fn groups_of_volumes(&self, pod: &Pod, node: &str) -> BTreeSet<Group> {
+        let mut groups = BTreeSet::new();
         for volume in self.volumes_of(pod) {
             let twins = self.twins_of(&volume);
             let all = twins.iter().chain([&volume]);
             groups.extend(all.map(|it| Group { node: node.to_owned(), volume: it.name_any() }));
         }
-        let on_node =
-            self.attachments.state_filter(|it| it.spec.node_name == node && it.spec.pod_of(&uid).is_some());
-        groups.extend(on_node.iter().map(|it| group_of_attachment(it)));
         groups
     }
 
@@ -99,39 +110,41 @@ impl Cache {
     /// All groups.
     #[must_use]
     pub fn groups(&self) -> BTreeSet<Group> {
-        let mut groups = self.groups_where(|pod| !self.is_mountpoint_pod(pod));
-        for pod in self.mountpoint_pods() {
-            groups.extend(self.group_of_mountpoint_pod(&pod));
+        self.groups_by(&self.index())
+    }
+
+    /// All groups, by an index of this moment.
+    #[must_use]
+    pub fn groups_by(&self, index: &Index) -> BTreeSet<Group> {
+        let known = index.mountpoint_pods.keys().chain(index.attachments.keys());
+        let mut groups: BTreeSet<_> = known.cloned().collect();
+        for (node, pods) in &index.workloads {
+            groups.extend(pods.iter().flat_map(|pod| self.groups_of_volumes(pod, node)));
         }
-        groups.extend(self.attachments.state().iter().map(|it| group_of_attachment(it)));
         groups
     }
 
     /// The facts of a group.
     #[must_use]
     pub fn facts(&self, group: &Group, release: &str, now: Timestamp) -> Facts {
-        let all = self.attachments.state();
-        let attachments: Vec<_> =
-            all.iter().filter(|it| group_of_attachment(it) == *group).map(|it| (**it).clone()).collect();
-        let workloads = self.workloads(group, &attachments);
-        let named: BTreeMap<&str, bool> = all.iter().flat_map(|it| &it.spec.mountpoint_pods).fold(
-            BTreeMap::new(),
-            |mut named, (name, workloads)| {
-                *named.entry(name.as_str()).or_default() |= !workloads.is_empty();
-                named
-            },
-        );
+        self.facts_by(&self.index(), group, release, now)
+    }
+
+    /// The facts of a group, by an index of this moment.
+    #[must_use]
+    pub fn facts_by(&self, index: &Index, group: &Group, release: &str, now: Timestamp) -> Facts {
+        let attachments = index.attachments.get(group).into_iter().flatten();
+        let attachments: Vec<_> = attachments.map(|it| (**it).clone()).collect();
+        let workloads = self.workloads(index, group, &attachments);
         let mut pods = BTreeMap::new();
         let mut add = |pod: &Pod| {
             let name = pod.name_any();
-            let used = named.get(name.as_str());
+            let used = index.named.get(name.as_str());
             let read = mountpoint_pod::read(pod, used.is_some(), used == Some(&true));
             pods.insert(name, read);
         };
-        for pod in self.mountpoint_pods() {
-            if self.group_of_mountpoint_pod(&pod).as_ref() == Some(group) {
-                add(&pod);
-            }
+        for pod in index.mountpoint_pods.get(group).into_iter().flatten() {
+            add(pod);
         }
         let listed = attachments.iter().flat_map(|it| it.spec.mountpoint_pods.keys());
         for pod in listed.filter_map(|name| self.pod(name)) {
@@ -144,22 +157,20 @@ impl Cache {
                 add(&pod);
             }
         }
-        let twins = self.twins_in_use(group);
+        let twins = self.twins_in_use(index, group);
         let (group, release, refused) = (group.clone(), release.to_owned(), BTreeSet::new());
         Facts { now, group, release, workloads, attachments, pods, twins, refused }
     }
 
-    fn twins_in_use(&self, group: &Group) -> BTreeSet<String> {
+    fn twins_in_use(&self, index: &Index, group: &Group) -> BTreeSet<String> {
         let volume = self.volumes.get(&ObjectRef::new(&group.volume));
         let twins = volume.map(|volume| self.twins_of(&volume)).unwrap_or_default();
         if twins.is_empty() {
             return BTreeSet::new();
         }
         let twins: BTreeSet<String> = twins.iter().map(|it| it.name_any()).collect();
-        let on_node = self
-            .pods
-            .state_filter(|pod| node_of(pod) == Some(&group.node) && !mountpoint_pod::phase(pod).has_ended());
-        let used = on_node.iter().flat_map(|pod| self.volumes_of(pod)).map(|volume| volume.name_any());
+        let on_node = index.on_node(&group.node).filter(|pod| !mountpoint_pod::phase(pod).has_ended());
+        let used = on_node.flat_map(|pod| self.volumes_of(pod)).map(|volume| volume.name_any());
         used.filter(|name| twins.contains(name)).collect()
     }
 
@@ -173,6 +184,7 @@ impl Cache {
 
     fn workloads(
         &self,
+        index: &Index,
         group: &Group,
         attachments: &[MountpointS3PodAttachment],
     ) -> BTreeMap<String, Workload> {
@@ -181,13 +193,11 @@ impl Cache {
             .flat_map(|it| it.spec.mountpoint_pods.values().flatten())
             .map(|it| it.workload_pod_uid.as_str())
             .collect();
-        let on_node =
-            self.pods.state_filter(|pod| node_of(pod) == Some(&group.node) && !self.is_mountpoint_pod(pod));
         let mut workloads = BTreeMap::new();
-        for pod in on_node {
+        for pod in index.on_node(&group.node) {
             let uid = pod.uid().unwrap_or_default();
-            let volume = self.volumes_of(&pod).find(|volume| volume.name_any() == group.volume);
-            let wants = volume.and_then(|volume| self.wants(&pod, &volume, group));
+            let volume = self.volumes_of(pod).find(|volume| volume.name_any() == group.volume);
+            let wants = volume.and_then(|volume| self.wants(pod, &volume, group));
             if wants.is_some() || attached.contains(uid.as_str()) {
                 let at = WorkloadRef {
                     namespace: pod.namespace().unwrap_or_default(),
@@ -195,7 +205,7 @@ impl Cache {
                     uid: uid.clone(),
                 };
                 let deleting = pod.metadata.deletion_timestamp.is_some();
-                workloads.insert(uid, Workload { at, phase: mountpoint_pod::phase(&pod), deleting, wants });
+                workloads.insert(uid, Workload { at, phase: mountpoint_pod::phase(pod), deleting, wants });
             }
         }
         workloads

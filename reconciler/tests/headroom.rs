@@ -23,6 +23,7 @@ fn applier(cluster: &Cluster, headroom: bool) -> Applier {
     let headroom = headroom.then(|| HeadroomConfig {
         image: "pause".into(),
         pull_policy: String::new(),
+        labels: [("team".to_owned(), "storage".to_owned())].into(),
         priority_class: "headroom".into(),
         preempting_class: "preempting".into(),
     });

@@ -19,6 +19,8 @@ pub struct HeadroomConfig {
     pub image: String,
     /// When it is pulled; empty for the cluster's default.
     pub pull_policy: String,
+    /// Labels of headroom pods, beside ours and never in their place.
+    pub labels: BTreeMap<String, String>,
     /// The priority class of headroom pods: everything else comes before them.
     pub priority_class: String,
     /// The priority class of Mountpoint Pods for which room is reserved: it preempts.
@@ -42,6 +44,8 @@ pub fn headroom_pod(config: &PodConfig, request: &HeadroomRequest) -> Option<Pod
     let headroom = config.headroom.as_ref()?;
     let one = |key: &str, value: &str| Some(BTreeMap::from([(key.to_owned(), value.to_owned())]));
     let uid = &request.workload.uid;
+    let mut labels = headroom.labels.clone();
+    labels.insert(pod::HEADROOM_FOR_POD.to_owned(), uid.clone());
     let beside = PodAffinityTerm {
         label_selector: Some(LabelSelector {
             match_labels: one(pod::HEADROOM_FOR_WORKLOAD, uid),
@@ -59,7 +63,7 @@ pub fn headroom_pod(config: &PodConfig, request: &HeadroomRequest) -> Option<Pod
         metadata: ObjectMeta {
             name: Some(pod::headroom_name(uid, &request.volume)),
             namespace: Some(config.namespace.clone()),
-            labels: one(pod::HEADROOM_FOR_POD, uid),
+            labels: Some(labels),
             annotations: one(pod::HEADROOM_FOR_VOLUME, &request.volume),
             ..ObjectMeta::default()
         },

@@ -366,6 +366,9 @@ fn a_headroom_pod_asks_for_what_its_mountpoint_pod_will_beside_its_workload_and_
     let headroom = HeadroomConfig {
         image: "pause".into(),
         pull_policy: "Always".into(),
+        labels: [("team", "storage"), (pod::HEADROOM_FOR_POD, "another")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
         priority_class: "headroom".into(),
         preempting_class: "preempting".into(),
     };
@@ -384,7 +387,7 @@ fn a_headroom_pod_asks_for_what_its_mountpoint_pod_will_beside_its_workload_and_
             "metadata": {
                 "name": csi::contract::pod::headroom_name("uid-of-w", "pv"),
                 "namespace": "mount-s3",
-                "labels": {"s3.csi.scality.com/headroom-for-pod": "uid-of-w"},
+                "labels": {"s3.csi.scality.com/headroom-for-pod": "uid-of-w", "team": "storage"},
                 "annotations": {"s3.csi.scality.com/headroom-for-volume": "pv"},
             },
             "spec": {

@@ -1,0 +1,148 @@
+//! What the caches keep of an object. Enters: an object as the API server shows it. Leaves: the same with the fields that somebody here reads.
+//!
+//! A cluster has thousands of pods, and the reconciler holds all of them: what it reads of most is a name, a node and a phase. Never here: a
+//! field that a decision needs is dropped. The tests of this crate see pruned objects alone, so one that misses a field shows it.
+
+use std::collections::BTreeMap;
+
+use csi::contract::DRIVER;
+use csi::contract::attachment::{MOUNTED_BY_VERSION, MountpointS3PodAttachment};
+use k8s_openapi::api::core::v1::{
+    Affinity, Container, ContainerStatus, EphemeralVolumeSource, PersistentVolume, PersistentVolumeClaim,
+    PersistentVolumeClaimSpec, PersistentVolumeSpec, Pod, PodSecurityContext, PodSpec, PodStatus,
+    ServiceAccount, Volume,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::workload::index::may_be_ours;
+
+/// Of a pod: how far it is, where, with which volumes that may be ours; of one that may get a Mountpoint Pod also the resources, of which it
+/// may have a share; of a Mountpoint Pod why it does not run.
+pub fn pod(pod: &mut Pod) {
+    pod.metadata = of_ours(std::mem::take(&mut pod.metadata));
+    let is_mountpoint_pod =
+        pod.metadata.labels.as_ref().is_some_and(|all| all.contains_key(MOUNTED_BY_VERSION));
+    pod.spec = pod.spec.take().map(|it| spec(it, is_mountpoint_pod));
+    pod.status = pod.status.take().map(|it| status(it, is_mountpoint_pod));
+}
+
+fn spec(spec: PodSpec, is_mountpoint_pod: bool) -> PodSpec {
+    let all = spec.volumes.unwrap_or_default().into_iter();
+    let volumes: Vec<_> = all.filter(may_be_ours).map(volume_of_pod).collect();
+    let bare = |it: Container| Container { resources: it.resources, ..Container::default() };
+    let containers = spec.containers.into_iter().filter(|_| !volumes.is_empty()).map(bare).collect();
+    // The scheduler is told by it which node a Mountpoint Pod is for.
+    let affinity = spec.affinity.filter(|_| is_mountpoint_pod);
+    let affinity = affinity.map(|it| Affinity { node_affinity: it.node_affinity, ..Affinity::default() });
+    let fs_group = spec.security_context.and_then(|context| context.fs_group);
+    PodSpec {
+        node_name: spec.node_name,
+        containers,
+        affinity,
+        scheduling_gates: spec.scheduling_gates,
+        security_context: fs_group
+            .map(|group| PodSecurityContext { fs_group: Some(group), ..PodSecurityContext::default() }),
+        service_account_name: spec.service_account_name.filter(|_| !volumes.is_empty()),
+        volumes: (!volumes.is_empty()).then(|| shrunk(volumes)),
+        ..PodSpec::default()
+    }
+}
+
+/// Of the template of a claim nothing is read: the claim says it.
+fn volume_of_pod(volume: Volume) -> Volume {
+    Volume {
+        name: volume.name,
+        persistent_volume_claim: volume.persistent_volume_claim,
+        ephemeral: volume.ephemeral.map(|_| EphemeralVolumeSource::default()),
+        csi: volume.csi.filter(|csi| csi.driver == DRIVER),
+        ..Volume::default()
+    }
+}
+
+fn status(status: PodStatus, is_mountpoint_pod: bool) -> PodStatus {
+    if !is_mountpoint_pod {
+        return PodStatus { phase: status.phase, ..PodStatus::default() };
+    }
+    let bare = |it: ContainerStatus| ContainerStatus {
+        state: it.state,
+        last_state: it.last_state,
+        ..ContainerStatus::default()
+    };
+    let conditions = status.conditions.unwrap_or_default().into_iter();
+    let unscheduled = conditions.filter(|it| it.type_ == "PodScheduled" && it.status == "False").collect();
+    PodStatus {
+        phase: status.phase,
+        reason: status.reason,
+        message: status.message,
+        conditions: Some(shrunk(unscheduled)),
+        container_statuses: status.container_statuses.map(|all| all.into_iter().map(bare).collect()),
+        ..PodStatus::default()
+    }
+}
+
+/// Of a claim: which volume it is bound to, and whose it is.
+pub fn claim(claim: &mut PersistentVolumeClaim) {
+    let owners = claim.metadata.owner_references.take();
+    claim.metadata = ObjectMeta { owner_references: owners, ..of_ours(std::mem::take(&mut claim.metadata)) };
+    claim.spec = claim
+        .spec
+        .take()
+        .map(|it| PersistentVolumeClaimSpec { volume_name: it.volume_name, ..Default::default() });
+    claim.status = None;
+}
+
+/// Of a volume: its claim; of one of ours also what the engine is to do.
+pub fn volume(volume: &mut PersistentVolume) {
+    volume.metadata = of_ours(std::mem::take(&mut volume.metadata));
+    volume.spec = volume.spec.take().map(|it| {
+        let csi = it.csi.filter(|csi| csi.driver == DRIVER);
+        let mount_options = it.mount_options.filter(|_| csi.is_some());
+        PersistentVolumeSpec {
+            claim_ref: it.claim_ref,
+            volume_mode: it.volume_mode,
+            csi,
+            mount_options,
+            ..Default::default()
+        }
+    });
+    volume.status = None;
+}
+
+/// Of a service account: its annotations, which name roles.
+pub fn account(account: &mut ServiceAccount) {
+    let annotations = account.metadata.annotations.take();
+    account.metadata = ObjectMeta { annotations, ..of_ours(std::mem::take(&mut account.metadata)) };
+    account.secrets = None;
+    account.image_pull_secrets = None;
+}
+
+/// Of an attachment: all but who wrote it.
+pub fn attachment(attachment: &mut MountpointS3PodAttachment) {
+    attachment.metadata.managed_fields = None;
+}
+
+/// Who and when; of labels and annotations only the driver's own.
+fn of_ours(metadata: ObjectMeta) -> ObjectMeta {
+    let ours = |all: Option<BTreeMap<String, String>>| {
+        let is_ours = |key: &str| key.strip_prefix(DRIVER).is_some_and(|rest| rest.starts_with('/'));
+        let kept: BTreeMap<_, _> = all?.into_iter().filter(|(key, _)| is_ours(key)).collect();
+        (!kept.is_empty()).then_some(kept)
+    };
+    ObjectMeta {
+        name: metadata.name,
+        namespace: metadata.namespace,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        creation_timestamp: metadata.creation_timestamp,
+        deletion_timestamp: metadata.deletion_timestamp,
+        labels: ours(metadata.labels),
+        annotations: ours(metadata.annotations),
+        ..ObjectMeta::default()
+    }
+}
+
+/// A list that was filtered keeps the room of what is gone.
+fn shrunk<T>(mut list: Vec<T>) -> Vec<T> {
+    list.shrink_to_fit();
+    list
+}

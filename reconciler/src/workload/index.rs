@@ -1,0 +1,74 @@
+//! What the facts of all groups share. Enters: the caches at one moment. Leaves: an [`Index`]: workloads by node, Mountpoint Pods and
+//! attachments by group. A sweep over hundreds of groups looks at each pod once, not once for each group.
+//!
+//! Never here: a decision. An index is worth nothing once a cache has changed; the controller drops it then.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use csi::contract::attachment::MountpointS3PodAttachment;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use kube::ResourceExt as _;
+
+use super::{Cache, group_of_attachment, node_of};
+use crate::facts::Group;
+
+/// The caches by what groups are looked up by.
+#[derive(Debug, Default)]
+pub struct Index {
+    /// Pods that may use a volume of ours or are attached to one, by node.
+    pub(super) workloads: HashMap<String, Vec<Arc<Pod>>>,
+    /// Mountpoint Pods by the group that they were made for.
+    pub(super) mountpoint_pods: HashMap<Group, Vec<Arc<Pod>>>,
+    /// Attachments by their group.
+    pub(super) attachments: HashMap<Group, Vec<Arc<MountpointS3PodAttachment>>>,
+    /// Mountpoint Pods that an attachment names, and whether any names it for a workload.
+    pub(super) named: HashMap<String, bool>,
+}
+
+impl Index {
+    /// The workloads of a node.
+    pub(super) fn on_node(&self, node: &str) -> impl Iterator<Item = &Arc<Pod>> {
+        self.workloads.get(node).into_iter().flatten()
+    }
+}
+
+impl Cache {
+    /// An index of what is cached now.
+    #[must_use]
+    pub fn index(&self) -> Index {
+        let mut index = Index::default();
+        let mut attached = BTreeSet::new();
+        for attachment in self.attachments.state() {
+            for (name, workloads) in &attachment.spec.mountpoint_pods {
+                *index.named.entry(name.clone()).or_default() |= !workloads.is_empty();
+                attached.extend(workloads.iter().map(|it| it.workload_pod_uid.clone()));
+            }
+            index.attachments.entry(group_of_attachment(&attachment)).or_default().push(attachment);
+        }
+        for pod in self.pods.state() {
+            if self.is_mountpoint_pod(&pod) {
+                if let Some(group) = self.group_of_mountpoint_pod(&pod) {
+                    index.mountpoint_pods.entry(group).or_default().push(pod);
+                }
+                continue;
+            }
+            let is_attached = || attached.contains(&pod.uid().unwrap_or_default());
+            if let Some(node) = node_of(&pod)
+                && (volumes(&pod).any(may_be_ours) || is_attached())
+            {
+                index.workloads.entry(node.to_owned()).or_default().push(pod);
+            }
+        }
+        index
+    }
+}
+
+fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
+}
+
+/// A claim, one that Kubernetes makes for the pod, or a driver's volume that stands in the pod.
+pub(crate) fn may_be_ours(volume: &Volume) -> bool {
+    volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() || volume.csi.is_some()
+}

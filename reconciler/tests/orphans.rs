@@ -1,0 +1,153 @@
+//! How long what nobody uses any more stays. Time stands still and passes by the second, for the product's own facts, plan, calls and queue.
+//! The event that would have told is lost each time, so that only a sweep finds it, as late as a sweep can be; and so for the node.
+
+#![expect(clippy::print_stdout, reason = "a test prints what it measured")]
+
+mod fixtures;
+
+use std::time::{Duration, Instant};
+
+use csi::contract::{VERSION, pod};
+use fixtures::{Cluster, NAMESPACE};
+use reconciler::controller::{SWEEP_EVERY, carry_out};
+use reconciler::leader::Leadership;
+use reconciler::queue::Queue;
+use serde_json::json;
+
+const MARKED_WITHIN: Duration = Duration::from_secs(120);
+const GONE_WITHIN: Duration = Duration::from_secs(300);
+const ATTACHMENTS: &str = "mountpoints3podattachments";
+
+struct World {
+    cluster: Cluster,
+    queue: Queue,
+    now: Instant,
+}
+
+impl World {
+    /// A workload that runs, with the Mountpoint Pod that serves it.
+    async fn new() -> Self {
+        let cluster = Cluster::new();
+        cluster.put("persistentvolumes", fixtures::volume("pv"));
+        cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+        cluster.put("pods", fixtures::workload("w", "node", "pv"));
+        let mut world = Self { cluster, queue: Queue::default(), now: Instant::now() };
+        world.sweep();
+        world.work().await;
+        for (namespace, name) in [(NAMESPACE, world.mountpoint_pod()), ("default", "w".to_owned())] {
+            world.cluster.edit("pods", namespace, &name, |pod| pod["status"]["phase"] = json!("Running"));
+        }
+        world.sweep();
+        world.work().await;
+        world
+    }
+
+    fn mountpoint_pod(&self) -> String {
+        pod::name("uid-of-w", "pv", VERSION, 0)
+    }
+
+    fn sweep(&mut self) {
+        for group in self.cluster.cache().groups() {
+            self.queue.add(group, self.now);
+        }
+    }
+
+    /// What is due now. What this reconciler writes comes back as an event.
+    async fn work(&mut self) {
+        while let Some(group) = self.queue.take(self.now) {
+            let before = self.cluster.revision();
+            let facts = self.cluster.cache().facts(&group, VERSION, self.cluster.now());
+            match carry_out(&self.cluster.applier(), &Leadership::forever(), facts).await {
+                Ok(again) => self.queue.done(group.clone(), again, self.now),
+                Err(left) => {
+                    self.queue.failed(group.clone(), left.rest.unwrap_or_default(), self.now);
+                }
+            }
+            if self.cluster.revision() != before {
+                self.queue.add(group, self.now);
+            }
+        }
+    }
+
+    fn is_marked(&self) -> bool {
+        let is = |pod: &serde_json::Value| pod["metadata"]["annotations"][pod::NEEDS_UNMOUNT] == "true";
+        self.cluster.mountpoint_pods().iter().all(is)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.cluster.mountpoint_pods().is_empty() && self.cluster.attachments().is_empty()
+    }
+
+    /// Lets time pass until nothing is left; when the pod was marked, and when all was gone.
+    async fn until_gone(&mut self) -> (Duration, Duration) {
+        let node_sweeps_every = csi::mounter::pod::Config::new("node").sweep_every;
+        let (start, mut marked) = (self.now, None);
+        loop {
+            self.now += Duration::from_secs(1);
+            self.cluster.wait(1);
+            let passed = self.now - start;
+            assert!(
+                passed <= GONE_WITHIN,
+                "left: {:#?}",
+                (self.cluster.mountpoint_pods(), self.cluster.attachments())
+            );
+            if passed.as_secs().is_multiple_of(SWEEP_EVERY.as_secs()) {
+                self.sweep();
+            }
+            self.work().await;
+            if marked.is_none() && self.is_marked() {
+                marked = Some(passed);
+            }
+            // The node's driver unmounts, and the engine ends; the kubelet says so.
+            if marked.is_some_and(|at| passed >= at + node_sweeps_every) {
+                for pod in self.cluster.mountpoint_pods() {
+                    let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+                    self.cluster
+                        .edit("pods", NAMESPACE, &name, |pod| pod["status"]["phase"] = json!("Succeeded"));
+                    self.sweep();
+                }
+                self.work().await;
+            }
+            if self.is_gone() {
+                return (marked.expect("a mark before the end"), passed);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_nobody_uses_is_marked_in_two_minutes_and_gone_in_five_though_no_event_told_of_it() {
+    type Orphan = fn(&World);
+    let orphans: [(&str, Orphan); 6] = [
+        ("the workload ended", |world| {
+            world.cluster.edit("pods", "default", "w", |pod| pod["status"]["phase"] = json!("Succeeded"));
+        }),
+        ("the workload is gone", |world| world.cluster.remove("pods", "default", "w")),
+        ("workload, claim and volume are gone", |world| {
+            world.cluster.remove("pods", "default", "w");
+            world.cluster.remove("persistentvolumeclaims", "default", "pv");
+            world.cluster.remove("persistentvolumes", "", "pv");
+        }),
+        ("workload and attachment are gone", |world| {
+            world.cluster.remove("pods", "default", "w");
+            let name = world.cluster.attachments()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+            world.cluster.remove(ATTACHMENTS, "", &name);
+        }),
+        ("the workload is gone, and the Mountpoint Pod never began", |world| {
+            world.cluster.remove("pods", "default", "w");
+            let name = world.mountpoint_pod();
+            world.cluster.edit("pods", NAMESPACE, &name, |pod| pod["status"]["phase"] = json!("Pending"));
+        }),
+        ("workload and Mountpoint Pod are gone", |world| {
+            world.cluster.remove("pods", "default", "w");
+            world.cluster.remove("pods", NAMESPACE, &world.mountpoint_pod());
+        }),
+    ];
+    for (what, orphan) in orphans {
+        let mut world = World::new().await;
+        orphan(&world);
+        let (marked, gone) = world.until_gone().await;
+        println!("{what}: marked after {marked:?}, gone after {gone:?}");
+        assert!(marked <= MARKED_WITHIN, "{what}: marked after {marked:?}");
+    }
+}
