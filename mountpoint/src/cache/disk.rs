@@ -16,7 +16,7 @@ use super::later::{self, Job, LINE, Line};
 use super::lock::Lock;
 use super::ring::{self, Bell};
 use super::store::Store;
-use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Later, Now, Sectors};
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Later, Now, Sectors, Whole};
 use crate::buffer::{Block, BlockMut};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -206,6 +206,10 @@ impl BlockCache for DiskCache {
                 Ok(())
             }
         }
+    }
+
+    fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
+        self.store.whole(id, object_size)
     }
 
     fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {

@@ -1,12 +1,13 @@
 //! One object version in the cache: which sectors of which blocks it has, their checksums, and the operations under way on it.
 //!
 //! Pure state under one short lock; the disk is touched by `store.rs`, which asks here what it may do. A sector is
-//! written only when it was absent, a block is punched only while no thread writes to it, and readers compare what they read
+//! written only when it was absent, a block is punched only while no thread writes to it and nobody holds the file, and readers compare what they read
 //! with its checksum: bytes that differ are rot if the block's `born` is still the same, and an eviction if it is not.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+use super::CACHE_BLOCK;
 use super::format::{Checksums, Header, Identity, Name, block_len};
 use super::index::Owner;
 use super::sector::Sectors;
@@ -44,6 +45,10 @@ struct Inner {
     file_used: bool,
     /// Writes and punches under way: the files stay while there are any.
     busy: u32,
+    /// Readers of the data file past the cache: none of its bytes leaves while there are any.
+    holds: u32,
+    /// All of it was found sound, and nothing left since.
+    whole: bool,
     removed: bool,
 }
 
@@ -51,6 +56,8 @@ struct Inner {
 struct Stored {
     crcs: Box<Checksums>,
     present: Sectors,
+    /// Which of them this run wrote, or read and compared with their checksums.
+    sound: Sectors,
     state: State,
     /// Which put it came from: another number, other bytes on disk.
     born: u64,
@@ -73,6 +80,8 @@ enum State {
 pub(super) struct Seen {
     pub(super) crcs: Box<Checksums>,
     pub(super) born: u64,
+    /// This run found them sound before.
+    pub(super) known: bool,
     /// The open data file, if it is.
     pub(super) file: Option<Arc<OwnedFd>>,
 }
@@ -113,7 +122,8 @@ impl Entry {
         let blocks = blocks
             .into_iter()
             .map(|(block, crcs, present)| {
-                (block, Stored { crcs, present, state: State::Stored, born: 0, used })
+                let sound = Sectors::NONE;
+                (block, Stored { crcs, present, sound, state: State::Stored, born: 0, used })
             })
             .collect();
         Self {
@@ -157,7 +167,48 @@ impl Entry {
         let file = inner.file.clone();
         let stored = inner.blocks.get_mut(&block).filter(|b| b.state != State::Moving)?;
         stored.used = now;
-        stored.present.contains(wanted).then(|| Seen { crcs: stored.crcs.clone(), born: stored.born, file })
+        let known = stored.sound.contains(wanted);
+        stored.present.contains(wanted).then(|| Seen {
+            crcs: stored.crcs.clone(),
+            born: stored.born,
+            known,
+            file,
+        })
+    }
+
+    /// A read compared sectors of the block with their checksums, which were right.
+    pub(super) fn found_sound(&self, block: u32, born: u64, sectors: Sectors) {
+        let mut inner = self.inner.lock();
+        if let Some(stored) = inner.blocks.get_mut(&block).filter(|b| b.born == born) {
+            stored.sound = stored.sound.and(sectors);
+        }
+    }
+
+    /// Holds all bytes of the object where they are, if all are here and were found sound. Ends with [`Entry::let_go`].
+    pub(super) fn hold(&self) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.removed {
+            return false;
+        }
+        let blocks = self.object_size.div_ceil(CACHE_BLOCK);
+        inner.whole = inner.whole
+            || inner.blocks.len() as u64 == blocks
+                && inner.blocks.iter().all(|(&block, stored)| {
+                    let len = block_len(self.object_size, block.into()) as u64;
+                    stored.state == State::Stored && stored.sound.contains(Sectors::touching(&(0..len)))
+                });
+        inner.holds += u32::from(inner.whole);
+        inner.whole
+    }
+
+    /// A reader past the cache is done.
+    pub(super) fn let_go(&self) {
+        self.inner.lock().holds -= 1;
+    }
+
+    /// Whether a program reads the data file past the cache.
+    pub(super) fn is_held(&self) -> bool {
+        self.inner.lock().holds > 0
     }
 
     /// Whether the block that a read looked at is there still: what did not match its checksum is rot then.
@@ -178,6 +229,7 @@ impl Entry {
                 let stored = Stored {
                     crcs: crcs.clone(),
                     present: Sectors::NONE,
+                    sound: Sectors::NONE,
                     state: State::Moving,
                     born,
                     used: born,
@@ -206,6 +258,7 @@ impl Entry {
         stored.state = State::Stored;
         if let Some(claim) = whole {
             (stored.crcs, stored.present) = (claim.crcs, claim.present);
+            stored.sound = stored.sound.and(claim.new);
         }
         if stored.present.is_empty() {
             inner.blocks.remove(&block);
@@ -217,9 +270,10 @@ impl Entry {
         let mut inner = self.inner.lock();
         let here = |inner: &Inner, b: &u32| inner.blocks.get(b).is_some_and(|s| s.state == State::Stored);
         let going: Vec<u32> = blocks.iter().copied().filter(|b| here(&inner, b)).collect();
-        if inner.removed || going.is_empty() {
+        if inner.removed || inner.holds > 0 || going.is_empty() {
             return Eviction::Nothing;
         }
+        inner.whole = false;
         if inner.busy == 0 && going.len() == inner.blocks.len() {
             return Eviction::Whole(self.clear(&mut inner));
         }
@@ -256,7 +310,7 @@ impl Entry {
     }
 
     fn clear(&self, inner: &mut Inner) -> u64 {
-        inner.removed = true;
+        (inner.removed, inner.whole) = (true, false);
         inner.file = None;
         let bytes = self.charge_blocks(inner);
         inner.blocks.clear();
@@ -266,6 +320,9 @@ impl Entry {
     /// Each block that could be evicted, when it was last used, and what it takes on disk.
     pub(super) fn for_each_evictable(&self, mut visit: impl FnMut(u32, u64, u64)) {
         let inner = self.inner.lock();
+        if inner.holds > 0 {
+            return;
+        }
         for (&block, stored) in inner.blocks.iter().filter(|(_, s)| s.state == State::Stored) {
             visit(block, stored.used, self.charge(block, stored.present));
         }

@@ -46,6 +46,7 @@ pub use disk::DiskCache;
 pub use error::Error;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::MemoryCache;
+pub use read::{Hold, Whole};
 pub use sector::{SECTOR, Sectors};
 
 use crate::buffer::{Block, BlockMut};
@@ -141,6 +142,12 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
         into: BlockMut,
         done: Later,
     ) -> Result<(), (BlockMut, Later)>;
+
+    /// The file with the whole object, if there is one that the kernel may read by itself: each byte was compared with its checksum since
+    /// the start. `None` where the cache has no such files.
+    fn whole(&self, _id: &ObjectId, _object_size: u64) -> Option<Whole> {
+        None
+    }
 
     /// Keeps what of `bytes`, which stand at `offset` of the object and within one block, is whole sectors (the object's last one
     /// is less). Returns at once; dropped when the queue is full.

@@ -17,12 +17,38 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
+/// An object version whose bytes all lie in one file, each at its offset.
+#[derive(Debug)]
+pub struct Whole {
+    /// The file.
+    pub file: Arc<OwnedFd>,
+    /// While it lives, the cache takes nothing out of the file.
+    pub hold: Hold,
+}
+
+/// Keeps a version in the cache as it is.
+#[derive(Debug)]
+pub struct Hold(Arc<Entry>);
+
+impl Hold {
+    fn of(entry: &Arc<Entry>) -> Option<Self> {
+        entry.hold().then(|| Self(Arc::clone(entry)))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
 /// A read that found its sectors in the index and is about to ask the disk for them. Ends with [`Store::end`].
 #[derive(Debug)]
 pub(super) struct Reading {
     entry: Arc<Entry>,
     block: u32,
     born: u64,
+    known: bool,
     crcs: Box<Checksums>,
     pub(super) file: Arc<OwnedFd>,
     pub(super) span: Span,
@@ -83,7 +109,10 @@ impl Store {
             Span::of(start, range.start - start..range.end - start, block_len(object_size, block.into()));
         let seen = entry.look(block, Sectors::touching(&span.range), self.uses.load(Relaxed))?;
         match seen.file.map_or_else(|| self.open(&entry), Ok) {
-            Ok(file) => Some(Reading { entry, block, born: seen.born, crcs: seen.crcs, file, span }),
+            Ok(file) => {
+                let (born, known, crcs) = (seen.born, seen.known, seen.crcs);
+                Some(Reading { entry, block, born, known, crcs, file, span })
+            }
             Err(e) => {
                 self.unsound(&entry, None, Some(&e));
                 None
@@ -93,10 +122,13 @@ impl Store {
 
     /// A read ended: with the bytes of its range and those of its pads, or with the disk's error. True when they are sound.
     pub(super) fn end(&self, reading: &Reading, read: Result<(&[u8], &[u8]), &io::Error>) -> bool {
-        let Reading { entry, block, born, crcs, span, .. } = reading;
+        let Reading { entry, block, born, known, crcs, span, .. } = reading;
         match read {
             Ok((body, pads)) if span.is_sound(crcs, body, pads) => {
                 self.health.success();
+                if !known {
+                    entry.found_sound(*block, *born, Sectors::touching(&span.range));
+                }
                 true
             }
             Ok(_) => self.doubt(entry, *block, *born, None),
@@ -120,11 +152,26 @@ impl Store {
         }
         self.metrics.cache_corrupt.inc();
         match block {
-            Some(block) => {
+            // Who reads the file past the cache goes on with it; nobody new finds it.
+            Some(block) if !entry.is_held() => {
                 self.evict_blocks(entry, &[block]);
             }
-            None => self.remove(entry),
+            _ => self.remove(entry),
         }
+    }
+
+    /// The data file of a version that is here from its first byte to its last, all found sound since the start; see
+    /// [`super::BlockCache::whole`].
+    pub(super) fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
+        if self.health.is_off() {
+            return None;
+        }
+        let entry = self.index.get(&self.identity(id)).filter(|entry| entry.object_size == object_size)?;
+        let hold = Hold::of(&entry)?;
+        let file = self.open(&entry).ok()?;
+        // Its end is where the kernel ends the file.
+        let ends_there = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == object_size);
+        ends_there.then_some(Whole { file, hold })
     }
 
     fn open(&self, entry: &Arc<Entry>) -> io::Result<Arc<OwnedFd>> {

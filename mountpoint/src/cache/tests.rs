@@ -9,6 +9,7 @@ mod power;
 mod races;
 mod soundness;
 mod start;
+mod whole;
 
 use std::path::{Path, PathBuf};
 

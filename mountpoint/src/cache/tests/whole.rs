@@ -1,0 +1,66 @@
+//! Files that the kernel may read by itself: all of an object version, found sound, and held as long as somebody reads it.
+
+use super::*;
+
+#[test]
+fn a_version_is_held_only_once_every_sector_was_found_sound_and_stays_until_it_is_let_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, size) = (id("a", "\"1\""), 2 * MIB + 777);
+    {
+        let store = store(dir.path(), Some(64 * MIB));
+        assert!(store.whole(&a, size).is_none(), "nothing is here");
+        assert!(put(&store, &a, size, 0) && put(&store, &a, size, 2));
+        assert!(store.whole(&a, size).is_none(), "a block is missing");
+        assert!(put(&store, &a, size, 1));
+        assert!(store.whole(&a, size + 1).is_none(), "another size");
+        let whole = store.whole(&a, size).expect("this run wrote all of it");
+        let mut bytes = vec![0; size as usize];
+        std::os::unix::fs::FileExt::read_exact_at(
+            &std::fs::File::from(whole.file.try_clone().unwrap()),
+            &mut bytes,
+            0,
+        )
+        .unwrap();
+        assert!(bytes == content(&a, 0..size));
+    }
+    let store = store(dir.path(), Some(4 * MIB));
+    assert!(store.whole(&a, size).is_none(), "an earlier run wrote it");
+    assert!(read(&store, &a, size, 0..MIB) && read(&store, &a, size, MIB..2 * MIB - 1));
+    assert!(store.whole(&a, size).is_none(), "the last sectors were not compared");
+    // A byte compares its sector.
+    assert!(read(&store, &a, size, 2 * MIB - 1..2 * MIB) && read(&store, &a, size, 2 * MIB..2 * MIB + 1));
+    let (one, two) = (store.whole(&a, size).unwrap(), store.whole(&a, size).unwrap());
+
+    let b = id("b", "\"1\"");
+    drop(one);
+    for block in 0..4 {
+        put(&store, &b, 4 * MIB, block);
+    }
+    assert!((0..3).all(|block| read_block(&store, &a, size, block)), "held: none of it leaves");
+    drop(two);
+    for block in 0..4 {
+        put(&store, &b, 4 * MIB, block);
+    }
+    assert!(!(0..3).all(|block| store.contains(&a, block)), "let go: it makes room");
+    assert!(store.whole(&a, size).is_none());
+}
+
+#[test]
+fn a_held_version_that_rots_is_served_to_nobody_new() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), Some(64 * MIB));
+    let (a, size) = (id("a", "\"1\""), 2 * MIB);
+    assert!(put(&store, &a, size, 0) && put(&store, &a, size, 1));
+    let whole = store.whole(&a, size).unwrap();
+    let data = files(dir.path()).into_iter().find(|path| path.extension().unwrap() == "data").unwrap();
+    let file = std::fs::File::options().write(true).open(data).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0], SECTOR).unwrap();
+    assert!(!read_block(&store, &a, size, 0));
+    assert_eq!(store.metrics.cache_corrupt.get(), 1);
+    assert!(store.whole(&a, size).is_none() && !store.contains(&a, 1));
+    // Whoever has it keeps a file of that size: nothing was cut off or punched.
+    assert_eq!(rustix::fs::fstat(&whole.file).unwrap().st_size as u64, size);
+    drop(whole);
+    assert!(put(&store, &a, size, 0) && put(&store, &a, size, 1));
+    assert!(store.whole(&a, size).is_some(), "fetched anew");
+}

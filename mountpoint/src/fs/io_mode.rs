@@ -1,0 +1,198 @@
+//! Who reads an open file for its programs: the engine, or the kernel by itself from the file of the disk cache (passthrough).
+//!
+//! The kernel demands one mode of all open files of an inode, and answers EIO where ours differ. So each handle is counted from its open to
+//! its release. A file in the second mode is opened in it again and again until no handle is left. Whoever could change it (O_RDWR, whose
+//! mapping would be one of the cache's file) gets an inode apart.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::OnceLock;
+
+use crate::inode::InodeNo;
+use crate::prefetch::{Hold, Whole};
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex};
+
+/// The least size of a file that the kernel reads by itself. Below, registering costs more than it saves, and lock files are below.
+pub(super) const PASSTHROUGH_MIN: u64 = 1 << 20;
+
+/// A transport's way to register files with the kernel.
+pub struct Backings {
+    register: Box<Register>,
+    forget: Box<dyn Fn(u32) + Send + Sync>,
+}
+
+type Register = dyn Fn(BorrowedFd<'_>) -> io::Result<u32> + Send + Sync;
+
+impl Backings {
+    /// `register` gives a file a number, `forget` takes it back.
+    pub fn new(
+        register: impl Fn(BorrowedFd<'_>) -> io::Result<u32> + Send + Sync + 'static,
+        forget: impl Fn(u32) + Send + Sync + 'static,
+    ) -> Self {
+        Self { register: Box::new(register), forget: Box::new(forget) }
+    }
+}
+
+impl fmt::Debug for Backings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Backings")
+    }
+}
+
+/// What a handle is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// Reading.
+    Read,
+    /// Reading past all caches, or writing.
+    Engine,
+    /// Reading, with a right to write that a mapping could use.
+    ReadWrite,
+}
+
+/// The mode of a new handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entered {
+    /// The engine reads.
+    Engine,
+    /// The kernel reads the file of this number.
+    Passthrough(u32),
+    /// None that the inode has allows this handle: it needs another inode. It was not counted.
+    Apart,
+}
+
+/// The modes of all inodes that are open.
+#[derive(Debug, Default)]
+pub(super) struct IoModes {
+    backings: OnceLock<Arc<Backings>>,
+    /// The kernel refused once: it will again.
+    refused: AtomicBool,
+    open: Mutex<HashMap<InodeNo, Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    handles: u32,
+    /// Of the second mode.
+    backing: Option<Backing>,
+}
+
+/// A file that the kernel knows by number, until it is dropped.
+#[derive(Debug)]
+struct Backing {
+    id: u32,
+    backings: Arc<Backings>,
+    _hold: Hold,
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        (self.backings.forget)(self.id);
+    }
+}
+
+impl IoModes {
+    /// From now on files may be read by the kernel. Before the first open.
+    pub(super) fn allow_passthrough(&self, backings: Backings) {
+        let _ = self.backings.set(Arc::new(backings));
+    }
+
+    /// A handle is opened. `whole` finds the file with the object.
+    pub(super) fn enter(&self, ino: InodeNo, wish: Wish, whole: impl FnOnce() -> Option<Whole>) -> Entered {
+        let Some(backings) = self.backings.get() else { return Entered::Engine };
+        if let Some(entered) = join(&mut self.open.lock(), ino, wish) {
+            return entered;
+        }
+        let wants = wish == Wish::Read && !self.refused.load(Relaxed);
+        let found = wants.then(whole).flatten().and_then(|whole| self.register(backings, whole));
+        let mut open = self.open.lock();
+        // Another open may have been quicker; then `found` is given back, past the lock.
+        if let Some(entered) = join(&mut open, ino, wish) {
+            return entered;
+        }
+        let entered = found.as_ref().map_or(Entered::Engine, |backing| Entered::Passthrough(backing.id));
+        open.insert(ino, Open { handles: 1, backing: found });
+        entered
+    }
+
+    fn register(&self, backings: &Arc<Backings>, whole: Whole) -> Option<Backing> {
+        match (backings.register)(whole.file.as_fd()) {
+            Ok(id) => Some(Backing { id, backings: Arc::clone(backings), _hold: whole.hold }),
+            Err(error) => {
+                if !self.refused.swap(true, Relaxed) {
+                    tracing::info!(
+                        "cache: the kernel may not read cached files by itself ({error}): the engine reads them, which takes more CPU"
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    /// A handle is released.
+    pub(super) fn leave(&self, ino: InodeNo) {
+        if self.backings.get().is_none() {
+            return;
+        }
+        let mut modes = self.open.lock();
+        let Some(open) = modes.get_mut(&ino) else { return };
+        open.handles -= 1;
+        let last = (open.handles == 0).then(|| modes.remove(&ino));
+        drop(modes);
+        drop(last);
+    }
+}
+
+/// The mode that an inode has already, for one handle more.
+fn join(open: &mut HashMap<InodeNo, Open>, ino: InodeNo, wish: Wish) -> Option<Entered> {
+    let open = open.get_mut(&ino)?;
+    let entered = match &open.backing {
+        None => Entered::Engine,
+        Some(_) if wish == Wish::ReadWrite => return Some(Entered::Apart),
+        Some(backing) => Entered::Passthrough(backing.id),
+    };
+    open.handles += 1;
+    Some(entered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INO: InodeNo = InodeNo(7);
+
+    #[test]
+    fn without_passthrough_nothing_is_counted() {
+        let modes = IoModes::default();
+        assert_eq!(modes.enter(INO, Wish::Read, || unreachable!("nobody asks the cache")), Entered::Engine);
+        modes.leave(INO);
+        assert!(modes.open.lock().is_empty());
+    }
+
+    #[test]
+    fn an_inode_that_the_engine_reads_stays_so_until_the_last_handle_is_released() {
+        let modes = IoModes::default();
+        modes.allow_passthrough(Backings::new(|_| Ok(1), |_| ()));
+        assert_eq!(modes.enter(INO, Wish::Read, || None), Entered::Engine);
+        for wish in [Wish::Read, Wish::Engine, Wish::ReadWrite] {
+            assert_eq!(modes.enter(INO, wish, || unreachable!("the mode is decided")), Entered::Engine);
+        }
+        (0..3).for_each(|_| modes.leave(INO));
+        assert_eq!(modes.open.lock().len(), 1);
+        modes.leave(INO);
+        assert!(modes.open.lock().is_empty());
+        modes.leave(INO);
+    }
+
+    #[test]
+    fn who_would_write_or_read_directly_asks_for_no_file() {
+        for wish in [Wish::Engine, Wish::ReadWrite] {
+            let modes = IoModes::default();
+            modes.allow_passthrough(Backings::new(|_| Ok(1), |_| ()));
+            assert_eq!(modes.enter(INO, wish, || unreachable!("{wish:?}")), Entered::Engine);
+        }
+    }
+}

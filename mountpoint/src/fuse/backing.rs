@@ -1,0 +1,66 @@
+//! Files that the kernel reads by itself for an open file of ours (passthrough, from Linux 6.9 on): registered with the connection, and let go.
+#![expect(unsafe_code, reason = "the two ioctls of passthrough have no safe wrapper")]
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
+
+/// `FUSE_DEV_IOC_MAGIC`.
+const MAGIC: u8 = 229;
+
+/// `struct fuse_backing_map`.
+#[repr(C)]
+struct BackingMap {
+    fd: i32,
+    flags: u32,
+    padding: u64,
+}
+
+// SAFETY: the opcode belongs to this structure, which the kernel only reads; the result is the number.
+unsafe impl Ioctl for BackingMap {
+    type Output = u32;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        opcode::write::<Self>(MAGIC, 1)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        (&raw mut *self).cast()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<u32> {
+        Ok(out.cast_unsigned())
+    }
+}
+
+/// Registers a file; its number for the answers to OPEN.
+///
+/// # Errors
+/// `PERM` without CAP_SYS_ADMIN in the initial user namespace; `LOOP`: the file lies on a file system that is stacked on another, as
+/// overlayfs is.
+pub(super) fn register(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u32> {
+    let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
+    // SAFETY: `BackingMap` is what this ioctl of /dev/fuse takes.
+    Ok(unsafe { ioctl(device, map) }?)
+}
+
+/// Takes a number back. Open files that have it keep it.
+pub(super) fn forget(device: impl AsFd, id: u32) -> io::Result<()> {
+    // SAFETY: this ioctl of /dev/fuse takes a number of 32 bits.
+    Ok(unsafe { ioctl(device, Setter::<{ opcode::write::<u32>(MAGIC, 2) }, u32>::new(id)) }?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_the_ioctls_are_the_kernels() {
+        let map = BackingMap { fd: 0, flags: 0, padding: 0 };
+        assert_eq!((map.opcode(), opcode::write::<u32>(MAGIC, 2)), (0x4010_e501, 0x4004_e502));
+    }
+}

@@ -1,0 +1,253 @@
+//! Cached files that the kernel reads by itself (FUSE passthrough): a changed byte in the cache's own file shows who reads.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+
+use super::cache::{LEN, data_files, gets_of_one_reading, open_direct, setup};
+use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python, until};
+
+/// A byte of the third block.
+const PLACE: u64 = (2 << 20) + 5;
+
+/// A store with the file, and a mount that has all of it in its cache. `None` where there is no FUSE, or no passthrough.
+fn cached(cache: &Path, more: &[&str]) -> Option<(Arc<Store>, TestMount)> {
+    if !has_passthrough() || !need_tool("python3") {
+        return None;
+    }
+    let store = Store::new();
+    store.plant("file", &Pattern(1).bytes(0, LEN));
+    let options: Vec<&str> = ["--cache", cache.to_str().unwrap(), "--max-cache-size", "64"]
+        .into_iter()
+        .chain(more.iter().copied())
+        .collect();
+    let mount = TestMount::of(&store, &Setup::new(&options))?;
+    fill(cache, &mount.path("file"));
+    Some((store, mount))
+}
+
+/// Linux 6.9 and root. Elsewhere these promises are not made.
+fn has_passthrough() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok());
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (6, 9) && rustix::process::geteuid().is_root()
+}
+
+fn fill(cache: &Path, path: &Path) {
+    until("the cache holds the file", || {
+        assert!(is_right(&fs::read(path).unwrap()));
+        data_files(cache).iter().any(|file| fs::read(file).is_ok_and(|bytes| is_right(&bytes)))
+    });
+}
+
+fn is_right(bytes: &[u8]) -> bool {
+    bytes.len() == LEN && Pattern(1).is(0, bytes)
+}
+
+/// Changes a byte in the cache, runs `look`, and changes it back.
+fn with_a_changed_byte<T>(cache: &Path, look: impl FnOnce() -> T) -> T {
+    let is_it = |file: &PathBuf| fs::read(file).is_ok_and(|bytes| is_right(&bytes));
+    let file = data_files(cache).into_iter().find(is_it).expect("the file is in the cache");
+    let file = fs::File::options().read(true).write(true).open(file).unwrap();
+    let right = Pattern(1).bytes(PLACE, 1)[0];
+    file.write_all_at(&[!right], PLACE).unwrap();
+    let seen = look();
+    // An engine that reads has noticed, and fetches the block anew: before this or after it.
+    file.write_all_at(&[right], PLACE).unwrap();
+    seen
+}
+
+/// Whether reads of this open file are the kernel's own: it compares no checksum.
+fn kernel_reads(cache: &Path, file: &fs::File) -> bool {
+    with_a_changed_byte(cache, || {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, PLACE).unwrap();
+        !Pattern(1).is(PLACE, &byte)
+    })
+}
+
+/// The file's bytes as a mapping shows them, opened anew with these flags of Python's `os`.
+fn mapped(path: &Path, flags: &str) -> Vec<u8> {
+    const PROGRAM: &str = "
+import mmap, os, sys
+file = os.open(sys.argv[1], eval(sys.argv[2]))
+mapping = mmap.mmap(file, 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
+open(sys.argv[3], 'wb').write(mapping[:])
+";
+    let seen = tempfile::NamedTempFile::new().unwrap();
+    python(PROGRAM, path, &[flags, seen.path().to_str().unwrap()]);
+    fs::read(seen.path()).unwrap()
+}
+
+fn open(path: &Path) -> fs::File {
+    fs::File::open(path).unwrap()
+}
+
+fn all_of(file: &fs::File) -> Vec<u8> {
+    let mut bytes = vec![0; LEN + 1];
+    let mut filled = 0;
+    while let n @ 1.. = file.read_at(&mut bytes[filled..], filled as u64).unwrap() {
+        filled += n;
+    }
+    bytes.truncate(filled);
+    bytes
+}
+
+#[test]
+fn a_file_that_the_cache_holds_is_read_by_the_kernel_itself_and_its_mappings_too() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some((store, mount)) = cached(cache.path(), &[]) else { return };
+    store.requests().reset();
+    let file = open(&mount.path("file"));
+    assert!(kernel_reads(cache.path(), &file));
+    assert!(is_right(&all_of(&file)) && is_right(&mapped(&mount.path("file"), "os.O_RDONLY")));
+    assert_eq!(fs::read(mount.path("file")).unwrap().len(), LEN, "a second reader beside");
+    let direct = open_direct(&mount.path("file"));
+    assert!(
+        !kernel_reads(cache.path(), &direct),
+        "O_DIRECT reads go to the engine, which compares checksums"
+    );
+    assert!(is_right(&all_of(&file)), "what it found to be wrong is not taken from under the others");
+    assert!(is_right(&mapped(&mount.path("file"), "os.O_DIRECT")));
+}
+
+#[test]
+fn with_cache_passthrough_off_the_engine_reads() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some((_store, mount)) = cached(cache.path(), &["--cache-passthrough", "off"]) else { return };
+    let file = open(&mount.path("file"));
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    assert!(!kernel_reads(cache.path(), &file));
+}
+
+#[test]
+fn what_an_earlier_mount_kept_is_compared_before_the_kernel_reads_it() {
+    let cache = tempfile::tempdir().unwrap();
+    if !has_passthrough() {
+        return;
+    }
+    let store = Store::new();
+    store.plant("file", &Pattern(1).bytes(0, LEN));
+    if gets_of_one_reading(&store, cache.path()).is_none() {
+        return;
+    }
+    let mount = TestMount::of(&store, &setup(cache.path())).unwrap();
+    let path = mount.path("file");
+    assert!(!kernel_reads(cache.path(), &open(&path)), "nothing of it was read since the start");
+    until("all of it was compared", || {
+        fill(cache.path(), &path);
+        kernel_reads(cache.path(), &open(&path))
+    });
+}
+
+#[test]
+fn a_file_that_may_be_changed_in_memory_is_not_the_cache_s() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some((_store, mount)) = cached(cache.path(), &[]) else { return };
+    let file = open(&mount.path("file"));
+    assert!(kernel_reads(cache.path(), &file));
+    let both = fs::File::options().read(true).write(true).open(mount.path("file")).unwrap();
+    assert!(is_right(&all_of(&both)));
+    assert!(both.write_at(b"x", PLACE).is_err(), "an object can't be changed in place");
+    const PROGRAM: &str = "
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+try:
+    mapping = mmap.mmap(file, 0, mmap.MAP_SHARED)
+    mapping[int(sys.argv[2])] = 0
+    mapping.flush()
+except OSError:
+    print('refused')
+";
+    assert_eq!(python(PROGRAM, &mount.path("file"), &[&PLACE.to_string()]).trim(), "refused");
+    drop(both);
+    assert!(
+        is_right(&all_of(&file)) && is_right(&mapped(&mount.path("file"), "os.O_RDONLY")),
+        "the cache's file is as it was"
+    );
+    assert!(is_right(&fs::read(&data_files(cache.path())[0]).unwrap()));
+}
+
+#[test]
+fn bytes_stay_while_a_program_reads_them_however_full_the_cache_gets() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some((store, mount)) = cached(cache.path(), &[]) else { return };
+    let file = open(&mount.path("file"));
+    assert!(kernel_reads(cache.path(), &file));
+    let others: Vec<PathBuf> = (0..30).map(|n| mount.path(&format!("other-{n}"))).collect();
+    for (n, _) in others.iter().enumerate() {
+        store.plant(&format!("other-{n}"), &Pattern(2 + n as u64).bytes(0, 4 << 20));
+    }
+    for path in &others {
+        assert_eq!(fs::read(path).unwrap().len(), 4 << 20);
+    }
+    until("the cache is full", || {
+        let used: u64 =
+            data_files(cache.path()).iter().map(|file| fs::metadata(file).map_or(0, |m| m.len())).sum();
+        fs::read(&others[0]).unwrap();
+        used > 50 << 20
+    });
+    assert!(kernel_reads(cache.path(), &file), "it is still the same file");
+    assert!(is_right(&all_of(&file)));
+}
+
+#[test]
+fn a_replaced_object_is_what_a_new_open_reads_and_the_old_one_keeps_its_version() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some((store, mount)) = cached(cache.path(), &["--metadata-ttl", "minimal"]) else { return };
+    let file = open(&mount.path("file"));
+    assert!(kernel_reads(cache.path(), &file));
+    store.plant("file", &Pattern(9).bytes(0, LEN));
+    let new = open(&mount.path("file"));
+    assert!(Pattern(9).is(0, &all_of(&new)) && Pattern(9).is(0, &mapped(&mount.path("file"), "os.O_RDONLY")));
+    assert!(is_right(&all_of(&file)));
+}
+
+#[test]
+fn a_file_that_was_read_so_can_be_replaced_and_deleted_through_the_mount() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some((_store, mount)) = cached(cache.path(), &["--allow-overwrite", "--allow-delete"]) else {
+        return;
+    };
+    let path = mount.path("file");
+    let file = open(&path);
+    assert!(kernel_reads(cache.path(), &file));
+    let refused = fs::File::options().write(true).truncate(true).open(&path).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::PERM.raw_os_error()), "{refused}");
+    drop(file);
+    fs::write(&path, Pattern(3).bytes(0, LEN)).unwrap();
+    assert!(Pattern(3).is(0, &fs::read(&path).unwrap()));
+    let file = open(&path);
+    fs::remove_file(&path).unwrap();
+    assert!(Pattern(3).is(0, &all_of(&file)[..4096]));
+}
+
+#[test]
+fn many_that_open_and_close_one_file_at_once_all_read_it() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some((_store, mount)) = cached(cache.path(), &[]) else { return };
+    let path = mount.path("file");
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let path = &path;
+            scope.spawn(move || {
+                for n in 0..40 {
+                    let options = || fs::File::options().read(true).clone();
+                    let file = match (thread + n) % 4 {
+                        0 => {
+                            use std::os::unix::fs::OpenOptionsExt as _;
+                            options().custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path)
+                        }
+                        1 => options().write(true).open(path),
+                        _ => options().open(path),
+                    };
+                    assert!(is_right(&all_of(&file.unwrap())));
+                }
+            });
+        }
+    });
+}
