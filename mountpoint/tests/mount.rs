@@ -35,6 +35,7 @@ mod mount {
     mod notified;
     mod options;
     mod packaged;
+    mod passthrough;
     mod policy;
     mod proxy;
     mod reading;

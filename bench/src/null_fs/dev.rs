@@ -114,7 +114,12 @@ impl Operations for NullFs {
         _pid: u32,
         done: impl FnOnce(Result<Opened>) + Send + 'static,
     ) {
-        done(Ok(Opened { handle: HandleNo(ino.0), keep_cache: false, direct: flags.direct }));
+        done(Ok(Opened {
+            handle: HandleNo(ino.0),
+            keep_cache: false,
+            direct: flags.direct,
+            passthrough: None,
+        }));
     }
 
     fn read(

@@ -55,6 +55,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("ca-bundle", Strip(NO_PATHS)),
     ("cache", Fixed(cache::DIRECTORY)),
     ("cache-block-size", Strip("blocks of the cache have 1 MiB")),
+    ("cache-passthrough", Pass),
     ("cache-xz", Strip(NOT_HERE)),
     ("debug", Pass),
     ("debug-crt", Strip("the engine has no CRT; 'debug' and 'log-filter' show its requests")),

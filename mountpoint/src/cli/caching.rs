@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::inode::Ttl;
 
@@ -17,6 +17,9 @@ pub(crate) struct CacheOptions {
     /// Limit of the cache, in MiB [default: leaves 5 % of its file system free]
     #[arg(long, value_name = "MiB", requires = "cache")]
     pub(crate) max_cache_size: Option<u64>,
+    /// Whether the kernel reads cached files by itself, past this program by FUSE passthrough; auto: root, from Linux 6.9 on
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", requires = "cache")]
+    pub(crate) cache_passthrough: When,
     /// How long to trust names and attributes [default: minimal, or 60 with --cache]
     #[arg(long, value_name = "SECONDS|indefinite|minimal", value_parser = parse_ttl)]
     pub(crate) metadata_ttl: Option<TtlArg>,
@@ -26,6 +29,15 @@ pub(crate) struct CacheOptions {
     /// Not there: a cache in a directory bucket
     #[arg(long, value_name = "BUCKET", hide = true)]
     pub(crate) cache_xz: Option<String>,
+}
+
+/// Whether something is used that not every machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// Where it can be.
+    Auto,
+    /// Nowhere.
+    Off,
 }
 
 /// A TTL as it is written.

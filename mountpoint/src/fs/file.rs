@@ -4,12 +4,14 @@ use rustix::io::Errno;
 
 use super::ending::Ending;
 use super::handle::{FileHandle, HandleNo, Mode, Writer};
+use super::io_mode::{Entered, PASSTHROUGH_MIN, Wish};
 use super::mapping::Mapping;
 use super::process::thread_group;
 use super::readers::Closing;
 use super::{Entry, Error, FileSystem, Result};
 use crate::inode::{Before, InodeNo, OpenRead, OpenWrite, WriteWish};
-use crate::prefetch::Bytes;
+use crate::object::ObjectId;
+use crate::prefetch::{Bytes, Reader};
 use crate::sync::Mutex;
 
 /// The flags of open(2) that matter here.
@@ -38,6 +40,8 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Keep out of the page cache.
     pub direct: bool,
+    /// The kernel reads the file that has this number; with `direct`, only where a program maps it.
+    pub passthrough: Option<u32>,
 }
 
 /// The result of one attempt to open a file.
@@ -99,8 +103,8 @@ impl FileSystem {
         }
         match self.inodes.try_open_read(ino)? {
             Ok(OpenRead::Object { id, size, keep_cache, first }) => {
-                let mode = Mode::Read(self.prefetcher.open(id, size, first));
-                Some(Ok(self.opened(ino, mode, pid, keep_cache, flags)))
+                let reader = self.prefetcher.open(id.clone(), size, first);
+                Some(self.opened(ino, (&id, size), reader, pid, keep_cache, flags))
             }
             Ok(OpenRead::Busy { .. }) => None,
             Err(error) => Some(Err(error.into())),
@@ -133,8 +137,9 @@ impl FileSystem {
     async fn open_read(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
         Ok(match self.inodes.open_read(ino, flags.direct).await? {
             OpenRead::Object { id, size, keep_cache, first } => {
-                let mode = Mode::Read(self.prefetcher.open(id, size, first));
-                Attempt::Opened(self.opened(ino, mode, pid, keep_cache && !flags.direct, flags))
+                let reader = self.prefetcher.open(id.clone(), size, first);
+                let keep_cache = keep_cache && !flags.direct;
+                Attempt::Opened(self.opened(ino, (&id, size), reader, pid, keep_cache, flags)?)
             }
             OpenRead::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
         })
@@ -168,9 +173,10 @@ impl FileSystem {
                     closing: Closing::default(),
                 };
                 self.files.insert(no, handle);
+                self.io_modes.enter(ino, Wish::Engine, || None);
                 // Past the page cache: nothing reads there what is being written, and its pages cost the writer
                 // more than all the rest.
-                Attempt::Opened(Opened { handle: no, keep_cache: false, direct: true })
+                Attempt::Opened(Opened { handle: no, keep_cache: false, direct: true, passthrough: None })
             }
             OpenWrite::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
             OpenWrite::HasReaders => Attempt::HasReaders,
@@ -178,12 +184,41 @@ impl FileSystem {
     }
 
     /// A handle that reads.
-    fn opened(&self, ino: InodeNo, mode: Mode, pid: u32, keep_cache: bool, flags: OpenFlags) -> Opened {
+    ///
+    /// # Errors
+    /// `STALE`: this inode can't be opened so while it is open otherwise. The kernel looks the name up anew, and finds another inode.
+    fn opened(
+        &self,
+        ino: InodeNo,
+        (id, size): (&ObjectId, u64),
+        reader: Reader,
+        pid: u32,
+        keep_cache: bool,
+        flags: OpenFlags,
+    ) -> Result<Opened> {
+        let wish = match flags {
+            OpenFlags { write: true, .. } => Wish::ReadWrite,
+            OpenFlags { direct: true, .. } => Wish::Engine,
+            _ => Wish::Read,
+        };
+        let whole = || (size >= PASSTHROUGH_MIN).then(|| self.prefetcher.whole(id, size)).flatten();
+        let passthrough = match self.io_modes.enter(ino, wish, whole) {
+            Entered::Engine => None,
+            Entered::Passthrough(file) => Some(file),
+            Entered::Apart => {
+                self.inodes.set_apart(ino);
+                self.inodes.close_read(ino);
+                let why = format!("\"{}\" is open for reading from the disk cache", id.key.as_str());
+                return Err(Error::new(Errno::STALE, why));
+            }
+        };
         let handle = self.files.reserve();
         let mapping = Mapping::new(flags.write);
+        let mode = Mode::Read(reader);
         self.files
             .insert(handle, FileHandle { ino, opener: pid, mode, mapping, closing: Closing::default() });
-        Opened { handle, keep_cache, direct: flags.direct }
+        let keep_cache = keep_cache && passthrough.is_none();
+        Ok(Opened { handle, keep_cache, direct: flags.direct, passthrough })
     }
 
     /// Reads at most `len` bytes. `done` gets them: now, or later on another thread.

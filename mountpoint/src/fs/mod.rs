@@ -9,6 +9,7 @@ mod ending;
 mod error;
 mod file;
 mod handle;
+mod io_mode;
 mod mapping;
 mod namespace;
 mod process;
@@ -34,6 +35,8 @@ use crate::object::ObjectKey;
 use crate::prefetch::Prefetcher;
 use crate::upload::{Stage, Uploader};
 use handle::{DirHandle, FileHandle, HandleTable};
+pub use io_mode::Backings;
+use io_mode::IoModes;
 pub use process::DeviceNo;
 
 /// The permissions and attributes of a mount.
@@ -58,6 +61,8 @@ pub struct FileSystem {
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
     finishing: Semaphore,
+    /// Who reads the open files for their programs.
+    io_modes: IoModes,
     /// Told of each handle for reading that is released.
     reader_left: Notify,
     /// Number of this file system, where it is known.
@@ -106,6 +111,7 @@ impl FileSystem {
             files: HandleTable::default(),
             dirs: HandleTable::default(),
             finishing: Semaphore::new(FINISHING_MAX),
+            io_modes: IoModes::default(),
             reader_left: Notify::new(),
             device: OnceLock::new(),
             clock,
@@ -126,6 +132,11 @@ impl FileSystem {
             }
         }
         open
+    }
+
+    /// From now on the kernel may read files of the disk cache by itself. Before the first open.
+    pub fn allow_passthrough(&self, backings: Backings) {
+        self.io_modes.allow_passthrough(backings);
     }
 
     /// Sets the number that the kernel gave this file system.

@@ -180,6 +180,7 @@ impl FileSystem {
     /// stays.
     pub async fn take_back(&self, handle: HandleNo) {
         let Some(open) = self.files.remove(handle) else { return };
+        self.io_modes.leave(open.ino);
         match &open.mode {
             Mode::Read(_) => {
                 self.inodes.close_read(open.ino);
@@ -224,6 +225,7 @@ impl FileSystem {
     /// The last descriptor is gone. The caller answers the kernel first, and then calls [`FileSystem::finish_released`] with the result.
     pub fn release(&self, handle: HandleNo) -> Result<Option<Released>> {
         let open = self.files.get(handle)?;
+        self.io_modes.leave(open.ino);
         match &open.mode {
             Mode::Read(_) => {
                 self.files.remove(handle);

@@ -55,6 +55,21 @@ impl fmt::Display for Capability {
     }
 }
 
+/// Asked for besides, if the mount has a disk cache whose files the kernel may read by itself. One more level of stacked file systems: an
+/// overlayfs may lie on the mount, but not two.
+const PASSTHROUGH: Capability =
+    Capability::new(37, "PASSTHROUGH", "the kernel reads whole files of the disk cache by itself, for root");
+
+/// Levels of stacked file systems that a mount with passthrough counts for.
+const STACK_DEPTH: u32 = 1;
+
+/// Whether the kernel has passthrough, and lets us use it.
+pub(super) fn may_pass_through(offered: u64) -> bool {
+    let privileged = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN));
+    privileged && offered & PASSTHROUGH.flag() != 0
+}
+
 /// Of what is offered, what we ask for.
 pub(super) fn asked(offered: u64) -> u64 {
     CAPABILITIES.iter().map(|capability| capability.flag() & offered).sum()
@@ -66,8 +81,8 @@ pub(super) fn missing(offered: u64) -> impl Iterator<Item = &'static Capability>
 }
 
 /// The answer to INIT: `struct fuse_init_out`, 64 bytes.
-pub(super) fn init_out(offered: u64, max_readahead: u32) -> Vec<u8> {
-    let flags = asked(offered);
+pub(super) fn init_out(offered: u64, max_readahead: u32, passthrough: bool) -> Vec<u8> {
+    let flags = asked(offered) | if passthrough { PASSTHROUGH.flag() } else { 0 };
     let mut out = Vec::with_capacity(64);
     for field in [PROTOCOL.0, PROTOCOL.1, max_readahead.max(TRANSFER_MAX), flags as u32] {
         out.extend(field.to_ne_bytes());
@@ -79,6 +94,7 @@ pub(super) fn init_out(offered: u64, max_readahead: u32) -> Vec<u8> {
     out.extend(((TRANSFER_MAX / 4096) as u16).to_ne_bytes());
     out.extend(0u16.to_ne_bytes());
     out.extend(((flags >> 32) as u32).to_ne_bytes());
+    out.extend(if passthrough { STACK_DEPTH } else { 0 }.to_ne_bytes());
     out.resize(64, 0);
     out
 }
@@ -106,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_upper_half_stands_where_the_kernel_looks_for_it() {
-        let out = init_out(u64::MAX, 4096);
+        let out = init_out(u64::MAX, 4096, false);
         let field = |at: usize| u32::from_ne_bytes(out[at..at + 4].try_into().unwrap());
         assert_eq!(out.len(), 64);
         assert_eq!((field(0), field(4)), PROTOCOL);

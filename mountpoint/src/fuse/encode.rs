@@ -11,6 +11,7 @@ const REGULAR: u32 = 0o100_000;
 /// `FOPEN_*`.
 const OPEN_DIRECT: u32 = 1;
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
+const OPEN_PASSTHROUGH: u32 = 1 << 7;
 
 fn seconds(duration: Duration) -> (u64, u32) {
     (duration.as_secs(), duration.subsec_nanos())
@@ -65,7 +66,10 @@ pub(super) fn open(opened: &Opened) -> [u8; 16] {
     let mut flags = 0;
     flags |= if opened.direct { OPEN_DIRECT } else { 0 };
     flags |= if opened.keep_cache { OPEN_KEEP_CACHE } else { 0 };
-    open_out(opened.handle.0, flags)
+    flags |= if opened.passthrough.is_some() { OPEN_PASSTHROUGH } else { 0 };
+    let mut out = open_out(opened.handle.0, flags);
+    out[12..].copy_from_slice(&opened.passthrough.unwrap_or_default().to_ne_bytes());
+    out
 }
 
 pub(super) fn open_out(handle: u64, flags: u32) -> [u8; 16] {
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn structures_have_the_sizes_of_the_kernel_s_header() {
         let e = an_entry();
-        let opened = Opened { handle: HandleNo(3), keep_cache: true, direct: false };
+        let opened = Opened { handle: HandleNo(3), keep_cache: true, direct: false, passthrough: None };
         assert_eq!(entry(&e).len(), ENTRY_OUT);
         assert_eq!(attributes(&e.attr).len(), 104);
         assert_eq!(create(&e, &opened).len(), 144);

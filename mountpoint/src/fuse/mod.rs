@@ -5,6 +5,7 @@
 //! network. This room decides nothing about files; no other room knows the crate `fuser`.
 
 mod auto_unmount;
+mod backing;
 mod caller;
 mod capability;
 mod device;

@@ -6,7 +6,8 @@ use std::future::Future;
 
 use super::operations::Operations;
 use crate::fs::{
-    Attr, DeviceNo, DirItem, Entry, FileSystem, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs,
+    Attr, Backings, DeviceNo, DirItem, Entry, FileSystem, HandleNo, OpenFlags, Opened, Result, SetAttr,
+    StatFs,
 };
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
@@ -39,6 +40,10 @@ impl OnRuntime {
 impl Operations for OnRuntime {
     fn mounted_as(&self, device: DeviceNo) {
         self.fs.mounted_as(device);
+    }
+
+    fn allow_passthrough(&self, backings: Backings) {
+        self.fs.allow_passthrough(backings);
     }
 
     fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static) {

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use rustix::io::Errno;
 
 use crate::fs::{
-    Attr, DeviceNo, DirItem, Entry, Error, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs,
+    Attr, Backings, DeviceNo, DirItem, Entry, Error, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs,
 };
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
@@ -17,6 +17,9 @@ use crate::prefetch::Bytes;
 pub trait Operations: Clone + Send + Sync + 'static {
     /// The number that the kernel gave the file system. Called before the first request, where it is known.
     fn mounted_as(&self, _device: DeviceNo) {}
+
+    /// Files that the kernel reads by itself can be registered. Called before the first request, by transports that have it.
+    fn allow_passthrough(&self, _backings: Backings) {}
 
     /// A name. The kernel holds one more reference to what is found.
     fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static);

@@ -1,6 +1,7 @@
 //! The engine's own loop over `/dev/fuse`: a few threads that each read a request, call the operation, and read the next.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::panic::AssertUnwindSafe;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::TRANSFER_MAX;
+use super::backing;
 use super::caller::{is_dying, is_killed};
 use super::capability::{self, PROTOCOL, PROTOCOL_MIN, init_out};
 use super::device::FuseDevice;
@@ -18,7 +20,7 @@ use super::pending::{Interrupted, Pending, Waiter};
 use super::reply::{open_flags, refusal};
 use super::request::{DecodeError, HEADER_LEN, Operation, Request, decode};
 use crate::clock::Clock;
-use crate::fs::{Error, HandleNo, Result, SetAttr};
+use crate::fs::{Backings, Error, HandleNo, Result, SetAttr};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::{Arc, Supervisor};
@@ -45,6 +47,7 @@ pub(super) fn greet<O: Operations>(
     device: FuseDevice,
     ops: O,
     only: Option<u32>,
+    passthrough: bool,
     metrics: Arc<Metrics>,
     runtime: tokio::runtime::Handle,
 ) -> anyhow::Result<Arc<Channel<O>>> {
@@ -79,14 +82,34 @@ pub(super) fn greet<O: Operations>(
         for capability in capability::missing(flags) {
             tracing::debug!("the kernel has no {capability}");
         }
-        device.reply(unique, 0, [&init_out(flags, max_readahead)[..]])?;
+        let passthrough = passthrough && capability::may_pass_through(flags);
         let device = Arc::new(device);
+        if passthrough {
+            ops.allow_passthrough(backings_of(&device));
+        }
+        device.reply(unique, 0, [&init_out(flags, max_readahead, passthrough)[..]])?;
         let kernel = Arc::clone(&device);
         let pages = Pages::new(move |ino| kernel.drop_pages(ino.0));
         let pending = Pending::default();
         let clock = Clock::machine();
         return Ok(Arc::new(Channel { device, ops, pending, pages, metrics, clock, runtime, only }));
     }
+}
+
+/// Files are registered with this device, as long as it lives.
+fn backings_of(device: &Arc<FuseDevice>) -> Backings {
+    let (here, there) = (Arc::downgrade(device), Arc::downgrade(device));
+    let register = move |file: BorrowedFd<'_>| {
+        here.upgrade().map_or_else(|| Err(Errno::NODEV.into()), |device| backing::register(&*device, file))
+    };
+    let forget = move |id| {
+        if let Some(device) = there.upgrade()
+            && let Err(error) = backing::forget(&*device, id)
+        {
+            tracing::debug!("/dev/fuse: taking back the registered file {id}: {error}");
+        }
+    };
+    Backings::new(register, forget)
 }
 
 /// Starts the threads.

@@ -53,6 +53,8 @@ pub struct MountOptions {
     pub auto_unmount: bool,
     /// Threads that take requests. More help many small requests at once on many cores; none of them ever waits.
     pub threads: usize,
+    /// The kernel may read files of the disk cache by itself, where it has that and we are privileged.
+    pub passthrough: bool,
     /// Bytes that the kernel may read ahead of a reader (`/sys/class/bdi`), where we may set it.
     pub read_ahead: Option<u64>,
 }
@@ -155,7 +157,7 @@ impl Session {
                 (device, Some(dir))
             }
         };
-        let started = greet(device, ops, only, metrics, runtime)
+        let started = greet(device, ops, only, options.passthrough, metrics, runtime)
             .and_then(|channel| serve(&channel, options.threads).context("starting the FUSE threads"));
         match (started, dir) {
             (Ok(serving), dir) => {

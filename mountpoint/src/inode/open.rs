@@ -105,6 +105,11 @@ impl InodeTable {
         }
     }
 
+    /// The name is looked up anew from now on, and gets another inode: this one stays with those that have it open.
+    pub fn set_apart(&self, ino: InodeNo) {
+        self.0.tree.lock().detach(ino);
+    }
+
     /// Whether a handle for reading is open.
     pub fn has_readers(&self, ino: InodeNo) -> bool {
         self.0.tree.lock().file_mut(ino).is_ok_and(|file| file.readers > 0)

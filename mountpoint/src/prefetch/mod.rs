@@ -25,6 +25,7 @@ pub use window::{Plan, Window, WindowConfig};
 
 use crate::buffer::{Block, Pool, Pressure, Use};
 use crate::cache::BlockCache;
+pub use crate::cache::{Hold, Whole};
 use crate::clock::Clock;
 use crate::first::First;
 use crate::metrics::Metrics;
@@ -114,6 +115,11 @@ impl Prefetcher {
         let house = Arc::downgrade(&shared);
         supervisor.task(&shared.runtime, "giving unread bytes back", move || keep_house(house.clone()));
         Self(shared)
+    }
+
+    /// The file of the disk cache with the whole object version, for readers that need no reader of ours; see [`BlockCache::whole`].
+    pub fn whole(&self, id: &ObjectId, size: u64) -> Option<Whole> {
+        self.0.cache.as_ref()?.whole(id, size)
     }
 
     /// A reader of one object version of `size` bytes. Nothing is fetched before the first read. `first` may have bytes of that version.

@@ -71,6 +71,7 @@ const TAKEN: &[&[&str]] = &[
     &["--state-dir", "state"],
     &["--cache", "cache"],
     &["--cache", "cache", "--max-cache-size", "0"],
+    &["--cache", "cache", "--cache-passthrough", "off"],
     &["--metadata-ttl", "0"],
     &["--metadata-ttl", "minimal", "--negative-metadata-ttl", "indefinite"],
     &["--metadata-ttl", "3153600000"],
@@ -143,6 +144,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--fuse-transport", "x"], "[possible values: dev, fuser]"),
     (&["--state-dir"], "'--state-dir <DIRECTORY>'"),
     (&["--max-cache-size", "1"], "--cache <DIRECTORY>"),
+    (&["--cache-passthrough", "off"], "--cache <DIRECTORY>"),
     (&["--cache-xz", "b--use1-az4--x-s3"], "--cache-xz is not supported"),
     (
         &["--metadata-ttl", "4730400000"],

@@ -16,6 +16,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--bucket-type", "from the name", ""),
     ("--ca-bundle", "", "AWS_CA_BUNDLE"),
     ("--cache", "", ""),
+    ("--cache-passthrough", "auto", ""),
     ("--debug", "", ""),
     ("--dir-mode", "0755", ""),
     ("--dual-stack", "", ""),
