@@ -150,9 +150,7 @@ impl Provisioner {
     }
 
     async fn delete(&self, object: &PersistentVolume) -> anyhow::Result<()> {
-        let annotation = |key| object.annotations().get(key).cloned();
-        let reference = annotation(volume::DELETION_NAME).zip(annotation(volume::DELETION_NAMESPACE));
-        let reference = reference.map(|(name, namespace)| Reference { namespace, name });
+        let reference = volume::deletion_secret(object);
         let csi = object.spec.as_ref().and_then(|spec| spec.csi.as_ref()).context("it is no CSI volume")?;
         let call = DeleteVolumeRequest {
             volume_id: csi.volume_handle.clone(),

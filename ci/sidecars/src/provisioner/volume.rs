@@ -22,6 +22,14 @@ pub const DELETION_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secre
 /// Its namespace.
 pub const DELETION_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
 
+/// The Secret with which a volume is to be deleted. Upstream's side-car writes both annotations on every volume, empty where there is none.
+#[must_use]
+pub fn deletion_secret(volume: &PersistentVolume) -> Option<Reference> {
+    let annotation =
+        |key| volume.metadata.annotations.as_ref()?.get(key).filter(|text| !text.is_empty()).cloned();
+    Some(Reference { namespace: annotation(DELETION_NAMESPACE)?, name: annotation(DELETION_NAME)? })
+}
+
 /// The name of a claim's volume.
 ///
 /// # Errors
@@ -125,11 +133,9 @@ pub fn object(
     let capacity = if made.capacity_bytes > 0 { made.capacity_bytes.to_string() } else { requested(claim)? };
     let mut attributes: BTreeMap<_, _> = made.volume_context.into_iter().collect();
     attributes.insert("storage.kubernetes.io/csiProvisionerIdentity".into(), format!("stand-in-{driver}"));
-    let mut annotations = json!({ PROVISIONED_BY: driver });
-    if let (Some(Reference { namespace, name }), Some(map)) = (provisioner, annotations.as_object_mut()) {
-        map.insert(DELETION_NAME.into(), json!(name));
-        map.insert(DELETION_NAMESPACE.into(), json!(namespace));
-    }
+    let secret = provisioner.map_or(("", ""), |it| (it.namespace.as_str(), it.name.as_str()));
+    let annotations =
+        json!({ PROVISIONED_BY: driver, DELETION_NAMESPACE: secret.0, DELETION_NAME: secret.1 });
     let finalizers = if policy == "Delete" { json!([FINALIZER]) } else { json!([]) };
     let mut csi = json!({ "driver": driver, "volumeHandle": made.volume_id, "volumeAttributes": attributes });
     if let (Some(Reference { namespace, name }), Some(map)) = (node_publish, csi.as_object_mut()) {
@@ -205,7 +211,11 @@ mod tests {
         let made = Volume { volume_id: "b-x".into(), capacity_bytes: 5, ..Volume::default() };
         let of = |name: &str| Reference { namespace: "team-a".into(), name: name.into() };
         let claim = claim(&["ReadWriteMany"], "Filesystem");
+        let bare = object("d", &claim, &class(), made.clone(), None, None).unwrap();
+        assert_eq!(bare.metadata.annotations.as_ref().unwrap()[DELETION_NAME], "");
+        assert_eq!(deletion_secret(&bare), None);
         let volume = object("d", &claim, &class(), made, Some(&of("p")), Some(&of("n"))).unwrap();
+        assert_eq!(deletion_secret(&volume), Some(of("p")));
         let annotations = volume.metadata.annotations.unwrap();
         assert_eq!((annotations[PROVISIONED_BY].as_str(), annotations[DELETION_NAME].as_str()), ("d", "p"));
         assert_eq!(volume.metadata.finalizers.unwrap(), [FINALIZER]);
