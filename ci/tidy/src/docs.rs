@@ -1,4 +1,4 @@
-//! Compares lists in the docs with lists in the code: metrics, flags, claims and rows of the seeds with their tests, dependencies.
+//! Compares lists in the docs with lists in the code: metrics, flags, claims and rows of the seeds and of other drivers' scenarios with their tests, dependencies.
 
 use crate::law::{Law, PAGE, rows};
 use crate::rust::Source;
@@ -8,6 +8,7 @@ const METRICS: &str = "mountpoint/src/metrics.rs";
 const METRICS_PAGE: &str = "docs/metrics.md";
 const CLAIMS_PAGE: &str = "docs/semantics.md";
 const SEEDS_PAGE: &str = "docs/seeds.md";
+const ACCEPTANCE_PAGE: &str = "docs/acceptance.md";
 /// Where the chart's facts have their names.
 const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];
 const FLAGS: &str = "mountpoint/src/cli/";
@@ -18,7 +19,9 @@ pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     let mut findings = metrics(tree);
     findings.extend(flags(tree));
     findings.extend(claims(tree));
-    findings.extend(seeds(tree));
+    for page in [SEEDS_PAGE, ACCEPTANCE_PAGE] {
+        findings.extend(covered(tree, page));
+    }
     findings.extend(reasons(tree, law));
     findings.extend(unused(tree));
     findings
@@ -108,16 +111,15 @@ fn claims(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What the last cells of the page of seeds name is there: tests, scenarios, files, facts of the chart.
-fn seeds(tree: &Tree) -> Vec<Finding> {
-    let page = tree.text(SEEDS_PAGE).unwrap_or_default();
+/// What the last cells of a page of rows name is there: tests, scenarios, files, facts of the chart.
+fn covered(tree: &Tree, page: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (i, line) in page.lines().enumerate() {
+    for (i, line) in tree.text(page).unwrap_or_default().lines().enumerate() {
         let cells = line.strip_prefix('|').and_then(|l| l.trim_end().strip_suffix('|'));
         let Some(last) = cells.and_then(|c| c.rsplit('|').next()) else { continue };
         let named = last.split('`').skip(1).step_by(2);
         let gone = named.filter_map(|word| missing(tree, word));
-        findings.extend(gone.map(|what| Finding::new(SEEDS_PAGE, i + 1, format!("there is no {what}"))));
+        findings.extend(gone.map(|what| Finding::new(page, i + 1, format!("there is no {what}"))));
         if !last.contains("`ci/chart`") {
             continue;
         }
@@ -126,9 +128,7 @@ fn seeds(tree: &Tree) -> Vec<Finding> {
             CHART_FACTS.iter().any(|file| tree.text(file).is_some_and(|text| text.contains(fact)))
         };
         let gone = facts.filter(|fact| !known(fact));
-        findings.extend(
-            gone.map(|fact| Finding::new(SEEDS_PAGE, i + 1, format!("ci/chart checks no \"{fact}\""))),
-        );
+        findings.extend(gone.map(|fact| Finding::new(page, i + 1, format!("ci/chart checks no \"{fact}\""))));
     }
     findings
 }
@@ -268,24 +268,25 @@ mod tests {
     }
 
     #[test]
-    fn what_the_page_of_seeds_names_and_nobody_has_is_found() {
+    fn what_a_page_of_rows_names_and_nobody_has_is_found() {
         let code = "#[test]\nfn a_volume_is_mounted() {}";
         let page = |cell| format!("| row | state |\n|---|---|\n| mount | {cell} |\n");
-        let found = |cell| {
-            let facts = ("helm/tests/facts.py", "check(f\"{what}: one priority class\")");
-            let files = [("csi/src/a.rs", code), ("ci/e2e.d/static-volume.sh", ""), ("ci/chart", ""), facts];
-            messages(&[&files[..], &[(SEEDS_PAGE, &page(cell))]].concat(), &[])
-        };
-        let good = "`a_volume_is_mounted`, `static-volume`, `csi/src/`, `kubectl get-x`";
-        assert_eq!(found(good), Vec::<String>::new());
-        assert_eq!(found("`a_volume_is_gone`"), ["docs/seeds.md:3: there is no test `a_volume_is_gone`"]);
-        assert_eq!(found("`moving-volume`"), ["docs/seeds.md:3: there is no scenario `moving-volume`"]);
-        assert_eq!(found("`csi/tests/none.rs`"), ["docs/seeds.md:3: there is no file `csi/tests/none.rs`"]);
-        assert_eq!(found("\"issue csi\"; `ci/chart`: \"one priority class\""), Vec::<String>::new());
-        assert_eq!(
-            found("`ci/chart`: \"two classes\""),
-            ["docs/seeds.md:3: ci/chart checks no \"two classes\""]
-        );
+        for name in [SEEDS_PAGE, ACCEPTANCE_PAGE] {
+            let found = |cell| {
+                let facts = ("helm/tests/facts.py", "check(f\"{what}: one priority class\")");
+                let files =
+                    [("csi/src/a.rs", code), ("ci/e2e.d/static-volume.sh", ""), ("ci/chart", ""), facts];
+                messages(&[&files[..], &[(name, &page(cell))]].concat(), &[])
+            };
+            let says = |what: &str| vec![format!("{name}:3: {what}")];
+            let good = "`a_volume_is_mounted`, `static-volume`, `csi/src/`, `kubectl get-x`";
+            assert_eq!(found(good), Vec::<String>::new());
+            assert_eq!(found("`a_volume_is_gone`"), says("there is no test `a_volume_is_gone`"));
+            assert_eq!(found("`moving-volume`"), says("there is no scenario `moving-volume`"));
+            assert_eq!(found("`csi/tests/none.rs`"), says("there is no file `csi/tests/none.rs`"));
+            assert_eq!(found("\"issue csi\"; `ci/chart`: \"one priority class\""), Vec::<String>::new());
+            assert_eq!(found("`ci/chart`: \"two classes\""), says("ci/chart checks no \"two classes\""));
+        }
     }
 
     #[test]
