@@ -45,4 +45,4 @@ noticed_nothing busy
 kube delete pod busy again --wait=false
 for pod in busy again; do until_ok "pod $pod gone" pod_gone $pod; done
 until_ok "nothing of the volume is left" nodes_are data ""
-is_missing "$plugin/mnt/$old" || fail "the source's directory of before"
+until_ok "the source's directory of before gone" is_missing "$plugin/mnt/$old"

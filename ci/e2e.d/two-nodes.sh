@@ -45,7 +45,7 @@ in_pod mover sh -c 'echo moved >/data/moved'
 equal "what it wrote there" moved "$(s3_get moved)"
 until_ok "nothing of it is left where it was" nodes_are moves "$second"
 none_mounted_below "$plugin/mnt/$old" || fail "the source on the first node"
-is_missing "$plugin/mnt/$old" || fail "the source's directory on the first node"
+until_ok "the source's directory on the first node gone" is_missing "$plugin/mnt/$old"
 
 volume stays affinity="{ required: { nodeSelectorTerms: [{ matchExpressions: [{ key: kubernetes.io/hostname, operator: In, values: [$second] }] }] } }"
 workload allowed stays
