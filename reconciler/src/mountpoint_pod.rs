@@ -68,7 +68,8 @@ fn waits_for(status: &PodStatus) -> Option<String> {
     let conditions = status.conditions.iter().flatten();
     let mut unscheduled = conditions.filter(|it| it.type_ == "PodScheduled" && it.status == "False");
     if let Some(condition) = unscheduled.next() {
-        return Some(sentence(condition.reason.as_deref(), condition.message.as_deref()));
+        let why = sentence(condition.reason.as_deref(), condition.message.as_deref());
+        return Some(format!("{}. {NO_ROOM}", why.trim_end_matches('.')));
     }
     let waiting = |container: &ContainerStatus| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
@@ -99,6 +100,10 @@ fn sentence(reason: Option<&str>, message: Option<&str>) -> String {
     }
 }
 
+/// What to do about a pod that its node has no room for.
+const NO_ROOM: &str = "End other pods of the node, or let it ask for less: volumeAttributes mountpointContainerResourcesRequests... of the \
+                       PersistentVolume, mountpointPod.resources of the chart";
+
 /// The reason with which every pod begins to wait.
 const BEGINS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
@@ -127,7 +132,7 @@ mod tests {
             pending(json!({"conditions": [
                 {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: Insufficient memory"},
             ]})),
-            Some("Unschedulable: 0/1 nodes: Insufficient memory".to_owned())
+            Some(format!("Unschedulable: 0/1 nodes: Insufficient memory. {NO_ROOM}"))
         );
         let waiting = |reason: &str| {
             json!({"containerStatuses": [{
