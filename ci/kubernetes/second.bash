@@ -48,14 +48,17 @@ undo_second() {
 
 # From new namespaces to Ready, the first time and each time it is started again.
 second_start() {
-    local images=()
+    local image images=()
     on_second enter mount-s3-cluster "$second_name" "$second_ip"
     connect "$(on_second node_pid)"
     on_second in_node bash /etc/kubernetes/components runtime
     until_true "its containerd" ../second/log/containerd-node.log on_second in_node ctr version
     # Those of the disk are there again when it is started again.
     if [ ! -e "$state/second/rebooted" ]; then
-        mapfile -t images < <(sort -u "$state/images")
+        while read -r image; do
+            # A scenario may have loaded a file of its own, which went with it.
+            if [ -e "$image" ]; then images+=("$image"); fi
+        done < <(sort -u "$state/images")
         on_second import "${images[@]}"
     fi
     mapfile -t options < <(grep . "$state/second/kubelet-options")
