@@ -155,6 +155,7 @@ impl FileSystem {
         };
         Ok(match self.inodes.open_write(ino, no.0, wish).await? {
             OpenWrite::Granted { key, before } => {
+                self.io_modes.enter(ino, &key, Wish::Engine, self.clock.now(), || None);
                 // The store decides in one step whether something is there, where it was not asked before.
                 let only_if_absent = before == Before::AssumedAbsent && !self.config.allow_overwrite;
                 let writer = Writer {
@@ -173,7 +174,6 @@ impl FileSystem {
                     closing: Closing::default(),
                 };
                 self.files.insert(no, handle);
-                self.io_modes.enter(ino, Wish::Engine, || None);
                 // Past the page cache: nothing reads there what is being written, and its pages cost the writer
                 // more than all the rest.
                 Attempt::Opened(Opened { handle: no, keep_cache: false, direct: true, passthrough: None })
@@ -202,7 +202,7 @@ impl FileSystem {
             _ => Wish::Read,
         };
         let whole = || (size >= PASSTHROUGH_MIN).then(|| self.prefetcher.whole(id, size)).flatten();
-        let passthrough = match self.io_modes.enter(ino, wish, whole) {
+        let passthrough = match self.io_modes.enter(ino, &id.key, wish, self.clock.now(), whole) {
             Entered::Engine => None,
             Entered::Passthrough(file) => Some(file),
             Entered::Apart => {

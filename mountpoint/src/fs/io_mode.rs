@@ -9,14 +9,23 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::inode::InodeNo;
+use crate::object::ObjectKey;
 use crate::prefetch::{Hold, Whole};
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
 /// The least size of a file that the kernel reads by itself. Below, registering costs more than it saves, and lock files are below.
 pub(super) const PASSTHROUGH_MIN: u64 = 1 << 20;
+
+/// How long the engine reads an object of which a handle was set apart. The kernel looks its name up anew once: it must not meet the same
+/// refusal again, nor must others that open it meanwhile.
+const APART: Duration = Duration::from_secs(60);
+
+/// Most such objects; the oldest goes beyond it.
+const APART_MAX: usize = 64;
 
 /// A transport's way to register files with the kernel.
 pub struct Backings {
@@ -71,6 +80,8 @@ pub(super) struct IoModes {
     /// The kernel refused once: it will again.
     refused: AtomicBool,
     open: Mutex<HashMap<InodeNo, Open>>,
+    /// Objects that a handle had to be set apart from, and until when the engine reads those.
+    apart: Mutex<Vec<(ObjectKey, Instant)>>,
 }
 
 #[derive(Debug)]
@@ -101,12 +112,35 @@ impl IoModes {
     }
 
     /// A handle is opened. `whole` finds the file with the object.
-    pub(super) fn enter(&self, ino: InodeNo, wish: Wish, whole: impl FnOnce() -> Option<Whole>) -> Entered {
+    pub(super) fn enter(
+        &self,
+        ino: InodeNo,
+        key: &ObjectKey,
+        wish: Wish,
+        now: Instant,
+        whole: impl FnOnce() -> Option<Whole>,
+    ) -> Entered {
         let Some(backings) = self.backings.get() else { return Entered::Engine };
+        let entered = self.enter_by(backings, ino, key, wish, now, whole);
+        if entered == Entered::Apart {
+            self.set_apart(key, now);
+        }
+        entered
+    }
+
+    fn enter_by(
+        &self,
+        backings: &Arc<Backings>,
+        ino: InodeNo,
+        key: &ObjectKey,
+        wish: Wish,
+        now: Instant,
+        whole: impl FnOnce() -> Option<Whole>,
+    ) -> Entered {
         if let Some(entered) = join(&mut self.open.lock(), ino, wish) {
             return entered;
         }
-        let wants = wish == Wish::Read && !self.refused.load(Relaxed);
+        let wants = wish == Wish::Read && !self.refused.load(Relaxed) && !self.is_apart(key, now);
         let found = wants.then(whole).flatten().and_then(|whole| self.register(backings, whole));
         let mut open = self.open.lock();
         // Another open may have been quicker; then `found` is given back, past the lock.
@@ -116,6 +150,19 @@ impl IoModes {
         let entered = found.as_ref().map_or(Entered::Engine, |backing| Entered::Passthrough(backing.id));
         open.insert(ino, Open { handles: 1, backing: found });
         entered
+    }
+
+    fn set_apart(&self, key: &ObjectKey, now: Instant) {
+        let mut apart = self.apart.lock();
+        apart.retain(|(other, until)| other != key && now < *until);
+        if apart.len() == APART_MAX {
+            apart.remove(0);
+        }
+        apart.push((key.clone(), now + APART));
+    }
+
+    fn is_apart(&self, key: &ObjectKey, now: Instant) -> bool {
+        self.apart.lock().iter().any(|(other, until)| other == key && now < *until)
     }
 
     fn register(&self, backings: &Arc<Backings>, whole: Whole) -> Option<Backing> {
@@ -164,10 +211,14 @@ mod tests {
 
     const INO: InodeNo = InodeNo(7);
 
+    fn enter(modes: &IoModes, wish: Wish, whole: impl FnOnce() -> Option<Whole>) -> Entered {
+        modes.enter(INO, &ObjectKey::new("file"), wish, Instant::now(), whole)
+    }
+
     #[test]
     fn without_passthrough_nothing_is_counted() {
         let modes = IoModes::default();
-        assert_eq!(modes.enter(INO, Wish::Read, || unreachable!("nobody asks the cache")), Entered::Engine);
+        assert_eq!(enter(&modes, Wish::Read, || unreachable!("nobody asks the cache")), Entered::Engine);
         modes.leave(INO);
         assert!(modes.open.lock().is_empty());
     }
@@ -176,9 +227,9 @@ mod tests {
     fn an_inode_that_the_engine_reads_stays_so_until_the_last_handle_is_released() {
         let modes = IoModes::default();
         modes.allow_passthrough(Backings::new(|_| Ok(1), |_| ()));
-        assert_eq!(modes.enter(INO, Wish::Read, || None), Entered::Engine);
+        assert_eq!(enter(&modes, Wish::Read, || None), Entered::Engine);
         for wish in [Wish::Read, Wish::Engine, Wish::ReadWrite] {
-            assert_eq!(modes.enter(INO, wish, || unreachable!("the mode is decided")), Entered::Engine);
+            assert_eq!(enter(&modes, wish, || unreachable!("the mode is decided")), Entered::Engine);
         }
         (0..3).for_each(|_| modes.leave(INO));
         assert_eq!(modes.open.lock().len(), 1);
@@ -192,7 +243,19 @@ mod tests {
         for wish in [Wish::Engine, Wish::ReadWrite] {
             let modes = IoModes::default();
             modes.allow_passthrough(Backings::new(|_| Ok(1), |_| ()));
-            assert_eq!(modes.enter(INO, wish, || unreachable!("{wish:?}")), Entered::Engine);
+            assert_eq!(enter(&modes, wish, || unreachable!("{wish:?}")), Entered::Engine);
         }
+    }
+
+    #[test]
+    fn an_object_is_read_by_the_engine_for_a_minute_after_a_handle_was_set_apart_from_it() {
+        let (modes, now) = (IoModes::default(), Instant::now());
+        let key = |n: usize| ObjectKey::new(n.to_string());
+        modes.set_apart(&key(0), now);
+        assert!(modes.is_apart(&key(0), now + APART / 2) && !modes.is_apart(&key(1), now));
+        assert!(!modes.is_apart(&key(0), now + APART));
+        (1..=APART_MAX).for_each(|n| modes.set_apart(&key(n), now));
+        assert!(!modes.is_apart(&key(0), now) && modes.is_apart(&key(1), now));
+        assert_eq!(modes.apart.lock().len(), APART_MAX);
     }
 }

@@ -87,6 +87,17 @@ fn open(path: &Path) -> fs::File {
     fs::File::open(path).unwrap()
 }
 
+/// Opened so that the kernel reads it: not before the cache has noted the last block, and the last reader's release has come.
+fn open_whole(cache: &Path, path: &Path) -> fs::File {
+    let mut whole = None;
+    until("the kernel reads the cached file", || {
+        fill(cache, path);
+        whole = Some(open(path)).filter(|file| kernel_reads(cache, file));
+        whole.is_some()
+    });
+    whole.unwrap()
+}
+
 fn all_of(file: &fs::File) -> Vec<u8> {
     let mut bytes = vec![0; LEN + 1];
     let mut filled = 0;
@@ -102,8 +113,7 @@ fn a_file_that_the_cache_holds_is_read_by_the_kernel_itself_and_its_mappings_too
     let cache = tempfile::tempdir().unwrap();
     let Some((store, mount)) = cached(cache.path(), &[]) else { return };
     store.requests().reset();
-    let file = open(&mount.path("file"));
-    assert!(kernel_reads(cache.path(), &file));
+    let file = open_whole(cache.path(), &mount.path("file"));
     assert!(is_right(&all_of(&file)) && is_right(&mapped(&mount.path("file"), "os.O_RDONLY")));
     assert_eq!(fs::read(mount.path("file")).unwrap().len(), LEN, "a second reader beside");
     let direct = open_direct(&mount.path("file"));
@@ -138,18 +148,14 @@ fn what_an_earlier_mount_kept_is_compared_before_the_kernel_reads_it() {
     let mount = TestMount::of(&store, &setup(cache.path())).unwrap();
     let path = mount.path("file");
     assert!(!kernel_reads(cache.path(), &open(&path)), "nothing of it was read since the start");
-    until("all of it was compared", || {
-        fill(cache.path(), &path);
-        kernel_reads(cache.path(), &open(&path))
-    });
+    drop(open_whole(cache.path(), &path));
 }
 
 #[test]
 fn a_file_that_may_be_changed_in_memory_is_not_the_cache_s() {
     let cache = tempfile::tempdir().unwrap();
     let Some((_store, mount)) = cached(cache.path(), &[]) else { return };
-    let file = open(&mount.path("file"));
-    assert!(kernel_reads(cache.path(), &file));
+    let file = open_whole(cache.path(), &mount.path("file"));
     let both = fs::File::options().read(true).write(true).open(mount.path("file")).unwrap();
     assert!(is_right(&all_of(&both)));
     assert!(both.write_at(b"x", PLACE).is_err(), "an object can't be changed in place");
@@ -176,8 +182,7 @@ except OSError:
 fn bytes_stay_while_a_program_reads_them_however_full_the_cache_gets() {
     let cache = tempfile::tempdir().unwrap();
     let Some((store, mount)) = cached(cache.path(), &[]) else { return };
-    let file = open(&mount.path("file"));
-    assert!(kernel_reads(cache.path(), &file));
+    let file = open_whole(cache.path(), &mount.path("file"));
     let others: Vec<PathBuf> = (0..30).map(|n| mount.path(&format!("other-{n}"))).collect();
     for (n, _) in others.iter().enumerate() {
         store.plant(&format!("other-{n}"), &Pattern(2 + n as u64).bytes(0, 4 << 20));
@@ -199,8 +204,7 @@ fn bytes_stay_while_a_program_reads_them_however_full_the_cache_gets() {
 fn a_replaced_object_is_what_a_new_open_reads_and_the_old_one_keeps_its_version() {
     let cache = tempfile::tempdir().unwrap();
     let Some((store, mount)) = cached(cache.path(), &["--metadata-ttl", "minimal"]) else { return };
-    let file = open(&mount.path("file"));
-    assert!(kernel_reads(cache.path(), &file));
+    let file = open_whole(cache.path(), &mount.path("file"));
     store.plant("file", &Pattern(9).bytes(0, LEN));
     let new = open(&mount.path("file"));
     assert!(Pattern(9).is(0, &all_of(&new)) && Pattern(9).is(0, &mapped(&mount.path("file"), "os.O_RDONLY")));
@@ -214,8 +218,7 @@ fn a_file_that_was_read_so_can_be_replaced_and_deleted_through_the_mount() {
         return;
     };
     let path = mount.path("file");
-    let file = open(&path);
-    assert!(kernel_reads(cache.path(), &file));
+    let file = open_whole(cache.path(), &path);
     let refused = fs::File::options().write(true).truncate(true).open(&path).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::PERM.raw_os_error()), "{refused}");
     drop(file);
