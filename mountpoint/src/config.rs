@@ -138,6 +138,7 @@ impl Config {
                 read_only: args.mount.read_only,
                 allow_delete: args.mount.allow_delete,
                 allow_overwrite: args.mount.allow_overwrite,
+                read_mode: args.cache.read_mode.into(),
             },
             inode: inode::Config {
                 prefix: Prefix::new(&prefix).map_err(|e| anyhow::anyhow!("--prefix: {e}"))?,

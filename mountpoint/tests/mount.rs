@@ -9,6 +9,9 @@ mod common;
 /// What carries requests; `mount_fuser.rs` has the other one.
 const TRANSPORT: &str = "dev";
 
+/// Whether reads go through the page cache.
+const READ_MODE: &str = "auto";
+
 /// What they are mounts of; `mount_https.rs` and `mount_versitygw.rs` have others.
 const STORE: common::Kind = common::Kind::S3server;
 
@@ -38,6 +41,7 @@ mod mount {
     mod passthrough;
     mod policy;
     mod proxy;
+    mod read_mode;
     mod reading;
     mod ready;
     mod refused;

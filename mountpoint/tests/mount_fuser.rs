@@ -8,6 +8,9 @@ mod common;
 /// What carries requests.
 const TRANSPORT: &str = "fuser";
 
+/// Whether reads go through the page cache.
+const READ_MODE: &str = "buffered";
+
 /// What they are mounts of.
 const STORE: common::Kind = common::Kind::S3server;
 

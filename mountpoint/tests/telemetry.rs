@@ -6,6 +6,9 @@ mod common;
 /// What carries requests.
 const TRANSPORT: &str = "dev";
 
+/// Whether reads go through the page cache.
+const READ_MODE: &str = "auto";
+
 /// What they are mounts of.
 const STORE: common::Kind = common::Kind::S3server;
 

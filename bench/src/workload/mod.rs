@@ -134,7 +134,7 @@ impl Bucket {
     /// Prefix, shape, number and size of its objects.
     pub(crate) fn objects(self, scale: &Scale) -> (&'static str, Shape, u64, u64) {
         match self {
-            Self::Big => ("", Shape::Counter, 4, scale.big_bytes),
+            Self::Big => ("", Shape::Counter, 5, scale.big_bytes),
             Self::Huge => ("", Shape::Counter, 40, Self::HUGE_OBJECT),
             Self::Medium => ("", Shape::Counter, 4, Self::MEDIUM_OBJECT),
             Self::Byte => ("", Shape::Counter, 4, 1),

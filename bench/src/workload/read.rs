@@ -37,6 +37,12 @@ pub(super) fn sequential(job: &Job<'_>) -> anyhow::Result<Sample> {
     job.measure(|| stream(job, 0, OFlags::empty()))
 }
 
+/// One file after those from which a mount may have learned how its files are read.
+pub(super) fn fifth(job: &Job<'_>) -> anyhow::Result<Sample> {
+    (1..=4).try_for_each(|number| stream(job, number, OFlags::empty()).map(drop))?;
+    job.measure(|| stream(job, 0, OFlags::empty()))
+}
+
 pub(super) fn direct(job: &Job<'_>) -> anyhow::Result<Sample> {
     job.measure(|| stream(job, 0, OFlags::DIRECT))
 }

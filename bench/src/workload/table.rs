@@ -34,6 +34,13 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "seq_read_fifth",
+        about: "one file, 1 MiB reads, after four others that were read once",
+        floors: &[NULL_FS_DEV, Floor::Receive],
+        run: read::fifth,
+        ..PLAIN
+    },
+    Workload {
         name: "seq_read_4",
         about: "four files at once, 1 MiB reads",
         floors: &[NULL_FS_DEV, NULL_FS_FUSER, Floor::Receive],

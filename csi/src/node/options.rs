@@ -96,6 +96,7 @@ pub const TABLE: &[(&str, Rule)] = &[
         "profile",
         Strip("the driver hands the engine its keys; nodePublishSecretRef of the volume names others"),
     ),
+    ("read-mode", Pass),
     ("read-only", Pass),
     ("read-part-size", Pass),
     ("ready-file", Own),

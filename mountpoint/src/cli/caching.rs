@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
+use crate::fs::ReadMode;
 use crate::inode::Ttl;
 
 /// The caches.
@@ -20,6 +21,9 @@ pub(crate) struct CacheOptions {
     /// Whether the kernel reads cached files by itself, past this program by FUSE passthrough; auto: root, from Linux 6.9 on
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", requires = "cache")]
     pub(crate) cache_passthrough: When,
+    /// Whether reads go through the kernel's page cache; auto: not those of a program that reads large files once
+    #[arg(long, value_enum, value_name = "MODE", default_value = "buffered")]
+    pub(crate) read_mode: ReadModeArg,
     /// How long to trust names and attributes [default: minimal, or 60 with --cache]
     #[arg(long, value_name = "SECONDS|indefinite|minimal", value_parser = parse_ttl)]
     pub(crate) metadata_ttl: Option<TtlArg>,
@@ -29,6 +33,27 @@ pub(crate) struct CacheOptions {
     /// Not there: a cache in a directory bucket
     #[arg(long, value_name = "BUCKET", hide = true)]
     pub(crate) cache_xz: Option<String>,
+}
+
+/// How files are opened for reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReadModeArg {
+    /// As the files before were read.
+    Auto,
+    /// Through the page cache.
+    Buffered,
+    /// Past the page cache.
+    Direct,
+}
+
+impl From<ReadModeArg> for ReadMode {
+    fn from(mode: ReadModeArg) -> Self {
+        match mode {
+            ReadModeArg::Auto => Self::Auto,
+            ReadModeArg::Buffered => Self::Buffered,
+            ReadModeArg::Direct => Self::Direct,
+        }
+    }
 }
 
 /// Whether something is used that not every machine has.

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::ending::Ending;
-use super::handle::{FileHandle, HandleNo, Mode, Writer};
+use super::handle::{FileHandle, HandleNo, Mode, Reading, Writer};
 use super::io_mode::{Entered, PASSTHROUGH_MIN, Wish};
 use super::mapping::Mapping;
 use super::process::thread_group;
@@ -212,13 +212,20 @@ impl FileSystem {
                 return Err(Error::new(Errno::STALE, why));
             }
         };
+        let mut course = self.read_modes.begin(size, pid);
+        // What the kernel reads by itself has no page cache of ours, and a mapping that may write needs one.
+        course.is_direct = flags.direct
+            || passthrough.is_none()
+                && !flags.write
+                && self.read_modes.is_direct(ino, &course, self.inodes.readers(ino) > 1);
+        let direct = course.is_direct;
         let handle = self.files.reserve();
         let mapping = Mapping::new(flags.write);
-        let mode = Mode::Read(reader);
+        let mode = Mode::Read(Reading { reader, course });
         self.files
             .insert(handle, FileHandle { ino, opener: pid, mode, mapping, closing: Closing::default() });
         let keep_cache = keep_cache && passthrough.is_none();
-        Ok(Opened { handle, keep_cache, direct: flags.direct, passthrough })
+        Ok(Opened { handle, keep_cache, direct, passthrough })
     }
 
     /// Reads at most `len` bytes. `done` gets them: now, or later on another thread.
@@ -230,8 +237,11 @@ impl FileSystem {
             Ok(handle) => handle,
             Err(error) => return done(Err(error)),
         };
-        match handle.reader() {
-            Ok(reader) => reader.read(offset, len, |result| done(result.map_err(Error::from))),
+        match handle.reading() {
+            Ok(Reading { reader, course }) => {
+                course.read(offset, len);
+                reader.read(offset, len, |result| done(result.map_err(Error::from)));
+            }
             Err(error) => done(Err(error)),
         }
     }

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::ending::Ending;
 use super::mapping::Mapping;
+use super::read_mode::Course;
 use super::readers::Closing;
 use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
@@ -34,8 +35,16 @@ pub(super) struct FileHandle {
 
 #[derive(Debug)]
 pub(super) enum Mode {
-    Read(Reader),
+    Read(Reading),
     Write(Writer),
+}
+
+/// A handle for reading.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) reader: Reader,
+    /// What was read so far, for the files that are opened later.
+    pub(super) course: Course,
 }
 
 /// A handle for writing. Where it stands, its upload knows (`upload::Stage`).
@@ -97,9 +106,9 @@ impl<T> HandleTable<T> {
 }
 
 impl FileHandle {
-    pub(super) fn reader(&self) -> Result<&Reader> {
+    pub(super) fn reading(&self) -> Result<&Reading> {
         match &self.mode {
-            Mode::Read(reader) => Ok(reader),
+            Mode::Read(reading) => Ok(reading),
             Mode::Write(_) => Err(Error::new(
                 Errno::BADF,
                 format!(

@@ -13,6 +13,7 @@ mod io_mode;
 mod mapping;
 mod namespace;
 mod process;
+mod read_mode;
 mod readers;
 mod writer;
 
@@ -38,6 +39,8 @@ use handle::{DirHandle, FileHandle, HandleTable};
 pub use io_mode::Backings;
 use io_mode::IoModes;
 pub use process::DeviceNo;
+pub use read_mode::ReadMode;
+use read_mode::ReadModes;
 
 /// The permissions and attributes of a mount.
 #[derive(Clone, Debug)]
@@ -50,6 +53,8 @@ pub struct Config {
     pub allow_delete: bool,
     /// Files may be replaced (`--allow-overwrite`).
     pub allow_overwrite: bool,
+    /// Whether reads go through the kernel's page cache.
+    pub read_mode: ReadMode,
 }
 
 /// A mounted bucket: the parts it holds.
@@ -63,6 +68,7 @@ pub struct FileSystem {
     finishing: Semaphore,
     /// Who reads the open files for their programs.
     io_modes: IoModes,
+    read_modes: ReadModes,
     /// Told of each handle for reading that is released.
     reader_left: Notify,
     /// Number of this file system, where it is known.
@@ -112,6 +118,7 @@ impl FileSystem {
             dirs: HandleTable::default(),
             finishing: Semaphore::new(FINISHING_MAX),
             io_modes: IoModes::default(),
+            read_modes: ReadModes::new(config.read_mode),
             reader_left: Notify::new(),
             device: OnceLock::new(),
             clock,

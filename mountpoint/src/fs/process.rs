@@ -31,6 +31,12 @@ pub(super) fn is_of_process(process: u32, thread: u32) -> bool {
     process == thread || thread_group(thread) == Some(process)
 }
 
+/// Name of the program that a thread runs, 15 bytes of it at most. `None` as for [`thread_group`].
+pub(super) fn program(tid: u32) -> Option<Box<str>> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    Some(status.lines().next()?.strip_prefix("Name:")?.trim().into())
+}
+
 /// `None` when the thread is gone or is of a process namespace that we can't see.
 pub(super) fn thread_group(tid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;

@@ -43,7 +43,13 @@ fn allowing(client: &MemoryClient, allow_overwrite: bool) -> Arc<FileSystem> {
     let uploader =
         Uploader::new(client.arc(), pool, upload::Config::default(), clock.clone(), metrics, runtime);
     let ownership = Ownership { uid: 0, gid: 0, file_mode: 0o644, dir_mode: 0o755 };
-    let config = Config { ownership, read_only: false, allow_delete: false, allow_overwrite };
+    let config = Config {
+        ownership,
+        read_only: false,
+        allow_delete: false,
+        allow_overwrite,
+        read_mode: ReadMode::Auto,
+    };
     Arc::new(FileSystem::new(inodes, prefetcher, uploader, config, clock))
 }
 

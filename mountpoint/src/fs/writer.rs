@@ -227,8 +227,9 @@ impl FileSystem {
         let open = self.files.get(handle)?;
         self.io_modes.leave(open.ino);
         match &open.mode {
-            Mode::Read(_) => {
+            Mode::Read(reading) => {
                 self.files.remove(handle);
+                self.read_modes.released(open.ino, &reading.course);
                 self.inodes.close_read(open.ino);
                 self.reader_left.notify_waiters();
                 Ok(None)

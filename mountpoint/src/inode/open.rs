@@ -112,7 +112,12 @@ impl InodeTable {
 
     /// Whether a handle for reading is open.
     pub fn has_readers(&self, ino: InodeNo) -> bool {
-        self.0.tree.lock().file_mut(ino).is_ok_and(|file| file.readers > 0)
+        self.readers(ino) > 0
+    }
+
+    /// Handles for reading that are open.
+    pub fn readers(&self, ino: InodeNo) -> u32 {
+        self.0.tree.lock().file_mut(ino).map_or(0, |file| file.readers)
     }
 
     /// A read handle is closed.

@@ -52,6 +52,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--part-size", "8388608", ""),
     ("--prefix", "the whole bucket", ""),
     ("--profile", "", ""),
+    ("--read-mode", "buffered", ""),
     ("--read-only", "", ""),
     ("--read-part-size", "as --part-size", ""),
     ("--ready-file", "", ""),

@@ -83,6 +83,9 @@ pub(crate) fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
         .args(["--region", "us-east-1", "--fuse-transport", crate::TRANSPORT])
         .args(setup.foreground.then_some("--foreground"))
         .args(&setup.options);
+    if !setup.options.iter().any(|option| option == "--read-mode") {
+        command.args(["--read-mode", crate::READ_MODE]);
+    }
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
     command.env("XDG_STATE_HOME", store.home().join("state"));
     command.env("HOME", store.home()).env("RUST_BACKTRACE", "1").env("AWS_EC2_METADATA_DISABLED", "true");
