@@ -121,30 +121,14 @@ impl IoModes {
         whole: impl FnOnce() -> Option<Whole>,
     ) -> Entered {
         let Some(backings) = self.backings.get() else { return Entered::Engine };
-        let entered = self.enter_by(backings, ino, key, wish, now, whole);
-        if entered == Entered::Apart {
-            self.set_apart(key, now);
-        }
-        entered
-    }
-
-    fn enter_by(
-        &self,
-        backings: &Arc<Backings>,
-        ino: InodeNo,
-        key: &ObjectKey,
-        wish: Wish,
-        now: Instant,
-        whole: impl FnOnce() -> Option<Whole>,
-    ) -> Entered {
-        if let Some(entered) = join(&mut self.open.lock(), ino, wish) {
+        if let Some(entered) = self.join(&mut self.open.lock(), ino, key, wish, now) {
             return entered;
         }
         let wants = wish == Wish::Read && !self.refused.load(Relaxed) && !self.is_apart(key, now);
         let found = wants.then(whole).flatten().and_then(|whole| self.register(backings, whole));
         let mut open = self.open.lock();
         // Another open may have been quicker; then `found` is given back, past the lock.
-        if let Some(entered) = join(&mut open, ino, wish) {
+        if let Some(entered) = self.join(&mut open, ino, key, wish, now) {
             return entered;
         }
         let entered = found.as_ref().map_or(Entered::Engine, |backing| Entered::Passthrough(backing.id));
@@ -191,18 +175,28 @@ impl IoModes {
         drop(modes);
         drop(last);
     }
-}
 
-/// The mode that an inode has already, for one handle more.
-fn join(open: &mut HashMap<InodeNo, Open>, ino: InodeNo, wish: Wish) -> Option<Entered> {
-    let open = open.get_mut(&ino)?;
-    let entered = match &open.backing {
-        None => Entered::Engine,
-        Some(_) if wish == Wish::ReadWrite => return Some(Entered::Apart),
-        Some(backing) => Entered::Passthrough(backing.id),
-    };
-    open.handles += 1;
-    Some(entered)
+    /// The mode that an inode has already, for one handle more.
+    fn join(
+        &self,
+        open: &mut HashMap<InodeNo, Open>,
+        ino: InodeNo,
+        key: &ObjectKey,
+        wish: Wish,
+        now: Instant,
+    ) -> Option<Entered> {
+        let open = open.get_mut(&ino)?;
+        let entered = match &open.backing {
+            None => Entered::Engine,
+            Some(_) if wish == Wish::ReadWrite => {
+                self.set_apart(key, now);
+                return Some(Entered::Apart);
+            }
+            Some(backing) => Entered::Passthrough(backing.id),
+        };
+        open.handles += 1;
+        Some(entered)
+    }
 }
 
 #[cfg(test)]
