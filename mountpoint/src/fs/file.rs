@@ -217,7 +217,7 @@ impl FileSystem {
         course.is_direct = flags.direct
             || passthrough.is_none()
                 && !flags.write
-                && self.read_modes.is_direct(ino, &course, self.inodes.readers(ino) > 1);
+                && self.read_modes.is_direct(ino, &course, || self.inodes.readers(ino) > 1);
         let direct = course.is_direct;
         let handle = self.files.reserve();
         let mapping = Mapping::new(flags.write);

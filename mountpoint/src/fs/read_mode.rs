@@ -1,7 +1,7 @@
 //! Whether reads of a file go through the kernel's page cache. Pure: what open files were read like goes in, how the next one is opened
 //! comes out.
 //!
-//! The page cache costs more than half of the CPU of a large read (docs/measuring.md), and pays when a file is read again or in small pieces.
+//! The page cache costs a third of the CPU of a large read (docs/measuring.md), and pays when a file is read again or in small pieces.
 //! Once a file is open, its mode stays. So `auto` looks at the files before it: where a program read large ones once, from start to end and
 //! in large pieces, its next ones go past the page cache. The size of its reads shows in the kernel's first request: its read-ahead begins
 //! with that.
@@ -120,17 +120,21 @@ impl ReadModes {
 
     /// Begins the course of a file of `size` bytes that this thread opens.
     pub(super) fn begin(&self, size: u64, tid: u32) -> Course {
-        let learns = self.mode == ReadMode::Auto && size >= LARGE;
-        Course::new(size, learns.then(|| program(tid)).flatten().unwrap_or_default())
+        // Of what nothing is learned, nothing is counted either.
+        match self.mode == ReadMode::Auto && size >= LARGE {
+            true => Course::new(size, program(tid).unwrap_or_default()),
+            false => Course::new(0, Box::default()),
+        }
     }
 
     /// Whether a file that is opened for reading goes past the page cache. `shared`: it is open already.
-    pub(super) fn is_direct(&self, ino: InodeNo, course: &Course, shared: bool) -> bool {
+    pub(super) fn is_direct(&self, ino: InodeNo, course: &Course, shared: impl FnOnce() -> bool) -> bool {
         match self.mode {
             ReadMode::Buffered => false,
             ReadMode::Direct => true,
             ReadMode::Auto if course.size < LARGE => false,
             ReadMode::Auto => {
+                let shared = shared();
                 let mut seen = self.seen.lock();
                 if shared || seen.read.contains(&ino) {
                     seen.again();
@@ -188,7 +192,7 @@ mod tests {
     ) -> Vec<bool> {
         let one = |n| {
             let mut course = course(program, SIZE);
-            course.is_direct = modes.is_direct(InodeNo(n), &course, false);
+            course.is_direct = modes.is_direct(InodeNo(n), &course, || false);
             // Of a program's piece the kernel's read-ahead makes twice as much.
             let request = if course.is_direct { piece } else { (2 * piece).min(1 << 20) };
             (0..bytes).step_by(request as usize).for_each(|at| course.read(at, request as usize));
@@ -208,8 +212,8 @@ mod tests {
         assert_eq!(once(&modes, 2..9), [false, false, false, false, true, true, true]);
         let cp = ReadModes::new(ReadMode::Auto);
         assert_eq!(read(&cp, 2..8, "cp", 128 << 10, SIZE), [false, false, false, false, true, true]);
-        assert!(!modes.is_direct(InodeNo(50), &course("cp", LARGE - 1), false), "a small one");
-        assert!(!modes.is_direct(InodeNo(50), &course("sqlite3", SIZE), false), "another program");
+        assert!(!modes.is_direct(InodeNo(50), &course("cp", LARGE - 1), || false), "a small one");
+        assert!(!modes.is_direct(InodeNo(50), &course("sqlite3", SIZE), || false), "another program");
     }
 
     #[test]
@@ -227,18 +231,18 @@ mod tests {
     fn a_file_that_is_read_again_or_by_two_at_once_brings_the_page_cache_back_for_longer_each_time() {
         let modes = ReadModes::new(ReadMode::Auto);
         once(&modes, 2..8);
-        assert!(!modes.is_direct(InodeNo(5), &course("cp", SIZE), false), "it was read before");
+        assert!(!modes.is_direct(InodeNo(5), &course("cp", SIZE), || false), "it was read before");
         assert_eq!(once(&modes, 10..28).iter().filter(|direct| **direct).count(), 2);
-        assert!(!modes.is_direct(InodeNo(30), &course("cp", SIZE), true), "another program reads it");
+        assert!(!modes.is_direct(InodeNo(30), &course("cp", SIZE), || true), "another program reads it");
         assert!(once(&modes, 40..40 + 64).iter().all(|direct| !direct));
     }
 
     #[test]
     fn a_mode_that_is_chosen_holds_for_every_file() {
-        for (mode, direct) in [(ReadMode::Buffered, false), (ReadMode::Direct, true)] {
+        for (mode, direct) in [(ReadMode::Buffered, || false), (ReadMode::Direct, || true)] {
             let modes = ReadModes::new(mode);
             assert!(once(&modes, 2..20).iter().all(|it| *it == direct));
-            assert_eq!(modes.is_direct(InodeNo(1), &course("", 1), true), direct);
+            assert_eq!(modes.is_direct(InodeNo(1), &course("", 1), || true), direct);
         }
     }
 
