@@ -37,6 +37,12 @@ unsafe impl Ioctl for BackingMap {
     }
 }
 
+/// Whether this process may register files, as far as it can know.
+pub(super) fn is_allowed() -> bool {
+    rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
+}
+
 /// Registers a file; its number for the answers to OPEN.
 ///
 /// # Errors

@@ -63,11 +63,9 @@ const PASSTHROUGH: Capability =
 /// Levels of stacked file systems that a mount with passthrough counts for.
 const STACK_DEPTH: u32 = 1;
 
-/// Whether the kernel has passthrough, and lets us use it.
-pub(super) fn may_pass_through(offered: u64) -> bool {
-    let privileged = rustix::thread::capabilities(None)
-        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN));
-    privileged && offered & PASSTHROUGH.flag() != 0
+/// Whether the kernel has passthrough.
+pub(super) fn has_passthrough(offered: u64) -> bool {
+    offered & PASSTHROUGH.flag() != 0
 }
 
 /// Of what is offered, what we ask for.

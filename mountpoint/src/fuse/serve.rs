@@ -82,7 +82,7 @@ pub(super) fn greet<O: Operations>(
         for capability in capability::missing(flags) {
             tracing::debug!("the kernel has no {capability}");
         }
-        let passthrough = passthrough && capability::may_pass_through(flags);
+        let passthrough = passthrough && capability::has_passthrough(flags) && backing::is_allowed();
         let device = Arc::new(device);
         if passthrough {
             ops.allow_passthrough(backings_of(&device));
