@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_mode_that_is_chosen_holds_for_every_file() {
-        for (mode, direct) in [(ReadMode::Buffered, || false), (ReadMode::Direct, || true)] {
+        for (mode, direct) in [(ReadMode::Buffered, false), (ReadMode::Direct, true)] {
             let modes = ReadModes::new(mode);
             assert!(once(&modes, 2..20).iter().all(|it| *it == direct));
             assert_eq!(modes.is_direct(InodeNo(1), &course("", 1), || true), direct);
