@@ -188,21 +188,22 @@ mod tests {
     use crate::workload::{Sample, WORKLOADS};
 
     pub(super) fn report() -> Report {
-        let row = |workload: usize, peer: &str, speeds: &[f64], is_floor| {
-            let mut row = Row::new(&WORKLOADS[workload], peer, is_floor);
+        let row = |workload: &str, peer: &str, speeds: &[f64], is_floor| {
+            let workload = WORKLOADS.iter().find(|known| known.name == workload).unwrap();
+            let mut row = Row::new(workload, peer, is_floor);
             row.samples = speeds
                 .iter()
                 .map(|seconds| Sample { seconds: *seconds, bytes: 1 << 30, items: 1, ..Sample::default() })
                 .collect();
             row
         };
-        let mut failed = row(1, "x <&\"> y", &[], false);
+        let mut failed = row("seq_read_4", "x <&\"> y", &[], false);
         failed.failure = Some("exit & <nothing>".to_owned());
         let rows = vec![
-            row(0, "mount-s3", &[1.0, 2.0, 4.0], false),
-            row(0, "other", &[1.0], false),
-            row(0, "(null fs)", &[0.5], true),
-            row(1, "mount-s3", &[1.0], false),
+            row("seq_read", "mount-s3", &[1.0, 2.0, 4.0], false),
+            row("seq_read", "other", &[1.0], false),
+            row("seq_read", "(null fs)", &[0.5], true),
+            row("seq_read_4", "mount-s3", &[1.0], false),
             failed,
         ];
         Report { rows, rounds: 3, ..Report::default() }
