@@ -249,6 +249,9 @@ pub(crate) struct RoundArgs {
     /// Read-ahead given to every mount (root only)
     #[arg(long, value_name = "KIB")]
     pub(crate) read_ahead_kb: Option<u64>,
+    /// Count how often the threads of a daemon wait for one another; needs perf and root, and makes system calls dearer
+    #[arg(long)]
+    pub(crate) locks: bool,
 }
 
 impl RunArgs {

@@ -18,6 +18,7 @@ mod run;
 mod server;
 mod start;
 mod stats;
+mod waits;
 mod warm;
 mod weather;
 mod workload;
@@ -137,6 +138,9 @@ fn run_rounds(
     args: &RoundArgs,
     floors: bool,
 ) -> anyhow::Result<()> {
+    if args.locks {
+        waits::available()?;
+    }
     let order = run::Order {
         workloads,
         peers,
@@ -145,6 +149,7 @@ fn run_rounds(
         server_cpu: args.server_cpu,
         read_ahead_kb: args.read_ahead_kb,
         floors,
+        waits: args.locks,
     };
     let report = run::run(&order, &|line| eprintln!("{line}"))?;
     print!("{}", report::markdown(&report));
@@ -191,6 +196,7 @@ fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
         server_cpu: None,
         read_ahead_kb: None,
         floors: true,
+        waits: false,
     };
     let report = run::run(&order, &|_| ())?;
     print!("{}", report::markdown(&report));

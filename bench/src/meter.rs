@@ -65,7 +65,8 @@ impl Group {
         self.processes(root).into_iter().filter_map(|pid| status_of(pid, "VmRSS:")).sum()
     }
 
-    fn processes(&self, root: u32) -> Vec<u32> {
+    /// The processes of the group, or `root` and its descendants.
+    pub(crate) fn processes(&self, root: u32) -> Vec<u32> {
         let listed = self.cgroup.as_ref().and_then(|path| fs::read_to_string(path.join("cgroup.procs")).ok());
         match listed {
             Some(text) => text.lines().filter_map(|line| line.parse().ok()).collect(),

@@ -118,6 +118,11 @@ impl Mount {
         self.group.rss(self.child.id())
     }
 
+    /// The daemon and its helpers.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.group.processes(self.child.id())
+    }
+
     /// Read-ahead of the mount in KiB, where the kernel says so.
     pub(crate) fn read_ahead_kb(&self) -> Option<u64> {
         fs::read_to_string(self.read_ahead_file()).ok()?.trim().parse().ok()

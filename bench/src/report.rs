@@ -91,10 +91,15 @@ pub(crate) enum Metric {
     /// The daemon's memory a while after the work, and once the kernel forgot all names.
     RestRss,
     ForgottenRss,
+    /// How often the daemon's threads waited for one another, per unit.
+    Futex,
+    KernelLocks,
+    Switches,
+    Migrations,
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Speed,
         Self::Cpu,
         Self::ClientCpu,
@@ -109,9 +114,13 @@ impl Metric {
         Self::CpuName,
         Self::RestRss,
         Self::ForgottenRss,
+        Self::Futex,
+        Self::KernelLocks,
+        Self::Switches,
+        Self::Migrations,
     ];
     /// Shown only where there is one.
-    const RARE: [Self; 7] = [
+    const RARE: [Self; 11] = [
         Self::KernelThreads,
         Self::FirstName,
         Self::P99,
@@ -119,6 +128,10 @@ impl Metric {
         Self::CpuName,
         Self::RestRss,
         Self::ForgottenRss,
+        Self::Futex,
+        Self::KernelLocks,
+        Self::Switches,
+        Self::Migrations,
     ];
 
     /// Of one sample; none where it means nothing.
@@ -158,6 +171,10 @@ impl Metric {
             Self::CpuName => sample.daemon_cpu_s * 1e6 / names,
             Self::RestRss => mib(sample.rest_rss_bytes?),
             Self::ForgottenRss => mib(sample.forgotten_rss_bytes?),
+            Self::Futex => sample.waits?.futex as f64 / per,
+            Self::KernelLocks => sample.waits?.kernel_locks as f64 / per,
+            Self::Switches => sample.waits?.switches as f64 / per,
+            Self::Migrations => sample.waits?.migrations as f64 / per,
         };
         figure.is_finite().then_some(figure)
     }
@@ -178,6 +195,10 @@ impl Metric {
             Self::CpuName => "daemon CPU a name",
             Self::RestRss => "RSS at rest",
             Self::ForgottenRss => "RSS once forgotten",
+            Self::Futex => "futex calls",
+            Self::KernelLocks => "waits for kernel locks",
+            Self::Switches => "thread switches",
+            Self::Migrations => "to another processor",
         }
     }
 
@@ -207,9 +228,11 @@ impl Metric {
             (Self::FirstName | Self::P99, _) => "ms",
             (Self::InVain, _) => "%",
             (Self::CpuName, _) => "us",
-            (Self::Requests | Self::Cost, Unit::GiB) => "/GiB",
-            (Self::Requests | Self::Cost, Unit::PerSecond | Unit::Each) => "each",
-            (Self::Requests | Self::Cost, Unit::Whole) | (Self::Fetched, _) => "",
+            (Self::Fetched, _) => "",
+            // Counts.
+            (_, Unit::GiB) => "/GiB",
+            (_, Unit::PerSecond | Unit::Each) => "each",
+            (_, Unit::Whole) => "",
         }
     }
 }
@@ -369,6 +392,7 @@ pub(crate) fn cell(metric: Metric, unit: Unit, spread: Spread) -> String {
 mod tests {
     use super::*;
     use crate::server::counters::Counts;
+    use crate::waits::Waits;
 
     fn sample() -> Sample {
         Sample {
@@ -407,11 +431,12 @@ mod tests {
             p99_s: Some(0.25),
             rest_rss_bytes: Some(300 << 20),
             forgotten_rss_bytes: Some(40 << 20),
+            waits: Some(Waits { futex: 5, kernel_locks: 6, switches: 7, migrations: 8 }),
             ..Sample::default()
         };
         let figure = |metric: Metric| metric.of(&sample, Unit::Whole).unwrap();
         let figures = Metric::RARE.into_iter().filter(|metric| *metric != Metric::KernelThreads).map(figure);
-        assert_eq!(figures.collect::<Vec<_>>(), [45.0, 250.0, 10.0, 2.0, 300.0, 40.0]);
+        assert_eq!(figures.collect::<Vec<_>>(), [45.0, 250.0, 10.0, 2.0, 300.0, 40.0, 5.0, 6.0, 7.0, 8.0]);
         assert_eq!(figure(Metric::Cost), 36.0);
         let other = Sample { names: 0, first_s: None, ..sample.clone() };
         assert_eq!(Metric::InVain.of(&other, Unit::Whole), None);

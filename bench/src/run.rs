@@ -91,6 +91,8 @@ pub(crate) struct Order<'a> {
     pub(crate) read_ahead_kb: Option<u64>,
     /// Receive loops and null file systems are measured too.
     pub(crate) floors: bool,
+    /// The waits of the daemons' threads are counted.
+    pub(crate) waits: bool,
 }
 
 struct Bench<'a> {
@@ -232,6 +234,7 @@ impl Bench<'_> {
             workload,
             bucket: &bucket,
             cache: &cache,
+            waits: self.order.waits.then_some(work),
             serial: self.serial,
         };
         let result = (workload.run)(&job);

@@ -4,6 +4,7 @@ pub(crate) mod fio;
 mod fio_check;
 mod fio_table;
 pub(crate) mod mapped;
+mod mixed;
 mod names;
 mod read;
 mod table;
@@ -21,6 +22,7 @@ use crate::mount::Mount;
 use crate::server::control::Control;
 use crate::server::counters::Counts;
 use crate::server::store::Shape;
+use crate::waits::{Waits, Watch};
 pub(crate) use fio_table::FIO;
 pub(crate) use table::WORKLOADS;
 
@@ -205,6 +207,8 @@ pub(crate) struct Job<'a> {
     pub(crate) bucket: &'a str,
     /// Where the disk cache lies, if the workload has one.
     pub(crate) cache: &'a Path,
+    /// Where the counts of waits pass through, if they are wanted.
+    pub(crate) waits: Option<&'a Path>,
     /// Different in every run, for names that must be new.
     pub(crate) serial: u64,
 }
@@ -253,6 +257,9 @@ pub(crate) struct Sample {
     pub(crate) rest_rss_bytes: Option<u64>,
     #[serde(default)]
     pub(crate) forgotten_rss_bytes: Option<u64>,
+    /// How often the daemon's threads waited for one another, where that was counted.
+    #[serde(default)]
+    pub(crate) waits: Option<Waits>,
     /// For a writer: everything was in the store when the last close returned.
     pub(crate) stored_at_close: Option<bool>,
 }
@@ -273,6 +280,7 @@ impl Job<'_> {
     /// # Errors
     /// Those of the work.
     pub(crate) fn measure(&self, work: impl FnOnce() -> anyhow::Result<Work>) -> anyhow::Result<Sample> {
+        let watch = self.waits.map(|work| Watch::begin(&self.mount.processes(), work)).transpose()?;
         self.control.reset()?;
         let kernel_before = KernelThreads::now();
         let before = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
@@ -281,6 +289,7 @@ impl Job<'_> {
         let seconds = seconds.unwrap_or_else(|| begun.elapsed().as_secs_f64());
         let after = (self.mount.cpu_s(), own_cpu_s(), (self.server_cpu_s)());
         let kernel_cpu_s = kernel_threads::since(kernel_before.as_ref());
+        let waits = watch.map(Watch::end).transpose()?;
         Ok(Sample {
             seconds,
             bytes,
@@ -296,6 +305,7 @@ impl Job<'_> {
             p99_s: None,
             rest_rss_bytes: None,
             forgotten_rss_bytes: None,
+            waits,
             stored_at_close: None,
         })
     }

@@ -200,6 +200,19 @@ pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
     &mut memory[skip..skip + len]
 }
 
+/// One piece of a big file, by 1 MiB reads.
+pub(super) fn piece(job: &Job<'_>, number: u64, from: u64, size: u64) -> anyhow::Result<Work> {
+    let name = numbered(number);
+    let file = open(&job.path(&name), OFlags::empty())?;
+    let mut data = vec![0; READ];
+    for offset in (from..from + size).step_by(READ) {
+        let data = &mut data[..READ.min((from + size - offset) as usize)];
+        file.read_exact_at(data, offset).with_context(|| format!("read {name} at {offset}"))?;
+        look(job, &name, offset, data)?;
+    }
+    Ok(Work { bytes: size, items: 1, ..Work::default() })
+}
+
 /// Checks what was read: all of it when the scale says so, else the first and the last page.
 fn look(job: &Job<'_>, key: &str, offset: u64, data: &[u8]) -> anyhow::Result<()> {
     let base = base_of(key);

@@ -1,6 +1,6 @@
 //! The workloads by name.
 
-use super::{Bucket, Unit, Workload, mapped, names, read, write};
+use super::{Bucket, Unit, Workload, mapped, mixed, names, read, write};
 use crate::floor::Floor;
 use crate::null_fs::Transport;
 
@@ -294,6 +294,19 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         about: "one file, 1 MiB writes, closed",
         bucket: Bucket::Write,
         run: write::one,
+        ..PLAIN
+    },
+    Workload {
+        name: "write_4k",
+        about: "one file, 4 KiB writes, closed",
+        bucket: Bucket::Write,
+        run: write::one_by_pages,
+        ..PLAIN
+    },
+    Workload {
+        name: "readers_writers",
+        about: "16 threads read pieces of four files, 16 write a file each",
+        run: mixed::readers_writers,
         ..PLAIN
     },
     Workload {

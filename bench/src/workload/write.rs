@@ -10,29 +10,50 @@ use super::{Job, Sample, Work};
 use crate::pattern::{PERIOD, base_of, fill};
 
 /// Size of a write in bytes.
-const WRITE: usize = 1 << 20;
+pub(super) const WRITE: usize = 1 << 20;
 const SMALL: usize = 4096;
 
 pub(super) fn one(job: &Job<'_>) -> anyhow::Result<Sample> {
-    let (key, size) = (format!("one-{:04}", job.serial), job.scale.big_bytes);
-    let base = base_of(&key);
-    // Made before the clock runs: making the bytes costs more than writing them.
+    one_by(job, WRITE)
+}
+
+pub(super) fn one_by_pages(job: &Job<'_>) -> anyhow::Result<Sample> {
+    one_by(job, PAGE)
+}
+
+fn one_by(job: &Job<'_>, write: usize) -> anyhow::Result<Sample> {
+    let (key, pattern) = (format!("one-{:04}", job.serial), pattern());
+    job.measure_writing(&key, || stream(job, &key, &pattern, job.scale.big_bytes, write))
+}
+
+/// All bytes that files hold, from each place on for a write. Made before the clock runs: making the bytes costs more than writing them.
+pub(super) fn pattern() -> Vec<u8> {
     let mut pattern = vec![0; PERIOD as usize + WRITE];
     fill(0, 0, &mut pattern);
+    pattern
+}
+
+/// A new file of `size` bytes out of the pattern, by writes of `write` bytes, and its close.
+pub(super) fn stream(
+    job: &Job<'_>,
+    key: &str,
+    pattern: &[u8],
+    size: u64,
+    write: usize,
+) -> anyhow::Result<Work> {
+    let base = base_of(key);
     let mut memory = vec![0; WRITE + PAGE];
     let buf = aligned(&mut memory);
-    job.measure_writing(&key, || {
-        let mut file = create(job, &key)?;
-        for offset in (0..size).step_by(WRITE) {
-            let count = WRITE.min((size - offset) as usize);
-            let from = ((base + offset) % PERIOD) as usize;
-            buf[..count].copy_from_slice(&pattern[from..from + count]);
-            file.write_all(&buf[..count]).with_context(|| format!("write {key} at {offset}"))?;
-        }
-        // The store is asked afterwards: an error of close shows as an object that never comes.
-        drop(file);
-        Ok(Work { bytes: size, items: 1, ..Work::default() })
-    })
+    let mut file = create(job, key)?;
+    for offset in (0..size).step_by(write) {
+        let count = write.min((size - offset) as usize);
+        let from = ((base + offset) % PERIOD) as usize;
+        buf[..count].copy_from_slice(&pattern[from..from + count]);
+        file.write_all(&buf[..count]).with_context(|| format!("write {key} at {offset}"))?;
+    }
+    // The store is asked afterwards: an error of close shows as an object that never comes.
+    drop(file);
+    Ok(Work { bytes: size, items: 1, ..Work::default() })
 }
 
 pub(super) fn small(job: &Job<'_>) -> anyhow::Result<Sample> {

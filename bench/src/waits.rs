@@ -1,0 +1,107 @@
+//! How often the threads of a daemon wait for one another: its calls of futex, waits for locks of the kernel, and switches of its
+//! threads over one stretch of work. Enters: processes. Leaves: counts, as Debian's `perf` has them. A tracepoint makes each system call
+//! a little dearer, so a run counts these only with `--locks`; and futex also puts threads to sleep that have nothing to do.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+/// What is counted, in the order of [`Waits`].
+const EVENTS: &str = "syscalls:sys_enter_futex,lock:contention_begin,context-switches,cpu-migrations";
+/// How long perf may take to attach to all threads. The daemon is idle meanwhile.
+const ATTACHES: Duration = Duration::from_millis(500);
+
+/// Counts of one stretch of work, over all threads of the daemon.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Waits {
+    /// Calls of futex: waits for locks of the program, wake-ups, and sleeps for want of work.
+    pub(crate) futex: u64,
+    /// Waits for locks of the kernel, spinning ones among them.
+    pub(crate) kernel_locks: u64,
+    /// Threads that left a processor.
+    pub(crate) switches: u64,
+    /// Threads that went on on another one: their cache lines follow.
+    pub(crate) migrations: u64,
+}
+
+/// perf, as long as it counts.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    perf: Child,
+    output: PathBuf,
+}
+
+/// Whether this machine can count.
+///
+/// # Errors
+/// There is no perf, or it may not trace.
+pub(crate) fn available() -> anyhow::Result<()> {
+    let tried = Command::new("perf").args(["stat", "-e", EVENTS, "--", "true"]).output();
+    let tried = tried.context("--locks counts with perf: apt-get install linux-perf")?;
+    ensure!(
+        tried.status.success(),
+        "--locks needs the right to trace (root): perf stat -e {EVENTS} says: {}",
+        String::from_utf8_lossy(&tried.stderr).trim()
+    );
+    Ok(())
+}
+
+impl Watch {
+    /// Counts from now on what the threads of these processes do, those that they start among them. The counts go through a file in `work`.
+    ///
+    /// # Errors
+    /// perf does not start.
+    pub(crate) fn begin(processes: &[u32], work: &Path) -> anyhow::Result<Self> {
+        let output = work.join("waits.csv");
+        let processes: Vec<_> = processes.iter().map(u32::to_string).collect();
+        let mut command = Command::new("perf");
+        command.args(["stat", "-x", ",", "-e", EVENTS, "-p", &processes.join(","), "-o"]).arg(&output);
+        let perf = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let perf = perf.context("start perf")?;
+        std::thread::sleep(ATTACHES);
+        Ok(Self { perf, output })
+    }
+
+    /// The counts.
+    ///
+    /// # Errors
+    /// perf ended before, or did not count.
+    pub(crate) fn end(mut self) -> anyhow::Result<Waits> {
+        let pid = i32::try_from(self.perf.id()).ok().and_then(Pid::from_raw).context("perf has no number")?;
+        kill_process(pid, Signal::INT).context("end perf")?;
+        self.perf.wait()?;
+        let text = std::fs::read_to_string(&self.output).context("read what perf counted")?;
+        parse(&text).with_context(|| format!("perf counted nothing: {text}"))
+    }
+}
+
+/// Of perf's lines, whose first field is the count and the third the event.
+fn parse(text: &str) -> Option<Waits> {
+    let count = |event: &str| {
+        let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        lines.find(|fields| fields.get(2) == Some(&event))?.first()?.parse().ok()
+    };
+    let mut counts = EVENTS.split(',').map(count);
+    let mut next = || counts.next().flatten();
+    Some(Waits { futex: next()?, kernel_locks: next()?, switches: next()?, migrations: next()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_by_their_events_and_one_that_was_not_counted_is_none() {
+        let text = "# started on Mon Nov 23 20:20:21 2026\n\n17,,syscalls:sys_enter_futex,1117185,100.00,,\n\
+                    2,,lock:contention_begin,1117185,100.00,,\n90,,context-switches,1117185,100.00,,\n\
+                    3,,cpu-migrations,1117185,100.00,,\n";
+        let waits = Waits { futex: 17, kernel_locks: 2, switches: 90, migrations: 3 };
+        assert_eq!(parse(text), Some(waits));
+        assert_eq!(parse(&text.replace("17,", "<not counted>,")), None);
+        assert_eq!(parse(""), None);
+    }
+}
