@@ -41,9 +41,19 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
 
     use super::*;
+
+    /// Another test's child, between fork and exec, holds the file that was just written, and what is held for writing cannot be started.
+    fn started(path: &Path, arguments: &[&str]) -> Child {
+        loop {
+            match Command::new(path).args(arguments).stdin(Stdio::null()).spawn() {
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                spawned => return spawned.unwrap(),
+            }
+        }
+    }
 
     #[test]
     fn an_engine_that_runs_is_replaced_and_goes_on() {
@@ -51,14 +61,14 @@ mod tests {
         let host = folder.path().join("opt/bin");
         let path = install(Path::new("/bin/sleep"), &host).unwrap();
         assert_eq!(path, host.join("mount-s3"));
-        let mut running = Command::new(&path).arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        let mut running = started(&path, &["1000"]);
         let before = path.metadata().unwrap().ino();
         std::fs::write(host.join(".mount-s3.new"), "half").unwrap();
         install(Path::new("/bin/true"), &host).unwrap();
         assert!(running.try_wait().unwrap().is_none(), "it goes on");
         assert_ne!(path.metadata().unwrap().ino(), before);
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o755);
-        assert!(Command::new(&path).status().unwrap().success(), "the new one is started");
+        assert!(started(&path, &[]).wait().unwrap().success(), "the new one is started");
         assert_eq!(std::fs::read_dir(&host).unwrap().count(), 1, "nothing else is left");
         running.kill().unwrap();
         running.wait().unwrap();
@@ -72,7 +82,7 @@ mod tests {
             install(Path::new("/no/such"), folder.path()).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
-        assert!(Command::new(path).status().unwrap().success());
+        assert!(started(&path, &[]).wait().unwrap().success());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

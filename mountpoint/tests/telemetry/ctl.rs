@@ -130,6 +130,8 @@ fn a_mount_whose_process_is_gone_is_said_to_be_gone_and_its_socket_is_removed() 
     let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
     let Some(mut mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap().to_owned();
+    // The directory shows as mounted a moment before the socket is there.
+    until("it has a socket", || socket(here.path()).is_some());
     mount.kill_9();
     assert!(socket(here.path()).is_some(), "a killed process leaves it");
     for _ in 0..2 {
