@@ -92,7 +92,8 @@ fn a_mount_that_hangs_is_said_to_hang_and_nothing_waits_for_it() {
     let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
     let Some(mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap();
-    until("its socket is there", || socket(here.path()).is_some());
+    // Its socket is there a moment before the file beside it, which names the mount.
+    until("it can be asked", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(0));
     mount.signal(Signal::STOP);
     // On a busy machine a thread of it may answer once more.
     until("it is stopped", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(1));
@@ -110,7 +111,7 @@ fn a_mount_that_hangs_and_has_no_socket_is_said_not_to_answer_and_nothing_waits_
     let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
     let Some(mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap();
-    until("its socket is there", || socket(here.path()).is_some());
+    until("it can be asked", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(0));
     let folder = here.path().join("mount-s3");
     fs::remove_dir_all(&folder).unwrap();
     let (code, report) = json(here.path(), &["status", "--json", dir]);
@@ -131,7 +132,7 @@ fn a_mount_whose_process_is_gone_is_said_to_be_gone_and_its_socket_is_removed() 
     let Some(mut mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap().to_owned();
     // The directory shows as mounted a moment before the socket is there.
-    until("it has a socket", || socket(here.path()).is_some());
+    until("it can be asked", || end(&mut ctl(here.path(), &["status", &dir])).0 == Some(0));
     mount.kill_9();
     assert!(socket(here.path()).is_some(), "a killed process leaves it");
     for _ in 0..2 {
