@@ -19,8 +19,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::facts::{Facts, MountpointPod, Phase, Wants, Workload};
 use crate::pod_spec::PodRequest;
-use crate::replacements::Replacements;
 use crate::twins;
+
+mod draft;
+
+use draft::{Draft, used_up};
 
 /// A Mountpoint Pod that no attachment names is adopted, or told to unmount after this time. It is long enough that its creator has
 /// either named it or given up: a call takes at most 10 s and a Lease is lost after 15 s.
@@ -142,14 +145,6 @@ struct Planner<'a> {
     look_again_in: Option<Duration>,
 }
 
-/// An attachment as it was seen, and as it will be.
-struct Draft<'a> {
-    seen: &'a MountpointS3PodAttachment,
-    entries: BTreeMap<String, Vec<WorkloadAttachment>>,
-    attempts: u32,
-    replaced: Replacements,
-}
-
 impl<'a> Planner<'a> {
     fn new(facts: &'a Facts) -> Self {
         let mut drafts: Vec<_> = facts.attachments.iter().map(Draft::new).collect();
@@ -208,6 +203,7 @@ impl<'a> Planner<'a> {
                     && !pod.used
                     && !pod.needs_unmount
                     && !pod.phase.has_ended()
+                    && !emptied_by_hand(self.facts, &self.attached, pod)
                 {
                     self.marks.insert(name.clone(), version_of(name, pod));
                 }
@@ -337,8 +333,9 @@ impl<'a> Planner<'a> {
             pod.ours
                 && pod.stays()
                 && pod.volume.as_ref() == Some(&self.facts.group.volume)
-                && !pod.named
-                && !self.drafts.iter().any(|draft| draft.seen.spec.mountpoint_pods.contains_key(*name))
+                && (emptied_by_hand(self.facts, &self.attached, pod)
+                    || !pod.named
+                        && !self.drafts.iter().any(|it| it.seen.spec.mountpoint_pods.contains_key(*name)))
                 && !serves_others(pod)
         };
         let mut found: Vec<_> = self.facts.pods.iter().filter(free).collect();
@@ -541,56 +538,15 @@ impl<'a> Planner<'a> {
     }
 }
 
-impl<'a> Draft<'a> {
-    fn new(seen: &'a MountpointS3PodAttachment) -> Self {
-        Self { seen, entries: BTreeMap::new(), attempts: attempts(seen), replaced: replaced(seen) }
-    }
-
-    fn version(&self) -> Version {
-        let metadata = self.seen.metadata.clone();
-        Version {
-            name: metadata.name.unwrap_or_default(),
-            uid: metadata.uid.unwrap_or_default(),
-            resource_version: metadata.resource_version.unwrap_or_default(),
-        }
-    }
-
-    fn update(&self) -> Option<Effect> {
-        let seen = &self.seen.spec.mountpoint_pods;
-        let gone =
-            seen.keys().filter(|name| !self.entries.contains_key(*name)).map(|name| (name.clone(), None));
-        let changed = self.entries.iter().filter(|(name, now)| seen.get(*name) != Some(now));
-        let changed = changed.map(|(name, now)| (name.clone(), Some(now.clone())));
-        let entries: BTreeMap<_, _> = gone.chain(changed).collect();
-        let mut annotations = BTreeMap::new();
-        if self.attempts > attempts(self.seen) {
-            annotations.insert(ATTEMPTS.to_owned(), self.attempts.to_string());
-        }
-        if self.replaced != replaced(self.seen) {
-            annotations.insert(REPLACED.to_owned(), self.replaced.to_string());
-        }
-        (!entries.is_empty()).then(|| Effect::UpdateAttachment { at: self.version(), entries, annotations })
-    }
-}
-
-fn used_up(attempt: u32) -> BTreeMap<String, String> {
-    BTreeMap::from([(ATTEMPTS.to_owned(), attempt.to_string())])
-}
-
-fn attempts(attachment: &MountpointS3PodAttachment) -> u32 {
-    annotation(attachment, ATTEMPTS).and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
-fn replaced(attachment: &MountpointS3PodAttachment) -> Replacements {
-    annotation(attachment, REPLACED).map(Replacements::parse).unwrap_or_default()
-}
-
-fn annotation<'a>(attachment: &'a MountpointS3PodAttachment, key: &str) -> Option<&'a str> {
-    attachment.metadata.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
 fn version_of(name: &str, pod: &MountpointPod) -> Version {
     Version { name: name.to_owned(), uid: pod.uid.clone(), resource_version: pod.resource_version.clone() }
+}
+
+/// The workload that this pod was made for runs, and no attachment names it: an entry empties by itself only when its workloads have ended.
+fn emptied_by_hand(facts: &Facts, attached: &BTreeSet<&str>, pod: &MountpointPod) -> bool {
+    let maker = pod.workload_uid.as_ref().and_then(|uid| facts.workloads.get(uid));
+    let runs = |it: &&Workload| it.phase == Phase::Running && !it.deleting && it.wants.is_some();
+    !pod.used && maker.filter(runs).is_some_and(|it| !attached.contains(it.at.uid.as_str()))
 }
 
 #[cfg(test)]
