@@ -9,10 +9,7 @@
 
 # Kubernetes looks for pods of lost nodes every 20 s, and gives them 40 s more.
 wait_s=240
-second_node
-head -c 4194304 /dev/urandom >"$scratch/random"
-s3_put random "$scratch/random"
-volume data
+second_node_with_data
 busy_workload busy data nodes="$(at node)"
 workload there data nodes="$(at "$second")"
 wait_pod busy

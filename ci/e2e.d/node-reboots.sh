@@ -8,11 +8,7 @@
 
 # The kubelet asks for a mount before the driver is there, and then after up to two minutes.
 wait_s=240
-second_node
-head -c 4194304 /dev/urandom >"$scratch/random"
-s3_put random "$scratch/random"
-sum=$(sha256sum <"$scratch/random" | cut -d ' ' -f 1)
-volume data
+second_node_with_data
 volume apart
 for pod in one two; do workload $pod data nodes="$(at "$second")"; done
 workload other apart nodes="$(at "$second")"

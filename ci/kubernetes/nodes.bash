@@ -13,6 +13,14 @@ second_node() {
     until_ok "the driver of $second registered" registered_at "$second"
     until_ok "the driver of $second ready" driver_ready_at "$second"
 }
+# second_node_with_data: besides, an object `random` of 4 MiB, whose SHA-256 is `sum`, in the bucket of the volume `data`.
+second_node_with_data() {
+    second_node
+    head -c 4194304 /dev/urandom >"$scratch/random"
+    sum=$(sha256sum <"$scratch/random" | cut -d ' ' -f 1)
+    s3_put random "$scratch/random"
+    volume data
+}
 is_ready() { [ "$(cluster kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
 registered_at() { cluster kubectl get csinode "$1" -o 'jsonpath={.spec.drivers[*].name}' | grep -w s3.csi.scality.com; }
 driver_at() { cluster kubectl -n kube-system get pods -l app=s3-csi-node --field-selector "spec.nodeName=$1" -o "jsonpath={.items[*]$2}"; } # NODE JSONPATH
