@@ -55,24 +55,32 @@ need_kubernetes() {
     mv "$fresh" "$kubernetes"
 }
 
-# Sets `registrar`: the lab's stand-in for csi-node-driver-registrar, from the modules that Kubernetes is built of.
-need_registrar() {
-    local sums fresh
-    sums=$(cat "$kubernetes_sources"/go.{mod,sum} "$kubernetes_sources/registrar/main.go" | sha256sum)
-    registrar=$cache/registrar-${sums:0:12}/csi-node-driver-registrar
-    [ ! -x "$registrar" ] || return 0
+# The lab's stand-in for csi-node-driver-registrar, from the modules that Kubernetes is built of. Each of these sets `program`.
+need_registrar() { need_program csi-node-driver-registrar . ./registrar registrar/main.go; }
+# kube-proxy of the same release, and CoreDNS with the plugins for a cluster's names: one scenario needs them.
+need_proxy() { need_program kube-proxy proxy k8s.io/kubernetes/cmd/kube-proxy; }
+need_dns() { need_program coredns dns . main.go; }
+
+# need_program NAME FOLDER PACKAGE SOURCE...: sets `program`, built once by the go.mod of a folder below ci/kubernetes, from sources there.
+need_program() {
+    local name=$1 folder=$kubernetes_sources/$2 package=$3 sums fresh
+    shift 3
+    sums=$(cd "$folder" && cat go.mod go.sum "$@" | sha256sum)
+    program=$cache/$name-${sums:0:12}/$name
+    [ ! -x "$program" ] || return 0
     need_go 1.25.0
+    say "Building $name, once."
     fresh=$(mktemp -d "$cache/building.XXXXXX")
     if ! (
-        cd "$kubernetes_sources" &&
+        cd "$folder" &&
             env CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" \
-                nice -n 10 "$go" build -ldflags "-s -w" -o "$fresh/csi-node-driver-registrar" ./registrar
+                nice -n 10 "$go" build -ldflags "-s -w" -o "$fresh/$name" "$package"
     ); then
         rm -rf "$fresh"
-        die "the registrar could not be built; the compiler's words are above."
+        die "$name could not be built; the compiler's words are above."
     fi
     chmod 755 "$fresh"
-    mv "$fresh" "$(dirname "$registrar")"
+    mv "$fresh" "$(dirname "$program")"
 }
 
 # Sets `clients`: kubectl and helm.
