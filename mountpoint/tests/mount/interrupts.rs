@@ -79,7 +79,9 @@ fn a_killed_program_does_not_wait_for_a_store_that_hangs() {
             ends_by(signal, start_waiting(&store, &mut program(&["cat"], &path("read"))));
         }
 
+        // A mount that has seen look-ups lead to reads asks with the GET of the read.
         store.faults().add(hold("HeadObject", "stat"));
+        store.faults().add(hold("GetObject", "stat"));
         ends_by(signal, start_waiting(&store, &mut program(&["stat"], &path("stat"))));
 
         // An open without a look-up before it: of a file that is open already.
