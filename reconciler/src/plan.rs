@@ -36,7 +36,7 @@ pub const ATTEMPTS: &str = "s3.csi.scality.com/attempts";
 /// So many names are tried to find which attempt a pod is. One workload rarely needs two.
 const ATTEMPTS_TRIED: u32 = 64;
 
-/// Annotation of an attachment: [`Replacements`] of Mountpoint Pods that ended before they served.
+/// Annotation of an attachment: [`Replacements`](crate::replacements::Replacements) of Mountpoint Pods that ended before they served.
 pub const REPLACED: &str = "s3.csi.scality.com/replaced";
 
 /// The effects, in this order. If one effect turns out to rest on old facts, the rest is dropped and the facts are looked at again.

@@ -403,8 +403,9 @@ impl Answer {
                     return Err(self.context.failure(e, true));
                 }
                 Ok(n) => {
-                    into.advance(n);
+                    // First: with the advance a reader may have its bytes, and look at the metrics.
                     wire.metrics.s3_bytes_received.add(n as u64);
+                    into.advance(n);
                 }
                 Err(broken) => return Err(self.broke(broken)),
             }

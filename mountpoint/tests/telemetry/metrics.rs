@@ -27,6 +27,15 @@ fn a_scrape_has_what_programs_read_and_wrote_and_what_the_store_was_asked() {
     fs::write(mount.path("new"), vec![1; 5000]).unwrap();
     assert!(fs::read(mount.path("missing")).is_err());
 
+    // A reader has its last byte a moment before the request that brought it has ended.
+    until("each request has ended", || {
+        let page = get(&socket, "/metrics");
+        let of = |series, operation| value(&page, &[series, operation]);
+        ["\"GetObject\"", "\"PutObject\""].iter().all(|operation| {
+            of("s3_request_total_latency_microseconds_count", operation)
+                == of("s3_request_count_total", operation)
+        })
+    });
     let answer = get(&socket, "/metrics");
     assert!(answer.contains(" 200 OK\r\n") && answer.contains("application/openmetrics-text"), "{answer}");
     let mounted =
