@@ -192,7 +192,7 @@ mod tests {
     fn every_read_has_the_bytes_of_its_file_wherever_it_begins_and_ends() {
         let size = 2 * PERIOD + 12_345;
         let fs = NullFs::new(size).unwrap();
-        for name in ["00000000", "00000001", "00000002", "00000003"] {
+        for name in ["00000000", "00000001", "00000002", "00000003", "00000004"] {
             let entry = answer(|done| fs.lookup(ROOT, name.as_ref(), done)).unwrap();
             assert_eq!(entry.attr.size, size);
             let flags = OpenFlags::default();
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn names_that_it_has_not_are_enoent_and_changes_are_erofs() {
         let fs = NullFs::new(1).unwrap();
-        let absent = answer(|done| fs.lookup(ROOT, "00000004".as_ref(), done)).unwrap_err();
+        let absent = answer(|done| fs.lookup(ROOT, "00000005".as_ref(), done)).unwrap_err();
         assert_eq!(absent.errno(), Errno::NOENT);
         let refused = [
             answer(|done| fs.write(HandleNo(2), 0, b"x", done)).unwrap_err(),
