@@ -47,7 +47,18 @@ pub(crate) struct Store {
     buckets: RwLock<BTreeMap<String, Arc<Bucket>>>,
     uploads: Mutex<BTreeMap<String, Arc<Upload>>>,
     marks: Marks,
-    _lock: File,
+    _lock: Lock,
+}
+
+/// The lock of the folder, held.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Said, not left to the last close: a program that this process starts has the file open, too, until it executes.
+        let _ = rustix::fs::flock(&self.0, rustix::fs::FlockOperation::Unlock);
+    }
 }
 
 impl Store {
@@ -79,7 +90,7 @@ impl Store {
             marks: Marks::new().context("can't read random bytes")?,
             hidden,
             root,
-            _lock: lock,
+            _lock: Lock(lock),
         };
         store.load().map_err(|e| anyhow::anyhow!("can't read {}: {e:?}", store.root.display()))?;
         Ok(store)

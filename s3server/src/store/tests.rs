@@ -1,1 +1,15 @@
-//! The store over a folder: keys, journals, conditions, files put there by hand.
+//! The store over a folder: its lock.
+
+use super::*;
+
+#[test]
+fn a_store_that_is_dropped_leaves_its_folder_free_though_a_fork_still_has_the_lock_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    // What a fork has until it executes: another descriptor of the same open file.
+    let of_fork = store._lock.0.try_clone().unwrap();
+    assert!(Store::open(folder.path()).is_err(), "it is in use");
+    drop(store);
+    Store::open(folder.path()).unwrap();
+    drop(of_fork);
+}
