@@ -79,10 +79,12 @@ fn a_killed_program_does_not_wait_for_a_store_that_hangs() {
             ends_by(signal, start_waiting(&store, &mut program(&["cat"], &path("read"))));
         }
 
-        // A mount that has seen look-ups lead to reads asks with the GET of the read.
+        // A mount that has seen look-ups lead to reads asks with the GET of the read, and one that has seen several of a folder lists it.
         store.faults().add(hold("HeadObject", "stat"));
         store.faults().add(hold("GetObject", "stat"));
+        store.faults().add(Fault::on("ListObjectsV2", Effect::Hold));
         ends_by(signal, start_waiting(&store, &mut program(&["stat"], &path("stat"))));
+        store.faults().clear();
 
         // An open without a look-up before it: of a file that is open already.
         let script = "exec 3<\"$0\"; read go; exec cat /proc/self/fd/3";
