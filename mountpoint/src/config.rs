@@ -343,7 +343,8 @@ fn mount_directory(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf>
     use rustix::io::Errno;
     // Past the kernel's cache, which answers for a dead mount.
     let asked = over_dead.then(|| statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS));
-    if let Some(Err(Errno::NOTCONN)) = asked
+    // CONNABORTED: its process ended just now, and the kernel was still taking its io_uring apart when we asked.
+    if let Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) = asked
         && let (Some(parent), Some(name)) = (directory.parent(), directory.file_name())
     {
         let shown = directory.display();

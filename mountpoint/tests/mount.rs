@@ -6,7 +6,7 @@
 #[expect(dead_code, reason = "what tests of other stores use")]
 mod common;
 
-/// What carries requests; `mount_fuser.rs` has the other one.
+/// What carries requests; `mount_fuser.rs` and `mount_io_uring.rs` have the others.
 const TRANSPORT: &str = "dev";
 
 /// Whether reads go through the page cache.
@@ -47,6 +47,7 @@ mod mount {
     mod refused;
     mod released;
     mod requests;
+    mod ring;
     mod semantics;
     mod shared;
     mod sources;

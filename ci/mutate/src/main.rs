@@ -22,7 +22,7 @@ use crate::tree::Tests;
 use crate::verdict::Verdict;
 
 /// Suites that run the tests of `mount` once more, on another transport or store.
-const REPEATS: [&str; 4] = ["mount_fuser", "mount_https", "mount_moto", "mount_versitygw"];
+const REPEATS: [&str; 5] = ["mount_fuser", "mount_https", "mount_io_uring", "mount_moto", "mount_versitygw"];
 /// A mutant has this many times as long as the tests need without one, and at least `SHORTEST`.
 const PATIENCE: u32 = 4;
 const SHORTEST: Duration = Duration::from_secs(120);

@@ -18,7 +18,7 @@ pub mod versitygw;
 pub use dead_port::DeadPort;
 pub use isolated::isolated;
 pub use moto::Moto;
-pub use need::{need, need_tool};
+pub use need::{need, need_fuse_over_io_uring, need_tool};
 pub use systemd_node::{Node, in_systemd_node};
 pub use until::{until, until_within};
 pub use versitygw::Versitygw;

@@ -6,8 +6,15 @@
 use std::process::{Command, Stdio};
 
 /// Needs that may be missing with `CI=true` too, because no script can provide them. `ci/test` counts the tests that they skip.
-pub const EXCUSED: [&str; 3] =
-    ["a control group of version 2 that can be delegated", WHOLE_ABORT, CGROUPS_OF_VERSION_1];
+pub const EXCUSED: [&str; 4] = [
+    "a control group of version 2 that can be delegated",
+    WHOLE_ABORT,
+    CGROUPS_OF_VERSION_1,
+    FUSE_OVER_IO_URING,
+];
+
+/// What kernels before 6.14 lack.
+const FUSE_OVER_IO_URING: &str = "a kernel with FUSE over io_uring (6.14)";
 
 /// What `ci/systemd-node` says where only the newer hierarchy of control groups is: no script can change that.
 const CGROUPS_OF_VERSION_1: &str =
@@ -43,6 +50,19 @@ pub fn need_tool(name: &str) -> bool {
     let mut command = Command::new(name);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     need(name, command.status().is_ok())
+}
+
+/// Whether a mount made now can go by FUSE over io_uring.
+///
+/// # Panics
+/// The kernel has it, its switch is off, and `CI=true`: `ci/test` turns it on.
+#[track_caller]
+pub fn need_fuse_over_io_uring() -> bool {
+    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+    match std::fs::read_to_string(SWITCH) {
+        Ok(switch) => need(&format!("{SWITCH} = Y, which ci/test sets as root"), switch.trim() == "Y"),
+        Err(_) => need(FUSE_OVER_IO_URING, false),
+    }
 }
 
 /// What a test says that skips; `None` if it goes on.

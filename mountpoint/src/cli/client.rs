@@ -47,7 +47,7 @@ pub(crate) struct ClientOptions {
     #[arg(long, value_name = "N", env = "AWS_MAX_ATTEMPTS", hide = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_attempts: Option<u32>,
     /// Code that exchanges requests with the kernel
-    #[arg(long, value_enum, value_name = "TRANSPORT", default_value = "dev")]
+    #[arg(long, value_enum, value_name = "TRANSPORT", default_value = "auto")]
     pub(crate) fuse_transport: TransportArg,
     /// Directory for parts of uploads that do not fit in memory [default: the cache directory]
     #[arg(long, value_name = "DIRECTORY")]
@@ -86,8 +86,12 @@ impl ClientOptions {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TransportArg {
+    /// dev, until the other wins on every workload
+    Auto,
     /// Our own loop over /dev/fuse
     Dev,
+    /// The same over io_uring, where the kernel has that; else dev
+    IoUring,
     /// The loop of the crate fuser
     Fuser,
 }
@@ -95,7 +99,9 @@ pub(crate) enum TransportArg {
 impl From<TransportArg> for Transport {
     fn from(arg: TransportArg) -> Self {
         match arg {
-            TransportArg::Dev => Self::Dev,
+            // docs/measuring.md, "FUSE over io_uring".
+            TransportArg::Auto | TransportArg::Dev => Self::Dev,
+            TransportArg::IoUring => Self::IoUring,
             TransportArg::Fuser => Self::Fuser,
         }
     }

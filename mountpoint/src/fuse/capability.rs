@@ -60,12 +60,31 @@ impl fmt::Display for Capability {
 const PASSTHROUGH: Capability =
     Capability::new(37, "PASSTHROUGH", "the kernel reads whole files of the disk cache by itself, for root");
 
+/// Asked for besides by the transport of that name, once it has its rings: from the answer on, the kernel holds requests back until it knows
+/// them.
+const OVER_IO_URING: Capability =
+    Capability::new(41, "OVER_IO_URING", "requests and answers through memory shared with the kernel");
+
+/// What INIT asks for besides, where the mount can use it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Besides {
+    /// The kernel may read whole files of the disk cache by itself.
+    pub(super) passthrough: bool,
+    /// Requests come by io_uring.
+    pub(super) ring: bool,
+}
+
 /// Levels of stacked file systems that a mount with passthrough counts for.
 const STACK_DEPTH: u32 = 1;
 
 /// Whether the kernel has passthrough.
 pub(super) fn has_passthrough(offered: u64) -> bool {
     offered & PASSTHROUGH.flag() != 0
+}
+
+/// Whether the kernel has FUSE over io_uring, and its switch was on when this was mounted.
+pub(super) fn has_ring(offered: u64) -> bool {
+    offered & OVER_IO_URING.flag() != 0
 }
 
 /// Of what is offered, what we ask for.
@@ -79,8 +98,11 @@ pub(super) fn missing(offered: u64) -> impl Iterator<Item = &'static Capability>
 }
 
 /// The answer to INIT: `struct fuse_init_out`, 64 bytes.
-pub(super) fn init_out(offered: u64, max_readahead: u32, passthrough: bool) -> Vec<u8> {
-    let flags = asked(offered) | if passthrough { PASSTHROUGH.flag() } else { 0 };
+pub(super) fn init_out(offered: u64, max_readahead: u32, besides: Besides) -> Vec<u8> {
+    let Besides { passthrough, ring } = besides;
+    let flags = asked(offered)
+        | if passthrough { PASSTHROUGH.flag() } else { 0 }
+        | if ring { OVER_IO_URING.flag() } else { 0 };
     let mut out = Vec::with_capacity(64);
     for field in [PROTOCOL.0, PROTOCOL.1, max_readahead.max(TRANSFER_MAX), flags as u32] {
         out.extend(field.to_ne_bytes());
@@ -120,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_upper_half_stands_where_the_kernel_looks_for_it() {
-        let out = init_out(u64::MAX, 4096, false);
+        let out = init_out(u64::MAX, 4096, Besides::default());
         let field = |at: usize| u32::from_ne_bytes(out[at..at + 4].try_into().unwrap());
         assert_eq!(out.len(), 64);
         assert_eq!((field(0), field(4)), PROTOCOL);

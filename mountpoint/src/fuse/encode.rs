@@ -171,8 +171,8 @@ impl DirReply {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
     }
 }
 

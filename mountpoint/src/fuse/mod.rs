@@ -4,6 +4,7 @@
 //! Otherwise it hands the request and its reply over to the thread that will have the answer. A FUSE thread never waits for the
 //! network. This room decides nothing about files; no other room knows the crate `fuser`.
 
+mod answer;
 mod auto_unmount;
 mod backing;
 mod caller;
@@ -17,6 +18,7 @@ mod pages;
 mod pending;
 mod reply;
 mod request;
+mod ring;
 mod serve;
 mod session;
 

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use super::serve::Line;
 use crate::fs::HandleNo;
 use crate::sync::Mutex;
 
@@ -17,16 +18,18 @@ pub(super) struct Pending {
 }
 
 /// The thread whose death can interrupt a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Waiter {
     /// The thread that waits.
     pub(super) tid: u32,
     /// The file whose storing it waits for, and in which operation: that goes on, and its end goes to the log.
     pub(super) stores: Option<(HandleNo, &'static str)>,
+    /// Where its answer goes.
+    pub(super) line: Line,
 }
 
 /// The state of the request that an INTERRUPT named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Interrupted {
     /// The request is ours to answer, with EINTR; its outcome will find that it was answered.
     Now(Waiter),
@@ -64,10 +67,10 @@ impl Pending {
     pub(super) fn interrupt(&self, unique: u64, is_dying: impl FnOnce(u32) -> bool) -> Interrupted {
         let mut shard = self.shard(unique).lock();
         match shard.get(&unique) {
-            Some(&Some(waiter)) if is_dying(waiter.tid) => {
-                shard.remove(&unique);
-                Interrupted::Now(waiter)
-            }
+            Some(Some(waiter)) if is_dying(waiter.tid) => match shard.remove(&unique).flatten() {
+                Some(waiter) => Interrupted::Now(waiter),
+                None => Interrupted::Unknown,
+            },
             Some(Some(_)) => Interrupted::NotYet,
             Some(None) => Interrupted::Never,
             None => Interrupted::Unknown,
@@ -82,16 +85,20 @@ mod tests {
     #[test]
     fn a_request_is_answered_once_by_its_outcome_or_by_the_interrupt() {
         let pending = Pending::default();
-        let waiter = Waiter { tid: 1, stores: Some((HandleNo(7), "close")) };
-        pending.begin(4, Some(waiter));
-        assert_eq!(pending.interrupt(4, |_| false), Interrupted::NotYet);
-        assert_eq!(pending.interrupt(4, |tid| tid == 1), Interrupted::Now(waiter));
+        let stores = Some((HandleNo(7), "close"));
+        let waiter = || Waiter { tid: 1, stores, line: Line::Device };
+        pending.begin(4, Some(waiter()));
+        assert!(matches!(pending.interrupt(4, |_| false), Interrupted::NotYet));
+        let Interrupted::Now(ended) = pending.interrupt(4, |tid| tid == 1) else {
+            panic!("it is ours to end")
+        };
+        assert_eq!((ended.tid, ended.stores), (1, stores));
         assert!(!pending.end(4), "the outcome comes too late");
-        pending.begin(6, Some(waiter));
+        pending.begin(6, Some(waiter()));
         assert!(pending.end(6));
-        assert_eq!(pending.interrupt(6, |_| true), Interrupted::Unknown);
+        assert!(matches!(pending.interrupt(6, |_| true), Interrupted::Unknown));
         pending.begin(8, None);
-        assert_eq!(pending.interrupt(8, |_| true), Interrupted::Never);
+        assert!(matches!(pending.interrupt(8, |_| true), Interrupted::Never));
         assert!(pending.end(8));
     }
 
@@ -107,7 +114,7 @@ mod tests {
             let requests = [4, 4 + 2 * SHARDS as u64];
             let pending = Arc::new(Pending::default());
             let answers = Arc::new(requests.map(|_| AtomicU32::new(0)));
-            let waiter = Waiter { tid: 1, stores: None };
+            let waiter = || Waiter { tid: 1, stores: None, line: Line::Device };
             let mut threads = Vec::new();
             for (n, unique) in requests.into_iter().enumerate() {
                 let answer = |does: fn(&Pending, u64) -> bool| {
@@ -116,7 +123,7 @@ mod tests {
                         answers[n].fetch_add(u32::from(does(&pending, unique)), SeqCst);
                     })
                 };
-                pending.begin(unique, Some(waiter));
+                pending.begin(unique, Some(waiter()));
                 let interrupt = |pending: &Pending, unique| {
                     matches!(pending.interrupt(unique, |_| true), Interrupted::Now(_))
                 };

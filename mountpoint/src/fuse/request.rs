@@ -148,13 +148,24 @@ pub(super) enum DecodeError {
 }
 
 /// Reads little fields off the front of a body.
-struct Fields<'a>(&'a [u8]);
+struct Fields<'a> {
+    left: &'a [u8],
+    /// Names and data, if they do not follow the fields.
+    apart: Option<&'a [u8]>,
+}
 
 impl<'a> Fields<'a> {
     fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
-        let (head, tail) = self.0.split_at_checked(n)?;
-        self.0 = tail;
-        Some(head)
+        take(&mut self.left, n)
+    }
+
+    /// Where names and data stand.
+    fn rest(&mut self) -> &mut &'a [u8] {
+        self.apart.as_mut().unwrap_or(&mut self.left)
+    }
+
+    fn data(&mut self, n: usize) -> Option<&'a [u8]> {
+        take(self.rest(), n)
     }
 
     fn u32(&mut self) -> Option<u32> {
@@ -166,26 +177,71 @@ impl<'a> Fields<'a> {
     }
 
     fn name(&mut self) -> Option<&'a OsStr> {
-        let end = self.0.iter().position(|b| *b == 0)?;
-        let name = self.bytes(end + 1)?;
+        let end = self.rest().iter().position(|b| *b == 0)?;
+        let name = self.data(end + 1)?;
         Some(OsStr::from_bytes(&name[..end]))
     }
 }
 
+fn take<'a>(left: &mut &'a [u8], n: usize) -> Option<&'a [u8]> {
+    let (head, tail) = left.split_at_checked(n)?;
+    *left = tail;
+    Some(head)
+}
+
 /// Decodes what one read(2) of the device gave.
 pub(super) fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
-    let mut header = Fields(bytes);
-    let mut read_header = || {
-        let (len, opcode, unique, node) = (header.u32()?, header.u32()?, header.u64()?, header.u64()?);
-        let (uid, _gid, pid, _ext) = (header.u32()?, header.u32()?, header.u32()?, header.u32()?);
-        Some((len as usize, opcode, unique, node, uid, pid))
-    };
-    let (len, opcode, unique, node, uid, pid) = read_header().ok_or(DecodeError::NoHeader)?;
-    if len != bytes.len() {
-        return Err(DecodeError::Body { unique, opcode });
+    let header = Header::read(bytes)?;
+    if header.len != bytes.len() {
+        return Err(header.unreadable());
     }
-    let operation = body(opcode, Fields(&bytes[HEADER_LEN..])).ok_or(DecodeError::Body { unique, opcode })?;
-    Ok(Request { unique, node, uid, pid, operation })
+    header.with(Fields { left: &bytes[HEADER_LEN..], apart: None })
+}
+
+/// Decodes a request that came in parts: the header, the place of the first argument, which has as much of it as the length in the header
+/// leaves, and all other arguments.
+pub(super) fn decode_parts<'a>(
+    header: &[u8],
+    first: &'a [u8],
+    rest: &'a [u8],
+) -> Result<Request<'a>, DecodeError> {
+    let header = Header::read(header)?;
+    let len = header.len.checked_sub(HEADER_LEN + rest.len());
+    let first = len.and_then(|len| first.get(..len)).ok_or_else(|| header.unreadable())?;
+    header.with(Fields { left: first, apart: Some(rest) })
+}
+
+/// `struct fuse_in_header`.
+#[derive(Clone, Copy)]
+struct Header {
+    len: usize,
+    opcode: u32,
+    unique: u64,
+    node: u64,
+    uid: u32,
+    pid: u32,
+}
+
+impl Header {
+    fn read(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut fields = Fields { left: bytes, apart: None };
+        let mut read = || {
+            let (len, opcode, unique, node) = (fields.u32()?, fields.u32()?, fields.u64()?, fields.u64()?);
+            let (uid, _gid, pid, _ext) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
+            Some(Self { len: len as usize, opcode, unique, node, uid, pid })
+        };
+        read().ok_or(DecodeError::NoHeader)
+    }
+
+    fn unreadable(self) -> DecodeError {
+        DecodeError::Body { unique: self.unique, opcode: self.opcode }
+    }
+
+    fn with(self, fields: Fields<'_>) -> Result<Request<'_>, DecodeError> {
+        let Self { opcode, unique, node, uid, pid, .. } = self;
+        let operation = body(opcode, fields).ok_or_else(|| self.unreadable())?;
+        Ok(Request { unique, node, uid, pid, operation })
+    }
 }
 
 fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
@@ -231,7 +287,7 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
             // FUSE_WRITE_CACHE.
             let mapped = f.u32()? & 1 != 0;
             f.bytes(16)?;
-            Operation::Write { handle, offset, data: f.bytes(size as usize)?, mapped }
+            Operation::Write { handle, offset, data: f.data(size as usize)?, mapped }
         }
         17 => Operation::Statfs,
         18 => Operation::Release { handle: f.u64()? },
@@ -256,7 +312,7 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         42 => {
             let (count, _) = (f.u32()?, f.u32()?);
             // Counted by what is there, not by what is claimed.
-            let mut nodes = Vec::with_capacity((count as usize).min(f.0.len() / 16));
+            let mut nodes = Vec::with_capacity((count as usize).min(f.left.len() / 16));
             for _ in 0..count {
                 nodes.push((f.u64()?, f.u64()?));
             }

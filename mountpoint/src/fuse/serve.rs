@@ -1,17 +1,18 @@
-//! The engine's own loop over `/dev/fuse`: a few threads that each read a request, call the operation, and read the next.
+//! The engine's own transport. Over `/dev/fuse` a few threads each read a request, call the operation, and read the next; over io_uring the
+//! threads of `ring/` bring the requests, and one stays with `/dev/fuse`.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::panic::AssertUnwindSafe;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::TRANSFER_MAX;
+use super::answer::Answer;
 use super::backing;
 use super::caller::{is_dying, is_killed};
-use super::capability::{self, PROTOCOL, PROTOCOL_MIN, init_out};
+use super::capability::{self, Besides, PROTOCOL, PROTOCOL_MIN, init_out};
 use super::device::FuseDevice;
 use super::encode::{self, DirReply};
 use super::operations::Operations;
@@ -19,6 +20,8 @@ use super::pages::Pages;
 use super::pending::{Interrupted, Pending, Waiter};
 use super::reply::{open_flags, refusal};
 use super::request::{DecodeError, HEADER_LEN, Operation, Request, decode};
+use super::ring::{Inbox, Place, Rings};
+use super::{MountOptions, TRANSFER_MAX};
 use crate::clock::Clock;
 use crate::fs::{Backings, Error, HandleNo, Result, SetAttr};
 use crate::inode::InodeNo;
@@ -28,29 +31,45 @@ use crate::sync::{Arc, Supervisor};
 /// How soon a request whose thread was signalled is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
+/// Where the answer of a request goes: to where it came from.
+#[derive(Clone, Debug)]
+pub(super) enum Line {
+    Device,
+    Queue(Place),
+}
+
 /// A connection that is served.
 pub(super) struct Channel<O> {
     device: Arc<FuseDevice>,
+    /// Of the queues of the ring, if requests come by one.
+    inboxes: Vec<Arc<Inbox>>,
     ops: O,
     pending: Pending,
     pages: Arc<Pages>,
-    metrics: Arc<Metrics>,
-    clock: Clock,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Clock,
     /// For what runs beside the requests.
     runtime: tokio::runtime::Handle,
     /// Requests of other users are refused but for root's (`allow_root`: the kernel only knows `allow_other`).
     only: Option<u32>,
 }
 
-/// Greets the kernel. Once this returns, the file system can be used.
+/// A connection whose kernel was greeted.
+pub(super) struct Greeted<O> {
+    channel: Arc<Channel<O>>,
+    rings: Option<Rings<O>>,
+}
+
+/// Greets the kernel. By `/dev/fuse` the file system can be used once this returns; by rings, once it is served. `rings` makes them, if the
+/// kernel's flags are right.
 pub(super) fn greet<O: Operations>(
     device: FuseDevice,
     ops: O,
-    only: Option<u32>,
-    passthrough: bool,
+    options: &MountOptions,
+    rings: impl FnOnce(u64) -> Option<Rings<O>>,
     metrics: Arc<Metrics>,
     runtime: tokio::runtime::Handle,
-) -> anyhow::Result<Arc<Channel<O>>> {
+) -> anyhow::Result<Greeted<O>> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let Some(n) = device.read(&mut buffer)? else {
@@ -82,18 +101,40 @@ pub(super) fn greet<O: Operations>(
         for capability in capability::missing(flags) {
             tracing::debug!("the kernel has no {capability}");
         }
-        let passthrough = passthrough && capability::has_passthrough(flags) && backing::is_allowed();
+        let passthrough = options.passthrough && capability::has_passthrough(flags) && backing::is_allowed();
         let device = Arc::new(device);
         if passthrough {
             ops.allow_passthrough(backings_of(&device));
         }
-        device.reply(unique, 0, [&init_out(flags, max_readahead, passthrough)[..]])?;
+        // Before the answer: from then on the kernel holds requests back until it knows the rings.
+        let rings = rings(flags);
+        let besides = Besides { passthrough, ring: rings.is_some() };
+        device.reply(unique, 0, [&init_out(flags, max_readahead, besides)[..]])?;
         let kernel = Arc::clone(&device);
         let pages = Pages::new(move |ino| kernel.drop_pages(ino.0));
         let pending = Pending::default();
         let clock = Clock::machine();
-        return Ok(Arc::new(Channel { device, ops, pending, pages, metrics, clock, runtime, only }));
+        let inboxes = rings.as_ref().map(Rings::inboxes).unwrap_or_default();
+        let owner = || rustix::process::getuid().as_raw();
+        let only = (options.allow_root && !options.allow_other).then(owner);
+        let channel = Channel { device, inboxes, ops, pending, pages, metrics, clock, runtime, only };
+        return Ok(Greeted { channel: Arc::new(channel), rings });
     }
+}
+
+/// Rings, if this kernel takes them; else a line in the log.
+pub(super) fn rings_for<O: Operations>(offered: u64) -> Option<Rings<O>> {
+    let rings = match capability::has_ring(offered) {
+        true => Rings::prepare(),
+        false => Err("the kernel does not offer it; it needs Linux 6.14 and, before the mount, \
+                      /sys/module/fuse/parameters/enable_uring = Y"
+            .to_owned()),
+    };
+    rings.map_err(|why| no_ring(&why)).ok()
+}
+
+fn no_ring(why: &str) {
+    tracing::warn!("no FUSE over io_uring ({why}); requests go by /dev/fuse");
 }
 
 /// Files are registered with this device, as long as it lives.
@@ -114,16 +155,25 @@ fn backings_of(device: &Arc<FuseDevice>) -> Backings {
 
 /// Starts the threads.
 pub(super) fn serve<O: Operations>(
-    channel: &Arc<Channel<O>>,
+    greeted: Greeted<O>,
     threads: usize,
 ) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+    let Greeted { channel, rings } = greeted;
+    let mut serving = Vec::new();
+    if let Some(rings) = rings {
+        match rings.start(&channel) {
+            Ok(threads) => serving = threads,
+            Err(why) => no_ring(&why),
+        }
+    }
     let supervisor = Supervisor { metrics: Arc::clone(&channel.metrics), clock: channel.clock.clone() };
-    (0..threads.max(1))
-        .map(|i| {
-            let channel = Arc::clone(channel);
-            supervisor.thread(format!("fuse-{i}"), move || Arc::clone(&channel).run())
-        })
-        .collect()
+    // What does not come by the ring is little.
+    let threads = if serving.is_empty() { threads.max(1) } else { 1 };
+    for i in 0..threads {
+        let channel = Arc::clone(&channel);
+        serving.push(supervisor.thread(format!("fuse-{i}"), move || Arc::clone(&channel).run())?);
+    }
+    Ok(serving)
 }
 
 /// Where one request's answer goes. Dropped unanswered (a panic on the way), it answers EIO.
@@ -133,6 +183,7 @@ struct Reply<O> {
     operation: &'static str,
     started: Instant,
     open: bool,
+    line: Line,
 }
 
 impl<O> Reply<O> {
@@ -147,17 +198,17 @@ impl<O> Reply<O> {
         wanted
     }
 
-    fn write<'a>(&self, errno: i32, slices: impl IntoIterator<Item = &'a [u8]>) {
-        if let Err(error) = self.channel.device.reply(self.unique, errno, slices) {
+    fn write(&self, errno: i32, answer: Answer) {
+        if let Err(error) = self.channel.answer(&self.line, self.unique, errno, answer) {
             tracing::error!("{}: the kernel did not take the reply: {error}", self.operation);
         }
     }
 
     /// Answers. False if no thread waits any more: the caller may have to undo the operation.
-    fn send<'a>(mut self, slices: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    fn send(mut self, answer: impl Into<Answer>) -> bool {
         let wanted = self.take();
         if wanted {
-            self.write(0, slices);
+            self.write(0, answer.into());
         }
         wanted
     }
@@ -165,7 +216,7 @@ impl<O> Reply<O> {
     fn refuse(mut self, error: &Error) {
         if self.take() {
             let errno = refusal(self.operation, error, &self.channel.metrics);
-            self.write(errno, []);
+            self.write(errno, Answer::Nothing);
         } else {
             tracing::debug!("{}, which was interrupted: {error}", self.operation);
         }
@@ -173,7 +224,7 @@ impl<O> Reply<O> {
 
     fn errno(mut self, errno: Errno) {
         if self.take() {
-            self.write(errno.raw_os_error(), []);
+            self.write(errno.raw_os_error(), Answer::Nothing);
         }
     }
 
@@ -183,7 +234,7 @@ impl<O> Reply<O> {
     {
         move |result| match result {
             Ok(()) => {
-                self.send([]);
+                self.send(());
             }
             Err(error) => self.refuse(&error),
         }
@@ -194,13 +245,33 @@ impl<O> Drop for Reply<O> {
     fn drop(&mut self) {
         if self.open && self.take() {
             tracing::error!("{}: left unanswered; answering EIO", self.operation);
-            self.write(Errno::IO.raw_os_error(), []);
+            self.write(Errno::IO.raw_os_error(), Answer::Nothing);
+        }
+    }
+}
+
+impl<O> Channel<O> {
+    /// Sends an answer to where its request came from.
+    fn answer(&self, line: &Line, unique: u64, errno: i32, answer: Answer) -> io::Result<()> {
+        match line {
+            Line::Device => self.device.reply(unique, errno, answer.slices()),
+            Line::Queue(place) => {
+                place.answer(unique, errno, answer);
+                Ok(())
+            }
         }
     }
 }
 
 impl<O: Operations> Channel<O> {
+    /// Takes requests from the device until it is unmounted. The queues of a ring may have no entry by which the kernel could tell them.
     fn run(self: Arc<Self>) -> io::Result<()> {
+        let outcome = self.read_all();
+        self.inboxes.iter().for_each(|inbox| inbox.close());
+        outcome
+    }
+
+    fn read_all(self: &Arc<Self>) -> io::Result<()> {
         // As much as the kernel may send at once: a WRITE of the largest size and its headers.
         let mut buffer = vec![0; TRANSFER_MAX as usize + 4096 + HEADER_LEN];
         let _idle = self.metrics.fuse_idle.raised();
@@ -209,7 +280,7 @@ impl<O: Operations> Channel<O> {
             match decode(&buffer[..n]) {
                 Ok(request) => {
                     // A panic answers EIO (the reply is dropped) and costs the mount nothing else.
-                    let dispatch = AssertUnwindSafe(|| self.dispatch(request));
+                    let dispatch = AssertUnwindSafe(|| self.dispatch(request, &Line::Device));
                     if std::panic::catch_unwind(dispatch).is_err() {
                         tracing::error!("/dev/fuse: a request panicked; it was answered EIO");
                     }
@@ -226,34 +297,45 @@ impl<O: Operations> Channel<O> {
         Ok(())
     }
 
-    /// `waiter`: the thread whose death interrupts it.
-    fn reply(self: &Arc<Self>, unique: u64, operation: &'static str, waiter: Option<Waiter>) -> Reply<O> {
-        self.pending.begin(unique, waiter);
-        Reply { channel: Arc::clone(self), unique, operation, started: self.clock.now(), open: true }
+    pub(super) fn device(&self) -> BorrowedFd<'_> {
+        (*self.device).as_fd()
     }
 
-    fn dispatch(self: &Arc<Self>, request: Request<'_>) {
+    /// `waiter`: the thread whose death interrupts it.
+    fn reply(
+        self: &Arc<Self>,
+        unique: u64,
+        line: &Line,
+        operation: &'static str,
+        waiter: Option<Waiter>,
+    ) -> Reply<O> {
+        self.pending.begin(unique, waiter);
+        let (channel, line, started) = (Arc::clone(self), line.clone(), self.clock.now());
+        Reply { channel, unique, operation, started, open: true, line }
+    }
+
+    /// Calls the operation; the answer goes to `line`.
+    pub(super) fn dispatch(self: &Arc<Self>, request: Request<'_>, line: &Line) {
         let (unique, node, pid) = (request.unique, InodeNo(request.node), request.pid);
         let ops = &self.ops;
         if self.only.is_some_and(|owner| request.uid != owner && request.uid != 0)
             && !request.operation.follows_an_open()
         {
-            return self.reply(unique, "access", None).errno(Errno::ACCESS);
+            return self.reply(unique, line, "access", None).errno(Errno::ACCESS);
         }
         // A change of names runs to its end. A request that only waits can be interrupted; an interrupted open is undone.
-        let waits = |operation| self.reply(unique, operation, Some(Waiter { tid: pid, stores: None }));
-        let runs = |operation| self.reply(unique, operation, None);
+        let waiter = |stores| Some(Waiter { tid: pid, stores, line: line.clone() });
+        let waits = |operation| self.reply(unique, line, operation, waiter(None));
+        let runs = |operation| self.reply(unique, line, operation, None);
         // The upload of a file goes on without the thread that waited for it.
-        let stores = |operation, handle| {
-            let waiter = Waiter { tid: pid, stores: Some((handle, operation)) };
-            self.reply(unique, operation, Some(waiter))
-        };
+        let stores =
+            |operation, handle| self.reply(unique, line, operation, waiter(Some((handle, operation))));
         match request.operation {
             Operation::Lookup { name } => {
                 let (reply, undo) = (waits("lookup"), ops.clone());
                 ops.lookup(node, name, move |result| match result {
                     Ok(entry) => {
-                        if !reply.send([&encode::entry(&entry)[..]]) {
+                        if !reply.send(encode::entry(&entry)) {
                             undo.forget(entry.attr.ino, 1);
                         }
                     }
@@ -287,7 +369,7 @@ impl<O: Operations> Channel<O> {
                 let (reply, undo) = (waits("open"), ops.clone());
                 ops.open(node, open_flags(flags), pid, move |result| match result {
                     Ok(opened) => {
-                        if !reply.send([&encode::open(&opened)[..]]) {
+                        if !reply.send(encode::open(&opened)) {
                             undo.take_back(opened.handle, None);
                         }
                     }
@@ -298,7 +380,7 @@ impl<O: Operations> Channel<O> {
                 let (reply, undo) = (waits("create"), ops.clone());
                 ops.create(node, name.to_owned(), open_flags(flags), pid, move |result| match result {
                     Ok((entry, opened)) => {
-                        if !reply.send([&encode::create(&entry, &opened)[..]]) {
+                        if !reply.send(encode::create(&entry, &opened)) {
                             undo.take_back(opened.handle, Some(entry.attr.ino));
                         }
                     }
@@ -310,7 +392,7 @@ impl<O: Operations> Channel<O> {
                 ops.read(HandleNo(handle), offset, size as usize, move |result| match result {
                     Ok(bytes) => {
                         reply.channel.metrics.fuse_io.of("read").record(bytes.len() as u64);
-                        reply.send(bytes.slices());
+                        reply.send(bytes);
                     }
                     Err(error) => reply.refuse(&error),
                 });
@@ -319,7 +401,7 @@ impl<O: Operations> Channel<O> {
                 let (reply, len, pages) = (waits("mmap"), data.len() as u32, Arc::clone(&self.pages));
                 ops.write_mapped(node, HandleNo(handle), move |result| match result {
                     Ok(()) => {
-                        reply.send([&encode::written(len)[..]]);
+                        reply.send(encode::written(len));
                     }
                     Err(error) => {
                         reply.refuse(&error);
@@ -333,7 +415,7 @@ impl<O: Operations> Channel<O> {
                 self.metrics.fuse_io.of("write").record(len.into());
                 ops.write(HandleNo(handle), offset, data, move |result| match result {
                     Ok(()) => {
-                        reply.send([&encode::written(len)[..]]);
+                        reply.send(encode::written(len));
                     }
                     Err(error) => reply.refuse(&error),
                 });
@@ -343,7 +425,7 @@ impl<O: Operations> Channel<O> {
                 ops.flush(handle, pid, stores("close", handle).empty());
                 // A thread that was killed closes its files on its way out, and nothing interrupts it there.
                 if let Interrupted::Now(waiter) = self.pending.interrupt(unique, is_killed) {
-                    self.end_interrupted(unique, waiter);
+                    self.end_interrupted(unique, &waiter);
                 }
             }
             Operation::Fsync { handle } => {
@@ -355,7 +437,7 @@ impl<O: Operations> Channel<O> {
                 let (reply, undo) = (waits("opendir"), ops.clone());
                 ops.opendir(node, move |result| match result {
                     Ok(no) => {
-                        if !reply.send([&encode::open_out(no.0, 0)[..]]) {
+                        if !reply.send(encode::open_out(no.0, 0)) {
                             undo.releasedir(no);
                         }
                     }
@@ -368,7 +450,7 @@ impl<O: Operations> Channel<O> {
                     Ok(items) => {
                         let mut dir = DirReply::new(size);
                         let _ = items.iter().all(|item| dir.add(item));
-                        reply.send([dir.bytes()]);
+                        reply.send(dir.into_bytes());
                     }
                     Err(error) => reply.refuse(&error),
                 });
@@ -384,7 +466,7 @@ impl<O: Operations> Channel<O> {
                         for (item, entry) in items.iter().zip(&entries) {
                             dir.add_plus(item, entry.as_ref());
                         }
-                        if !reply.send([dir.bytes()]) {
+                        if !reply.send(dir.into_bytes()) {
                             entries.iter().flatten().for_each(|entry| dir_ops.forget(entry.attr.ino, 1));
                         }
                     }
@@ -393,14 +475,14 @@ impl<O: Operations> Channel<O> {
             }
             Operation::Releasedir { handle } => {
                 ops.releasedir(HandleNo(handle));
-                runs("releasedir").send([]);
+                runs("releasedir").send(());
             }
             Operation::Statfs => {
-                runs("statfs").send([&encode::statfs(&ops.statfs())[..]]);
+                runs("statfs").send(encode::statfs(&ops.statfs()));
             }
             Operation::Interrupt { unique: target } => self.interrupt(unique, target),
             Operation::Destroy => {
-                runs("destroy").send([]);
+                runs("destroy").send(());
             }
             Operation::Init { .. } => runs("init").errno(Errno::IO),
             Operation::Other { opcode } => {
@@ -414,7 +496,7 @@ impl<O: Operations> Channel<O> {
     /// once, so we look again until either is over.
     fn interrupt(self: &Arc<Self>, unique: u64, target: u64) {
         match self.pending.interrupt(target, is_dying) {
-            Interrupted::Now(waiter) => self.end_interrupted(target, waiter),
+            Interrupted::Now(waiter) => self.end_interrupted(target, &waiter),
             Interrupted::NotYet => {
                 let channel = Arc::clone(self);
                 self.runtime.spawn(async move {
@@ -422,29 +504,38 @@ impl<O: Operations> Channel<O> {
                         channel.clock.sleep(LOOK_AGAIN).await;
                         match channel.pending.interrupt(target, is_dying) {
                             Interrupted::NotYet => {}
-                            Interrupted::Now(waiter) => return channel.end_interrupted(target, waiter),
+                            Interrupted::Now(waiter) => return channel.end_interrupted(target, &waiter),
                             Interrupted::Never | Interrupted::Unknown => return,
                         }
                     }
                 });
             }
             Interrupted::Never => {}
-            // Perhaps another thread is about to take it: the kernel sends the INTERRUPT again if it still waits.
-            Interrupted::Unknown => self.answer_interrupted(unique, Errno::AGAIN),
+            // Perhaps another thread is about to take it: the kernel sends the INTERRUPT again if it still waits. It does not find those of a
+            // ring, whose queue looks by itself.
+            Interrupted::Unknown => {
+                if let Err(error) = self.device.reply(unique, Errno::AGAIN.raw_os_error(), []) {
+                    tracing::debug!("interrupt of {target}: {error}");
+                }
+            }
+        }
+    }
+
+    /// Ends a request if its thread was killed meanwhile.
+    pub(super) fn look_at(&self, unique: u64) {
+        if let Interrupted::Now(waiter) = self.pending.interrupt(unique, is_dying) {
+            self.end_interrupted(unique, &waiter);
         }
     }
 
     /// Ends a request that was taken off the list for its waiter's death.
-    fn end_interrupted(&self, unique: u64, waiter: Waiter) {
+    fn end_interrupted(&self, unique: u64, waiter: &Waiter) {
         if let Some((handle, operation)) = waiter.stores {
             // Before the kernel can release the handle.
             self.ops.nobody_waits(handle, operation);
         }
-        self.answer_interrupted(unique, Errno::INTR);
-    }
-
-    fn answer_interrupted(&self, unique: u64, errno: Errno) {
-        if let Err(error) = self.device.reply(unique, errno.raw_os_error(), []) {
+        let errno = Errno::INTR.raw_os_error();
+        if let Err(error) = self.answer(&waiter.line, unique, errno, Answer::Nothing) {
             tracing::debug!("interrupt of {unique}: {error}");
         }
     }
@@ -453,7 +544,7 @@ impl<O: Operations> Channel<O> {
 fn attributes<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Attr>) + Send + 'static {
     move |result| match result {
         Ok(attr) => {
-            reply.send([&encode::attributes(&attr)[..]]);
+            reply.send(encode::attributes(&attr));
         }
         Err(error) => reply.refuse(&error),
     }
@@ -462,7 +553,7 @@ fn attributes<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::A
 fn entry<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Entry>) + Send + 'static {
     move |result| match result {
         Ok(entry) => {
-            reply.send([&encode::entry(&entry)[..]]);
+            reply.send(encode::entry(&entry));
         }
         Err(error) => reply.refuse(&error),
     }

@@ -12,7 +12,7 @@ use super::device::{FuseDevice, unmount_directory};
 use super::fuser::start_fuser;
 use super::on_runtime::OnRuntime;
 use super::operations::Operations;
-use super::serve::{greet, serve};
+use super::serve::{greet, rings_for, serve};
 use crate::fs::{self, FileSystem};
 use crate::metrics::Metrics;
 use crate::sync::{Arc, Mutex};
@@ -32,6 +32,8 @@ pub enum Transport {
     /// Our own loop: vectored replies, interrupts.
     #[default]
     Dev,
+    /// The same over io_uring, where the kernel has that; else `Dev`, with a line in the log.
+    IoUring,
     /// The loop of the crate `fuser`.
     Fuser,
 }
@@ -110,7 +112,7 @@ impl Session {
             Device::Adopted(_) => None,
         };
         let mut session = match options.transport {
-            Transport::Dev => Self::start_dev(device, ops, options, metrics, runtime)?,
+            Transport::Dev | Transport::IoUring => Self::start_own(device, ops, options, metrics, runtime)?,
             Transport::Fuser => {
                 let (serving, unmounter) = start_fuser(device, ops, options, metrics)?;
                 let way = match (&mounted_on, unmounter) {
@@ -138,14 +140,13 @@ impl Session {
         Ok(session)
     }
 
-    fn start_dev(
+    fn start_own(
         device: Device,
         ops: impl Operations,
         options: &MountOptions,
         metrics: Arc<Metrics>,
         runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
-        let only = (options.allow_root && !options.allow_other).then(|| rustix::process::getuid().as_raw());
         let (device, dir) = match device {
             Device::Adopted(fd) => {
                 device_behind(&fd).into_iter().for_each(|device| ops.mounted_as(device));
@@ -157,8 +158,10 @@ impl Session {
                 (device, Some(dir))
             }
         };
-        let started = greet(device, ops, only, options.passthrough, metrics, runtime)
-            .and_then(|channel| serve(&channel, options.threads).context("starting the FUSE threads"));
+        let by_ring = options.transport == Transport::IoUring;
+        let rings = |offered| by_ring.then(|| rings_for(offered)).flatten();
+        let started = greet(device, ops, options, rings, metrics, runtime)
+            .and_then(|greeted| serve(greeted, options.threads).context("starting the FUSE threads"));
         match (started, dir) {
             (Ok(serving), dir) => {
                 let way = dir.map_or(Way::NotOurs, Way::Directory);

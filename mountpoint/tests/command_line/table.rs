@@ -26,7 +26,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--file-mode", "0644", ""),
     ("--force-path-style", "", ""),
     ("--foreground", "", ""),
-    ("--fuse-transport", "dev", ""),
+    ("--fuse-transport", "auto", ""),
     ("--gid", "the mounting user's", ""),
     ("--help", "", ""),
     ("--infer-content-type", "", ""),

@@ -37,6 +37,8 @@ pub(crate) struct Setup {
     pub(crate) group: Option<PathBuf>,
     /// Whether it has a process namespace of its own, where it sees no program of the test.
     pub(crate) sees_nobody: bool,
+    /// Whether io_uring_setup(2) fails with EPERM, as in most containers.
+    pub(crate) refuses_io_uring: bool,
 }
 
 impl Setup {
@@ -52,6 +54,7 @@ impl Setup {
             has_keys: true,
             group: None,
             sees_nobody: false,
+            refuses_io_uring: false,
         }
     }
 
@@ -80,9 +83,12 @@ pub(crate) fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
     let (way, environment) = store.way(setup.endpoint.as_deref());
     command.arg(&setup.bucket).arg(dir).args(way);
     command
-        .args(["--region", "us-east-1", "--fuse-transport", crate::TRANSPORT])
+        .args(["--region", "us-east-1"])
         .args(setup.foreground.then_some("--foreground"))
         .args(&setup.options);
+    if !setup.options.iter().any(|option| option == "--fuse-transport") {
+        command.args(["--fuse-transport", crate::TRANSPORT]);
+    }
     if !setup.options.iter().any(|option| option == "--read-mode") {
         command.args(["--read-mode", crate::READ_MODE]);
     }
@@ -124,6 +130,33 @@ fn apart(plain: &Command) -> Command {
     unshare
 }
 
+/// The same command where a seccomp filter refuses io_uring.
+fn without_io_uring(plain: &Command) -> Command {
+    // The number is 425 on every architecture; a filter is four instructions: load it, compare, refuse with EPERM, allow.
+    const FILTER: &str = "
+import ctypes, os, struct, sys
+code = b''.join(struct.pack('HBBI', *step) for step in [(32, 0, 0, 0), (21, 0, 1, 425), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)])
+code = ctypes.create_string_buffer(code)
+program = ctypes.create_string_buffer(struct.pack('HP', 4, ctypes.addressof(code)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
+os.execvp(sys.argv[1], sys.argv[1:])";
+    let mut python = Command::new("python3");
+    python
+        .args(["-c", FILTER])
+        .arg(plain.get_program())
+        .args(plain.get_args())
+        .env_clear()
+        .stdin(Stdio::null());
+    python.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    python
+}
+
+/// Whether this machine has what carries requests.
+fn has_transport() -> bool {
+    crate::TRANSPORT != "io-uring" || testkit::need_fuse_over_io_uring()
+}
+
 /// A mounted bucket. Dropped, it unmounts, and fails the test if the engine did not end as it should.
 #[derive(Debug)]
 pub(crate) struct TestMount {
@@ -133,6 +166,7 @@ pub(crate) struct TestMount {
     child: Child,
     ended: Option<ExitStatus>,
     killed: bool,
+    refuses_io_uring: bool,
     // Dropped with the mount, which ends the watchdog.
     _watchdog: mpsc::Sender<()>,
 }
@@ -151,7 +185,7 @@ impl TestMount {
     /// A mount of this bucket; `None` where there is no FUSE, or not that store.
     pub(crate) fn of(store: &Arc<Store>, setup: &Setup) -> Option<Self> {
         let fuse = File::options().read(true).write(true).open("/dev/fuse");
-        if store.stands_in() || !need("/dev/fuse", fuse.is_ok()) {
+        if store.stands_in() || !need("/dev/fuse", fuse.is_ok()) || !has_transport() {
             return None;
         }
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -175,6 +209,9 @@ impl TestMount {
         if setup.sees_nobody {
             command = apart(&command);
         }
+        if setup.refuses_io_uring {
+            command = without_io_uring(&command);
+        }
         command.stdout(log.try_clone().expect("a second handle of the log")).stderr(log);
         let child = command.spawn().expect("start mount-s3");
         let pid = rustix::process::Pid::from_child(&child);
@@ -188,7 +225,9 @@ impl TestMount {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         });
-        let mut mount = Self { store, folder, dir, child, ended: None, killed: false, _watchdog: alive };
+        let refuses_io_uring = setup.refuses_io_uring;
+        let (ended, killed) = (None, false);
+        let mut mount = Self { store, folder, dir, child, ended, killed, refuses_io_uring, _watchdog: alive };
         until_within(START_AND_END, "it is mounted", || {
             let ended = mount.child.try_wait().expect("the state of mount-s3");
             assert!(ended.is_none(), "mount-s3 ended before it mounted: {ended:?}");
@@ -221,6 +260,19 @@ impl TestMount {
 
     /// Lets the kernel have at most so many background requests of this mount open. False where that can't be set.
     pub(crate) fn limit_background(&self, max: usize) -> bool {
+        need(
+            "root and fusectl, to limit background requests",
+            self.control("max_background", &max.to_string()),
+        )
+    }
+
+    /// Ends the connection as an administrator does. False where that can't be done.
+    pub(crate) fn abort(&self) -> bool {
+        need("root and fusectl, to abort a connection", self.control("abort", "1"))
+    }
+
+    /// Writes to a file of the kernel's about this mount.
+    fn control(&self, file: &str, value: &str) -> bool {
         const CONTROL: &str = "/sys/fs/fuse/connections";
         // Not mounted everywhere; busy where it is.
         let none: Option<&std::ffi::CStr> = None;
@@ -229,8 +281,7 @@ impl TestMount {
         let dir = self.dir.to_str().expect("a plain path");
         let device = table.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|f| f[4] == dir);
         let (_, minor) = device.expect("it is mounted")[2].split_once(':').expect("a device");
-        let set = std::fs::write(format!("{CONTROL}/{minor}/max_background"), max.to_string());
-        need("root and fusectl, to limit background requests", set.is_ok())
+        std::fs::write(format!("{CONTROL}/{minor}/{file}"), value).is_ok()
     }
 
     /// What the engine printed so far.
@@ -328,6 +379,11 @@ impl Drop for TestMount {
             eprintln!("--- mount-s3, {ended}:\n{log}---");
             return;
         }
+        let by_ring = crate::TRANSPORT == "io-uring" && !self.refuses_io_uring;
+        assert!(
+            !by_ring || !log.contains("no FUSE over io_uring"),
+            "the test is about another transport:\n{log}"
+        );
         assert!(self.killed || ended.success(), "mount-s3 ended with {ended}:\n{log}");
         assert!(!log.contains("panicked at"), "mount-s3 panicked:\n{log}");
         assert!(!log.contains(Store::SECRET_KEY), "a secret is in the log");

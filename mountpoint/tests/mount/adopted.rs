@@ -99,6 +99,8 @@ fn a_signal_gives_up_what_is_being_written_to_a_device_of_somebody_else() {
         assert_eq!((store.keys(), store.pending_uploads()), (vec![], 0), "{signal:?}");
         assert!(is_mounted(folder.path()), "unmounting is the owner's");
         let told = file.sync_all().unwrap_err();
-        assert_eq!(told.kind(), std::io::ErrorKind::NotConnected, "{told}");
+        // The second where the kernel takes an io_uring apart after the process is gone.
+        let ends = [std::io::ErrorKind::NotConnected, std::io::ErrorKind::ConnectionAborted];
+        assert!(ends.contains(&told.kind()), "{told}");
     }
 }

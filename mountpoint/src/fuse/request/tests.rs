@@ -235,6 +235,34 @@ proptest! {
     }
 
     #[test]
+    fn a_request_in_parts_is_the_one_that_comes_whole(parts in parts(), noise: u32) {
+        for operation in every(&parts) {
+            // Bytes of the first argument; names, data and all other arguments stand apart.
+            let first = match operation {
+                Operation::Lookup { .. } | Operation::Unlink { .. } | Operation::Rmdir { .. } => Some(0),
+                Operation::Mkdir { .. } => Some(8),
+                Operation::Mknod { .. } | Operation::Create { .. } => Some(16),
+                Operation::Write { .. } => Some(40),
+                // Never comes in parts.
+                Operation::BatchForget { .. } => continue,
+                _ => None,
+            };
+            let (opcode, body) = encode(&operation, noise);
+            let whole = request(opcode, &body);
+            let (first, rest) = body.split_at(first.unwrap_or(body.len()));
+            // Behind the first argument stands what an earlier request left there.
+            let mut place = [noise as u8; 128];
+            place[..first.len()].copy_from_slice(first);
+            let header = &whole[..HEADER_LEN];
+            prop_assert_eq!(decode_parts(header, &place, rest), decode(&whole));
+            let mut longer = rest.to_vec();
+            longer.resize(body.len() + 1, 1);
+            prop_assert!(decode_parts(header, &place, &longer).is_err(), "more than its header says");
+            prop_assert!(decode_parts(header, &place[..first.len().saturating_sub(1)], rest).is_err() || first.is_empty());
+        }
+    }
+
+    #[test]
     fn a_request_that_is_cut_short_is_an_error_or_a_request(parts in parts(), at: proptest::sample::Index) {
         for operation in every(&parts) {
             let (opcode, body) = encode(&operation, 0);
@@ -257,6 +285,9 @@ proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), opcode in 0u32..60) {
         let _ = decode(&bytes);
-        let _ = decode(&request(opcode, &bytes));
+        let framed = request(opcode, &bytes);
+        let _ = decode(&framed);
+        let (first, rest) = bytes.split_at(bytes.len().min(128));
+        let _ = decode_parts(&framed[..HEADER_LEN], first, rest);
     }
 }

@@ -1,0 +1,63 @@
+//! The answer to a request, as bytes of its own: it may reach the kernel later, and from another thread than the one that made it.
+
+use crate::prefetch::Bytes;
+
+/// What follows the header of a reply.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Success says it all, or the error does.
+    Nothing,
+    /// `struct fuse_write_out`.
+    Short([u8; 8]),
+    /// `struct fuse_open_out`.
+    Open([u8; 16]),
+    /// Anything else that was encoded.
+    Encoded(Vec<u8>),
+    /// Bytes of a file, in the blocks that hold them.
+    Bytes(Bytes),
+}
+
+impl Answer {
+    /// Its bytes, in order.
+    pub(super) fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let (whole, bytes): (&[u8], _) = match self {
+            Self::Nothing => (&[], None),
+            Self::Short(whole) => (&whole[..], None),
+            Self::Open(whole) => (&whole[..], None),
+            Self::Encoded(whole) => (&whole[..], None),
+            Self::Bytes(bytes) => (&[], Some(bytes)),
+        };
+        let whole = (!whole.is_empty()).then_some(whole);
+        whole.into_iter().chain(bytes.into_iter().flat_map(|bytes| bytes.slices()))
+    }
+}
+
+impl From<()> for Answer {
+    fn from((): ()) -> Self {
+        Self::Nothing
+    }
+}
+
+impl From<[u8; 8]> for Answer {
+    fn from(whole: [u8; 8]) -> Self {
+        Self::Short(whole)
+    }
+}
+
+impl From<[u8; 16]> for Answer {
+    fn from(whole: [u8; 16]) -> Self {
+        Self::Open(whole)
+    }
+}
+
+impl From<Vec<u8>> for Answer {
+    fn from(whole: Vec<u8>) -> Self {
+        Self::Encoded(whole)
+    }
+}
+
+impl From<Bytes> for Answer {
+    fn from(bytes: Bytes) -> Self {
+        Self::Bytes(bytes)
+    }
+}

@@ -1,0 +1,377 @@
+//! The entries of one queue: memory through which the kernel hands over requests and takes answers, and the io_uring that moves them.
+//!
+//! Enters: an answer. Leaves: a request. An entry belongs either to the kernel or to us; only the thread that made the ring uses it, and the
+//! kernel touches the memory of entries only while that thread is inside io_uring_enter(2).
+#![expect(unsafe_code, reason = "memory that the kernel fills, and its commands: fence 6 of ARCHITECTURE.md")]
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+use super::super::request::HEADER_LEN;
+
+/// `FUSE_IO_URING_CMD_REGISTER` and `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
+const REGISTER: u32 = 1;
+const COMMIT_AND_FETCH: u32 = 2;
+
+/// `struct fuse_uring_req_header`: the header of request or reply, the first argument, and what follows about the entry.
+mod layout {
+    pub(super) const ARGUMENT: usize = 128;
+    pub(super) const COMMIT_ID: usize = 264;
+    pub(super) const PAYLOAD_LEN: usize = 272;
+    pub(super) const LEN: usize = 288;
+    /// A header in memory, for whole lines of the processor's cache.
+    pub(super) const STRIDE: usize = 320;
+}
+
+/// Commands that wait for the next call of the kernel; more are sent at once.
+const COMMANDS: u32 = 64;
+/// Names the bell among the entries, which are numbered.
+const BELL: u64 = u64::MAX;
+/// `FUTEX2_SIZE_U32 | FUTEX2_PRIVATE`.
+const FUTEX: u32 = 2 | 128;
+/// `IORING_ENTER_GETEVENTS`, `_EXT_ARG`, `_NO_IOWAIT`.
+const GET_EVENTS: u32 = 1;
+const EXT_ARG: u32 = 1 << 3;
+const NO_IOWAIT: u32 = 1 << 7;
+
+/// How many entries a queue has, and how long the payload of one can be.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Shape {
+    pub(super) entries: usize,
+    pub(super) payload: usize,
+}
+
+/// A request as the kernel laid it down.
+#[derive(Debug)]
+pub(super) struct Taken<'a> {
+    pub(super) header: &'a [u8],
+    /// Where the first argument stands; the header says how much of it there is.
+    pub(super) argument: &'a [u8],
+    pub(super) payload: &'a [u8],
+}
+
+/// What a wait brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Landed {
+    /// The entry holds a request.
+    Request(usize),
+    /// The entry's command failed.
+    Failed(usize, Errno),
+}
+
+/// All of them.
+pub(super) struct Entries {
+    ring: IoUring<squeue::Entry128>,
+    queue: u16,
+    shape: Shape,
+    /// Headers, then payloads. Never unmapped.
+    memory: NonNull<u8>,
+    /// Whose each entry is.
+    ours: Vec<bool>,
+    hears_bell: bool,
+    /// Whether waiting counts as waiting for a disk unless we say no (6.15).
+    flags: u32,
+}
+
+/// `struct io_uring_getevents_arg`.
+#[repr(C)]
+struct EventsArg {
+    mask: u64,
+    mask_len: u32,
+    padding: u32,
+    timeout: u64,
+}
+
+/// `struct iovec`.
+#[repr(C)]
+struct Slice {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Entries {
+    /// A ring for this thread, and memory, of which nothing is touched.
+    ///
+    /// # Errors
+    /// Of io_uring_setup(2) and mmap(2).
+    pub(super) fn new(queue: u16, shape: Shape) -> io::Result<Self> {
+        let ring = IoUring::<squeue::Entry128>::builder()
+            .dontfork()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_submit_all()
+            .setup_cqsize((2 * shape.entries as u32).max(2 * COMMANDS))
+            .build(COMMANDS)?;
+        let len = shape.entries * (layout::STRIDE + shape.payload);
+        // SAFETY: a fresh anonymous mapping that replaces none.
+        let memory = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        let memory = NonNull::new(memory.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut this = Self {
+            ring,
+            queue,
+            shape,
+            memory,
+            ours: vec![true; shape.entries],
+            hears_bell: false,
+            flags: GET_EVENTS | EXT_ARG | NO_IOWAIT,
+        };
+        // Small requests touch a page of each payload; a huge page there would be two whole payloads.
+        // SAFETY: the whole of our mapping; the advice changes no byte.
+        let _ = unsafe { madvise(this.memory.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
+        if this.enter(false, Some(Duration::ZERO)).is_err_and(|error| error == Errno::INVAL) {
+            this.flags &= !NO_IOWAIT;
+        }
+        Ok(this)
+    }
+
+    fn payload_at(&self, entry: usize) -> *mut u8 {
+        let at = self.shape.entries * layout::STRIDE + entry * self.shape.payload;
+        // SAFETY: within the mapping for each entry that `ours` has, and the callers have looked there.
+        unsafe { self.memory.as_ptr().add(at) }
+    }
+
+    fn header_at(&self, entry: usize) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { self.memory.as_ptr().add(entry * layout::STRIDE) }
+    }
+
+    fn is_ours(&self, entry: usize) -> bool {
+        self.ours.get(entry).is_some_and(|ours| *ours)
+    }
+
+    /// The header of an entry of ours.
+    fn header(&self, entry: usize) -> Option<&[u8]> {
+        self.is_ours(entry).then(|| {
+            // SAFETY: mapped for as long as the process lives; the entry is ours, and who changes it borrows all entries mutably.
+            unsafe { std::slice::from_raw_parts(self.header_at(entry), layout::LEN) }
+        })
+    }
+
+    /// The request that an entry of ours holds.
+    pub(super) fn request(&self, entry: usize) -> Option<Taken<'_>> {
+        let header = self.header(entry)?;
+        let len = u32_at(header, layout::PAYLOAD_LEN) as usize;
+        // SAFETY: as for the header; the kernel said how much of the payload it wrote, and it is no more than there is.
+        let payload =
+            unsafe { std::slice::from_raw_parts(self.payload_at(entry), len.min(self.shape.payload)) };
+        let argument = &header[layout::ARGUMENT..layout::COMMIT_ID - 8];
+        Some(Taken { header: &header[..HEADER_LEN], argument, payload })
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.shape.entries
+    }
+
+    /// Whether the kernel has one.
+    pub(super) fn any_taken(&self) -> bool {
+        self.ours.contains(&false)
+    }
+
+    /// Gives all entries to the kernel. What it refuses lands; if it takes none, it has to be told by `refuse`.
+    ///
+    /// # Errors
+    /// Of io_uring.
+    pub(super) fn register(&mut self, device: BorrowedFd<'_>, landed: &mut Vec<Landed>) -> io::Result<()> {
+        self.ring.submitter().register_files(&[device.as_raw_fd()])?;
+        for entry in 0..self.shape.entries {
+            let memory = [
+                Slice { at: self.header_at(entry), len: layout::LEN },
+                Slice { at: self.payload_at(entry), len: self.shape.payload },
+            ];
+            self.register_one(entry, &memory, landed)?;
+        }
+        Ok(())
+    }
+
+    /// Offers an entry that the kernel has to refuse, whereupon it goes on by `/dev/fuse`.
+    pub(super) fn refuse(&mut self) {
+        let memory = [const { Slice { at: std::ptr::null_mut(), len: 0 } }; 2];
+        if let Err(error) = self.register_one(0, &memory, &mut Vec::new()) {
+            tracing::error!("FUSE over io_uring can't be given up: {error}; the mount may hang");
+        }
+    }
+
+    fn register_one(
+        &mut self,
+        entry: usize,
+        memory: &[Slice; 2],
+        landed: &mut Vec<Landed>,
+    ) -> io::Result<()> {
+        self.ours[entry] = false;
+        let mut command = self.command(REGISTER, entry, 0, Some((&raw const memory[0]) as u64));
+        // SAFETY: `len` of `struct io_uring_sqe`, 24 bytes from its start, which the crate has no name for; two slices stand there.
+        unsafe { (&raw mut command).cast::<u32>().add(6).write(2) };
+        // One by one: the kernel reads the slices in this call, and not after it.
+        self.push(command)?;
+        self.submit(landed)
+    }
+
+    fn command(&self, operation: u32, entry: usize, commit_id: u64, slices: Option<u64>) -> squeue::Entry128 {
+        // struct fuse_uring_cmd_req: flags, commit_id, qid.
+        let mut body = [0; 80];
+        body[8..16].copy_from_slice(&commit_id.to_ne_bytes());
+        body[16..18].copy_from_slice(&self.queue.to_ne_bytes());
+        let command = opcode::UringCmd80::new(types::Fixed(0), operation).cmd(body).addr(slices);
+        command.build().user_data(entry as u64)
+    }
+
+    fn push(&mut self, command: impl Into<squeue::Entry128>) -> io::Result<()> {
+        let command = command.into();
+        // SAFETY: the memory that it names is never unmapped, and an entry that the kernel has is touched by nobody else. The slices of a
+        // registration live until it is submitted.
+        if unsafe { self.ring.submission().push(&command) }.is_ok() {
+            return Ok(());
+        }
+        self.enter(false, None)?;
+        // SAFETY: as above.
+        unsafe { self.ring.submission().push(&command) }.map_err(|_| io::Error::from(Errno::BUSY))
+    }
+
+    /// Answers the request in this entry; it goes to the kernel with the next wait, and brings the next request. Returns its bytes in the
+    /// payload.
+    ///
+    /// # Errors
+    /// Of io_uring.
+    pub(super) fn answer<'a>(
+        &mut self,
+        entry: usize,
+        unique: u64,
+        errno: i32,
+        slices: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<usize> {
+        let Some(header) = self.header(entry) else { return Ok(0) };
+        let commit_id = u64::from_ne_bytes(std::array::from_fn(|i| header[layout::COMMIT_ID + i]));
+        // SAFETY: the entry is ours, and nobody has borrowed its memory: `self` is borrowed mutably.
+        let (header, payload) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(self.header_at(entry), layout::LEN),
+                std::slice::from_raw_parts_mut(self.payload_at(entry), self.shape.payload),
+            )
+        };
+        let (mut errno, mut len) = (errno, 0);
+        for slice in slices {
+            let Some(room) = payload.get_mut(len..len + slice.len()) else {
+                (errno, len) = (Errno::IO.raw_os_error(), 0);
+                break;
+            };
+            // copy: the kernel takes the bytes of an answer from this place alone.
+            room.copy_from_slice(slice);
+            len += slice.len();
+        }
+        header[..4].copy_from_slice(&((16 + len) as u32).to_ne_bytes());
+        header[4..8].copy_from_slice(&(-errno).to_ne_bytes());
+        header[8..16].copy_from_slice(&unique.to_ne_bytes());
+        header[layout::PAYLOAD_LEN..][..4].copy_from_slice(&(len as u32).to_ne_bytes());
+        self.commit(entry, commit_id)?;
+        Ok(len)
+    }
+
+    /// The same answer once more, which the kernel did not take.
+    ///
+    /// # Errors
+    /// Of io_uring.
+    pub(super) fn again(&mut self, entry: usize) -> io::Result<()> {
+        let Some(header) = self.header(entry) else { return Ok(()) };
+        let commit_id = u64::from_ne_bytes(std::array::from_fn(|i| header[layout::COMMIT_ID + i]));
+        self.commit(entry, commit_id)
+    }
+
+    fn commit(&mut self, entry: usize, commit_id: u64) -> io::Result<()> {
+        self.ours[entry] = false;
+        let command = self.command(COMMIT_AND_FETCH, entry, commit_id, None);
+        self.push(command)
+    }
+
+    /// Sends what waits.
+    ///
+    /// # Errors
+    /// Of io_uring.
+    pub(super) fn submit(&mut self, landed: &mut Vec<Landed>) -> io::Result<()> {
+        self.enter(false, None)?;
+        self.collect(landed);
+        Ok(())
+    }
+
+    /// Sends what waits, and waits itself: for a request, for the bell to change, or so long.
+    ///
+    /// # Errors
+    /// Of io_uring.
+    pub(super) fn wait(
+        &mut self,
+        bell: (&AtomicU32, u32),
+        timeout: Option<Duration>,
+        landed: &mut Vec<Landed>,
+    ) -> io::Result<()> {
+        if !self.hears_bell {
+            let word = bell.0.as_ptr().cast_const();
+            let listen = opcode::FutexWait::new(word, bell.1.into(), u32::MAX.into(), FUTEX).build();
+            self.push(listen.user_data(BELL))?;
+            self.hears_bell = true;
+        }
+        self.enter(true, timeout)?;
+        self.collect(landed);
+        Ok(())
+    }
+
+    fn enter(&mut self, waits: bool, timeout: Option<Duration>) -> Result<(), Errno> {
+        let timeout = timeout.map(types::Timespec::from);
+        let at = timeout.as_ref().map_or(0, |timeout| std::ptr::from_ref(timeout) as u64);
+        let arg = EventsArg { mask: 0, mask_len: 8, padding: 0, timeout: at };
+        let count = self.ring.submission().len() as u32;
+        // SAFETY: the flags say that `arg` is of this type; it and the time live as long as the call. For the commands see `push`.
+        match unsafe { self.ring.submitter().enter(count, u32::from(waits), self.flags, Some(&arg)) } {
+            Ok(_) => Ok(()),
+            // It took long enough, what landed is in the way, or a signal came.
+            Err(error) => match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
+                Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN => Ok(()),
+                errno => Err(errno),
+            },
+        }
+    }
+
+    fn collect(&mut self, landed: &mut Vec<Landed>) {
+        for entry in self.ring.completion() {
+            if entry.user_data() == BELL {
+                self.hears_bell = false;
+                continue;
+            }
+            let number = entry.user_data() as usize;
+            if let Some(ours) = self.ours.get_mut(number) {
+                *ours = true;
+                landed.push(match entry.result() {
+                    0.. => Landed::Request(number),
+                    error => Landed::Failed(number, Errno::from_raw_os_error(-error)),
+                });
+            }
+        }
+    }
+
+    /// Gives the memory of a payload back; it reads as zeros then. What a request or an answer there held must not be needed any more.
+    pub(super) fn give_back(&mut self, entry: usize) {
+        if entry < self.shape.entries && self.ring.submission().is_empty() {
+            // SAFETY: within our mapping, whose private pages are zeros afterwards. The kernel writes there only while this thread is in
+            // io_uring_enter(2), and no slice of it is borrowed: `self` is borrowed mutably.
+            let _ =
+                unsafe { madvise(self.payload_at(entry).cast(), self.shape.payload, Advice::LinuxDontNeed) };
+        }
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]))
+}

@@ -1,0 +1,130 @@
+//! What other threads hand to the thread of a queue: answers to requests that it took, and the end of the connection.
+//!
+//! Only the thread that took a request may answer it: the kernel copies in the name of the thread that submits, and hands it the next request.
+
+use std::sync::atomic::AtomicU32;
+
+use rustix::thread::futex;
+
+use super::super::answer::Answer;
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use crate::sync::{Arc, Mutex};
+
+/// An answer on its way to the kernel.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// The entry that holds the request.
+    pub(super) entry: usize,
+    pub(super) unique: u64,
+    /// 0 is success.
+    pub(super) errno: i32,
+    pub(super) answer: Answer,
+}
+
+/// The inbox of one queue.
+#[derive(Debug, Default)]
+pub(in super::super) struct Inbox {
+    done: Mutex<Vec<Done>>,
+    is_over: AtomicBool,
+    sleeps: AtomicBool,
+    /// What the sleeping thread waits on, in the kernel: a change wakes it.
+    bell: AtomicU32,
+}
+
+/// The place of one request: its queue, and the entry there that holds it.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Place {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) entry: usize,
+}
+
+impl Place {
+    /// Answers the request. Never waits.
+    pub(in super::super) fn answer(&self, unique: u64, errno: i32, answer: Answer) {
+        // Nobody takes it any more.
+        if !self.inbox.is_over() {
+            self.inbox.done.lock().push(Done { entry: self.entry, unique, errno, answer });
+            self.inbox.wake();
+        }
+    }
+}
+
+impl Inbox {
+    /// The connection is gone: its thread ends.
+    pub(in super::super) fn close(&self) {
+        self.is_over.store(true, SeqCst);
+        self.wake();
+        drop(std::mem::take(&mut *self.done.lock()));
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(SeqCst)
+    }
+
+    /// Wakes its thread, if that sleeps or is about to.
+    fn wake(&self) {
+        if self.sleeps.swap(false, SeqCst) {
+            self.bell.fetch_add(1, SeqCst);
+            // It can't fail: the word is there.
+            let _ = futex::wake(&self.bell, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    /// What the bell shows, and where. Its thread hears a change from here on.
+    pub(super) fn bell(&self) -> (&AtomicU32, u32) {
+        (&self.bell, self.bell.load(SeqCst))
+    }
+
+    /// The thread is about to sleep: what comes from now on wakes it. To be called before the last look at what is there.
+    pub(super) fn sleeps(&self) {
+        self.sleeps.store(true, SeqCst);
+    }
+
+    /// The thread is awake and looks by itself.
+    pub(super) fn wakes(&self) {
+        self.sleeps.store(false, SeqCst);
+    }
+
+    /// Moves what is there to `into`; false if there is nothing.
+    pub(super) fn take(&self, into: &mut Vec<Done>) -> bool {
+        into.append(&mut self.done.lock());
+        !into.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_ring_the_bell_of_a_thread_that_sleeps_and_of_no_other() {
+        let place = Place { inbox: Arc::default(), entry: 3 };
+        let inbox = &place.inbox;
+        place.answer(2, 0, Answer::Nothing);
+        assert_eq!(inbox.bell().1, 0, "it is awake");
+        inbox.sleeps();
+        let mut done = Vec::new();
+        assert!(inbox.take(&mut done));
+        place.answer(4, 5, Answer::Short([7; 8]));
+        place.answer(6, 0, Answer::Nothing);
+        assert_eq!(inbox.bell().1, 1, "once is enough");
+        assert!(inbox.take(&mut done));
+        let seen: Vec<_> = done.iter().map(|done| (done.entry, done.unique, done.errno)).collect();
+        assert_eq!(seen, [(3, 2, 0), (3, 4, 5), (3, 6, 0)]);
+        inbox.wakes();
+        place.answer(8, 0, Answer::Nothing);
+        assert_eq!(inbox.bell().1, 1);
+    }
+
+    #[test]
+    fn a_closed_inbox_wakes_its_thread_and_keeps_no_answer() {
+        let place = Place { inbox: Arc::default(), entry: 0 };
+        place.inbox.sleeps();
+        place.answer(2, 0, Answer::Nothing);
+        place.inbox.sleeps();
+        place.inbox.close();
+        assert_eq!(place.inbox.bell().1, 2);
+        place.answer(4, 0, Answer::Nothing);
+        assert!(place.inbox.is_over() && !place.inbox.take(&mut Vec::new()));
+    }
+}

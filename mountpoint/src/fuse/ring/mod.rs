@@ -1,0 +1,218 @@
+//! FUSE over io_uring (Linux 6.14 and later): requests and answers through memory shared with the kernel, one queue and one thread for each
+//! processor.
+//!
+//! The kernel hands a request to the queue of the processor on which it was made, and one system call takes answers and brings the next
+//! requests. INIT, FORGET, INTERRUPT and what we tell the kernel by ourselves stay on `/dev/fuse`. Where any part of this is refused, the mount
+//! goes on by `/dev/fuse`, and one line of the log says why.
+
+mod entries;
+mod inbox;
+mod queue;
+mod warm;
+
+use std::io;
+use std::thread::JoinHandle;
+
+use crossbeam::channel::{Receiver, Sender, bounded};
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use self::entries::{Entries, Landed};
+pub(super) use self::inbox::{Inbox, Place};
+use self::queue::Queue;
+use super::TRANSFER_MAX;
+use super::operations::Operations;
+use super::serve::Channel;
+use crate::sync::Arc;
+
+/// Processors that a machine may have for this: each takes a thread.
+const QUEUES_MAX: usize = 128;
+/// Requests that wait for their answer at once, in all queues; each has an address range for a payload, and memory only while it is large.
+/// The kernel holds back what more processes ask for. Doubling it doubles how many may wait for a store that hangs before others have to.
+const ENTRIES: usize = 1024;
+/// The same for one queue, at least and at most: a program that runs on one processor must not be held up by a few slow reads.
+const ENTRIES_OF_QUEUE: std::ops::RangeInclusive<usize> = 16..=256;
+
+/// Threads with a ring each, which wait until the kernel was greeted.
+pub(super) struct Rings<O> {
+    queues: Vec<Prepared<O>>,
+}
+
+struct Prepared<O> {
+    thread: JoinHandle<io::Result<()>>,
+    inbox: Arc<Inbox>,
+    go: Sender<Arc<Channel<O>>>,
+    reports: Receiver<Result<(), String>>,
+}
+
+/// The shape of each of so many queues; if there can be none, why.
+fn shape(queues: usize, page: usize) -> Result<entries::Shape, String> {
+    if queues > QUEUES_MAX {
+        return Err(format!("this machine may have {queues} processors, and {QUEUES_MAX} is the most"));
+    }
+    let entries = (ENTRIES / queues.max(1)).clamp(*ENTRIES_OF_QUEUE.start(), *ENTRIES_OF_QUEUE.end());
+    // The kernel counts the largest request in its own pages.
+    Ok(entries::Shape { entries, payload: TRANSFER_MAX as usize / 4096 * page.max(4096) })
+}
+
+/// How many queues the kernel has: one for each processor that may be there, as `/sys/devices/system/cpu/possible` says it.
+fn queues(possible: &str) -> Option<usize> {
+    let last = possible.trim().strip_prefix('0')?;
+    match last.strip_prefix('-') {
+        Some(last) => last.parse().ok().and_then(|last: usize| last.checked_add(1)),
+        None => last.is_empty().then_some(1),
+    }
+}
+
+/// Why there is no ring, for people.
+fn reason(error: &io::Error) -> String {
+    match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            "io_uring is not allowed here, by a seccomp profile or by kernel.io_uring_disabled".to_owned()
+        }
+        Some(Errno::NOSYS) => "this kernel has no io_uring".to_owned(),
+        Some(Errno::INVAL) => "this kernel's io_uring is too old".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+impl<O: Operations> Rings<O> {
+    /// Makes a ring for each processor.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn prepare() -> Result<Self, String> {
+        let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible");
+        let queues = possible.ok().and_then(|possible| queues(&possible));
+        let queues = queues.ok_or("the number of processors is not known")?;
+        Self::prepare_shaped(queues, shape(queues, rustix::param::page_size())?)
+    }
+
+    fn prepare_shaped(queues: usize, shape: entries::Shape) -> Result<Self, String> {
+        let start = |number: usize| {
+            let inbox = Arc::<Inbox>::default();
+            let (go, gone) = bounded(1);
+            let (report, reports) = bounded(1);
+            let of_thread = Arc::clone(&inbox);
+            let thread = std::thread::Builder::new()
+                .name(format!("fuse-ring-{number}"))
+                .spawn(move || run(number, shape, of_thread, &gone, &report));
+            let thread = thread.map_err(|error| format!("no thread: {error}"))?;
+            Ok(Prepared { thread, inbox, go, reports })
+        };
+        // Those that were started end when their sender goes.
+        let queues = (0..queues).map(start).collect::<Result<Vec<_>, String>>()?;
+        for queue in &queues {
+            queue.reports.recv().map_err(|_| "its thread panicked")??;
+        }
+        Ok(Self { queues })
+    }
+
+    /// The inboxes of all queues, to end them.
+    pub(super) fn inboxes(&self) -> Vec<Arc<Inbox>> {
+        self.queues.iter().map(|queue| Arc::clone(&queue.inbox)).collect()
+    }
+
+    /// Begins to serve, once the kernel was told that it may come this way.
+    ///
+    /// # Errors
+    /// The kernel refused, and goes on by `/dev/fuse`.
+    pub(super) fn start(self, channel: &Arc<Channel<O>>) -> Result<Vec<JoinHandle<io::Result<()>>>, String> {
+        for queue in &self.queues {
+            // A thread that is gone reports nothing.
+            let _ = queue.go.send(Arc::clone(channel));
+        }
+        let report = |queue: &Prepared<O>| {
+            queue.reports.recv().unwrap_or_else(|_| Err("its thread panicked".to_owned()))
+        };
+        let reports: Vec<_> = self.queues.iter().map(report).collect();
+        let refused = reports.into_iter().find_map(Result::err);
+        if refused.is_some() {
+            self.queues.iter().for_each(|queue| queue.inbox.close());
+        }
+        let threads = self.queues.into_iter().map(|queue| queue.thread);
+        match refused {
+            Some(why) => {
+                for thread in threads {
+                    let _ = thread.join();
+                }
+                Err(why)
+            }
+            None => Ok(threads.collect()),
+        }
+    }
+}
+
+/// The thread of a queue: reports that it has a ring, waits until the kernel was greeted, reports whether the kernel took it, and serves.
+fn run<O: Operations>(
+    number: usize,
+    shape: entries::Shape,
+    inbox: Arc<Inbox>,
+    go: &Receiver<Arc<Channel<O>>>,
+    report: &Sender<Result<(), String>>,
+) -> io::Result<()> {
+    let mut entries = match Entries::new(number as u16, shape) {
+        Ok(entries) => entries,
+        Err(error) => {
+            let _ = report.send(Err(reason(&error)));
+            return Ok(());
+        }
+    };
+    // The programs whose requests come here run on this processor: their memory is near, and no other processor has to wake.
+    let mut here = CpuSet::new();
+    here.set(number);
+    if let Err(error) = sched_setaffinity(None, &here) {
+        tracing::debug!("the FUSE thread of processor {number} runs anywhere: {error}");
+    }
+    let _ = report.send(Ok(()));
+    let Ok(channel) = go.recv() else { return Ok(()) };
+    let mut landed = Vec::new();
+    let registered = entries.register(channel.device(), &mut landed);
+    let failed = landed.iter().find_map(|landed| match landed {
+        Landed::Failed(_, error) => Some(*error),
+        Landed::Request(_) => None,
+    });
+    let failed = failed.or_else(|| registered.err().and_then(|error| Errno::from_io_error(&error)));
+    if let Some(error) = failed
+        && !entries.any_taken()
+    {
+        entries.refuse();
+        let _ = report.send(Err(format!("the kernel refused its memory: {error}")));
+        return Ok(());
+    }
+    landed.retain(|landed| matches!(landed, Landed::Request(_)));
+    let _ = report.send(Ok(()));
+    Queue::new(channel, entries, inbox).run(landed)
+}
+
+#[cfg(test)]
+mod tests {
+    mod refused;
+
+    use super::*;
+
+    #[test]
+    fn there_is_a_queue_for_each_processor_that_may_come() {
+        assert_eq!([queues("0\n"), queues("0-1\n"), queues("0-127\n")], [Some(1), Some(2), Some(128)]);
+        for odd in ["", "1-3", "0-3,8-11", "0-", "x", "0x", "0-18446744073709551615"] {
+            assert_eq!(queues(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn all_queues_together_have_a_bounded_number_of_entries_and_each_has_enough() {
+        let entries = |queues| shape(queues, 4096).unwrap().entries;
+        assert_eq!([1, 2, 4, 8, 64, 128].map(entries), [256, 256, 256, 128, 16, 16]);
+        assert!(shape(QUEUES_MAX + 1, 4096).is_err());
+        assert_eq!(shape(2, 4096).unwrap().payload, TRANSFER_MAX as usize);
+        assert_eq!(shape(2, 65536).unwrap().payload, 16 * TRANSFER_MAX as usize);
+    }
+
+    #[test]
+    fn every_refusal_of_io_uring_has_a_reason() {
+        assert!(reason(&Errno::PERM.into()).contains("seccomp"));
+        assert!(reason(&Errno::NOSYS.into()).contains("kernel"));
+        assert!(reason(&Errno::INVAL.into()).contains("old"));
+        assert!(!reason(&Errno::NOMEM.into()).is_empty());
+    }
+}

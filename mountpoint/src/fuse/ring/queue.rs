@@ -1,0 +1,225 @@
+//! One queue of FUSE over io_uring: a thread that takes the requests made on one processor, calls the operations, and hands the kernel the
+//! answers, its own and those of other threads.
+
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::super::answer::Answer;
+use super::super::operations::Operations;
+use super::super::request::{DecodeError, decode_parts};
+use super::super::serve::{Channel, Line};
+use super::entries::{Entries, Landed};
+use super::inbox::{Done, Inbox, Place};
+use super::warm::Warm;
+use crate::sync::Arc;
+
+/// How often requests that take longer are looked at. The kernel sends no INTERRUPT for a request that was not taken yet when the signal came,
+/// so a thread that was killed is also found by looking.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Memory of payloads goes back after a queue was idle for so long.
+const REST: Duration = Duration::from_secs(10);
+/// Bytes of answers that wait for one call of the kernel; more go at once.
+const BATCH: usize = 4 << 20;
+
+/// A request that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    unique: u64,
+    looked: Instant,
+}
+
+/// What the thread of a queue works with.
+pub(super) struct Queue<O> {
+    channel: Arc<Channel<O>>,
+    entries: Entries,
+    inbox: Arc<Inbox>,
+    /// By entry.
+    held: Vec<Option<Held>>,
+    waiting: usize,
+    warm: Warm,
+    used: Instant,
+    looked: Instant,
+}
+
+/// What a failed command means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// The answer was not taken: once more.
+    Again,
+    /// The mount is gone.
+    Over,
+    /// The entry is lost.
+    Lost,
+}
+
+fn meaning(error: Errno) -> Failure {
+    match error {
+        Errno::AGAIN | Errno::INTR => Failure::Again,
+        Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NODEV => Failure::Over,
+        _ => Failure::Lost,
+    }
+}
+
+impl<O: Operations> Queue<O> {
+    pub(super) fn new(channel: Arc<Channel<O>>, entries: Entries, inbox: Arc<Inbox>) -> Self {
+        let (held, now) = (vec![None; entries.count()], channel.clock.now());
+        let warm = Warm::default();
+        Self { channel, entries, inbox, held, waiting: 0, warm, used: now, looked: now }
+    }
+
+    /// Serves until the connection ends. `landed`: what came while the entries were registered.
+    pub(super) fn run(mut self, landed: Vec<Landed>) -> io::Result<()> {
+        let outcome = self.serve(landed);
+        if let Err(error) = &outcome {
+            tracing::error!("FUSE over io_uring failed: {error}; requests hang until the mount is unmounted");
+        }
+        self.inbox.close();
+        outcome
+    }
+
+    fn serve(&mut self, mut landed: Vec<Landed>) -> io::Result<()> {
+        let metrics = Arc::clone(&self.channel.metrics);
+        let _idle = metrics.fuse_idle.raised();
+        let (mut taken, mut done) = (Vec::new(), Vec::new());
+        let inbox = Arc::clone(&self.inbox);
+        loop {
+            let busy = metrics.fuse_idle.lowered();
+            std::mem::swap(&mut landed, &mut taken);
+            for landed in taken.drain(..) {
+                if self.take(landed)? {
+                    return Ok(());
+                }
+            }
+            // Here no payload is in use: what was taken is done with, and no answer was laid down yet.
+            self.keep_house();
+            let bell = inbox.bell();
+            inbox.sleeps();
+            let mut bytes = 0;
+            while inbox.take(&mut done) {
+                for done in done.drain(..) {
+                    bytes += self.answer(&done)?;
+                    if bytes > BATCH {
+                        self.entries.submit(&mut landed)?;
+                        bytes = 0;
+                    }
+                }
+            }
+            if inbox.is_over() {
+                return Ok(());
+            }
+            drop(busy);
+            if landed.is_empty() {
+                let timeout = self.timeout();
+                self.entries.wait(bell, timeout, &mut landed)?;
+            } else {
+                self.entries.submit(&mut landed)?;
+            }
+            inbox.wakes();
+        }
+    }
+
+    /// A command is done: a request is there, or it failed. True if the connection is over.
+    fn take(&mut self, landed: Landed) -> io::Result<bool> {
+        let entry = match landed {
+            Landed::Request(entry) => entry,
+            Landed::Failed(entry, error) => match meaning(error) {
+                Failure::Over => return Ok(true),
+                Failure::Again => return self.entries.again(entry).map(|()| false),
+                Failure::Lost => {
+                    tracing::error!("FUSE over io_uring: the kernel did not take an answer: {error}");
+                    return Ok(false);
+                }
+            },
+        };
+        let Some(bytes) = self.entries.request(entry) else { return Ok(false) };
+        let place = Place { inbox: Arc::clone(&self.inbox), entry };
+        let now = self.channel.clock.now();
+        self.used = now;
+        self.warm.used(entry, bytes.payload.len());
+        let decoded = decode_parts(bytes.header, bytes.argument, bytes.payload);
+        let unique = match &decoded {
+            Ok(request) => request.unique,
+            Err(DecodeError::Body { unique, .. }) => *unique,
+            Err(DecodeError::NoHeader) => return Ok(false),
+        };
+        if self.held[entry].replace(Held { unique, looked: now }).is_none() {
+            self.waiting += 1;
+        }
+        match decoded {
+            Ok(request) => {
+                // A panic answers EIO (the reply is dropped) and costs the mount nothing else.
+                let dispatch = AssertUnwindSafe(|| self.channel.dispatch(request, &Line::Queue(place)));
+                if std::panic::catch_unwind(dispatch).is_err() {
+                    tracing::error!("FUSE over io_uring: a request panicked; it was answered EIO");
+                }
+            }
+            Err(error) => {
+                tracing::error!("FUSE over io_uring: can't read a request: {error:?}; answering EIO");
+                place.answer(unique, Errno::IO.raw_os_error(), Answer::Nothing);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Lays an answer down; its bytes.
+    fn answer(&mut self, done: &Done) -> io::Result<usize> {
+        let Some(held) = self.held.get_mut(done.entry) else { return Ok(0) };
+        if held.take_if(|held| held.unique == done.unique).is_none() {
+            return Ok(0);
+        }
+        self.waiting -= 1;
+        let len = self.entries.answer(done.entry, done.unique, done.errno, done.answer.slices())?;
+        self.warm.used(done.entry, len);
+        Ok(len)
+    }
+
+    /// How long to wait at most. For ever, where there is nothing to look after: an idle mount wakes nobody.
+    fn timeout(&self) -> Option<Duration> {
+        match (self.waiting, self.warm.is_empty()) {
+            (1.., _) => Some(LOOK_AGAIN),
+            (0, false) => Some(REST),
+            (0, true) => None,
+        }
+    }
+
+    fn keep_house(&mut self) {
+        while let Some(entry) = self.warm.excess() {
+            self.entries.give_back(entry);
+        }
+        if self.waiting == 0 && self.warm.is_empty() {
+            return;
+        }
+        let now = self.channel.clock.now();
+        if now.saturating_duration_since(self.used) >= REST {
+            while let Some(entry) = self.warm.any() {
+                self.entries.give_back(entry);
+            }
+        }
+        if self.waiting > 0 && now.saturating_duration_since(self.looked) >= LOOK_AGAIN {
+            self.looked = now;
+            for held in self.held.iter_mut().flatten() {
+                if now.saturating_duration_since(held.looked) >= LOOK_AGAIN {
+                    held.looked = now;
+                    self.channel.look_at(held.unique);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_ends_with_its_mount_and_loses_no_answer_to_a_signal() {
+        for error in [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED, Errno::NODEV] {
+            assert_eq!(meaning(error), Failure::Over, "{error:?}");
+        }
+        assert_eq!([meaning(Errno::AGAIN), meaning(Errno::INTR)], [Failure::Again; 2]);
+        assert_eq!([meaning(Errno::INVAL), meaning(Errno::NOENT)], [Failure::Lost; 2]);
+    }
+}

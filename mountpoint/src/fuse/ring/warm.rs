@@ -1,0 +1,69 @@
+//! Which payloads have memory, and which of them give it back. Pure.
+//!
+//! Each payload has room for a whole block, and a queue has many. What large requests touched stays for the next ones, up to a limit.
+
+/// Bytes of a payload that stay whatever happens: the names and answers of small requests.
+const SMALL: usize = 8 << 10;
+/// Bytes of payloads that a queue keeps. Doubling it helps processors on which more large reads or writes run at once.
+const KEPT: usize = 4 << 20;
+
+/// The payloads of one queue that large requests touched, the longest unused first.
+#[derive(Debug, Default)]
+pub(super) struct Warm {
+    entries: Vec<(usize, usize)>,
+    bytes: usize,
+}
+
+impl Warm {
+    /// So many bytes of this payload were used.
+    pub(super) fn used(&mut self, entry: usize, len: usize) {
+        if len <= SMALL {
+            return;
+        }
+        let before = self.entries.iter().position(|&(other, _)| other == entry);
+        let before = before.map_or(0, |at| self.entries.remove(at).1);
+        self.entries.push((entry, len.max(before)));
+        self.bytes += len.max(before) - before;
+    }
+
+    /// Whether no payload has more than a little memory.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// A payload that gives its memory back because it is too much in all.
+    pub(super) fn excess(&mut self) -> Option<usize> {
+        (self.bytes > KEPT).then(|| self.any())?
+    }
+
+    /// A payload that has memory, whatever it is in all.
+    pub(super) fn any(&mut self) -> Option<usize> {
+        let (entry, len) = (!self.entries.is_empty()).then(|| self.entries.remove(0))?;
+        self.bytes -= len;
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_payloads_longest_unused_give_their_memory_back_beyond_the_limit() {
+        let mut warm = Warm::default();
+        warm.used(0, SMALL);
+        assert!(warm.is_empty(), "a little is kept for ever");
+        let large = KEPT / 4;
+        for entry in [1, 2, 3, 4, 2, 1] {
+            warm.used(entry, large);
+        }
+        assert_eq!(warm.excess(), None, "four of a quarter");
+        warm.used(2, 2 * large);
+        assert_eq!((warm.excess(), warm.excess()), (Some(3), None));
+        warm.used(5, large / 2);
+        warm.used(5, large);
+        assert_eq!((warm.excess(), warm.excess()), (Some(4), None));
+        assert_eq!([warm.any(), warm.any(), warm.any(), warm.any()], [Some(1), Some(2), Some(5), None]);
+        assert_eq!(warm.bytes, 0);
+    }
+}

@@ -1,0 +1,63 @@
+//! The tests of `mount.rs` again, by FUSE over io_uring (`--fuse-transport io-uring`).
+//!
+//! They need Linux 6.14 and its switch, `/sys/module/fuse/parameters/enable_uring`, which `ci/test` turns on where it may. Tests that do
+//! not depend on the transport are left out, each with its reason. `cargo test -- --skip by_io_uring::` leaves out all.
+
+#[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
+mod common;
+
+/// What carries requests.
+const TRANSPORT: &str = "io-uring";
+
+/// Whether reads go through the page cache.
+const READ_MODE: &str = "auto";
+
+/// What they are mounts of.
+const STORE: common::Kind = common::Kind::S3server;
+
+#[path = "mount"]
+mod by_io_uring {
+    mod adopted;
+    mod answers;
+    mod cache;
+    mod crash;
+    // credentials: requests to S3, whoever carried those of the kernel.
+    // encryption: the same.
+    mod execve;
+    mod faults;
+    // flipped: what a bad network does, whoever carried the requests of the kernel.
+    // fstab: how a command line becomes flags.
+    mod interrupts;
+    // large: 6 GiB take minutes, and many parts are in `tools`.
+    // left_behind: what is kept on the disk about requests to S3.
+    mod mapping;
+    mod memory;
+    mod model;
+    mod names;
+    mod namespaces;
+    mod notified;
+    // options: flags on the wire and on the disk.
+    // packaged: which files a package holds.
+    mod passthrough;
+    // policy: what the store refuses, whoever carried the requests of the kernel.
+    // proxy: how the store is reached.
+    mod read_mode;
+    mod reading;
+    mod ready;
+    mod refused;
+    mod released;
+    // requests: how many S3 sees is decided behind the transport.
+    mod ring;
+    mod semantics;
+    mod shared;
+    // sources: as credentials.
+    // stalls: the clocks of requests to S3, whoever carried those of the kernel.
+    mod start;
+    // systemd: the life of a unit, whatever it mounts by.
+    mod tools;
+    // trees: 20,000 files take a minute, and smaller trees are in `tools`.
+    mod unprivileged;
+    // weather: what the network does is dealt with behind the transport.
+    mod writers;
+    mod writing;
+}
