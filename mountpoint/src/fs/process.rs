@@ -123,27 +123,30 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_found_by_device_and_number_until_it_is_closed() {
-        let thread = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        // Of a file system that shows the device of its mount; btrfs and overlays do not.
-        let file = tempfile::tempfile_in("/dev/shm").unwrap();
-        let meta = file.metadata().unwrap();
-        let dev = meta.dev();
-        let device = DeviceNo { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) };
-        let other = DeviceNo { minor: device.minor + 1, ..device };
-        let ino = InodeNo(meta.ino());
-        let duplicate = file.try_clone().unwrap();
-        assert_eq!(holds(thread(), device, ino), Some(true));
-        assert_eq!(holds(thread(), other, ino), Some(false), "the same number elsewhere");
-        drop(file);
-        assert_eq!(std::thread::spawn(move || holds(thread(), device, ino)).join().unwrap(), Some(true));
-        drop(duplicate);
-        assert_eq!(holds(thread(), device, ino), Some(false));
-        assert_eq!(holds(0, device, ino), None, "of another namespace");
+        // In a process of its own: a file of another test may have the same number, on a mount that no table shows.
+        testkit::isolated(|| {
+            let thread = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            // Of a file system that shows the device of its mount; btrfs and overlays do not.
+            let file = tempfile::tempfile_in("/dev/shm").unwrap();
+            let meta = file.metadata().unwrap();
+            let dev = meta.dev();
+            let device = DeviceNo { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) };
+            let other = DeviceNo { minor: device.minor + 1, ..device };
+            let ino = InodeNo(meta.ino());
+            let duplicate = file.try_clone().unwrap();
+            assert_eq!(holds(thread(), device, ino), Some(true));
+            assert_eq!(holds(thread(), other, ino), Some(false), "the same number elsewhere");
+            drop(file);
+            assert_eq!(std::thread::spawn(move || holds(thread(), device, ino)).join().unwrap(), Some(true));
+            drop(duplicate);
+            assert_eq!(holds(thread(), device, ino), Some(false));
+            assert_eq!(holds(0, device, ino), None, "of another namespace");
 
-        // Not in the table of mounts.
-        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let ino = InodeNo(std::fs::File::from(file.try_clone().unwrap()).metadata().unwrap().ino());
-        assert_eq!(holds(thread(), device, ino), None);
+            // Not in the table of mounts.
+            let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            let ino = InodeNo(std::fs::File::from(file.try_clone().unwrap()).metadata().unwrap().ino());
+            assert_eq!(holds(thread(), device, ino), None);
+        });
     }
 
     #[test]
