@@ -17,6 +17,9 @@ use crate::common::{Pattern, Setup, Store, TestMount, is_mounted, until};
 /// Longer than any test runs: a program that is not interrupted waits until its engine is killed, and what the test does next fails.
 const WAITS: [&str; 2] = ["--operation-timeout", "3600"];
 
+/// Longer than the mount believes what the store said of a name.
+const BELIEVED: Duration = Duration::from_millis(200);
+
 /// The signals by which users end programs; each has its default action, whatever the tests were started with.
 const DEADLY: [Signal; 4] = [Signal::KILL, Signal::INT, Signal::TERM, Signal::QUIT];
 
@@ -79,6 +82,8 @@ fn a_killed_program_does_not_wait_for_a_store_that_hangs() {
             ends_by(signal, start_waiting(&store, &mut program(&["cat"], &path("read"))));
         }
 
+        // What was listed for another look-up is believed for a moment.
+        std::thread::sleep(BELIEVED);
         // A mount that has seen look-ups lead to reads asks with the GET of the read, and one that has seen several of a folder lists it.
         store.faults().add(hold("HeadObject", "stat"));
         store.faults().add(hold("GetObject", "stat"));
@@ -95,7 +100,7 @@ fn a_killed_program_does_not_wait_for_a_store_that_hangs() {
             link.is_ok_and(|target| target == path("open"))
         });
         // The mount believes what it knows of a file for a moment; the open must ask.
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::sleep(BELIEVED);
         store.faults().add(hold("GetObject", "open"));
         let fired = store.faults().fired();
         drop(child.stdin.take());
