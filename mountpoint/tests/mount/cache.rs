@@ -154,10 +154,13 @@ fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it
     const BLOCKS: u64 = 24;
     // A request's answer also has a head.
     const HEAD: u64 = 400;
+    /// A busy machine writes to the cache late, and notices late that it can not.
+    const PASSES: u64 = 12;
+    const ALL: u64 = u64::MAX;
     let store = Store::new();
     let len = (BLOCKS << 20) as usize;
     store.plant("file", &Pattern(1).bytes(0, len));
-    let cost = |options: &[&str], least: u64, spoil: &dyn Fn()| {
+    let cost = |options: &[&str], least: u64, most: u64, spoil: &dyn Fn()| {
         let mount = TestMount::of(&store, &Setup::new(options))?;
         store.requests().reset();
         let file = open_direct(&mount.path("file"));
@@ -165,27 +168,34 @@ fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it
         // On a busy machine the open comes long after its lookup, and brings the first bytes.
         let brought = store.requests().count("GetObject") * first::LEN as u64;
         until("the open is counted", || store.requests().bytes_sent() >= brought);
-        store.requests().reset();
-        for block in 1..BLOCKS {
-            assert!(reads_right(&file, (block << 20) + 8192, 4096));
+        let mut each = 0;
+        for pass in 0..PASSES {
+            store.requests().reset();
+            for block in 1..BLOCKS {
+                assert!(reads_right(&file, (block << 20) + 8192 + pass * (64 << 10), 4096));
+            }
+            assert_eq!(store.requests().count("GetObject"), BLOCKS - 1);
+            // The server counts an answer when it was taken, which may be a moment after it came.
+            let count = || store.requests().bytes_sent() / (BLOCKS - 1);
+            until("the answers are counted", || count() >= least);
+            each = count();
+            if each < most {
+                break;
+            }
         }
-        assert_eq!(store.requests().count("GetObject"), BLOCKS - 1);
-        // The server counts an answer when it was taken, which may be a moment after it came.
-        let each = || store.requests().bytes_sent() / (BLOCKS - 1);
-        until("the answers are counted", || each() >= least);
-        Some(each())
+        Some(each)
     };
     let nothing = || ();
-    let Some(without) = cost(&[], 4096, &nothing) else { return };
+    let Some(without) = cost(&[], 4096, ALL, &nothing) else { return };
     assert!((4096..4096 + HEAD).contains(&without), "without a cache: {without} bytes each");
     let (full, healthy, dead) = (tempfile::tempdir(), tempfile::tempdir(), tempfile::tempdir());
     let folders = [full, healthy, dead].map(Result::unwrap);
     let [full, healthy, dead] = folders.each_ref().map(|folder| folder.path().to_str().unwrap());
-    let full = cost(&["--cache", full, "--max-cache-size", "1"], 4096, &nothing).unwrap();
+    let full = cost(&["--cache", full, "--max-cache-size", "1"], 4096, ALL, &nothing).unwrap();
     assert!((4096..4096 + HEAD).contains(&full), "no room for a block: {full} bytes each");
-    let kept = cost(&["--cache", healthy, "--max-cache-size", "64"], 65_536, &nothing).unwrap();
+    let kept = cost(&["--cache", healthy, "--max-cache-size", "64"], 65_536, ALL, &nothing).unwrap();
     assert!((65_536..65_536 + HEAD).contains(&kept), "a cache that keeps it: {kept} bytes each");
-    let gone = cost(&["--cache", dead, "--max-cache-size", "64"], 4096, &|| {
+    let gone = cost(&["--cache", dead, "--max-cache-size", "64"], 4096, 32_768, &|| {
         // The open may have brought bytes, and their put makes files while this removes them.
         let cache = Path::new(dead).join("mount-s3-cache");
         until("the cache's directory is removed", || fs::remove_dir_all(&cache).is_ok());
