@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Pattern, Store};
+use crate::common::{Pattern, Store, until};
 use crate::{ctl, end, mount, valid};
 
 const LEN: usize = (2 << 20) + 999;
@@ -51,7 +51,12 @@ fn warm_says_what_it_cannot_do() {
     let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
     store.plant("file", &[1]);
     let Some(mount) = mount(&store, here.path(), &[]) else { return };
-    let (code, _, error) = end(&mut ctl(here.path(), &["warm", mount.dir().to_str().unwrap()]));
+    let (mut code, mut error) = (None, String::new());
+    // A mount on a busy machine may take longer than it is given.
+    until("it answers", || {
+        (code, _, error) = end(&mut ctl(here.path(), &["warm", mount.dir().to_str().unwrap()]));
+        !error.contains("does not answer")
+    });
     assert_eq!(code, Some(1));
     assert!(error.contains("has no disk cache") && error.contains("--cache DIRECTORY"), "{error}");
     let (code, _, error) = end(&mut ctl(here.path(), &["warm", "/etc/hostname"]));
