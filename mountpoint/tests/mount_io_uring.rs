@@ -1,6 +1,6 @@
 //! The tests of `mount.rs` again, by FUSE over io_uring (`--fuse-transport io-uring`).
 //!
-//! They need Linux 6.14 and its switch, `/sys/module/fuse/parameters/enable_uring`, which `ci/test` turns on where it may. Tests that do
+//! They need Linux 6.18.3 and its switch, `/sys/module/fuse/parameters/enable_uring`, which `ci/test` turns on where it may. Tests that do
 //! not depend on the transport are left out, each with its reason. `cargo test -- --skip by_io_uring::` leaves out all.
 
 #[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]

@@ -13,8 +13,8 @@ pub const EXCUSED: [&str; 4] = [
     FUSE_OVER_IO_URING,
 ];
 
-/// What kernels before 6.14 lack.
-const FUSE_OVER_IO_URING: &str = "a kernel with FUSE over io_uring (6.14)";
+/// What kernels before 6.14 lack, and those before 6.18.3 have with a leak.
+const FUSE_OVER_IO_URING: &str = "a kernel with FUSE over io_uring (6.18.3)";
 
 /// What `ci/systemd-node` says where only the newer hierarchy of control groups is: no script can change that.
 const CGROUPS_OF_VERSION_1: &str =
@@ -59,7 +59,11 @@ pub fn need_tool(name: &str) -> bool {
 #[track_caller]
 pub fn need_fuse_over_io_uring() -> bool {
     const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    let version: Vec<u32> = parts.take(3).collect();
     match std::fs::read_to_string(SWITCH) {
+        Ok(_) if version < vec![6, 18, 3] => need(FUSE_OVER_IO_URING, false),
         Ok(switch) => need(&format!("{SWITCH} = Y, which ci/test sets as root"), switch.trim() == "Y"),
         Err(_) => need(FUSE_OVER_IO_URING, false),
     }

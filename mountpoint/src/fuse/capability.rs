@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::{BACKGROUND_MAX, CONGESTED_AT, TRANSFER_MAX};
+use super::{BACKGROUND_MAX, CONGESTED_AT, RING_WRITE_MAX, TRANSFER_MAX};
 
 /// The oldest protocol of a kernel that works: 7.31 is Linux 5.4.
 pub(super) const PROTOCOL_MIN: (u32, u32) = (7, 31);
@@ -109,7 +109,7 @@ pub(super) fn init_out(offered: u64, max_readahead: u32, besides: Besides) -> Ve
     }
     out.extend(BACKGROUND_MAX.to_ne_bytes());
     out.extend(CONGESTED_AT.to_ne_bytes());
-    out.extend(TRANSFER_MAX.to_ne_bytes());
+    out.extend(if ring { RING_WRITE_MAX } else { TRANSFER_MAX }.to_ne_bytes());
     out.extend(1u32.to_ne_bytes()); // times to the nanosecond
     out.extend(((TRANSFER_MAX / 4096) as u16).to_ne_bytes());
     out.extend(0u16.to_ne_bytes());
@@ -148,6 +148,9 @@ mod tests {
         assert_eq!((field(0), field(4)), PROTOCOL);
         assert_eq!(u64::from(field(32)) << 32 | u64::from(field(12)), asked(u64::MAX));
         assert_eq!((field(8), field(20)), (TRANSFER_MAX, TRANSFER_MAX));
+        let by_ring = init_out(u64::MAX, 4096, Besides { ring: true, ..Besides::default() });
+        assert_eq!(by_ring[20..24], RING_WRITE_MAX.to_ne_bytes());
+        assert_eq!(by_ring[28..30], out[28..30], "pages of a READ");
     }
 
     proptest! {

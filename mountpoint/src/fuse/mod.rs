@@ -29,6 +29,9 @@ pub use session::{Device, MountOptions, Session, Transport, Unmounter};
 
 /// Bytes of the largest WRITE (and READ) we ask the kernel for: one block.
 const TRANSFER_MAX: u32 = crate::buffer::BLOCK as u32;
+/// The same of a WRITE by FUSE over io_uring, where one call of the kernel may bring dozens of them, each into memory of its own. Doubling it
+/// doubles that memory. `write_1g` costs the same with 1 MiB: `docs/measuring.md`.
+const RING_WRITE_MAX: u32 = TRANSFER_MAX / 4;
 /// Background requests (read-ahead, and the RELEASE of files) that the kernel may have open; it holds further ones back. The most that its
 /// field can hold: with a limit of 64, and 64 readers that wait for the store, no RELEASE arrived. The memory budget limits what
 /// readers hold.

@@ -20,7 +20,7 @@ use super::pages::Pages;
 use super::pending::{Interrupted, Pending, Waiter};
 use super::reply::{open_flags, refusal};
 use super::request::{DecodeError, HEADER_LEN, Operation, Request, decode};
-use super::ring::{Inbox, Place, Rings};
+use super::ring::{self, Inbox, Place, Rings};
 use super::{MountOptions, TRANSFER_MAX};
 use crate::clock::Clock;
 use crate::fs::{Backings, Error, HandleNo, Result, SetAttr};
@@ -61,12 +61,12 @@ pub(super) struct Greeted<O> {
 }
 
 /// Greets the kernel. By `/dev/fuse` the file system can be used once this returns; by rings, once it is served. `rings` makes them, if the
-/// kernel's flags are right.
+/// kernel's flags and the device are right.
 pub(super) fn greet<O: Operations>(
     device: FuseDevice,
     ops: O,
     options: &MountOptions,
-    rings: impl FnOnce(u64) -> Option<Rings<O>>,
+    rings: impl FnOnce(u64, BorrowedFd<'_>) -> Option<Rings<O>>,
     metrics: Arc<Metrics>,
     runtime: tokio::runtime::Handle,
 ) -> anyhow::Result<Greeted<O>> {
@@ -107,7 +107,7 @@ pub(super) fn greet<O: Operations>(
             ops.allow_passthrough(backings_of(&device));
         }
         // Before the answer: from then on the kernel holds requests back until it knows the rings.
-        let rings = rings(flags);
+        let rings = rings(flags, (*device).as_fd());
         let besides = Besides { passthrough, ring: rings.is_some() };
         device.reply(unique, 0, [&init_out(flags, max_readahead, besides)[..]])?;
         let kernel = Arc::clone(&device);
@@ -123,10 +123,14 @@ pub(super) fn greet<O: Operations>(
 }
 
 /// Rings, if this kernel takes them; else a line in the log.
-pub(super) fn rings_for<O: Operations>(offered: u64) -> Option<Rings<O>> {
+pub(super) fn rings_for<O: Operations>(offered: u64, device: BorrowedFd<'_>) -> Option<Rings<O>> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let rings = match capability::has_ring(offered) {
-        true => Rings::prepare(),
-        false => Err("the kernel does not offer it; it needs Linux 6.14 and, before the mount, \
+        true if ring::is_sound(&release) => Rings::prepare(device),
+        true => {
+            Err(format!("Linux {} loses memory there; 6.18.3 is the first that does not", release.trim()))
+        }
+        false => Err("the kernel does not offer it; it needs Linux 6.18.3 and, before the mount, \
                       /sys/module/fuse/parameters/enable_uring = Y"
             .to_owned()),
     };
@@ -163,7 +167,10 @@ pub(super) fn serve<O: Operations>(
     if let Some(rings) = rings {
         match rings.start(&channel) {
             Ok(threads) => serving = threads,
-            Err(why) => no_ring(&why),
+            Err(refusal) if refusal.is_known => no_ring(&refusal.why),
+            Err(refusal) => {
+                return Err(io::Error::other(format!("FUSE over io_uring: {}", refusal.why)));
+            }
         }
     }
     let supervisor = Supervisor { metrics: Arc::clone(&channel.metrics), clock: channel.clock.clone() };
@@ -295,6 +302,11 @@ impl<O: Operations> Channel<O> {
             }
         }
         Ok(())
+    }
+
+    /// How many queues of the ring there are.
+    pub(super) fn queues(&self) -> usize {
+        self.inboxes.len()
     }
 
     pub(super) fn device(&self) -> BorrowedFd<'_> {

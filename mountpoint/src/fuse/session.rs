@@ -1,7 +1,7 @@
 //! A session with the kernel: mount or adopt a device, serve it on a few threads, unmount.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -159,7 +159,7 @@ impl Session {
             }
         };
         let by_ring = options.transport == Transport::IoUring;
-        let rings = |offered| by_ring.then(|| rings_for(offered)).flatten();
+        let rings = |offered, device: BorrowedFd<'_>| by_ring.then(|| rings_for(offered, device)).flatten();
         let started = greet(device, ops, options, rings, metrics, runtime)
             .and_then(|greeted| serve(greeted, options.threads).context("starting the FUSE threads"));
         match (started, dir) {

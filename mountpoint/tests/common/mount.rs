@@ -37,8 +37,8 @@ pub(crate) struct Setup {
     pub(crate) group: Option<PathBuf>,
     /// Whether it has a process namespace of its own, where it sees no program of the test.
     pub(crate) sees_nobody: bool,
-    /// Whether io_uring_setup(2) fails with EPERM, as in most containers.
-    pub(crate) refuses_io_uring: bool,
+    /// The number of a system call that fails with EPERM: of io_uring's, as in most containers.
+    pub(crate) refuses: Option<u32>,
 }
 
 impl Setup {
@@ -54,7 +54,7 @@ impl Setup {
             has_keys: true,
             group: None,
             sees_nobody: false,
-            refuses_io_uring: false,
+            refuses: None,
         }
     }
 
@@ -130,20 +130,20 @@ fn apart(plain: &Command) -> Command {
     unshare
 }
 
-/// The same command where a seccomp filter refuses io_uring.
-fn without_io_uring(plain: &Command) -> Command {
-    // The number is 425 on every architecture; a filter is four instructions: load it, compare, refuse with EPERM, allow.
+/// The same command where a seccomp filter refuses this system call.
+fn refused(call: u32, plain: &Command) -> Command {
+    // Four instructions: load the number of the call, compare, refuse with EPERM, allow.
     const FILTER: &str = "
 import ctypes, os, struct, sys
-code = b''.join(struct.pack('HBBI', *step) for step in [(32, 0, 0, 0), (21, 0, 1, 425), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)])
+code = b''.join(struct.pack('HBBI', *step) for step in [(32, 0, 0, 0), (21, 0, 1, int(sys.argv[1])), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)])
 code = ctypes.create_string_buffer(code)
 program = ctypes.create_string_buffer(struct.pack('HP', 4, ctypes.addressof(code)))
 libc = ctypes.CDLL(None)
 assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
-os.execvp(sys.argv[1], sys.argv[1:])";
+os.execvp(sys.argv[2], sys.argv[2:])";
     let mut python = Command::new("python3");
     python
-        .args(["-c", FILTER])
+        .args(["-c", FILTER, &call.to_string()])
         .arg(plain.get_program())
         .args(plain.get_args())
         .env_clear()
@@ -166,7 +166,7 @@ pub(crate) struct TestMount {
     child: Child,
     ended: Option<ExitStatus>,
     killed: bool,
-    refuses_io_uring: bool,
+    is_refused: bool,
     // Dropped with the mount, which ends the watchdog.
     _watchdog: mpsc::Sender<()>,
 }
@@ -209,8 +209,8 @@ impl TestMount {
         if setup.sees_nobody {
             command = apart(&command);
         }
-        if setup.refuses_io_uring {
-            command = without_io_uring(&command);
+        if let Some(call) = setup.refuses {
+            command = refused(call, &command);
         }
         command.stdout(log.try_clone().expect("a second handle of the log")).stderr(log);
         let child = command.spawn().expect("start mount-s3");
@@ -225,9 +225,8 @@ impl TestMount {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         });
-        let refuses_io_uring = setup.refuses_io_uring;
-        let (ended, killed) = (None, false);
-        let mut mount = Self { store, folder, dir, child, ended, killed, refuses_io_uring, _watchdog: alive };
+        let (ended, killed, is_refused) = (None, false, setup.refuses.is_some());
+        let mut mount = Self { store, folder, dir, child, ended, killed, is_refused, _watchdog: alive };
         until_within(START_AND_END, "it is mounted", || {
             let ended = mount.child.try_wait().expect("the state of mount-s3");
             assert!(ended.is_none(), "mount-s3 ended before it mounted: {ended:?}");
@@ -271,8 +270,18 @@ impl TestMount {
         need("root and fusectl, to abort a connection", self.control("abort", "1"))
     }
 
+    /// How many requests the kernel has for this mount, in line or not answered yet. `None` where it does not say.
+    pub(crate) fn waiting(&self) -> Option<usize> {
+        std::fs::read_to_string(self.connection().join("waiting")).ok()?.trim().parse().ok()
+    }
+
     /// Writes to a file of the kernel's about this mount.
     fn control(&self, file: &str, value: &str) -> bool {
+        std::fs::write(self.connection().join(file), value).is_ok()
+    }
+
+    /// The folder of the kernel's about this mount, where fusectl can be mounted.
+    fn connection(&self) -> PathBuf {
         const CONTROL: &str = "/sys/fs/fuse/connections";
         // Not mounted everywhere; busy where it is.
         let none: Option<&std::ffi::CStr> = None;
@@ -281,7 +290,7 @@ impl TestMount {
         let dir = self.dir.to_str().expect("a plain path");
         let device = table.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|f| f[4] == dir);
         let (_, minor) = device.expect("it is mounted")[2].split_once(':').expect("a device");
-        std::fs::write(format!("{CONTROL}/{minor}/{file}"), value).is_ok()
+        Path::new(CONTROL).join(minor)
     }
 
     /// What the engine printed so far.
@@ -379,7 +388,7 @@ impl Drop for TestMount {
             eprintln!("--- mount-s3, {ended}:\n{log}---");
             return;
         }
-        let by_ring = crate::TRANSPORT == "io-uring" && !self.refuses_io_uring;
+        let by_ring = crate::TRANSPORT == "io-uring" && !self.is_refused;
         assert!(
             !by_ring || !log.contains("no FUSE over io_uring"),
             "the test is about another transport:\n{log}"

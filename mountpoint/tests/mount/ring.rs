@@ -5,10 +5,12 @@ use std::os::unix::fs::FileExt as _;
 
 use s3server::{Effect, Fault};
 
-use crate::common::{Pattern, Setup, Store, TestMount, need_tool, until};
+use crate::common::{Pattern, Setup, Store, TestMount, need, need_tool, until};
 
 /// Bytes of the files.
 const LEN: usize = 8 << 20;
+/// io_uring_setup, _enter and _register, on every architecture.
+const IO_URING_CALLS: [u32; 3] = [425, 426, 427];
 
 #[test]
 fn where_io_uring_is_refused_the_mount_works_by_dev_fuse_and_one_line_says_so() {
@@ -17,17 +19,19 @@ fn where_io_uring_is_refused_the_mount_works_by_dev_fuse_and_one_line_says_so() 
     }
     let store = Store::new();
     store.plant("file", &Pattern(1).bytes(0, LEN));
-    let mut setup = Setup::new(&["--fuse-transport", "io-uring", "--allow-overwrite"]);
-    setup.refuses_io_uring = true;
-    let Some(mount) = TestMount::of(&store, &setup) else { return };
-    assert!(Pattern(1).is(0, &std::fs::read(mount.path("file")).unwrap()), "wrong bytes");
-    std::fs::write(mount.path("new"), b"written").unwrap();
-    assert_eq!(store.get("new").unwrap(), b"written");
-    let log = mount.log();
-    let lines: Vec<_> = log.lines().filter(|line| line.contains("no FUSE over io_uring")).collect();
-    let [line] = lines[..] else { panic!("one line, not {lines:?}") };
-    // The switch of the kernel is looked at first.
-    assert!(line.contains("seccomp") || line.contains("enable_uring"), "{line}");
+    for call in IO_URING_CALLS {
+        let mut setup = Setup::new(&["--fuse-transport", "io-uring", "--allow-overwrite"]);
+        setup.refuses = Some(call);
+        let Some(mount) = TestMount::of(&store, &setup) else { return };
+        assert!(Pattern(1).is(0, &std::fs::read(mount.path("file")).unwrap()), "{call}: wrong bytes");
+        std::fs::write(mount.path("new"), call.to_string()).unwrap();
+        assert_eq!(store.get("new").unwrap(), call.to_string().as_bytes());
+        let log = mount.log();
+        let lines: Vec<_> = log.lines().filter(|line| line.contains("no FUSE over io_uring")).collect();
+        let [line] = lines[..] else { panic!("{call}: one line, not {lines:?}") };
+        // The switch of the kernel is looked at first.
+        assert!(line.contains("seccomp") || line.contains("enable_uring"), "{call}: {line}");
+    }
 }
 
 #[test]
@@ -57,12 +61,16 @@ fn an_aborted_connection_ends_the_readers_and_the_engine() {
 
 #[test]
 fn more_readers_than_there_is_room_for_wait_in_line_and_all_get_their_bytes() {
-    /// The entries of all queues are 512 with two processors, and 1,024 at most.
     const READERS: usize = 1200;
+    /// The entries of all queues are 512 with two processors, and 1,024 with up to 64.
+    const ROOM: usize = 1024;
     let store = Store::new();
     store.plant("file", &Pattern(1).bytes(0, LEN));
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--operation-timeout", "3600"])) else { return };
     let file = File::open(mount.path("file")).unwrap();
+    if !need("root and fusectl, to count what waits", mount.waiting().is_some()) {
+        return;
+    }
     store.faults().add(Fault::on("GetObject", Effect::Hold));
     std::thread::scope(|scope| {
         for reader in 0..READERS {
@@ -74,7 +82,7 @@ fn more_readers_than_there_is_room_for_wait_in_line_and_all_get_their_bytes() {
                 assert!(Pattern(1).is(at as u64, &bytes), "wrong bytes at {at}");
             });
         }
-        until("the store hangs", || store.faults().fired() > 0);
+        until("more wait than there is room for", || mount.waiting().is_some_and(|waiting| waiting > ROOM));
         store.faults().release();
     });
     assert!(std::fs::metadata(mount.path("file")).is_ok(), "it goes on");

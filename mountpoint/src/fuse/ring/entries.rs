@@ -26,12 +26,16 @@ mod layout {
     pub(super) const COMMIT_ID: usize = 264;
     pub(super) const PAYLOAD_LEN: usize = 272;
     pub(super) const LEN: usize = 288;
-    /// A header in memory, for whole lines of the processor's cache.
+    /// Behind it in our memory, two slices: where the kernel finds header and payload when the entry is registered.
+    pub(super) const SLICES: usize = LEN;
+    /// All of it, whole lines of the processor's cache.
     pub(super) const STRIDE: usize = 320;
 }
 
 /// Commands that wait for the next call of the kernel; more are sent at once.
 const COMMANDS: u32 = 64;
+/// How long the kernel may take to say whether it would take an entry. It says so at once.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
 /// Names the bell among the entries, which are numbered.
 const BELL: u64 = u64::MAX;
 /// `FUTEX2_SIZE_U32 | FUTEX2_PRIVATE`.
@@ -71,7 +75,7 @@ pub(super) struct Entries {
     ring: IoUring<squeue::Entry128>,
     queue: u16,
     shape: Shape,
-    /// Headers, then payloads. Never unmapped.
+    /// Headers and slices, then payloads. Never unmapped.
     memory: NonNull<u8>,
     /// Whose each entry is.
     ours: Vec<bool>,
@@ -182,43 +186,78 @@ impl Entries {
         self.ours.contains(&false)
     }
 
+    /// Whether this kernel would take entries of this mount, asked with a ring of its own before the kernel is greeted: afterwards a refusal that
+    /// is not FUSE's own (of a security module, of a seccomp profile) would not be heard by FUSE, which would wait for rings for ever. On a
+    /// thread that ends soon: the kernel gives it one more thread.
+    ///
+    /// # Errors
+    /// Of io_uring, or why the kernel refuses.
+    pub(super) fn probe(device: BorrowedFd<'_>) -> io::Result<()> {
+        let mut entries = Self::new(0, Shape { entries: 1, payload: 0 })?;
+        entries.use_device(device)?;
+        entries.offer(0, entries.memory_of(0))?;
+        let mut landed = Vec::new();
+        entries.enter(true, Some(PROBE_WITHIN))?;
+        entries.collect(&mut landed);
+        match landed[..] {
+            // All is well but the time.
+            [Landed::Failed(_, Errno::AGAIN)] => Ok(()),
+            [Landed::Failed(_, error)] => Err(error.into()),
+            _ => Err(io::Error::other("it does not answer")),
+        }
+    }
+
+    /// Names the device to the ring.
+    ///
+    /// # Errors
+    /// Of io_uring.
+    pub(super) fn use_device(&mut self, device: BorrowedFd<'_>) -> io::Result<()> {
+        self.ring.submitter().register_files(&[device.as_raw_fd()])
+    }
+
     /// Gives all entries to the kernel. What it refuses lands; if it takes none, it has to be told by `refuse`.
     ///
     /// # Errors
     /// Of io_uring.
-    pub(super) fn register(&mut self, device: BorrowedFd<'_>, landed: &mut Vec<Landed>) -> io::Result<()> {
-        self.ring.submitter().register_files(&[device.as_raw_fd()])?;
+    pub(super) fn register(&mut self, landed: &mut Vec<Landed>) -> io::Result<()> {
         for entry in 0..self.shape.entries {
-            let memory = [
-                Slice { at: self.header_at(entry), len: layout::LEN },
-                Slice { at: self.payload_at(entry), len: self.shape.payload },
-            ];
-            self.register_one(entry, &memory, landed)?;
+            self.offer(entry, self.memory_of(entry))?;
+            self.collect(landed);
         }
         Ok(())
     }
 
-    /// Offers an entry that the kernel has to refuse, whereupon it goes on by `/dev/fuse`.
-    pub(super) fn refuse(&mut self) {
+    /// Offers an entry that the kernel has to refuse, whereupon it goes on by `/dev/fuse`. False if that is not sure.
+    pub(super) fn refuse(&mut self) -> bool {
         let memory = [const { Slice { at: std::ptr::null_mut(), len: 0 } }; 2];
-        if let Err(error) = self.register_one(0, &memory, &mut Vec::new()) {
-            tracing::error!("FUSE over io_uring can't be given up: {error}; the mount may hang");
-        }
+        let offered = self.offer(0, memory);
+        let mut landed = Vec::new();
+        self.collect(&mut landed);
+        offered.is_ok() && landed.contains(&Landed::Failed(0, Errno::INVAL))
     }
 
-    fn register_one(
-        &mut self,
-        entry: usize,
-        memory: &[Slice; 2],
-        landed: &mut Vec<Landed>,
-    ) -> io::Result<()> {
-        self.ours[entry] = false;
-        let mut command = self.command(REGISTER, entry, 0, Some((&raw const memory[0]) as u64));
+    fn memory_of(&self, entry: usize) -> [Slice; 2] {
+        [
+            Slice { at: self.header_at(entry), len: layout::LEN },
+            Slice { at: self.payload_at(entry), len: self.shape.payload },
+        ]
+    }
+
+    /// Offers an entry with this memory to the kernel.
+    fn offer(&mut self, entry: usize, memory: [Slice; 2]) -> io::Result<()> {
+        // SAFETY: the place of the slices, within the mapping and aligned; the kernel reads it only while this thread is in io_uring_enter(2).
+        let slices = unsafe { self.header_at(entry).add(layout::SLICES).cast::<[Slice; 2]>() };
+        // SAFETY: as above.
+        unsafe { slices.write(memory) };
+        let mut command = self.command(REGISTER, entry, 0, Some(slices as u64));
         // SAFETY: `len` of `struct io_uring_sqe`, 24 bytes from its start, which the crate has no name for; two slices stand there.
         unsafe { (&raw mut command).cast::<u32>().add(6).write(2) };
-        // One by one: the kernel reads the slices in this call, and not after it.
-        self.push(command)?;
-        self.submit(landed)
+        self.ours[entry] = false;
+        let sent = self.push(command).and_then(|()| self.send_all());
+        if sent.is_err() {
+            self.ours[entry] = true;
+        }
+        sent
     }
 
     fn command(&self, operation: u32, entry: usize, commit_id: u64, slices: Option<u64>) -> squeue::Entry128 {
@@ -232,14 +271,23 @@ impl Entries {
 
     fn push(&mut self, command: impl Into<squeue::Entry128>) -> io::Result<()> {
         let command = command.into();
-        // SAFETY: the memory that it names is never unmapped, and an entry that the kernel has is touched by nobody else. The slices of a
-        // registration live until it is submitted.
+        // SAFETY: the memory that it names is never unmapped, and an entry that the kernel has is touched by nobody else.
         if unsafe { self.ring.submission().push(&command) }.is_ok() {
             return Ok(());
         }
-        self.enter(false, None)?;
+        self.send_all()?;
         // SAFETY: as above.
         unsafe { self.ring.submission().push(&command) }.map_err(|_| io::Error::from(Errno::BUSY))
+    }
+
+    /// Sends what waits, all of it: where the kernel has no memory for that at the moment, until it has.
+    fn send_all(&mut self) -> io::Result<()> {
+        self.enter(false, None)?;
+        while self.has_commands() {
+            std::thread::yield_now();
+            self.enter(false, None)?;
+        }
+        Ok(())
     }
 
     /// Answers the request in this entry; it goes to the kernel with the next wait, and brings the next request. Returns its bytes in the
@@ -361,9 +409,14 @@ impl Entries {
         }
     }
 
+    /// Whether commands wait to be sent.
+    pub(super) fn has_commands(&mut self) -> bool {
+        !self.ring.submission().is_empty()
+    }
+
     /// Gives the memory of a payload back; it reads as zeros then. What a request or an answer there held must not be needed any more.
     pub(super) fn give_back(&mut self, entry: usize) {
-        if entry < self.shape.entries && self.ring.submission().is_empty() {
+        if entry < self.shape.entries {
             // SAFETY: within our mapping, whose private pages are zeros afterwards. The kernel writes there only while this thread is in
             // io_uring_enter(2), and no slice of it is borrowed: `self` is borrowed mutably.
             let _ =

@@ -2,6 +2,7 @@
 //!
 //! Only the thread that took a request may answer it: the kernel copies in the name of the thread that submits, and hands it the next request.
 
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 
 use rustix::thread::futex;
@@ -85,9 +86,9 @@ impl Inbox {
         self.sleeps.store(false, SeqCst);
     }
 
-    /// Moves what is there to `into`; false if there is nothing.
-    pub(super) fn take(&self, into: &mut Vec<Done>) -> bool {
-        into.append(&mut self.done.lock());
+    /// Adds what is there to `into`; false if that holds nothing then.
+    pub(super) fn take(&self, into: &mut VecDeque<Done>) -> bool {
+        into.extend(self.done.lock().drain(..));
         !into.is_empty()
     }
 }
@@ -103,7 +104,7 @@ mod tests {
         place.answer(2, 0, Answer::Nothing);
         assert_eq!(inbox.bell().1, 0, "it is awake");
         inbox.sleeps();
-        let mut done = Vec::new();
+        let mut done = VecDeque::new();
         assert!(inbox.take(&mut done));
         place.answer(4, 5, Answer::Short([7; 8]));
         place.answer(6, 0, Answer::Nothing);
@@ -125,6 +126,6 @@ mod tests {
         place.inbox.close();
         assert_eq!(place.inbox.bell().1, 2);
         place.answer(4, 0, Answer::Nothing);
-        assert!(place.inbox.is_over() && !place.inbox.take(&mut Vec::new()));
+        assert!(place.inbox.is_over() && !place.inbox.take(&mut VecDeque::new()));
     }
 }

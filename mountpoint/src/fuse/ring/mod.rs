@@ -1,4 +1,4 @@
-//! FUSE over io_uring (Linux 6.14 and later): requests and answers through memory shared with the kernel, one queue and one thread for each
+//! FUSE over io_uring (Linux 6.18.3 and later): requests and answers through memory shared with the kernel, one queue and one thread for each
 //! processor.
 //!
 //! The kernel hands a request to the queue of the processor on which it was made, and one system call takes answers and brings the next
@@ -11,6 +11,7 @@ mod queue;
 mod warm;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::thread::JoinHandle;
 
 use crossbeam::channel::{Receiver, Sender, bounded};
@@ -19,7 +20,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use self::entries::{Entries, Landed};
 pub(super) use self::inbox::{Inbox, Place};
-use self::queue::Queue;
+use self::queue::{Failure, Queue, meaning};
+use self::warm::Warm;
 use super::TRANSFER_MAX;
 use super::operations::Operations;
 use super::serve::Channel;
@@ -33,6 +35,8 @@ const ENTRIES: usize = 1024;
 /// The same for one queue, at least and at most: a program that runs on one processor must not be held up by a few slow reads.
 const ENTRIES_OF_QUEUE: std::ops::RangeInclusive<usize> = 16..=256;
 
+const PANICKED: &str = "its thread panicked";
+
 /// Threads with a ring each, which wait until the kernel was greeted.
 pub(super) struct Rings<O> {
     queues: Vec<Prepared<O>>,
@@ -42,7 +46,22 @@ struct Prepared<O> {
     thread: JoinHandle<io::Result<()>>,
     inbox: Arc<Inbox>,
     go: Sender<Arc<Channel<O>>>,
-    reports: Receiver<Result<(), String>>,
+    reports: Receiver<Result<(), Refusal>>,
+}
+
+/// Why there is no ring.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) why: String,
+    /// Whether the kernel knows, and goes on by `/dev/fuse`. If not, it waits for rings.
+    pub(super) is_known: bool,
+}
+
+impl Refusal {
+    /// Before the kernel is greeted, or of a part that says nothing of the kernel.
+    fn new(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_known: false }
+    }
 }
 
 /// The shape of each of so many queues; if there can be none, why.
@@ -64,11 +83,19 @@ fn queues(possible: &str) -> Option<usize> {
     }
 }
 
+/// Whether a kernel of this release gives back what it borrows: from 6.14 to 6.18.2 it keeps a page of each payload ("fuse: missing copy_finish in
+/// fuse-over-io-uring argument copies").
+pub(super) fn is_sound(release: &str) -> bool {
+    let parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    let version: Vec<u32> = parts.take(3).collect();
+    version >= vec![6, 18, 3]
+}
+
 /// Why there is no ring, for people.
 fn reason(error: &io::Error) -> String {
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) => {
-            "io_uring is not allowed here, by a seccomp profile or by kernel.io_uring_disabled".to_owned()
+            "io_uring is not allowed here, by a seccomp profile, a security module or kernel.io_uring_disabled".to_owned()
         }
         Some(Errno::NOSYS) => "this kernel has no io_uring".to_owned(),
         Some(Errno::INVAL) => "this kernel's io_uring is too old".to_owned(),
@@ -77,11 +104,13 @@ fn reason(error: &io::Error) -> String {
 }
 
 impl<O: Operations> Rings<O> {
-    /// Makes a ring for each processor.
+    /// Makes a ring for each processor, for a kernel that was not greeted yet.
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn prepare() -> Result<Self, String> {
+    pub(super) fn prepare(device: BorrowedFd<'_>) -> Result<Self, String> {
+        let probe = || Entries::probe(device).map_err(|error| reason(&error));
+        std::thread::scope(|scope| scope.spawn(probe).join().unwrap_or_else(|_| Err(PANICKED.to_owned())))?;
         let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible");
         let queues = possible.ok().and_then(|possible| queues(&possible));
         let queues = queues.ok_or("the number of processors is not known")?;
@@ -103,7 +132,7 @@ impl<O: Operations> Rings<O> {
         // Those that were started end when their sender goes.
         let queues = (0..queues).map(start).collect::<Result<Vec<_>, String>>()?;
         for queue in &queues {
-            queue.reports.recv().map_err(|_| "its thread panicked")??;
+            queue.reports.recv().map_err(|_| PANICKED)?.map_err(|refusal| refusal.why)?;
         }
         Ok(Self { queues })
     }
@@ -116,27 +145,27 @@ impl<O: Operations> Rings<O> {
     /// Begins to serve, once the kernel was told that it may come this way.
     ///
     /// # Errors
-    /// The kernel refused, and goes on by `/dev/fuse`.
-    pub(super) fn start(self, channel: &Arc<Channel<O>>) -> Result<Vec<JoinHandle<io::Result<()>>>, String> {
+    /// There is no ring.
+    pub(super) fn start(self, channel: &Arc<Channel<O>>) -> Result<Vec<JoinHandle<io::Result<()>>>, Refusal> {
         for queue in &self.queues {
             // A thread that is gone reports nothing.
             let _ = queue.go.send(Arc::clone(channel));
         }
-        let report = |queue: &Prepared<O>| {
-            queue.reports.recv().unwrap_or_else(|_| Err("its thread panicked".to_owned()))
-        };
-        let reports: Vec<_> = self.queues.iter().map(report).collect();
-        let refused = reports.into_iter().find_map(Result::err);
+        let report =
+            |queue: &Prepared<O>| queue.reports.recv().unwrap_or_else(|_| Err(Refusal::new(PANICKED)));
+        let refusals = self.queues.iter().map(report).filter_map(Result::err);
+        // One that the kernel knows is enough.
+        let refused = refusals.reduce(|one, other| if other.is_known { other } else { one });
         if refused.is_some() {
             self.queues.iter().for_each(|queue| queue.inbox.close());
         }
         let threads = self.queues.into_iter().map(|queue| queue.thread);
         match refused {
-            Some(why) => {
+            Some(refusal) => {
                 for thread in threads {
                     let _ = thread.join();
                 }
-                Err(why)
+                Err(refusal)
             }
             None => Ok(threads.collect()),
         }
@@ -149,12 +178,12 @@ fn run<O: Operations>(
     shape: entries::Shape,
     inbox: Arc<Inbox>,
     go: &Receiver<Arc<Channel<O>>>,
-    report: &Sender<Result<(), String>>,
+    report: &Sender<Result<(), Refusal>>,
 ) -> io::Result<()> {
     let mut entries = match Entries::new(number as u16, shape) {
         Ok(entries) => entries,
         Err(error) => {
-            let _ = report.send(Err(reason(&error)));
+            let _ = report.send(Err(Refusal::new(reason(&error))));
             return Ok(());
         }
     };
@@ -167,22 +196,26 @@ fn run<O: Operations>(
     let _ = report.send(Ok(()));
     let Ok(channel) = go.recv() else { return Ok(()) };
     let mut landed = Vec::new();
-    let registered = entries.register(channel.device(), &mut landed);
+    let registered = entries.use_device(channel.device()).and_then(|()| entries.register(&mut landed));
     let failed = landed.iter().find_map(|landed| match landed {
         Landed::Failed(_, error) => Some(*error),
         Landed::Request(_) => None,
     });
     let failed = failed.or_else(|| registered.err().and_then(|error| Errno::from_io_error(&error)));
-    if let Some(error) = failed
-        && !entries.any_taken()
-    {
-        entries.refuse();
-        let _ = report.send(Err(format!("the kernel refused its memory: {error}")));
-        return Ok(());
-    }
     landed.retain(|landed| matches!(landed, Landed::Request(_)));
+    let has_entries = entries.any_taken() || !landed.is_empty();
+    match failed {
+        // A connection that is over already ends as it does later.
+        Some(error) if !has_entries && meaning(error) != Failure::Over => {
+            let why = format!("the kernel refused its memory: {error}");
+            let _ = report.send(Err(Refusal { why, is_known: entries.refuse() }));
+            return Ok(());
+        }
+        _ => {}
+    }
     let _ = report.send(Ok(()));
-    Queue::new(channel, entries, inbox).run(landed)
+    let warm = Warm::new(channel.queues());
+    Queue::new(channel, entries, inbox, warm).run(landed)
 }
 
 #[cfg(test)]
@@ -206,6 +239,16 @@ mod tests {
         assert!(shape(QUEUES_MAX + 1, 4096).is_err());
         assert_eq!(shape(2, 4096).unwrap().payload, TRANSFER_MAX as usize);
         assert_eq!(shape(2, 65536).unwrap().payload, 16 * TRANSFER_MAX as usize);
+    }
+
+    #[test]
+    fn a_kernel_is_sound_from_6_18_3_on() {
+        for sound in ["6.18.3", "6.18.44-fc-v669", "6.19.0-rc1", "6.19-rc1", "7.0.0+deb14-amd64"] {
+            assert!(is_sound(sound), "{sound}");
+        }
+        for leaking in ["6.14.0-27-generic", "6.17.13", "6.18", "6.18.0-rc7", "6.18.2-1", "5.10.0", ""] {
+            assert!(!is_sound(leaking), "{leaking}");
+        }
     }
 
     #[test]

@@ -4,17 +4,27 @@
 
 /// Bytes of a payload that stay whatever happens: the names and answers of small requests.
 const SMALL: usize = 8 << 10;
-/// Bytes of payloads that a queue keeps. Doubling it helps processors on which more large reads or writes run at once.
-const KEPT: usize = 4 << 20;
+/// Bytes of payloads that all queues together keep, as far as that gives each its least. Doubling it helps machines of more than eight
+/// processors on which many large reads or writes run at once.
+const KEPT: usize = 32 << 20;
+/// The same for one queue, at least and at most.
+const KEPT_OF_QUEUE: std::ops::RangeInclusive<usize> = 1 << 20..=4 << 20;
 
 /// The payloads of one queue that large requests touched, the longest unused first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Warm {
     entries: Vec<(usize, usize)>,
     bytes: usize,
+    kept: usize,
 }
 
 impl Warm {
+    /// Of one of so many queues.
+    pub(super) fn new(queues: usize) -> Self {
+        let kept = (KEPT / queues.max(1)).clamp(*KEPT_OF_QUEUE.start(), *KEPT_OF_QUEUE.end());
+        Self { entries: Vec::new(), bytes: 0, kept }
+    }
+
     /// So many bytes of this payload were used.
     pub(super) fn used(&mut self, entry: usize, len: usize) {
         if len <= SMALL {
@@ -33,7 +43,7 @@ impl Warm {
 
     /// A payload that gives its memory back because it is too much in all.
     pub(super) fn excess(&mut self) -> Option<usize> {
-        (self.bytes > KEPT).then(|| self.any())?
+        (self.bytes > self.kept).then(|| self.any())?
     }
 
     /// A payload that has memory, whatever it is in all.
@@ -50,10 +60,10 @@ mod tests {
 
     #[test]
     fn the_payloads_longest_unused_give_their_memory_back_beyond_the_limit() {
-        let mut warm = Warm::default();
+        let mut warm = Warm::new(2);
         warm.used(0, SMALL);
         assert!(warm.is_empty(), "a little is kept for ever");
-        let large = KEPT / 4;
+        let large = warm.kept / 4;
         for entry in [1, 2, 3, 4, 2, 1] {
             warm.used(entry, large);
         }
@@ -65,5 +75,11 @@ mod tests {
         assert_eq!((warm.excess(), warm.excess()), (Some(4), None));
         assert_eq!([warm.any(), warm.any(), warm.any(), warm.any()], [Some(1), Some(2), Some(5), None]);
         assert_eq!(warm.bytes, 0);
+    }
+
+    #[test]
+    fn all_queues_together_keep_a_bounded_memory() {
+        let kept = |queues| Warm::new(queues).kept >> 20;
+        assert_eq!([1, 8, 16, 32, 128].map(kept), [4, 4, 2, 1, 1]);
     }
 }

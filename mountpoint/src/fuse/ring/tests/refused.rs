@@ -80,7 +80,7 @@ fn mounted_with(payload: usize) -> String {
     let device = FuseDevice::mount(dir.path(), &options).unwrap();
     let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
     let shape = entries::Shape { entries: 4, payload };
-    let rings = |_| Rings::prepare_shaped(queues(&possible).unwrap(), shape).ok();
+    let rings = |_, _: BorrowedFd<'_>| Rings::prepare_shaped(queues(&possible).unwrap(), shape).ok();
     log_of(|| {
         let greeted =
             greet(device, Empty, &options, rings, Arc::default(), runtime.handle().clone()).unwrap();
