@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python};
+use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python, until};
 
 /// As large as files must be for `auto` to look at them.
 const LEN: usize = 32 << 20;
@@ -39,6 +39,9 @@ fn left_in_memory(mode: &str) -> Option<Vec<bool>> {
         store.plant(&format!("file-{n}"), &Pattern(n).bytes(0, LEN));
     }
     let mount = TestMount::of(&store, &Setup::new(&["--read-mode", mode]))?;
+    // The engine sets the read-ahead once it is mounted. A file opened before is read in smaller pieces, which is not its first reading
+    // in large ones.
+    until("the start is complete", || mount.log().contains("successfully mounted"));
     let path = |n| mount.path(&format!("file-{n}"));
     let scratch = tempfile::tempdir().unwrap();
     for n in 0..FILES {
