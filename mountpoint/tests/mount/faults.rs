@@ -1,7 +1,7 @@
 //! Scripted faults over real sockets: right bytes or a fitting errno, never wrong bytes, never a hang.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::process::Command;
 
 use rustix::io::Errno;
@@ -130,11 +130,14 @@ fn a_request_that_fails_has_one_line_with_its_id_and_what_to_look_at() {
     store.plant("file", &Pattern(1).bytes(0, 1000));
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
     store.faults().add(Fault::on("GetObject", error(403, "AccessDenied")));
-    let read = fs::read(mount.path("file")).unwrap_err();
+    // An open long after its look-up asks by a GET. A HEAD settles what that one did not say, so it is no failure and has no line.
+    let mut file = File::open(mount.path("file")).unwrap();
+    store.requests().reset();
+    let read = file.read(&mut [0; 1000]).unwrap_err();
     assert_eq!(read.raw_os_error(), Some(Errno::ACCESS.raw_os_error()), "{read}");
     // The kernel asks once more for a page that its read-ahead did not get.
     let (lines, asked) = (complaints(&mount), store.requests().count("GetObject"));
-    assert_eq!(lines.len() as u64, asked, "{lines:#?}");
+    assert!(asked > 0 && lines.len() as u64 == asked, "{asked} requests: {lines:#?}");
     for (line, word) in lines.iter().flat_map(|line| {
         ["GetObject \"file\": 403 AccessDenied", "look at the key's permissions"].map(|word| (line, word))
     }) {

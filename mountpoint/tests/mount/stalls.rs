@@ -6,9 +6,11 @@
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::thread;
 use std::time::Duration;
 
+use mountpoint::first;
 use rustix::io::Errno;
 use testkit::proxy::{Proxy, Weather};
 
@@ -40,8 +42,11 @@ fn a_read_goes_on_when_every_connection_dies_without_a_word_in_its_middle() {
     assert!(proxy.counts().connections > before, "it went on over connections that were dead");
 }
 
-/// Bytes of the file in [`Silence`]: one request, which has 3 s for them at the minimal rate.
+/// Bytes that a call in [`Silence`] moves: one request, which has 3 s for them at the minimal rate.
 const SHORT: usize = 200_000;
+
+/// Where they are read: an open long after its look-up brings what is before, while the store still answers.
+const PLACE: u64 = first::LEN as u64;
 
 /// A way in which a store is silent for ever, and what happens then.
 struct Silence {
@@ -93,14 +98,14 @@ fn a_store_that_is_silent_for_ever_is_eio_and_the_log_names_the_clock_that_ran_o
     let end = |silence: Silence| -> Option<()> {
         let what = silence.what;
         let setup = Setup::new(&["--operation-timeout", silence.patience]).limit(Duration::from_secs(180));
-        let (proxy, mount) = behind_a_proxy(SHORT, setup)?;
+        let (proxy, mount) = behind_a_proxy(first::LEN + SHORT, setup)?;
         let mut file = match silence.call {
             Call::Read => open_direct(&mount.path("file")),
             Call::Fsync => File::create_new(mount.path("new")).unwrap(),
         };
         proxy.set(silence.weather);
         let called = match silence.call {
-            Call::Read => file.read(&mut vec![0; SHORT]).map(drop),
+            Call::Read => file.read_at(&mut vec![0; SHORT], PLACE).map(drop),
             Call::Fsync => file.write_all(&Pattern(2).bytes(0, SHORT)).and_then(|()| file.sync_all()),
         };
         let error = called.expect_err(what);
@@ -125,16 +130,16 @@ fn a_store_that_is_silent_for_ever_is_eio_and_the_log_names_the_clock_that_ran_o
 #[test]
 fn with_a_short_patience_a_store_that_falls_silent_is_asked_again_before_the_time_is_up() {
     let setup = Setup::new(&["--operation-timeout", "14"]).limit(Duration::from_secs(120));
-    let Some((proxy, mount)) = behind_a_proxy(SHORT, setup) else { return };
-    let mut file = open_direct(&mount.path("file"));
+    let Some((proxy, mount)) = behind_a_proxy(first::LEN + SHORT, setup) else { return };
+    let file = open_direct(&mount.path("file"));
     // What was asked now is never answered; what is asked from in a second on is.
     proxy.set(Weather::clear().never_answered());
     let mut bytes = vec![0; SHORT];
     thread::scope(|scope| {
-        let read = scope.spawn(|| file.read(&mut bytes));
+        let read = scope.spawn(|| file.read_at(&mut bytes, PLACE));
         thread::sleep(Duration::from_secs(1));
         proxy.set(Weather::clear());
         assert_eq!(read.join().unwrap().expect("it was asked once only"), SHORT);
     });
-    assert!(Pattern(1).is(0, &bytes), "wrong bytes");
+    assert!(Pattern(1).is(PLACE, &bytes), "wrong bytes");
 }
