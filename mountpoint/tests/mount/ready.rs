@@ -9,11 +9,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::until_within;
 
-use crate::common::{Setup, Store, command, is_mounted, need, until, with_descriptor_3};
+use crate::common::{START_AND_END, Setup, Store, command, is_mounted, need, until, with_descriptor_3};
 
-/// No step may take longer.
-pub(super) const LIMIT: Duration = Duration::from_secs(60);
+/// A test that takes longer hangs. It covers an engine's end, too.
+pub(super) const LIMIT: Duration = START_AND_END;
 
 pub(super) fn has_fuse() -> bool {
     need("/dev/fuse", File::options().read(true).write(true).open("/dev/fuse").is_ok())
@@ -52,7 +53,7 @@ impl<'a> Engine<'a> {
     }
 
     pub(super) fn wait(&mut self) -> ExitStatus {
-        until("mount-s3 ends", || self.child.try_wait().unwrap().is_some());
+        until_within(LIMIT, "mount-s3 ends", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap()
     }
 }
