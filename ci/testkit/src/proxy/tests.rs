@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Instant;
 
 use super::*;
+use crate::{DeadPort, until};
 
 /// A wait that shows nothing if it is too short: what must not come can't come later either.
 const A_MOMENT: Duration = Duration::from_millis(100);
@@ -233,34 +234,40 @@ fn latency_is_added_once_to_each_round_trip() {
     assert!(start.elapsed() >= 3 * A_MOMENT, "{:?}", start.elapsed());
 }
 
+/// Reads until its connection ends; so many bytes until now.
+fn reader(proxy: &Proxy) -> Arc<AtomicU64> {
+    let (mut stream, got) = (client(proxy), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&got);
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = stream.read(&mut buffer) {
+            counted.fetch_add(n as u64, Ordering::Relaxed);
+        }
+    });
+    got
+}
+
 #[test]
 fn a_link_is_as_slow_as_it_was_set_and_shared_fairly() {
     const RATE: u64 = 1 << 20;
     let proxy = Proxy::start(source());
+    proxy.set(Weather::clear().rate(RATE / 16));
+    let readers: Vec<_> = (0..4).map(|_| reader(&proxy)).collect();
+    let read = || readers.iter().map(|got| got.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    // A busy machine may keep a reader from bytes that the link gave it: they count, too.
+    let delivered = || {
+        proxy.set(Weather::clear().black_hole());
+        until("all that passed is read", || read().iter().sum::<u64>() == proxy.counts().bytes_down);
+        read()
+    };
+    // Until the last of them was connected, the first ones had the link to themselves.
+    until("each of them gets bytes", || read().iter().all(|got| *got > 0));
+    let before = delivered();
+    let (start, end) = (Instant::now(), proxy.counts().bytes_down + RATE / 2);
     proxy.set(Weather::clear().rate(RATE));
-    let (counted, counts) = mpsc::channel();
-    let start = Instant::now();
-    let readers: Vec<_> = (0..4)
-        .map(|_| {
-            let (mut stream, counted) = (client(&proxy), counted.clone());
-            thread::spawn(move || {
-                let mut got = 0u64;
-                let mut buffer = vec![0; 4096];
-                while counted.send(()).is_ok() {
-                    got += stream.read(&mut buffer).unwrap() as u64;
-                }
-                got
-            })
-        })
-        .collect();
-    drop(counted);
-    while proxy.counts().bytes_down < RATE / 2 {
-        counts.recv_timeout(LIMIT).unwrap();
-    }
+    until("half a second's bytes have passed", || proxy.counts().bytes_down >= end);
     let took = start.elapsed();
-    drop(counts);
-    // The readers end with the next bytes they get.
-    let got: Vec<u64> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+    let got: Vec<_> = delivered().iter().zip(before).map(|(after, before)| after - before).collect();
     assert!(took >= Duration::from_millis(450), "half a second's bytes in {took:?}");
     let (least, most) = (got.iter().min().unwrap(), got.iter().max().unwrap());
     assert!(most - least <= 64 << 10, "unfair: {got:?}");
@@ -268,13 +275,15 @@ fn a_link_is_as_slow_as_it_was_set_and_shared_fairly() {
 
 #[test]
 fn an_answer_is_reset_at_its_byte() {
+    // More than a piece. Less than the window of a new connection (64 KiB): a reset throws away what waits for room in it.
+    const AT: usize = 40_000;
     let proxy = Proxy::start(source());
-    proxy.set(Weather::clear().reset_answers_after(100_000));
+    proxy.set(Weather::clear().reset_answers_after(AT as u64));
     for _ in 0..2 {
         let mut stream = client(&proxy);
         let mut got = Vec::new();
         let error = stream.read_to_end(&mut got).unwrap_err();
-        assert_eq!((got.len(), error.kind()), (100_000, ErrorKind::ConnectionReset));
+        assert_eq!((got.len(), error.kind()), (AT, ErrorKind::ConnectionReset));
     }
 }
 
@@ -332,8 +341,8 @@ fn what_the_server_closes_is_closed_and_a_server_that_is_away_resets() {
     let mut got = Vec::new();
     client(&proxy).read_to_end(&mut got).unwrap();
     assert_eq!(got, b"bye");
-    let away = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    assert!(is_reset(&mut client(&Proxy::start(away))));
+    let away = DeadPort::reserve();
+    assert!(is_reset(&mut client(&Proxy::start(away.address()))));
 }
 
 #[test]
