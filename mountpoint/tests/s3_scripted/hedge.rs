@@ -43,7 +43,7 @@ fn asked(bench: &Bench) -> Vec<(usize, String)> {
 
 #[tokio::test]
 async fn an_answer_that_never_comes_is_asked_for_on_another_connection_and_no_try_is_counted() {
-    let bench = learned(vec![Step::silence(Then::Stall), part(0)]).await;
+    let bench = learned(vec![Step::silence(Then::Hang), part(0)]).await;
     assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
     let asked = asked(&bench);
     assert_eq!(asked.len(), 2);
@@ -54,7 +54,7 @@ async fn an_answer_that_never_comes_is_asked_for_on_another_connection_and_no_tr
 
 #[tokio::test]
 async fn the_rest_of_a_body_that_stalls_is_asked_for_anew() {
-    let bench = learned(vec![part(0).cut(70_000).then(Then::Stall), part(130_000)]).await;
+    let bench = learned(vec![part(0).cut(70_000).then(Then::Hang), part(130_000)]).await;
     assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
     assert_eq!(asked(&bench)[1].1, format!("bytes=130000-{}", LEN - 1));
     assert_eq!((bench.metrics.s3_retries.get(), bench.metrics.s3_errors.get()), (0, 0));
@@ -63,7 +63,7 @@ async fn the_rest_of_a_body_that_stalls_is_asked_for_anew() {
 /// The first answer is late, not lost: a refusal of the second request is none of the first.
 #[tokio::test]
 async fn a_second_request_that_is_refused_changes_nothing() {
-    let late = part(0).after(Duration::from_secs(500));
+    let late = part(0).overtaken().after(Duration::from_secs(500));
     let bench = learned(vec![late, Step::error(503, "SlowDown")]).await;
     assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
     assert_eq!((asked(&bench).len(), bench.metrics.s3_retries.get()), (2, 0));
@@ -73,7 +73,7 @@ async fn a_second_request_that_is_refused_changes_nothing() {
 async fn another_version_is_refused_whichever_answer_brings_it() {
     let other =
         Step::answer(206, &[("etag", "\"v2\""), ("content-range", "bytes 0-199999/200000")], &pattern(LEN));
-    let bench = learned(vec![Step::silence(Then::Stall), other]).await;
+    let bench = learned(vec![Step::silence(Then::Hang), other]).await;
     assert_eq!(*get(&bench).await.unwrap_err().kind(), ErrorKind::Changed);
 }
 

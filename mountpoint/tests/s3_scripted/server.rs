@@ -32,6 +32,8 @@ pub(crate) struct Step {
     rest: (usize, Duration),
     /// Those are said so many at a time, with the rest before each of them.
     piece: usize,
+    /// All this begins once a later request was answered.
+    is_overtaken: bool,
     pub(crate) then: Then,
 }
 
@@ -43,6 +45,8 @@ pub(crate) enum Then {
     Reset,
     /// Say nothing more until the client has left.
     Stall,
+    /// The same while the clock creeps: a client that is to ask once more does so long before it gives up, however busy the machine is.
+    Hang,
 }
 
 /// One request as it came.
@@ -89,7 +93,7 @@ impl Step {
 
     /// Nothing at all.
     pub(crate) fn silence(then: Then) -> Self {
-        Self { say: Vec::new(), rest: (0, Duration::ZERO), piece: usize::MAX, then }
+        Self { say: Vec::new(), rest: (0, Duration::ZERO), piece: usize::MAX, is_overtaken: false, then }
     }
 
     pub(crate) fn then(self, then: Then) -> Self {
@@ -99,6 +103,11 @@ impl Step {
     /// Says nothing for so long first.
     pub(crate) fn after(self, rest: Duration) -> Self {
         Self { rest: (self.say.len(), rest), ..self }
+    }
+
+    /// Says nothing before a later request was answered, while the clock creeps as in [`Then::Hang`]. A rest begins then.
+    pub(crate) fn overtaken(self) -> Self {
+        Self { is_overtaken: true, ..self }
     }
 
     /// Stops before the last so many bytes, for so long.
@@ -122,6 +131,8 @@ impl Step {
 struct State {
     script: std::collections::VecDeque<Step>,
     requests: Vec<Request>,
+    /// Requests whose answer was said.
+    answered: usize,
 }
 
 /// Runs until the test ends.
@@ -160,7 +171,7 @@ impl Scripted {
         // A port that is free on the first one may be taken on another.
         let listeners = std::iter::repeat_with(|| listen(addresses)).find_map(Result::ok).unwrap();
         let port = listeners[0].local_addr().unwrap().port();
-        let state = Arc::new(Mutex::new(State { script: script.into(), requests: Vec::new() }));
+        let state = Arc::new(Mutex::new(State { script: script.into(), ..State::default() }));
         let clock = Arc::new(Clock::manual());
         let accepted = Arc::new(AtomicUsize::new(0));
         for listener in listeners {
@@ -213,15 +224,17 @@ fn listen(addresses: &[Ipv4Addr]) -> std::io::Result<Vec<TcpListener>> {
 
 fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>, clock: &Clock) {
     while let Some(request) = read_request(connection, &mut stream) {
-        let step = {
+        let (step, answered) = {
             let mut state = state.lock().unwrap();
             state.requests.push(request);
-            state.script.pop_front()
+            (state.script.pop_front(), state.answered)
         };
         // An exhausted script is the test's mistake: say so in the client's error.
         let step = step.unwrap_or_else(|| Step::error(400, "ScriptExhausted"));
         let (first, last) = step.say.split_at(step.say.len() - step.rest.0);
-        let mut said = stream.write_all(first);
+        let is_due = || !step.is_overtaken || state.lock().unwrap().answered > answered;
+        let mut said = turn(&stream, clock, || (!is_due()).then_some(CREEP));
+        said = said.and_then(|()| stream.write_all(first));
         for piece in last.chunks(step.piece) {
             said =
                 said.and_then(|()| rest(&stream, clock, step.rest.1)).and_then(|()| stream.write_all(piece));
@@ -229,6 +242,7 @@ fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>, clock: 
         if said.is_err() {
             return;
         }
+        state.lock().unwrap().answered += 1;
         match step.then {
             Then::KeepAlive => {}
             Then::Close => return,
@@ -243,6 +257,10 @@ fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>, clock: 
                 let _ = rest(&stream, clock, Duration::MAX);
                 return;
             }
+            Then::Hang => {
+                let _ = turn(&stream, clock, || Some(CREEP));
+                return;
+            }
         }
     }
 }
@@ -253,20 +271,28 @@ fn serve(connection: usize, mut stream: TcpStream, state: &Mutex<State>, clock: 
 /// The client has left meanwhile.
 fn rest(stream: &TcpStream, clock: &Clock, long: Duration) -> std::io::Result<()> {
     let since = clock.now();
-    stream.set_read_timeout(Some(PAUSE))?;
-    loop {
+    turn(stream, clock, || {
         let left = long.saturating_sub(clock.now() - since);
-        if left.is_zero() {
-            return stream.set_read_timeout(None);
-        }
+        (!left.is_zero()).then_some(TURN.min(left))
+    })
+}
+
+/// Turns the clock, each time by so much, until it is none.
+///
+/// # Errors
+/// The client has left meanwhile.
+fn turn(stream: &TcpStream, clock: &Clock, by: impl Fn() -> Option<Duration>) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PAUSE))?;
+    while let Some(by) = by() {
         match stream.peek(&mut [0]) {
             Ok(0) => return Err(std::io::ErrorKind::ConnectionAborted.into()),
             Ok(_) => thread::sleep(PAUSE),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        clock.advance(TURN.min(left));
+        clock.advance(by);
     }
+    stream.set_read_timeout(None)
 }
 
 fn read_request(connection: usize, stream: &mut TcpStream) -> Option<Request> {
