@@ -1,7 +1,7 @@
 //! The command `scality-s3-csi-driver`, as a container starts it.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,8 @@ use csi::proto::csi::controller_client::ControllerClient;
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, MountVolume, access_mode};
 use csi::proto::csi::{CreateVolumeRequest, VolumeCapability};
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::port::listens_on;
+use testkit::until;
 
 fn driver(args: &[&str], environment: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
@@ -83,13 +85,17 @@ async fn the_controller_service_logs_calls_without_their_secrets() {
         .stderr(std::fs::File::create(folder.path().join("log")).unwrap())
         .spawn()
         .unwrap();
-    let end = Instant::now() + Duration::from_secs(60);
-    while !socket.exists() {
-        assert!(Instant::now() < end, "the driver does not serve");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
     let endpoint = tonic::transport::Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
-    let mut controller = ControllerClient::new(endpoint.connect().await.unwrap());
+    let end = Instant::now() + Duration::from_secs(60);
+    // Its socket shows a moment before it listens.
+    let channel = loop {
+        match endpoint.connect().await {
+            Ok(channel) => break channel,
+            Err(error) => assert!(Instant::now() < end, "the driver does not serve: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let mut controller = ControllerClient::new(channel);
     let secrets =
         ["access_key_id", "secret_access_key", "session_token"].map(|key| (key.to_owned(), HUSH.to_owned()));
     let mode = AccessMode { mode: access_mode::Mode::MultiNodeMultiWriter.into() };
@@ -128,11 +134,10 @@ fn sigterm_ends_the_driver_whatever_it_waits_for() {
     let server = format!("http://{}", silent.local_addr().unwrap());
     let (kubeconfig, socket) = (folder.path().join("kubeconfig"), folder.path().join("csi.sock"));
     std::fs::write(&kubeconfig, kubeconfig_of(&server)).unwrap();
-    let health = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for is_serving in [false, true] {
         let mut driver = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
             .arg(format!("--endpoint=unix://{}", socket.display()))
-            .arg(format!("--health-address={health}"))
+            .arg("--health-address=127.0.0.1:0")
             .env_clear()
             .env("KUBECONFIG", &kubeconfig)
             .env("KUBELET_PATH", folder.path())
@@ -143,14 +148,12 @@ fn sigterm_ends_the_driver_whatever_it_waits_for() {
             .unwrap();
         let mut clients = Vec::new();
         if is_serving {
-            let end = Instant::now() + Duration::from_secs(60);
-            let mut client = loop {
-                match TcpStream::connect(health) {
-                    Ok(client) => break client,
-                    Err(error) => assert!(Instant::now() < end, "the driver does not serve: {error}"),
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            };
+            let mut port = None;
+            until("the driver serves", || {
+                port = listens_on(driver.id());
+                port.is_some()
+            });
+            let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, port.unwrap())).unwrap();
             client.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").unwrap();
             clients.push(client);
         } else {

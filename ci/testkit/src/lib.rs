@@ -8,7 +8,7 @@ pub mod dead_port;
 pub mod isolated;
 pub mod moto;
 pub mod need;
-mod port;
+pub mod port;
 pub mod proxy;
 pub mod scenario;
 pub mod systemd_node;

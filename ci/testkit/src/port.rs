@@ -3,7 +3,7 @@
 use std::fs;
 
 /// The TCP port of IPv4 on which a process listens: of the sockets that it has open, the one in `/proc/net/tcp` in state LISTEN.
-pub(crate) fn listens_on(pid: u32) -> Option<u16> {
+pub fn listens_on(pid: u32) -> Option<u16> {
     let links = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let links = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
     let sockets: Vec<String> = links

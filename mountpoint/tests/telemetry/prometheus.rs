@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use s3server::{Effect, Fault};
 use serde_json::Value;
+use testkit::port::listens_on;
 
 use crate::common::{Pattern, Setup, Store, TestMount, need_tool, until};
 
@@ -47,20 +48,25 @@ scrape_configs:
             rules.display()
         );
         fs::write(folder.join("prometheus.yml"), config).unwrap();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
         let log = fs::File::create(folder.join("log")).unwrap();
         let process = Command::new(program())
             .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
             .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
-            .arg(format!("--web.listen-address={address}"))
+            .arg("--web.listen-address=127.0.0.1:0")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
             .unwrap();
-        Self { process, address }
+        let mut prometheus = Self { process, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
+        until("Prometheus listens", || {
+            let ended = prometheus.process.try_wait().unwrap();
+            assert!(ended.is_none(), "{}", fs::read_to_string(folder.join("log")).unwrap());
+            let port = listens_on(prometheus.process.id());
+            prometheus.address.set_port(port.unwrap_or(0));
+            port.is_some()
+        });
+        prometheus
     }
 
     fn get(&self, path: &str) -> Option<Value> {
