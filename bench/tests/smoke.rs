@@ -52,7 +52,10 @@ impl Unprivileged {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         for (program, name) in [(bench, "bench"), (&mount, "mount-s3")] {
-            std::fs::copy(program, folder.path().join(name)).unwrap();
+            // Another process writes it: a neighbour's child would hold a file that this one writes until its exec, and what is held
+            // for writing can't be started.
+            let copied = Command::new("cp").arg("-p").arg(program).arg(folder.path().join(name)).status();
+            assert!(copied.unwrap().success(), "{name}");
         }
         let own = folder.path().join("own");
         std::fs::create_dir(&own).unwrap();

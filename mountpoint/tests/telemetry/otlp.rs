@@ -118,9 +118,8 @@ fn a_mount_exports_every_interval_and_once_more_when_it_ends() {
 #[test]
 fn a_receiver_that_is_away_is_said_once_and_delays_no_end() {
     let store = Store::new();
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", closed.local_addr().unwrap());
-    drop(closed);
+    let away = testkit::DeadPort::reserve();
+    let url = format!("http://{}", away.address());
     let setup = Setup::new(&["--otlp-endpoint", &url, "--otlp-export-interval", "1"])
         .env("OTEL_EXPORTER_OTLP_HEADERS", "x-key=hush");
     let Some(mut mount) = TestMount::of(&store, &setup) else { return };
