@@ -211,7 +211,7 @@ impl Entries {
     ///
     /// # Errors
     /// Of io_uring.
-    pub(super) fn use_device(&mut self, device: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn use_device(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         self.ring.submitter().register_files(&[device.as_raw_fd()])
     }
 
