@@ -163,7 +163,8 @@ impl Listing {
             Next::End => return None,
             Next::InFlight(page) => return Some(page.clone()),
             Next::Ask(_) if pages.ranges.is_some() => return Some(self.fetch_in_order(pass, pages)),
-            Next::Ask(token) => token.clone(),
+            // An empty token is that of ranges that are gone since: names came out of order, and the listing begins anew.
+            Next::Ask(token) => token.clone().filter(|token| !token.is_empty()),
         };
         let request = ListObjects {
             prefix: self.key.as_str().to_string(),

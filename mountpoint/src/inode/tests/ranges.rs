@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use tokio::sync::Semaphore;
+
 use super::*;
 use crate::buffer::{BlockMut, Fill};
 use crate::object::ObjectKey;
@@ -86,15 +88,16 @@ async fn a_range_that_fails_fails_the_listing_there_and_it_goes_on() {
     assert!((1..=3).contains(&errors), "{errors}");
 }
 
-/// A store whose pages are in no order from the fourth on.
+/// A store whose pages are in no order from the fourth on. Those are held until the gate lets them pass.
 #[derive(Debug)]
-struct Disorderly(MemoryClient, AtomicUsize);
+struct Disorderly(MemoryClient, AtomicUsize, Semaphore);
 
 impl ObjectClient for Disorderly {
     fn list_objects<'a>(&'a self, request: &'a ListObjects) -> BoxFuture<'a, s3::Result<ListPage>> {
         Box::pin(async {
             let mut page = self.0.list_objects(request).await?;
             if self.1.fetch_add(1, Relaxed) >= 3 {
+                let _passed = self.2.acquire().await;
                 page.objects.reverse();
             }
             Ok(page)
@@ -148,14 +151,47 @@ impl ObjectClient for Disorderly {
     }
 }
 
+fn disorderly(plain: Bench, passing: usize) -> (Bench, Arc<Disorderly>) {
+    let client = Arc::new(Disorderly(plain.client.clone(), AtomicUsize::new(0), Semaphore::new(passing)));
+    let asker = Asker::of_attributes(client.clone());
+    let table = InodeTable::new(asker, Config::default(), plain.clock.clone(), plain.metrics.clone());
+    (Bench { table, ..plain }, client)
+}
+
+/// Not while a reader waits for a page: then nobody asks for one, and what comes next is still to be known.
+#[tokio::test]
+async fn disorder_that_shows_between_two_pages_ends_no_listing() {
+    let names = files(20_000);
+    let (bench, store) = disorderly(bench(&names), 0);
+    let listing = bench.table.opendir(ROOT).await.unwrap();
+    let (mut offset, mut shown) = (2, Vec::new());
+    let mut is_held = true;
+    loop {
+        let entries = listing.entries(&bench.table, offset, 100).await.unwrap();
+        let Some(last) = entries.last() else { break };
+        offset = last.offset;
+        shown.extend(entries.iter().map(|entry| entry.name().to_owned()));
+        // Within the second page; the third is here, and others are under way.
+        if shown.len() > 1500 && std::mem::take(&mut is_held) {
+            for _ in 0..1000 {
+                tokio::task::yield_now().await;
+            }
+            assert!(store.1.load(Relaxed) > 3, "requests are held");
+            store.2.add_permits(Semaphore::MAX_PERMITS);
+            for _ in 0..1000 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+    shown.sort();
+    assert_eq!(shown, names);
+}
+
 #[tokio::test]
 async fn a_store_without_order_is_listed_from_the_beginning_and_each_name_is_shown_once() {
     let names = files(20_000);
     let plain = bench(&names);
-    let client = Arc::new(Disorderly(plain.client.clone(), AtomicUsize::new(0)));
-    let asker = Asker::of_attributes(client);
-    let table = InodeTable::new(asker, Config::default(), plain.clock.clone(), plain.metrics.clone());
-    let bench = Bench { table, ..plain };
+    let (bench, _) = disorderly(plain, Semaphore::MAX_PERMITS);
     let mut shown = bench.names(ROOT).await;
     shown.sort();
     assert_eq!(shown, names);
