@@ -10,12 +10,16 @@ const REST: Duration = Duration::from_secs(5);
 const REST_MAX: Duration = Duration::from_secs(60);
 /// No more addresses of one name are kept than this.
 const ADDRESSES_MAX: usize = 64;
+/// DNS that gave no answer is left alone for this long while an address is healthy: each question may take seconds.
+const UNANSWERED_REST: Duration = Duration::from_secs(30);
 
 /// The addresses of one name.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     list: Vec<Address>,
     resolved: Option<Instant>,
+    /// The last question to DNS had no answer.
+    unanswered: Option<Instant>,
     turn: usize,
 }
 
@@ -38,13 +42,20 @@ impl Address {
 impl Addresses {
     /// Whether DNS should be asked: never was, not for `every`, or nothing healthy is left.
     pub(super) fn wants_resolving(&self, now: Instant, every: Duration) -> bool {
-        self.resolved.is_none_or(|at| now.saturating_duration_since(at) >= every)
-            || self.list.iter().all(|a| a.rests(now))
+        let for_long =
+            |at: Option<Instant>, long| at.is_none_or(|at| now.saturating_duration_since(at) >= long);
+        let is_due = for_long(self.resolved, every) && for_long(self.unanswered, UNANSWERED_REST);
+        is_due || self.list.iter().all(|a| a.rests(now))
+    }
+
+    /// DNS gave no answer.
+    pub(super) fn unanswered(&mut self, now: Instant) {
+        self.unanswered = Some(now);
     }
 
     /// The new answer of DNS.
     pub(super) fn resolved(&mut self, named: &[SocketAddr], now: Instant) {
-        self.resolved = Some(now);
+        (self.resolved, self.unanswered) = (Some(now), None);
         for &at in named.iter().take(ADDRESSES_MAX) {
             match self.list.iter_mut().find(|a| a.at == at) {
                 Some(known) => known.named = now,
@@ -145,6 +156,22 @@ mod tests {
         let later = now + Duration::from_secs(2);
         assert!(addresses.wants_resolving(later, REMEMBERED));
         assert_eq!(addresses.choose(later), Some(at(2)));
+    }
+
+    #[test]
+    fn dns_that_does_not_answer_is_left_alone_while_an_address_is_healthy() {
+        let now = Instant::now();
+        let mut addresses = Addresses::default();
+        addresses.unanswered(now);
+        assert!(addresses.wants_resolving(now, REST), "there is nothing else");
+        addresses.resolved(&[at(1)], now);
+        let due = now + REST;
+        assert!(addresses.wants_resolving(due, REST));
+        addresses.unanswered(due);
+        assert!(!addresses.wants_resolving(due + UNANSWERED_REST / 2, REST));
+        assert!(addresses.wants_resolving(due + UNANSWERED_REST, REST));
+        addresses.failed(at(1), due);
+        assert!(addresses.wants_resolving(due, REST), "nothing healthy is left");
     }
 
     #[test]

@@ -324,7 +324,10 @@ impl ConnectionPool {
                 addresses.resolved(&named, now);
                 None
             }
-            Err(e) => Some(e),
+            Err(e) => {
+                addresses.unanswered(now);
+                Some(e)
+            }
         };
         // Without DNS the addresses of before still serve.
         addresses.choose(now).ok_or_else(|| {
