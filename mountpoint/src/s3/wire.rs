@@ -435,8 +435,13 @@ impl Answer {
 
     /// Reads the error document behind a status that is no success.
     pub(super) async fn failed(self, wall: std::time::SystemTime) -> Failure {
+        let (status, headers, context) = (self.status, self.headers.clone(), self.context.clone());
         match self.collect(ERROR_MAX).await {
             Ok(collected) => collected.failed(wall),
+            // A page for people, as proxies send them: the status says what happened.
+            Err(failure) if *failure.error.kind() == ErrorKind::BadAnswer => {
+                Collected { status, headers, body: Bytes::new(), context }.failed(wall)
+            }
             Err(failure) => failure,
         }
     }

@@ -43,6 +43,19 @@ async fn a_stalled_body_goes_on_from_the_first_missing_byte() {
 }
 
 #[tokio::test]
+async fn an_error_page_of_any_length_is_the_failure_that_its_status_says() {
+    let page = vec![b'x'; 70_000];
+    let busy = Step::answer(503, &[("content-type", "text/html")], &page);
+    let bench = bench(vec![busy, part(0), Step::answer(412, &[], &page)]).await;
+    let request = get_request(0..LEN as u64, LEN as u64);
+    let (mut into, bytes) = fill(LEN);
+    bench.client.get_object(&request, &mut into).await.unwrap();
+    assert_eq!(bytes.bytes(), pattern(LEN), "it is asked for again");
+    let error = bench.client.get_object(&request, &mut fill(LEN).0).await.unwrap_err();
+    assert_eq!((error.kind(), bench.asked().len()), (&ErrorKind::Changed, 3));
+}
+
+#[tokio::test]
 async fn answers_that_are_not_what_was_asked_for_leave_no_byte() {
     let v1 = ("etag", "\"v1\"");
     let body = pattern(10);
