@@ -153,6 +153,23 @@ impl<'a> Attempts<'a> {
         self.answered();
     }
 
+    /// An answer brought nothing for `quiet`, and another request for the same goes out, which is no try. Gives the final error once the time
+    /// of the call is over.
+    pub(super) fn silent(&mut self, quiet: Duration) -> Result<()> {
+        let now = self.wire.clock.now();
+        if self.patience.silent(now, quiet) {
+            return Ok(());
+        }
+        let mut error = Error::new(ErrorKind::Timeout, self.operation).message(
+            "the store answers, and sends nothing of the body: look at the health of the object in the store",
+        );
+        if let Some(key) = self.key {
+            error = error.key(key);
+        }
+        self.watch(&error, now);
+        Err(self.give_up(error))
+    }
+
     /// It worked.
     pub(super) fn succeeded(&mut self) {
         self.answered();

@@ -8,7 +8,7 @@ use super::answer::check_get;
 use super::attempts::Attempts;
 use super::hedge;
 use super::lanes::Lane;
-use super::wire::{Draft, Failure, Wire};
+use super::wire::{Draft, Failure, Filled, Wire};
 use super::{Error, ErrorKind, GetObject, Result};
 use crate::buffer::Fill;
 
@@ -49,11 +49,15 @@ pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
         let before = into.filled();
         let start = range.start + (before - base);
         match once(wire, &attempts, request, start, into).await {
-            Ok(false) => attempts.progressed(),
-            Ok(true) => {
+            Ok(Filled::Whole) => {
                 attempts.succeeded();
                 return Ok(());
             }
+            Ok(Filled::Stalls(_)) if is_progress(into.filled() - before, into.remaining()) => {
+                attempts.progressed();
+            }
+            // Other reads pay for such requests for as long as they go on: without a limit of its own this one would last as long.
+            Ok(Filled::Stalls(silent)) => attempts.silent(silent)?,
             Err(failure) => {
                 if is_progress(into.filled() - before, into.remaining()) {
                     attempts.progressed();
@@ -64,14 +68,14 @@ pub(super) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
     }
 }
 
-/// Asks for what is missing, from `start` on. False: a part of it came.
+/// Asks for what is missing, from `start` on.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
     request: &GetObject,
     start: u64,
     into: &mut Fill,
-) -> std::result::Result<bool, Failure> {
+) -> std::result::Result<Filled, Failure> {
     let (key, etag) = (&request.id.key, &request.id.etag);
     let range = start..request.range.end;
     let value = |text: &str| {

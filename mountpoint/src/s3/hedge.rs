@@ -94,11 +94,13 @@ impl Hedge {
         self.0.lock().late.map(|late| (late * BODY_TIMES).max(BODY_LEAST))
     }
 
-    /// Returns once a body that brings nothing from now on stalls and its rest may be asked for anew; perhaps never.
-    pub(super) async fn stalled(&self, clock: &Clock, patience: Option<Duration>) {
+    /// Returns once a body that brings nothing from now on stalls and its rest may be asked for anew, with the time of the silence; perhaps
+    /// never.
+    pub(super) async fn stalled(&self, clock: &Clock, patience: Option<Duration>) -> Duration {
         let Some(patience) = patience else { return std::future::pending().await };
         clock.sleep(patience).await;
         self.or_never().await;
+        patience
     }
 
     async fn or_never(&self) {

@@ -130,6 +130,15 @@ impl Patience {
         Some(wait.min(left))
     }
 
+    /// An attempt was left after a silence of `quiet`, for another one that does not count as a try: whether there is time for that. As after
+    /// a miss, the last one begins when the time is up.
+    pub(super) fn silent(&mut self, now: Instant, quiet: Duration) -> bool {
+        let lost = *self.lost.get_or_insert(now.checked_sub(quiet).unwrap_or(now));
+        let was_last = self.last;
+        self.last |= now >= lost + self.limit;
+        !was_last
+    }
+
     /// The time is up: what begins now is the last attempt.
     pub(super) fn is_up(&mut self) {
         self.last = true;

@@ -384,17 +384,17 @@ impl Answer {
         Ok(Collected { status: self.status, headers: self.headers, body, context: self.context })
     }
 
-    /// Receives a body of exactly `into.remaining()` bytes, straight into it. False: it stalls, and its rest is to be asked for anew.
-    pub(super) async fn fill(mut self, into: &mut Fill, wire: &Wire) -> std::result::Result<bool, Failure> {
+    /// Receives a body of exactly `into.remaining()` bytes, straight into it.
+    pub(super) async fn fill(mut self, into: &mut Fill, wire: &Wire) -> std::result::Result<Filled, Failure> {
         let patience = wire.hedge.body_patience();
         while into.remaining() > 0 {
             let received = tokio::select! {
                 biased;
                 received = self.lease.receive_into(into.spare(), &mut self.watch) => received,
-                () = wire.hedge.stalled(&wire.clock, patience) => {
+                silent = wire.hedge.stalled(&wire.clock, patience) => {
                     wire.metrics.s3_hedges.inc();
                     tracing::debug!(operation = self.context.operation, "the body stalls: its rest is asked for anew");
-                    return Ok(false);
+                    return Ok(Filled::Stalls(silent));
                 }
             };
             match received {
@@ -412,7 +412,7 @@ impl Answer {
         }
         self.context.ended();
         self.finish().await;
-        Ok(true)
+        Ok(Filled::Whole)
     }
 
     /// The body ended before its end.
@@ -462,6 +462,15 @@ impl Answer {
             "request"
         );
     }
+}
+
+/// How receiving a body ended, if not with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// All of it is here.
+    Whole,
+    /// It stalls: no byte came for so long, and what is missing is to be asked for anew.
+    Stalls(Duration),
 }
 
 /// An answer with its whole body.

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use mountpoint::s3::{ErrorKind, ObjectClient as _};
+use std::sync::Arc;
+
+use mountpoint::metrics::Metrics;
+use mountpoint::s3::{Config, ErrorKind, ObjectClient as _, S3Client, Timeouts};
 
 use super::server::{EMPTY_LISTING, Scripted, Step, Then};
-use super::{Bench, bench_of, fill, get_request, pattern};
+use super::{Bench, bench_of, config, fill, get_request, pattern, timeouts};
 
 const LEN: usize = 200_000;
 /// Requests after which two answers may be late.
@@ -58,6 +61,31 @@ async fn the_rest_of_a_body_that_stalls_is_asked_for_anew() {
     assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
     assert_eq!(asked(&bench)[1].1, format!("bytes=130000-{}", LEN - 1));
     assert_eq!((bench.metrics.s3_retries.get(), bench.metrics.s3_errors.get()), (0, 0));
+}
+
+/// Other reads of the mount earn such requests for as long as they go on.
+#[tokio::test]
+async fn a_body_that_never_comes_is_an_error_once_the_time_of_the_operation_is_over_however_many_requests_may_be_extra()
+ {
+    /// Twice the silence that makes a body stall.
+    const LIMIT: Duration = Duration::from_secs(1);
+    // So many that four may be extra.
+    const ANSWERS: usize = 256;
+    let head_alone = || part(0).cut(LEN).then(Then::Hang);
+    let proof = Step::answer(200, &[], EMPTY_LISTING);
+    let script = [vec![proof], vec![part(0); ANSWERS], vec![head_alone(); 5]].concat();
+    let server = Scripted::still(script);
+    let timeouts = Timeouts { operation: LIMIT, rate_min: 1, ..timeouts() };
+    let (config, metrics) = (Config { timeouts, ..config(&server) }, Arc::new(Metrics::default()));
+    let client = S3Client::connect(config, server.clock(), Arc::clone(&metrics)).await.unwrap();
+    let bench = Bench { client, server, metrics };
+    for _ in 0..ANSWERS {
+        assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
+    }
+    let error = get(&bench).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(error.to_string().contains("nothing of the body"), "{error}");
+    assert_eq!(bench.asked().len() - ANSWERS, 3, "one in the time, one at its end, and the first");
 }
 
 /// The first answer is late, not lost: a refusal of the second request is none of the first.
