@@ -60,6 +60,9 @@ pub(super) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
     }
 }
 
+/// The code of a request whose date is not the store's.
+pub(super) const CLOCK_REFUSED: &str = "RequestTimeTooSkewed";
+
 /// Whether fresh credentials may help.
 pub(super) fn is_about_credentials(code: &str) -> bool {
     matches!(

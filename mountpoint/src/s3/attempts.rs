@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use http::Method;
+use http::{Method, StatusCode};
 
-use super::answer::is_about_credentials;
+use super::answer::{CLOCK_REFUSED, is_about_credentials};
 use super::lanes::Lane;
 use super::retry::{Call, Miss, Patience, Slot, is_transient};
 use super::wire::{Clocks, Draft, Failure, Wire};
@@ -219,7 +219,7 @@ impl<'a> Attempts<'a> {
     /// Failures that are ours to mend, each at most once in a call: stale credentials, a wrong clock.
     async fn cure(&mut self, failure: &Failure) -> bool {
         let code = failure.error.code();
-        if code == Some("RequestTimeTooSkewed")
+        if code == Some(CLOCK_REFUSED)
             && !self.corrected
             && let Some(theirs) = failure.date
         {
@@ -230,9 +230,7 @@ impl<'a> Attempts<'a> {
             );
             return true;
         }
-        // A HEAD's refusal has no code; it may be about credentials or not.
-        let doubtful = *failure.error.kind() == ErrorKind::Denied && code.is_none_or(is_about_credentials);
-        if doubtful
+        if may_be_about_credentials(&failure.error)
             && !self.refreshed
             && let (Some(source), Some(generation)) = (&self.wire.credentials, failure.generation)
         {
@@ -245,5 +243,45 @@ impl<'a> Attempts<'a> {
     fn give_up(&self, error: Error) -> Error {
         let error = error.attempts(self.attempt);
         if self.ambiguous { error.unsettled() } else { error }
+    }
+}
+
+/// A HEAD's refusal has no code; it may be about credentials or not. That of an expired token is 400.
+fn may_be_about_credentials(error: &Error) -> bool {
+    match (error.kind(), error.code()) {
+        (ErrorKind::Denied, code) => code.is_none_or(is_about_credentials),
+        (ErrorKind::InvalidRequest | ErrorKind::WrongRegion(_), None) => {
+            error.http_status() == Some(StatusCode::BAD_REQUEST.as_u16())
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_without_a_code_may_be_about_credentials_and_one_with_a_code_says_so() {
+        let of = |kind, status, code: Option<&str>| {
+            Error::new(kind, "HeadObject").status(status).answer(code.map(str::to_owned), None)
+        };
+        for error in [
+            of(ErrorKind::Denied, 403, None),
+            of(ErrorKind::Denied, 400, Some("ExpiredToken")),
+            of(ErrorKind::InvalidRequest, 400, None),
+            of(ErrorKind::WrongRegion(Some("r".into())), 400, None),
+        ] {
+            assert!(may_be_about_credentials(&error), "{error}");
+        }
+        for error in [
+            of(ErrorKind::Denied, 403, Some("AccessDenied")),
+            of(ErrorKind::InvalidRequest, 400, Some("InvalidArgument")),
+            of(ErrorKind::InvalidRequest, 405, None),
+            of(ErrorKind::WrongRegion(None), 301, None),
+            of(ErrorKind::NotFound, 404, None),
+        ] {
+            assert!(!may_be_about_credentials(&error), "{error}");
+        }
     }
 }

@@ -160,7 +160,8 @@ pub(super) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
     let (clock, metrics) = (&pool.clock, &pool.metrics);
     let abilities = Abilities::new(&config, &endpoint, clock.wall());
     let http = SharedHttpClient::new(Http::new(&config, pool));
-    let credentials = config.sign_requests.then(|| Source::new(http, region, &config, clock));
+    let skew = Arc::new(Skew::default());
+    let credentials = config.sign_requests.then(|| Source::new(http, region, &config, clock, &skew));
     let common = common_headers(&config, &endpoint)?;
     let host = pool.bucket_host(&endpoint.authority);
     Ok(Wire {
@@ -169,7 +170,7 @@ pub(super) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
         outage: Mutex::new(Outage::default()),
         hedge: Hedge::default(),
         dice: Dice::new(RandomState::new().hash_one(0)),
-        skew: Skew::default(),
+        skew,
         clock: clock.clone(),
         metrics: Arc::clone(metrics),
         config,

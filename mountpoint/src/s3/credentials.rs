@@ -16,6 +16,7 @@ use aws_smithy_types::error::display::DisplayErrorContext;
 use aws_types::region::Region;
 
 use super::pool::NoConnection;
+use super::sign::Skew;
 use super::{Config, Error, ErrorKind, Result};
 use crate::clock::Clock;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -47,6 +48,8 @@ pub(super) struct Source {
     /// When the files were looked at. Held by the request that looks.
     looked: tokio::sync::Mutex<Option<Instant>>,
     clock: Clock,
+    /// Their end is a time of the real clock, which ours may be far from; the store's is taken for it.
+    skew: Arc<Skew>,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
     /// The last error of the source, while it is not asked.
@@ -101,7 +104,13 @@ fn age(expiry: Option<SystemTime>, wall: SystemTime, held_for: Duration) -> Age 
 
 impl Source {
     /// Asks no source yet. `http` carries the requests of the chain, `region` is where roles are assumed.
-    pub(super) fn new(http: SharedHttpClient, region: &str, config: &Config, clock: &Clock) -> Arc<Self> {
+    pub(super) fn new(
+        http: SharedHttpClient,
+        region: &str,
+        config: &Config,
+        clock: &Clock,
+        skew: &Arc<Skew>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             http,
             region: region.to_owned(),
@@ -110,6 +119,7 @@ impl Source {
             files: config.credential_files.clone(),
             looked: tokio::sync::Mutex::new(None),
             clock: clock.clone(),
+            skew: Arc::clone(skew),
             held: Mutex::new(None),
             rests_until: Mutex::new(None),
             failed: Mutex::new(None),
@@ -217,7 +227,7 @@ impl Source {
 
     fn age(&self, held: &Held) -> Age {
         let held_for = self.clock.now().saturating_duration_since(held.loaded);
-        age(held.credentials.expiry(), self.clock.wall(), held_for)
+        age(held.credentials.expiry(), self.skew.apply(self.clock.wall()), held_for)
     }
 
     fn rests(&self) -> bool {
@@ -342,7 +352,36 @@ fn differ(a: &Credentials, b: &Credentials) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use aws_smithy_runtime_api::client::http::{HttpClient, HttpConnectorSettings, SharedHttpConnector};
+    use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+
     use super::*;
+
+    #[derive(Debug)]
+    struct NoHttp;
+
+    impl HttpClient for NoHttp {
+        fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+            panic!("credentials that are given need no request")
+        }
+    }
+
+    /// With a clock that is hours ahead, every request would ask the source.
+    #[tokio::test]
+    async fn the_end_of_credentials_is_judged_by_the_stores_clock() {
+        let (clock, skew) = (Clock::manual(), Arc::new(Skew::default()));
+        let hours = |n: u64| Duration::from_secs(n * 3600);
+        let theirs = clock.wall() - hours(2);
+        let given = Credentials::new("key", "secret", Some("token".into()), Some(theirs + hours(1)), "test");
+        let config = Config { credentials: Some(given), ..Config::default() };
+        let source = Source::new(SharedHttpClient::new(NoHttp), "r", &config, &clock, &skew);
+        skew.learn(clock.wall(), theirs);
+        for _ in 0..10 {
+            assert_eq!(source.get().await.unwrap().generation, 1);
+        }
+        clock.advance(hours(1));
+        assert_eq!(source.get().await.unwrap().generation, 2, "its hour is over");
+    }
 
     #[test]
     fn credentials_differ_in_key_secret_or_token_and_not_in_their_end() {

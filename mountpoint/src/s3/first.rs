@@ -2,7 +2,7 @@
 
 use http::{HeaderValue, Method, StatusCode, header};
 
-use super::answer::first_of;
+use super::answer::{CLOCK_REFUSED, first_of, is_about_credentials};
 use super::attempts::Attempts;
 use super::lanes::Lane;
 use super::wire::{Draft, Failure, Wire};
@@ -50,8 +50,11 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Optio
 /// and a store that does not know ranges.
 fn says_too_little(error: &Error) -> bool {
     use ErrorKind::{Archived, BadAnswer, Denied, InvalidRequest, Unsupported};
+    // What the next request does not meet any more, it is this one that names it: a HEAD's refusal has no code.
+    let is_curable = error.code().is_some_and(|code| code == CLOCK_REFUSED || is_about_credentials(code));
     error.http_status() == Some(StatusCode::RANGE_NOT_SATISFIABLE.as_u16())
-        || matches!(error.kind(), Archived | BadAnswer | Denied | InvalidRequest | Unsupported)
+        || matches!(error.kind(), Archived | BadAnswer | InvalidRequest | Unsupported)
+        || (*error.kind() == Denied && !is_curable)
 }
 
 /// One GET. The room is gone once a body begins.

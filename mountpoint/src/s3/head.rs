@@ -20,6 +20,7 @@ pub(super) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Resul
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
     let mut looked = false;
     loop {
+        let clock = wire.skew.times_learned();
         let failure = match once(wire, &attempts, key, checksums).await {
             Ok(found) => {
                 attempts.succeeded();
@@ -31,6 +32,8 @@ pub(super) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Resul
             looked = true;
             match is_listed(wire, key).await {
                 Some(false) => return Err(absent(key)),
+                // Meanwhile the store's clock was learned: it was the date that was refused.
+                _ if wire.skew.times_learned() != clock => continue,
                 // The store knows us, and does not let us read it: other credentials are not looked for. But the listing may have found
                 // others: then it was not these that were refused.
                 Some(true) if !has_other_keys(wire, failure.generation).await => return Err(failure.error),

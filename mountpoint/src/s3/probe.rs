@@ -9,7 +9,7 @@ use aws_credential_types::credential_feature::AwsCredentialFeature as Feature;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 
-use super::answer::{self, http_date};
+use super::answer::{self, CLOCK_REFUSED, http_date};
 use super::attempts::Attempts;
 use super::client::S3Client;
 use super::endpoint::push_query;
@@ -218,7 +218,7 @@ impl S3Client {
 /// What a mount would wait out, and a clock that it would learn.
 fn is_worth_another(refusal: &Error) -> bool {
     let is_busy = is_transient(refusal.kind()) && *refusal.kind() != ErrorKind::Corrupt;
-    is_busy || refusal.code() == Some("RequestTimeTooSkewed")
+    is_busy || refusal.code() == Some(CLOCK_REFUSED)
 }
 
 fn seconds_ahead(theirs: SystemTime, ours: SystemTime) -> i64 {

@@ -207,24 +207,38 @@ fn timestamp(at: SystemTime) -> String {
 
 /// How far the store's clock is ahead of ours, to be added to our time before signing.
 #[derive(Debug, Default)]
-pub(super) struct Skew(Mutex<(bool, Duration)>);
+pub(super) struct Skew(Mutex<Learned>);
+
+#[derive(Debug, Default)]
+struct Learned {
+    is_behind: bool,
+    by: Duration,
+    times: u64,
+}
 
 impl Skew {
     /// Our time as the store sees it; within the years that a signature can name, whatever the store said.
     pub(super) fn apply(&self, ours: SystemTime) -> SystemTime {
         let theirs = match *self.0.lock() {
-            (false, ahead) => ours.checked_add(ahead),
-            (true, behind) => ours.checked_sub(behind),
+            Learned { is_behind: false, by, .. } => ours.checked_add(by),
+            Learned { is_behind: true, by, .. } => ours.checked_sub(by),
         };
         theirs.unwrap_or(ours).clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + SIGNABLE)
     }
 
     /// The store says it is `theirs` when we say `ours`.
     pub(super) fn learn(&self, ours: SystemTime, theirs: SystemTime) {
-        *self.0.lock() = match theirs.duration_since(ours) {
+        let (is_behind, by) = match theirs.duration_since(ours) {
             Ok(ahead) => (false, ahead),
             Err(e) => (true, e.duration()),
         };
+        let mut learned = self.0.lock();
+        *learned = Learned { is_behind, by, times: learned.times + 1 };
+    }
+
+    /// How often it was learned: a request that was signed before the last time may have been refused for its date.
+    pub(super) fn times_learned(&self) -> u64 {
+        self.0.lock().times
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Wire {
     pub(super) pool: Arc<ConnectionPool>,
     pub(super) signer: Signer,
     pub(super) credentials: Option<Arc<Source>>,
-    pub(super) skew: Skew,
+    pub(super) skew: Arc<Skew>,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
     pub(super) slots: Slots,

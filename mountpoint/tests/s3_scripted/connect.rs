@@ -174,6 +174,31 @@ async fn a_wrong_clock_is_corrected_by_the_stores() {
     assert_eq!(hour(&asked, 1), hour(&asked, 2), "and the next one by the same clock");
 }
 
+/// A HEAD's refusal has no code. The listing that is to say whether the key is there is refused for the date too, and says so.
+#[tokio::test]
+async fn a_head_that_was_refused_for_its_date_is_sent_again_once_the_stores_clock_is_known() {
+    let date = http_date(SystemTime::now() + Duration::from_secs(7200));
+    let skewed = Step::answer(403, &[("date", &date)], b"<Error><Code>RequestTimeTooSkewed</Code></Error>");
+    let listed = Step::answer(
+        200,
+        &[],
+        b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>k</Key><ETag>e</ETag><Size>0</Size>\
+          <LastModified>2015-10-21T07:28:00.000Z</LastModified></Contents></ListBucketResult>",
+    );
+    let found = Step::answer(200, &[("etag", "e"), ("last-modified", &date)], b"");
+    let bench = bench(vec![Step::answer(403, &[], b""), skewed, listed, found]).await;
+    bench.client.head_object(&ObjectKey::new("k")).await.unwrap();
+    let methods = bench.asked().into_iter().map(|r| r.line.split(' ').next().unwrap().to_owned());
+    assert_eq!(methods.collect::<Vec<_>>(), ["HEAD", "GET", "GET", "HEAD"]);
+}
+
+#[tokio::test]
+async fn a_head_that_is_a_bad_request_is_sent_once_with_the_same_credentials() {
+    let bench = bench(vec![Step::answer(400, &[], b""), Step::answer(400, &[], b"")]).await;
+    let error = bench.client.head_object(&ObjectKey::new("k")).await.unwrap_err();
+    assert_eq!((error.kind(), bench.asked().len()), (&ErrorKind::InvalidRequest, 1));
+}
+
 #[tokio::test]
 async fn a_store_whose_clock_shows_the_last_second_of_9999_is_asked_on_without_a_panic() {
     let last = ("date", "Fri, 31 Dec 9999 23:59:59 GMT");

@@ -108,6 +108,15 @@ async fn a_body_that_breaks_off_leaves_the_metadata_and_no_bytes() {
 }
 
 #[tokio::test]
+async fn first_bytes_that_are_refused_for_their_date_are_asked_for_again_by_the_stores_clock() {
+    let body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>";
+    let bench =
+        bench(vec![Step::answer(403, &[("date", "Wed, 21 Oct 2037 07:28:00 GMT")], body), part(1000)]).await;
+    assert_eq!(first(&bench, None).await.unwrap().bytes.as_deref(), Some(&pattern(ROOM)[..]));
+    assert_eq!(lines(&bench), ["GET", "GET"], "no HEAD, whose refusal would name nothing");
+}
+
+#[tokio::test]
 async fn a_store_that_fails_is_asked_again_for_the_first_bytes() {
     let bench = bench(vec![Step::error(503, "SlowDown"), Step::silence(Then::Close), part(1000)]).await;
     let found = first(&bench, None).await.unwrap();
