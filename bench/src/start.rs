@@ -1,7 +1,7 @@
-//! How long our program takes to help, to say its version, to mount in the background and to tell its status; and its memory while nobody
-//! uses it.
+//! How long our program takes to help, to say its version, to mount in the background and to tell its status; its memory while nobody
+//! uses it, before and after work; and how often it wakes up then.
 //!
-//! Enters: the program, and how often. Leaves: a table. Each mount is of an empty bucket on loopback, as users start it.
+//! Enters: the program, and how often. Leaves: a table. Each mount is of a new bucket on loopback, as users start it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,13 @@ use crate::mount::UNSET;
 const BUCKET: &str = "start";
 /// An engine is idle this long after it has mounted.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// Work before the rest: files of so many bytes, which are written, listed and read by as many threads.
+const FILES: usize = 8;
+const FILE: usize = 64 << 20;
+/// An engine has given back what it took this long after the work.
+const RESTED_AFTER: Duration = Duration::from_secs(60);
+/// So long its wakeups are counted.
+const COUNTED: Duration = Duration::from_secs(30);
 /// A daemon has this long to end once it is unmounted.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
@@ -69,7 +76,13 @@ pub(crate) fn measure(program: &Path, rounds: usize) -> anyhow::Result<String> {
         rows[3].figures.push(rss);
         rows[4].figures.push(status);
     }
-    let lines: Vec<_> = rows.iter().map(Row::markdown).collect();
+    let mut rested =
+        [Row::new("RSS 60 s after work", "MiB", 20.0), Row::new("wakeups a second then", "/s", 0.0)];
+    let (rss, wakeups) = rest(program, &server.endpoint(), work.path())?;
+    rested[0].figures.push(rss);
+    rested[1].figures.push(wakeups);
+    let rows = rows.into_iter().chain(rested);
+    let lines: Vec<_> = rows.map(|row| row.markdown()).collect();
     Ok(format!("| what | median | range | mark |\n|---|---|---|---|\n{}\n", lines.join("\n")))
 }
 
@@ -85,10 +98,90 @@ fn timed(command: &mut Command) -> anyhow::Result<f64> {
 
 /// Milliseconds until the command returned, the daemon's RSS in MiB, milliseconds until `mount-s3-ctl`, beside the program, told its status.
 fn mount(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<[f64; 3]> {
-    let dir = work.join("mnt");
-    fs::create_dir_all(&dir)?;
+    let (mount, took) = Background::start(program, endpoint, work)?;
+    std::thread::sleep(IDLE_AFTER);
+    let rss = mount.rss_mib()?;
+    let mut ctl = Command::new(program.with_file_name("mount-s3-ctl"));
+    let status = timed(ctl.arg("status").arg(&mount.dir).env("XDG_RUNTIME_DIR", work))?;
+    mount.end()?;
+    Ok([took, rss, status])
+}
+
+/// The daemon's RSS in MiB some time after work, and how often a second its threads woke up from then on.
+fn rest(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<(f64, f64)> {
+    let (mount, _) = Background::start(program, endpoint, work)?;
+    std::thread::scope(|threads| {
+        let of_file = |number| {
+            let path = mount.dir.join(format!("rest-{number}"));
+            threads.spawn(move || fs::write(&path, vec![number as u8; FILE]).and_then(|()| fs::read(&path)))
+        };
+        let all: Vec<_> = (0..FILES).map(of_file).collect();
+        all.into_iter().try_for_each(|one| match one.join() {
+            Ok(Ok(bytes)) if bytes.len() == FILE => Ok(()),
+            Ok(outcome) => anyhow::bail!("write and read a file: {:?}", outcome.map(|bytes| bytes.len())),
+            Err(_) => anyhow::bail!("a thread that works panicked"),
+        })
+    })?;
+    let listed = fs::read_dir(&mount.dir)?.count();
+    ensure!(listed == FILES, "{listed} files of {FILES} are listed");
+    std::thread::sleep(RESTED_AFTER);
+    let (rss, before) = (mount.rss_mib()?, mount.wakeups()?);
+    std::thread::sleep(COUNTED);
+    let wakeups = (mount.wakeups()? - before) as f64 / COUNTED.as_secs_f64();
+    mount.end()?;
+    Ok((rss, wakeups))
+}
+
+/// A mount in the background.
+struct Background {
+    dir: PathBuf,
+    /// Its daemon in `/proc`.
+    daemon: PathBuf,
+}
+
+impl Background {
+    /// With the milliseconds until the command returned.
+    fn start(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<(Self, f64)> {
+        let dir = work.join("mnt");
+        fs::create_dir_all(&dir)?;
+        let took = timed(&mut command(program, endpoint, work, &dir))?;
+        let daemon = daemon_of(&dir).context("the daemon of the mount is not there")?;
+        Ok((Self { dir, daemon }, took))
+    }
+
+    fn rss_mib(&self) -> anyhow::Result<f64> {
+        rss_mib(&self.daemon).context("the daemon of the mount is gone")
+    }
+
+    /// How often its threads went to sleep so far.
+    fn wakeups(&self) -> anyhow::Result<u64> {
+        let threads = fs::read_dir(self.daemon.join("task"))?.filter_map(Result::ok);
+        let sleeps = threads.filter_map(|thread| {
+            let status = fs::read_to_string(thread.path().join("status")).ok()?;
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        });
+        Ok(sleeps.sum())
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        rustix::mount::unmount(&self.dir, UnmountFlags::empty()).context("unmount")?;
+        let begun = Instant::now();
+        while self.daemon.exists() {
+            ensure!(begun.elapsed() < END_WITHIN, "the daemon did not end after its mount was gone");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+fn command(program: &Path, endpoint: &str, work: &Path, dir: &Path) -> Command {
     let mut command = Command::new(program);
-    command.arg(BUCKET).arg(&dir).args([
+    command.arg(BUCKET).arg(dir).args([
         "--endpoint-url",
         endpoint,
         "--force-path-style",
@@ -105,19 +198,7 @@ fn mount(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<[f64; 3]
         .env("XDG_RUNTIME_DIR", work)
         .env("AWS_ACCESS_KEY_ID", "bench")
         .env("AWS_SECRET_ACCESS_KEY", "bench-secret");
-    let took = timed(&mut command)?;
-    std::thread::sleep(IDLE_AFTER);
-    let daemon = daemon_of(&dir);
-    let rss = daemon.as_deref().and_then(rss_mib);
-    let mut ctl = Command::new(program.with_file_name("mount-s3-ctl"));
-    let status = timed(ctl.arg("status").arg(&dir).env("XDG_RUNTIME_DIR", work))?;
-    rustix::mount::unmount(&dir, UnmountFlags::empty()).context("unmount")?;
-    let begun = Instant::now();
-    while daemon.as_deref().is_some_and(Path::exists) {
-        ensure!(begun.elapsed() < END_WITHIN, "the daemon did not end after its mount was gone");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok([took, rss.context("the daemon of the mount is not there")?, status])
+    command
 }
 
 /// The process with this directory on its command line, in `/proc`.

@@ -61,6 +61,11 @@ pub(super) fn cached_random(job: &Job<'_>) -> anyhow::Result<Sample> {
     random_in(job, job.scale.big_bytes, RANDOM_THREADS)
 }
 
+pub(super) fn cached_random_4(job: &Job<'_>) -> anyhow::Result<Sample> {
+    fill_cache(job)?;
+    random_in(job, job.scale.big_bytes, 4)
+}
+
 pub(super) fn cached_cold(job: &Job<'_>) -> anyhow::Result<Sample> {
     fill_cache(job)?;
     forget_cache_files(job)?;

@@ -361,6 +361,14 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "cached_random_4",
+        about: "cached_random by 4 threads",
+        cache: true,
+        unit: Unit::PerSecond,
+        run: read::cached_random_4,
+        ..PLAIN
+    },
+    Workload {
         name: "cached_cold",
         about: "cached, and the page cache of the cache's disk dropped too",
         cache: true,
