@@ -70,7 +70,8 @@ impl Config {
         };
         let mut s3 = flags.s3(&bucket, &prefix, memory);
         s3.state_dir = state_dir(args);
-        // Memory comes free when requests end: those of an outage, too, shall have ended by then.
+        // Memory comes free when requests end: those that an outage left without an answer, too, shall have ended by then. A part on a slow
+        // line may take longer; a writer waits for as long as one is on its way.
         let memory_within = s3.timeouts.operation + OUTAGE_TAIL;
 
         let cache = args.cache.cache.as_ref().filter(|_| args.cache.max_cache_size != Some(0)).map(|dir| {

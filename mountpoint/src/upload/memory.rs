@@ -103,8 +103,8 @@ impl Memory {
     /// Memory for `bytes`, in turn.
     ///
     /// # Errors
-    /// `NoMemory` when no memory came free for `wait_max` and no part was sent in that time either: a writer does not give up while the
-    /// queue moves.
+    /// `NoMemory` when no memory came free for `wait_max` and nothing was on its way out in that time either: a request that is under way
+    /// ends by its own clocks, however slow the line, and then its memory comes free.
     pub(super) async fn wait(&self, bytes: u64) -> Result<Reservation, Error> {
         let mut turn = std::pin::pin!(self.pool.reserve(Use::Write, bytes));
         loop {
@@ -119,7 +119,8 @@ impl Memory {
                 reservation = &mut turn => return Ok(reservation),
                 () = patience => {}
             }
-            if self.sent.load(SeqCst) == sent {
+            // In this order: what ends in between is counted as sent before it leaves `sending`.
+            if self.sending.load(SeqCst) == 0 && self.sent.load(SeqCst) == sent {
                 warn!(
                     bytes,
                     waited_s = self.wait_max.as_secs(),
@@ -156,9 +157,12 @@ impl Drop for Counted {
     fn drop(&mut self) {
         let memory = &self.memory;
         let count = (self.count)(memory);
-        count.fetch_sub(self.n, SeqCst);
-        if std::ptr::eq(count, &memory.sending) {
+        let was_sent = std::ptr::eq(count, &memory.sending);
+        if was_sent {
             memory.sent.fetch_add(1, SeqCst);
+        }
+        count.fetch_sub(self.n, SeqCst);
+        if was_sent {
             memory.wake_spiller();
         }
     }

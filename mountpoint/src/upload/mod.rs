@@ -60,7 +60,8 @@ pub struct Config {
     pub checksum: Option<ChecksumAlgorithm>,
     /// The directory for idle parts while other writers wait for memory; `None`: the parts stay in memory, and the writers wait.
     pub spill_dir: Option<PathBuf>,
-    /// How long a write waits for memory while nothing at all is sent.
+    /// How long a write waits for memory while nothing at all is on its way out. Doubling it rides out longer shortages, and lengthens the
+    /// wait of programs that are refused in the end.
     pub wait_max: Duration,
     /// Where multipart uploads are noted, so that those of a killed process are found; `None`: nowhere.
     pub journal: Option<JournalConfig>,

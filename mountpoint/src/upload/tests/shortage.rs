@@ -147,6 +147,36 @@ async fn without_a_directory_to_spill_to_the_write_waits_and_then_says_no_memory
 }
 
 #[tokio::test]
+async fn on_a_line_so_slow_that_no_part_arrives_for_minutes_a_writer_waits_and_its_file_is_stored_whole() {
+    for spill in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = large_parts(spill.then_some(&dir));
+        let wait_max = config.wait_max;
+        let bench = Bench::with(config, Clock::manual());
+        let gate = bench.client.hold(FaultPlan::on(Op::UploadPart).always());
+        let data = data(100 * MIB, 5);
+        let writer = tokio::spawn({
+            let (upload, data) = (bench.create("a"), data.clone());
+            async move { store(&upload, &data, MIB).await }
+        });
+        while bench.pool.waiting(Use::Write) == 0 {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..2 {
+            bench.clock.advance(wait_max);
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!(!writer.is_finished(), "its parts are on their way");
+        gate.release();
+        writer.await.unwrap().unwrap();
+        assert!(bench.client.object("a").unwrap() == data);
+        bench.assert_clean();
+    }
+}
+
+#[tokio::test]
 async fn abort_answers_a_write_that_waits_for_memory() {
     let bench = Bench::new(large_parts(None));
     let other = bench.pool.try_reserve(Use::Write, 84 << 20).unwrap();
