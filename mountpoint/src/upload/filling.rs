@@ -148,10 +148,11 @@ impl Upload {
         }
     }
 
-    /// As [`Upload::absorb`]; when too many writes lie on the heap already, what has no memory goes to disk right away.
+    /// As [`Upload::absorb`]; when too many writes lie on the heap already, what has no memory goes to disk right away, and so does what
+    /// has no place in flight: full parts wait there for one, until the disk is full.
     ///
     /// # Errors
-    /// As `absorb`; `NoMemory` when neither heap nor disk may take the rest.
+    /// As `absorb`; `NoMemory` when the heap may not take the rest and there is no directory to spill to.
     pub(super) fn absorb_or_spill(
         self: &Arc<Self>,
         state: &mut State,
@@ -162,13 +163,12 @@ impl Upload {
             if let Some(permit) = self.shared.memory.hold(data.len()) {
                 return Ok(Some((need, permit)));
             }
-            let (Need::Memory(_), Some(dir), Some(part)) =
-                (&need, &self.shared.config.spill_dir, &mut state.part)
-            else {
+            let Some(dir) = &self.shared.config.spill_dir else {
                 return Err(self.shared.memory.too_many_held());
             };
             // At most a first block is there yet.
-            part.spill(dir)?;
+            let next = state.sealed + 1;
+            state.part.get_or_insert_with(|| self.new_part(next)).spill(dir)?;
             self.shared.metrics.uploads_spilled.inc();
         }
     }
@@ -194,8 +194,7 @@ impl Upload {
                 {
                     return Ok(Some(Need::Slot(Arc::clone(multipart))));
                 }
-                let size = self.shared.part_size(number);
-                state.part = Some(Part::new(number, size, self.shared.algorithm()));
+                state.part = Some(self.new_part(number));
             }
             let Some(part) = &mut state.part else { continue };
             if let Some(want) = part.want(data.len(), &self.shared.memory)? {
@@ -204,6 +203,10 @@ impl Upload {
             let taken = part.put(data)?;
             *data = &data[taken..];
         }
+    }
+
+    fn new_part(&self, number: u32) -> Part {
+        Part::new(number, self.shared.part_size(number), self.shared.algorithm())
     }
 
     /// Sends a part that takes no more bytes; the first one opens the multipart upload.

@@ -16,7 +16,8 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Bytes of writes that may lie on the heap, their replies held, until memory comes free. They stand outside the budget
-/// (inside the 64 MiB that peak RSS may pass it by). Past it, writes go straight to the spill file; without one they fail.
+/// (inside the 64 MiB that peak RSS may pass it by). Past it, writes go straight to a spill file, whatever they wait for; without a
+/// directory for it they fail.
 pub(super) const HELD_MAX: u64 = 32 << 20;
 
 #[derive(Debug)]

@@ -53,8 +53,8 @@ pub struct Config {
     /// Bytes of the first 1000 parts (`--write-part-size`); later ones grow so that 5 TiB fits. Doubling it halves
     /// the requests and doubles the memory of a writer. Cut to what the memory budget can always serve.
     pub part_size: u64,
-    /// Parts of one file that may be on their way at once. Doubling it helps one writer on a long line, and takes
-    /// memory from the others.
+    /// Parts of one file that may be on their way at once; a writer that has filled so many waits, or fills more on disk where too many
+    /// writes wait. Doubling it helps one writer on a long line, and takes memory from the others.
     pub parts_in_flight_max: usize,
     /// The checksum sent with the bytes, so that the store refuses other bytes; with `None` only the engine's own check is left.
     pub checksum: Option<ChecksumAlgorithm>,

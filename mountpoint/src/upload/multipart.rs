@@ -1,7 +1,7 @@
 //! One multipart upload: created once, its parts sent in parallel, then completed or aborted, once.
 
 use bytes::Bytes;
-use tokio::sync::{Notify, OnceCell, watch};
+use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 use tracing::{debug, error};
 
 use super::journal::Entry;
@@ -19,6 +19,8 @@ pub(super) struct Multipart {
     object: NewObject,
     id: OnceCell<Result<UploadId, Error>>,
     parts: Mutex<Parts>,
+    /// Places for parts on their way. More are in flight when some wait on disk.
+    places: Semaphore,
     /// Rung when a part is stored or fails, and when the upload is settled.
     changed: Notify,
     given_up: watch::Sender<bool>,
@@ -63,11 +65,13 @@ impl Drop for Aborting {
 impl Multipart {
     /// Nothing is sent until the first part is submitted.
     pub(super) fn new(shared: Arc<Shared>, object: NewObject) -> Arc<Self> {
+        let places = Semaphore::new(shared.config.parts_in_flight_max);
         Arc::new(Self {
             shared,
             object,
             id: OnceCell::new(),
             parts: Mutex::default(),
+            places,
             changed: Notify::new(),
             given_up: watch::Sender::new(false),
             entry: Mutex::default(),
@@ -105,7 +109,7 @@ impl Multipart {
         });
     }
 
-    /// Parts that the store has not answered for.
+    /// Parts that the store has not answered for, those that wait on disk included.
     pub(super) fn in_flight(&self) -> usize {
         self.parts.lock().in_flight
     }
@@ -222,6 +226,8 @@ impl Multipart {
         part: Sealed,
         sending: Option<Counted>,
     ) -> Result<PartStored, Error> {
+        // At once for a part in memory: it was begun when there was a place. Nothing closes the semaphore.
+        let _place = self.places.acquire().await.map_err(|_| Error::Aborted)?;
         let (body, _sending) = match (part.body, sending) {
             (SealedBody::Memory(blocks), Some(sending)) => (blocks, sending),
             (body, _) => self.shared.load(body, part.len, part.checksum).await?,

@@ -291,6 +291,49 @@ async fn writes_that_wait_stay_within_their_limit_and_then_go_to_disk_or_fail() 
     }
 }
 
+/// The file that is written on has as many parts in flight as it may, and other files have the memory and the heap.
+#[tokio::test]
+async fn a_writer_far_ahead_of_its_line_goes_on_to_disk_where_too_many_writes_wait_and_hears_no_enospc() {
+    const AT_ONCE: usize = 2;
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        part_size: MIB as u64 + 1,
+        parts_in_flight_max: AT_ONCE,
+        spill_dir: Some(dir.path().to_owned()),
+        ..Config::default()
+    };
+    let bench = Bench::new(config);
+    let gate = bench.client.hold(FaultPlan::on(Op::UploadPart).always());
+    let others = bench.pool.try_reserve(Use::Write, 84 << 20).unwrap();
+    let waiting: Vec<_> =
+        (0..memory::HELD_MAX as usize / MIB).map(|i| bench.create(&format!("{i:02}"))).collect();
+    let piece = data(MIB, 1);
+    let replies: Vec<_> = waiting.iter().map(|upload| start(upload, 0, &piece)).collect();
+
+    let (ahead, all) = (bench.create("ahead"), data(5 * MIB, 2));
+    write_all(&ahead, &all, MIB).await.unwrap();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let queue = bench.pool.waiting(Use::Write);
+    assert_eq!(queue, waiting.len() + AT_ONCE, "its other parts wait for a place before they ask for memory");
+    drop(others);
+    gate.arrived(AT_ONCE).await;
+    for reply in replies {
+        reply.await.unwrap().unwrap();
+    }
+    gate.release();
+    ahead.finish().await.unwrap();
+    assert!(bench.client.object("ahead").unwrap() == all);
+    for (i, upload) in waiting.iter().enumerate() {
+        upload.finish().await.unwrap();
+        assert!(bench.client.object(format!("{i:02}")).unwrap() == piece, "file {i}");
+    }
+    assert_eq!(bench.metrics.uploads_spilled.get(), 5);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    bench.assert_clean();
+}
+
 #[tokio::test]
 async fn a_part_larger_than_memory_can_serve_is_cut() {
     let bench = Bench::new(Config { part_size: 1 << 30, ..Config::default() });
