@@ -9,6 +9,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use rustix::fs::OFlags;
+
 use crate::inode::InodeNo;
 use crate::mountinfo;
 
@@ -43,7 +45,8 @@ pub(super) fn thread_group(tid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// Whether this thread has a descriptor of this file of our mount. `None`: the engine can't see that, for a process of another user or
+/// Whether this thread has a descriptor of this file of our mount that it can use; one of `O_PATH` neither reads nor writes, and its close
+/// reaches no file system. `None`: the engine can't see that, for a process of another user or
 /// namespace, one with more than [`DESCRIPTORS_MAX`] descriptors, and before Linux 5.14.
 ///
 /// The main thread of a process can end before other threads, so this reads the table of the thread. A thread that exits has no table any
@@ -62,7 +65,7 @@ pub(super) fn holds(tid: u32, device: DeviceNo, ino: InodeNo) -> Option<bool> {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(_) => return None,
         };
-        if place.ino != ino.0 {
+        if place.is_path || place.ino != ino.0 {
             continue;
         }
         // A node of Kubernetes has thousands of mounts: the table is read only now, and once.
@@ -85,13 +88,20 @@ pub(super) fn holds(tid: u32, device: DeviceNo, ino: InodeNo) -> Option<bool> {
 struct Place {
     mount: u32,
     ino: u64,
+    /// Opened with `O_PATH`.
+    is_path: bool,
 }
 
 impl Place {
     /// As `fdinfo` shows it; the inode number from Linux 5.14 on.
     fn of(info: &str) -> Option<Self> {
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        Some(Self { mount: field("mnt_id:")?.parse().ok()?, ino: field("ino:")?.parse().ok()? })
+        let flags = u32::from_str_radix(field("flags:")?, 8).ok()?;
+        Some(Self {
+            mount: field("mnt_id:")?.parse().ok()?,
+            ino: field("ino:")?.parse().ok()?,
+            is_path: OFlags::from_bits_retain(flags).contains(OFlags::PATH),
+        })
     }
 }
 
@@ -104,6 +114,7 @@ fn device_of_mount(table: &[u8], mount: u32) -> Option<DeviceNo> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
@@ -138,7 +149,11 @@ mod tests {
             assert_eq!(holds(thread(), other, ino), Some(false), "the same number elsewhere");
             drop(file);
             assert_eq!(std::thread::spawn(move || holds(thread(), device, ino)).join().unwrap(), Some(true));
+            let path = format!("/proc/self/fd/{}", duplicate.as_raw_fd());
+            let path = rustix::fs::open(path, OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
             drop(duplicate);
+            assert_eq!(holds(thread(), device, ino), Some(false), "one of O_PATH does not count");
+            drop(path);
             assert_eq!(holds(thread(), device, ino), Some(false));
             assert_eq!(holds(0, device, ino), None, "of another namespace");
 
@@ -152,7 +167,14 @@ mod tests {
     #[test]
     fn the_place_of_a_descriptor_is_its_mount_and_its_inode_number() {
         let info = "pos:\t0\nflags:\t0100001\nmnt_id:\t29\nino:\t7\n";
-        assert_eq!(Place::of(info), Some(Place { mount: 29, ino: 7 }));
+        let place = Place { mount: 29, ino: 7, is_path: false };
+        assert_eq!(Place::of(info), Some(place));
+        let path = info.replace("0100001", "012100000");
+        assert_eq!(
+            Place::of(&path),
+            Some(Place { is_path: true, ..place }),
+            "O_PATH, O_CLOEXEC and O_LARGEFILE"
+        );
         assert_eq!(Place::of("pos:\t0\nflags:\t0100001\nmnt_id:\t29\n"), None, "before Linux 5.14");
         let table =
             "22 28 0:21 / /proc rw - proc proc rw\n29 28 0:44 / /a\\040b rw,nosuid - fuse.mount-s3 s rw\n";

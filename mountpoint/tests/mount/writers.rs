@@ -11,7 +11,7 @@ use s3server::{Effect, Fault};
 
 use super::released::MANY;
 use super::semantics::assert_errno;
-use crate::common::{Pattern, Setup, Store, TestMount, until};
+use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python, until};
 
 /// Lines of one half of what is written, and the bytes of one.
 const LINES: usize = 100;
@@ -142,6 +142,24 @@ fn a_child_that_outlives_the_close_of_its_parent_can_not_write_and_the_promised_
     drop(child.stdin.take());
     assert!(!child.wait().unwrap().success(), "its write should have failed with EBADF");
     assert_eq!(mount.store().get("file").unwrap(), b"promised\n");
+}
+
+#[test]
+fn a_close_beside_an_o_path_descriptor_of_the_file_says_that_it_was_not_stored() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    if !need_tool("python3") {
+        return;
+    }
+    let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
+    mount.store().faults().add(Fault::on("PutObject", denied).key("file"));
+    let script = "
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+path = os.open(sys.argv[1], os.O_PATH)
+os.write(file, b'never stored')
+says('close', lambda: os.close(file))
+";
+    assert_eq!(python(script, &mount.path("file"), &[]), "close EACCES\n");
+    assert_eq!(mount.store().get("file"), None);
 }
 
 /// Starts programs that inherit new files, as the only processes that have them open, write and end.
