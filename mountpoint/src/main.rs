@@ -12,6 +12,7 @@ use mountpoint::daemon::{self, ReadyFile, ServiceManager};
 use mountpoint::fuse::Unmounter;
 use mountpoint::sync::{Arc, Supervisor};
 use mountpoint::{logging, mount};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -21,6 +22,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How often the allocator is asked to give back what is free. Doubling it holds that longer, and costs half as many calls.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
+
+/// Files that this process may have open, if it may raise its limit so far. Doubling it allows for twice as many parts on disk, and
+/// lengthens the start of a child that closes every number up to its limit.
+const OPEN_FILES_MAX: u64 = 1 << 20;
 
 fn main() -> ExitCode {
     free_across_threads();
@@ -128,6 +133,7 @@ fn start(args: &Args) -> anyhow::Result<(mount::Mounted, Signals)> {
             Remark::Info(text) => tracing::info!("{text}"),
         }
     }
+    raise_open_files();
     let started = Config::from_args(args).and_then(mount::connect).and_then(|connected| {
         // While the store is asked a signal simply ends us; from here on there may be a mount to be left behind.
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("taking signals")?;
@@ -137,6 +143,20 @@ fn start(args: &Args) -> anyhow::Result<(mount::Mounted, Signals)> {
         tracing::error!("{}", daemon::one_line(error));
     }
     started
+}
+
+/// Each part on disk, connection and file of the cache is an open file. The limit of most systems, 1024, is there for programs that call
+/// select(2), which knows no higher number. We don't; and the children that inherit the limit (fusermount3, a credential process, the
+/// watcher of `--auto-unmount`) inherit no descriptors with it: their own have low numbers.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX).min(OPEN_FILES_MAX);
+    if limit.current.is_none_or(|now| now >= most) {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit }) {
+        tracing::warn!(%error, "the limit of open files can't be raised to {most}: parts of uploads wait in memory sooner");
+    }
 }
 
 /// The allocator keeps freed memory until the next allocation; after a walk through a million names, that may be hours away.

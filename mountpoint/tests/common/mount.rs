@@ -40,6 +40,8 @@ pub(crate) struct Setup {
     pub(crate) sees_nobody: bool,
     /// The number of a system call that fails with EPERM: of io_uring's, as in most containers.
     pub(crate) refuses: Option<u32>,
+    /// How many files it may have open: its limit as it begins, and how far it may raise it.
+    pub(crate) open_files: Option<(u64, u64)>,
 }
 
 impl Setup {
@@ -56,6 +58,7 @@ impl Setup {
             group: None,
             sees_nobody: false,
             refuses: None,
+            open_files: None,
         }
     }
 
@@ -153,6 +156,15 @@ os.execvp(sys.argv[2], sys.argv[2:])";
     python
 }
 
+/// The same command with these limits of open files.
+fn limited((soft, hard): (u64, u64), plain: &Command) -> Command {
+    let mut prlimit = Command::new("prlimit");
+    prlimit.arg(format!("--nofile={soft}:{hard}")).arg("--").arg(plain.get_program()).args(plain.get_args());
+    prlimit.env_clear().stdin(Stdio::null());
+    prlimit.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    prlimit
+}
+
 /// Whether this machine has what carries requests.
 fn has_transport() -> bool {
     crate::TRANSPORT != "io-uring" || testkit::need_fuse_over_io_uring()
@@ -212,6 +224,9 @@ impl TestMount {
         }
         if let Some(call) = setup.refuses {
             command = refused(call, &command);
+        }
+        if let Some(limits) = setup.open_files {
+            command = limited(limits, &command);
         }
         command.stdout(log.try_clone().expect("a second handle of the log")).stderr(log);
         let child = command.spawn().expect("start mount-s3");

@@ -153,6 +153,28 @@ fn one_thread_writes_round_robin_to_64_files_with_a_spill_folder() {
     assert_eq!(std::fs::read_dir(spill.path()).unwrap().count(), 0, "spilled parts have no name");
 }
 
+/// Each part on disk is an open file of the engine.
+#[test]
+fn more_files_are_written_in_turn_than_the_engine_may_open_when_it_begins() {
+    const FILES: u64 = 160;
+    let spill = tempfile::tempdir().unwrap();
+    let options = ["--memory-target", "128", "--spill-dir", spill.path().to_str().unwrap()];
+    let setup = Setup { open_files: Some((128, 4096)), ..Setup::new(&options) };
+    let Some(mount) = TestMount::with(&setup.limit(Duration::from_secs(600))) else { return };
+    let mut files: Vec<File> =
+        (0..FILES).map(|i| File::create_new(mount.path(&format!("f{i}"))).unwrap()).collect();
+    for piece in 0..2 {
+        for (i, file) in (0..).zip(&mut files) {
+            file.write_all(&Pattern(i).bytes((piece * MIB) as u64, MIB)).unwrap();
+        }
+    }
+    for (i, file) in (0..).zip(files) {
+        file.sync_all().unwrap();
+        let stored = mount.store().get(&format!("f{i}")).expect("it was written");
+        assert!(stored.len() == 2 * MIB && Pattern(i).is(0, &stored), "f{i}");
+    }
+}
+
 /// Many writers at once, who hold what they have until one of them is refused; what is stored is whole. How many were refused.
 fn refused_writers(mount: &TestMount) -> usize {
     const WRITERS: usize = 64;
