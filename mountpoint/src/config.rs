@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use rustix::process::{Resource, getrlimit};
 
 use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, StoreOptions};
 use crate::inode::Prefix;
@@ -84,6 +85,7 @@ impl Config {
             }
         });
         let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let mut prefetch = prefetch::Config { wait_max: memory_within, ..prefetch::Config::default() };
         prefetch.window.part = args.client.read_part_size.unwrap_or(args.client.part_size);
@@ -155,6 +157,8 @@ impl Config {
                     false => |_| None,
                 },
                 spill_dir: args.client.spill_dir.clone().or_else(|| args.cache.cache.clone()),
+                // The other half is for the cache, which takes a quarter at most, for connections and the journal.
+                spill_files_max: open_files / 2,
                 wait_max: memory_within,
                 journal: journal(args, &bucket, &prefix),
                 ..upload::Config::default()

@@ -7,6 +7,7 @@ use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::{Part, Want};
 use super::size::PARTS_MAX;
+use super::spill;
 use super::stage::{Event, Reply, Stage};
 use super::upload::{State, Upload, WriteDone};
 use crate::buffer::Reservation;
@@ -48,8 +49,9 @@ impl Upload {
             self.pump(None).await;
             return Ok(());
         }
+        let memory = Arc::clone(&self.shared.memory);
         let spilled = self.shared.runtime.spawn_blocking(move || {
-            let result = part.spill(&dir);
+            let result = part.spill(&dir, &memory);
             (part, result)
         });
         let result = match spilled.await {
@@ -152,7 +154,7 @@ impl Upload {
     /// has no place in flight: full parts wait there for one, until the disk is full.
     ///
     /// # Errors
-    /// As `absorb`; `NoMemory` when the heap may not take the rest and there is no directory to spill to.
+    /// As `absorb`; `NoMemory` when the heap may not take the rest and there is no directory to spill to, or no descriptor for it.
     pub(super) fn absorb_or_spill(
         self: &Arc<Self>,
         state: &mut State,
@@ -168,7 +170,11 @@ impl Upload {
             };
             // At most a first block is there yet.
             let next = state.sealed + 1;
-            state.part.get_or_insert_with(|| self.new_part(next)).spill(dir)?;
+            let part = state.part.get_or_insert_with(|| self.new_part(next));
+            part.spill(dir, &self.shared.memory).map_err(|error| match spill::is_out_of_files(&error) {
+                true => self.shared.memory.too_many_spilled(),
+                false => Error::from(error),
+            })?;
             self.shared.metrics.uploads_spilled.inc();
         }
     }

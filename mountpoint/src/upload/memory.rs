@@ -4,8 +4,10 @@
 //! small first block. All first blocks together stay within a quarter of the writers' guaranteed memory; a part is cut to the
 //! other three quarters. When no part is being sent and idle parts are spilled, the first writer in the queue therefore fits.
 
+use std::io;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tokio::sync::Notify;
 use tracing::warn;
 
@@ -25,10 +27,12 @@ pub(super) struct Memory {
     pool: Pool,
     clock: Clock,
     wait_max: Duration,
+    spill_files_max: u64,
     part_max: u64,
     first_max: u64,
     first: AtomicU64,
     held: AtomicU64,
+    spill_files: AtomicU64,
     sending: AtomicU64,
     sent: AtomicU64,
     spiller: Arc<Notify>,
@@ -43,7 +47,7 @@ pub(super) struct Counted {
 }
 
 impl Memory {
-    pub(super) fn new(pool: Pool, clock: Clock, wait_max: Duration) -> Self {
+    pub(super) fn new(pool: Pool, clock: Clock, wait_max: Duration, spill_files_max: u64) -> Self {
         let sure = pool.request_max(Use::Write);
         let first_max = sure / 4;
         Self {
@@ -52,8 +56,10 @@ impl Memory {
             pool,
             clock,
             wait_max,
+            spill_files_max,
             first: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            spill_files: AtomicU64::new(0),
             sending: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             spiller: Arc::new(Notify::new()),
@@ -80,11 +86,28 @@ impl Memory {
         self.count(|m| &m.held, bytes as u64, HELD_MAX)
     }
 
+    /// Permission to have one more part on disk.
+    ///
+    /// # Errors
+    /// "Too many open files": as the kernel says it when there are fewer.
+    pub(super) fn spill_file(self: &Arc<Self>) -> io::Result<Counted> {
+        self.count(|m| &m.spill_files, 1, self.spill_files_max).ok_or_else(|| Errno::MFILE.into())
+    }
+
     /// The error when [`Memory::hold`] gave no permit.
     pub(super) fn too_many_held(&self) -> Error {
         warn!(
             held = self.held.load(SeqCst),
             "too many writes wait for memory at once: raise --memory-target, or name a --spill-dir"
+        );
+        Error::NoMemory
+    }
+
+    /// The error when neither [`Memory::hold`] nor [`Memory::spill_file`] gave a permit.
+    pub(super) fn too_many_spilled(&self) -> Error {
+        warn!(
+            spilled = self.spill_files.load(SeqCst),
+            "too many parts are on disk at once: raise the limit of open files (ulimit -n), or --memory-target"
         );
         Error::NoMemory
     }

@@ -60,6 +60,9 @@ pub struct Config {
     pub checksum: Option<ChecksumAlgorithm>,
     /// The directory for idle parts while other writers wait for memory; `None`: the parts stay in memory, and the writers wait.
     pub spill_dir: Option<PathBuf>,
+    /// Parts that may be on disk at once, an open file each (`ulimit -n`). At the limit parts stay in memory, and their writers wait.
+    /// Doubling it takes descriptors from connections and the cache.
+    pub spill_files_max: u64,
     /// How long a write waits for memory while nothing at all is on its way out. Doubling it rides out longer shortages, and lengthens the
     /// wait of programs that are refused in the end.
     pub wait_max: Duration,
@@ -76,6 +79,7 @@ impl Default for Config {
             parts_in_flight_max: 16,
             checksum: Some(ChecksumAlgorithm::Crc32c),
             spill_dir: None,
+            spill_files_max: 512,
             wait_max: Duration::from_secs(60),
             journal: None,
             content_type: |_| None,
@@ -112,7 +116,7 @@ impl Uploader {
         runtime: tokio::runtime::Handle,
     ) -> Self {
         config.parts_in_flight_max = config.parts_in_flight_max.max(1);
-        let memory = Arc::new(Memory::new(pool, clock.clone(), config.wait_max));
+        let memory = Arc::new(Memory::new(pool, clock.clone(), config.wait_max, config.spill_files_max));
         if config.part_size > memory.part_max() {
             warn!(
                 asked = config.part_size,

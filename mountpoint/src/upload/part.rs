@@ -168,9 +168,9 @@ impl Part {
     }
 
     /// Moves it to a file in `dir`, where the bytes to come go too; its memory returns. On an error it is as before.
-    pub(super) fn spill(&mut self, dir: &Path) -> std::io::Result<()> {
+    pub(super) fn spill(&mut self, dir: &Path, memory: &Arc<Memory>) -> std::io::Result<()> {
         if let Store::Memory { full, open, .. } = &self.store {
-            let mut file = SpillFile::create(dir)?;
+            let mut file = SpillFile::create(dir, memory)?;
             for block in full {
                 file.append(block)?;
             }

@@ -7,12 +7,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 
 use crate::buffer::{BLOCK, Block, Reservation};
 use crate::checksum::{Checksum, Hasher};
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Error;
+use super::memory::{Counted, Memory};
 
 /// A part is idle once nothing was added for this long. A writer at 20 MB/s in pieces of 1 MiB is never idle.
 const IDLE: Duration = Duration::from_millis(50);
@@ -22,11 +25,16 @@ const IDLE: Duration = Duration::from_millis(50);
 pub(super) struct SpillFile {
     file: File,
     len: u64,
+    _permit: Counted,
 }
 
 impl SpillFile {
     /// An empty one in `dir`.
-    pub(super) fn create(dir: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// Those of the disk; [`is_out_of_files`] when there are too many.
+    pub(super) fn create(dir: &Path, memory: &Arc<Memory>) -> io::Result<Self> {
+        let _permit = memory.spill_file()?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = match openat(CWD, dir, flags | OFlags::TMPFILE, mode) {
@@ -42,7 +50,7 @@ impl SpillFile {
                 file
             }
         };
-        Ok(Self { file: file.into(), len: 0 })
+        Ok(Self { file: file.into(), len: 0, _permit })
     }
 
     /// Adds bytes at the end.
@@ -73,6 +81,11 @@ impl SpillFile {
     }
 }
 
+/// Whether only descriptors are missing: the disk is well, and some come free as parts are sent.
+pub(super) fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
 /// The next action of the spiller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Choice<T> {
@@ -98,6 +111,7 @@ mod tests {
     use super::*;
     use crate::buffer::{Config, Pool, Use};
     use crate::checksum::ChecksumAlgorithm;
+    use crate::clock::Clock;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -112,13 +126,14 @@ mod tests {
     #[test]
     fn what_was_spilled_comes_back_whole_and_a_changed_bit_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
-        let mut file = SpillFile::create(dir.path()).unwrap();
+        let pool = Pool::new(&Config { target: 32 << 20, network: 0 });
+        let limits = Arc::new(Memory::new(pool.clone(), Clock::manual(), MS, 1));
+        let mut file = SpillFile::create(dir.path(), &limits).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "it has no name");
         let data: Vec<u8> = (0..BLOCK + 5000).map(|i| (i * 7) as u8).collect();
         data.chunks(3000).for_each(|c| file.append(c).unwrap());
         let expected = Checksum::of(ChecksumAlgorithm::Crc64Nvme, &data);
 
-        let pool = Pool::new(&Config { target: 32 << 20, network: 0 });
         let memory = || pool.try_reserve(Use::Write, super::super::size::charges(data.len() as u64)).unwrap();
         let blocks = file.read_back(memory(), expected).unwrap();
         assert_eq!(blocks.iter().map(|b| &b[..]).collect::<Vec<_>>().concat(), data);

@@ -335,6 +335,35 @@ async fn a_writer_far_ahead_of_its_line_goes_on_to_disk_where_too_many_writes_wa
 }
 
 #[tokio::test]
+async fn where_no_more_files_may_be_open_parts_stay_in_memory_and_a_write_without_it_hears_enospc_not_eio() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(Config { spill_files_max: 2, ..large_parts(Some(&dir)) });
+    let uploads: Vec<_> = (0..3).map(|i| bench.create(&format!("idle{i}"))).collect();
+    for (i, upload) in uploads.iter().enumerate() {
+        write(upload, 0, b"hello").await.unwrap();
+        assert_eq!(Arc::clone(upload).spill().await.is_ok(), i < 2, "file {i}");
+    }
+    let others = bench.pool.try_reserve(Use::Write, 83 << 20).unwrap();
+    let piece = data(MIB, 3);
+    let waiting: Vec<_> =
+        (0..=memory::HELD_MAX as usize / MIB).map(|i| bench.create(&format!("{i:02}"))).collect();
+    let mut replies: Vec<_> = waiting.iter().map(|upload| start(upload, 0, &piece)).collect();
+    assert!(matches!(replies.pop().unwrap().await.unwrap(), Err(Error::NoMemory)));
+    drop(others);
+    for (reply, upload) in replies.into_iter().zip(&waiting) {
+        reply.await.unwrap().unwrap();
+        upload.finish().await.unwrap();
+    }
+    uploads[0].finish().await.unwrap();
+    Arc::clone(&uploads[2]).spill().await.expect("what is sent gives its file back");
+    for upload in &uploads[1..] {
+        upload.finish().await.unwrap();
+    }
+    assert_eq!(bench.client.keys().len(), uploads.len() + waiting.len() - 1);
+    bench.assert_clean();
+}
+
+#[tokio::test]
 async fn a_part_larger_than_memory_can_serve_is_cut() {
     let bench = Bench::new(Config { part_size: 1 << 30, ..Config::default() });
     let data = data(40 * MIB, 0);
