@@ -108,6 +108,11 @@ impl Journal {
     /// # Errors
     /// Those of the disk.
     pub(super) fn note(&self, upload: &UploadId) -> io::Result<Entry> {
+        self.note_in(upload, create)
+    }
+
+    /// As [`Journal::note`], in a file that `create` makes.
+    fn note_in(&self, upload: &UploadId, create: impl Fn(&Path) -> io::Result<File>) -> io::Result<Entry> {
         let record = Record {
             endpoint: self.config.endpoint.clone(),
             bucket: self.config.bucket.clone(),
@@ -115,13 +120,23 @@ impl Journal {
             upload_id: upload.id.clone(),
             owner: self.process.clone(),
         };
+        let text = serde_json::to_string(&record)?;
+        match self.write(&text, &create) {
+            // Another mount looked for entries of the dead, and at this one before it was locked: not under the next name, too.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.write(&text, &create),
+            written => written,
+        }
+    }
+
+    /// A new entry, locked.
+    fn write(&self, text: &str, create: impl Fn(&Path) -> io::Result<File>) -> io::Result<Entry> {
         let Owner { boot_id, pid, start } = &self.process;
         let number = self.entries.fetch_add(1, Relaxed);
         let path = self.folder.join(format!("{boot_id}-{pid}-{start}-{number}.{ENDING}"));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let mut file = create(&path)?;
         let written = flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(io::Error::from)
-            .and_then(|()| file.write_all(serde_json::to_string(&record)?.as_bytes()));
+            .and_then(|()| file.write_all(text.as_bytes()));
         let entry = Entry { path, _locked: file };
         match written {
             Ok(()) => Ok(entry),
@@ -200,6 +215,10 @@ impl Owner {
     }
 }
 
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
 fn start_of(pid: i32) -> Option<u64> {
     Some(Process::new(pid).ok()?.stat().ok()?.starttime)
 }
@@ -260,6 +279,26 @@ mod tests {
         assert!(found(&config).is_empty(), "its lock is held");
         drop(entry);
         assert!(found(&config).is_empty(), "its process, this one, lives");
+    }
+
+    #[test]
+    fn an_upload_is_noted_even_if_another_mount_looks_at_its_entry_before_it_is_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let journal = Journal::open(config.clone()).unwrap();
+        let looker = std::cell::OnceCell::new();
+        let entry = journal.note_in(&upload("a"), |path| {
+            let file = create(path)?;
+            looker.get_or_init(|| {
+                let looker = File::open(path).unwrap();
+                flock(&looker, FlockOperation::NonBlockingLockExclusive).unwrap();
+                looker
+            });
+            Ok(file)
+        });
+        let entry = entry.unwrap();
+        assert!(fs::read_to_string(&entry.path).unwrap().contains("id of a"));
+        assert_eq!(fs::read_dir(dir.path().join(FOLDER)).unwrap().count(), 1);
     }
 
     #[test]
