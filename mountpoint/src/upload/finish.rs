@@ -4,28 +4,24 @@ use super::Error;
 use super::multipart::{Multipart, agrees, pieces};
 use super::part::Part;
 use super::stage::{Event, Reply, Stage};
-use super::upload::Upload;
+use super::upload::{State, Upload};
 use crate::checksum::Checksum;
 use crate::object::ObjectMeta;
 use crate::s3::{PutObject, Stored};
 use crate::sync::Arc;
 
+/// What is left to do when no more bytes come.
+struct Rest {
+    /// All of a file of one part.
+    part: Option<Part>,
+    /// Of a file of more.
+    multipart: Option<Arc<Multipart>>,
+    size: u64,
+}
+
 impl Upload {
     pub(super) async fn run_finish(self: Arc<Self>) {
-        if !self.take_turn().await {
-            return;
-        }
-        let (part, multipart, size) = {
-            let mut state = self.state.lock();
-            let mut part = state.part.take();
-            if state.multipart.is_some()
-                && let Some(last) = part.take()
-                && !last.is_empty()
-            {
-                self.submit(&mut state, last);
-            }
-            (part, state.multipart.clone(), state.size)
-        };
+        let Some(Rest { part, multipart, size }) = self.take_rest().await else { return };
         let made = match multipart {
             Some(multipart) => self.complete(&multipart, size).await,
             None => self.put(part, size).await,
@@ -48,17 +44,33 @@ impl Upload {
         }
     }
 
-    /// Waits until the pump and the spiller have freed the turn; false when the upload has failed meanwhile.
-    async fn take_turn(&self) -> bool {
+    /// The rest, once the pump and the spiller have freed the turn; `None` when the upload has failed meanwhile.
+    async fn take_rest(self: &Arc<Self>) -> Option<Rest> {
         loop {
             let changed = self.changed.notified();
-            match self.state.lock().stage {
-                Stage::Finishing { busy: false, .. } => return true,
-                Stage::Failed { .. } => return false,
-                _ => {}
+            {
+                // One lock for the look and the taking: an upload that was given up in between would have lost its part.
+                let mut state = self.state.lock();
+                match state.stage {
+                    Stage::Finishing { busy: false, .. } => return Some(self.send_last(&mut state)),
+                    Stage::Failed { .. } => return None,
+                    _ => {}
+                }
             }
             changed.await;
         }
+    }
+
+    /// Sends the last part of several.
+    fn send_last(self: &Arc<Self>, state: &mut State) -> Rest {
+        let mut part = state.part.take();
+        if state.multipart.is_some()
+            && let Some(last) = part.take()
+            && !last.is_empty()
+        {
+            self.submit(state, last);
+        }
+        Rest { part, multipart: state.multipart.clone(), size: state.size }
     }
 
     async fn complete(&self, multipart: &Arc<Multipart>, size: u64) -> Result<Stored, Error> {
