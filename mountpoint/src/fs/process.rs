@@ -138,7 +138,14 @@ mod tests {
         testkit::isolated(|| {
             let thread = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
             // Of a file system that shows the device of its mount; btrfs and overlays do not.
-            let file = tempfile::tempfile_in("/dev/shm").unwrap();
+            let new = || tempfile::tempfile_in("/dev/shm").unwrap();
+            let number = |file: &fs::File| file.metadata().unwrap().ino();
+            // Standard input is on a mount outside, which no table of this namespace has, and the first files of a tmpfs have numbers as
+            // low as those of devices.
+            let inherited =
+                fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| entry.ok()?.path().metadata().ok());
+            let inherited: Vec<_> = inherited.map(|meta| meta.ino()).collect();
+            let file = std::iter::repeat_with(new).find(|file| !inherited.contains(&number(file))).unwrap();
             let meta = file.metadata().unwrap();
             let dev = meta.dev();
             let device = DeviceNo { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) };
