@@ -1,8 +1,11 @@
 //! One object version in the cache: which sectors of which blocks it has, their checksums, and the operations under way on it.
 //!
 //! Pure state under one short lock; the disk is touched by `store.rs`, which asks here what it may do. A sector is
-//! written only when it was absent, a block is punched only while no thread writes to it and nobody holds the file, and readers compare what they read
+//! written only when it was absent, a block is punched only while no thread writes to it, and readers compare what they read
 //! with its checksum: bytes that differ are rot if the block's `born` is still the same, and an eviction if it is not.
+//!
+//! A version that was lent to the kernel once is never changed again: a program's mapping of its file outlives the program's descriptor, and no
+//! one tells us when it ends. Such a version leaves as a whole, by its name; the bytes stay until the last mapping is gone.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -47,6 +50,10 @@ struct Inner {
     busy: u32,
     /// Readers of the data file past the cache: none of its bytes leaves while there are any.
     holds: u32,
+    /// When the last of them came or left, as `used` of blocks.
+    held: u64,
+    /// There was one.
+    lent: bool,
     /// All of it was found sound, and nothing left since.
     whole: bool,
     removed: bool,
@@ -101,8 +108,8 @@ pub(super) struct Claim {
 /// What the caller does to evict blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Eviction {
-    /// They were all there was: remove the files, this many bytes.
-    Whole(u64),
+    /// They were all there was, or only all of it can leave: remove the files, this many blocks and bytes.
+    Whole(usize, u64),
     /// Punch these, this many bytes, then say [`Entry::punched`].
     Blocks(Vec<u32>, u64),
     /// They are gone, or another operation works on them.
@@ -185,7 +192,7 @@ impl Entry {
     }
 
     /// Holds all bytes of the object where they are, if all are here and were found sound. Ends with [`Entry::let_go`].
-    pub(super) fn hold(&self) -> bool {
+    pub(super) fn hold(&self, now: u64) -> bool {
         let mut inner = self.inner.lock();
         if inner.removed {
             return false;
@@ -197,18 +204,24 @@ impl Entry {
                     let len = block_len(self.object_size, block.into()) as u64;
                     stored.state == State::Stored && stored.sound.contains(Sectors::touching(&(0..len)))
                 });
-        inner.holds += u32::from(inner.whole);
+        if inner.whole {
+            inner.holds += 1;
+            inner.held = now;
+            inner.lent = true;
+        }
         inner.whole
     }
 
-    /// A reader past the cache is done.
-    pub(super) fn let_go(&self) {
-        self.inner.lock().holds -= 1;
+    /// A reader past the cache is done, as far as can be known.
+    pub(super) fn let_go(&self, now: u64) {
+        let mut inner = self.inner.lock();
+        inner.holds -= 1;
+        inner.held = now;
     }
 
-    /// Whether a program reads the data file past the cache.
-    pub(super) fn is_held(&self) -> bool {
-        self.inner.lock().holds > 0
+    /// Whether programs may read the data file past the cache.
+    pub(super) fn is_lent(&self) -> bool {
+        self.inner.lock().lent
     }
 
     /// Whether the block that a read looked at is there still: what did not match its checksum is rot then.
@@ -273,10 +286,14 @@ impl Entry {
         if inner.removed || inner.holds > 0 || going.is_empty() {
             return Eviction::Nothing;
         }
-        inner.whole = false;
-        if inner.busy == 0 && going.len() == inner.blocks.len() {
-            return Eviction::Whole(self.clear(&mut inner));
+        if inner.busy == 0 && (inner.lent || going.len() == inner.blocks.len()) {
+            let blocks = inner.blocks.len();
+            return Eviction::Whole(blocks, self.clear(&mut inner));
         }
+        if inner.lent {
+            return Eviction::Nothing;
+        }
+        inner.whole = false;
         inner.busy += 1;
         let mut bytes = 0;
         for &block in &going {
@@ -317,10 +334,18 @@ impl Entry {
         FILE_CHARGE + bytes
     }
 
-    /// Each block that could be evicted, when it was last used, and what it takes on disk.
+    /// Each block that could be evicted, when it was last used, and what it takes on disk. One block stands for all of a version that only
+    /// leaves as a whole.
     pub(super) fn for_each_evictable(&self, mut visit: impl FnMut(u32, u64, u64)) {
         let inner = self.inner.lock();
         if inner.holds > 0 {
+            return;
+        }
+        if inner.lent {
+            let used = inner.blocks.values().map(|stored| stored.used).fold(inner.held, u64::max);
+            if let Some(&block) = inner.blocks.keys().next() {
+                visit(block, used, FILE_CHARGE + self.charge_blocks(&inner));
+            }
             return;
         }
         for (&block, stored) in inner.blocks.iter().filter(|(_, s)| s.state == State::Stored) {

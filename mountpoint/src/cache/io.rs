@@ -32,7 +32,7 @@ pub(super) enum How {
     Read,
     /// To read and write, the file being there.
     Write,
-    /// To read and write, empty.
+    /// To read and write, a new one. A file that had this name loses it, and keeps its bytes for those who have it open or mapped.
     Create,
 }
 
@@ -163,12 +163,19 @@ impl BlockIo for Disk {
         let flags = match how {
             How::Read => OFlags::RDONLY,
             How::Write => OFlags::RDWR,
-            How::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+            How::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
         };
         // NONBLOCK: a FIFO that a user put here must not block the cache.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let mut text = [0; FILE_NAME];
-        Ok(openat(folder, file_name(name, kind, &mut text), flags, FILE_MODE)?)
+        let file = file_name(name, kind, &mut text);
+        match openat(&folder, file, flags, FILE_MODE) {
+            Err(Errno::EXIST) if how == How::Create => {
+                unlinkat(&folder, file, AtFlags::empty())?;
+                Ok(openat(&folder, file, flags, FILE_MODE)?)
+            }
+            other => Ok(other?),
+        }
     }
 
     fn read_at(
@@ -345,15 +352,34 @@ mod tests {
         std::fs::write(&target, "precious").unwrap();
         std::fs::remove_file(&file).unwrap();
         symlink(&target, &file).unwrap();
-        for how in [How::Read, How::Write, How::Create] {
+        for how in [How::Read, How::Write] {
             assert!(disk.open(&name, Kind::Data, how).is_err(), "{how:?}");
         }
+        drop(disk.open(&name, Kind::Data, How::Create).unwrap());
+        assert!(std::fs::symlink_metadata(&file).unwrap().is_file(), "the link made room for a file");
         std::fs::remove_dir_all(&folder).unwrap();
         symlink(elsewhere.path(), &folder).unwrap();
         assert!(disk.open(&name, Kind::Data, How::Create).is_err());
         disk.sweep().unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), b"precious");
         assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_made_anew_takes_no_byte_from_those_who_have_the_old_one_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = disk(dir.path());
+        let old = disk.open(&[1; 32], Kind::Data, How::Create).unwrap();
+        write_full(&disk, &old, b"mapped", 0).unwrap();
+        let new = disk.open(&[1; 32], Kind::Data, How::Create).unwrap();
+        write_full(&disk, &new, b"new", 0).unwrap();
+        let bytes = |file| {
+            let mut bytes = [0; 16];
+            let n = disk.read_at(file, &mut [IoSliceMut::new(&mut bytes)], 0, Waits::Yes).unwrap();
+            bytes[..n].to_vec()
+        };
+        assert_eq!((bytes(&old), bytes(&new)), (b"mapped".to_vec(), b"new".to_vec()));
+        assert_eq!(disk.stat(&[1; 32], Kind::Data).unwrap().len, 3);
     }
 
     #[test]

@@ -15,30 +15,35 @@ use super::{CACHE_BLOCK, Now};
 use crate::checksum::{ChecksumAlgorithm, Hasher};
 use crate::object::ObjectId;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// An object version whose bytes all lie in one file, each at its offset.
 #[derive(Debug)]
 pub struct Whole {
     /// The file.
     pub file: Arc<OwnedFd>,
-    /// While it lives, the cache takes nothing out of the file.
+    /// While it lives, the version stays in the cache. The file keeps its bytes for ever: mappings of it outlive the hold.
     pub hold: Hold,
 }
 
 /// Keeps a version in the cache as it is.
 #[derive(Debug)]
-pub struct Hold(Arc<Entry>);
+pub struct Hold {
+    entry: Arc<Entry>,
+    /// The cache's time.
+    uses: Arc<AtomicU64>,
+}
 
 impl Hold {
-    fn of(entry: &Arc<Entry>) -> Option<Self> {
-        entry.hold().then(|| Self(Arc::clone(entry)))
+    fn of(entry: &Arc<Entry>, uses: &Arc<AtomicU64>) -> Option<Self> {
+        let is_held = entry.hold(uses.load(Relaxed));
+        is_held.then(|| Self { entry: Arc::clone(entry), uses: Arc::clone(uses) })
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.let_go();
+        self.entry.let_go(self.uses.load(Relaxed));
     }
 }
 
@@ -152,8 +157,8 @@ impl Store {
         }
         self.metrics.cache_corrupt.inc();
         match block {
-            // Who reads the file past the cache goes on with it; nobody new finds it.
-            Some(block) if !entry.is_held() => {
+            // Programs that read the file past the cache go on with it; nobody new finds it.
+            Some(block) if !entry.is_lent() => {
                 self.evict_blocks(entry, &[block]);
             }
             _ => self.remove(entry),
@@ -167,7 +172,7 @@ impl Store {
             return None;
         }
         let entry = self.index.get(&self.identity(id)).filter(|entry| entry.object_size == object_size)?;
-        let hold = Hold::of(&entry)?;
+        let hold = Hold::of(&entry, &self.uses)?;
         let file = self.open(&entry).ok()?;
         // Its end is where the kernel ends the file.
         let ends_there = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == object_size);

@@ -47,7 +47,7 @@ pub(super) struct Store {
     /// One put of a block at a time: two parts of it may come at once, and both are to be kept.
     pub(super) writing: Box<[Mutex<()>]>,
     /// Counts puts: the time by which blocks are warm or cold.
-    pub(super) uses: AtomicU64,
+    pub(super) uses: Arc<AtomicU64>,
     pub(super) used_bytes: AtomicU64,
     allowed_bytes: AtomicU64,
     /// Keep so many percent of the file system free; `None` under a fixed limit.
@@ -76,7 +76,7 @@ impl Store {
             files: OpenFiles::new(files_max),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             writing: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
-            uses: AtomicU64::new(FIRST_USE),
+            uses: Arc::new(AtomicU64::new(FIRST_USE)),
             used_bytes: AtomicU64::new(0),
             allowed_bytes: AtomicU64::new(config.size_max.unwrap_or(0)),
             free_min_percent: config.size_max.is_none().then_some(config.free_min_percent),
@@ -184,34 +184,34 @@ impl Store {
         let mut freed = 0;
         for of_one in chosen.chunk_by(|a, b| Arc::ptr_eq(&a.0, &b.0)) {
             let blocks: Vec<u32> = of_one.iter().map(|(_, block)| *block).collect();
-            let bytes = self.evict_blocks(&of_one[0].0, &blocks);
-            if bytes > 0 {
-                self.metrics.cache_evictions.add(blocks.len() as u64);
-            }
+            let (gone, bytes) = self.evict_blocks(&of_one[0].0, &blocks);
+            self.metrics.cache_evictions.add(gone as u64);
             freed += bytes;
         }
         self.metrics.cache_evict.of("disk").took(self.clock.now().saturating_duration_since(started));
         freed
     }
 
-    /// Frees the disk space of blocks; the bytes freed.
-    pub(super) fn evict_blocks(&self, entry: &Arc<Entry>, blocks: &[u32]) -> u64 {
+    /// Frees the disk space of blocks; how many, and the bytes freed. The space of a version that programs have mapped is free once the
+    /// last mapping is gone.
+    pub(super) fn evict_blocks(&self, entry: &Arc<Entry>, blocks: &[u32]) -> (usize, u64) {
         let (blocks, bytes) = match entry.evict(blocks) {
-            Eviction::Nothing => return 0,
-            Eviction::Whole(bytes) => {
+            Eviction::Nothing => return (0, 0),
+            Eviction::Whole(blocks, bytes) => {
                 self.unlink_removed(entry, bytes);
-                return bytes;
+                return (blocks, bytes);
             }
             Eviction::Blocks(blocks, bytes) => (blocks, bytes),
         };
         let punched = self.punch(entry, &blocks);
         entry.punched(&blocks);
         self.used_bytes.fetch_sub(bytes, Relaxed);
-        match punched {
-            Ok(()) => bytes,
+        let more = match punched {
+            Ok(()) => 0,
             // A file system without holes, or a file that is gone: then the whole version is removed.
-            Err(_) => bytes + self.remove_counted(entry),
-        }
+            Err(_) => self.remove_counted(entry),
+        };
+        (blocks.len(), bytes + more)
     }
 
     fn punch(&self, entry: &Entry, blocks: &[u32]) -> io::Result<()> {

@@ -1,8 +1,10 @@
 //! Cached files that the kernel reads by itself (FUSE passthrough): a changed byte in the cache's own file shows who reads.
 
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
@@ -81,6 +83,70 @@ open(sys.argv[3], 'wb').write(mapping[:])
     let seen = tempfile::NamedTempFile::new().unwrap();
     python(PROGRAM, path, &[flags, seen.path().to_str().unwrap()]);
     fs::read(seen.path()).unwrap()
+}
+
+/// A program that mapped a file, and has no descriptor of it any more.
+struct Mapping(Child);
+
+impl Mapping {
+    fn of(path: &Path) -> Self {
+        const PROGRAM: &str = "
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+file = os.open(sys.argv[1], os.O_RDONLY)
+length = os.fstat(file).st_size
+at = libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file, 0)
+os.close(file)
+print('mapped', flush=True)
+sys.stdin.readline()
+sys.stdout.buffer.write(ctypes.string_at(at, length))
+";
+        let mut command = Command::new("python3");
+        command.args(["-c", PROGRAM]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = Self(command.spawn().unwrap());
+        let mut line = [0; 7];
+        program.0.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        assert_eq!(&line, b"mapped\n");
+        program
+    }
+
+    /// What it shows now.
+    fn bytes(mut self) -> Vec<u8> {
+        drop(self.0.stdin.take());
+        let mut bytes = Vec::new();
+        self.0.stdout.take().unwrap().read_to_end(&mut bytes).unwrap();
+        assert!(self.0.wait().unwrap().success());
+        bytes
+    }
+}
+
+/// Whether the cache has the file, all of it.
+fn is_kept(cache: &Path) -> bool {
+    data_files(cache).iter().any(|file| fs::read(file).is_ok_and(|bytes| is_right(&bytes)))
+}
+
+/// Files that together are twice what the cache may hold.
+struct Others(Vec<String>);
+
+impl Others {
+    const LEN: usize = 4 << 20;
+
+    fn planted(store: &Store) -> Self {
+        let names: Vec<String> = (0..30).map(|n| format!("other-{n}")).collect();
+        for (n, name) in names.iter().enumerate() {
+            store.plant(name, &Pattern(2 + n as u64).bytes(0, Self::LEN));
+        }
+        Self(names)
+    }
+
+    /// Reads all of them. Blocks that a slow disk has no time for are dropped: what is read again is put again.
+    fn read(&self, mount: &TestMount) {
+        for (n, name) in self.0.iter().enumerate() {
+            assert!(reads_all_right(&mount.path(name), Self::LEN, Pattern(2 + n as u64)), "{name}");
+        }
+    }
 }
 
 fn open(path: &Path) -> fs::File {
@@ -182,25 +248,31 @@ fn bytes_stay_while_a_program_reads_them_however_full_the_cache_gets() {
     let cache = tempfile::tempdir().unwrap();
     let Some((store, mount)) = cached(cache.path(), &[]) else { return };
     let file = open_whole(cache.path(), &mount.path("file"));
-    let others: Vec<PathBuf> = (0..30).map(|n| mount.path(&format!("other-{n}"))).collect();
-    for (n, _) in others.iter().enumerate() {
-        store.plant(&format!("other-{n}"), &Pattern(2 + n as u64).bytes(0, 4 << 20));
-    }
-    for path in &others {
-        assert_eq!(fs::read(path).unwrap().len(), 4 << 20);
-    }
+    let others = Others::planted(&store);
     until("the cache is full", || {
+        others.read(&mount);
         let used: u64 =
             data_files(cache.path()).iter().map(|file| fs::metadata(file).map_or(0, |m| m.len())).sum();
-        let is_full = used > 50 << 20;
-        // Blocks that a slow disk has no time for are dropped: what is read again is put again.
-        for (n, path) in others.iter().enumerate().filter(|_| !is_full) {
-            assert!(reads_all_right(path, 4 << 20, Pattern(2 + n as u64)), "other-{n}");
-        }
-        is_full
+        used > 50 << 20
     });
     assert!(kernel_reads(cache.path(), &file), "it is still the same file");
     assert!(is_right(&all_of(&file)));
+}
+
+#[test]
+fn a_mapping_keeps_its_bytes_after_the_program_closed_the_file_however_full_the_cache_gets() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some((store, mount)) = cached(cache.path(), &[]) else { return };
+    let file = open_whole(cache.path(), &mount.path("file"));
+    let mapping = Mapping::of(&mount.path("file"));
+    drop(file);
+    let others = Others::planted(&store);
+    until("the cache has made room of the file", || {
+        others.read(&mount);
+        !is_kept(cache.path())
+    });
+    assert!(is_right(&mapping.bytes()));
+    assert!(is_right(&fs::read(mount.path("file")).unwrap()), "opened anew, it is fetched again");
 }
 
 #[test]

@@ -45,6 +45,75 @@ fn a_version_is_held_only_once_every_sector_was_found_sound_and_stays_until_it_i
     assert!(store.whole(&a, size).is_none());
 }
 
+/// A program's mapping of the file that the cache lent, of which the cache hears nothing once the program's descriptor is closed.
+fn mapping(store: &Store, id: &ObjectId, size: u64) -> std::fs::File {
+    std::fs::File::from(store.whole(id, size).expect("all of it is here").file.try_clone().unwrap())
+}
+
+fn bytes_of(file: &std::fs::File, size: u64) -> Vec<u8> {
+    let mut bytes = vec![0; size as usize];
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, 0).unwrap();
+    bytes
+}
+
+/// What the versions in the index take.
+fn charged(store: &Store) -> u64 {
+    let mut charged = 0;
+    store.index.for_each(|entry| charged += entry.charge_all());
+    charged
+}
+
+#[test]
+fn a_mapping_keeps_its_bytes_when_the_file_is_closed_and_the_cache_makes_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), Some(6 * MIB));
+    let (a, b, size) = (id("a", "\"1\""), id("b", "\"1\""), 2 * MIB + 777);
+    assert!((0..3).all(|block| put(&store, &a, size, block)));
+    let mapping = mapping(&store, &a, size);
+    for block in 0..5 {
+        assert!(put(&store, &b, 5 * MIB, block));
+        assert!(bytes_of(&mapping, size) == content(&a, 0..size), "{block}");
+    }
+    assert!(!(0..3).any(|block| store.contains(&a, block)), "it left as a whole");
+    assert_eq!((store.metrics.cache_evictions.get(), store.used_bytes()), (3, charged(&store)));
+    assert!(on_disk(dir.path()) <= 6 * MIB);
+
+    assert!((0..3).all(|block| put(&store, &a, size, block)), "it comes anew, in a file of its own");
+    assert!(bytes_of(&mapping, size) == content(&a, 0..size));
+}
+
+#[test]
+fn a_mapping_keeps_the_sound_bytes_of_a_version_of_which_a_part_rots() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), Some(64 * MIB));
+    let (a, size) = (id("a", "\"1\""), 2 * MIB);
+    assert!(put(&store, &a, size, 0) && put(&store, &a, size, 1));
+    let mapping = mapping(&store, &a, size);
+    let file = std::fs::File::options().write(true).open(&files(dir.path())[0]).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0], SECTOR).unwrap();
+    assert!(!read_block(&store, &a, size, 0));
+    let mut expected = content(&a, 0..size);
+    expected[SECTOR as usize] = 0;
+    assert!(bytes_of(&mapping, size) == expected);
+    assert!(!store.contains(&a, 1) && files(dir.path()).is_empty());
+    assert_eq!(store.used_bytes(), 0);
+}
+
+#[test]
+fn a_file_that_a_program_closed_a_moment_ago_is_not_the_first_to_make_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), Some(5 * MIB));
+    let (a, b, c) = (id("a", "\"1\""), id("b", "\"1\""), id("c", "\"1\""));
+    assert!((0..2).all(|block| put(&store, &a, 2 * MIB, block)));
+    let whole = store.whole(&a, 2 * MIB).unwrap();
+    assert!((0..2).all(|block| put(&store, &b, 2 * MIB, block)));
+    // The kernel read it meanwhile, which the cache does not see.
+    drop(whole);
+    assert!(put(&store, &c, MIB, 0));
+    assert!((0..2).all(|block| read_block(&store, &a, 2 * MIB, block)));
+    assert!(!store.contains(&b, 0));
+}
+
 #[test]
 fn a_held_version_that_rots_is_served_to_nobody_new() {
     let dir = tempfile::tempdir().unwrap();
