@@ -52,7 +52,7 @@ struct Inner {
     holds: u32,
     /// When the last of them came or left, as `used` of blocks.
     held: u64,
-    /// There was one.
+    /// There was one, in this run or an earlier one.
     lent: bool,
     /// All of it was found sound, and nothing left since.
     whole: bool,
@@ -191,19 +191,31 @@ impl Entry {
         }
     }
 
+    /// An earlier run lent it to the kernel. `None` if a part of it is missing: it can't be written where programs may still read.
+    pub(super) fn was_lent(self) -> Option<Self> {
+        let mut inner = self.inner.lock();
+        let is_whole = self.is_whole(&inner, |stored| stored.present);
+        inner.lent = is_whole;
+        drop(inner);
+        is_whole.then_some(self)
+    }
+
+    /// Whether each block is on disk, and all its sectors are among those that `sectors` names.
+    fn is_whole(&self, inner: &Inner, sectors: impl Fn(&Stored) -> Sectors) -> bool {
+        inner.blocks.len() as u64 == self.object_size.div_ceil(CACHE_BLOCK)
+            && inner.blocks.iter().all(|(&block, stored)| {
+                let len = block_len(self.object_size, block.into()) as u64;
+                stored.state == State::Stored && sectors(stored).contains(Sectors::touching(&(0..len)))
+            })
+    }
+
     /// Holds all bytes of the object where they are, if all are here and were found sound. Ends with [`Entry::let_go`].
     pub(super) fn hold(&self, now: u64) -> bool {
         let mut inner = self.inner.lock();
         if inner.removed {
             return false;
         }
-        let blocks = self.object_size.div_ceil(CACHE_BLOCK);
-        inner.whole = inner.whole
-            || inner.blocks.len() as u64 == blocks
-                && inner.blocks.iter().all(|(&block, stored)| {
-                    let len = block_len(self.object_size, block.into()) as u64;
-                    stored.state == State::Stored && stored.sound.contains(Sectors::touching(&(0..len)))
-                });
+        inner.whole = inner.whole || self.is_whole(&inner, |stored| stored.sound);
         if inner.whole {
             inner.holds += 1;
             inner.held = now;

@@ -9,8 +9,8 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, fallocate, fstatvfs, mkdirat, openat, statat,
-    unlinkat,
+    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, fallocate, fchmod, fstat, fstatvfs, mkdirat,
+    openat, statat, unlinkat,
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv, preadv2, pwrite};
 
@@ -52,6 +52,8 @@ pub(super) struct FileStat {
     pub(super) len: u64,
     /// When it was last written, in seconds of the wall clock.
     pub(super) modified: u64,
+    /// [`BlockIo::lend`] was called for it, in this run or an earlier one.
+    pub(super) lent: bool,
 }
 
 /// Disk I/O on the files of a cache. Every error is the system's; nothing is retried but EINTR.
@@ -73,6 +75,9 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
 
     /// Gives the space of a range back; it reads as zeros then.
     fn punch(&self, file: &OwnedFd, at: u64, len: u64) -> io::Result<()>;
+
+    /// Marks a file, for later runs too, as one that programs may read by themselves: nobody changes it any more.
+    fn lend(&self, file: &OwnedFd) -> io::Result<()>;
 
     /// Removes a file; one that is gone already is a success.
     fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()>;
@@ -118,6 +123,8 @@ pub(super) const FORMAT_FOLDER: &CStr = c"v2";
 const SWEEP_DEPTH: u32 = 16;
 
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// Of a file that was lent: the mark of [`BlockIo::lend`].
+const LENT_MODE: Mode = Mode::RUSR;
 /// Only the owner may look in.
 pub(super) const FOLDER_MODE: Mode = Mode::RWXU;
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -200,6 +207,10 @@ impl BlockIo for Disk {
         Ok(rustix::io::retry_on_intr(|| fallocate(file, mode, at, len))?)
     }
 
+    fn lend(&self, file: &OwnedFd) -> io::Result<()> {
+        if is_lent(&fstat(file)?) { Ok(()) } else { Ok(fchmod(file, LENT_MODE)?) }
+    }
+
     fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()> {
         let mut text = [0; FILE_NAME];
         let folder = match self.folder(name[0], false) {
@@ -219,7 +230,8 @@ impl BlockIo for Disk {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Errno::INVAL.into());
         }
-        Ok(FileStat { len: stat.st_size as u64, modified: u64::try_from(stat.st_mtime).unwrap_or(0) })
+        let modified = u64::try_from(stat.st_mtime).unwrap_or(0);
+        Ok(FileStat { len: stat.st_size as u64, modified, lent: is_lent(&stat) })
     }
 
     fn list(&self, prefix: u8) -> io::Result<Vec<Name>> {
@@ -257,6 +269,10 @@ impl BlockIo for Disk {
         }
         Ok(())
     }
+}
+
+fn is_lent(stat: &rustix::fs::Stat) -> bool {
+    !Mode::from_raw_mode(stat.st_mode).contains(Mode::WUSR)
 }
 
 /// The names in a folder, without `.` and `..`. All at once: entries are removed while they are walked.

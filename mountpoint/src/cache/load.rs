@@ -127,7 +127,10 @@ impl Store {
             return Ok(Found::Empty);
         }
         let owner = Owner::read(&self.scope, &header.identity);
-        Ok(Found::Sound(Entry::new(owner, *name, &header, blocks, data.modified)))
+        let entry = Entry::new(owner, *name, &header, blocks, data.modified);
+        // A program may read it still: by a mapping, or by a descriptor of a mount whose engine was killed.
+        let entry = if data.lent { entry.was_lent() } else { Some(entry) };
+        Ok(entry.map_or(Found::Broken, Found::Sound))
     }
 
     /// Reads until the chunk is full or the file ends; the bytes read.

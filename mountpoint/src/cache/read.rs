@@ -176,7 +176,7 @@ impl Store {
         let file = self.open(&entry).ok()?;
         // Its end is where the kernel ends the file.
         let ends_there = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == object_size);
-        ends_there.then_some(Whole { file, hold })
+        (ends_there && self.io.lend(&file).is_ok()).then_some(Whole { file, hold })
     }
 
     fn open(&self, entry: &Arc<Entry>) -> io::Result<Arc<OwnedFd>> {

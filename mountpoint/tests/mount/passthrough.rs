@@ -276,6 +276,22 @@ fn a_mapping_keeps_its_bytes_after_the_program_closed_the_file_however_full_the_
 }
 
 #[test]
+fn a_killed_engine_s_reader_keeps_its_bytes_when_the_next_mount_makes_room_in_the_cache() {
+    let cache = tempfile::tempdir().unwrap();
+    let Some((store, mut mount)) = cached(cache.path(), &[]) else { return };
+    let file = open_whole(cache.path(), &mount.path("file"));
+    let mapping = Mapping::of(&mount.path("file"));
+    mount.kill_9();
+    let mount = mount.remount(&setup(cache.path()));
+    let others = Others::planted(&store);
+    until("the cache has made room of the file", || {
+        others.read(&mount);
+        !is_kept(cache.path())
+    });
+    assert!(is_right(&all_of(&file)) && is_right(&mapping.bytes()));
+}
+
+#[test]
 fn a_replaced_object_is_what_a_new_open_reads_and_the_old_one_keeps_its_version() {
     let cache = tempfile::tempdir().unwrap();
     let Some((store, mount)) = cached(cache.path(), &["--metadata-ttl", "minimal"]) else { return };

@@ -94,6 +94,11 @@ impl BlockIo for FaultyDisk {
         self.disk.punch(file, at, len)
     }
 
+    fn lend(&self, file: &OwnedFd) -> io::Result<()> {
+        self.plain()?;
+        self.disk.lend(file)
+    }
+
     fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()> {
         self.plain()?;
         self.disk.unlink(name, kind)
@@ -124,16 +129,24 @@ impl BlockIo for FaultyDisk {
 const SIZE: u64 = MIB + 100;
 const LIMIT: u64 = 5 * MIB / 2;
 
-/// A life of a cache with every kind of call in it: made, put, read, evicted by block and by file. `read` asserts that
-/// whatever it says is there is right. True when all blocks of the last object were there at the end.
+/// A life of a cache with every kind of call in it: made, put, read, lent, evicted by block and by file. `read` asserts that
+/// whatever it says is there is right, and what was lent keeps its bytes. True when all blocks of the last object were there at the end.
 fn live(store: &Store) -> bool {
     let ids = ["a", "b", "c"].map(|k| id(k, "\"1\""));
+    let mut lent = None;
     for id in &ids {
+        lent = lent.or_else(|| Some(store.whole(&ids[1], SIZE)?.file));
         for block in [1, 0] {
             put(store, id, SIZE, block);
             read(store, id, SIZE, block * MIB + 7..block * MIB + 60);
             read_block(store, &ids[0], SIZE, 0);
         }
+    }
+    if let Some(file) = lent {
+        let mut bytes = vec![0; SIZE as usize];
+        let file = std::fs::File::from(file.try_clone().unwrap());
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+        assert!(bytes == content(&ids[1], 0..SIZE), "a program that mapped it sees other bytes");
     }
     let last = &ids[2];
     (0..2).all(|block| read_block(store, last, SIZE, block))

@@ -89,6 +89,10 @@ impl BlockIo for WitnessedDisk {
         Ok(())
     }
 
+    fn lend(&self, file: &OwnedFd) -> io::Result<()> {
+        self.disk.lend(file)
+    }
+
     fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()> {
         self.disk.unlink(name, kind)?;
         self.note(Act::Unlink(file(name, kind)));

@@ -83,6 +83,39 @@ fn a_mapping_keeps_its_bytes_when_the_file_is_closed_and_the_cache_makes_room() 
 }
 
 #[test]
+fn what_programs_read_of_a_killed_engine_s_cache_keeps_its_bytes_when_the_next_one_makes_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b, size) = (id("a", "\"1\""), id("b", "\"1\""), 3 * MIB);
+    let first = store(dir.path(), Some(64 * MIB));
+    assert!((0..3).all(|block| put(&first, &a, size, block) && put(&first, &b, size, block)));
+    let mapping = mapping(&first, &a, size);
+    mapping.set_modified(std::time::UNIX_EPOCH).unwrap();
+    drop(first);
+    // Room for two of the six blocks: `a` is older and goes as a whole, and of `b`, which was never lent, what has to.
+    let second = store(dir.path(), Some(5 * MIB / 2));
+    assert!(bytes_of(&mapping, size) == content(&a, 0..size));
+    assert!(!(0..3).any(|block| second.contains(&a, block)));
+    assert_eq!((0..3).filter(|&block| second.contains(&b, block)).count(), 2);
+    assert_eq!(second.used_bytes(), charged(&second));
+}
+
+#[test]
+fn a_version_that_was_lent_and_lost_a_part_goes_whole_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, size) = (id("a", "\"1\""), 3 * MIB);
+    let first = store(dir.path(), Some(64 * MIB));
+    assert!((0..3).all(|block| put(&first, &a, size, block)));
+    let mapping = mapping(&first, &a, size);
+    drop(first);
+    let sidecar = std::fs::File::options().write(true).open(&files(dir.path())[1]).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sidecar, b"x", super::super::format::SLOT as u64 + 5).unwrap();
+    let second = store(dir.path(), Some(64 * MIB));
+    assert!(files(dir.path()).is_empty() && !second.contains(&a, 1));
+    assert!(put(&second, &a, size, 0), "it can come anew");
+    assert!(bytes_of(&mapping, size) == content(&a, 0..size));
+}
+
+#[test]
 fn a_mapping_keeps_the_sound_bytes_of_a_version_of_which_a_part_rots() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), Some(64 * MIB));
