@@ -236,6 +236,11 @@ impl Entry {
         self.inner.lock().lent
     }
 
+    /// Whether its files are gone, or about to be.
+    pub(super) fn is_removed(&self) -> bool {
+        self.inner.lock().removed
+    }
+
     /// Whether the block that a read looked at is there still: what did not match its checksum is rot then.
     pub(super) fn still(&self, block: u32, born: u64) -> bool {
         let inner = self.inner.lock();

@@ -174,6 +174,10 @@ impl Store {
         let entry = self.index.get(&self.identity(id)).filter(|entry| entry.object_size == object_size)?;
         let hold = Hold::of(&entry, &self.uses)?;
         let file = self.open(&entry).ok()?;
+        // It may have been found to be wrong meanwhile, and a file of which there is only a part may have its name.
+        if entry.is_removed() {
+            return None;
+        }
         // Its end is where the kernel ends the file.
         let ends_there = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == object_size);
         (ends_there && self.io.lend(&file).is_ok()).then_some(Whole { file, hold })

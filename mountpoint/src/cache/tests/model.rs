@@ -55,3 +55,26 @@ fn shuttle_puts_reads_and_evictions_of_the_same_versions_keep_the_account_and_th
         assert_eq!(store.metrics.cache_corrupt.get(), 0);
     });
 }
+
+#[test]
+fn shuttle_a_file_that_is_lent_while_its_version_is_removed_and_comes_anew_is_never_one_with_holes() {
+    check(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(store_with(disk(dir.path()), dir.path(), Some(LIMIT)));
+        store.set_loaded(PREFIXES);
+        let a = id("a", "\"1\"");
+        assert!(put(&store, &a, SIZE, 0) && put(&store, &a, SIZE, 1));
+        let lender = {
+            let (store, a) = (Arc::clone(&store), a.clone());
+            spawn(move || store.whole(&a, SIZE).map(|whole| whole.file))
+        };
+        store.remove(&store.find(&store.identity(&a)).unwrap());
+        put(&store, &a, SIZE, 1);
+        if let Some(file) = lender.join().unwrap() {
+            let mut bytes = vec![0; SIZE as usize];
+            let file = std::fs::File::from(file.try_clone().unwrap());
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+            assert!(bytes == content(&a, 0..SIZE));
+        }
+    });
+}
