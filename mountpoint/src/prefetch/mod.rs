@@ -124,10 +124,14 @@ impl Prefetcher {
 
     /// A reader of one object version of `size` bytes. Nothing is fetched before the first read. `first` may have bytes of that version.
     pub fn open(&self, id: ObjectId, size: u64, first: Option<First>) -> Reader {
-        let mut objects = self.0.objects.lock();
-        let object = match objects.get(&id).and_then(Weak::upgrade) {
-            Some(object) if object.size() == size => object,
-            _ => {
+        // Outlives the lock: an object of another size may lose its last handle meanwhile, and its end takes the lock.
+        let known;
+        let object = {
+            let mut objects = self.0.objects.lock();
+            known = objects.get(&id).and_then(Weak::upgrade);
+            if let Some(object) = known.as_ref().filter(|object| object.size() == size) {
+                Arc::clone(object)
+            } else {
                 let object = Arc::new(Object::new(Arc::clone(&self.0), id.clone(), size));
                 objects.insert(id, Arc::downgrade(&object));
                 object

@@ -118,3 +118,19 @@ fn shuttle_a_request_that_breaks_answers_each_read_that_waits_for_it_once_with_a
         }
     });
 }
+
+#[test]
+fn shuttle_an_open_goes_on_where_the_last_handle_of_another_size_closes_at_that_moment() {
+    let data = bytes::Bytes::from(pattern(LEN));
+    check(move || {
+        let world = World::new(&data);
+        let open = |size: usize| {
+            let (prefetcher, id) = (world.prefetcher.clone(), world.id.clone());
+            spawn(move || drop(prefetcher.open(id, size as u64, None)))
+        };
+        for thread in [open(LEN), open(LEN - 1)] {
+            thread.join().unwrap();
+        }
+        assert!(world.prefetcher.0.objects.lock().is_empty(), "no handle is open");
+    });
+}
