@@ -49,7 +49,20 @@ const NO_IOWAIT: u32 = 1 << 7;
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Shape {
     pub(super) entries: usize,
+    /// Whole pages: the memory of one payload is given back without its neighbour's.
     pub(super) payload: usize,
+}
+
+impl Shape {
+    /// Bytes of the headers and slices, up to a page, where the first payload begins.
+    fn headers(self) -> usize {
+        (self.entries * layout::STRIDE).next_multiple_of(rustix::param::page_size())
+    }
+
+    /// Bytes of all.
+    fn len(self) -> usize {
+        self.headers() + self.entries * self.payload
+    }
 }
 
 /// A request as the kernel laid it down.
@@ -113,7 +126,7 @@ impl Entries {
             .setup_submit_all()
             .setup_cqsize((2 * shape.entries as u32).max(2 * COMMANDS))
             .build(COMMANDS)?;
-        let len = shape.entries * (layout::STRIDE + shape.payload);
+        let len = shape.len();
         // SAFETY: a fresh anonymous mapping that replaces none.
         let memory = unsafe {
             mmap_anonymous(
@@ -143,7 +156,7 @@ impl Entries {
     }
 
     fn payload_at(&self, entry: usize) -> *mut u8 {
-        let at = self.shape.entries * layout::STRIDE + entry * self.shape.payload;
+        let at = self.shape.headers() + entry * self.shape.payload;
         // SAFETY: within the mapping for each entry that `ours` has, and the callers have looked there.
         unsafe { self.memory.as_ptr().add(at) }
     }
@@ -419,12 +432,57 @@ impl Entries {
         if entry < self.shape.entries {
             // SAFETY: within our mapping, whose private pages are zeros afterwards. The kernel writes there only while this thread is in
             // io_uring_enter(2), and no slice of it is borrowed: `self` is borrowed mutably.
-            let _ =
+            let given =
                 unsafe { madvise(self.payload_at(entry).cast(), self.shape.payload, Advice::LinuxDontNeed) };
+            debug_assert_eq!(given, Ok(()), "whole pages of our own");
         }
     }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{QUEUES_MAX, shape};
+    use super::*;
+
+    #[test]
+    fn a_payload_begins_at_a_page_on_machines_of_any_number_of_processors() {
+        let page = rustix::param::page_size();
+        for queues in 1..=QUEUES_MAX {
+            let shape = shape(queues, page).unwrap();
+            assert!(shape.headers() >= shape.entries * layout::STRIDE, "{queues}");
+            assert_eq!((shape.headers() % page, shape.payload % page), (0, 0), "{queues}");
+        }
+    }
+
+    #[test]
+    fn a_payload_that_is_given_back_has_no_memory_and_its_neighbours_keep_theirs() {
+        // As on a machine of 64 processors and more.
+        let shape = shape(QUEUES_MAX, rustix::param::page_size()).unwrap();
+        let mut entries = match Entries::new(0, shape) {
+            Ok(entries) => entries,
+            Err(error) => {
+                testkit::need(&format!("io_uring ({error})"), false);
+                return;
+            }
+        };
+        let ends = [0, shape.payload - 1];
+        for entry in 0..3 {
+            for at in ends {
+                // SAFETY: within the payload, and no entry was offered to the kernel.
+                unsafe { entries.payload_at(entry).add(at).write(7) };
+            }
+        }
+        entries.give_back(1);
+        for (entry, expected) in [(0, 7), (1, 0), (2, 7)] {
+            for at in ends {
+                // SAFETY: as above.
+                let byte = unsafe { entries.payload_at(entry).add(at).read() };
+                assert_eq!(byte, expected, "entry {entry} at {at}");
+            }
+        }
+    }
 }
