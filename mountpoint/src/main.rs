@@ -201,7 +201,7 @@ fn heed_asides(mut asides: Signals, mut level: logging::Level) -> anyhow::Result
         for signal in asides.forever() {
             match signal {
                 SIGUSR2 => level.cycle(),
-                other => tracing::info!("signal {other}: nothing is done on it"),
+                other => tracing::info!("signal {other} is ignored"),
             }
         }
     })?;

@@ -1,4 +1,4 @@
-//! Which bucket, and what new objects are like.
+//! The flags of the bucket, and of the properties of new objects.
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args as ClapArgs, ValueEnum};
@@ -7,7 +7,7 @@ use crate::checksum::ChecksumAlgorithm;
 use crate::inode::Prefix;
 use crate::s3::{StoreKind, check_arn};
 
-/// Which bucket, and what new objects are like.
+/// The bucket, and the properties of new objects.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Bucket options")]
 pub(crate) struct BucketOptions {
@@ -20,7 +20,7 @@ pub(crate) struct BucketOptions {
     /// URL of an S3-compatible store; AWS_ENDPOINT_URL_S3 wins over AWS_ENDPOINT_URL
     #[arg(long, env = "AWS_ENDPOINT_URL", hide_env_values = true, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) endpoint_url: Option<String>,
-    /// Kind of store [default: found out by its endpoint and its answers]
+    /// Kind of store [default: from its endpoint and its answers]
     #[arg(long, value_enum, value_name = "KIND", default_value = "auto", hide_default_value = true)]
     pub(crate) store: StoreArg,
     /// Put the bucket into the path of URLs, not into the host name
@@ -80,7 +80,7 @@ pub(crate) enum StoreArg {
 }
 
 impl StoreArg {
-    /// `None`: to be found out.
+    /// `None`: from the endpoint and the answers.
     pub(crate) fn kind(self) -> Option<StoreKind> {
         match self {
             Self::Auto => None,

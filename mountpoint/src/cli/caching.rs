@@ -1,4 +1,4 @@
-//! The flags of caches: their content, and how long it holds.
+//! The flags of caches: what they keep, and for how long.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,10 +18,10 @@ pub(crate) struct CacheOptions {
     /// Limit of the cache, in MiB [default: leaves 5 % of its file system free]
     #[arg(long, value_name = "MiB", requires = "cache")]
     pub(crate) max_cache_size: Option<u64>,
-    /// Whether the kernel reads cached files by itself, past this program by FUSE passthrough; auto: root, from Linux 6.9 on
+    /// Let the kernel read cached files directly (FUSE passthrough); auto: if root mounts, on Linux 6.9 or later
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", requires = "cache")]
     pub(crate) cache_passthrough: When,
-    /// Whether reads go through the kernel's page cache; auto: not those of a program that reads large files once
+    /// Whether reads use the kernel's page cache; auto: a program that reads large files only once bypasses it
     #[arg(long, value_enum, value_name = "MODE", default_value = "buffered")]
     pub(crate) read_mode: ReadModeArg,
     /// How long to trust names and attributes [default: minimal, or 60 with --cache]
@@ -30,7 +30,7 @@ pub(crate) struct CacheOptions {
     /// How long to remember that a name does not exist [default: as --metadata-ttl]
     #[arg(long, value_name = "SECONDS|indefinite|minimal", value_parser = parse_ttl)]
     pub(crate) negative_metadata_ttl: Option<TtlArg>,
-    /// Not there: a cache in a directory bucket
+    /// Refused: a cache in a directory bucket
     #[arg(long, value_name = "BUCKET", hide = true)]
     pub(crate) cache_xz: Option<String>,
 }
@@ -38,11 +38,11 @@ pub(crate) struct CacheOptions {
 /// How files are opened for reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReadModeArg {
-    /// As the files before were read.
+    /// Depends on how earlier files were read.
     Auto,
     /// Through the page cache.
     Buffered,
-    /// Past the page cache.
+    /// Bypasses the page cache.
     Direct,
 }
 
@@ -56,16 +56,16 @@ impl From<ReadModeArg> for ReadMode {
     }
 }
 
-/// Whether something is used that not every machine has.
+/// Whether to use a feature that some machines lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum When {
-    /// Where it can be.
+    /// Where the machine has it.
     Auto,
-    /// Nowhere.
+    /// Never.
     Off,
 }
 
-/// A TTL as it is written.
+/// A TTL as written on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TtlArg {
     Minimal,
@@ -73,7 +73,7 @@ pub(crate) enum TtlArg {
     Seconds(u64),
 }
 
-/// The longest TTL that may be written: a hundred years, which every clock can add. "Indefinite" is as long.
+/// The longest valid TTL: a hundred years, which every clock can add. "Indefinite" is as long.
 const TTL_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl CacheOptions {

@@ -1,4 +1,4 @@
-//! How hard it works.
+//! The flags of the client: threads, memory, sizes of requests, timeouts, certificates.
 
 use std::path::PathBuf;
 
@@ -6,17 +6,17 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::fuse::Transport;
 
-/// How hard it works.
+/// Threads, memory, sizes of requests, timeouts, certificates.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Client options")]
 pub(crate) struct ClientOptions {
     /// Target throughput in gigabits per second: sets the number of connections; not a limit [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) maximum_throughput_gbps: Option<u64>,
-    /// At most so many threads take requests from the kernel
+    /// Maximum number of threads that take requests from the kernel
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_threads: u64,
-    /// Memory for data, in MiB, 128 or more [default: a quarter of what this machine has or this process's control group may have, up to 4096]
+    /// Memory for data, in MiB, 128 or more [default: a quarter of the machine's memory or of the control group's limit, up to 4096]
     #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u64).range(128..))]
     pub(crate) memory_target: Option<u64>,
     /// Largest read request and size of the first parts of an upload, in bytes
@@ -28,22 +28,22 @@ pub(crate) struct ClientOptions {
     /// Size of the first parts of an upload, in bytes, from 5 MiB to 5 GiB [default: as --part-size]
     #[arg(long, value_name = "SIZE", conflicts_with = "part_size", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) write_part_size: Option<u64>,
-    /// Network interface for connections to the store; repeat it, and connections take turns
+    /// Network interface for connections to the store; repeat the flag to use several in turn
     #[arg(long, value_name = "NETWORK_INTERFACE")]
     pub(crate) bind: Vec<String>,
-    /// Certificates to trust, instead of the system's
+    /// Certificate authorities to trust, instead of the system's
     #[arg(long, value_name = "PATH", env = "AWS_CA_BUNDLE", hide_env_values = true)]
     pub(crate) ca_bundle: Option<PathBuf>,
-    /// Certificates to trust besides those; may be given several times
+    /// More certificate authorities to trust; repeat the flag for several
     #[arg(long, value_name = "PATH")]
     pub(crate) extra_ca_bundle: Vec<PathBuf>,
-    /// Put before our own name in the User-Agent header
+    /// Text before the engine's name in the User-Agent header
     #[arg(long, value_name = "PREFIX")]
     pub(crate) user_agent_prefix: Option<String>,
-    /// How long a request waits for a store that is away, in seconds, 1 to 3600: shorter outages fail nothing
+    /// How long a request waits for a store that does not answer, in seconds, 1 to 3600: shorter outages fail nothing
     #[arg(long, value_name = "SECONDS", env = "MOUNT_S3_OPERATION_TIMEOUT", hide_env_values = true, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) operation_timeout: u32,
-    /// Most attempts of one request [default: as often as fits into --operation-timeout]
+    /// Maximum number of attempts of one request [default: as many as fit into --operation-timeout]
     #[arg(long, value_name = "N", env = "AWS_MAX_ATTEMPTS", hide = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_attempts: Option<u32>,
     /// Code that exchanges requests with the kernel
@@ -52,19 +52,19 @@ pub(crate) struct ClientOptions {
     /// Directory for parts of uploads that do not fit in memory [default: the cache directory]
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) spill_dir: Option<PathBuf>,
-    /// Directory for notes of uploads under way: the next mount aborts those of a process that was killed [default: $STATE_DIRECTORY, $XDG_STATE_HOME/mount-s3, /var/lib/mount-s3 of root, ~/.local/state/mount-s3]
+    /// Directory for notes of uploads in progress: the next mount aborts the uploads of a killed process [default: $STATE_DIRECTORY, $XDG_STATE_HOME/mount-s3, /var/lib/mount-s3 of root, ~/.local/state/mount-s3]
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) state_dir: Option<PathBuf>,
 }
 
-/// Bytes of a request that reads: from a block up, and as large as an answer may be.
+/// Bytes of a read request: from one block to the largest answer.
 const READ_PART: std::ops::RangeInclusive<u64> = 1 << 20..=5 << 30;
-/// Bytes of a part of an upload, as S3 takes them.
+/// Bytes of a part of an upload: S3's limits.
 const WRITE_PART: std::ops::RangeInclusive<u64> = 5 << 20..=5 << 30;
 
 impl ClientOptions {
     /// # Errors
-    /// A size that no request can have, with the flag that names it.
+    /// A size outside the limits, with its flag.
     pub(super) fn check(&self) -> Result<(), String> {
         let named =
             |size: Option<u64>, flag| size.map_or((self.part_size, "--part-size"), |size| (size, flag));
@@ -86,11 +86,11 @@ impl ClientOptions {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TransportArg {
-    /// dev, until the other wins on every workload
+    /// The same as dev
     Auto,
-    /// Our own loop over /dev/fuse
+    /// The engine's own loop over /dev/fuse
     Dev,
-    /// The same over io_uring, where the kernel has that; else dev
+    /// As dev, but over io_uring; falls back to dev where the kernel does not offer it
     IoUring,
     /// The loop of the crate fuser
     Fuser,

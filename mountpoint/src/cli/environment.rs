@@ -1,4 +1,4 @@
-//! Variables that clap would read too literally: an empty one counts as unset, a value that is no value is a warning.
+//! Variables that clap would read too literally: an empty one counts as unset, an invalid value causes a warning.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub(super) fn credential_files() -> Vec<PathBuf> {
     named.into_iter().filter_map(|(variable, usual)| set(variable).or_else(|| of_home(usual))).collect()
 }
 
-/// Where programs of this user, or this unit of systemd, keep what outlives them.
+/// The directory where programs of this user, or of this systemd unit, keep state across restarts.
 pub(super) fn state_dir() -> Option<PathBuf> {
     let is_root = rustix::process::geteuid().is_root();
     state_dir_of(is_root, |name| std::env::var_os(name))

@@ -1,4 +1,4 @@
-//! `-o`: the options of a line in /etc/fstab, as mount(8), mount.fuse(8) and systemd hand them on, into flags of ours.
+//! `-o`: turns the options of a line in /etc/fstab, as mount(8), mount.fuse(8) and systemd pass them, into flags of `mount-s3`.
 //!
 //! Options are separated by commas; a backslash stands before a comma, a double quote or a backslash that belongs to a value.
 
@@ -22,27 +22,27 @@ struct MountCommand {
     // `std::vec::Vec`, spelt so, is one value to clap, and not several.
     #[arg(short = 'o', value_parser = split_commas)]
     options: Vec<std::vec::Vec<String>>,
-    /// Leave out options that are unknown
+    /// Ignore unknown options
     #[arg(short = 's')]
     sloppy: bool,
-    /// Do everything but the mount
+    /// Do everything except the mount
     #[arg(short = 'f')]
     fake: bool,
-    /// Accepted: there is no mtab to be written
+    /// Accepted without effect: there is no mtab to write
     #[arg(short = 'n')]
     no_mtab: bool,
-    /// Accepted: what is said is always said
+    /// Accepted without effect: the output is always the same
     #[arg(short = 'v')]
     verbose: bool,
     /// Mount namespace to mount in
     #[arg(short = 'N')]
     namespace: Option<PathBuf>,
-    /// Accepted: the type by which mount(8) found this program
+    /// Accepted without effect: the file system type by which mount(8) found this program
     #[arg(short = 't')]
     file_system_type: Option<String>,
 }
 
-/// The same in our own grammar.
+/// The same in the grammar of `mount-s3`'s flags.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) args: Vec<OsString>,
@@ -73,7 +73,7 @@ pub(super) fn read(line: Vec<OsString>) -> Result<(Line, FromMount), clap::Error
     Ok((line, FromMount { fake: command.fake, namespace: command.namespace }))
 }
 
-/// Options that speak to mount(8), to systemd or of what this file system is anyway.
+/// Options that concern only mount(8) or systemd, or that hold for this file system anyway.
 fn is_for_others(option: &str) -> bool {
     const OTHERS: &[&str] = &[
         // When, and by whom, it is mounted.

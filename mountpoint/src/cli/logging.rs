@@ -22,7 +22,7 @@ pub(crate) struct LoggingOptions {
     /// Accepted for scripts of AWS's mount-s3; there is no CRT here, --debug shows the requests
     #[arg(long, hide = true)]
     pub(crate) debug_crt: bool,
-    /// Log what the metrics did, every 5 s
+    /// Log the changes of the metrics every 5 s
     #[arg(long)]
     pub(crate) log_metrics: bool,
     /// Serve metrics for Prometheus at /metrics, and /healthz, on this address or Unix socket

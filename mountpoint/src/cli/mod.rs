@@ -1,7 +1,7 @@
-//! Every flag, its help and its default; the only reader of the environment.
+//! Every flag, its help and its default. Reads the environment too, except the variables of supervisors: `config.rs` and `main.rs` read
+//! those.
 //!
-//! Enters: what a shell, systemd or mount(8) wrote. Leaves: [`Asked`], checked, or clap's error, which ends with exit code 2. Nothing is
-//! opened here but files that mount(8) names.
+//! Enters: a command line from a shell, systemd or mount(8). Leaves: [`Asked`], checked, or clap's error, which ends with exit code 2.
 
 mod bucket;
 mod caching;
@@ -31,7 +31,7 @@ pub(crate) use store::StoreOptions;
 
 use crate::s3::ProxyVariables;
 
-/// Ours, and the release of AWS's mount-s3 whose flags, defaults and semantics it has.
+/// Our version, and the release of AWS's mount-s3 that it replaces. `docs/migrating.md` lists the differences.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+aws.1.24");
 
 const EXAMPLE: &str = "\
@@ -92,7 +92,7 @@ pub struct Args {
     #[arg(skip)]
     pub(crate) state_dir_default: Option<PathBuf>,
 
-    /// The words of the command line but for bucket and directory, fit to be shown
+    /// The words of the command line except bucket and directory, without passwords
     #[arg(skip)]
     pub(crate) flags: Vec<String>,
     /// Where metrics are exported to: the flags' and the environment's
@@ -102,7 +102,7 @@ pub struct Args {
     #[arg(skip)]
     pub(crate) runtime_dir: Option<PathBuf>,
 
-    /// What the log is told of the command line once there is one: values that were taken otherwise than written
+    /// Remarks on the command line for the log: values that the engine does not use as written
     #[arg(skip)]
     pub remarks: Vec<Remark>,
 }
@@ -110,9 +110,9 @@ pub struct Args {
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
-    /// Something was not done as it was written.
+    /// A value is not used as written.
     Warning(String),
-    /// Something has no effect, and needs none.
+    /// A flag has no effect, and needs none.
     Info(&'static str),
 }
 
@@ -123,7 +123,7 @@ pub enum Asked {
     Page(Vec<u8>),
     /// A mount.
     Mount(Box<Args>),
-    /// A mount in the way of mount(8).
+    /// A mount that mount(8) asks for.
     Fstab(Box<Args>, FromMount),
 }
 
@@ -136,8 +136,8 @@ pub struct FromMount {
     pub namespace: Option<PathBuf>,
 }
 
-/// Reads a command line and the environment. Which grammar it follows is told by the program's name (`mount.*` is a helper of
-/// mount(8)), else by a `-o`.
+/// Reads a command line and the environment. The line follows the grammar of mount(8) if the program's name is `mount.*` (a helper of
+/// mount(8)) or if a `-o` comes after bucket and directory.
 ///
 /// # Errors
 /// clap's, which knows how to end: help and version with 0, bad usage with 2.
@@ -156,7 +156,7 @@ pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Er
 }
 
 impl Args {
-    /// Flags of our own grammar, with the environment.
+    /// Reads the flags in the grammar of `mount-s3`, and the environment.
     fn read(line: Vec<OsString>) -> Result<Self, clap::Error> {
         let (command, remarks) = environment::heeded(Self::command());
         let mut args = Self::from_arg_matches(&command.try_get_matches_from(line.clone())?)?;

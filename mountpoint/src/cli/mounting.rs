@@ -36,7 +36,7 @@ pub(crate) struct MountOptions {
     /// Permissions of directories, octal
     #[arg(long, default_value = "0755", value_parser = parse_mode)]
     pub(crate) dir_mode: u16,
-    /// Not there: it appends to objects of directory buckets
+    /// Refused: appends to objects of directory buckets
     #[arg(long, hide = true)]
     pub(crate) incremental_upload: bool,
     /// No file can be executed; only mount(8) says so, with `-o noexec`

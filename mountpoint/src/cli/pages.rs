@@ -1,4 +1,4 @@
-//! Files that are installed beside a program, out of the same definitions: completions of shells, and the manual page.
+//! Makes files that are installed beside a program, from the definitions of its flags: completions of shells, and the manual page.
 
 use std::ffi::OsString;
 

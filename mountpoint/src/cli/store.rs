@@ -1,5 +1,5 @@
-//! The flags by which a store is reached, for commands that mount nothing: the definitions of `mount-s3`, so that what is found with them
-//! holds for a mount.
+//! The flags that say how to reach a store, for commands that mount nothing. They are the flags of `mount-s3`, so that the findings of such a
+//! command hold for a mount.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use super::{BucketOptions, ClientOptions, CredentialOptions, bucket, bucket_and_prefix, environment};
 use crate::s3::ProxyVariables;
 
-/// Which bucket of which store, and by which way.
+/// Which bucket of which store, and how to reach it.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct StoreOptions {
     /// Bucket, or s3://bucket/prefix/

@@ -1,4 +1,4 @@
-//! The client's configuration: plain data for this room only. `cli.rs` reads the environment.
+//! The client's configuration: plain data for this room only. `cli/environment.rs` reads the environment.
 
 use std::path::PathBuf;
 use std::time::Duration;
