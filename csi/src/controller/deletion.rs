@@ -178,7 +178,7 @@ fn filled_again(what: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "{what} is filled while it is emptied: look for what still writes there; the provisioner comes again"
+            "new objects appear in {what} while it is being emptied: find the program that writes there; the provisioner will try again"
         ),
     )
 }
@@ -187,7 +187,7 @@ fn not_known_yet(id: &VolumeId) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "the PersistentVolume of {id} is not known yet: the API server has not listed the volumes; the provisioner comes again"
+            "the PersistentVolume of {id} is not known yet: the API server has not listed the volumes; the provisioner will try again"
         ),
     )
 }

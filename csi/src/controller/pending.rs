@@ -21,7 +21,7 @@ impl Pending {
     /// Begins a call for this volume.
     ///
     /// # Errors
-    /// `Aborted`: another one is under way. The provisioner comes again.
+    /// `Aborted`: another one is in progress. The provisioner tries again.
     pub fn begin(&self, of: &str) -> Result<Turn> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !all.insert(of.to_owned()) {

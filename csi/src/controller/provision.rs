@@ -73,7 +73,7 @@ impl Request<'_> {
             Err(error) if *error.kind() == s3::ErrorKind::NoSuchBucket => Err(Error::new(
                 ErrorKind::FailedPrecondition,
                 format!(
-                    "the bucket {} is not there: make it, or correct parameter bucketName of the StorageClass",
+                    "the bucket {} does not exist: create it, or correct the parameter bucketName of the StorageClass",
                     bucket.name()
                 ),
             )),
@@ -113,7 +113,7 @@ impl Request<'_> {
         Err(Error::new(
             ErrorKind::Unavailable,
             format!(
-                "the bucket {name} comes and goes: another process works on it; the provisioner comes again"
+                "the bucket {name} was created and deleted meanwhile: another process works on it; the provisioner will try again"
             ),
         ))
     }

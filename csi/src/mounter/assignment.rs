@@ -312,7 +312,7 @@ fn running(view: &View<MountpointPod>, name: &str, namespace: &str) -> Step<Moun
             gone(format!("Mountpoint Pod {name} has {phase}{why} ({log}); the controller replaces it"))
         }
         _ if pod.needs_unmount || pod.leaving => {
-            gone(format!("Mountpoint Pod {name} is leaving; the controller assigns another"))
+            gone(format!("Mountpoint Pod {name} is being removed; the controller will assign another one"))
         }
         // The kubelet asks again; what it hears now says more than a call that runs out of time.
         _ if pod.waits.is_some() => {

@@ -82,7 +82,7 @@ impl fmt::Display for Fate {
             Self::Unknown(why) => {
                 write!(
                     f,
-                    "whether the object was stored is not known, look at it before relying on it: {why}"
+                    "whether the object was stored is not known, check it before you rely on it: {why}"
                 )
             }
         }

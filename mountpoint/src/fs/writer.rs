@@ -300,12 +300,12 @@ impl FileSystem {
             match self.clock.timeout(limit, self.finish(open, writer)).await {
                 Some(outcome) => return report_closed(writer, &outcome),
                 None => tracing::error!(
-                    "\"{}\": closed, but not known to be stored in time before the end: look at it before relying on it",
+                    "\"{}\": closed, but the mount ended before the store confirmed it: check the object before you rely on it",
                     writer.key
                 ),
             }
         } else {
-            tracing::warn!("\"{}\": given up, it was still open when the mount ended", writer.key);
+            tracing::warn!("\"{}\": not stored: the file was still open when the mount ended", writer.key);
         }
         self.give_up(open, writer).await;
     }

@@ -184,7 +184,7 @@ impl Source {
         looking.await.unwrap_or_default()
     }
 
-    /// A file has changed: its credentials from now on, or what we hold as long as it gives none.
+    /// A file has changed: takes its credentials, or keeps the old ones while it has none.
     async fn read_again(&self, held: Held) {
         let _turn = self.loading.lock().await;
         if self.held.lock().as_ref().is_some_and(|it| it.generation > held.generation) {
@@ -192,12 +192,12 @@ impl Source {
         }
         if let Err(error) = self.load().await {
             tracing::warn!(
-                "a file of credentials has changed and gives none, the old ones serve on: {error}"
+                "a changed credentials file has no usable keys; the old keys stay in use: {error}"
             );
         }
     }
 
-    /// What whoever waited for the same answer is told, instead of waiting for another one.
+    /// The error of the last attempt, for requests that waited for it too: they do not wait for another attempt.
     fn failed_just_now(&self) -> Option<String> {
         let failed = self.failed.lock();
         failed.as_ref().filter(|(until, _)| self.clock.now() < *until).map(|(_, why)| why.clone())
@@ -248,7 +248,7 @@ impl Source {
             if let Ok(_turn) = source.loading.try_lock()
                 && let Err(e) = source.load().await
             {
-                tracing::warn!("credentials are due and can't be refreshed, the old ones serve on: {e}");
+                tracing::warn!("credentials are due and can't be refreshed; the old ones stay in use: {e}");
             }
         });
     }
