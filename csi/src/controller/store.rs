@@ -198,7 +198,10 @@ fn meaning(error: &s3::Error, of_secret: bool) -> (ErrorKind, &'static str) {
             | S3::Unknown
             | S3::BadAnswer,
             _,
-        ) => (ErrorKind::Unavailable, "the provisioner will try again; look at the store and the network to it"),
+        ) => (
+            ErrorKind::Unavailable,
+            "the provisioner will try again; look at the store and the network to it",
+        ),
         (S3::InvalidRequest, _) => (ErrorKind::InvalidArgument, "look at the parameters of the StorageClass"),
         _ => (ErrorKind::Internal, "look at the store"),
     }

@@ -52,7 +52,9 @@ impl Profile {
     /// `InvalidArgument` for what is no token; `Internal` for what the file system says.
     pub fn write_token(&self, directory: &CredentialFiles, token: &Token) -> Result<()> {
         if token.0.is_empty() || !token.0.chars().all(|c| c.is_ascii_graphic()) {
-            return Err(Error::invalid("the kubelet sent a service account token that is empty or has invalid characters"));
+            return Err(Error::invalid(
+                "the kubelet sent a service account token that is empty or has invalid characters",
+            ));
         }
         directory.write(&self.token_file(), &token.0).map_err(|error| failed(directory.path(), &error))
     }

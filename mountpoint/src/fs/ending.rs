@@ -80,10 +80,7 @@ impl fmt::Display for Fate {
             Self::Stored(etag) => write!(f, "the object was stored (ETag {etag:?})"),
             Self::NotStored(why) => write!(f, "the object was NOT stored: {why}"),
             Self::Unknown(why) => {
-                write!(
-                    f,
-                    "whether the object was stored is not known, check it before you rely on it: {why}"
-                )
+                write!(f, "whether the object was stored is not known, check it before you rely on it: {why}")
             }
         }
     }
