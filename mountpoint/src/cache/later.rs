@@ -1,4 +1,4 @@
-//! Reads that wait for the disk: the line in which they stand for the ring, and what happens to them when it is gone.
+//! The queue of reads that wait for the ring's thread, and the answer to queued reads when that thread ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Sectors on their way out: found, compared with their checksums each time they are read from the disk, handed over; or doubted,
-//! and their block dropped.
+//! Reads sectors: finds them, verifies their checksums at each read from the disk, and returns them. If a checksum differs, drops the
+//! block.
 
 use std::io::{self, IoSliceMut};
 use std::ops::Range;

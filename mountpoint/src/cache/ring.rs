@@ -1,7 +1,7 @@
-//! Reads that wait for the disk, many at once and on one thread: io_uring.
+//! Reads that wait for the disk, many at once, on one thread with io_uring.
 //!
-//! Enters: a read whose sectors the index has. Leaves: its block, compared with the checksums, or nothing; to whoever asked, on this
-//! thread. Where the system refuses io_uring, whoever asks finds threads that may wait.
+//! Enters: a read whose sectors are in the index. Leaves: its block, verified by checksums, or nothing; this thread calls the reader's
+//! callback. Where the system refuses io_uring, blocking threads do the reads instead.
 #![expect(unsafe_code, reason = "the kernel writes into memory after the call: fence 5 of ARCHITECTURE.md")]
 
 use std::io::{self, Read as _, Write as _};

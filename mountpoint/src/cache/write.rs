@@ -1,4 +1,4 @@
-//! Sectors of a block on their way in: room made for them, the version's files made, data and then its slot written.
+//! Writes sectors of a block: makes room, creates the version's files, writes the data, then its slot.
 
 use std::io;
 use std::ops::Range;

@@ -1,8 +1,8 @@
-//! Who reads an open file for its programs: the engine, or the kernel by itself from the file of the disk cache (passthrough).
+//! The mode of an open file: the engine reads it, or the kernel reads it from the disk cache by itself (passthrough).
 //!
-//! The kernel demands one mode of all open files of an inode, and answers EIO where ours differ. So each handle is counted from its open to
-//! its release. A file in the second mode is opened in it again and again until no handle is left. Whoever could change it (O_RDWR, whose
-//! mapping would be one of the cache's file) gets an inode apart.
+//! The kernel demands one mode for all open files of an inode, and answers EIO to an open in another mode. So this module counts each
+//! handle from its open to its release. While a file has a passthrough handle, every new open of it uses passthrough. An open that could
+//! change the file (O_RDWR: its mapping would map the cache's file) gets a separate inode.
 
 use std::collections::HashMap;
 use std::fmt;

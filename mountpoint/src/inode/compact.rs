@@ -1,4 +1,4 @@
-//! Small forms of what is held of every name: a million of them are held while the kernel knows a million names. Pure.
+//! Compact forms of the facts kept for every name: while the kernel knows a million names, the engine keeps a million of them. Pure.
 
 use std::num::NonZeroI64;
 use std::sync::OnceLock;

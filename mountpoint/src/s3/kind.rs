@@ -1,8 +1,8 @@
-//! The kinds of stores, and what each of them does otherwise. Enters: the name of an endpoint, the headers of an answer that the mount reads
-//! anyway. Leaves: a kind, and what is declared of it. Pure.
+//! The kinds of stores, and how each differs from S3. Enters: the name of an endpoint, the headers of an answer that the mount reads
+//! anyway. Leaves: a kind and its declared properties. Pure.
 //!
-//! Never here: a request. What a kind does with writes is declared from its sources and from tests, never tried: where conditions
-//! are ignored, a trial would overwrite.
+//! Never here: a request. What a kind does with conditional writes is declared from its sources and from tests, never tried out: a trial
+//! would overwrite an object on a store that ignores conditions.
 
 use http::HeaderMap;
 

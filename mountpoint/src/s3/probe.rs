@@ -1,7 +1,8 @@
-//! Single questions to a bucket, for a diagnosis: they show what the checks of answers, the rule of retries and the choice of the style
-//! hide from a mount. Enters: a question as it is to be sent. Leaves: the answer as it came, also one that refuses.
+//! Single requests to a bucket, for a diagnosis: they show what the checks of answers, the rule of retries and the choice of the style
+//! hide from a mount. Enters: a request to send. Leaves: the answer as received, refusals included.
 //!
-//! A question is signed and sent as every other request. Only what a mount would wait out too is asked again, and not for long.
+//! Such a request is signed and sent like every other one. It is repeated only after failures that a mount would wait out too, and only
+//! for a short time.
 
 use std::time::{Duration, SystemTime};
 

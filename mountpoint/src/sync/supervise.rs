@@ -1,7 +1,7 @@
-//! Tasks and threads that keep house as long as the mount does: none ends in silence.
+//! Background tasks and threads that run as long as the mount: none ends unnoticed.
 //!
-//! A panic in one is said in a line of the log, counted, and the work is started anew; soon at first, later with a pause, so that work
-//! that can't be done does not fill the log. Work that returns is done. Requests are not kept here: a panic in one answers EIO.
+//! A panic is logged and counted, and the task starts again: soon at first, later after a pause, so that a task that always fails does not
+//! fill the log. A task that returns is done. Requests do not run here: the program of a request that panics gets EIO.
 
 use std::any::Any;
 use std::future::Future;
@@ -20,7 +20,7 @@ const THREAD_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The longest pause of a task, about a minute. Doubling it halves the lines of work that panics for ever, and how soon it is done again if it can be.
 const PAUSE_DOUBLINGS_MAX: u32 = 13;
 
-/// Keeps threads and tasks running, and tells the log and the metrics of each fresh start.
+/// Keeps threads and tasks running; logs and counts each restart.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
     /// Counts fresh starts.
@@ -82,7 +82,7 @@ impl Supervisor {
         let what = what
             .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("of an unknown kind");
-        tracing::error!("{name}: a panic ended it, and it is started anew: {what}; please report this");
+        tracing::error!("{name}: a panic ended it, and it starts again: {what}; please report this");
         self.metrics.tasks_restarted.inc();
         let pause = PAUSE * 2_u32.pow((*starts).min(PAUSE_DOUBLINGS_MAX));
         *starts += 1;

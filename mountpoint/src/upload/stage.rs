@@ -1,4 +1,4 @@
-//! The life of a file that is being written: where it stands, what may happen to it, and what that leads to. Pure: one table.
+//! The life of a file that is being written: its stages, the events, and the transition for each pair. Pure: one table.
 //!
 //! Enters: an event from the writer (bytes, a closed descriptor, fsync), from newcomers (another open, the removal of the name, the end of
 //! the mount) or from the upload itself. Leaves: the next stage, and what the caller does now.
