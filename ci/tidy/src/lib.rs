@@ -12,6 +12,7 @@ mod lex;
 pub mod links;
 pub mod rust;
 pub mod supply;
+pub mod tables;
 pub mod tree;
 
 use std::fmt;
@@ -55,6 +56,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     findings.extend(form::check(tree, &law));
     findings.extend(docs::check(tree, &law));
     findings.extend(links::check(tree));
+    findings.extend(tables::check(tree));
     findings.extend(supply::check(tree)?);
     Ok(findings)
 }
