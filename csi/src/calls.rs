@@ -1,6 +1,6 @@
-//! What a service tells Prometheus of the calls that it answers. Enters: calls as they end. Leaves: a page of text.
+//! Metrics for Prometheus about the calls that a service answers. Enters: finished calls. Leaves: a page of text.
 //!
-//! Never here: a clock, the name of a volume: a volume's own figures are its engine's and the reconciler's.
+//! Never here: a clock; the name of a volume, because the engine and the reconciler have the figures of volumes.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Installs the engine on a host. Enters: the engine's file. Leaves: a copy of it under its name, for everybody to run, in place of an older
-//! one; whole or not at all, so that systemd never starts half of it, and a running engine keeps its own file.
+//! Installs the engine on a host. Enters: the engine's file. Leaves: a copy of it under its name, executable by all users. It replaces an
+//! older copy as a whole or not at all, so that systemd never starts half of it, and a running engine keeps its own file.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;

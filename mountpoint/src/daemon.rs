@@ -1,7 +1,7 @@
-//! The background: a second process that mounts and stays, while the first waits for its result and exits. And the result
-//! line itself, also for supervisors: `ready` or the error; and the same for a service manager, in its own protocol.
+//! Mounts in the background: a second process mounts and keeps running, while the first one waits for its result and exits. Also writes
+//! the result line, `ready` or the error, for other supervisors, and reports the result to a service manager in that manager's protocol.
 //!
-//! The second process is started anew rather than forked, so that no thread or lock of the first one is half copied. Its
+//! The second process is a new start of the program, not a fork: a fork would copy threads and locks of the first one half-way. Its
 //! standard output is the ready pipe.
 
 use std::ffi::OsStr;

@@ -1,7 +1,7 @@
 //! Every metric of the engine: its name, its unit and its meaning. Rooms add; exporters and tests read.
 //!
-//! Adding is one or two relaxed atomics: no lock and no allocation stands on the path of a byte. The names, units and dimensions are
-//! those of AWS's mount-s3 where it has the metric. This file never asks for the time: rooms hand in what they measured.
+//! Adding is one or two relaxed atomics: no lock and no allocation for a byte that is read or written. The names, units and dimensions
+//! are those of AWS's mount-s3 where it has the metric. This file never reads the clock: rooms pass in what they measured.
 
 mod by_name;
 mod counter;

@@ -1,10 +1,10 @@
 //! Lines of the kernel's table of mounts, `/proc/PID/mountinfo` (proc_pid_mountinfo(5)). Enters: the bytes of a table. Leaves: the fields
-//! of each line, borrowed, and what they mean without the kernel's escapes.
+//! of each line, borrowed, and their text without the kernel's escapes.
 //!
-//! A driver reads the table for each volume of its node, so a line costs no memory here. `procfs` copies every field into strings and maps,
-//! and leaves the escapes.
+//! A driver reads the table for each volume of its node, so a line costs no memory here. `procfs` copies every field into strings and
+//! maps, and leaves the escapes.
 //!
-//! Never here: a file is read; a mount is asked.
+//! Never here: reading a file, asking a mount.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};

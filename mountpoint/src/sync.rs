@@ -1,8 +1,8 @@
 //! Locks and atomics under one name, so that a model checker can replace them.
 //!
-//! With feature `shuttle` the same names are shuttle's, and tests named `shuttle_*` run what they lock under many schedules:
-//! inodes, handles, requests, waiting reads, memory and the cache. A lock is never poisoned here: a panic in one request answers EIO and the
-//! mount goes on; the next holder of the lock finds the state as the last whole statement left it.
+//! With feature `shuttle` the same names are shuttle's, and tests named `shuttle_*` run the code under these locks in many schedules:
+//! inodes, handles, requests, waiting reads, memory and the cache. A lock is never poisoned here: a panic in one request answers EIO and
+//! the mount goes on; the next holder of the lock finds the state after the last complete statement.
 
 mod supervise;
 

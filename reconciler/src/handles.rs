@@ -1,7 +1,7 @@
-//! The PersistentVolumes of our driver by volume handle. Enters: what the watch of volumes reports. Leaves: the names of those with one
-//! handle, without a look at all volumes: each change of a pod asks for them.
+//! An index of this driver's PersistentVolumes by volume handle. Enters: the reports of the watch of volumes. Leaves: the names of the
+//! volumes with one handle, without a scan of all volumes, because each change of a pod needs them.
 //!
-//! Never here: the volumes themselves. A name may be of a volume that is gone or is another one by now; the caller looks.
+//! Never here: the volumes themselves. The volume of a name may be deleted, or be another one by now; the caller checks.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

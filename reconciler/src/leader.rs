@@ -1,7 +1,8 @@
 //! Leadership: a Lease lets one reconciler at a time apply effects. Enters: a client. Leaves: [`Leadership`], which is checked before
 //! each effect and expires by itself when the Lease can't be renewed.
 //!
-//! The Lease prevents two reconcilers from working against each other for long. `plan.rs` makes sure that two do no harm for a moment.
+//! The Lease prevents two reconcilers from working against each other for long. `plan.rs` makes sure that two of them do no harm
+//! meanwhile.
 
 use std::time::Duration;
 

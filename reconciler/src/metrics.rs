@@ -1,8 +1,8 @@
-//! What the reconciler tells Prometheus of itself and of its volumes. Enters: effects as they end, pods as they are seen, the caches.
-//! Leaves: a page of text.
+//! Metrics for Prometheus about the reconciler and its volumes. Enters: finished effects, observed pods, the caches. Leaves: a page of
+//! text.
 //!
-//! Never here: a call to the API server, a clock. Counters begin anew with the process, and only the replica that leads counts; gauges are
-//! read from the caches when the page is asked for, and are the same in each replica.
+//! Never here: a call to the API server, a clock. Counters begin at zero with the process, and only the leading replica counts; gauges
+//! are read from the caches when the page is requested, and are the same in each replica.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,8 @@
-//! What the caches keep of an object. Enters: an object as the API server shows it. Leaves: the same with the fields that somebody here reads.
+//! Reduces an object to the fields that the reconciler reads. Enters: an object as the API server shows it. Leaves: the same object with
+//! these fields only.
 //!
-//! A cluster has thousands of pods, and the reconciler holds all of them: what it reads of most is a name, a node and a phase. Never here: a
-//! field that a decision needs is dropped. The tests of this crate see pruned objects alone, so one that misses a field shows it.
+//! A cluster has thousands of pods, and the reconciler keeps all of them in memory; from most it reads a name, a node and a phase. Never
+//! here: dropping a field that a decision needs. The tests of this crate see only pruned objects, so a missing field fails a test.
 
 use std::collections::BTreeMap;
 

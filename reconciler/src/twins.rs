@@ -1,5 +1,5 @@
-//! PersistentVolumes with one handle, which the kubelet takes for one volume. Enters: the [`Facts`] of one of them. Leaves: what its workloads
-//! are told.
+//! PersistentVolumes with the same handle, which the kubelet treats as one volume. Enters: the [`Facts`] of one of them. Leaves: the
+//! notices for its workloads.
 //!
 //! Never here: an effect on them. If the kubelet asks for the second one, the node refuses it while the first is in use
 //! (`csi::node::claims`).

@@ -1,7 +1,7 @@
-//! The local cache of a Mountpoint Pod. Enters: attributes and mount options of a volume. Leaves: the volume of the pod that holds the cache,
-//! and how much of it the engine may use; or a sentence about what makes no sense.
+//! The local cache of a Mountpoint Pod. Enters: attributes and mount options of a volume. Leaves: the volume of the pod that holds the
+//! cache, and how much of it the engine may use; or a sentence about what is invalid.
 //!
-//! Reconciler and node read it alike: the one makes the volume, the other tells the engine its size.
+//! Reconciler and node both use this file: the reconciler makes the volume, the node tells the engine its size.
 
 use super::quantity::Quantity;
 use super::volume;

@@ -1,4 +1,4 @@
-//! The reconciler's Lease: the one that leads renews it, and nodes see by it whether any reconciler works.
+//! The reconciler's Lease: the leading reconciler renews it, so nodes can see whether any reconciler works.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The agreement between two processes: the attachment, the names of Mountpoint Pods, the files between node and pod, the message with
 //! the device. Enters: plain values only. Leaves: types, names and paths, which golden tests check.
 //!
-//! Never here: a decision about a mount, a call to the API server, a log line. The shapes are those of release 2.2, so that either side
+//! Never here: a decision about a mount, a call to the API server, a log line. The formats are those of release 2.2, so that either side
 //! may be upgraded first. New fields are optional for a reader, and old readers ignore them.
 
 pub mod attachment;

@@ -1,7 +1,7 @@
-//! Deletes a volume. Enters: its id, what its PersistentVolume says, keys. Leaves: what became of it; the same again for a volume that is
-//! gone.
+//! Deletes a volume. Enters: its id, the facts of its PersistentVolume, keys. Leaves: the outcome; a repeated call for a deleted volume
+//! succeeds, too.
 //!
-//! Nothing is deleted without proof that it is ours (`ownership`), and no data unless the class said so (`onDelete: purge`).
+//! Deletes nothing without proof that this driver made it (`ownership`), and no data unless the class said so (`onDelete: purge`).
 
 use mountpoint::s3::{self, Bucket, Deleted, ListObjects};
 use tracing::info;

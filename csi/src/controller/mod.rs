@@ -1,8 +1,8 @@
-//! The provisioner's calls: volumes are made and deleted. Enters: a call of the service Controller. Leaves: a bucket or a prefix, and the
+//! The provisioner's calls: makes and deletes volumes. Enters: a call of the service Controller. Leaves: a bucket or a prefix, and the
 //! answer to the call.
 //!
 //! This room parses a call (`request`, `parameters`, `secrets`), chooses a place (`template`, `bucket_name`, `volume_id`), checks the
-//! owner of a bucket (`ownership`, `tags`), and lets one call at a time through for a volume (`pending`). What a call has begun runs to its end
+//! owner of a bucket (`ownership`, `tags`), and admits one call at a time for a volume (`pending`). A call that has begun runs to its end
 //! even if the caller stops waiting; the caller's next try then finds it done.
 //!
 //! Never here: a mount, a secret in a log or an error, a deletion without proof.

@@ -1,8 +1,8 @@
-//! The owner of a bucket. Enters: its tags, a volume id, what the PersistentVolume says. Leaves: whether a bucket that is there serves a new
-//! request, and whether one may be deleted. Pure.
+//! The owner of a bucket. Enters: its tags, a volume id, the facts of the PersistentVolume. Leaves: whether an existing bucket may serve
+//! a new request, and whether a bucket may be deleted. Pure.
 //!
-//! A bucket is deleted only on proof: our tag; an id that this cluster made; or release 2.2's naming, on a PersistentVolume that the
-//! driver's name provisioned.
+//! A bucket is deleted only on proof: the driver's tag; an id that this cluster made; or a name as release 2.2 made it, on a
+//! PersistentVolume that names this driver as its provisioner.
 
 use mountpoint::s3::Tagging;
 

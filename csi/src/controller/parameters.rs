@@ -1,7 +1,7 @@
-//! The parameters of a StorageClass. Enters: keys and values as an administrator wrote them. Leaves: checked settings, and out of them the
+//! The parameters of a StorageClass. Enters: keys and values as an administrator wrote them. Leaves: checked settings, and from them the
 //! place of a volume; or an error that names the parameter and says what to write instead. Pure.
 //!
-//! Never here: a Secret; the provisioner reads those and leaves their parameters out.
+//! Never here: a Secret; the provisioner reads Secrets, and does not pass on the parameters that name them.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,8 +1,8 @@
-//! Makes a volume. Enters: a checked request. Leaves: a bucket of its own with our tags, or a prefix in a bucket that is there; the same
-//! again for the same request.
+//! Makes a volume. Enters: a checked request. Leaves: a new bucket with the driver's tags, or a prefix in an existing bucket; a repeated
+//! request gets the same answer.
 //!
-//! The tags of an existing bucket are checked before it is used (`ownership`). Nothing is deleted here, except a bucket that was
-//! made a moment before and could not be marked.
+//! The tags of an existing bucket are checked before it is used (`ownership`). Nothing is deleted here, except a bucket that was made a
+//! moment before and could not be tagged.
 
 use mountpoint::s3::{self, Bucket, Created, ListObjects, Tagging, Tags};
 use tracing::{info, warn};

@@ -1,5 +1,5 @@
-//! The tags that the driver writes on a bucket of its own. Enters: a volume's facts. Leaves: tags; and from tags the facts, as far as they say
-//! them. Pure.
+//! The tags that the driver writes on a bucket that it made. Enters: a volume's facts. Leaves: tags; and from tags the facts that they
+//! contain. Pure.
 
 use mountpoint::s3::Tags;
 

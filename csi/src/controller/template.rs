@@ -1,5 +1,5 @@
-//! Texts with variables, as a StorageClass has them: `${pvc.namespace}-${pvc.name}`. Enters: a text, what is known of a claim. Leaves:
-//! the text with values in place of variables. Pure.
+//! Texts with variables, as a StorageClass has them: `${pvc.namespace}-${pvc.name}`. Enters: a text, the facts of a claim. Leaves: the
+//! text with values in place of variables. Pure.
 //!
 //! Never here: the names of Secrets. The provisioner fills those in.
 

@@ -1,5 +1,5 @@
-//! The volume id, which is all that DeleteVolume is told. Enters: where a volume is, the name of its request. Leaves: an id, and from an
-//! id where its volume is and whether this cluster made the id. Pure.
+//! The volume id, the only thing that DeleteVolume gets. Enters: the place of a volume, the name of its request. Leaves: an id, and from
+//! an id the place of its volume and whether this cluster made the id. Pure.
 //!
 //! ```text
 //! b-NONCE-PROOF/BUCKET            a bucket of its own

@@ -1,5 +1,5 @@
-//! Whether a reconciler works. Enters: its Lease, asked for while a mount waits for an assignment. Leaves: an error, once no reconciler has
-//! renewed the Lease for the Lease's whole duration.
+//! Whether a reconciler works. Enters: its Lease, requested while a mount waits for an assignment. Leaves: an error, once no reconciler
+//! has renewed the Lease for the Lease's whole duration.
 //!
 //! Never here: the times in the Lease, which the clock of another machine wrote; a request while no mount waits.
 

@@ -1,6 +1,6 @@
 //! Identifies the process that listens in a comm directory. Enters: a connection, the UID of the Mountpoint Pod. Leaves: proof that the
 //! process at the other end runs in that pod's cgroup, or an error. Data sent afterwards (a FUSE device, the names of key files) reaches
-//! only that pod: the cgroup gives away a workload that put its own socket or directory there.
+//! only that pod: a workload that put its own socket or directory there runs in another cgroup.
 //!
 //! Never here: sending or reading data.
 

@@ -1,5 +1,5 @@
-//! The driver's own keys. Enters: the volume of its Secret, or the environment of its start. Leaves: whole keys as they are now, or what is
-//! wrong with them.
+//! The driver's own keys. Enters: the volume of its Secret, or the environment of its start. Leaves: complete keys as they are now, or a
+//! sentence about what is wrong with them.
 //!
 //! Never here: a key in an error or a log. The kubelet changes the files of the Secret while the driver runs, so nothing is kept.
 

@@ -1,5 +1,5 @@
-//! `mount-s3-ctl`: what running mounts do, and what a bucket's store can do. Exit code 0: done; 1: something is wrong, and was said;
-//! 2: bad usage.
+//! `mount-s3-ctl`: shows what running mounts do, and what the store of a bucket can do. Exit code 0: done; 1: a problem, which the output
+//! describes; 2: bad usage.
 
 use std::process::ExitCode;
 

@@ -4,13 +4,13 @@
 //! that no read asked for yet. Each rule makes a promise that the property tests below check:
 //!
 //! 1. The sum never passes the total.
-//! 2. `Ahead` never waits and never touches what is kept for the other two, so whatever becomes of read-ahead,
-//!    a reader finds `demand_reserve` and a writer `write_reserve`.
+//! 2. `Ahead` never waits and never touches the reserves of the other two, so a reader always finds `demand_reserve` and a
+//!    writer `write_reserve`, whatever read-ahead holds.
 //! 3. `Write` leaves `demand_reserve` to readers. While a writer waits, readers stay within their reserve, so the
 //!    writer's turn comes.
 //! 4. Beyond `write_reserve` a writer takes only memory that no other use needs: while files are read ahead, the rest of the total
 //!    beside both reserves belongs to read-ahead. A writer that waits there is at its limit, and no other use gives memory up for it:
-//!    else one writer on a slow store, which always waits, would switch read-ahead off for all.
+//!    otherwise one writer on a slow store, which always waits, would switch read-ahead off for all.
 //! 5. Within one use, first come first served: no request overtakes an earlier, larger one.
 
 use std::collections::VecDeque;

@@ -4,15 +4,15 @@
 //! The engine does not trust the cache: any fault in it is a miss, never an error. This room never asks S3.
 //!
 //! ```text
-//! disk.rs   opened, asked and fed by the engine; the writers' queue
-//! read.rs, write.rs  sectors out, sectors in
-//! store.rs  the accounts, eviction ....... load.rs  what an earlier run left
+//! disk.rs   the interface to the engine; the writers' queue
+//! read.rs, write.rs  read sectors, write sectors
+//! store.rs  the accounts, eviction ....... load.rs  loads the files of an earlier run
 //!   file.rs, index.rs   which blocks are here, and which operations may touch them (memory only)
-//!   format.rs, sector.rs, eviction.rs, health.rs   the decisions: what to believe, what goes, when to give up
+//!   format.rs, sector.rs, eviction.rs, health.rs   the decisions: which bytes are valid, what to evict, when to stop
 //!   io.rs   the system calls ..... later.rs, ring.rs   reads that wait for the disk, by io_uring
 //! ```
-//! One sparse file per object version holds the object's bytes at their offsets. A block is what is evicted at once, a sector what
-//! one checksum covers: it is compared each time the sector is read from the disk, however often it was right before.
+//! One sparse file per object version holds the object's bytes at their offsets. A block is the unit of eviction, a sector the unit
+//! of one checksum. The checksum is compared each time the sector is read from the disk, however often it was right before.
 
 mod disk;
 mod error;

@@ -1,4 +1,4 @@
-//! Credentials.
+//! The flags of credentials.
 
 use clap::Args as ClapArgs;
 use clap::builder::NonEmptyStringValueParser;

@@ -1,8 +1,8 @@
-//! How much memory this process may have: the machine's, or less where its control group or one above sets a limit.
+//! How much memory this process may have: all of the machine's memory, or less if its control group or a group above it has a limit.
 //!
-//! Enters: `/proc` and what is mounted of the control groups, v1, v2 or both. Leaves: bytes. What can't be read sets no limit.
-//! A group's limit counts for all below it, so every ancestor that can be seen is asked. Those above a namespace's root can't be
-//! seen: v1 tells of them all the same (`hierarchical_memory_limit`), v2 does not.
+//! Enters: `/proc`, and the mounted control groups of v1, v2 or both. Leaves: bytes. A file that can't be read sets no limit. A group's
+//! limit holds for all groups below it, so every visible ancestor counts. Groups above the root of a namespace are not visible: v1
+//! reports their limit all the same (`hierarchical_memory_limit`), v2 does not.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `mount-s3-ctl doctor`: examines a bucket's store, and shows what was found.
+//! `mount-s3-ctl doctor`: examines a bucket's store, and shows the findings.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};

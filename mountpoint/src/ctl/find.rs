@@ -1,4 +1,4 @@
-//! Finds mounts: by the files that they leave in the folders of sockets, and by the kernel's table.
+//! Finds mounts: by their files in the folders of sockets, and by the kernel's table of mounts.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The kernel's table of mounts, as far as it has ours. Reading it touches no mount.
+//! The mounts of `mount-s3` in the kernel's table of mounts. Reading the table touches no mount.
 
 use std::path::{Path, PathBuf};
 

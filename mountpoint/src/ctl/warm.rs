@@ -1,6 +1,6 @@
-//! `mount-s3-ctl warm`: reads files to their end, past the page cache, so that the mount's disk cache has them.
+//! `mount-s3-ctl warm`: reads files to their end, bypassing the page cache, so that the mount's disk cache has them.
 //!
-//! A block that the cache has costs no request to the store: run again after an interruption, it goes on where it stopped.
+//! A block in the cache costs no request to the store, so a second run after an interruption continues where the first one stopped.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};

@@ -1,4 +1,4 @@
-//! From findings to a command line: flags to add to the words that were given, or to leave out. Pure.
+//! Turns findings into a command line: flags to add to the given ones, or to remove. Pure.
 
 /// One change of the flags.
 #[derive(Clone, Debug, PartialEq, Eq)]

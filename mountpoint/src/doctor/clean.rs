@@ -1,4 +1,4 @@
-//! The end of the probes that write: their objects, versions and uploads are removed, and what stays is named.
+//! Cleans up after the probes that write: removes their objects, versions and uploads, and names those that it could not remove.
 
 use super::Examination;
 use super::report::Kept;

@@ -1,4 +1,4 @@
-//! The decisions of an examination: from what was answered to a finding. Pure.
+//! The decisions of an examination: turns answers into findings. Pure.
 
 use std::time::{Duration, SystemTime};
 

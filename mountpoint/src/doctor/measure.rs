@@ -1,4 +1,4 @@
-//! How long small requests take, and what one and several connections bring.
+//! Measures the latency of small requests, and the throughput of one connection and of several.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! The examination of a bucket's store, as a mount would use it. Enters: the configuration of the engine's S3 client. Leaves: a [`Report`],
-//! which says what works, what will not, and with which flags to mount.
+//! Examines a bucket's store as a mount would use it. Enters: the configuration of the engine's S3 client. Leaves: a [`Report`]: what
+//! works, what does not, and which flags to mount with.
 //!
-//! Every question goes through the engine's own client, so that what is found holds for a mount. It only reads, unless it is told to
-//! write: then below a prefix that nobody has, and it removes what it made. No secret stands in a report.
+//! Every request goes through the engine's own client, so the findings hold for a mount. The examination only reads, unless it is told to
+//! write: then it writes below a new random prefix, and removes its objects at the end. A report contains no secret.
 
 mod advice;
 mod clean;

@@ -1,4 +1,4 @@
-//! The probes that only read: how the bucket is named, whose requests these are, listings, conditions, ranges.
+//! The probes that only read: how to address the bucket, which credentials sign the requests, listings, conditions, ranges.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What an examination found. The fields' names are an interface: `docs/schemas/doctor.json` describes them.
+//! The findings of an examination. The fields' names are an interface: `docs/schemas/doctor.json` describes them.
 
 use serde::Serialize;
 

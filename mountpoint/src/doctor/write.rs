@@ -1,5 +1,5 @@
-//! The probes that write, below a prefix that nobody has: uploads, their checksums and conditions, and requests that a store may take for
-//! others. What they made is removed at the end, whatever happened.
+//! The probes that write, below a new random prefix: uploads, their checksums and conditions, and requests that a store may mistake for
+//! others. At the end the examination removes their objects, whatever happened.
 
 use bytes::Bytes;
 use http::Method;

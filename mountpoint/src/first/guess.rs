@@ -1,4 +1,4 @@
-//! Whether first bytes are worth asking for, from what became of earlier questions. Pure.
+//! Decides whether to ask for first bytes, from the use of earlier ones. Pure.
 
 /// Why attributes are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,8 @@
 //! The first bytes of a file, asked for together with its attributes where that is likely to save a round trip.
 //!
-//! Enters: the key of a file whose attributes are wanted, and what for. Leaves: the attributes, and a [`First`] that may have the first
-//! bytes of that version. What becomes of a `First` teaches the next question: one that a read used was right, one that was dropped
-//! was not. This room never decides whether bytes may be served: `inode` does, which knows whose look-up it was.
+//! Enters: the key of a file, and the operation that needs its attributes. Leaves: the attributes, and a [`First`] that may hold the
+//! first bytes of that version. The use of each `First` decides about later requests: it paid if a read used it, and did not if it was
+//! dropped. This room never decides whether bytes may be served to a read: `inode` does, because it knows which lookup brought them.
 
 mod guess;
 

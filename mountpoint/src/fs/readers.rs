@@ -1,7 +1,7 @@
-//! A file that is wanted for writing while it is open for reading: a newcomer waits for readers whose last close is on its way.
+//! Opens for writing of a file that is open for reading: such an open waits for readers whose last close has begun.
 //!
-//! close(2) waits for the FLUSH of its descriptor, but not for the RELEASE of the open file, which another thread may take after the OPEN
-//! that follows it. A handle that was flushed once has mostly been closed for good.
+//! close(2) waits for the FLUSH of its descriptor, but not for the RELEASE of the open file: another thread may take the RELEASE after
+//! the OPEN that follows it. A handle that was flushed once has most likely been closed for good.
 
 use rustix::io::Errno;
 

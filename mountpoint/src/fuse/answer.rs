@@ -1,4 +1,4 @@
-//! The answer to a request, as bytes of its own: it may reach the kernel later, and from another thread than the one that made it.
+//! The answer to a request, as bytes that it owns: another thread than the one that made it may send it to the kernel, and later.
 
 use crate::prefetch::Bytes;
 

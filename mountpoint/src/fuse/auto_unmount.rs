@@ -1,7 +1,7 @@
 //! `--auto-unmount`: a small process that unmounts when the engine is gone, however it ended.
 //!
-//! `fusermount3` has an option of that name. It is of no use to a user without `--allow-other`: its last look at the mount, as root, is
-//! refused, and the dead mount stays.
+//! `fusermount3` has an option of that name, but it does not help a user without `--allow-other`: the kernel refuses its last check of
+//! the mount, which it makes as root, and the dead mount stays.
 
 use std::fmt::Write as _;
 use std::io;

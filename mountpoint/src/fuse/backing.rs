@@ -1,4 +1,5 @@
-//! Files that the kernel reads by itself for an open file of ours (passthrough, from Linux 6.9 on): registered with the connection, and let go.
+//! Files that the kernel reads by itself for an open file of the mount (passthrough, Linux 6.9 or later): registers them with the
+//! connection, and unregisters them.
 #![expect(unsafe_code, reason = "the two ioctls of passthrough have no safe wrapper")]
 
 use std::ffi::c_void;

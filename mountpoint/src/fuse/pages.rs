@@ -1,7 +1,7 @@
 //! Makes the kernel drop the pages of files, so that it asks for their bytes again.
 //!
-//! Enters: the number of a file. Leaves: a notification to the kernel. The kernel takes it only after requests for pages of that file are
-//! answered, and sends further ones meanwhile: a thread of its own waits for that, never a FUSE thread.
+//! Enters: the number of a file. Leaves: a notification to the kernel. The kernel accepts it only after requests for pages of that file
+//! are answered, and sends more of them meanwhile. So a separate thread waits for that, never a FUSE thread.
 
 use std::collections::BTreeSet;
 use std::io;

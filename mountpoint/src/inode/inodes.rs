@@ -1,4 +1,4 @@
-//! The live inodes by their numbers. Numbers are given out in a row, so neighbours share a shelf: one line of the table for eight.
+//! The live inodes by their numbers. Numbers are consecutive, so eight neighbours share a shelf, which is one entry of the table.
 
 use std::ops::Index;
 

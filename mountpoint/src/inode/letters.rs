@@ -1,7 +1,7 @@
-//! The characters that names of a directory are made of, and places between two names. Pure.
+//! The characters that occur in the names of a directory, and places between two names. Pure.
 //!
-//! A name is taken for a number: each character that varies is a digit, and the characters seen are its values in their order. That fits
-//! counters, dates and random digits; for other names the places are less even, and no less right.
+//! A name is read as a number: each character that varies is a digit, and the characters seen are its values in their order. That fits
+//! counters, dates and random digits; for other names the places are less even, but still correct.
 
 use std::borrow::Cow;
 use std::fmt;

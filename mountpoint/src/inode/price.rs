@@ -1,7 +1,7 @@
-//! What a page of a listing costs beside lookups of single names, as the store was measured. Pure.
+//! The cost of a page of a listing in comparison with lookups of single names, from the measured times of the store. Pure.
 //!
-//! The unit is the time of a lookup. A page costs a round trip too, and time for each name that it has. A program whose lookups in one
-//! directory took twice the time of a page will probably go on, and a page is the cheaper way then.
+//! The unit is the time of a lookup. A page costs a round trip too, and time for each of its names. A program whose lookups in one
+//! directory took twice the time of a page will probably look up more names there, and then a page is cheaper.
 
 use std::time::Duration;
 

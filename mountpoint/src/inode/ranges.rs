@@ -1,8 +1,8 @@
-//! Lists a long directory by several ranges of keys at once, and gives the pages out in the order of the keys. Pure.
+//! Lists a long directory by several ranges of keys at once, and returns the pages in the order of the keys. Pure.
 //!
-//! Each range is followed page by page up to where the next one begins. Where ranges can begin is learned from the names so far
-//! ([`Letters`]): nobody knows the keys to come. A wrong guess costs requests, never names: a range has whatever lies between its
-//! neighbours. What a page has behind the end of its range was received in vain; if that is much, no new ranges are made for a while.
+//! Each range is followed page by page up to the beginning of the next one. The beginnings of ranges are guessed from the names so far
+//! ([`Letters`]), because later keys are unknown. A wrong guess costs requests, never names: a range contains all keys between its
+//! neighbours. Names of a page beyond the end of its range were received in vain; if there are many, no new ranges begin for a while.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,7 +1,8 @@
-//! When lookups in a directory are worth a page of its listing, and for how long such a page answers. Pure.
+//! Decides when lookups in a directory justify a page of its listing, and how long such a page answers them. Pure.
 //!
-//! A lookup costs a HEAD and a LIST; a page is one LIST and says as much of a thousand names. So a directory that is looked through
-//! (`ls -l`, `du`, `rsync`) is listed again, from where the lookups are. What a page is wrong for costs lookups first: see [`Spell`].
+//! A lookup costs a HEAD and a LIST; a page is one LIST and says the same about a thousand names. So if a program looks up name after
+//! name of a directory (`ls -l`, `du`, `rsync`), the directory is listed again, from the place of the lookups. After a page that did not
+//! pay, the next page needs more lookups first: see [`Spell`].
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Requests pages ahead of the names that need them: of a directory whose names are looked up one after another, and of a tree that is walked.
-//! A page that does not come fails nothing: each lookup then asks for its own name, each directory is listed by itself.
+//! Requests pages ahead of the names that need them: of a directory whose names are looked up one after another, and of a tree that is
+//! walked. If a page fails, no operation fails: each lookup then asks for its own name, and each directory is listed by itself.
 
 use std::time::Instant;
 

@@ -1,8 +1,10 @@
-//! Recognises a walk through a tree, and lists it as a walk goes: by pages without delimiter, each of which has many directories. Pure.
+//! Recognises a walk through a tree, and lists it in the order of the walk: by pages without delimiter, each of which has many
+//! directories. Pure.
 //!
 //! A walk lists directories one after another in the order of their keys, as `find`, `du` and `rsync` do: siblings, and what lies below
-//! them. From the third on, a page of a thousand keys is asked for where the walk stands, within the directory that the last two have in
-//! common. A page that a walk does not use costs one request; after one, it takes twice as many directories to try again.
+//! them. From the third directory on, the engine requests a page of a thousand keys at the place of the walk, within the directory that
+//! the last two have in common. A page that the walk does not use costs one request; after such a page, twice as many directories in
+//! order must come before the next try.
 
 use std::collections::VecDeque;
 use std::fmt;

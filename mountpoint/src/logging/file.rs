@@ -1,4 +1,5 @@
-//! A log file that stays where its name is: renamed or removed, it is opened anew, so that logrotate needs no signal.
+//! A log file that follows its name: after a rename or removal, the engine opens a new file under that name, so that logrotate needs no
+//! signal.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};

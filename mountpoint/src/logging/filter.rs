@@ -1,4 +1,4 @@
-//! Filters written for AWS's mount-s3, in our names.
+//! Translates filters written for AWS's mount-s3 into the names of this engine.
 
 /// `mountpoint_s3...` and `mount_s3` are this engine, `mountpoint_s3_client` and `awscrt` its room for S3.
 const ALIASES: [(&str, &[&str]); 4] = [

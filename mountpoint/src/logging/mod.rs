@@ -1,4 +1,4 @@
-//! The log: text or JSON lines to standard output, a file or syslog; and how many there are, which a signal changes.
+//! The log: text or JSON lines to standard output, a file or syslog; and its level, which a signal changes.
 //!
 //! Enters: the configuration, then events of the whole process, a panic included. Never here: a wait for the reader of the log.
 

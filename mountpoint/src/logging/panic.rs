@@ -1,4 +1,4 @@
-//! A panic goes to the log: a mount in the background has no standard error that anybody reads.
+//! Writes panics to the log, because the standard error of a mount in the background is not read.
 
 use std::backtrace::Backtrace;
 use std::panic::PanicHookInfo;

@@ -1,6 +1,7 @@
 //! Lines for syslog: one datagram each to `/dev/log`, as journald, rsyslog, syslog-ng and busybox read them.
 //!
-//! Facility `user`, identifier `mount-s3[PID]`, and the severity of the line; a text says its level, too. No time stamp: each of them writes down when it came.
+//! Facility `user`, identifier `mount-s3[PID]`, and the severity of the line; a text line contains its level, too. No time stamp: these
+//! programs record the time of arrival.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;

@@ -1,4 +1,4 @@
-//! How often a value fell between which limits. The limits are fixed, so that recording is two additions.
+//! Counts how many values fell between which limits. The limits are fixed, so that recording is two additions.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! A snapshot: each metric with what describes it, and a value for each combination of labels.
+//! A snapshot: each metric with its description, and a value for each combination of labels.
 
 use super::by_name::ByName;
 use super::counter::{Counter, Gauge};

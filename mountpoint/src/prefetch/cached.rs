@@ -1,4 +1,4 @@
-//! Reads out of the disk cache, without the store: at once where the kernel has the bytes in memory, else by a thread that may wait for
+//! Reads from the disk cache, without the store: at once if the kernel has the bytes in memory, otherwise by a thread that may wait for
 //! the disk.
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Readers over a bucket in memory: right bytes, few requests, one reason for each failure, memory that comes back.
+//! Readers over a bucket in memory: right bytes, few requests, one reason for each failure, memory that is given back.
 
 mod cached;
 #[cfg(feature = "shuttle")]

@@ -1,8 +1,8 @@
-//! What the store does with our writes: what its kind declares, and what our own uploads have shown. Enters: the kind that the user names,
-//! headers of answers, refusals of uploads. Leaves: how the next upload is sent.
+//! How the store treats uploads: as its kind declares, and as earlier uploads of this engine have shown. Enters: the kind that the user
+//! names, headers of answers, refusals of uploads. Leaves: how the next upload is sent.
 //!
-//! Never here: a request. What uploads have shown is kept in a file of the state directory, so that the next mount need not be refused
-//! again; after [`BELIEVED`] it is forgotten, because stores are upgraded.
+//! Never here: a request. A file of the state directory keeps what uploads have shown, so that the next mount does not send requests that
+//! the store refuses; after [`BELIEVED`] it expires, because stores are upgraded.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};

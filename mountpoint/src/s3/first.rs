@@ -1,4 +1,4 @@
-//! The metadata of an object and its first bytes in one GET. Where the answer to that says too little, a HEAD decides.
+//! The metadata of an object and its first bytes in one GET. If the answer to that says too little, a HEAD follows.
 
 use http::{HeaderValue, Method, StatusCode, header};
 

@@ -1,4 +1,5 @@
-//! Objects that are stored only if none is there, on stores that keep If-None-Match, ignore it or refuse it. The last two are asked first.
+//! Stores an object only if its key has none, on stores that obey If-None-Match, ignore it or refuse it. On stores that ignore or refuse
+//! it, a request first asks whether the key has an object.
 
 use std::future::Future;
 

@@ -1,4 +1,5 @@
-//! Whether the store is away, seen over all calls: so that the log says once when it goes and once when it is back. Pure.
+//! Whether the store is unreachable, judged from all calls, so that the log has one line when an outage begins and one when it ends.
+//! Pure.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
-//! Connections at rest and in use: a request gets an idle one, opens one, or waits in a queue.
+//! Idle and busy connections: a request gets an idle one, opens one, or waits in a queue.
 //!
-//! Per host: at most `connections` open, spread over all addresses its name has, in two lanes (`lanes.rs`). The last one
-//! given back is the first one taken, so that a quiet mount keeps few; what lies idle too long is closed.
+//! Per host: at most `connections` open, spread over all addresses of its name, in two lanes (`lanes.rs`). The connection returned last
+//! is taken first, so that a quiet mount keeps few; connections that are idle too long are closed.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,6 +1,7 @@
-//! Which hosts are reached through a proxy, and how one asks it. Pure, but for the tunnel's few lines.
+//! Which hosts are reached through a proxy, and how requests go to it. Pure, except for the few lines of the tunnel.
 //!
-//! Plain HTTP goes to the proxy with the whole URL in the request; TLS goes through a tunnel (CONNECT), so that the proxy sees nothing of it.
+//! Plain HTTP goes to the proxy with the whole URL in the request; TLS goes through a tunnel (CONNECT), so that the proxy sees nothing of
+//! it.
 
 use std::io;
 use std::net::IpAddr;

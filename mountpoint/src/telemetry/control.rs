@@ -1,7 +1,7 @@
-//! The control socket of a mount, and the file beside it that says which mount it is: below a folder of the user's, for `mount-s3-ctl`.
+//! The control socket of a mount, and the file beside it that describes the mount: in a folder of the user, for `mount-s3-ctl`.
 //!
-//! Both have mode 0600 and are named after the process. The file is readable while the process hangs, which the socket is not. What
-//! dead processes left is removed by the next mount of the same user, and by `mount-s3-ctl`.
+//! Both have mode 0600 and are named after the process. While the process hangs, the file is readable, but the socket does not answer.
+//! The next mount of the same user, and `mount-s3-ctl`, remove the files of dead processes.
 
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! `--log-metrics`: what happened since the lines before, as text.
+//! `--log-metrics`: the changes since the lines before, as text.
 
 use std::fmt::Write as _;
 

@@ -1,9 +1,9 @@
-//! The journal of multipart uploads: one small file for each upload under way, so that a mount finds the uploads of a process of ours that
-//! was killed. Parts of an upload that is neither completed nor aborted stay in the store, unseen and paid for.
+//! The journal of multipart uploads: one small file for each upload in progress, so that a mount finds the uploads of a killed
+//! `mount-s3`. Without that, the parts of an upload that is neither completed nor aborted stay in the store, invisible and paid for.
 //!
-//! Enters: an upload that the store has begun. Leaves: an [`Entry`] to be removed at its end, and the uploads of dead processes.
-//! Never here: a request, or a wait for the disk to be safe (an entry lost with the machine costs an upload that stays). A journal that
-//! fails fails no file.
+//! Enters: an upload that the store has begun. Leaves: an [`Entry`] to be removed at its end, and the uploads of dead processes. Never
+//! here: a request, or a sync of the disk (if the machine loses an entry, an upload stays in the store). A failure of the journal fails
+//! no file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

@@ -1,10 +1,11 @@
 //! Room for Mountpoint Pods beside workloads that ask for it by a scheduling gate. Enters: [`Facts`]. Leaves: steps.
 //!
-//! A gated workload is labelled, each of its volumes of ours gets a headroom pod that is drawn to the label, and then the gate is taken
-//! away: scheduler and autoscaler see both at once. The Mountpoint Pods of a labelled workload preempt its headroom pods. When the workload
-//! has left Pending, headroom pods that are left and the label go.
+//! A gated workload gets a label, each of its volumes of this driver gets a headroom pod with an affinity to that label, and then the
+//! gate is removed: scheduler and autoscaler see both at once. The Mountpoint Pods of a labelled workload preempt its headroom pods. When
+//! the workload is no longer Pending, its remaining headroom pods and the label are removed.
 //!
-//! Never here: a call to the API server, a clock. Each step is seen done before the next one follows; a step on old facts fails.
+//! Never here: a call to the API server, a clock. The next step follows only when the effect of the step before is visible; a step on old
+//! facts fails.
 
 pub mod act;
 pub mod observe;

@@ -1,4 +1,4 @@
-//! What the caches show of headroom. Enters: pods, claims and volumes. Leaves: [`Facts`].
+//! Reads the facts about headroom from the caches. Enters: pods, claims and volumes. Leaves: [`Facts`].
 
 use std::time::Duration;
 

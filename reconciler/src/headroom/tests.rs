@@ -1,4 +1,4 @@
-//! What follows from each state of a workload that asks for room.
+//! The steps for each state of a workload that asks for room.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! An attachment in a plan. Enters: the attachment as it was seen. Leaves: the write that makes it what the plan says.
+//! An attachment in a plan. Enters: the attachment as it was seen. Leaves: the write that brings it to the planned state.
 //!
 //! Never here: a decision about its workloads.
 

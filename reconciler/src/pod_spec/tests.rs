@@ -1,4 +1,4 @@
-//! A Mountpoint Pod is exactly what is written here, and what a volume or the chart says of it is checked.
+//! The exact Mountpoint Pod for given settings, and the checks of what a volume or the chart says about it.
 
 use serde_json::json;
 

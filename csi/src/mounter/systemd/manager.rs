@@ -1,9 +1,10 @@
-//! The node's service manager over D-Bus. Enters: names and properties of units. Leaves: units that run or have ended, and their words.
+//! The node's service manager over D-Bus. Enters: names and properties of units. Leaves: units that run or have ended, and their
+//! messages.
 //!
-//! Over the system bus: at its own socket systemd signs its answers with a name that the library takes for none. One connection serves
-//! all calls; one that the bus closed is made anew by the next call. Signals only wake waiters, which then ask, so none is missed.
+//! It uses the system bus: on systemd's own socket, answers carry a sender that the library does not accept as a name. One connection
+//! serves all calls; if the bus closes it, the next call makes a new one. Signals only wake waiters, which then ask, so none is missed.
 //!
-//! Never here: what a unit is for.
+//! Never here: the purpose of a unit.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;

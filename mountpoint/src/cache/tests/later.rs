@@ -1,4 +1,4 @@
-//! Reads that wait for the disk: by io_uring, where the system has it, and by whoever asks, where it has not.
+//! Reads that wait for the disk: by io_uring where the system has it, otherwise by the calling thread.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Starts on directories of all kinds, with other processes in them, and loses them while running.
+//! Starts of the cache on directories of all kinds, some of them in use by other processes, and directories that disappear while it runs.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 

@@ -1,4 +1,4 @@
-//! Files that the kernel may read by itself: all of an object version, found sound, and held as long as somebody reads it.
+//! Files that the kernel may read by itself: all of an object version, verified, and kept as long as a reader has it open.
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! The entries of one queue: memory through which the kernel hands over requests and takes answers, and the io_uring that moves them.
 //!
-//! Enters: an answer. Leaves: a request. An entry belongs either to the kernel or to us; only the thread that made the ring uses it, and the
-//! kernel touches the memory of entries only while that thread is inside io_uring_enter(2).
+//! Enters: an answer. Leaves: a request. An entry belongs either to the kernel or to the engine; only the thread that made the ring uses
+//! it, and the kernel touches the memory of entries only while that thread is inside io_uring_enter(2).
 #![expect(unsafe_code, reason = "memory that the kernel fills, and its commands: fence 6 of ARCHITECTURE.md")]
 
 use std::io;

@@ -1,6 +1,7 @@
-//! What other threads hand to the thread of a queue: answers to requests that it took, and the end of the connection.
+//! Messages from other threads to the thread of a queue: answers to requests that it took, and the end of the connection.
 //!
-//! Only the thread that took a request may answer it: the kernel copies in the name of the thread that submits, and hands it the next request.
+//! Only the thread that took a request may answer it: the kernel copies in the name of the submitting thread, and gives it the next
+//! request.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;

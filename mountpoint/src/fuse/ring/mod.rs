@@ -1,9 +1,9 @@
-//! FUSE over io_uring (Linux 6.18.3 and later): requests and answers through memory shared with the kernel, one queue and one thread for each
-//! processor.
+//! FUSE over io_uring (Linux 6.18.3 and later): requests and answers through memory shared with the kernel, one queue and one thread for
+//! each processor.
 //!
 //! The kernel hands a request to the queue of the processor on which it was made, and one system call takes answers and brings the next
-//! requests. INIT, FORGET, INTERRUPT and what we tell the kernel by ourselves stay on `/dev/fuse`. Where any part of this is refused, the mount
-//! goes on by `/dev/fuse`, and one line of the log says why.
+//! requests. INIT, FORGET, INTERRUPT and the engine's own notifications stay on `/dev/fuse`. If the system refuses any part of this, the
+//! mount continues with `/dev/fuse`, and one line of the log says why.
 
 mod entries;
 mod inbox;

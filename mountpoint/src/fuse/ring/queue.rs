@@ -1,4 +1,4 @@
-//! One queue of FUSE over io_uring: a thread that takes the requests made on one processor, calls the operations, and hands the kernel the
+//! One queue of FUSE over io_uring: its thread takes the requests made on one processor, calls the operations, and gives the kernel the
 //! answers, its own and those of other threads.
 
 use std::collections::VecDeque;

@@ -1,6 +1,7 @@
-//! Which payloads have memory, and which of them give it back. Pure.
+//! Decides which payloads keep their memory, and which give it back. Pure.
 //!
-//! Each payload has room for a whole block, and a queue has many. What large requests touched stays for the next ones, up to a limit.
+//! Each payload has address space for a whole block, and a queue has many payloads. Memory that large requests touched stays for the next
+//! ones, up to a limit.
 
 /// Bytes of a payload that stay whatever happens: the names and answers of small requests.
 const SMALL: usize = 8 << 10;

@@ -1,4 +1,4 @@
-//! Opens and stats of one file at once: how many requests they make, and whose answer they may use.
+//! Opens and stats of one file at once: how many requests they make, and which answers they may use.
 
 use futures_util::future::join_all;
 

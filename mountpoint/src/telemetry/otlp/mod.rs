@@ -1,7 +1,7 @@
 //! Metrics by OpenTelemetry's protocol (OTLP, http/protobuf), posted every interval and once more at the end of the mount.
 //!
-//! Enters: snapshots of the metrics, and a [`Post`] that carries requests. Leaves: one message per interval. An export that fails is not
-//! repeated by itself: the next one has its changes, too.
+//! Enters: snapshots of the metrics, and a [`Post`] that carries requests. Leaves: one message per interval. A failed export is not
+//! repeated: the next one contains its changes, too.
 
 mod message;
 mod settings;

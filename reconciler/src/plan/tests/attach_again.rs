@@ -1,4 +1,4 @@
-//! Workloads that run without an attachment, since somebody deleted it or edited it by hand.
+//! Workloads that run without an attachment, because an administrator deleted it or edited it by hand.
 
 use csi::contract::attachment::Identity;
 
