@@ -1,5 +1,5 @@
-//! The driver's configuration, as a node or as the controller service. Enters: the command line and the environment, read once. Leaves: one configuration, or the name of a
-//! missing setting and where to set it.
+//! The driver's configuration, as a node or as the controller service. Enters: the command line and the environment, read once. Leaves:
+//! one configuration, or the name of a missing setting and where to set it.
 //!
 //! Never here: a default guessed from the machine.
 
@@ -251,7 +251,7 @@ fn allowed_endpoints(value: Option<String>) -> Result<Vec<String>> {
         return Ok(urls);
     }
     Err(Error::invalid(
-        "ALLOWED_ENDPOINTS holds something that is not of the form http(s)://host[:port]: look at s3.allowedEndpoints in the chart",
+        "ALLOWED_ENDPOINTS has an entry that is not of the form http(s)://host[:port]: look at s3.allowedEndpoints in the chart",
     ))
 }
 

@@ -195,7 +195,10 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => fs::remove_file(path)?,
         Ok(_) => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something is there that is no socket"));
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "a file that is not a socket has its path",
+            ));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -281,8 +284,8 @@ impl Health {
         let mut identity = IdentityClient::new(self.channel.clone());
         match tokio::time::timeout(PROBE_LIMIT, identity.probe(ProbeRequest {})).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(status)) => Err(format!("our socket does not serve: {}", status.message())),
-            Err(_) => Err(format!("our socket did not answer within {PROBE_LIMIT:?}")),
+            Ok(Err(status)) => Err(format!("the driver's socket does not serve: {}", status.message())),
+            Err(_) => Err(format!("the driver's socket did not answer within {PROBE_LIMIT:?}")),
         }
     }
 }
@@ -337,7 +340,7 @@ mod tests {
         let file = directory.path().join("file");
         fs::write(&file, "precious").unwrap();
         let error = Server::bind(&Endpoint::Unix(file.clone())).await.unwrap_err();
-        assert!(error.to_string().contains("no socket"), "{error}");
+        assert!(error.to_string().contains("not a socket"), "{error}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
     }
 }

@@ -567,7 +567,7 @@ async fn healthz_follows_the_socket_and_readyz_also_the_device_and_the_crd() {
         }
     };
     let body = gone.await;
-    assert!(body.contains("our socket"), "{body}");
+    assert!(body.contains("the driver's socket"), "{body}");
 }
 
 /// Which pod it is, as the kubelet says it.

@@ -1,5 +1,5 @@
-//! `scality-s3-csi-driver`: the driver of one node, or the controller service. Enters: the command line, the environment, SIGTERM. Leaves: a served socket, a log
-//! on standard error with one line a record.
+//! `scality-s3-csi-driver`: the driver of one node, or the controller service. Enters: the command line, the environment, SIGTERM.
+//! Leaves: a served socket, a log on standard error with one line a record.
 //!
 //! Never here: the meaning of a call, the steps of a mount. This file only wires them together.
 
@@ -86,7 +86,7 @@ async fn run(config: Start) -> anyhow::Result<()> {
     tokio::select! {
         served = serving => served,
         () = too_late => {
-            info!("something was still under way {STOP_WITHIN:?} after the signal; ending without it");
+            info!("some work was not done {STOP_WITHIN:?} after the signal; the driver ends without it");
             Ok(())
         }
     }
@@ -199,12 +199,12 @@ async fn kubernetes_version(client: &Client) -> Option<String> {
     match timeout(VERSION_WITHIN, client.apiserver_version()).await {
         Ok(Ok(info)) => Some(info.git_version),
         Ok(Err(error)) => {
-            warn!(%error, "the API server does not say its version; requests to the store go without it");
+            warn!(%error, "the API server does not report its version; requests to the store do not name it");
             None
         }
         Err(_) => {
             warn!(
-                "the API server did not say its version within {VERSION_WITHIN:?}; requests to the store go without it"
+                "the API server did not report its version within {VERSION_WITHIN:?}; requests to the store do not name it"
             );
             None
         }

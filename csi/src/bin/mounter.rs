@@ -92,10 +92,12 @@ fn outlive_signals(serving: Arc<AtomicBool>) -> std::io::Result<()> {
     thread::spawn(move || {
         for signal in signals.forever() {
             if !serving.load(Ordering::Acquire) {
-                tracing::info!("asked to end before there was anything to mount");
+                tracing::info!("told to end before a mount was requested");
                 std::process::exit(128 + signal);
             }
-            tracing::info!("asked to end, but workloads may still read: serving until the node unmounts");
+            tracing::info!(
+                "told to end, but workloads may still read: the engine serves until the node unmounts"
+            );
         }
     });
     Ok(())

@@ -81,7 +81,7 @@ impl Cache {
                     (Some("Memory"), Some(_)) => Place::Memory,
                     (Some("Memory"), None) => {
                         return Err(format!(
-                            "volume attribute {} is Memory, and that needs a size: say {}, such as 256Mi",
+                            "volume attribute {} is Memory, which needs a size: set {}, such as 256Mi",
                             volume::CACHE_MEDIUM,
                             volume::CACHE_SIZE_LIMIT
                         ));

@@ -218,7 +218,7 @@ pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<A
     }
     serde_json::from_slice(&line)
         .map(Some)
-        .map_err(|error| invalid(format!("the mounter's answer is not one: {error}")))
+        .map_err(|error| invalid(format!("the mounter's answer is not valid: {error}")))
 }
 
 /// A socket's time limit shows as `WouldBlock`; we call it what it is.

@@ -36,7 +36,7 @@ pub fn fault(name: &str) -> Option<&'static str> {
     } else if RESERVED_HEADS.iter().any(|it| name.starts_with(it))
         || RESERVED_TAILS.iter().any(|it| name.ends_with(it))
     {
-        Some("begins or ends as S3 keeps for itself")
+        Some("begins or ends with text that S3 reserves")
     } else {
         None
     }

@@ -61,7 +61,7 @@ impl Request<'_> {
         let name = bucket.name().to_owned();
         let looked = store::look(bucket).await;
         let Looked { bucket, tagging } = looked
-            .map_err(|error| self.failed(&format!("looking whether the bucket {name} is there"), &error))?;
+            .map_err(|error| self.failed(&format!("checking whether the bucket {name} exists"), &error))?;
         let Some(tagging) = tagging else { return Ok(Outcome::NotHere) };
         let allowed = ownership::at_deletion(self.id, &tagging, self.cluster, self.recorded);
         let (proof, on_delete) = match allowed {
@@ -91,8 +91,8 @@ impl Request<'_> {
                 Deleted::NotEmpty => match on_delete {
                     OnDelete::Keep => {
                         return Ok(Outcome::Kept(format!(
-                            "the bucket {name} is not empty and stays with its data, although its volume is deleted; the class \
-                             may say otherwise by onDelete"
+                            "the volume is deleted, but the bucket {name} is not empty and keeps its data; onDelete of the \
+                             StorageClass can change that"
                         )));
                     }
                     OnDelete::Fail => return Err(has_data(&format!("the bucket {name}"))),
@@ -117,7 +117,7 @@ impl Request<'_> {
                 return Ok(Outcome::Gone);
             }
             return Ok(Outcome::Kept(format!(
-                "{what} stays with its data, although its volume is deleted; the class may say otherwise by onDelete"
+                "the volume is deleted, but {what} keeps its data; onDelete of the StorageClass can change that"
             )));
         }
         if !self.id.is_of(self.cluster) {
@@ -178,7 +178,8 @@ fn filled_again(what: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "new objects appear in {what} while it is being emptied: find the program that writes there; the provisioner will try again"
+            "new objects appear in {what} while it is being emptied: find the program that writes there; the provisioner will try \
+             again"
         ),
     )
 }
@@ -187,7 +188,8 @@ fn not_known_yet(id: &VolumeId) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "the PersistentVolume of {id} is not known yet: the API server has not listed the volumes; the provisioner will try again"
+            "the PersistentVolume of {id} is not known yet: the API server has not listed the volumes; the provisioner will try \
+             again"
         ),
     )
 }

@@ -134,7 +134,7 @@ impl ControllerService {
 
     async fn delete(&self, call: DeleteVolumeRequest) -> Result<DeleteVolumeResponse> {
         if call.volume_id.is_empty() {
-            return Err(Error::invalid("volume_id is missing: the provisioner says which volume"));
+            return Err(Error::invalid("volume_id is missing: the provisioner must send it"));
         }
         let Some(id) = VolumeId::parse(&call.volume_id) else {
             warn!(volume_id = %call.volume_id.escape_debug(), "no volume of this driver has such an id; nothing is deleted");
@@ -187,7 +187,7 @@ impl ControllerService {
         }
         if call.volume_capabilities.is_empty() {
             return Err(Error::invalid(
-                "volume_capabilities is missing: say what the volume is to be able to do",
+                "volume_capabilities is missing: list the capabilities that the volume must have",
             ));
         }
         let keys = secrets::resolve(&call.secrets, || self.stores.config.credentials.read())?;
@@ -200,7 +200,7 @@ impl ControllerService {
             self.stores.allowed(recorded.endpoint_url.as_deref().or_else(|| said(volume::ENDPOINT_URL)))?;
         let region = recorded.region.as_deref().or_else(|| said(volume::REGION));
         let bucket = self.stores.bucket(&endpoint, region, id.bucket(), &keys)?;
-        let trying = format!("looking whether the bucket {} is there", id.bucket());
+        let trying = format!("checking whether the bucket {} exists", id.bucket());
         let is_there = match id.place() {
             Place::Bucket(_) => {
                 let looked = store::look(bucket).await.map_err(|e| store::error_of(&trying, &e, &keys))?;
@@ -266,7 +266,8 @@ async fn answer<T: Send + 'static>(
 ) -> std::result::Result<Response<T>, Status> {
     let started = Instant::now();
     let ended = tokio::spawn(work).await;
-    let ended = ended.unwrap_or_else(|_| Err(Error::internal("the call broke off: see the driver's log")));
+    let ended = ended
+        .unwrap_or_else(|_| Err(Error::internal("the call failed inside the driver: see the driver's log")));
     let took = started.elapsed();
     calls.called(call, &ended, took);
     let took_ms = took.as_millis() as u64;

@@ -162,7 +162,7 @@ impl Parameters {
             && !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
         {
             return Err(Error::invalid(format!(
-                "parameter {REGION} {region:?} is no region's name: eu-west-1"
+                "parameter {REGION} {region:?} is not the name of a region, such as eu-west-1"
             )));
         }
         let of_pod = match said(AUTHENTICATION_SOURCE) {
@@ -231,8 +231,8 @@ impl Parameters {
             let value = values.fill(TAGS, template)?;
             if value.chars().count() > TAG_VALUE_MAX || !value.chars().all(may_be_in_tag) {
                 return Err(Error::invalid(format!(
-                    "parameter {TAGS}: the value of {key:?} is longer than {TAG_VALUE_MAX} characters or holds others than letters, \
-                     digits, space and '+-=._:/@'"
+                    "parameter {TAGS}: the value of {key:?} is longer than {TAG_VALUE_MAX} characters or has characters other \
+                     than letters, digits, space and '+-=._:/@'"
                 )));
             }
             filled.insert(key.clone(), value);
@@ -324,10 +324,10 @@ fn tags(text: &str) -> Result<Vec<(String, String)>> {
         let Some((key, value)) = pair.split_once('=') else { return wrong("has no '='") };
         let (key, value) = (key.trim(), value.trim());
         if key.is_empty() || key.chars().count() > TAG_KEY_MAX || !key.chars().all(may_be_in_tag) {
-            return wrong("has a key that is no tag's");
+            return wrong("has a key that no tag can have");
         }
         if key.starts_with("aws:") || key.starts_with(super::tags::PREFIX) {
-            return wrong("has a key that is not yours to set");
+            return wrong("has a key that is reserved");
         }
         if tags.iter().any(|(known, _)| known == key) {
             return wrong("is there twice");

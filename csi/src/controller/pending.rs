@@ -27,7 +27,7 @@ impl Pending {
         if !all.insert(of.to_owned()) {
             return Err(Error::new(
                 ErrorKind::Aborted,
-                format!("another call for {of} is under way; the provisioner repeats this one"),
+                format!("another call for {of} is in progress; the provisioner repeats this one"),
             ));
         }
         Ok(Turn { all: self.clone(), of: of.to_owned() })

@@ -139,7 +139,7 @@ impl Request<'_> {
                     return Err(Error::new(
                         ErrorKind::AlreadyExists,
                         format!(
-                            "the volume {} is there with {recorded} bytes, and another size is asked for",
+                            "the volume {} exists with {recorded} bytes, but the request asks for another size",
                             self.name
                         ),
                     ));
@@ -174,7 +174,7 @@ impl Request<'_> {
             }
             Err(error) => {
                 if new && let Err(left) = bucket.delete().await {
-                    warn!(bucket = bucket.name(), %left, "a new bucket without tags is left");
+                    warn!(bucket = bucket.name(), %left, "a new bucket without tags remains");
                 }
                 return Err(self.failed("tagging", bucket, &error));
             }
@@ -190,10 +190,10 @@ impl Request<'_> {
     fn look_failed(&self, bucket: &str, error: &s3::Error) -> Error {
         let trying = match error.kind() {
             s3::ErrorKind::Denied => format!(
-                "looking whether the bucket {bucket} is there (it may belong to another account, or the account may not do \
+                "checking whether the bucket {bucket} exists (it may belong to another account, or the account may not call \
                  s3:GetBucketTagging)"
             ),
-            _ => format!("looking whether the bucket {bucket} is there"),
+            _ => format!("checking whether the bucket {bucket} exists"),
         };
         store::error_of(&trying, error, self.keys)
     }

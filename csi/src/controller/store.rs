@@ -185,7 +185,7 @@ fn meaning(error: &s3::Error, of_secret: bool) -> (ErrorKind, &'static str) {
             "the account may have no more buckets: delete some, raise its limit, or use bucketName with prefixTemplate",
         ),
         (S3::Denied, _) => (ErrorKind::PermissionDenied, which),
-        (S3::NoSuchBucket | S3::NotFound, _) => (ErrorKind::NotFound, "look whether the bucket is there"),
+        (S3::NoSuchBucket | S3::NotFound, _) => (ErrorKind::NotFound, "check whether the bucket exists"),
         (S3::WrongRegion(_), _) => {
             (ErrorKind::InvalidArgument, "look at parameter region of the StorageClass")
         }

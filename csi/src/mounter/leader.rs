@@ -117,8 +117,8 @@ impl Leader {
         Error::new(
             ErrorKind::Unavailable,
             format!(
-                "no reconciler works, so the workload gets no Mountpoint Pod: nobody renews Lease {namespace}/{}{last}. Volumes that are \
-                 mounted go on. Look at: kubectl -n {namespace} get pods -l app=s3-csi-controller",
+                "no reconciler works, so the workload gets no Mountpoint Pod: no process renews Lease {namespace}/{}{last}. \
+                 Mounted volumes keep working. Look at: kubectl -n {namespace} get pods -l app=s3-csi-controller",
                 lease::NAME
             ),
         )

@@ -42,8 +42,8 @@ impl Processes {
         match std::fs::read_to_string(self.file(peer)) {
             Ok(cgroups) if is_in_pod(&cgroups, pod_uid) => Ok(()),
             Ok(_) => refused(format!(
-                "the process that listens at mount.sock (PID {peer}) does not run in the Mountpoint Pod's cgroup: somebody \
-                 else took the socket's place; nothing was sent to it"
+                "the process that listens at mount.sock (PID {peer}) does not run in the Mountpoint Pod's cgroup: another process \
+                 took the socket's place; nothing was sent to it"
             )),
             Err(error) => refused(format!(
                 "the process that listens at mount.sock (PID {peer}) can't be checked, reading {}: {error}; the driver's pod \

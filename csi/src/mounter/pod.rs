@@ -200,7 +200,7 @@ impl Node {
         let served = source::served(&source, &self.probes).await.map_err(told)?;
         let locked = timeout_at(deadline, self.locks.lock(&name)).await;
         let _pod = locked.map_err(|_elapsed| {
-            Error::new(ErrorKind::Aborted, format!("another mount of Mountpoint Pod {name} is under way"))
+            Error::new(ErrorKind::Aborted, format!("another mount of Mountpoint Pod {name} is in progress"))
         })?;
         // The previous holder of the lock may have unmounted it for good.
         let uid = self.assignments.wait_running(&name, deadline).await?.uid;

@@ -102,7 +102,10 @@ impl Unserved {
         match sys::mount_fuse_detached(device.as_fd(), read_only) {
             Ok(mount) => Ok(Self::Detached(mount)),
             Err(error) => {
-                tracing::debug!("mounting {} in place, since not out of sight: {error}", path.display());
+                tracing::debug!(
+                    "mounting {} at its path, because a detached mount failed: {error}",
+                    path.display()
+                );
                 Self::place(path, device, read_only)
             }
         }
@@ -218,7 +221,7 @@ pub async fn is_served(path: &Path, probes: &Probes) -> Result<bool> {
     match probes.check(path, sys::PROBE_LIMIT).await {
         Health::Alive => Ok(true),
         Health::Dead(why) => {
-            tracing::warn!("the engine of {} is gone ({why}): mounting anew", path.display());
+            tracing::warn!("the engine of {} has ended ({why}): mounting again", path.display());
             sys::unmount(path, Busy::Detach).map_err(|error| {
                 Error::internal(format!("unmounting {}, whose engine is gone: {error}", path.display()))
             })?;

@@ -87,7 +87,7 @@ impl Targets {
 
     fn lock(&self, path: PathBuf) -> Result<Target> {
         let lock = self.locks.try_lock(&path.to_string_lossy()).ok_or_else(|| {
-            Error::new(ErrorKind::Aborted, format!("another call for {} is under way", path.display()))
+            Error::new(ErrorKind::Aborted, format!("another call for {} is in progress", path.display()))
         })?;
         Ok(Target { path, _lock: lock })
     }

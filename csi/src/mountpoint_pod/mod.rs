@@ -144,7 +144,7 @@ fn receive(listener: &UnixListener, config: &Config) -> io::Result<(UnixStream, 
         match message::receive(&stream, left) {
             Ok((message, device)) => return Ok((stream, message, device)),
             Err(error) => {
-                tracing::warn!("a message that can't be used: {error}");
+                tracing::warn!("the message can't be used: {error}");
                 answer(&stream, &Answer::Failed { error: error.to_string() });
             }
         }

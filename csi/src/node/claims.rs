@@ -125,7 +125,7 @@ impl Claims {
         if state.busy.contains_key(target) {
             return Err(Error::new(
                 ErrorKind::Aborted,
-                format!("another call for {} is under way; the kubelet tries again", target.display()),
+                format!("another call for {} is in progress; the kubelet tries again", target.display()),
             ));
         }
         Ok(())
@@ -162,7 +162,7 @@ impl Claims {
         Err(Error::new(
             ErrorKind::FailedPrecondition,
             format!(
-                "PersistentVolumes {} and {} have the same volumeHandle {:?}, so the kubelet takes them for one volume, and {} is in use \
+                "PersistentVolumes {} and {} have the same volumeHandle {:?}, so the kubelet treats them as one volume, and {} is in use \
                  on this node at {}: give each PersistentVolume a volumeHandle of its own; both may name the same bucket",
                 volume.name,
                 other.name,

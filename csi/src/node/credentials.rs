@@ -100,8 +100,8 @@ pub fn token(
         Error::new(
             ErrorKind::FailedPrecondition,
             format!(
-                "authenticationSource 'pod' needs a token of the workload's service account for the audience {audience:?}, and the \
-                 kubelet brings none: look at spec.tokenRequests of CSIDriver {DRIVER} (podIdentity.audience of the chart)"
+                "authenticationSource 'pod' needs a token of the workload's service account for the audience {audience:?}, and \
+                 the kubelet sent none: look at spec.tokenRequests of CSIDriver {DRIVER} (podIdentity.audience of the chart)"
             ),
         )
     };

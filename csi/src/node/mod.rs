@@ -185,7 +185,10 @@ impl NodeService {
             options => (options?, None),
         };
         if let Some(why) = &unusable {
-            warn!(volume = request.volume, why, "options that no new mount could have");
+            warn!(
+                volume = request.volume,
+                why, "the mount goes on, but its options would be refused for a new mount"
+            );
         }
         let volume = Volume { name: request.volume.clone(), handle: request.handle.clone() };
         let claim = self.claims.publish(&request.target.path, &volume, request.single_writer)?;
@@ -235,7 +238,9 @@ impl NodeService {
             info!(volume, target = %target.display(), took_ms = started.elapsed().as_millis() as u64, "published");
             Ok(NodePublishVolumeResponse {})
         });
-        mounted.await.unwrap_or_else(|_| Err(Error::internal("the mount broke off: see the driver's log")))
+        mounted.await.unwrap_or_else(|_| {
+            Err(Error::internal("the mount failed inside the driver: see the driver's log"))
+        })
     }
 
     /// Whose keys, and them; or the token that is exchanged for some.
@@ -256,7 +261,7 @@ impl NodeService {
     async fn unpublish(&self, call: NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse> {
         debug!(volume_id = call.volume_id, target_path = call.target_path, "NodeUnpublishVolume");
         if call.volume_id.is_empty() {
-            return Err(Error::invalid("volume_id is missing: the kubelet says which volume"));
+            return Err(Error::invalid("volume_id is missing: the kubelet must send it"));
         }
         let target = Target::parse("target_path", &call.target_path, &self.config.kubelet)?.path;
         let claim = self.claims.unpublish(&target)?;
@@ -266,21 +271,24 @@ impl NodeService {
             claim.gone();
             Ok(NodeUnpublishVolumeResponse {})
         });
-        unmounted
-            .await
-            .unwrap_or_else(|_| Err(Error::internal("the unmount broke off: see the driver's log")))
+        unmounted.await.unwrap_or_else(|_| {
+            Err(Error::internal("the unmount failed inside the driver: see the driver's log"))
+        })
     }
 
     async fn volume_stats(&self, call: NodeGetVolumeStatsRequest) -> Result<NodeGetVolumeStatsResponse> {
         if call.volume_id.is_empty() {
-            return Err(Error::invalid("volume_id is missing: the kubelet says which volume"));
+            return Err(Error::invalid("volume_id is missing: the kubelet must send it"));
         }
         if call.volume_path.is_empty() {
-            return Err(Error::invalid("volume_path is missing: the kubelet says where the volume is"));
+            return Err(Error::invalid("volume_path is missing: the kubelet must send it"));
         }
         let unknown = || {
             let path = &call.volume_path;
-            Error::new(ErrorKind::NotFound, format!("volume_path {path:?} is no mounted volume of this node"))
+            Error::new(
+                ErrorKind::NotFound,
+                format!("volume_path {path:?} is not a mounted volume of this node"),
+            )
         };
         let path = Target::parse("volume_path", &call.volume_path, &self.config.kubelet)
             .map_err(|_| unknown())?
@@ -356,7 +364,7 @@ impl NodeService {
         let (volume, unknown) = (&request.volume, request.unknown_attributes.join(", "));
         warn!(volume, unknown, "volume attributes without effect");
         let note = format!(
-            "volumeAttributes have no effect: {unknown}. They are unknown to the driver; names are matched by case. \
+            "volumeAttributes have no effect: {unknown}. The driver does not know them; names are case-sensitive. \
              PersistentVolume {volume} has them"
         );
         self.tell(request, ATTRIBUTE_UNKNOWN, Some(note));

@@ -36,11 +36,12 @@ pub enum Rule {
 
 use Rule::{Env, Fixed, Own, Pass, Refuse, Strip};
 
-const ONE_STORE: &str = "the driver serves one store, and s3.endpointUrl of the chart says how it is reached";
-const NOT_HERE: &str = "there is no S3 Express One Zone here, every bucket is a general purpose one";
-const NO_PATHS: &str = "the engine runs in a pod of its own, where a path of the node means nothing; caBundleConfigMap in the volumeAttributes, \
+const ONE_STORE: &str = "the driver serves one store; s3.endpointUrl of the chart has its address";
+const NOT_HERE: &str =
+    "the driver does not support S3 Express One Zone, so every bucket is a general purpose one";
+const NO_PATHS: &str = "the engine runs in a pod of its own, where paths of the node do not exist; caBundleConfigMap in the volumeAttributes, \
      or tls.caCertConfigMap of the chart, names certificates to trust besides the public ones";
-const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' shows what it says";
+const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' shows its log";
 
 /// Every option of the engine; and those of AWS's, and of release 2.2's driver, that volumes may hold and ours does not have. Sorted.
 pub const TABLE: &[(&str, Rule)] = &[
@@ -94,7 +95,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("prefix", Pass),
     (
         "profile",
-        Strip("the driver hands the engine its keys; nodePublishSecretRef of the volume names others"),
+        Strip("the driver gives the engine its keys; set nodePublishSecretRef of the volume to use others"),
     ),
     ("read-mode", Pass),
     ("read-only", Pass),
@@ -105,7 +106,9 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("sign-payload", Pass),
     (
         "spill-dir",
-        Refuse("the engine runs in a pod of its own; use 'cache', where it puts what memory has no room for"),
+        Refuse(
+            "the engine runs in a pod of its own; use 'cache', where it also puts parts that do not fit in memory",
+        ),
     ),
     ("sse", Pass),
     ("sse-kms-key-id", Pass),
@@ -176,7 +179,7 @@ impl MountOptions {
             };
             match rule {
                 Pass => flags.add(&name, value),
-                Own => made.overruled.push((name, "the driver says it")),
+                Own => made.overruled.push((name, "the driver sets it")),
                 Strip(why) => made.stripped.push((name, why)),
                 Fixed(value) => {
                     made.overruled.push((name.clone(), value));

@@ -69,7 +69,7 @@ impl Stats {
     pub async fn of(&self, path: &Path) -> Result<Usage, String> {
         let Some(asked) = Asked::claim(&self.asked, path) else {
             return Err(format!(
-                "the mount at {} has not answered an earlier question yet: look at the log of its Mountpoint Pod",
+                "the mount at {} has not answered an earlier request yet: look at the log of its Mountpoint Pod",
                 path.display()
             ));
         };
@@ -176,7 +176,7 @@ mod tests {
         let first = stats.of(path).await.unwrap_err();
         assert!(first.contains("did not answer"), "{first}");
         let second = stats.of(path).await.unwrap_err();
-        assert!(second.contains("earlier question"), "{second}");
+        assert!(second.contains("earlier request"), "{second}");
         counted.recv().unwrap();
         assert!(counted.try_recv().is_err(), "a second thread was started");
         drop(release);

@@ -26,7 +26,7 @@ impl Target {
     /// `InvalidArgument` if it is empty, not absolute, leaves by `..`, or is not beneath `kubelet`.
     pub fn parse(field: &str, path: &str, kubelet: &Path) -> Result<Self> {
         if path.is_empty() {
-            return Err(Error::invalid(format!("{field} is missing: the kubelet says where to mount")));
+            return Err(Error::invalid(format!("{field} is missing: the kubelet must send it")));
         }
         if path.contains('\0') {
             return Err(Error::invalid(format!("{field} holds a zero byte, which no path can")));

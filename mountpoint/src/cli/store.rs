@@ -1,5 +1,5 @@
-//! The flags that say how to reach a store, for commands that mount nothing. They are the flags of `mount-s3`, so that the findings of such a
-//! command hold for a mount.
+//! The flags that say how to reach a store, for commands that mount nothing. They are the flags of `mount-s3`, so that the findings of
+//! such a command hold for a mount.
 
 use std::path::PathBuf;
 

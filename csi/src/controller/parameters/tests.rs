@@ -89,12 +89,12 @@ fn what_is_wrong_is_named_with_what_to_write() {
         (&[(ON_DELETE, "delete")], "none of keep, fail, purge"),
         (&[(AUTHENTICATION_SOURCE, "secret")], "name that by csi.storage.k8s.io/node-publish-secret-name"),
         (&[("caBundleConfigMap", "mine")], "tls.caCertConfigMap"),
-        (&[(REGION, "eu west")], "no region's name"),
+        (&[(REGION, "eu west")], "not the name of a region"),
         (&[(TAGS, "novalue")], "has no '='"),
         (&[(TAGS, "a=1,a=2")], "twice"),
-        (&[(TAGS, "aws:x=1")], "not yours"),
-        (&[(TAGS, "s3.csi.scality.com/name=1")], "not yours"),
-        (&[(TAGS, "a&b=1")], "no tag's"),
+        (&[(TAGS, "aws:x=1")], "reserved"),
+        (&[(TAGS, "s3.csi.scality.com/name=1")], "reserved"),
+        (&[(TAGS, "a&b=1")], "no tag can have"),
         (&[(secret, "x")], "belong together"),
     ] {
         let error = chosen(pairs).unwrap_err();

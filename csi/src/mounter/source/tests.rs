@@ -189,7 +189,7 @@ fn a_process_of_another_pod_that_listens_in_the_mounters_place_gets_nothing() {
             let peer = Peer { uid: "pod-uid", processes: &processes };
             let error = SourceMount::make(&source, false, &comm, &peer, message(), soon()).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::FailedPrecondition);
-            assert!(error.to_string().contains("somebody else took the socket's place"), "{error}");
+            assert!(error.to_string().contains("another process took the socket's place"), "{error}");
         });
         let error = thief.join().unwrap().unwrap_err();
         assert!(error.to_string().contains("0 descriptors"), "neither a device nor a word: {error}");

@@ -174,7 +174,9 @@ impl Manager {
                 State::Active => return Ok(()),
                 State::Changing => {}
                 State::Ended(words) => return Err(super::super::source::refused(&words)),
-                State::Unknown => return Err(super::super::source::refused("its unit is gone")),
+                State::Unknown => {
+                    return Err(super::super::source::refused("its unit does not exist any more"));
+                }
             }
             if !waiter.wait(deadline).await {
                 let text = "the engine has neither begun to serve nor failed in time: is the store reachable from the node?";
@@ -283,11 +285,11 @@ impl Manager {
         };
         match call(Arc::clone(&link)).await {
             Err(error) if link.connection.is_closed() => {
-                tracing::info!("the bus closed the connection ({error}); connecting anew");
+                tracing::info!("the bus closed the connection ({error}); connecting again");
                 call(self.link().await?).await
             }
             Err(error) if is_away(&error) => {
-                tracing::info!("systemd is starting anew ({error}); asking again");
+                tracing::info!("systemd restarts ({error}); asking again");
                 tokio::time::sleep(BACK_SOON).await;
                 call(link).await
             }

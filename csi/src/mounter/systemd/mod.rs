@@ -168,7 +168,7 @@ impl Node {
             Health::Alive => Ok(true),
             Health::Hung => Err(source::hangs(path)),
             Health::Dead(why) => {
-                tracing::warn!("the engine of {} is gone ({why}): mounting anew", path.display());
+                tracing::warn!("the engine of {} has ended ({why}): mounting again", path.display());
                 Ok(false)
             }
         }
@@ -259,7 +259,7 @@ impl Node {
         // An engine ends with its mount, after the uploads of closed files. One that never mounted, or waits to start again, does not.
         if mounted && !self.manager.ended(&unit, Instant::now() + self.config.end_within).await {
             tracing::warn!(
-                "{unit} goes on: a process has files of {} open, or uploads go on",
+                "{unit} keeps running: a process has files of {} open, or uploads are in progress",
                 path.display()
             );
         } else {

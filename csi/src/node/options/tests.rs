@@ -231,7 +231,7 @@ fn what_release_2_2_left_out_is_left_out_and_said() {
     let names: Vec<&str> = made.stripped.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["endpoint-url", "profile", "cache-xz", "incremental-upload", "storage-class", "o"]);
     let told = made.left_out("pv-1").unwrap();
-    assert!(told.contains("'endpoint-url' (the driver serves one store, and s3.endpointUrl"), "{told}");
+    assert!(told.contains("'endpoint-url' (the driver serves one store; s3.endpointUrl"), "{told}");
     assert!(told.ends_with("Take them out of the mountOptions of PersistentVolume pv-1"), "{told}");
     assert!(!told.contains("elsewhere") && !told.contains("mine"), "a value may be a secret: {told}");
     let made = make(&["-f", "foreground", "--help", "-V", "-v", "version", "auto-unmount"]).unwrap();
