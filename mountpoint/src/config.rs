@@ -299,7 +299,7 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let number: Option<i32> = number.parse().ok().filter(|number| *number >= 0);
     let target = number.and_then(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).ok());
     let (Some(number), Some(target)) = (number, target) else {
-        bail!("mount point {shown} is not a valid file descriptor: the caller hands over one of /dev/fuse");
+        bail!("mount point {shown} is not a valid file descriptor: the caller must pass one of /dev/fuse");
     };
     if target != Path::new("/dev/fuse") {
         bail!(
@@ -309,7 +309,7 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     }
     if number < 3 {
         bail!(
-            "mount point {shown}: standard input, output and error can't be the device; hand over another descriptor"
+            "mount point {shown}: standard input, output and error can't be the device; pass another descriptor"
         );
     }
     let fd = adopt(number);
@@ -353,14 +353,14 @@ fn mount_directory(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf>
         && let (Some(parent), Some(name)) = (directory.parent(), directory.file_name())
     {
         let shown = directory.display();
-        tracing::warn!("mounting over a mount at {shown} whose process is gone");
+        tracing::warn!("mounting over a mount at {shown} whose process has ended");
         return Ok(parent.canonicalize().with_context(|| format!("mount point {shown}"))?.join(name));
     }
     let absolute = std::fs::canonicalize(directory).map_err(|error| {
         let shown = directory.display();
         match Errno::from_io_error(&error) {
             Some(Errno::NOTCONN) => anyhow::anyhow!(
-                "{shown}: a mount whose process is gone is still there; remove it with: umount -l {shown}"
+                "{shown}: a mount whose process has ended is still there; remove it with: umount -l {shown}"
             ),
             Some(Errno::NOENT) => anyhow::anyhow!("mount point {shown} does not exist"),
             _ => anyhow::Error::new(error).context(format!("mount point {shown}")),

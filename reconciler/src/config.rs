@@ -232,7 +232,7 @@ fn unreserved(flag: &str, text: &str) -> anyhow::Result<BTreeMap<String, String>
     let map: BTreeMap<String, String> = json(flag, text)?.unwrap_or_default();
     match map.keys().find(|key| key.starts_with(&format!("{DRIVER}/"))) {
         Some(key) => {
-            bail!("{flag} has {key:?}, and what begins with {DRIVER}/ is written by the driver alone")
+            bail!("{flag} has {key:?}, but only the driver may write keys that begin with {DRIVER}/")
         }
         None => Ok(map),
     }

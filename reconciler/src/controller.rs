@@ -188,7 +188,7 @@ impl Controller {
                         metrics.plan_left();
                         let (node, volume) = (group.node.clone(), group.volume.clone());
                         let wait = queue.failed(group, rest.unwrap_or_default(), Instant::now());
-                        tracing::debug!(node, volume, ?wait, why, "to be looked at again");
+                        tracing::debug!(node, volume, ?wait, why, "the plan was given up; it will be made again");
                     }
                 },
                 Some(again) = reserving.next() => waits_for_room = again,

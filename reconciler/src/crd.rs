@@ -89,7 +89,7 @@ pub async fn check_unused(client: Client) -> anyhow::Result<()> {
     ensure!(
         found.is_empty(),
         "volumes are in use: {} attachments, such as {}. End the pods that use them ('kubectl get s3pa' lists all), or uninstall with \
-         --no-hooks: mounts go on then, and pods that use them can't end before the driver is installed again",
+         --no-hooks: mounts then keep working, and pods that use them can't end before the driver is installed again",
         found.len(),
         first.join(", ")
     );

@@ -126,7 +126,7 @@ impl Elector {
             return;
         }
         match tokio::time::timeout(CALL_TIMEOUT, self.lock.step_down()).await {
-            Ok(Ok(())) => tracing::info!(lease = LEASE, "gave the Lease away"),
+            Ok(Ok(())) => tracing::info!(lease = LEASE, "released the Lease"),
             Ok(Err(error)) => {
                 tracing::warn!(lease = LEASE, %error, "the Lease was not given away; it runs out")
             }

@@ -95,7 +95,7 @@ async fn run(run: &Run, log_format: LogFormat) -> anyhow::Result<()> {
         ended = &mut controller => return ended.context("the controller panicked"),
         () = elector.run() => Ok(()),
     };
-    tracing::info!("stops: no effect begins any more");
+    tracing::info!("stopping: no new effect begins");
     elector.stop();
     drop(stop);
     controller.await.context("the controller panicked")?;

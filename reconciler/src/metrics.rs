@@ -100,7 +100,7 @@ impl Metrics {
     pub fn page(&self, cache: &Cache) -> String {
         let mut registry = Registry::with_prefix("mount_s3_csi");
         let ours = &mut registry;
-        ours.register("mountpoint_pods_created", "Mountpoint Pods that were made", self.created.clone());
+        ours.register("mountpoint_pods_created", "Mountpoint Pods that were created", self.created.clone());
         ours.register(
             "mountpoint_pod_creation_failures",
             "Mountpoint Pods that the API server refused or did not take",
@@ -114,7 +114,7 @@ impl Metrics {
         );
         ours.register(
             "reconcile_failures",
-            "Plans that were left and are tried again",
+            "Plans that were given up and are tried again",
             self.failures.clone(),
         );
         let leader = i64::from(self.leads.load(Ordering::Relaxed));

@@ -47,7 +47,7 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
         used,
         trouble: pod.status.as_ref().and_then(|status| match phase {
             Phase::Pending => waits_for(status),
-            Phase::Succeeded => Some("its mount was taken away on the host".to_owned()),
+            Phase::Succeeded => Some("its mount was removed on the host".to_owned()),
             Phase::Failed => ended_by(status),
             Phase::Running => None,
         }),

@@ -16,8 +16,8 @@ pub(crate) fn notices(facts: &Facts) -> Vec<Notice> {
     let twins: Vec<&str> = facts.twins.iter().map(String::as_str).collect();
     let Group { node, volume } = &facts.group;
     let note = format!(
-        "PersistentVolumes {volume} and {} have the same volumeHandle, and pods on node {node} use them. The kubelet takes them for one \
-         volume: the one that comes second is not mounted. Give each a volumeHandle of its own; they may name the same bucket.",
+        "PersistentVolumes {volume} and {} have the same volumeHandle, and pods on node {node} use them. The kubelet treats them \
+         as one volume and does not mount the second one. Give each a volumeHandle of its own; they may name the same bucket.",
         twins.join(" and ")
     );
     let uses =

@@ -104,7 +104,7 @@ impl Health {
                 *self.full_until.lock() = Some(self.clock.now() + FULL_PAUSE);
                 if !self.full_said.swap(true, Relaxed) {
                     tracing::warn!(
-                        "cache {}: {error}; blocks are not kept while the disk is full (said once)",
+                        "cache {}: {error}; the cache keeps no blocks while the disk is full (logged once)",
                         self.dir.display()
                     );
                 }
@@ -128,11 +128,11 @@ impl Health {
         let dir = self.dir.display();
         match free_min_percent {
             Some(percent) => tracing::warn!(
-                "cache {dir}: nothing is kept: no more than {percent} % of its disk is free, and so much stays free unless \
-                 --max-cache-size sets a limit; make room or set one (said once)"
+                "cache {dir}: keeps nothing: at most {percent} % of its disk is free, and the cache leaves that much free unless \
+                 --max-cache-size sets a limit; free disk space or set a limit (logged once)"
             ),
             None => tracing::warn!(
-                "cache {dir}: nothing is kept: not one block fits; raise --max-cache-size (said once)"
+                "cache {dir}: keeps nothing: not one block fits; raise --max-cache-size (logged once)"
             ),
         }
     }

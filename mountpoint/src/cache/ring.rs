@@ -76,8 +76,8 @@ struct Features {
 fn decide(answer: Result<Features, Errno>) -> Result<(), &'static str> {
     match answer {
         Ok(Features { keeps_all: true, polls: true }) => Ok(()),
-        Ok(_) => Err("this kernel's is too old; Linux 5.7 has what is needed"),
-        Err(Errno::NOSYS) => Err("this kernel has none"),
+        Ok(_) => Err("this kernel's io_uring is too old; Linux 5.7 is needed"),
+        Err(Errno::NOSYS) => Err("this kernel has no io_uring"),
         Err(Errno::PERM | Errno::ACCESS) => {
             Err("not allowed here, by a seccomp profile or by kernel.io_uring_disabled")
         }

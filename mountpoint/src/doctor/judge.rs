@@ -79,10 +79,10 @@ pub(super) fn addressing(in_host: bool, is_asked_by_path: bool, other: Option<bo
     let other = match other {
         Some(true) => format!("{that} it works too"),
         Some(false) => format!("{that} it is not found"),
-        None => format!("{that} it can't stand"),
+        None => format!("{that} it can't be"),
     };
     let why = if is_asked_by_path { ", as --force-path-style says" } else { "" };
-    Finding::new("addressing", Verdict::Fine, format!("the bucket stands {this}{why}; {other}"))
+    Finding::new("addressing", Verdict::Fine, format!("the bucket is named {this}{why}; {other}"))
 }
 
 /// What versions and locks mean for a mount. `None`: the store does not say.
@@ -165,7 +165,7 @@ pub(super) fn checksums(name: Option<&str>, verified: Option<bool>, echoed: bool
         Some(false) => Finding::new(
             "checksums",
             Verdict::Note,
-            format!("{name} of uploads is not verified: wrong ones are taken; it is {echo}"),
+            format!("{name} of uploads is not verified: wrong ones are accepted; it is {echo}"),
         )
         .meaning(match echoed {
             true => "a mount compares what is returned",

@@ -86,7 +86,7 @@ pub async fn examine(config: Config, around: Around<'_>) -> s3::Result<Report> {
 
 impl Examination<'_> {
     async fn all(&mut self) {
-        self.report.fine("bucket", "it is there, and its keys may be listed");
+        self.report.fine("bucket", "it exists, and its keys may be listed");
         self.addressing().await;
         self.region_and_clock().await;
         let objects = self.listings().await;

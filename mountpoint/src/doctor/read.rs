@@ -143,14 +143,16 @@ impl Examination<'_> {
         let told = reply.as_ref().ok().and_then(|reply| reply.header("x-amz-bucket-region"));
         match told {
             Some(told) if told == signed => {
-                self.report.fine("region", format!("{signed}, by the store's word"));
+                self.report.fine("region", format!("{signed}, as the store says"));
             }
             Some(told) => {
                 let found = format!("requests are signed for {signed}; the store says {told:?}");
-                self.report.note("region", found, "the store takes these signatures now; name its region");
+                self.report.note("region", found, "the store accepts these signatures now; give its region");
                 self.report.advise(Advice::Set("--region", told.to_owned()));
             }
-            None => self.report.fine("region", format!("{signed}; the store names none, and takes it")),
+            None => self
+                .report
+                .fine("region", format!("{signed}; the store names no region, and accepts this one")),
         }
         // A region that had to be found out costs a request, and on AWS the instance's service, at each start.
         if self.config.s3.region.is_none() && signed != "us-east-1" {
@@ -285,7 +287,7 @@ impl Examination<'_> {
             Ok(reply) => self.report.fails(
                 "metadata",
                 format!("HeadObject is answered {}", reply.word()),
-                "stat and open: the store does not tell of single objects",
+                "stat and open: the store does not answer for single objects",
             ),
             Err(error) => self.report.fails("metadata", said(&error), "stat and open of single objects"),
         }
@@ -302,13 +304,15 @@ impl Examination<'_> {
             true => self.report.fine("metadata", found),
             false => self.report.note(
                 "metadata",
-                format!("{found}; its ETag in the listing is another one than that of the object"),
+                format!("{found}; its ETag in the listing differs from that of the object"),
                 "each open asks for the object once more",
             ),
         }
         let sse = reply.header("x-amz-server-side-encryption");
-        let found =
-            sse.map_or_else(|| "none is told of an object".to_owned(), |it| format!("an object has {it:?}"));
+        let found = sse.map_or_else(
+            || "the store reports none for an object".to_owned(),
+            |it| format!("an object has {it:?}"),
+        );
         self.report.add(Finding::new("encryption", Verdict::Fine, found));
     }
 

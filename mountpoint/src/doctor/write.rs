@@ -101,7 +101,7 @@ impl Examination<'_> {
             self.client = client;
             return true;
         }
-        self.report.fails("writing", said(&error), "writing: no upload is taken");
+        self.report.fails("writing", said(&error), "writing: no upload is accepted");
         false
     }
 
@@ -115,7 +115,7 @@ impl Examination<'_> {
             Ok(reply) if reply.refusal.is_none() => self.report.fails(
                 "writing",
                 format!("{} bytes were stored, and {} others came back", SMALL.len(), reply.body.len()),
-                "anything: the store, or what stands before it, changes bytes",
+                "anything: the store, or a proxy before it, changes bytes",
             ),
             Ok(reply) => self.report.note(
                 "writing",
@@ -267,7 +267,7 @@ impl Examination<'_> {
             (Some(asked), Some(told)) => format!("new objects have {told:?}, {asked:?} was asked for"),
             (Some(asked), None) => format!("{asked:?} was asked for, and the answers to uploads say so"),
             (None, Some(told)) => format!("new objects have {told:?} by default"),
-            (None, None) => "none is told of new objects".to_owned(),
+            (None, None) => "the store reports none for new objects".to_owned(),
         };
         self.report.fine("encryption of new objects", found);
     }
@@ -368,7 +368,9 @@ impl Examination<'_> {
                 self.report.fine("deleting", "a deleted object is gone, and deleting it again is no error");
             }
             (Ok(_), _) => self.report.fails("deleting", "a deleted object is still there", "rm"),
-            (Err(error), _) => self.report.note("deleting", said(&error), "a deleted object may show"),
+            (Err(error), _) => {
+                self.report.note("deleting", said(&error), "a deleted object may still be listed")
+            }
         }
     }
 

@@ -73,7 +73,7 @@ pub(super) fn greet<O: Operations>(
     let mut buffer = vec![0; 64 << 10];
     loop {
         let Some(n) = device.read(&mut buffer)? else {
-            anyhow::bail!("unmounted before the kernel said hello")
+            anyhow::bail!("unmounted before the kernel's first request (INIT)")
         };
         let Ok(Request { unique, operation: Operation::Init { major, minor, max_readahead, flags }, .. }) =
             decode(&buffer[..n])
@@ -138,7 +138,7 @@ pub(super) fn rings_for<O: Operations>(offered: u64, device: BorrowedFd<'_>) -> 
 }
 
 fn no_ring(why: &str) {
-    tracing::warn!("no FUSE over io_uring ({why}); requests go by /dev/fuse");
+    tracing::warn!("no FUSE over io_uring ({why}); requests go through /dev/fuse");
 }
 
 /// Files are registered with this device, as long as it lives.
@@ -251,7 +251,7 @@ impl<O> Reply<O> {
 impl<O> Drop for Reply<O> {
     fn drop(&mut self) {
         if self.open && self.take() {
-            tracing::error!("{}: left unanswered; answering EIO", self.operation);
+            tracing::error!("{}: nothing answered it; answering EIO", self.operation);
             self.write(Errno::IO.raw_os_error(), Answer::Nothing);
         }
     }
@@ -498,7 +498,7 @@ impl<O: Operations> Channel<O> {
             }
             Operation::Init { .. } => runs("init").errno(Errno::IO),
             Operation::Other { opcode } => {
-                tracing::debug!("opcode {opcode} is not for us");
+                tracing::debug!("the engine does not implement opcode {opcode}");
                 runs("other").errno(Errno::NOSYS);
             }
         }

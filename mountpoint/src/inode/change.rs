@@ -52,7 +52,7 @@ impl InodeTable {
             Some(Place::Local) => Some(ErrorKind::NotEmpty),
             Some(Place::Remote) if !directory.locals.is_empty() => Some(ErrorKind::NotEmpty),
             Some(Place::Remote) => Some(ErrorKind::NotPermitted(
-                "is a directory because the bucket has keys below it; it goes when they are removed",
+                "is a directory because the bucket has keys below it; it disappears when they are removed",
             )),
             Some(Place::Nowhere) | None => Some(ErrorKind::Stale),
         };

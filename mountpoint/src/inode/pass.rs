@@ -142,7 +142,7 @@ impl Pass {
         if pages.empty_pages > EMPTY_PAGES_MAX {
             pages.next = Next::Ask(token);
             let error = s3::Error::new(s3::ErrorKind::BadAnswer, "ListObjectsV2").key(key);
-            return fail(error.message("the store kept answering with pages without a new name"));
+            return fail(error.message("the store answers with page after page without a new name"));
         }
         pages.begun.get_or_insert((asked.since, asked.event));
         if !out.is_empty() {

@@ -148,5 +148,5 @@ async fn any_below(client: &dyn ObjectClient, prefix: Option<ObjectKey>, list_ke
     }
     Err(s3::Error::new(s3::ErrorKind::BadAnswer, "ListObjectsV2")
         .key(&prefix)
-        .message("the store kept answering with empty pages and a token for more"))
+        .message("the store answers with empty page after empty page, each with a token for more"))
 }

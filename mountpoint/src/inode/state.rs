@@ -262,7 +262,7 @@ impl File {
             (Phase::Stored, Some(stored)) => stored.meta(),
             (Phase::New { .. } | Phase::Stored, _) => {
                 return Err(Refusal::Error(ErrorKind::NotPermitted(
-                    "was made here and has not been written yet",
+                    "was created in this mount and has not been written yet",
                 )));
             }
         };

@@ -103,7 +103,7 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
             shared.clock.timeout(shared.config.wait_max, waiting).await.ok_or_else(|| {
                 Error::new(ErrorKind::Timeout, "GetObject")
                     .key(&object.id.key)
-                    .message("no memory came free in time; raise --memory-target")
+                    .message("no memory became free in time; raise --memory-target")
             })?
         }
     };

@@ -98,7 +98,10 @@ impl Abilities {
         if let Some(kind) = StoreKind::of_answer(headers) {
             known.kind = kind;
         }
-        tracing::info!("the store is taken for {:?} (--store names another kind)", known.kind.name());
+        tracing::info!(
+            "the store seems to be of the kind {:?} (--store sets another kind)",
+            known.kind.name()
+        );
     }
 
     /// What becomes of If-None-Match on this request.
@@ -125,7 +128,7 @@ impl Abilities {
         });
         if is_new {
             tracing::info!(
-                "the store does not know If-None-Match on {}: new names are asked for before they are stored",
+                "the store does not know If-None-Match on {}: the engine asks for a new name before it stores the file",
                 write.name()
             );
         }
@@ -155,7 +158,7 @@ impl Abilities {
                     return;
                 }
                 if let Err(error) = write(&file, &known) {
-                    tracing::debug!(path = %file.display(), %error, "what was learned of the store is not kept");
+                    tracing::debug!(path = %file.display(), %error, "the facts learned about the store can't be saved");
                 }
                 *saved = Some(known);
             });

@@ -158,7 +158,7 @@ pub(super) fn check_get(
 ) -> Result<(), (ErrorKind, String)> {
     let bad = |why: String| Err((ErrorKind::BadAnswer, why));
     let Some(theirs) = text(headers, "etag") else {
-        return bad("the answer has no ETag, so nothing says which version it is".into());
+        return bad("the answer has no ETag, so its version is unknown".into());
     };
     if !etag.matches(theirs) {
         return Err((ErrorKind::Changed, format!("it has ETag {theirs}, not {}", etag.as_str())));
@@ -167,7 +167,7 @@ pub(super) fn check_get(
     if headers.contains_key(http::header::CONTENT_ENCODING)
         && headers.contains_key(http::header::TRANSFER_ENCODING)
     {
-        return bad("the answer is encoded on the way".into());
+        return bad("the answer's body was encoded on the way (Content-Encoding)".into());
     }
     match status {
         StatusCode::PARTIAL_CONTENT => {
@@ -188,7 +188,7 @@ pub(super) fn check_get(
             }
             _ => return bad("the store ignored the Range header".into()),
         },
-        status => return bad(format!("status {status} is none that a GET has")),
+        status => return bad(format!("status {status} is not valid for a GET")),
     }
     match length {
         Some(n) if n != range.end - range.start => {

@@ -235,7 +235,7 @@ fn common_headers(config: &Config, endpoint: &Endpoint) -> Result<HeaderMap> {
         let Some(value) = value else { continue };
         let value = HeaderValue::from_str(value).map_err(|e| {
             Error::new(ErrorKind::InvalidRequest, "configuration")
-                .message(format!("{value:?} can't stand in the header {name}"))
+                .message(format!("{value:?} is not valid in the header {name}"))
                 .source(e)
         })?;
         headers.insert(name, value);

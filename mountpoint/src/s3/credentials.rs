@@ -269,7 +269,7 @@ impl Source {
                 let said = DisplayErrorContext(&e).to_string();
                 tracing::debug!("credentials: {said}");
                 match (unreached(&e), &self.profile) {
-                    (Some(why), _) => format!("a source of them is not reached: {why}"),
+                    (Some(why), _) => format!("a source of credentials can't be reached: {why}"),
                     (None, Some(_)) if said.contains("was not defined") => NO_SUCH_PROFILE.to_owned(),
                     (None, Some(_)) => PROFILE_GIVES_NONE.to_owned(),
                     (None, None) if is_configured(&e) => SOURCE_GIVES_NONE.to_owned(),

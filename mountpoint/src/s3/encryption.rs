@@ -11,20 +11,19 @@ pub(super) const SSE: &str = "x-amz-server-side-encryption";
 pub(super) const SSE_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 
 /// Of an object that is not encrypted as it was to be.
-pub(super) const UNENCRYPTED: &str = "the object is in the bucket, in plain text or under another key: remove it, and look whether \
-     the store, and what stands before it, knows these headers";
+pub(super) const UNENCRYPTED: &str = "the object is in the bucket, in plain text or under another key: remove it, and check whether the store, and any proxy before it, knows these headers";
 
 /// Whether an answer says that the object is, or will be, encrypted as asked; the error says what it says instead.
 pub(super) fn proven(config: &Config, headers: &HeaderMap) -> Result<(), String> {
     not_denied(config, headers)?;
     let Some(wanted) = &config.sse else { return Ok(()) };
     if text(headers, SSE).is_none() {
-        return Err(format!("the store says of no encryption, and --sse asks for {wanted}"));
+        return Err(format!("the store reports no encryption, but --sse asks for {wanted}"));
     }
     match &config.sse_kms_key_id {
-        Some(key) if text(headers, SSE_KEY).is_none() => Err(format!(
-            "the store does not say with which key it encrypts, and --sse-kms-key-id names {key}"
-        )),
+        Some(key) if text(headers, SSE_KEY).is_none() => {
+            Err(format!("the store does not report its encryption key, but --sse-kms-key-id names {key}"))
+        }
         _ => Ok(()),
     }
 }
@@ -35,11 +34,11 @@ pub(super) fn not_denied(config: &Config, headers: &HeaderMap) -> Result<(), Str
     if let Some(theirs) = text(headers, SSE)
         && theirs != wanted
     {
-        return Err(format!("the store encrypts with {theirs:?}, and --sse asks for {wanted}"));
+        return Err(format!("the store encrypts with {theirs:?}, but --sse asks for {wanted}"));
     }
     match (&config.sse_kms_key_id, text(headers, SSE_KEY)) {
         (Some(key), Some(theirs)) if !is_key(theirs, key) => {
-            Err(format!("the store encrypts with the key {theirs:?}, and --sse-kms-key-id names {key}"))
+            Err(format!("the store encrypts with the key {theirs:?}, but --sse-kms-key-id names {key}"))
         }
         _ => Ok(()),
     }
@@ -91,7 +90,7 @@ mod tests {
             };
             let said = proven(&config, &answer);
             let silent =
-                said.as_ref().is_err_and(|why| why.contains("says of no") || why.contains("does not say"));
+                said.as_ref().is_err_and(|why| why.contains("reports no") || why.contains("does not report"));
             assert_eq!(said.is_ok(), holds, "{wanted:?} {key:?} {answer:?}: {said:?}");
             // Silence proves nothing, and denies nothing.
             assert_eq!(not_denied(&config, &answer).is_ok(), holds || silent, "{answer:?}");

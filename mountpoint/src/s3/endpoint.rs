@@ -100,7 +100,7 @@ impl Endpoint {
         if arn.is_none() && (config.force_path_style || !fits_host(&config.bucket, &authority.host)) {
             if config.transfer_acceleration {
                 return Err(refused(format!(
-                    "--transfer-acceleration needs the bucket's name in the host name, where {:?} can't stand",
+                    "--transfer-acceleration needs the bucket's name in the host name, which can't contain {:?}",
                     config.bucket
                 )));
             }

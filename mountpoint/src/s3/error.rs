@@ -180,8 +180,8 @@ impl Error {
             ErrorKind::NoCredentials => {
                 "look at the source of the credentials: the line before says which failed"
             }
-            ErrorKind::NoSuchBucket => "look whether the bucket is still there, and at --endpoint-url",
-            ErrorKind::WrongRegion(_) => "look where the bucket is, and set --region",
+            ErrorKind::NoSuchBucket => "check whether the bucket still exists, and --endpoint-url",
+            ErrorKind::WrongRegion(_) => "find the bucket's region, and set --region",
             ErrorKind::Throttled => {
                 "look at the store's limits of requests, and at what else uses the bucket"
             }
@@ -189,19 +189,17 @@ impl Error {
                 "look at the network between here and the endpoint; --operation-timeout says how long a request waits"
             }
             ErrorKind::ServerError => "look at the store itself, by the request id if there is one",
-            ErrorKind::Corrupt => {
-                "look at what stands between here and the store: it changed bytes on the way"
-            }
+            ErrorKind::Corrupt => "look at the proxies between here and the store: bytes changed on the way",
             ErrorKind::BadAnswer => {
-                "look whether a proxy answers in the store's place, and at the store's version"
+                "check whether a proxy answers instead of the store, and the store's version"
             }
-            ErrorKind::NotEncrypted => "look at --sse, and at what stands before the store",
-            ErrorKind::Unsupported => "look which operations and options the store knows",
+            ErrorKind::NotEncrypted => "look at --sse, and at the proxies before the store",
+            ErrorKind::Unsupported => "check which operations and options the store supports",
             ErrorKind::InvalidRequest | ErrorKind::TooLarge => {
                 "look at the options of this mount, and the store's limits"
             }
             ErrorKind::Archived => "restore the object first",
-            ErrorKind::Unknown => "look whether the object is there, and whole",
+            ErrorKind::Unknown => "check whether the object exists, and is complete",
             ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists => "look at the object",
         }
     }
@@ -270,7 +268,7 @@ impl fmt::Display for Error {
             write!(f, " (request id {})", id.escape_debug())?;
         }
         if self.may_have_stored() && !self.leaves_doubt() {
-            f.write_str("; an earlier attempt had no clear answer: look whether the object is there")?;
+            f.write_str("; an earlier attempt had no clear answer: check whether the object exists")?;
         }
         Ok(())
     }

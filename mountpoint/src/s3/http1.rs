@@ -329,9 +329,9 @@ fn framing(method: &Method, response: &http::Response<()>) -> Result<Framing, Br
         let codings: Vec<_> = words(headers, &TRANSFER_ENCODING).collect();
         return match codings[..] {
             [only] if only.eq_ignore_ascii_case("chunked") => Ok(Framing::ChunkSize { first: true }),
-            _ => {
-                Err(Broken::Malformed(format!("its body is encoded as {codings:?}, which nobody asked for")))
-            }
+            _ => Err(Broken::Malformed(format!(
+                "its body is encoded as {codings:?}, which the request did not ask for"
+            ))),
         };
     }
     let mut length = None;

@@ -53,7 +53,7 @@ async fn begin(wire: &Wire, request: &NewObject, named: bool) -> Result<UploadId
                 // No other code knows the upload's ID.
                 let _ = abort(wire, &upload).await.map_err(|error| error.log(&wire.metrics));
                 let why = format!(
-                    "{why}; no byte was sent: look whether the store, and what stands before it, knows these headers"
+                    "{why}; no byte was sent: check whether the store, and any proxy before it, knows these headers"
                 );
                 return Err(answer.wrong(ErrorKind::NotEncrypted, why).error);
             }

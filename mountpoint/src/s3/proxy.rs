@@ -190,14 +190,14 @@ impl Proxy {
         let status = line.split(' ').nth(1).unwrap_or_default();
         match status.parse::<u16>() {
             Ok(200..=299) => Ok(()),
-            Ok(407) => Err(self.failed(&place, "it answers 407: user and password stand in HTTPS_PROXY")),
+            Ok(407) => Err(self.failed(&place, "it answers 407: give user and password in HTTPS_PROXY")),
             _ => Err(self.failed(&place, &format!("it answers {line:?}"))),
         }
     }
 
     fn failed(&self, place: &str, why: &str) -> io::Error {
         io::Error::other(format!(
-            "the proxy {} makes no tunnel to {place}: {why}",
+            "the proxy {} opens no tunnel to {place}: {why}",
             self.authority.host_header()
         ))
     }

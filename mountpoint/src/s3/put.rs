@@ -18,7 +18,7 @@ use crate::object::ETag;
 
 /// Of a part that is not.
 const UNCOMPLETED: &str =
-    "the upload is not completed: look whether the store, and what stands before it, knows these headers";
+    "the upload is not completed: check whether the store, and any proxy before it, knows these headers";
 
 /// See [`super::ObjectClient::put_object`]. `only_if_absent`: by the store's own condition.
 pub(super) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent: bool) -> Result<Stored> {
@@ -128,7 +128,7 @@ fn same_checksum(answer: Collected, sent: Option<Checksum>) -> std::result::Resu
         && let Some(theirs) = answer::text(&answer.headers, sent.algorithm.header())
         && theirs != sent.to_base64()
     {
-        let why = format!("the store has checksum {theirs}, we sent {}", sent.to_base64());
+        let why = format!("the store has checksum {theirs}, the engine sent {}", sent.to_base64());
         return Err(answer.wrong(ErrorKind::Corrupt, why));
     }
     Ok(answer)

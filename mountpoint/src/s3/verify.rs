@@ -129,7 +129,7 @@ impl Found {
         let unknown = |why: &str| {
             Error::new(ErrorKind::Unknown, operation)
                 .key(key)
-                .message(format!("the answer was lost, and {why}; look at the object before relying on it"))
+                .message(format!("the answer was lost, and {why}; check the object before you rely on it"))
         };
         match self {
             Self::Ours(stored) => Ok(stored),

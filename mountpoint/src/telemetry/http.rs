@@ -106,7 +106,7 @@ pub(super) fn bind_unix(path: &FilePath) -> anyhow::Result<UnixListener> {
     let context = || format!("listening on the socket {}", path.display());
     if let Ok(there) = std::fs::symlink_metadata(path) {
         if !there.file_type().is_socket() {
-            bail!("{} is there and is no socket: choose another path", path.display());
+            bail!("{} exists and is not a socket: choose another path", path.display());
         }
         if UnixStream::connect(path).is_ok() {
             bail!("another process listens on {}: each mount needs a path of its own", path.display());
@@ -276,7 +276,7 @@ mod tests {
         drop(held);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "a letter").unwrap();
-        assert!(bind_unix(&path).unwrap_err().to_string().contains("is no socket"));
+        assert!(bind_unix(&path).unwrap_err().to_string().contains("is not a socket"));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "a letter");
     }
 }

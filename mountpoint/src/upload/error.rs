@@ -27,7 +27,7 @@ pub enum Error {
     Spill(#[source] Arc<io::Error>),
     /// The store, or the spill file, has other bytes than were written. (A store that
     /// refuses damaged bytes is `Remote` with kind `Corrupt`.)
-    #[error("the stored bytes differ from the written ones: the object is not to be trusted")]
+    #[error("the stored bytes differ from the written ones: do not trust the object")]
     Corrupt,
     /// The store or the way to it.
     #[error("{0}")]

@@ -84,7 +84,7 @@ impl Upload {
         let part = part.unwrap_or_else(empty).seal();
         if part.len != size {
             let key = &self.object.key;
-            tracing::error!(%key, size, held = part.len, "the bytes at hand are not the file that was written: not stored");
+            tracing::error!(%key, size, held = part.len, "the bytes in memory differ from the file that was written: not stored");
             return Err(Error::Corrupt);
         }
         let mut outcome = self.outcome.subscribe();
@@ -102,7 +102,7 @@ impl Upload {
         let answer = answer?;
         if !agrees(answer.checksum.as_deref(), algorithm, part.checksum, &[part.checksum]) {
             let key = &self.object.key;
-            tracing::error!(%key, answer = answer.checksum, "the store's checksum of the object is not ours");
+            tracing::error!(%key, answer = answer.checksum, "the store's checksum of the object differs from the engine's");
             return Err(Error::Corrupt);
         }
         Ok(answer)

@@ -136,7 +136,7 @@ impl Multipart {
         stored.sort_unstable_by_key(|part| part.answer.part_number);
         let key = &self.object.key;
         if let Err(difference) = review(&stored, size, whole) {
-            error!(%key, difference, "the parts in the store are not the file that was written: not completed");
+            error!(%key, difference, "the parts in the store differ from the file that was written: not completed");
             return Err(Error::Corrupt);
         }
         let upload = self.id().await?;
@@ -152,7 +152,7 @@ impl Multipart {
         self.changed.notify_waiters();
         let checksums: Vec<_> = stored.iter().map(|part| part.checksum).collect();
         if !agrees(answer.checksum.as_deref(), self.object.checksum, whole, &checksums) {
-            error!(%key, answer = answer.checksum, "the store's checksum of the whole object is not ours");
+            error!(%key, answer = answer.checksum, "the store's checksum of the whole object differs from the engine's");
             return Err(Error::Corrupt);
         }
         Ok(answer)
@@ -253,7 +253,7 @@ pub(super) fn pieces(blocks: Vec<Block>) -> Vec<Bytes> {
 /// says in words what differs.
 fn review(parts: &[PartStored], size: u64, whole: Checksum) -> Result<(), &'static str> {
     if !parts.iter().map(|p| p.answer.part_number).eq(1..=parts.len() as u32) {
-        return Err("a part is missing or twice there");
+        return Err("a part is missing or exists twice");
     }
     if parts.iter().map(|p| p.answer.size).sum::<u64>() != size {
         return Err("the sizes of the parts don't add up to the file's");

@@ -163,7 +163,7 @@ fn a_token_service_that_is_not_reached_or_refuses_is_told_from_one_that_nobody_c
     for (url, words) in [
         (
             "http://127.0.0.1:1",
-            "a source of them is not reached: no connection to 127.0.0.1:1: Connection refused",
+            "a source of credentials can't be reached: no connection to 127.0.0.1:1: Connection refused",
         ),
         (&service.url, refused),
     ] {

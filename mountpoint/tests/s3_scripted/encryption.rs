@@ -41,7 +41,7 @@ fn new_object() -> NewObject {
 fn not_encrypted(error: &Error, words: &[&str]) {
     assert_eq!(*error.kind(), ErrorKind::NotEncrypted, "{error}");
     let said = error.to_string();
-    for word in ["\"secret plan\"", "look whether the store"].iter().chain(words) {
+    for word in ["\"secret plan\"", "check whether the store"].iter().chain(words) {
         assert!(said.contains(word), "{word:?} in {said}");
     }
 }
@@ -58,7 +58,7 @@ async fn a_put_counts_only_if_the_store_says_that_it_encrypts_as_asked() {
     .await;
     let put = PutObject { object: new_object(), body: vec![Bytes::from_static(b"1")], checksum: None };
     client.put_object(&put).await.unwrap();
-    for said in ["says of no encryption", "AES256", "key/5678"] {
+    for said in ["reports no encryption", "AES256", "key/5678"] {
         let error = client.put_object(&put).await.unwrap_err();
         not_encrypted(&error, &[said, "is in the bucket"]);
         assert!(error.may_have_stored(), "it lies there");
@@ -81,7 +81,7 @@ async fn an_upload_that_the_store_does_not_encrypt_is_given_up_before_a_part_is_
     ])
     .await;
     client.create_multipart_upload(&new_object()).await.unwrap();
-    for said in ["says of no encryption", "key/5678"] {
+    for said in ["reports no encryption", "key/5678"] {
         let error = client.create_multipart_upload(&new_object()).await.unwrap_err();
         not_encrypted(&error, &[said, "no byte was sent"]);
         assert!(!error.may_have_stored(), "{error}");
@@ -139,7 +139,7 @@ async fn a_completed_upload_is_looked_at_if_the_answer_does_not_say_that_it_is_e
     for _ in 0..2 {
         client.complete_multipart_upload(&complete).await.unwrap();
     }
-    for said in ["says of no encryption", "key/5678"] {
+    for said in ["reports no encryption", "key/5678"] {
         let error = client.complete_multipart_upload(&complete).await.unwrap_err();
         not_encrypted(&error, &[said, "is in the bucket"]);
         assert!(error.may_have_stored(), "it lies there");

@@ -183,7 +183,7 @@ async fn a_refusal_behind_a_try_without_an_answer_leaves_open_whether_the_object
     ])
     .await;
     let (request, _) = put(false);
-    let hint = "look whether the object is there";
+    let hint = "check whether the object exists";
     let plain = bench.client.put_object(&request).await.unwrap_err();
     assert_eq!((plain.kind(), plain.may_have_stored()), (&ErrorKind::Denied, false));
     assert!(!plain.to_string().contains(hint), "{plain}");

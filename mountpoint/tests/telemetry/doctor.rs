@@ -158,7 +158,7 @@ fn a_store_that_lies_is_found_out() {
     for (probe, verdict, words) in [
         ("clock", "note", "ahead"),
         ("read conditions", "note", "If-Match is ignored"),
-        ("checksums", "note", "is not verified: wrong ones are taken; it is not returned"),
+        ("checksums", "note", "is not verified: wrong ones are accepted; it is not returned"),
         ("write conditions", "fails", "PutObject is ignored, on CompleteMultipartUpload ignored"),
         ("append", "note", "a trap: answered 200, and 1 bytes are there"),
         ("rename", "note", "a trap: answered 200, and 0 bytes are there"),

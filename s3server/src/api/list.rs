@@ -24,7 +24,7 @@ impl Folder {
         self.policy.allows(&prefix)?;
         let from = match (&input.continuation_token, &input.start_after) {
             (Some(token), _) => {
-                decode(token).ok_or_else(|| argument("The continuation token is not ours."))?
+                decode(token).ok_or_else(|| argument("The continuation token is not from this server."))?
             }
             (None, Some(key)) if !key.is_empty() => From::After(key.clone()),
             _ => From::Start,

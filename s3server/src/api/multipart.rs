@@ -107,7 +107,7 @@ impl Folder {
             None => 0..source.size(),
             Some(text) => {
                 let range = s3s::dto::Range::parse(&text).map_err(|_| {
-                    S3Error::with_message(S3ErrorCode::InvalidArgument, "The range is not one.")
+                    S3Error::with_message(S3ErrorCode::InvalidArgument, "The range is not valid.")
                 })?;
                 let inside = range.check(source.size()).ok().filter(|_| match range {
                     s3s::dto::Range::Int { last: Some(last), .. } => last < source.size(),

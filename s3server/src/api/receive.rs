@@ -63,7 +63,7 @@ impl Announced {
         if let (Some(algorithm), Some(value)) = (in_header, &value)
             && !(Sum { algorithm, value: value.clone() }).is_well_formed()
         {
-            return Err(invalid(format!("The value of {} is not one.", algorithm.header())));
+            return Err(invalid(format!("The value of {} is not valid.", algorithm.header())));
         }
         let md5 = text("content-md5").map(|value| {
             let bytes = STANDARD.decode(value).ok().and_then(|bytes| bytes.try_into().ok());

@@ -153,7 +153,7 @@ impl Bucket {
                 return Err(Error::NoSuchKey);
             }
         }
-        let source = io::Error::other("the file keeps changing while it is opened");
+        let source = io::Error::other("the file changes again and again while it is opened");
         Err(Error::Io { what: "open the object", source })
     }
 

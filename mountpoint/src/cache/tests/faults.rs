@@ -296,7 +296,7 @@ fn without_a_limit_the_share_of_the_file_system_stays_free() {
 
 #[test]
 fn a_cache_that_may_hold_nothing_says_so_once() {
-    for (limit, way_out) in [(None, "make room"), (Some(4096), "raise --max-cache-size")] {
+    for (limit, way_out) in [(None, "free disk space"), (Some(4096), "raise --max-cache-size")] {
         let dir = tempfile::tempdir().unwrap();
         let (io, plan) = FaultyDisk::over(dir.path(), Fault::Once(Errno::IO), u64::MAX);
         plan.lock().space = Some((5 * MIB, 100 * MIB));
@@ -307,7 +307,7 @@ fn a_cache_that_may_hold_nothing_says_so_once() {
                 assert!(!put(&store, &id("a", "\"1\""), 3 * MIB, block));
             }
         });
-        assert_eq!(said.matches("nothing is kept").count(), 1, "{said}");
+        assert_eq!(said.matches("keeps nothing").count(), 1, "{said}");
         assert!(said.contains(way_out) && said.contains(dir.path().to_str().unwrap()), "{said}");
     }
 }

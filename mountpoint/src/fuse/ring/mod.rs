@@ -191,7 +191,7 @@ fn run<O: Operations>(
     let mut here = CpuSet::new();
     here.set(number);
     if let Err(error) = sched_setaffinity(None, &here) {
-        tracing::debug!("the FUSE thread of processor {number} runs anywhere: {error}");
+        tracing::debug!("the FUSE thread of processor {number} may run on any processor: {error}");
     }
     let _ = report.send(Ok(()));
     let Ok(channel) = go.recv() else { return Ok(()) };
