@@ -19,13 +19,13 @@ use crate::node::{self, Sts, credentials};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "scality-s3-csi-driver", disable_version_flag = true)]
 pub struct Args {
-    /// Where the kubelet calls: unix:///path/to.sock or tcp://address:port
+    /// Address for the calls of the kubelet: unix:///path/to.sock or tcp://address:port
     #[arg(long, default_value = "unix://tmp/csi.sock")]
     pub endpoint: String,
     /// Name of this node [default: CSI_NODE_NAME, else NODE_NAME]
     #[arg(long)]
     pub node_id: Option<String>,
-    /// Where GET /healthz is answered
+    /// Address of GET /healthz
     #[arg(long, default_value = "0.0.0.0:9808")]
     pub health_address: SocketAddr,
     /// How much is logged: 4 shows each call, 5 everything; RUST_LOG overrides it
@@ -37,7 +37,7 @@ pub struct Args {
     /// Version of the engine, for the log [default: MOUNTPOINT_VERSION]
     #[arg(long)]
     pub mp_version: Option<String>,
-    /// Say which version this is, in JSON
+    /// Print the version, in JSON
     #[arg(long)]
     pub version: bool,
 }

@@ -16,7 +16,7 @@ use crate::pod_spec::{HeadroomConfig, PodConfig, Resources};
 #[derive(Debug, Parser)]
 #[command(name = "scality-csi-controller", version)]
 pub struct Cli {
-    /// Actions other than to run.
+    /// An action other than to run.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// What to log: a level, or directives like `info,kube=debug`
@@ -37,7 +37,7 @@ pub enum Command {
     InstallCrd,
     /// Delete the CRD of attachments, and with it all attachments
     UninstallCrd,
-    /// Fail while there are attachments: workloads use volumes
+    /// Fail while attachments exist, because workloads then use volumes
     CheckUnused,
 }
 
@@ -53,19 +53,19 @@ pub struct Run {
     /// The priority class of Mountpoint Pods
     #[arg(long, env = "MOUNTPOINT_PRIORITY_CLASS_NAME", default_value = "")]
     pub mountpoint_priority_class_name: String,
-    /// The priority class of Mountpoint Pods whose workload reserved room; with the next two, room is reserved
+    /// The priority class of Mountpoint Pods whose workload reserved room; needs the next two settings
     #[arg(long, env = "MOUNTPOINT_PREEMPTING_PRIORITY_CLASS_NAME", default_value = "")]
     pub mountpoint_preempting_priority_class_name: String,
-    /// The priority class of pods that hold room
+    /// The priority class of headroom pods
     #[arg(long, env = "MOUNTPOINT_HEADROOM_PRIORITY_CLASS_NAME", default_value = "")]
     pub mountpoint_headroom_priority_class_name: String,
-    /// The image of pods that hold room: it waits
+    /// The image of headroom pods: its program only waits
     #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE", default_value = "")]
     pub headroom_image: String,
     /// When that image is pulled: Always, IfNotPresent or Never
     #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE_PULL_POLICY", default_value = "")]
     pub headroom_image_pull_policy: String,
-    /// Labels of pods that hold room besides ours, a JSON object
+    /// More labels of headroom pods, a JSON object
     #[arg(long, env = "MOUNTPOINT_HEADROOM_POD_LABELS", default_value = "")]
     pub headroom_pod_labels: String,
     /// The image of Mountpoint Pods; needed to run
@@ -77,10 +77,10 @@ pub struct Run {
     /// Names of secrets to pull that image with, separated by commas
     #[arg(long, env = "MOUNTPOINT_IMAGE_PULL_SECRETS", value_delimiter = ',')]
     pub mountpoint_image_pull_secrets: Vec<String>,
-    /// Labels of Mountpoint Pods besides ours, a JSON object
+    /// More labels of Mountpoint Pods, a JSON object
     #[arg(long, env = "MOUNTPOINT_POD_LABELS", default_value = "")]
     pub mountpoint_pod_labels: String,
-    /// Annotations of Mountpoint Pods besides ours, a JSON object
+    /// More annotations of Mountpoint Pods, a JSON object
     #[arg(long, env = "MOUNTPOINT_POD_ANNOTATIONS", default_value = "")]
     pub mountpoint_pod_annotations: String,
     /// Variables for engines whose volume does not set them, a JSON object: HTTP_PROXY, HTTPS_PROXY, NO_PROXY
@@ -92,20 +92,20 @@ pub struct Run {
     /// The mounter in that image
     #[arg(long, env = "MOUNTPOINT_CONTAINER_COMMAND", default_value = "/bin/scality-s3-csi-mounter")]
     pub mountpoint_container_command: String,
-    /// CPU that Mountpoint Pods ask for, where the volume does not say
+    /// CPU request of Mountpoint Pods whose volume sets none
     #[arg(long, env = "MOUNTPOINT_RESOURCES_REQUESTS_CPU", default_value = "")]
     pub mountpoint_resources_requests_cpu: String,
-    /// Memory that Mountpoint Pods ask for, where the volume does not say
+    /// Memory request of Mountpoint Pods whose volume sets none
     #[arg(long, env = "MOUNTPOINT_RESOURCES_REQUESTS_MEMORY", default_value = "")]
     pub mountpoint_resources_requests_memory: String,
-    /// CPU that Mountpoint Pods are limited to, where the volume does not say
+    /// CPU limit of Mountpoint Pods whose volume sets none
     #[arg(long, env = "MOUNTPOINT_RESOURCES_LIMITS_CPU", default_value = "")]
     pub mountpoint_resources_limits_cpu: String,
-    /// Memory that Mountpoint Pods are limited to, where the volume does not say
+    /// Memory limit of Mountpoint Pods whose volume sets none
     #[arg(long, env = "MOUNTPOINT_RESOURCES_LIMITS_MEMORY", default_value = "")]
     pub mountpoint_resources_limits_memory: String,
-    /// Hundredths of the workload's requests, and of its limit of memory, that its Mountpoint Pod has where neither volume nor flags above
-    /// say anything; 0 for none
+    /// Share of the workload's requests and memory limit, in per cent, that its Mountpoint Pod gets if neither the volume nor the flags above
+    /// set any; 0 for none
     #[arg(long, env = "MOUNTPOINT_WORKLOAD_SHARE_PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub mountpoint_workload_share_percent: u32,
     /// The port of Mountpoint Pods where engines serve their metrics; 0 for none
@@ -114,7 +114,7 @@ pub struct Run {
     /// A ConfigMap in the namespace of Mountpoint Pods with certificates that engines trust besides the system's (key ca-bundle.crt)
     #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
     pub tls_ca_cert_configmap: String,
-    /// Make Mountpoint Pods also for volumes that stand in pods themselves
+    /// Make Mountpoint Pods also for inline volumes of pods
     #[arg(long, env = "INLINE_VOLUMES")]
     pub inline_volumes: bool,
     /// The namespace of this process, where its Lease is
@@ -123,7 +123,7 @@ pub struct Run {
     /// The name of this process's pod, which the Lease names as its holder; needed to run
     #[arg(long, env = "POD_NAME", default_value = "")]
     pub pod_name: String,
-    /// Where /healthz, /readyz and /metrics are served
+    /// Address of /healthz, /readyz and /metrics
     #[arg(long, env = "HEALTH_ADDRESS", default_value = "0.0.0.0:8080")]
     pub health_address: SocketAddr,
 }

@@ -23,12 +23,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// The folder; made when missing
+    /// The folder; the server makes it if it is missing
     root: PathBuf,
     /// Where to listen; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// Make this bucket when missing (may be given several times)
+    /// Make this bucket if it is missing; repeat the flag for several
     #[arg(long = "bucket", value_name = "NAME")]
     buckets: Vec<String>,
     /// The access key that may sign

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use csi::install::install;
 
-/// Copies mount-s3 to a directory of the host. Mounts that run go on with the engine that they have.
+/// Copies mount-s3 to a directory of the host. Running mounts keep the engine that they have.
 #[derive(Parser)]
 #[command(version)]
 struct Args {

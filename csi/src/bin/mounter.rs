@@ -22,7 +22,7 @@ use signal_hook::iterator::Signals;
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// How long to wait for the node, such as 90s or 2m; then the container starts anew. The kubelet delays no container that ran for
+    /// How long to wait for the node, such as 90s or 2m; then the container restarts. The kubelet restarts a container at once if it ran for
     /// ten minutes
     #[arg(long, default_value = "10m", value_name = "DURATION")]
     mount_sock_recv_timeout: kube::core::Duration,
@@ -32,16 +32,16 @@ struct Args {
     /// The directory that is shared with the node
     #[arg(long, default_value = "/comm", value_name = "DIR")]
     comm_dir: PathBuf,
-    /// Memory for the engine's data, in MiB, where the volume does not say it; without this, what the engine finds itself
+    /// Memory for the engine's data, in MiB, if the volume does not set it; without this flag, the engine chooses it
     #[arg(long, value_name = "MiB")]
     memory_target: Option<u64>,
-    /// Form of log lines, also of the engine where the volume does not say it: text or json
+    /// Form of log lines, also of the engine if the volume does not set it: text or json
     #[arg(long, env = log::VARIABLE, default_value = "text")]
     log_format: LogFormat,
     /// The port where the engine serves its metrics
     #[arg(long, value_name = "PORT", requires = "pod_ip")]
     metrics_port: Option<u16>,
-    /// The pod's address, where that port is
+    /// The pod's address, on which that port listens
     #[arg(long, env = pod::POD_ADDRESS, value_name = "ADDRESS")]
     pod_ip: Option<IpAddr>,
 }

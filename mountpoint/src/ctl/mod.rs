@@ -50,11 +50,11 @@ enum Command {
     Top {
         /// Directory of a mount, or one in it
         dir: PathBuf,
-        /// Seconds between two looks
+        /// Seconds between two updates
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
         every: u64,
     },
-    /// Read files and folders into the disk cache of their mount; run it again to go on where it stopped
+    /// Read files and folders into the disk cache of their mount; run again after an interruption, it continues where it stopped
     Warm {
         /// Files, or folders with all that is below
         #[arg(required = true)]
@@ -66,7 +66,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Ask the kernel about the file system at DIR; the exit code tells
+    /// Ask the kernel about the file system at DIR; the exit code has the answer
     #[command(name = ask::LOOK, hide = true)]
     Look { dir: PathBuf },
     /// Examine the store of a bucket: what works, what will not, and the flags to mount with
@@ -74,10 +74,10 @@ enum Command {
     Doctor {
         #[command(flatten)]
         store: Box<StoreOptions>,
-        /// Write, too: below a prefix of its own, which is removed at the end
+        /// Write, too: below a new prefix, whose objects are removed at the end
         #[arg(long)]
         write_probes: bool,
-        /// Connections that read at once when throughput is measured, beside one alone
+        /// Connections that read at once when throughput is measured; it is also measured with one
         #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
         connections: u16,
         /// Print JSON
@@ -89,10 +89,10 @@ enum Command {
 const AFTER: &str = "mount-s3-ctl --completions bash|elvish|fish|powershell|zsh prints completions, mount-s3-ctl --man [COMMAND] manual pages.";
 
 const DOCTOR_AFTER: &str = "\
-It takes the flags of mount-s3 that say which store, and asks by the code of a mount. Without --write-probes nothing is written.
-The measurements read at most 64 MiB by each connection.
+It takes the flags of mount-s3 that name the store, and sends the requests of a mount. Without --write-probes it writes nothing.
+The measurements read at most 64 MiB on each connection.
 
-Exit code 0: all that was tried will work; 1: something will not, or the bucket can't be reached; 2: bad usage.";
+Exit code 0: everything that was tried will work; 1: something will not work, or the bucket can't be reached; 2: bad usage.";
 
 /// The command line, with the environment as AWS's tools understand it.
 fn read(line: Vec<OsString>) -> Result<Line, clap::Error> {

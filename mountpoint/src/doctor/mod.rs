@@ -99,7 +99,7 @@ impl Examination<'_> {
         if self.config.write_probes {
             return self.write(object).await;
         }
-        self.report.skipped("writing", "--write-probes tries it, below a prefix of its own");
+        self.report.skipped("writing", "--write-probes tries it, below a new prefix");
         self.measure(object.as_ref()).await;
     }
 
