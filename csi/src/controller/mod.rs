@@ -77,7 +77,7 @@ impl ControllerService {
     /// Its page of metrics.
     #[must_use]
     pub fn page(&self) -> String {
-        let kept = ("volumes_kept", "Volumes that were deleted and whose data stays", self.kept.clone());
+        let kept = ("volumes_kept", "Deleted volumes whose data was kept", self.kept.clone());
         self.calls.page(Some(kept))
     }
 
