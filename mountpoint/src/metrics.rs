@@ -181,7 +181,7 @@ metrics! {
     first_asked: Counter = Counter::default(), Count => "prefetch.first_asked",
     /// Of those, answers of which no read used the bytes.
     first_wasted: Counter = Counter::default(), Count => "prefetch.first_wasted",
-    /// Tasks and threads that keep house, started anew after a panic: a bug, please report it.
+    /// Background tasks and threads that were started again after a panic: a bug, please report it.
     tasks_restarted: Counter = Counter::default(), Count => "tasks.restarted",
     /// Files that are open.
     open_files: ByName<Gauge> = ByName::new(&MODE, Gauge::default), Count => "fs.open_files",

@@ -155,7 +155,7 @@ impl Connected {
                 return Err(error);
             }
         };
-        // Nobody waits for it: the store is asked once the mount serves.
+        // The start does not wait for it: the store is asked once the mount serves.
         uploads.abort_left_behind();
         Ok(Mounted { session, fs, metrics, told, runtime })
     }

@@ -234,7 +234,7 @@ fn state_volume() -> Volume {
     }
 }
 
-/// A generic ephemeral volume belongs to the pod: it comes and goes with it.
+/// A generic ephemeral volume belongs to the pod: it is made and deleted with it.
 fn cache_volume(cache: &Cache) -> Volume {
     let size = Quantity(cache.size.as_memory());
     let empty_dir = |medium: Option<&str>| EmptyDirVolumeSource {

@@ -375,7 +375,7 @@ fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 /// The volumes of our driver that stand in the pod, each as the PersistentVolume that it would be. Of its attributes only the mount options
-/// count here: who writes pods does not say how Mountpoint Pods are made.
+/// count here: a user who writes pods does not decide how Mountpoint Pods are made.
 fn inline_of(pod: &Pod) -> impl Iterator<Item = Arc<PersistentVolume>> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());

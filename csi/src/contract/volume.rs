@@ -83,7 +83,7 @@ pub const OF_KUBELET: &str = "csi.storage.k8s.io/";
 pub const CONTEXT_EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 /// Mount options of such a volume, with commas between them: it has no field for them.
 pub const MOUNT_OPTIONS: &str = "mountOptions";
-/// All that such a volume may say: whoever writes pods is no administrator.
+/// The only attributes of such a volume: a user who writes pods is no administrator.
 pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
 
 /// The handle that the kubelet gives to a volume that stands in a pod. Mountpoint Pods and attachments know it by this in place of a

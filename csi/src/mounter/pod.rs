@@ -174,7 +174,7 @@ impl Node {
             return Ok(Made::AsUsual);
         }
         let assigned = tokio::select! {
-            // An assignment counts, whoever works now.
+            // An assignment counts, whether or not a reconciler works now.
             biased;
             name = self.assignments.wait_for(&request.volume, &request.workload_uid, deadline) => Ok(name?),
             error = self.leader.gone() => Err(error),

@@ -61,9 +61,9 @@ impl fmt::Display for AuthenticationSource {
     }
 }
 
-/// The keys to use, and whose they are. A volume with a Secret uses it, whatever it says of its source: whoever wrote
-/// nodePublishSecretRef meant those keys, and the driver's may open more. One that says `secret` and comes with none at all uses the
-/// driver's: so it is with volumes whose StorageClass names only the Secret of the provisioner.
+/// The keys to use, and their owner. A volume with a Secret uses it, whatever its `authenticationSource` says: the author of
+/// nodePublishSecretRef meant those keys, and the driver's may allow more. A volume that says `secret` and has none uses the
+/// driver's keys, as volumes do whose StorageClass names only the Secret of the provisioner.
 ///
 /// # Errors
 /// `InvalidArgument` if a Secret came and is not whole; those of the driver's keys where they are used.

@@ -21,7 +21,7 @@ const VALUE_MAX: u64 = 32 << 10;
 /// Where the driver's keys are.
 #[derive(Clone, Debug)]
 pub enum DriverKeys {
-    /// Those that it was started with; `None`: whoever signs looks for some itself.
+    /// The keys of its start; `None`: the signing code looks for keys itself.
     Fixed(Option<Credentials>),
     /// In the files `access_key_id`, `secret_access_key` and `session_token` of this directory. No file: none.
     Directory(PathBuf),

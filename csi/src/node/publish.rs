@@ -202,8 +202,8 @@ impl PublishRequest {
     }
 }
 
-/// Whoever writes a pod may write such a volume: it gets no keys but those of a Secret that it names, and says nothing else than which
-/// part of which bucket.
+/// Any user who may write pods can write such a volume. So it gets only the keys of a Secret that it names, and may only say which
+/// part of which bucket it is.
 fn check_inline(context: &HashMap<String, String>, secrets: &HashMap<String, String>) -> Result<()> {
     if secrets.keys().all(|key| key.starts_with(volume::OF_KUBELET)) {
         return Err(Error::invalid(

@@ -74,7 +74,7 @@ struct Stored {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Its first sectors are being written, or it is being punched: not here for anybody.
+    /// Its first sectors are being written, or it is being punched: absent for every reader.
     Moving,
     /// More sectors are being written; those that were here can be read.
     Growing,

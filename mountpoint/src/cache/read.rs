@@ -157,7 +157,7 @@ impl Store {
         }
         self.metrics.cache_corrupt.inc();
         match block {
-            // Programs that read the file past the cache go on with it; nobody new finds it.
+            // Programs that read the file past the cache continue with it; new ones do not find it.
             Some(block) if !entry.is_lent() => {
                 self.evict_blocks(entry, &[block]);
             }

@@ -210,7 +210,7 @@ impl Air {
         let pads = reading.span.pads();
         let none = Slice { at: std::ptr::null_mut(), len: 0 };
         let flight = Box::new(Flight { reading, into, pads, slices: [none; 3], started, done: Some(done) });
-        // In its place before anybody points into it.
+        // In its place before any pointer into it exists.
         let Flight { reading, into, pads, slices, .. } = &mut **self.flights[number].insert(flight);
         let parts = reading.span.slices(into.spare(), pads);
         *slices = parts.map(|mut part| Slice { at: part.as_mut_ptr(), len: part.len() });
@@ -248,7 +248,7 @@ impl Air {
         Ok(())
     }
 
-    /// A read is done: its bytes are compared, and whoever asked gets them.
+    /// A read is done: its bytes are compared, and the reader gets them.
     fn land(&mut self, store: &Store, number: usize, result: i32) {
         let Some(mut flight) = self.flights.get_mut(number).and_then(Option::take) else { return };
         self.free.push(number);
@@ -266,7 +266,7 @@ impl Air {
 
 impl Drop for Air {
     fn drop(&mut self) {
-        // The kernel may still write to what is under way: that memory is never anybody else's again.
+        // The kernel may still write to the memory of reads in flight: that memory is never used again.
         for flight in self.flights.iter_mut().filter_map(Option::take) {
             let flight = Box::leak(flight);
             answer(flight.done.take(), None);

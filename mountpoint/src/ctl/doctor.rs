@@ -43,7 +43,7 @@ pub(super) fn run(
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting a runtime")?;
     let stop = Arc::new(AtomicBool::new(false));
-    // What the probes made is removed first; who asks twice does not wait for it.
+    // The objects of the probes are removed first; a second signal ends the program without waiting for that.
     let flag = Arc::clone(&stop);
     runtime.spawn(async move {
         while tokio::signal::ctrl_c().await.is_ok() {

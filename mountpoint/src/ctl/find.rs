@@ -60,7 +60,7 @@ pub(super) fn all(places: &[PathBuf]) -> anyhow::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// The mount that holds this path, whoever's it is.
+/// The mount that contains this path, of any user.
 ///
 /// # Errors
 /// It is in no mount of ours.

@@ -66,7 +66,7 @@ pub struct FileSystem {
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
     finishing: Semaphore,
-    /// Who reads the open files for their programs.
+    /// Whether the engine or the kernel reads each open file.
     io_modes: IoModes,
     read_modes: ReadModes,
     /// Told of each handle for reading that is released.

@@ -89,7 +89,7 @@ impl Abilities {
         self.kind.lock().kind
     }
 
-    /// An answer of the store, while nobody knows better.
+    /// An answer of the store; it decides the kind if nothing better is known.
     pub(super) fn see(&self, headers: &HeaderMap) {
         let mut known = self.kind.lock();
         if std::mem::replace(&mut known.is_final, true) {
@@ -149,7 +149,7 @@ impl Abilities {
         }
         if let Some(file) = self.file.clone() {
             let (learned, saved) = (Arc::clone(&self.learned), Arc::clone(&self.saved));
-            // Off the runtime's threads, and nobody waits: what is not kept is learned again.
+            // Off the runtime's threads, and no request waits: facts that are not saved are learned again.
             tokio::task::spawn_blocking(move || {
                 // Of two facts learned at once, whichever task comes first writes both.
                 let mut saved = saved.lock();

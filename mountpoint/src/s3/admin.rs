@@ -69,7 +69,7 @@ impl Bucket {
         Ok(Self { pool: Arc::clone(&self.pool), wire: client::wire(config, region, &self.pool)? })
     }
 
-    // Each call in a box: they are rare, and whoever makes several in turn stays small.
+    // Each call in a box: they are rare, and a future that makes several in turn stays small.
 
     /// Makes it. `location`: the region to name in the request; `None` for stores without regions, and for the first region of AWS.
     ///

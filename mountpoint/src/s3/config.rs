@@ -46,7 +46,7 @@ pub struct Config {
     pub ca_bundle: Option<PathBuf>,
     /// Trust the certificates of these PEM files besides.
     pub extra_ca_bundles: Vec<PathBuf>,
-    /// What stands between us and the store, and whoever gives us credentials.
+    /// The proxies between the engine and the store, and between the engine and the sources of credentials.
     pub proxies: ProxyVariables,
     /// Agree to pay for the requests and the traffic.
     pub requester_pays: bool,

@@ -32,7 +32,7 @@ const REREAD: Duration = Duration::from_secs(900);
 const LOOK: Duration = Duration::from_secs(5);
 /// So long a look at the files, and the wait for another request that looks, may take: a home directory may be on a network that is away.
 const LOOK_MAX: Duration = Duration::from_secs(2);
-/// After an answer that helped nobody the source is left alone for this long: whoever asks meanwhile is told the same.
+/// After an answer without usable credentials the source is not asked for this long; requests get the same error meanwhile.
 const REST: Duration = Duration::from_secs(10);
 /// No source may take longer.
 const LOAD_MAX: Duration = Duration::from_secs(10);

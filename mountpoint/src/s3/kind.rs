@@ -47,7 +47,7 @@ pub(super) struct Profile {
     pub(super) complete: Condition,
     /// The bucket stands in the path: the host name of a bucket is one more thing to configure there, and often is not.
     pub(super) path_style: bool,
-    /// The region to sign for if nobody names one.
+    /// The region to sign for if no setting names one.
     pub(super) region: &'static str,
 }
 

@@ -152,7 +152,7 @@ impl Bound {
 /// What a socket shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Door {
-    /// Numbers, for whom the socket's own permissions let in.
+    /// Numbers, for the users that the socket's own permissions let in.
     Metrics,
     /// The names of objects, too: for this user and root.
     Control,
@@ -185,7 +185,7 @@ pub(super) fn serve_unix(
     Ok(())
 }
 
-/// Who is answered at the control socket: the mounting user and root, whatever the socket's mode became.
+/// The users that the control socket answers: the mounting user and root, whatever the socket's mode became.
 fn may_ask(peer: u32, owner: u32) -> bool {
     peer == owner || peer == 0
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Telemetry;
 use crate::metrics::{Histogram, Metrics};
 
-/// What is mounted where. No secret: what stands here is readable for whoever may read the metrics.
+/// What is mounted where. No secret: any user who may read the metrics can read this.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Bucket, access point or its ARN.

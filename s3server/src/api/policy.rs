@@ -6,7 +6,7 @@
 
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-/// Which keys there are for whoever signs; all of them by default.
+/// Which keys a signing client may see; all of them by default.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policy(Option<String>);
 

@@ -42,7 +42,7 @@ pub(super) struct Folders {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Agreed {
     stamp: i64,
-    /// Somebody may have changed the folder after it was read under the same stamp: it is read once more when the
+    /// The folder may have changed after it was read under the same stamp: it is read once more when the
     /// stamp is old enough to tell.
     doubtful: bool,
 }

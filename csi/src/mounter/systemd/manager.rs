@@ -131,7 +131,7 @@ impl Manager {
         self.socket.exists()
     }
 
-    /// Starts a unit under a name that nobody uses, and waits until it is active.
+    /// Starts a unit under an unused name, and waits until it is active.
     ///
     /// # Errors
     /// `FailedPrecondition` with the unit's words if it ended, `DeadlineExceeded` if it still starts, `Unavailable` without systemd. The
@@ -357,7 +357,7 @@ async fn listen(mut messages: MessageStream, wakers: Arc<Wakers>) {
     wakers.wake_all();
 }
 
-/// Whether the bus has nobody to pass a call to.
+/// Whether the bus has no receiver for a call.
 fn is_away(error: &zbus::Error) -> bool {
     use zbus::fdo::Error as Bus;
     let zbus::Error::FDO(error) = error else { return false };

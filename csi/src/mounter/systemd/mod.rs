@@ -159,7 +159,7 @@ impl Node {
         check_ours(mount)?;
         let sources = comm::sources(&self.config.kubelet);
         if let Some(pod) = mounts.source_of(mount, &sources) {
-            // Made by a driver with Mountpoint Pods; its keys are that pod's, which nobody refreshes.
+            // Made by a driver with Mountpoint Pods; its keys are that pod's, and this mounter does not refresh them.
             tracing::warn!("{} is bound to {}: restart its workload", path.display(), pod.point.display());
         } else {
             self.files.write_keys(request)?;

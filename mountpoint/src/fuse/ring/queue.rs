@@ -179,7 +179,7 @@ impl<O: Operations> Queue<O> {
         Ok(len)
     }
 
-    /// How long to wait at most. For ever, where there is nothing to look after: an idle mount wakes nobody.
+    /// How long to wait at most. For ever, where there is no other work: an idle mount wakes no thread.
     fn timeout(&self) -> Option<Duration> {
         match (self.waiting, self.warm.is_empty()) {
             (1.., _) => Some(LOOK_AGAIN),
