@@ -231,7 +231,7 @@ impl<'a> Planner<'a> {
                             let trouble = pod.trouble.as_deref().unwrap_or("no reason given");
                             format!("has ended ({trouble})")
                         }
-                        Some(_) => "is leaving".to_owned(),
+                        Some(_) => "is being removed".to_owned(),
                     };
                     let Some(wants) = &workload.wants else {
                         self.tell(workload, "MountpointPodLost", format!(
