@@ -103,7 +103,7 @@ impl Metrics {
         ours.register("mountpoint_pods_created", "Mountpoint Pods that were created", self.created.clone());
         ours.register(
             "mountpoint_pod_creation_failures",
-            "Mountpoint Pods that the API server refused or did not take",
+            "Mountpoint Pods that could not be created",
             self.creation_failures.clone(),
         );
         ours.register_with_unit(
@@ -118,7 +118,7 @@ impl Metrics {
             self.failures.clone(),
         );
         let leader = i64::from(self.leads.load(Ordering::Relaxed));
-        ours.register("leader", "1 in the replica that works", ConstGauge::new(leader));
+        ours.register("leader", "1 in the leading replica", ConstGauge::new(leader));
         ours.register_collector(Box::new(Shown(cache.in_use())));
         let mut page = String::new();
         // It only fails where a `String` can't grow.
@@ -141,14 +141,14 @@ impl Collector for Shown {
         let number = |count: usize| ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
         let gauge = encoder.encode_descriptor(
             "attachments",
-            "MountpointS3PodAttachments that there are",
+            "Number of MountpointS3PodAttachments",
             None,
             MetricType::Gauge,
         )?;
         number(*attachments).encode(gauge)?;
         let mut family = encoder.encode_descriptor(
             "mountpoint_pods",
-            "Mountpoint Pods that there are, by phase",
+            "Number of Mountpoint Pods, by phase",
             None,
             MetricType::Gauge,
         )?;

@@ -136,7 +136,7 @@ impl Found {
             Self::Unencrypted(why) => Err(unencrypted(operation, key, &why)),
             Self::NotOurs => Err(otherwise()),
             Self::CantTell => {
-                Err(unknown("the object has the right size, but nothing tells whether it is ours"))
+                Err(unknown("the object has the right size, but nothing shows whether this upload made it"))
             }
             Self::Failed(e) => Err(unknown("a look at the object failed").source(e)),
         }
