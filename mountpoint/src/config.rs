@@ -44,9 +44,9 @@ pub struct Config {
 
 /// Read-ahead we ask of the kernel where we may: one block, so that a sequential reader's requests are as large as can be.
 const READ_AHEAD: u64 = buffer::BLOCK as u64;
-/// A request that was given up ends so long after `--operation-timeout` at the latest: its last try has its own clocks.
+/// How long after `--operation-timeout` a failing request ends at the latest: its last attempt has time limits of its own.
 const OUTAGE_TAIL: Duration = Duration::from_secs(30);
-/// A store that a person waits for is given up after so long, whatever `--operation-timeout` allows a mount.
+/// How long `mount-s3-ctl doctor` waits for a store, whatever `--operation-timeout` allows a mount: a person waits.
 const DOCTORS_PATIENCE: Duration = Duration::from_secs(15);
 /// Threads that take requests, per core: they never wait, so that more of them only take turns.
 const THREADS_PER_CORE: usize = 2;
@@ -181,7 +181,7 @@ struct StoreFlags<'a> {
 }
 
 impl StoreFlags<'_> {
-    /// For a memory target of so many bytes. Nothing is kept of what is learned.
+    /// For a memory target of `memory` bytes. Facts learned about the store are not saved.
     fn s3(&self, bucket: &str, prefix: &str, memory: u64) -> s3::Config {
         let mut s3 = s3::Config::for_memory(memory);
         bucket.clone_into(&mut s3.bucket);

@@ -116,7 +116,7 @@ impl Controller {
         Self { cache: Cache { inline, ..self.cache }, ..self }
     }
 
-    /// So many hundredths of a workload's resources are its Mountpoint Pod's, where nothing else says any.
+    /// The share of a workload's resources, in per cent, that its Mountpoint Pod gets if no other setting names any.
     #[must_use]
     pub fn with_workload_share(self, share_percent: u32) -> Self {
         Self { cache: Cache { share_percent, ..self.cache }, ..self }

@@ -10,7 +10,7 @@ use kube::{Client, CustomResourceExt as _};
 
 /// The owner of the fields that the reconciler writes.
 pub const FIELD_MANAGER: &str = "scality-csi-controller";
-/// So many volumes that are in use are named.
+/// The most volumes in use that are named.
 const NAMED_IN_USE: usize = 5;
 /// How long the API server may take until it serves the resource. After that, installing has failed.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);

@@ -27,7 +27,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 /// Upper bounds of creation times, in seconds: a pod whose image is there runs within one, one that pulls it within minutes.
 const CREATION_BOUNDS: [f64; 12] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0];
-/// So many pods are waited for; of more at once the creation time is not known.
+/// The most pods whose creation is timed at once; beyond it their creation time is not known.
 const CREATING_MAX: usize = 4096;
 
 /// Labels of a counter.

@@ -33,7 +33,7 @@ pub const UNNAMED_FOR: Duration = Duration::from_secs(90);
 /// A source directory of theirs may still be mounted.
 pub const ATTEMPTS: &str = "s3.csi.scality.com/attempts";
 
-/// So many names are tried to find which attempt a pod is. One workload rarely needs two.
+/// The most names that are tried to find which attempt a pod is. One workload rarely needs two.
 const ATTEMPTS_TRIED: u32 = 64;
 
 /// Annotation of an attachment: [`Replacements`](crate::replacements::Replacements) of Mountpoint Pods that ended before they served.

@@ -14,9 +14,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 /// Between the first replacement and the second; doubled with each that follows. With [`PAUSE_LAST`] it allows 6 in [`IN_A_ROW`]:
 /// after 0, 10, 30, 70, 150 and 310 s.
 const PAUSE_FIRST: Duration = Duration::from_secs(10);
-/// The longest pause: a node that has recovered serves again so much later at most.
+/// The longest pause: a node that has recovered serves again after this time at the latest.
 const PAUSE_LAST: Duration = Duration::from_secs(300);
-/// A replacement that comes so long after the last one is a first one again.
+/// A replacement this long after the last one counts as a first one again.
 const IN_A_ROW: Duration = Duration::from_secs(600);
 
 /// Replacements in a row, for one share key.

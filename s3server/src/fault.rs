@@ -68,13 +68,13 @@ pub enum Effect {
         /// S3 error code, as `InternalError`.
         code: String,
     },
-    /// The connection is reset (TCP RST): before anything is done, or after so many bytes of the answer's body.
+    /// The connection is reset (TCP RST): before anything is done, or after this many bytes of the answer's body.
     Reset {
         /// Bytes of the answer's body; at once when absent.
         #[serde(default)]
         after_bytes: Option<u64>,
     },
-    /// The connection is reset after so many bytes of the request's body; nothing is stored.
+    /// The connection is reset after this many bytes of the request's body; nothing is stored.
     ResetUpload {
         /// Bytes of the request's body.
         after_bytes: u64,
@@ -158,7 +158,7 @@ impl Fault {
         self
     }
 
-    /// Only the first so many matching requests.
+    /// Only this many matching requests, the first ones.
     pub fn times(mut self, times: u64) -> Self {
         self.times = Some(times);
         self

@@ -37,7 +37,7 @@ use tracing_subscriber::EnvFilter;
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
 /// From the signal to the end. The calls that have begun have [`csi::server::GRACE`] of it.
 const STOP_WITHIN: Duration = Duration::from_millis(4500);
-/// So many Events may wait to be written. With more, what they say stands in the log alone.
+/// The most Events that may wait to be written. Beyond it, an Event goes to the log only.
 const NOTICES: usize = 64;
 
 fn main() -> ExitCode {

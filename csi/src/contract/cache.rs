@@ -149,7 +149,7 @@ fn usable_mib(size: Quantity) -> u64 {
     (size.bytes() >> 20) * USED_PERCENT / 100
 }
 
-/// A volume of which the engine may use so much.
+/// The size of a volume of which the engine may use `mib`.
 fn volume_for(mib: u64) -> Quantity {
     Quantity::of(mib.saturating_add(mib / 16 + 1).saturating_mul(1 << 20))
 }

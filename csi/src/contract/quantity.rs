@@ -38,13 +38,13 @@ enum Scale {
 }
 
 impl Quantity {
-    /// So many CPUs or bytes.
+    /// A number of CPUs or bytes.
     #[must_use]
     pub const fn of(units: u64) -> Self {
         Self { milli: units as u128 * 1000 }
     }
 
-    /// So many thousandths of a CPU.
+    /// A number of thousandths of a CPU.
     #[must_use]
     pub const fn of_milli(milli: u64) -> Self {
         Self { milli: milli as u128 }

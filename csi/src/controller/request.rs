@@ -93,7 +93,7 @@ impl Capacity {
         }
     }
 
-    /// Whether a volume of so many bytes is what is asked for.
+    /// Whether a volume of `bytes` has the requested size.
     #[must_use]
     pub fn is_met_by(self, bytes: i64) -> bool {
         bytes >= self.required && (self.limit == 0 || bytes <= self.limit)

@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::Credentials;
 use crate::node::driver_keys::DriverKeys;
 
-/// A request waits for a store that is away so long; then the provisioner is told to come again, which it does with pauses.
+/// How long a request waits for a store that does not answer. Then the provisioner is told to try again, which it does with pauses.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections to one store at once. More only make deletions of many objects faster.
 const CONNECTIONS: usize = 32;

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::contract::comm::Comm;
 
-/// So much of `mount.err` is read; an engine's error is a line or a few.
+/// The most bytes of `mount.err` that are read; an engine's error has a line or a few.
 const ERROR_MAX_BYTES: u64 = 8 << 10;
 /// The mounter listens here.
 const SOCKET: &str = "mount.sock";

@@ -49,7 +49,7 @@ pub struct Config {
     /// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error; half of it loses mounts
     /// whose image is still being pulled, which the kubelet then asks for again.
     pub mount_within: Duration,
-    /// An unmount of a source waits so long for its last target; then it is tried again with the next sweep.
+    /// How long an unmount of a source waits for its last target; then the next sweep tries again.
     pub unused_within: Duration,
     /// How often sources are searched for mounts whose pod is gone. Doubling it keeps such a mount twice as long.
     pub sweep_every: Duration,

@@ -23,11 +23,11 @@ use tokio::sync::watch;
 /// The name of the driver's mounts in the table of mounts.
 pub const FS_NAME: &str = "mountpoint-s3";
 
-/// A mount that has not answered a stat for so long is called hung. Twice as long keeps a caller waiting twice as long before it
-/// is told; half as long calls an engine hung that only has much to do.
+/// A mount that does not answer a stat for this time counts as hung. Doubled, a caller waits twice as long before it
+/// is told; halved, an engine that is only busy counts as hung.
 pub const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
-/// So many mounts over one another are taken away by one call; more can't be the driver's.
+/// The most mounts over one another that one call removes; the driver never makes more.
 const STACKED_MAX: usize = 16;
 
 const MOUNT_FLAGS: MountFlags = MountFlags::NODEV.union(MountFlags::NOSUID).union(MountFlags::NOATIME);

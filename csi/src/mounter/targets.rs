@@ -15,8 +15,8 @@ use super::mountinfo::{Mount, Mounts};
 use super::sys::{self, Busy};
 use crate::error::{Error, ErrorKind, Result};
 
-/// So many mounts may lie over one another at a target, each but the uppermost of an engine that died. With more, all are taken
-/// away first, and containers must be restarted.
+/// The most mounts over one another at a target; all but the uppermost are of dead engines. With more, all are removed
+/// first, and containers must be restarted.
 pub(super) const LAYERS_MAX: usize = 8;
 
 /// The kubelet's directory, without symbolic links.

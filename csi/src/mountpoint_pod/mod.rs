@@ -25,7 +25,7 @@ use crate::contract::log::LogFormat;
 use crate::contract::message::{self, Answer, MountMessage};
 use crate::error::{Error, Result};
 
-/// So much of the end of the engine's standard error is kept for `mount.err` and for the answer.
+/// How many bytes of the end of the engine's standard error are kept for `mount.err` and for the answer.
 const TAIL_BYTES: usize = 8 << 10;
 /// The engine's word that it serves.
 const READY: &str = "ready";

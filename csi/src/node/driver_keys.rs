@@ -13,7 +13,7 @@ use crate::mounter::Credentials;
 
 /// The kubelet changes all files of a volume at once, by this link.
 const DATA: &str = "..data";
-/// A read during a change begins anew so often: changes are a minute apart.
+/// How often a read is repeated if the files change meanwhile: changes are a minute apart.
 const ATTEMPTS: usize = 4;
 /// No key and no token is longer; what is behind it makes it one that is refused.
 const VALUE_MAX: u64 = 32 << 10;

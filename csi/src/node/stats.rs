@@ -56,7 +56,7 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// Asks with `statfs`, for so long.
+    /// Asks with `statfs`, and waits at most `limit`.
     #[must_use]
     pub fn new(statfs: impl Fn(&Path) -> io::Result<Usage> + Send + Sync + 'static, limit: Duration) -> Self {
         Self { statfs: Arc::new(statfs), limit, asked: Arc::default() }

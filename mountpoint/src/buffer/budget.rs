@@ -101,7 +101,7 @@ impl BudgetState {
         self.free().saturating_sub(self.kept_for_demand() + self.kept_for_write())
     }
 
-    /// Whether so many bytes more are within what writers are sure of.
+    /// Whether `bytes` more are within the reserve of writers.
     fn is_sure(&self, bytes: u64) -> bool {
         self.used(Use::Write) + bytes <= self.write_reserve
     }

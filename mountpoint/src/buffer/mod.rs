@@ -351,7 +351,7 @@ impl BlockMut {
         self.limit
     }
 
-    /// It is for so many bytes only, if that is fewer; never fewer than it holds.
+    /// Lowers its limit to `len` bytes, but not below the bytes that it holds.
     pub fn shorten(&mut self, len: usize) {
         self.limit = self.limit.min(len).max(self.filled);
     }

@@ -50,7 +50,7 @@ pub(super) struct Store {
     pub(super) uses: Arc<AtomicU64>,
     pub(super) used_bytes: AtomicU64,
     allowed_bytes: AtomicU64,
-    /// Keep so many percent of the file system free; `None` under a fixed limit.
+    /// The percentage of the file system that stays free; `None` under a fixed limit.
     free_min_percent: Option<u8>,
     evicting: Mutex<()>,
     /// Names that begin with a smaller byte are in the index.

@@ -17,7 +17,7 @@ use super::find::Found;
 use crate::clock::Clock;
 use crate::telemetry::{Origin, Status};
 
-/// A mount that serves answers within a millisecond; this one has so long.
+/// How long a mount may take to answer. One that serves needs a millisecond.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// The hidden subcommand that runs [`look`].

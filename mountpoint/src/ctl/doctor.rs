@@ -176,7 +176,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Lines of at most so many columns, broken between words; those after the first one begin at `indent`.
+/// Breaks text between words into lines of a limited width; lines after the first one begin at `indent`.
 fn wrapped(head: &str, text: &str, indent: usize, columns: usize) -> Vec<String> {
     let columns = columns.max(indent + 20);
     let mut lines = Vec::new();

@@ -24,7 +24,7 @@ use crate::telemetry::Cache;
 const CHUNK: usize = 1 << 20;
 /// How often the mount is asked whether all is on disk.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// So many looks without a change: what is missing was there already.
+/// The wait ends after this many looks without a change: blocks without a put were cached before.
 const STILL: u32 = 20;
 /// A page of memory.
 const PAGE: usize = 4096;

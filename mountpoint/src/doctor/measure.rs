@@ -10,15 +10,15 @@ use crate::object::ObjectId;
 use crate::s3::{GetObject, ListObjects, ListedObject, ObjectClient as _, S3Client};
 use crate::sync::Arc;
 
-/// Small requests, one after another: so many ...
+/// The number of small requests, one after another ...
 const REQUESTS: usize = 100;
 /// ... or as many as fit into this.
 const REQUESTS_MAX: Duration = Duration::from_secs(5);
 /// An object that is shorter says nothing of throughput.
 const OBJECT_MIN: u64 = 1 << 20;
-/// Reads go on for so long ...
+/// Reads end after this time ...
 const READS_MAX: Duration = Duration::from_secs(2);
-/// ... or until so many bytes came, by each connection. Doubled, it costs twice the traffic.
+/// ... or after this many bytes on each connection. Doubled, it costs twice the traffic.
 const BYTES_MAX: u64 = 64 << 20;
 /// Memory for the reads under way, in bytes.
 const MEMORY: u64 = 1 << 30;

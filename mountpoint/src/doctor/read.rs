@@ -14,7 +14,7 @@ use crate::s3::{
 };
 use crate::sync::Arc;
 
-/// The way to name the bucket that a mount would not use is tried for so long.
+/// How long the probe tries the other way to name the bucket, which a mount would not use.
 const OTHER_WAY_MAX: Duration = Duration::from_secs(5);
 /// An ETag that no object has.
 const NO_ETAG: &str = "\"00000000000000000000000000000000\"";

@@ -67,7 +67,7 @@ pub struct Latency {
     pub request: &'static str,
     /// How many there were.
     pub count: usize,
-    /// Half of them took at most so long.
+    /// The median of their times.
     pub p50_us: u64,
     /// 99 of 100.
     pub p99_us: u64,

@@ -16,7 +16,7 @@ pub(super) struct Guess {
 }
 
 impl Guess {
-    /// Score from which on bytes are asked for: so many look-ups in a row, each of which led to a read.
+    /// The score from which bytes are asked for: as many look-ups in a row, each of which led to a read.
     const ENOUGH: u8 = 16;
     /// Highest score: the fifth wrong guess in a row ends the guessing.
     const MOST: u8 = 32;

@@ -152,7 +152,7 @@ pub struct First {
 }
 
 impl First {
-    /// Whether it is of this version, of so many bytes.
+    /// Whether it is of this version, with this size.
     pub fn is_of(&self, id: &ObjectId, size: u64) -> bool {
         self.id.key == id.key && self.id.etag.matches(id.etag.as_str()) && self.size == size
     }

@@ -55,7 +55,7 @@ pub(super) struct ReadModes {
 #[derive(Debug)]
 struct Seen {
     programs: HashMap<Box<str>, Habit>,
-    /// So many passes make a program's next file direct.
+    /// The number of passes after which a program's next file is direct.
     needed: u32,
     /// Large files that were read lately, the last one at the end.
     read: VecDeque<InodeNo>,

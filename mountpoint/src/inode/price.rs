@@ -50,7 +50,7 @@ impl Prices {
         }
     }
 
-    /// For a directory that had so many names when it was last listed, in pages of so many.
+    /// For a directory that had `length` names when it was last listed, in pages of `page` names.
     pub(super) fn terms(&self, length: Option<usize>, page: u16) -> Terms {
         let usual = Terms { in_order: Self::USUAL, any_order: Self::USUAL };
         let Some(look) = self.look.0.filter(|look| *look > 0.0) else { return usual };

@@ -110,9 +110,9 @@ impl Ranges {
     const AHEAD_MAX: usize = 160;
     /// Pages that a new range should have, as far as is known. Doubling it halves what is received in vain, and the requests at once.
     const WORTH: f64 = 5.0;
-    /// Of so many keys one may be received in vain.
+    /// Of this many keys, one may be received in vain.
     const WASTE: u64 = 14;
-    /// So many ranges from the first one on are read soon.
+    /// The number of ranges, from the first one on, that are read soon.
     const NEAR: usize = 8;
     /// Most ranges that one is split into at once. With 16, names of dates were split before it showed that they are uneven: 238 requests
     /// instead of 139.

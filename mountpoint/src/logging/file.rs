@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::clock::Clock;
 
-/// A line may go to a file that was renamed for so long: a look at the name costs a system call.
+/// How long lines may still go to a file after it was renamed: a look at the name costs a system call.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The file of this process.

@@ -20,9 +20,9 @@ use crate::clock::Clock;
 pub(super) const SOCKET: &str = "/dev/log";
 /// Facility `user`, in place.
 const USER: u8 = 1 << 3;
-/// A daemon that takes no line for so long loses it: a mount must not wait for its log ...
+/// A line is lost if the daemon does not take it for this time: a mount must not wait for its log ...
 const PATIENCE: Duration = Duration::from_millis(100);
-/// ... and no line waits for it for so long thereafter.
+/// ... and for this time after that, lines do not wait for the daemon.
 const STUCK_FOR: Duration = Duration::from_secs(5);
 /// Longer lines are cut: some daemons refuse the whole datagram.
 const LINE_MAX: usize = 8 << 10;

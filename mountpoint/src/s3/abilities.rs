@@ -16,7 +16,7 @@ use super::endpoint::Endpoint;
 use super::kind::{Condition, StoreKind};
 use crate::sync::{Arc, Mutex};
 
-/// What was learned of a store holds for so long. Doubled, an upgraded store is noticed later, and an old one refuses half as often.
+/// How long facts learned about a store hold. Doubled, an upgraded store is noticed later, and an old one refuses half as often.
 const BELIEVED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bytes of a file that are read; ours have two hundred.
 const FILE_MAX: u64 = 16 << 10;

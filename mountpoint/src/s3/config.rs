@@ -87,7 +87,7 @@ pub struct Timeouts {
     pub complete: Duration,
     /// No byte in either direction during a body. Doubling it tolerates longer pauses, and finds dead connections later.
     pub stall: Duration,
-    /// A store that is away for no longer fails nothing (`--operation-timeout`): the last attempt of a call begins so long after the
+    /// An outage that is no longer fails nothing (`--operation-timeout`): the last attempt of a call begins this long after the
     /// store was lost to it. One exchange on a connection has the same time, and what its body needs at `rate_min`. Waiting
     /// in the queue for a connection counts as neither, for as long as bytes move on others. Doubling it rides out longer
     /// outages, and lengthens the wait of programs.
@@ -171,7 +171,7 @@ impl Config {
     /// The throughput of one connection with requests of a megabyte at 20 ms: 30 MB/s, less when the store is busy.
     const RATE_PER_CONNECTION: u64 = 20_000_000;
 
-    /// Defaults with connections that fit a memory target of so many bytes.
+    /// Defaults, with connections that fit a memory target of this many bytes.
     pub fn for_memory(target: u64) -> Self {
         let connections = (target / Self::MEMORY_SHARE / Self::MEMORY).clamp(8, Self::CONNECTIONS as u64);
         Self { connections_max: connections as usize, ..Self::default() }

@@ -28,9 +28,9 @@ const AHEAD: Duration = Duration::from_secs(300);
 const LAST_MOMENTS: Duration = Duration::from_secs(10);
 /// Those that never expire are read again after this long, so that a changed file is noticed.
 const REREAD: Duration = Duration::from_secs(900);
-/// Files that they may come from are looked at so often, while there are requests. Doubled, a change is seen later and a stat is saved.
+/// The time between two looks at the credentials files, while there are requests. Doubled, a change is seen later and a stat is saved.
 const LOOK: Duration = Duration::from_secs(5);
-/// So long a look at the files, and the wait for another request that looks, may take: a home directory may be on a network that is away.
+/// How long a look at the files, or the wait for another request that looks, may take: a home directory may be on a dead network.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 /// After an answer without usable credentials the source is not asked for this long; requests get the same error meanwhile.
 const REST: Duration = Duration::from_secs(10);

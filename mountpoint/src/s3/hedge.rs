@@ -13,7 +13,7 @@ use super::wire::{Answer, Draft, Failure, Wire};
 use crate::clock::Clock;
 use crate::sync::Mutex;
 
-/// Answers that the limit is learned from: the last so many. Nothing is late before.
+/// The number of last answers from which the limit is learned. No answer is late before there are so many.
 const SAMPLES: usize = 64;
 /// How often, in answers, it is learned anew.
 const EVERY: u64 = 16;
@@ -21,15 +21,15 @@ const EVERY: u64 = 16;
 const TELLING: usize = SAMPLES * 19 / 20;
 /// How much later than that is late. Doubling it halves the requests that are sent in vain where times spread widely.
 const TIMES: u32 = 2;
-/// Never sooner than this: a busy machine is late by so much without any fault of the store.
+/// The least limit: a busy machine adds this much, without any fault of the store.
 const LEAST: Duration = Duration::from_millis(50);
-/// A body that brings no byte for so many times longer, or for [`BODY_LEAST`], stalls: bytes of one body come at once or in bursts.
+/// A body stalls if it brings no byte for this many times the limit, and for [`BODY_LEAST`]: bytes of one body come at once or in bursts.
 const BODY_TIMES: u32 = 10;
 /// The least silence of a body that is a stall.
 const BODY_LEAST: Duration = Duration::from_millis(500);
 /// Extra requests at most, as a share of all. One request in a hundred of a sound store is slow.
 const SHARE: f64 = 0.02;
-/// So many at once at most: what a quiet hour saved.
+/// The most that may be saved up, in a quiet hour, for requests at once.
 const SAVED_MAX: f64 = 4.0;
 
 /// What is late, and what may still be spent on it.

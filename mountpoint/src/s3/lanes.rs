@@ -13,7 +13,7 @@ use super::width::Width;
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// Of so many connections one is kept for each lane, and never fewer than [`RESERVED_MIN`], where there are enough.
+/// One in this many connections is kept for each lane, and never fewer than [`RESERVED_MIN`], where there are enough.
 const CONNECTIONS_PER_RESERVED: usize = 8;
 const RESERVED_MIN: usize = 2;
 
@@ -29,7 +29,7 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    /// Of a request that moves so many bytes.
+    /// Of a request that moves `bytes`.
     pub(super) fn of(bytes: u64) -> Self {
         if bytes <= SMALL { Self::Small } else { Self::Bulk }
     }

@@ -16,7 +16,7 @@ pub(super) async fn list_objects(wire: &Wire, request: &ListObjects) -> Result<L
     list(wire, request, Attempts::new(wire, OPERATION, None, 0)).await
 }
 
-/// The same with less patience: at most so many attempts, in this time.
+/// The same with limits on the attempts and on their time.
 pub(super) async fn prove(
     wire: &Wire,
     request: &ListObjects,

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Failures without any success in between are an outage once they last so long. Doubling it keeps shorter ones out of the log.
+/// How long failures without a success last before they are an outage. Doubling it keeps shorter ones out of the log.
 const BEGINS_AFTER: Duration = Duration::from_secs(2);
 
 /// The state of the store, as all calls together see it.

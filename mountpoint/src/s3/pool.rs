@@ -86,7 +86,7 @@ pub(super) enum NoConnection {
     Dns(io::Error),
     /// The last address that was tried.
     Connect(SocketAddr, io::Error),
-    /// All so many are in use, and no byte moved on any of them for so long.
+    /// All connections (their number) are in use, and no byte moved on any of them for this time.
     AllBusy(usize, Duration),
 }
 

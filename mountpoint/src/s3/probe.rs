@@ -65,7 +65,7 @@ pub struct Reply {
     pub body: Bytes,
     /// What the engine takes it for, unless it is a success or says that nothing changed.
     pub refusal: Option<Error>,
-    /// So many seconds the store's clock is ahead of ours, if the answer has a date.
+    /// Seconds by which the store's clock is ahead of this machine's, if the answer has a date.
     pub ahead_s: Option<i64>,
 }
 

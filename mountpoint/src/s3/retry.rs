@@ -61,9 +61,9 @@ fn backoff(attempts: u32, random: f64, retry_after: Option<Duration>) -> Duratio
 pub(super) struct Miss<'a> {
     pub(super) kind: &'a ErrorKind,
     pub(super) now: Instant,
-    /// So long before `now` the store was heard for the last time.
+    /// The time before `now` since the store was heard last.
     pub(super) silent: Duration,
-    /// So long it waited in the queue for a connection, which is no fault of the store's.
+    /// How long it waited in the queue for a connection, which is not the store's fault.
     pub(super) queued: Duration,
     pub(super) retry_after: Option<Duration>,
     /// More time would not help.
@@ -180,7 +180,7 @@ const SLOTS_MIN: usize = 4;
 /// ... and of how many calls one may be a retry.
 const CALLS_PER_SLOT: usize = 4;
 
-/// How many slots so many calls have.
+/// The number of slots for this number of calls.
 fn slots(calls: usize) -> usize {
     (calls / CALLS_PER_SLOT).max(SLOTS_MIN)
 }

@@ -69,7 +69,7 @@ impl Watch {
         }
     }
 
-    /// A body of so many bytes is sent on one of these connections: before its answer it may be quiet for as much longer as the
+    /// A body of `bytes` is sent on one of these connections: before its answer it may be quiet for as much longer as the
     /// end of the body needs to leave this machine.
     pub(super) fn draining(self, lanes: &Arc<Lanes>, bytes: u64) -> Self {
         Self { draining: (bytes > 0).then(|| (Arc::clone(lanes), bytes)), ..self }

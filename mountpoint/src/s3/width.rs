@@ -17,7 +17,7 @@ pub(super) const LEAST: usize = 4;
 const LOOKS: u32 = 4;
 /// A narrower width is kept if it carries this share of what the wider one did ...
 const AS_GOOD: f64 = 0.8;
-/// ... and a wider one if it carries so many times what the narrower one did.
+/// ... and a wider one if it carries this many times as much as the narrower one.
 const BETTER: f64 = 1.25;
 /// After a trial that was taken back, nothing is tried for this long; doubled each time.
 const REST: Duration = Duration::from_secs(30);

@@ -105,9 +105,9 @@ pub(super) struct Failure {
     pub(super) ambiguous: bool,
     /// Which credentials were used.
     pub(super) generation: Option<u64>,
-    /// So long nothing was heard of the store.
+    /// How long nothing was heard of the store.
     pub(super) silent: Duration,
-    /// So long it waited in the queue for a connection.
+    /// How long it waited in the queue for a connection.
     pub(super) queued: Duration,
     /// More time would not help: it had all there is.
     pub(super) hopeless: bool,

@@ -27,7 +27,7 @@ use crate::sync::{Arc, Supervisor};
 
 /// Connections that are served at once; further ones wait to be accepted. Doubling it lets as many more scrapers hold one open.
 const CONNECTIONS_MAX: usize = 16;
-/// A client that sends no request for so long is hung up on, so that its place is free.
+/// How long a client may send no request before its connection is closed, so that its place is free.
 const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 /// The pause after an accept that failed: for want of descriptors, mostly.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);

@@ -9,7 +9,7 @@ use shuttle::{Config, Runner};
 const SCHEDULES: usize = 1_000;
 /// How many preemptions a failure may need that the second kind is made to find.
 const DEPTH: usize = 3;
-/// Each thread of a model has so much stack, in bytes: debug builds of the real code need more than shuttle gives by itself.
+/// The stack of each thread of a model, in bytes: debug builds of the real code need more than shuttle's default.
 const STACK: usize = 1 << 20;
 
 /// Runs the model under random schedules, and under some with few preemptions. Prints the seed.

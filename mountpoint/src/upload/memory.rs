@@ -38,7 +38,7 @@ pub(super) struct Memory {
     spiller: Arc<Notify>,
 }
 
-/// So much of something is in use until this is dropped.
+/// An amount of something that is in use until this is dropped.
 #[derive(Debug)]
 pub(super) struct Counted {
     memory: Arc<Memory>,
@@ -76,7 +76,7 @@ impl Memory {
         self.pool.try_reserve(Use::Write, bytes)
     }
 
-    /// Permission to hold a first block of so many bytes without having the whole part.
+    /// Permission to hold a first block of `bytes` without having the whole part.
     pub(super) fn first(self: &Arc<Self>, bytes: u64) -> Option<Counted> {
         self.count(|m| &m.first, bytes, self.first_max)
     }

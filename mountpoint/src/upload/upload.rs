@@ -296,7 +296,7 @@ impl State {
 
 #[cfg(test)]
 impl Upload {
-    /// Pretends that so many bytes and parts were written: nobody writes 5 TiB in a test.
+    /// Pretends that this many bytes and parts were written: a test can't write 5 TiB.
     pub(super) fn pretend(&self, size: u64, sealed: u32) {
         let mut state = self.state.lock();
         (state.size, state.sealed) = (size, sealed);

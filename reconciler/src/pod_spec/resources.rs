@@ -81,8 +81,8 @@ impl Resources {
         with
     }
 
-    /// So many hundredths of what the containers of a workload ask for, and of its limit of memory if each of them has one. Never less than
-    /// an engine needs. No limit of CPU: an engine that is held up holds up all its workloads.
+    /// A share, in per cent, of the requests of a workload's containers, and of its memory limit if each of them has one. Never less than
+    /// an engine needs. No CPU limit, because an engine without CPU time stops all its workloads.
     #[must_use]
     pub fn share_of(workload: &Pod, percent: u32) -> Self {
         let containers = workload.spec.iter().flat_map(|spec| &spec.containers);

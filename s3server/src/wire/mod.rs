@@ -155,7 +155,7 @@ async fn answer(
     Ok(response)
 }
 
-/// The value of a Date header, so many seconds from now.
+/// The value of a Date header, this many seconds from now.
 fn date_header(ahead_s: i64) -> Option<http::HeaderValue> {
     let form = format_description!(
         "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"

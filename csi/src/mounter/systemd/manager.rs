@@ -30,7 +30,7 @@ const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE: &str = "org.freedesktop.systemd1.Service";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// So many signals may wait to be read; with more, the connection waits.
+/// The most signals that may wait to be read; with more, the connection waits.
 const SIGNALS: usize = 4096;
 /// systemd answers a call within milliseconds; one that has not answered by then hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);

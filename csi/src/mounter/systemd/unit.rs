@@ -11,8 +11,8 @@ use zbus::wire::Variant;
 use super::super::MountRequest;
 use super::super::host_files;
 
-/// systemd starts an engine that crashed again so often, over the dead mount. Then the next publish of its target does, which also takes
-/// away dead mounts when they become many.
+/// How often systemd restarts a crashed engine, over the dead mount. After that the next publish of its target does, which also
+/// removes dead mounts when there are many.
 const RESTARTS_MAX: u32 = 5;
 /// From a crash to the new start. Longer keeps readers of the mount without it; shorter, and a store that makes engines crash is asked
 /// more often.
@@ -42,7 +42,7 @@ pub(super) struct Unit {
     pub(super) state: PathBuf,
     /// Certificates to trust besides the host's.
     pub(super) extra_ca_bundle: Option<PathBuf>,
-    /// It has so long to mount.
+    /// How long it may take to mount.
     pub(super) start_within: Duration,
 }
 

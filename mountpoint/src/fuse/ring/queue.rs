@@ -21,7 +21,7 @@ use crate::sync::Arc;
 /// How often requests that take longer are looked at. The kernel sends no INTERRUPT for a request that was not taken yet when the signal came,
 /// so a thread that was killed is also found by looking.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Memory of payloads goes back after a queue was idle for so long.
+/// How long a queue is idle before its payloads give memory back.
 const REST: Duration = Duration::from_secs(10);
 /// Bytes of answers, and of requests that may follow them, that one call of the kernel moves, and at most one answer more. The next ones are laid down
 /// once these gave memory back. Doubling it saves calls while many requests end at once.

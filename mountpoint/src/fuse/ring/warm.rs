@@ -20,13 +20,13 @@ pub(super) struct Warm {
 }
 
 impl Warm {
-    /// Of one of so many queues.
+    /// Of one queue out of `queues`.
     pub(super) fn new(queues: usize) -> Self {
         let kept = (KEPT / queues.max(1)).clamp(*KEPT_OF_QUEUE.start(), *KEPT_OF_QUEUE.end());
         Self { entries: Vec::new(), bytes: 0, kept }
     }
 
-    /// So many bytes of this payload were used.
+    /// Notes that the first `len` bytes of this payload were used.
     pub(super) fn used(&mut self, entry: usize, len: usize) {
         if len <= SMALL {
             return;

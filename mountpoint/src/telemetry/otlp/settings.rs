@@ -21,7 +21,7 @@ pub struct Settings {
     pub url: String,
     /// Between two exports.
     pub interval: Duration,
-    /// One export may take so long.
+    /// How long one export may take.
     pub timeout: Duration,
     /// Changes since the last export rather than sums.
     pub delta: bool,
