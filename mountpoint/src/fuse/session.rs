@@ -29,10 +29,10 @@ pub enum Device {
 /// The transport of requests and replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Our own loop: vectored replies, interrupts.
+    /// The engine's own loop: vectored replies, interrupts.
     #[default]
     Dev,
-    /// The same over io_uring, where the kernel has that; else `Dev`, with a line in the log.
+    /// As `Dev`, but over io_uring; falls back to `Dev`, with a line in the log, where the kernel does not offer it.
     IoUring,
     /// The loop of the crate `fuser`.
     Fuser,

@@ -58,7 +58,7 @@ pub struct Config {
     pub sse: Option<String>,
     /// Key of that encryption, by ARN.
     pub sse_kms_key_id: Option<String>,
-    /// Put before our own name in the User-Agent header.
+    /// Text before the engine's name in the User-Agent header.
     pub user_agent_prefix: Option<String>,
     /// Hash each body with SHA-256 and sign the hash: about 0.5 CPU-s more per GiB sent, for stores that insist.
     pub sign_payload: bool,
