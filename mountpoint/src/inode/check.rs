@@ -1,118 +1,23 @@
-//! Asks S3 whether a file is still the version that its inode means: one request for all that want to know it at once.
-//!
-//! A stat joins any request under way, as a lookup does; so does an open that may rely on a TTL. Any other open sees what is there after it
-//! began: it joins a request that has not gone out yet. For one file two go out at once; opens beyond that wait together for the next.
+//! Asks S3 whether a file is still the version that its inode means: one request for all that want to know it at once (`checks.rs`).
 
-use std::fmt;
 use std::time::Duration;
 
-use foldhash::HashMap;
 use futures_util::FutureExt;
-use futures_util::future::{Shared, WeakShared};
-use tokio::sync::Semaphore;
 
+use super::checks::{Answer, Check, Seat, Wish};
 use super::compact::Stored;
 use super::error::{Error, ErrorKind, Result};
-use super::flight::Slot;
+use super::remote::Slot;
 use super::state::{Node, Place};
 use super::tree::{Tree, stale};
 use super::{InodeNo, InodeTable};
 use crate::first::{Cause, First};
-use crate::object::ObjectMeta;
 use crate::s3::{self, BoxFuture};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Weak};
 
-/// Requests of opens of one file at once. Doubling it spares fewer opens the wait for another's answer, and makes twice the requests
-/// of a file that many programs open at once.
-pub(super) const AT_ONCE: usize = 2;
-
 /// Longest wait for another's answer. A request that a broken connection holds up holds up no open for longer.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(200);
-
-/// Why it is asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wish {
-    /// For a stat.
-    Stat,
-    /// For an open to read that may rely on a TTL.
-    Open,
-    /// For an open to read that sees what is there now.
-    OpenNow,
-}
-
-/// The object under the name; `None`: another version than the one that was asked for, or none.
-type Answer = Result<Option<ObjectMeta>>;
-
-/// Questions under way, by inode.
-#[derive(Default)]
-pub(super) struct Checks(HashMap<InodeNo, Board>);
-
-/// Those about one file.
-struct Board {
-    entries: Vec<Entry>,
-    /// Lets the requests of opens go out.
-    gate: Arc<Semaphore>,
-}
-
-struct Entry {
-    check: Arc<Check>,
-    answer: WeakShared<BoxFuture<'static, Answer>>,
-}
-
-/// One question.
-#[derive(Debug)]
-struct Check {
-    /// For an open: its first bytes may come along.
-    opens: bool,
-    /// The event at which it went out; 0: not yet. Set under the tree's lock.
-    asked: AtomicU64,
-    /// What came with the attributes, for one open.
-    first: Slot,
-}
-
-/// A place among those that wait for an answer.
-struct Seat {
-    check: Arc<Check>,
-    answer: Shared<BoxFuture<'static, Answer>>,
-}
-
-impl Checks {
-    /// A seat where the answer is good enough for this wish.
-    fn join(&self, ino: InodeNo, wish: Wish) -> Option<Seat> {
-        let fits = |check: &Check| match wish {
-            Wish::Stat => true,
-            Wish::Open => check.opens,
-            Wish::OpenNow => check.opens && check.asked.load(Relaxed) == 0,
-        };
-        let entry = self.0.get(&ino)?.entries.iter().rev().find(|entry| fits(&entry.check))?;
-        Some(Seat { check: Arc::clone(&entry.check), answer: entry.answer.upgrade()? })
-    }
-
-    fn gate(&mut self, ino: InodeNo) -> &Arc<Semaphore> {
-        let board = || Board { entries: Vec::new(), gate: Arc::new(Semaphore::new(AT_ONCE)) };
-        &self.0.entry(ino).or_insert_with(board).gate
-    }
-
-    fn add(&mut self, ino: InodeNo, seat: &Seat) {
-        let Some(board) = self.0.get_mut(&ino) else { return };
-        let Some(answer) = seat.answer.downgrade() else { return };
-        board.entries.push(Entry { check: Arc::clone(&seat.check), answer });
-    }
-
-    fn remove(&mut self, ino: InodeNo, check: &Arc<Check>) {
-        let Some(board) = self.0.get_mut(&ino) else { return };
-        board.entries.retain(|entry| !Arc::ptr_eq(&entry.check, check));
-        if board.entries.is_empty() {
-            self.0.remove(&ino);
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
 
 impl InodeTable {
     /// Asks S3 by one request whether a stored file is still the version this inode means. What came along is for an open.
@@ -209,11 +114,5 @@ impl Drop for Landing {
         if let Some(table) = self.table.upgrade() {
             table.tree.lock().checks.remove(self.ino, &self.check);
         }
-    }
-}
-
-impl fmt::Debug for Checks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
     }
 }

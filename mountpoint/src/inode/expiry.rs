@@ -40,6 +40,9 @@ pub(super) struct Said {
 const MINIMAL_FILE: Duration = Duration::from_millis(100);
 /// `Minimal`, for directories.
 pub(super) const MINIMAL_DIRECTORY: Duration = Duration::from_secs(1);
+/// How long a page answers lookups and stats, from when it was asked for. Doubling it halves the listings of a program that looks through a
+/// directory, and doubles how long a change made elsewhere goes unseen by stat.
+pub(super) const PAGE: Duration = Duration::from_secs(1);
 /// "For ever": a century, which every clock and the kernel can still add.
 const INDEFINITE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -81,7 +84,7 @@ impl Ttl {
 
     /// Until when a stat may say what a page says of a file: for a second from its question on, or a file's time from its answer on.
     pub(super) fn of_page(self, since: Instant, arrived: Instant) -> Instant {
-        (since + self.directory().min(super::recent::PAGE)).max(arrived + self.file())
+        (since + self.directory().min(PAGE)).max(arrived + self.file())
     }
 
     /// The validity of S3's answer about one file, to the request of event `asked`.

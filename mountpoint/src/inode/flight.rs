@@ -8,11 +8,11 @@ use futures_util::future::{Shared, WeakShared};
 
 use super::InodeNo;
 use super::error::Result;
-use super::remote::{Ask, Remote};
+use super::remote::{Ask, Remote, Slot};
 use crate::first::First;
 use crate::s3::BoxFuture;
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, Mutex};
 
 /// Lookups under way, by directory and name.
 #[derive(Default)]
@@ -36,9 +36,6 @@ pub(super) struct Flight {
     /// What came with the attributes, for one lookup.
     first: Slot,
 }
-
-/// Where a question leaves what came with the attributes.
-pub(super) type Slot = Arc<Mutex<Option<First>>>;
 
 /// A place in a flight.
 pub(super) struct Seat {

@@ -6,7 +6,6 @@ use foldhash::HashMap;
 
 use super::InodeNo;
 use super::state::Inode;
-use super::tree::is_sparse;
 
 /// Inodes of a shelf. Doubling it halves what the table takes for each (5 bytes), and doubles what one takes whose neighbours are gone
 /// (1 KiB).
@@ -68,6 +67,11 @@ impl Index<InodeNo> for Inodes {
     fn index(&self, ino: InodeNo) -> &Inode {
         self.get(ino).expect("the caller holds a number that lives")
     }
+}
+
+/// Whether a table takes much more room than it needs: it is made smaller then, and has doubled or halved before it is again.
+pub(super) fn is_sparse(len: usize, capacity: usize) -> bool {
+    capacity > 1024 && len < capacity / 8
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::time::Instant;
 
-use super::check::Wish;
+use super::checks::Wish;
 use super::error::{Error, ErrorKind, Result};
 use super::flight::Seat;
 use super::path::{self, BadName};

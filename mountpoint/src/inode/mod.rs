@@ -11,6 +11,7 @@
 mod batch;
 mod change;
 mod check;
+mod checks;
 mod compact;
 mod dir_entry;
 mod error;

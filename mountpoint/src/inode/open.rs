@@ -1,6 +1,6 @@
 //! Opens files, and tracks the state of an inode while it is written.
 
-use super::check::Wish;
+use super::checks::Wish;
 use super::error::{Error, ErrorKind, Result};
 use super::path;
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};

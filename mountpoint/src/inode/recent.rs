@@ -11,14 +11,11 @@ use foldhash::HashMap;
 use futures_util::future::Shared;
 
 use super::batch::Batch;
+use super::expiry::PAGE;
 use super::merge::order;
 use super::price::Terms;
 use crate::s3::BoxFuture;
 use crate::sync::Arc;
-
-/// How long a page answers lookups and stats, from when it was asked for. Doubling it halves the listings of a program that looks through a
-/// directory, and doubles how long a change made elsewhere goes unseen by stat.
-pub(super) const PAGE: Duration = Duration::from_secs(1);
 
 /// Most names that are noted as gone while pages say otherwise; beyond it the pages of the directory go.
 const GONE_MAX: usize = 1000;

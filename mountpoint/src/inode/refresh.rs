@@ -6,9 +6,10 @@ use std::time::Instant;
 use futures_util::FutureExt;
 
 use super::batch::Batch;
+use super::expiry::PAGE;
 use super::merge::Merge;
 use super::page::{Asked, readable};
-use super::recent::{Advice, After, Coming, PAGE, Page, Recent};
+use super::recent::{Advice, After, Coming, Page, Recent};
 use super::remote::Ask;
 use super::tree::Tree;
 use super::walk::{self, Course};

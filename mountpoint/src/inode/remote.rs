@@ -3,12 +3,11 @@
 use futures_util::future::{Either, select};
 
 use super::error::{Error, ErrorKind, Result};
-use super::flight::Slot;
 use super::path;
-use crate::first::{Asker, Cause};
+use crate::first::{Asker, Cause, First};
 use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{self, ListObjects, ObjectClient};
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex};
 
 /// Which requests a lookup needs, given what memory knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +37,9 @@ pub(super) enum Remote {
     /// Keys below.
     Directory,
 }
+
+/// Where a question leaves what came with the attributes.
+pub(super) type Slot = Arc<Mutex<Option<First>>>;
 
 /// Empty pages of one lookup's LIST that are followed before the answer counts as broken: a store may skip over deleted
 /// keys, but not for ever.

@@ -15,13 +15,13 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use super::InodeNo;
-use super::check::Checks;
+use super::checks::Checks;
 use super::error::{Error, ErrorKind, Result};
 use super::expiry::{Missing, Ttl, left};
 use super::firsts::Firsts;
 use super::flight::Flights;
 use super::fresh::Fresh;
-use super::inodes::Inodes;
+use super::inodes::{Inodes, is_sparse};
 use super::listed::Listed;
 use super::path::Prefix;
 use super::price::Prices;
@@ -552,11 +552,6 @@ impl Tree {
     pub(super) fn locals(&self, ino: InodeNo) -> BTreeMap<Box<str>, InodeNo> {
         self.directory(ino).map(|(_, directory)| directory.locals.clone()).unwrap_or_default()
     }
-}
-
-/// Whether a table takes much more room than it needs: it is made smaller then, and has doubled or halved before it is again.
-pub(super) fn is_sparse(len: usize, capacity: usize) -> bool {
-    capacity > 1024 && len < capacity / 8
 }
 
 fn file_stat(size: u64, modified: SystemTime, readable: bool, valid_for: Duration) -> Stat {

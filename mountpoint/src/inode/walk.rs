@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use foldhash::HashMap;
 
-use super::recent::{Coming, PAGE};
+use super::expiry::PAGE;
+use super::recent::Coming;
 use crate::object::ObjectKey;
 use crate::s3::{ListPage, ListedObject};
 

@@ -3,8 +3,8 @@
 use futures_util::future::join_all;
 
 use super::*;
-use crate::inode::check::AT_ONCE;
-use crate::inode::recent::PAGE;
+use crate::inode::checks::AT_ONCE;
+use crate::inode::expiry::PAGE;
 
 /// A file that was looked up a while ago.
 async fn known(ttl: Ttl) -> (Bench, InodeNo) {
