@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::io::{BlockIo, Disk, FOLDER_MODE, open_folder};
-use super::later::{self, Job, LINE, Line};
+use super::later::{self, Job, QUEUE_MAX, Queue};
 use super::lock::Lock;
 use super::ring::{self, Bell};
 use super::store::Store;
@@ -44,7 +44,7 @@ pub struct DiskCache {
     stop: Arc<AtomicBool>,
     under_way: Mutex<WaitGroup>,
     /// For reads that wait for the disk, where there is a ring.
-    pub(super) line: Option<Line>,
+    pub(super) reads: Option<Queue>,
     _lock: Lock,
 }
 
@@ -92,7 +92,7 @@ impl DiskCache {
             threads: Vec::new(),
             stop: Arc::new(AtomicBool::new(false)),
             under_way: Mutex::new(under_way.clone()),
-            line: None,
+            reads: None,
             _lock: lock,
         };
         let supervisor = Supervisor { metrics: Arc::clone(&store.metrics), clock };
@@ -114,7 +114,7 @@ impl DiskCache {
 
     /// Starts the thread that waits for many reads at once, where the system allows it.
     fn start_ring(&mut self, supervisor: &Supervisor) -> io::Result<()> {
-        let (queue, line) = bounded(LINE);
+        let (send, jobs) = bounded(QUEUE_MAX);
         let (say, hear) = bounded(1);
         let bell = Arc::new(Bell::new()?);
         let (store, of_thread) = (Arc::clone(&self.store), Arc::clone(&bell));
@@ -123,13 +123,13 @@ impl DiskCache {
             let ring = ring::set_up();
             let _ = say.try_send(ring.as_ref().map(|_| ()).map_err(|why| *why));
             if let Ok(ring) = ring {
-                ring::run(ring, &store, &line, &of_thread);
+                ring::run(ring, &store, &jobs, &of_thread);
             }
-            later::run(&store, &line);
+            later::run(&store, &jobs);
         })?;
         self.threads.push(thread);
         match hear.recv().unwrap_or(Err("its thread ended")) {
-            Ok(()) => self.line = Some(Line::new(queue, bell)),
+            Ok(()) => self.reads = Some(Queue::new(send, bell)),
             Err(why) => tracing::info!(
                 "cache: no io_uring ({why}): reads that wait for the disk take a thread each, which is slower"
             ),
@@ -195,11 +195,11 @@ impl BlockCache for DiskCache {
         into: BlockMut,
         done: Later,
     ) -> Result<(), (BlockMut, Later)> {
-        let Some(line) = &self.line else { return Err((into, done)) };
+        let Some(reads) = &self.reads else { return Err((into, done)) };
         let started = self.store.clock.now();
         let is_sound = is_sound(object_size, &range, into.limit() - into.filled());
         match is_sound.then(|| self.store.begin(id, object_size, &range)).flatten() {
-            Some(reading) => line.put(Job { reading, into, started, done }),
+            Some(reading) => reads.put(Job { reading, into, started, done }),
             None => {
                 self.store.count_get(started, false);
                 done(None);
@@ -229,7 +229,7 @@ impl BlockCache for DiskCache {
 impl Drop for DiskCache {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
-        (self.queue, self.line) = (None, None);
+        (self.queue, self.reads) = (None, None);
         let this = std::thread::current().id();
         // The last to know the cache may be a read that it answers.
         for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != this) {

@@ -12,8 +12,8 @@ use super::store::Store;
 use crate::buffer::BlockMut;
 use crate::sync::Arc;
 
-/// Reads in line. Doubling it lets more wait here, each with its memory, before others wait on threads of their own.
-pub(super) const LINE: usize = 1024;
+/// Reads in the queue. Doubling it lets more wait here, each with its memory, before others wait on threads of their own.
+pub(super) const QUEUE_MAX: usize = 1024;
 
 /// A read to be carried out.
 pub(super) struct Job {
@@ -25,23 +25,23 @@ pub(super) struct Job {
 
 /// Where reads are put.
 #[derive(Debug)]
-pub(super) struct Line {
-    queue: Sender<Job>,
+pub(super) struct Queue {
+    jobs: Sender<Job>,
     bell: Arc<Bell>,
 }
 
-impl Line {
-    /// The other end of `queue` takes what is put here, and hears the bell.
-    pub(super) fn new(queue: Sender<Job>, bell: Arc<Bell>) -> Self {
-        Self { queue, bell }
+impl Queue {
+    /// The other end of `jobs` takes what is put here, and hears the bell.
+    pub(super) fn new(jobs: Sender<Job>, bell: Arc<Bell>) -> Self {
+        Self { jobs, bell }
     }
 
     /// Puts a read.
     ///
     /// # Errors
-    /// Block and callback back: the line is full, or nobody serves it.
+    /// Block and callback back: the queue is full, or nobody serves it.
     pub(super) fn put(&self, job: Job) -> Result<(), (BlockMut, Later)> {
-        self.queue.try_send(job).map_err(|e| {
+        self.jobs.try_send(job).map_err(|e| {
             let job = e.into_inner();
             (job.into, job.done)
         })?;
@@ -50,9 +50,9 @@ impl Line {
     }
 }
 
-/// Carries out one read after the other, until the line ends: without a ring.
-pub(super) fn run(store: &Store, queue: &Receiver<Job>) {
-    for job in queue {
+/// Carries out one read after the other, until the queue ends: without a ring.
+pub(super) fn run(store: &Store, jobs: &Receiver<Job>) {
+    for job in jobs {
         let Job { reading, mut into, started, done } = job;
         let is_sound = store.finish(&reading, into.spare());
         store.count_get(started, is_sound);

@@ -22,7 +22,7 @@ use super::store::Store;
 use crate::buffer::BlockMut;
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Reads that the disk has at once; more wait in line. Doubling it helps disks that are many behind one name.
+/// Reads that the disk has at once; more wait in the queue. Doubling it helps disks that are many behind one name.
 pub(super) const DEPTH: u32 = 64;
 /// Names the bell among the reads, which are numbered.
 const BELL: u64 = u64::MAX;

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::serve::Line;
+use super::serve::ReplyTo;
 use crate::fs::HandleNo;
 use crate::sync::Mutex;
 
@@ -25,7 +25,7 @@ pub(super) struct Waiter {
     /// The file whose storing it waits for, and in which operation: that goes on, and its end goes to the log.
     pub(super) stores: Option<(HandleNo, &'static str)>,
     /// Where its answer goes.
-    pub(super) line: Line,
+    pub(super) reply_to: ReplyTo,
 }
 
 /// The state of the request that an INTERRUPT named.
@@ -86,7 +86,7 @@ mod tests {
     fn a_request_is_answered_once_by_its_outcome_or_by_the_interrupt() {
         let pending = Pending::default();
         let stores = Some((HandleNo(7), "close"));
-        let waiter = || Waiter { tid: 1, stores, line: Line::Device };
+        let waiter = || Waiter { tid: 1, stores, reply_to: ReplyTo::Device };
         pending.begin(4, Some(waiter()));
         assert!(matches!(pending.interrupt(4, |_| false), Interrupted::NotYet));
         let Interrupted::Now(ended) = pending.interrupt(4, |tid| tid == 1) else {
@@ -114,7 +114,7 @@ mod tests {
             let requests = [4, 4 + 2 * SHARDS as u64];
             let pending = Arc::new(Pending::default());
             let answers = Arc::new(requests.map(|_| AtomicU32::new(0)));
-            let waiter = || Waiter { tid: 1, stores: None, line: Line::Device };
+            let waiter = || Waiter { tid: 1, stores: None, reply_to: ReplyTo::Device };
             let mut threads = Vec::new();
             for (n, unique) in requests.into_iter().enumerate() {
                 let answer = |does: fn(&Pending, u64) -> bool| {

@@ -33,7 +33,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Where the answer of a request goes: to where it came from.
 #[derive(Clone, Debug)]
-pub(super) enum Line {
+pub(super) enum ReplyTo {
     Device,
     Queue(Place),
 }
@@ -190,7 +190,7 @@ struct Reply<O> {
     operation: &'static str,
     started: Instant,
     open: bool,
-    line: Line,
+    reply_to: ReplyTo,
 }
 
 impl<O> Reply<O> {
@@ -206,7 +206,7 @@ impl<O> Reply<O> {
     }
 
     fn write(&self, errno: i32, answer: Answer) {
-        if let Err(error) = self.channel.answer(&self.line, self.unique, errno, answer) {
+        if let Err(error) = self.channel.answer(&self.reply_to, self.unique, errno, answer) {
             tracing::error!("{}: the kernel did not take the reply: {error}", self.operation);
         }
     }
@@ -259,10 +259,10 @@ impl<O> Drop for Reply<O> {
 
 impl<O> Channel<O> {
     /// Sends an answer to where its request came from.
-    fn answer(&self, line: &Line, unique: u64, errno: i32, answer: Answer) -> io::Result<()> {
-        match line {
-            Line::Device => self.device.reply(unique, errno, answer.slices()),
-            Line::Queue(place) => {
+    fn answer(&self, reply_to: &ReplyTo, unique: u64, errno: i32, answer: Answer) -> io::Result<()> {
+        match reply_to {
+            ReplyTo::Device => self.device.reply(unique, errno, answer.slices()),
+            ReplyTo::Queue(place) => {
                 place.answer(unique, errno, answer);
                 Ok(())
             }
@@ -287,7 +287,7 @@ impl<O: Operations> Channel<O> {
             match decode(&buffer[..n]) {
                 Ok(request) => {
                     // A panic answers EIO (the reply is dropped) and costs the mount nothing else.
-                    let dispatch = AssertUnwindSafe(|| self.dispatch(request, &Line::Device));
+                    let dispatch = AssertUnwindSafe(|| self.dispatch(request, &ReplyTo::Device));
                     if std::panic::catch_unwind(dispatch).is_err() {
                         tracing::error!("/dev/fuse: a request panicked; it was answered EIO");
                     }
@@ -317,31 +317,31 @@ impl<O: Operations> Channel<O> {
     fn reply(
         self: &Arc<Self>,
         unique: u64,
-        line: &Line,
+        reply_to: &ReplyTo,
         operation: &'static str,
         waiter: Option<Waiter>,
     ) -> Reply<O> {
         self.pending.begin(unique, waiter);
-        let (channel, line, started) = (Arc::clone(self), line.clone(), self.clock.now());
-        Reply { channel, unique, operation, started, open: true, line }
+        let (channel, reply_to, started) = (Arc::clone(self), reply_to.clone(), self.clock.now());
+        Reply { channel, unique, operation, started, open: true, reply_to }
     }
 
-    /// Calls the operation; the answer goes to `line`.
-    pub(super) fn dispatch(self: &Arc<Self>, request: Request<'_>, line: &Line) {
+    /// Calls the operation; the answer goes to `reply_to`.
+    pub(super) fn dispatch(self: &Arc<Self>, request: Request<'_>, reply_to: &ReplyTo) {
         let (unique, node, pid) = (request.unique, InodeNo(request.node), request.pid);
         let ops = &self.ops;
         if self.only.is_some_and(|owner| request.uid != owner && request.uid != 0)
             && !request.operation.follows_an_open()
         {
-            return self.reply(unique, line, "access", None).errno(Errno::ACCESS);
+            return self.reply(unique, reply_to, "access", None).errno(Errno::ACCESS);
         }
         // A change of names runs to its end. A request that only waits can be interrupted; an interrupted open is undone.
-        let waiter = |stores| Some(Waiter { tid: pid, stores, line: line.clone() });
-        let waits = |operation| self.reply(unique, line, operation, waiter(None));
-        let runs = |operation| self.reply(unique, line, operation, None);
+        let waiter = |stores| Some(Waiter { tid: pid, stores, reply_to: reply_to.clone() });
+        let waits = |operation| self.reply(unique, reply_to, operation, waiter(None));
+        let runs = |operation| self.reply(unique, reply_to, operation, None);
         // The upload of a file goes on without the thread that waited for it.
         let stores =
-            |operation, handle| self.reply(unique, line, operation, waiter(Some((handle, operation))));
+            |operation, handle| self.reply(unique, reply_to, operation, waiter(Some((handle, operation))));
         match request.operation {
             Operation::Lookup { name } => {
                 let (reply, undo) = (waits("lookup"), ops.clone());
@@ -547,7 +547,7 @@ impl<O: Operations> Channel<O> {
             self.ops.nobody_waits(handle, operation);
         }
         let errno = Errno::INTR.raw_os_error();
-        if let Err(error) = self.answer(&waiter.line, unique, errno, Answer::Nothing) {
+        if let Err(error) = self.answer(&waiter.reply_to, unique, errno, Answer::Nothing) {
             tracing::debug!("interrupt of {unique}: {error}");
         }
     }

@@ -55,7 +55,7 @@ impl Bench {
             let _ = send.send(read.map(|mut block| block.spare().to_vec()));
         });
         if let Err((mut into, done)) = self.cache.read_later(id, size, range.clone(), into, done) {
-            assert!(self.cache.line.is_none(), "the line has room");
+            assert!(self.cache.reads.is_none(), "the queue has room");
             let is_here = self.cache.read(id, size, range, into.spare());
             done(is_here.then_some(into));
         }
@@ -78,7 +78,7 @@ fn there_is_a_ring_where_the_system_has_one_and_it_is_wanted() {
         let dir = tempfile::tempdir().unwrap();
         let config = Config { ring, ..config(dir.path(), Some(64 * MIB)) };
         let cache = DiskCache::open(config, Clock::machine(), Arc::new(Metrics::default())).unwrap();
-        assert_eq!(cache.line.is_some(), ring && has);
+        assert_eq!(cache.reads.is_some(), ring && has);
     }
 }
 
@@ -166,7 +166,7 @@ fn a_ring_that_fails_gives_nothing_of_what_it_began_and_leaves_the_rest_to_a_thr
     let (store, pool) = (store(dir.path(), Some(64 * MIB)), Pool::new(&buffer::Config::default()));
     let (a, size, began) = (id("a", "\"1\""), MIB, ring::DEPTH as usize);
     assert!(put(&store, &a, size, 0));
-    let (line, queue) = crossbeam::channel::bounded(began + 3);
+    let (send_job, jobs) = crossbeam::channel::bounded(began + 3);
     let (send, given) = mpsc::channel();
     for i in 0..began + 3 {
         let range = i as u64 * 100..i as u64 * 100 + 50;
@@ -175,15 +175,15 @@ fn a_ring_that_fails_gives_nothing_of_what_it_began_and_leaves_the_rest_to_a_thr
             let _ = send.send((range, read.map(|mut block| block.spare().to_vec())));
         });
         let into = pool.try_take(Use::Demand, 50).unwrap();
-        line.send(Job { reading, into, started: store.clock.now(), done }).unwrap();
+        send_job.send(Job { reading, into, started: store.clock.now(), done }).unwrap();
     }
-    drop((line, send));
-    let log = log_of(|| ring::run(broken, &store, &queue, &Bell::new().unwrap()));
+    drop((send_job, send));
+    let log = log_of(|| ring::run(broken, &store, &jobs, &Bell::new().unwrap()));
     assert!(log.contains("io_uring failed"), "{log}");
     let answers: Vec<_> = given.try_iter().collect();
     assert_eq!(answers.len(), began);
     assert!(answers.iter().all(|(_, read)| read.is_none()), "the kernel may still write there");
-    later::run(&store, &queue);
+    later::run(&store, &jobs);
     let answers: Vec<_> = given.iter().collect();
     assert_eq!(answers.len(), 3);
     for (range, read) in answers {

@@ -12,7 +12,7 @@ use super::super::RING_WRITE_MAX;
 use super::super::answer::Answer;
 use super::super::operations::Operations;
 use super::super::request::{DecodeError, decode_parts};
-use super::super::serve::{Channel, Line};
+use super::super::serve::{Channel, ReplyTo};
 use super::entries::{Entries, Landed};
 use super::inbox::{Done, Inbox, Place};
 use super::warm::Warm;
@@ -154,7 +154,7 @@ impl<O: Operations> Queue<O> {
         match decoded {
             Ok(request) => {
                 // A panic answers EIO (the reply is dropped) and costs the mount nothing else.
-                let dispatch = AssertUnwindSafe(|| self.channel.dispatch(request, &Line::Queue(place)));
+                let dispatch = AssertUnwindSafe(|| self.channel.dispatch(request, &ReplyTo::Queue(place)));
                 if std::panic::catch_unwind(dispatch).is_err() {
                     tracing::error!("FUSE over io_uring: a request panicked; it was answered EIO");
                 }
