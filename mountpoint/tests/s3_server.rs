@@ -18,31 +18,11 @@ use s3server::{Effect, Fault, Server};
 struct Store {
     client: Arc<S3Client>,
     metrics: Arc<Metrics>,
-    server: Outside,
+    server: Server,
     _folder: tempfile::TempDir,
 }
 
-/// The server has a runtime of its own, which may neither begin nor end within the test's.
-struct Outside(Option<Server>);
-
-impl Outside {
-    fn start(config: s3server::Config) -> Self {
-        Self(Some(std::thread::spawn(move || Server::start(config).unwrap()).join().unwrap()))
-    }
-
-    fn endpoint(&self) -> String {
-        self.0.as_ref().unwrap().endpoint()
-    }
-}
-
-impl Drop for Outside {
-    fn drop(&mut self) {
-        let server = self.0.take();
-        let _ = std::thread::spawn(move || drop(server)).join();
-    }
-}
-
-fn config(server: &Outside) -> Config {
+fn config(server: &Server) -> Config {
     let shape = s3server::Config::new("unused");
     Config {
         bucket: "bucket".into(),
@@ -55,7 +35,7 @@ fn config(server: &Outside) -> Config {
 
 async fn store(change: impl FnOnce(&mut Config)) -> Store {
     let folder = tempfile::tempdir().unwrap();
-    let server = Outside::start(s3server::Config::new(folder.path()).bucket("bucket"));
+    let server = Server::start(s3server::Config::new(folder.path()).bucket("bucket")).unwrap();
     let mut config = config(&server);
     change(&mut config);
     let metrics = Arc::new(Metrics::default());
@@ -222,7 +202,7 @@ async fn completes_under(faults: &[Fault], complete: Duration) -> u64 {
     })
     .await;
     let request = ready_to_complete(&store.client, "k").await;
-    let server = store.server.0.as_ref().unwrap();
+    let server = &store.server;
     faults.iter().for_each(|fault| server.faults().add(fault.clone()));
     let stored = store.client.complete_multipart_upload(&request).await.unwrap();
     assert_eq!(server.faults().fired(), faults.len() as u64);
@@ -276,7 +256,7 @@ async fn a_name_of_white_space_takes_several_parts_as_any_other() {
     }
 }
 
-fn buckets(server: &Outside) -> mountpoint::s3::Store {
+fn buckets(server: &Server) -> mountpoint::s3::Store {
     mountpoint::s3::Store::new(config(server), &Clock::machine(), &Arc::default()).unwrap()
 }
 
@@ -329,11 +309,11 @@ async fn what_a_store_says_of_buckets_of_others_and_of_tags_it_has_not_is_an_ans
     let folder = tempfile::tempdir().unwrap();
     let mut shape = s3server::Config::new(folder.path()).bucket("bucket");
     shape.bucket_tagging = false;
-    let server = Outside::start(shape);
+    let server = Server::start(shape).unwrap();
     let bucket = buckets(&server).bucket("bucket", "us-east-1", Some(keys_of_server())).unwrap();
     assert_eq!(bucket.tags().await.unwrap(), Tagging::Unsupported);
     assert!(!bucket.set_tags(&[("a".to_owned(), "b".to_owned())].into()).await.unwrap());
-    let faults = server.0.as_ref().unwrap().faults();
+    let faults = server.faults();
     faults.add(Fault::on("CreateBucket", Effect::Error { status: 409, code: "BucketAlreadyExists".into() }));
     assert_eq!(bucket.create(None).await.unwrap(), Created::Others);
 }
@@ -343,6 +323,6 @@ async fn what_a_store_says_of_buckets_of_others_and_of_tags_it_has_not_is_an_ans
 async fn a_bucket_whose_answer_was_lost_is_perhaps_by_us() {
     let store = store(|_| {}).await;
     let bucket = buckets(&store.server).bucket("made", "us-east-1", Some(keys_of_server())).unwrap();
-    store.server.0.as_ref().unwrap().faults().add(Fault::on("CreateBucket", Effect::DropAnswer).nth(1));
+    store.server.faults().add(Fault::on("CreateBucket", Effect::DropAnswer).nth(1));
     assert_eq!(bucket.create(None).await.unwrap(), Created::Yours { perhaps_by_us: true });
 }

@@ -1,6 +1,7 @@
 //! A running server: its threads, its address, its end.
 
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,10 @@ impl Server {
     /// When the folder can't be read or written or is in use by another server, a bucket's name is not allowed, or the
     /// address is taken.
     pub fn start(config: Config) -> anyhow::Result<Self> {
+        apart(|| Self::start_here(config))
+    }
+
+    fn start_here(config: Config) -> anyhow::Result<Self> {
         anyhow::ensure!(!config.access_key.is_empty(), "the access key is empty");
         anyhow::ensure!(!config.secret_key.is_empty(), "the secret key is empty");
         let store = Arc::new(Store::open(&config.root)?);
@@ -111,7 +116,7 @@ impl Server {
 
     fn end(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(STOP_TIMEOUT);
+            apart(|| runtime.shutdown_timeout(STOP_TIMEOUT));
         }
     }
 }
@@ -120,4 +125,9 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Works on a thread of its own. The caller may be a task of a runtime, and no other runtime may begin or end there.
+fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }

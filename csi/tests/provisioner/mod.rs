@@ -37,29 +37,17 @@ pub(crate) struct Lab {
     _directory: tempfile::TempDir,
 }
 
-/// The server has a runtime of its own, which may neither begin nor end within the test's.
+/// A server over a folder.
 struct Store {
-    server: Option<s3server::Server>,
+    server: s3server::Server,
     root: tempfile::TempDir,
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        let server = self.server.take();
-        let _ = std::thread::spawn(move || drop(server)).join();
-    }
 }
 
 impl Store {
     fn start(change: fn(s3server::Config) -> s3server::Config) -> Arc<Self> {
         let root = tempfile::tempdir().unwrap();
-        let config = change(s3server::Config::new(root.path()));
-        let server = std::thread::spawn(move || s3server::Server::start(config).unwrap()).join().unwrap();
-        Arc::new(Self { server: Some(server), root })
-    }
-
-    fn server(&self) -> &s3server::Server {
-        self.server.as_ref().unwrap()
+        let server = s3server::Server::start(change(s3server::Config::new(root.path()))).unwrap();
+        Arc::new(Self { server, root })
     }
 }
 
@@ -110,7 +98,7 @@ impl Lab {
     async fn over(store: Arc<Store>, volumes: Volumes, allowed: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = Config {
-            endpoint_url: store.server().endpoint(),
+            endpoint_url: store.server.endpoint(),
             allowed_endpoints: allowed.iter().map(|&it| it.to_owned()).collect(),
             region: None,
             extra_ca_bundles: Vec::new(),
@@ -143,7 +131,7 @@ impl Lab {
     }
 
     pub(crate) fn server(&self) -> &s3server::Server {
-        self.store.server()
+        &self.store.server
     }
 
     /// A good call, as the provisioner makes it for a claim in the namespace `team-a`.
@@ -227,7 +215,7 @@ impl Lab {
         s3::Config {
             bucket: bucket.to_owned(),
             region: Some("us-east-1".into()),
-            endpoint_url: Some(self.server().endpoint()),
+            endpoint_url: Some(self.store.server.endpoint()),
             force_path_style: true,
             credentials: Some(s3::Credentials::new("test", "testsecret", None, None, "test")),
             ..s3::Config::default()
