@@ -1,16 +1,16 @@
 //! The command `scality-s3-csi-driver`, as a container starts it.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use csi::proto::csi::controller_client::ControllerClient;
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, MountVolume, access_mode};
 use csi::proto::csi::{CreateVolumeRequest, VolumeCapability};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::port::listens_on;
-use testkit::until;
+use testkit::{until, until_it_ends};
 
 fn driver(args: &[&str], environment: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
@@ -85,16 +85,10 @@ async fn the_controller_service_logs_calls_without_their_secrets() {
         .stderr(std::fs::File::create(folder.path().join("log")).unwrap())
         .spawn()
         .unwrap();
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
-    let end = Instant::now() + Duration::from_secs(60);
     // Its socket shows a moment before it listens.
-    let channel = loop {
-        match endpoint.connect().await {
-            Ok(channel) => break channel,
-            Err(error) => assert!(Instant::now() < end, "the driver does not serve: {error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    };
+    until("the driver serves", || UnixStream::connect(&socket).is_ok());
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+    let channel = endpoint.connect().await.unwrap();
     let mut controller = ControllerClient::new(channel);
     let secrets =
         ["access_key_id", "secret_access_key", "session_token"].map(|key| (key.to_owned(), HUSH.to_owned()));
@@ -135,7 +129,7 @@ fn sigterm_ends_the_driver_whatever_it_waits_for() {
     let (kubeconfig, socket) = (folder.path().join("kubeconfig"), folder.path().join("csi.sock"));
     std::fs::write(&kubeconfig, kubeconfig_of(&server)).unwrap();
     for is_serving in [false, true] {
-        let mut driver = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
+        let driver = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
             .arg(format!("--endpoint=unix://{}", socket.display()))
             .arg("--health-address=127.0.0.1:0")
             .env_clear()
@@ -161,19 +155,8 @@ fn sigterm_ends_the_driver_whatever_it_waits_for() {
             clients.push(silent.accept().unwrap().0);
         }
         kill_process(Pid::from_child(&driver), Signal::TERM).unwrap();
-        let end = Instant::now() + Duration::from_secs(60);
-        let status = loop {
-            if let Some(status) = driver.try_wait().unwrap() {
-                break status;
-            }
-            if Instant::now() > end {
-                driver.kill().unwrap();
-                panic!("it goes on after SIGTERM (serving: {is_serving})");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let mut log = String::new();
-        driver.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        assert_eq!(status.code(), Some(0), "{log}");
+        let output = until_it_ends(driver, testkit::until::LIMIT);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "serving: {is_serving}: {log}");
     }
 }

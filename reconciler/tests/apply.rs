@@ -2,8 +2,6 @@
 
 mod fixtures;
 
-use std::time::Duration;
-
 use csi::contract::VERSION;
 use csi::contract::pod;
 use fixtures::{Cluster, NAMESPACE};
@@ -14,6 +12,7 @@ use reconciler::facts::Group;
 use reconciler::leader::{Elector, Leadership};
 use reconciler::plan::{Effect, plan};
 use serde_json::{Value, json};
+use testkit::until_async;
 
 /// One workload that waits for one volume.
 fn cluster() -> Cluster {
@@ -287,13 +286,6 @@ async fn a_claim_that_kubernetes_made_for_the_pod_counts_if_it_belongs_to_it() {
     assert_eq!(cluster.cache().groups().len(), 1);
 }
 
-/// Waits until something holds, as long as it takes; the test runner's patience is the limit.
-async fn until(what: impl Fn() -> bool) {
-    while !what() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 #[tokio::test]
 async fn the_wheel_turns_on_what_it_sees_from_the_first_pod_to_the_last() {
     let cluster = cluster();
@@ -304,21 +296,22 @@ async fn the_wheel_turns_on_what_it_sees_from_the_first_pod_to_the_last() {
         let _ = stopped.await;
     }));
     health.wait_for(|health| health.ready).await.unwrap();
-    until(|| cluster.attachments().len() == 1).await;
+    until_async("there is an attachment", || cluster.attachments().len() == 1).await;
     // A second workload shares the pod; a late claim is noticed.
     cluster.put("pods", fixtures::workload("w2", "node", "pv"));
-    until(|| cluster.attachments()[0]["spec"]["mountpointS3PodAttachments"][first_pod()][1].is_object())
-        .await;
+    let is_shared =
+        || cluster.attachments()[0]["spec"]["mountpointS3PodAttachments"][first_pod()][1].is_object();
+    until_async("the second workload shares the pod", is_shared).await;
     cluster.put("pods", fixtures::workload("w3", "node", "late"));
     cluster.put("persistentvolumes", fixtures::volume("late"));
     cluster.put("persistentvolumeclaims", fixtures::claim("late"));
-    until(|| cluster.attachments().len() == 2).await;
+    until_async("there are two attachments", || cluster.attachments().len() == 2).await;
     for name in ["w", "w2", "w3"] {
         cluster.remove("pods", "default", name);
     }
-    until(|| cluster.attachments().is_empty()).await;
+    until_async("no attachment is left", || cluster.attachments().is_empty()).await;
     // Pods that never began go at once.
-    until(|| cluster.all("pods").is_empty()).await;
+    until_async("no pod is left", || cluster.all("pods").is_empty()).await;
     drop(stop);
     running.await.unwrap();
 }
@@ -332,20 +325,20 @@ async fn one_of_two_leads_and_the_other_follows_when_it_steps_down() {
     assert!(!of_first.holds(), "nobody leads before the election");
     tokio::select! {
         () = first.run() => {}
-        () = until(|| of_first.holds()) => {}
+        () = until_async("the first one leads", || of_first.holds()) => {}
     }
     // The second one asks at least once and is told to wait.
     let asked = cluster.lock().calls.len();
     tokio::select! {
         () = second.run() => {}
-        () = until(|| cluster.lock().calls.len() > asked) => {}
+        () = until_async("the second one has asked", || cluster.lock().calls.len() > asked) => {}
     }
     assert!(of_first.holds() && !of_second.holds());
     first.step_down().await;
     assert!(!of_first.holds());
     tokio::select! {
         () = second.run() => {}
-        () = until(|| of_second.holds()) => {}
+        () = until_async("the second one leads", || of_second.holds()) => {}
     }
     assert_eq!(cluster.all("leases")[0]["spec"]["holderIdentity"], "second");
 }

@@ -2,8 +2,6 @@
 
 mod fixtures;
 
-use std::time::Duration;
-
 use csi::contract::{VERSION, pod};
 use csi::events::Teller;
 use fixtures::{Cluster, NAMESPACE};
@@ -12,6 +10,7 @@ use reconciler::controller::Controller;
 use reconciler::leader::Leadership;
 use reconciler::pod_spec::{HeadroomConfig, PodConfig};
 use serde_json::{Value, json};
+use testkit::until_async;
 
 fn gated(name: &str, claim: &str) -> Value {
     let mut pod = fixtures::workload(name, "", claim);
@@ -33,12 +32,6 @@ fn applier(cluster: &Cluster, headroom: bool) -> Applier {
 
 fn workload(cluster: &Cluster, name: &str) -> Value {
     cluster.get("pods", "default", name).unwrap()
-}
-
-async fn until(is: impl Fn() -> bool) {
-    while !is() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Runs the loop while `test` lasts.
@@ -66,7 +59,7 @@ async fn a_gated_workload_gets_room_then_its_place_and_its_mountpoint_pod_takes_
         cluster.put("persistentvolumes", fixtures::volume("late"));
         cluster.put("persistentvolumeclaims", fixtures::claim("late"));
         let gates = || workload(&cluster, "w")["spec"]["schedulingGates"].clone();
-        until(|| gates() == json!([{"name": "example.com/quota"}])).await;
+        until_async("our gate is gone", || gates() == json!([{"name": "example.com/quota"}])).await;
         let held = cluster.get("pods", NAMESPACE, &room).expect("the room is held before the gate goes");
         assert_eq!(held["spec"]["priorityClassName"], "headroom");
         let label =
@@ -79,21 +72,21 @@ async fn a_gated_workload_gets_room_then_its_place_and_its_mountpoint_pod_takes_
             pod["spec"].as_object_mut().unwrap().remove("schedulingGates");
         });
         let name = pod::name("uid-of-w", "late", VERSION, 0);
-        until(|| cluster.get("pods", NAMESPACE, &name).is_some()).await;
+        until_async("there is a Mountpoint Pod", || cluster.get("pods", NAMESPACE, &name).is_some()).await;
         let made = cluster.get("pods", NAMESPACE, &name).unwrap();
         assert_eq!(made["spec"]["priorityClassName"], "preempting");
         assert!(cluster.get("pods", NAMESPACE, &room).is_some(), "nobody else is let in meanwhile");
 
         cluster.edit("pods", "default", "w", |pod| pod["status"]["phase"] = json!("Running"));
-        until(|| cluster.get("pods", NAMESPACE, &room).is_none()).await;
+        until_async("the room is given back", || cluster.get("pods", NAMESPACE, &room).is_none()).await;
         let labels = || workload(&cluster, "w")["metadata"]["labels"].clone();
-        until(|| labels().get(pod::HEADROOM_FOR_WORKLOAD).is_none()).await;
+        until_async("the label is gone", || labels().get(pod::HEADROOM_FOR_WORKLOAD).is_none()).await;
         // One without the gate is as it always was.
         cluster.put("persistentvolumes", fixtures::volume("plain"));
         cluster.put("persistentvolumeclaims", fixtures::claim("plain"));
         cluster.put("pods", fixtures::workload("plain", "node", "plain"));
         let name = pod::name("uid-of-plain", "plain", VERSION, 0);
-        until(|| cluster.get("pods", NAMESPACE, &name).is_some()).await;
+        until_async("there is a Mountpoint Pod", || cluster.get("pods", NAMESPACE, &name).is_some()).await;
         assert_eq!(cluster.get("pods", NAMESPACE, &name).unwrap()["spec"]["priorityClassName"], "critical");
     })
     .await;
@@ -113,13 +106,13 @@ async fn a_headroom_pod_that_is_refused_is_told_and_the_workload_waits() {
                 .iter()
                 .any(|it| it["note"].as_str().unwrap_or_default().contains("exceeded quota: full"))
         };
-        until(said).await;
+        until_async("the refusal is told", said).await;
         assert_eq!(workload(&cluster, "w")["spec"]["schedulingGates"][1]["name"], pod::HEADROOM_GATE);
         cluster.lock().refuse_pods = None;
         // Another change of the pod, and it is tried again.
         cluster.edit("pods", "default", "w", |pod| pod["metadata"]["annotations"] = json!({"turn": "x"}));
         let gates = || workload(&cluster, "w")["spec"]["schedulingGates"].as_array().unwrap().len();
-        until(|| gates() == 1).await;
+        until_async("our gate is gone", || gates() == 1).await;
     })
     .await;
 }
@@ -132,7 +125,7 @@ async fn without_leave_of_the_chart_no_workload_is_changed() {
     cluster.put("pods", gated("w", "pv"));
     cluster.put("pods", fixtures::workload("beside", "node", "pv"));
     with_controller(&cluster, false, async || {
-        until(|| cluster.attachments().len() == 1).await;
+        until_async("there is an attachment", || cluster.attachments().len() == 1).await;
     })
     .await;
     let calls = cluster.lock().calls.clone();

@@ -16,6 +16,7 @@ use reconciler::controller::{Controller, carry_out};
 use reconciler::facts::Group;
 use reconciler::leader::Leadership;
 use serde_json::{Value, json};
+use testkit::until_async;
 use tokio::task::JoinHandle;
 
 const ATTACHMENTS: &str = "mountpoints3podattachments";
@@ -47,16 +48,17 @@ impl World {
         Self { cluster, what, stop, wheel, node }
     }
 
-    /// Waits until something holds, as long as it takes; the test runner's patience is the limit.
+    /// Waits until something holds. When that takes long, it prints the attachments now and then.
     async fn until(&self, what: &str, so: impl Fn(&Cluster) -> bool) {
-        let mut rounds = 0;
-        while !so(&self.cluster) {
+        let (what, mut rounds) = (format!("{}: {what}", self.what), 0);
+        until_async(&what, || {
             rounds += 1;
             if rounds % 2_000 == 0 {
-                eprintln!("{}: waits until {what}; {:#?}", self.what, self.cluster.attachments());
+                eprintln!("waits until {what}; {:#?}", self.cluster.attachments());
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+            so(&self.cluster)
+        })
+        .await;
     }
 
     /// A workload comes and is served; another one shares its Mountpoint Pod; both go, and nothing is left.

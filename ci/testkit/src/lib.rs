@@ -20,5 +20,5 @@ pub use isolated::isolated;
 pub use moto::Moto;
 pub use need::{need, need_fuse_over_io_uring, need_tool};
 pub use systemd_node::{Node, in_systemd_node};
-pub use until::{until, until_within};
+pub use until::{until, until_async, until_it_ends, until_within};
 pub use versitygw::Versitygw;

@@ -1,5 +1,6 @@
 //! Waiting for what happens elsewhere: in another process, in a thread, behind a reply.
 
+use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
 /// How long [`until`] waits. Far more than anything takes on a loaded machine: it is there so that a hang says where.
@@ -29,6 +30,35 @@ pub fn until_within(limit: Duration, what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// As [`until`], for a task: the others of its runtime go on meanwhile.
+///
+/// # Panics
+/// It did not within [`LIMIT`].
+pub async fn until_async(what: &str, mut so: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !so() {
+        assert!(Instant::now() < end, "waited {LIMIT:?} until {what}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Waits until a child ends; its status, and what it wrote into pipes.
+///
+/// # Panics
+/// It goes on after `limit`. It is killed then, and the panic shows what it wrote.
+#[track_caller]
+pub fn until_it_ends(mut child: Child, limit: Duration) -> Output {
+    let end = Instant::now() + limit;
+    while child.try_wait().expect("the state of a child").is_none() {
+        if Instant::now() > end {
+            child.kill().expect("kill a child");
+            panic!("waited {limit:?} until a process ends: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    child.wait_with_output().expect("the output of a child")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,5 +72,20 @@ mod tests {
         });
         let never = || until_within(Duration::from_millis(1), "never", || false);
         assert!(std::panic::catch_unwind(never).is_err());
+    }
+
+    #[test]
+    fn a_child_that_ends_gives_its_output_and_one_that_goes_on_is_killed() {
+        let sh = |script: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", script]).stdout(std::process::Stdio::piped()).spawn().unwrap()
+        };
+        let output = until_it_ends(sh("echo ends; exit 3"), LIMIT);
+        assert_eq!((output.status.code(), &*output.stdout), (Some(3), &b"ends\n"[..]));
+        let child = sh("exec sleep 1000");
+        let pid = rustix::process::Pid::from_child(&child);
+        let goes_on = || until_it_ends(child, Duration::from_millis(1));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(goes_on)).is_err());
+        assert!(rustix::process::test_kill_process(pid).is_err(), "it was killed, and its status taken");
     }
 }

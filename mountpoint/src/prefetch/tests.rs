@@ -7,6 +7,8 @@ mod model;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use testkit::until;
+
 use super::*;
 use crate::buffer::{self, BLOCK, Use};
 use crate::cache::MemoryCache;
@@ -60,17 +62,6 @@ fn read(reader: &Reader, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
     receive.recv_timeout(Duration::from_secs(60)).expect("a read was never answered")
 }
 
-/// Requests end a moment after the last read is answered.
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..2000 {
-        if condition() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("never came true: {what}");
-}
-
 #[test]
 fn a_file_read_from_start_to_end_is_right_and_takes_few_requests() {
     // Time stands still, so that the link is what we say it is, however busy this machine.
@@ -97,7 +88,7 @@ fn a_file_read_from_start_to_end_is_right_and_takes_few_requests() {
     let second = b.client.calls(Op::GetObject) - first;
     assert!(second <= 14, "{second} requests on a fast link");
     drop(reader);
-    wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+    until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }
 
 #[test]
@@ -201,7 +192,7 @@ fn what_came_before_a_break_is_served_and_only_the_rest_fails() {
     // The first request covers all of it; its first 128 KiB piece comes, the second breaks.
     assert_eq!(read(&reader, 0, 4096).unwrap(), data[..4096]);
     // Its memory is free before it has ended: a read in between would join it and fail with it.
-    wait_until("the request ended", || reader.missing().iter().any(|range| range.contains(&(300 << 10))));
+    until("the request ended", || reader.missing().iter().any(|range| range.contains(&(300 << 10))));
     assert_eq!(read(&reader, 300 << 10, 4096).unwrap(), data[300 << 10..(300 << 10) + 4096]);
 }
 
@@ -219,7 +210,7 @@ fn many_readers_finish_in_the_smallest_memory_and_give_it_back() {
             });
         }
     });
-    wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+    until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }
 
 #[test]
@@ -259,7 +250,7 @@ fn closing_a_handle_stops_what_it_had_under_way() {
     b.runtime.block_on(gate.arrived(1));
     assert!(b.pool.used(Use::Ahead) > 0);
     drop(reader);
-    wait_until("memory of the abandoned request is back", || b.pool.used(Use::Ahead) == 0);
+    until("memory of the abandoned request is back", || b.pool.used(Use::Ahead) == 0);
     gate.release();
 }
 
@@ -276,7 +267,7 @@ fn one_block_that_the_cache_lost_is_one_request_for_exactly_that_block() {
             assert_eq!(read(&reader, at as u64, 128 << 10).unwrap(), data[at..end], "at {at}");
         }
         drop(reader);
-        wait_until("memory holds nothing of it", closed);
+        until("memory holds nothing of it", closed);
     };
     read_all();
     assert_eq!(cache.len(), 7, "all of it is kept");
@@ -361,7 +352,7 @@ fn two_handles_in_lockstep_fetch_each_byte_once() {
             }
         }
         assert_eq!(b.fetched(), data.len() as u64, "in turns of {turn} bytes");
-        wait_until("both have read it all: nothing is held", || {
+        until("both have read it all: nothing is held", || {
             b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0
         });
     }
@@ -378,13 +369,13 @@ fn where_the_cache_ends_the_store_s_part_is_on_its_way_before_it_is_asked_for() 
         }
     };
     step(&b.prefetcher.open(id.clone(), data.len() as u64, None), 0..data.len());
-    wait_until("memory holds nothing of it", || b.prefetcher.0.objects.lock().is_empty());
+    until("memory holds nothing of it", || b.prefetcher.0.objects.lock().is_empty());
     (4..24).for_each(|block| assert!(cache.forget(&id, block)));
     b.client.reset_log();
     let reader = b.prefetcher.open(id, data.len() as u64, None);
     step(&reader, 0..3 * MIB);
     let first = || b.client.log().into_iter().filter_map(|call| call.range).map(|range| range.start).min();
-    wait_until("block 4 is asked for", || first().is_some_and(|start| start <= 4 * MIB as u64));
+    until("block 4 is asked for", || first().is_some_and(|start| start <= 4 * MIB as u64));
     assert_eq!(first(), Some(4 * MIB as u64), "and nothing that is here");
     step(&reader, 3 * MIB..data.len());
     assert_eq!(b.fetched(), 20 * MIB as u64, "each byte once");
@@ -405,7 +396,7 @@ fn a_writer_that_always_waits_leaves_read_ahead_on() {
     let part = 4 * MIB as u64;
     let parts: Vec<_> = std::iter::from_fn(|| b.pool.try_reserve(Use::Write, part)).collect();
     let waiting = b.runtime.spawn(b.pool.reserve(Use::Write, part));
-    wait_until("it waits", || b.pool.waiting(Use::Write) == 1);
+    until("it waits", || b.pool.waiting(Use::Write) == 1);
     assert!(b.pool.pressure() < Pressure::High);
     b.client.reset_log();
     step(MIB..data.len());
@@ -440,7 +431,7 @@ fn first_bytes_that_came_with_the_open_answer_the_first_read_and_are_asked_for_o
             assert_eq!(read(&reader, part as u64, len).unwrap(), data[part..], "the rest");
         }
         assert_eq!((metrics.first_asked.get(), metrics.first_wasted.get()), (4, 0));
-        wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+        until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use testkit::until_within;
+use testkit::{until_it_ends, until_within};
 
 use crate::common::{
     Pattern, START_AND_END, Setup, Store, TestMount, command, is_mounted, need, need_tool, run, until,
@@ -17,16 +17,8 @@ use crate::common::{
 const LIMIT: Duration = Duration::from_secs(90);
 
 fn run_to_end(command: &mut Command) -> Output {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let until = Instant::now() + LIMIT;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > until {
-            child.kill().unwrap();
-            panic!("{command:?} did not end: {:?}", child.wait_with_output());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.wait_with_output().unwrap()
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until_it_ends(child, LIMIT)
 }
 
 /// Exit code 1, and one line on stderr that contains these words.

@@ -1,19 +1,11 @@
 //! The folder itself: files put there by hand, restarts, crashes.
 
 use std::fs;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
+
+use testkit::until;
 
 use crate::client::{BUCKET, Lab};
-
-/// Waits for what the server notices within a second or so; far longer than that on a busy machine.
-#[track_caller]
-fn eventually(holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < deadline, "did not come to hold");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 #[test]
 fn a_restart_keeps_bytes_etag_and_metadata() {
@@ -51,11 +43,12 @@ fn a_file_put_there_by_hand_is_an_object() {
     assert_eq!(got.body, b"hand");
     assert!(!got.header("etag").is_empty());
     // A listing may look again only after the file system's clock has ticked.
-    eventually(|| lab.list("", "", 10).0 == ["by/hand/file", "uploaded"]);
+    until("the file is listed", || lab.list("", "", 10).0 == ["by/hand/file", "uploaded"]);
     fs::write(lab.folder().join("second"), b"2").unwrap();
-    eventually(|| lab.list("", "/", 10) == (vec!["second".into(), "uploaded".into()], vec!["by/".into()]));
+    let entries = (vec!["second".into(), "uploaded".into()], vec!["by/".into()]);
+    until("the second file is listed", || lab.list("", "/", 10) == entries);
     fs::remove_dir_all(lab.folder().join("by")).unwrap();
-    eventually(|| lab.list("", "/", 10).1.is_empty());
+    until("the folder is listed no more", || lab.list("", "/", 10).1.is_empty());
     lab.get("by/hand/file").fails(404, "NoSuchKey");
 }
 

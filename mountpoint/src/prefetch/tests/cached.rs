@@ -102,7 +102,7 @@ fn a_read_that_must_wait_for_the_disk_does_not_hold_the_thread_that_brought_it()
     assert!(b.client.log().is_empty(), "nothing is asked of the store");
     assert_eq!(b.counted(), (2, 0, 2));
     drop(reader);
-    wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+    until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }
 
 #[test]
@@ -120,5 +120,5 @@ fn what_leaves_the_cache_while_a_read_waits_for_its_disk_comes_from_the_store() 
     assert!(!b.client.log().is_empty(), "the store was asked");
     assert_eq!(b.counted(), (0, 1, 0));
     drop(reader);
-    wait_until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+    until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }
