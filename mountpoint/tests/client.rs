@@ -12,6 +12,7 @@ use mountpoint::metrics::Metrics;
 use mountpoint::s3::{self, S3Client};
 use mountpoint::testing::MemoryClient;
 use mountpoint::testing::exam::{Traits, exam};
+use testkit::hostile_keys;
 
 const BUCKET: &str = "bucket";
 const ACCESS_KEY: &str = "test";
@@ -35,17 +36,14 @@ async fn connect(endpoint: &str) -> Arc<S3Client> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_memory_client_passes() {
-    exam(MemoryClient::new().arc(), Traits::whole("memory")).await;
+    exam(MemoryClient::new().arc(), Traits::whole("memory"), &hostile_keys()).await;
 }
 
-#[test]
-fn the_s3_client_passes_on_s3server() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_s3_client_passes_on_s3server() {
     let folder = tempfile::tempdir().unwrap();
     let config = s3server::Config::new(folder.path()).bucket(BUCKET);
     assert_eq!((config.access_key.as_str(), config.secret_key.as_str()), (ACCESS_KEY, SECRET_KEY));
     let server = s3server::Server::start(config).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        exam(connect(&server.endpoint()).await, Traits::whole("s3server")).await;
-    });
+    exam(connect(&server.endpoint()).await, Traits::whole("s3server"), &hostile_keys()).await;
 }

@@ -5,6 +5,7 @@
 
 pub mod built;
 pub mod dead_port;
+pub mod hostile;
 pub mod isolated;
 pub mod moto;
 pub mod need;
@@ -16,6 +17,7 @@ pub mod until;
 pub mod versitygw;
 
 pub use dead_port::DeadPort;
+pub use hostile::{hostile_keys, is_path};
 pub use isolated::isolated;
 pub use moto::Moto;
 pub use need::{need, need_fuse_over_io_uring, need_tool};

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use mountpoint::testing::exam::hostile_keys;
+use testkit::{hostile_keys, is_path};
 
 use crate::common::{Pattern, Setup, Store, TestMount};
 
@@ -42,11 +42,6 @@ fn a_name_of_white_space_may_have_more_than_one_part() {
         fs::read(mount.path(" ")).unwrap() == bytes,
         "the version that is remembered is the one that is there"
     );
-}
-
-/// Whether the key can be a path at all; how long names are shown is the kernel's business.
-fn is_path(key: &str) -> bool {
-    key.split('/').all(|name| !matches!(name, "" | "." | "..") && !name.contains('\0'))
 }
 
 /// All files under a directory, by their path in it. Bounded: a loop would be found by its depth.

@@ -5,123 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Exam;
 use crate::object::ObjectKey;
 
-/// Keys that have broken other people's code: relative paths, empty names, control bytes, escapes, twins.
-pub fn hostile_keys() -> Vec<String> {
-    let plain = [
-        "../x",
-        "../../etc/passwd",
-        "a/../b",
-        "a/..",
-        "a/.",
-        "./y",
-        ".",
-        "..",
-        "...",
-        ".hidden",
-        "a//b",
-        "a///",
-        "/lead",
-        "//lead",
-        "/",
-        "//",
-        "trail/",
-        "trail//",
-        "twin",
-        "twin/x",
-        "twin/x/y",
-        "twin/",
-        "back\\slash",
-        "\\",
-        "C:\\x",
-        "new\nline",
-        "tab\t",
-        "cr\rlf\r\n",
-        "\n",
-        "del\u{7f}",
-        " ",
-        " lead",
-        "trail ",
-        "two  spaces",
-        "a b/c d",
-        "+",
-        "a+b",
-        "%",
-        "%2F",
-        "%2f",
-        "a%2Fb",
-        "%00",
-        "%%",
-        "%zz",
-        "?",
-        "a?b=c",
-        "#",
-        "a#b",
-        "&amp;",
-        "<x>",
-        "]]>",
-        "\"",
-        "'",
-        "a=b&c=d",
-        "*",
-        "{}",
-        "$(x)",
-        "`x`",
-        "|",
-        "~",
-        ";",
-        ":",
-        "-rf",
-        "--",
-        "@",
-        "!",
-        "^",
-        ",",
-        "=",
-        "ünïcödé",
-        "日本語",
-        "🦀",
-        "\u{e9}",
-        "e\u{301}",
-        "\u{feff}bom",
-        "\u{200b}",
-        "\u{202e}rtl",
-        "\u{85}",
-        "\u{2028}",
-        "\u{fffd}",
-        "\u{ffff}",
-        "\u{10ffff}",
-        "İ",
-        "ß",
-        "CASE",
-        "case",
-        "con",
-        "nul",
-        "lost+found",
-        ".s3server",
-        ".sgwtmp",
-        ".git/config",
-    ];
-    let mut keys: Vec<String> = plain.map(String::from).to_vec();
-    keys.extend((1..=0x1f_u8).map(|byte| format!("control {byte:02x} {}", char::from(byte))));
-    keys.push("n".repeat(255));
-    keys.push("n".repeat(256));
-    keys.push("long".repeat(256));
-    keys.push(format!("{}{}", "d/".repeat(500), "f".repeat(24)));
-    keys.push("é".repeat(512));
-    keys
-}
-
 pub(super) async fn every_key_comes_back_as_it_went(exam: &Exam) {
     let mut stored = BTreeMap::new();
-    for (salt, key) in hostile_keys().into_iter().enumerate() {
-        if let Some(reason) = (exam.traits.refuses_key)(&key) {
+    for (salt, key) in exam.hostile.iter().enumerate() {
+        if let Some(reason) = (exam.traits.refuses_key)(key) {
             eprintln!("SKIPPED: {}: key {:?}: {reason}", exam.traits.store, key.escape_debug().to_string());
             continue;
         }
         assert!(key.len() <= ObjectKey::LEN_MAX);
         let bytes = exam.bytes(salt as u64, 10 + salt);
-        exam.put(&ObjectKey::new(&key), &bytes).await;
-        stored.insert(ObjectKey::new(&key), bytes);
+        exam.put(&ObjectKey::new(key), &bytes).await;
+        stored.insert(ObjectKey::new(key), bytes);
     }
     // All were stored before the first is read: one may have taken another's place.
     let listed = exam.keys_under("").await;

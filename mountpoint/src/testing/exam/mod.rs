@@ -24,8 +24,6 @@ use crate::s3::{
 };
 use crate::sync::{Arc, Mutex};
 
-pub use keys::hostile_keys;
-
 /// The limits of a store. Made with [`Traits::whole`]; every exception has its reason, which is printed.
 #[derive(Clone, Debug)]
 pub struct Traits {
@@ -102,11 +100,11 @@ promises! {
     keys::twins_are_two_objects,
 }
 
-/// Examines a client. The bucket is left as empty as it was found.
+/// Examines a client. The bucket is left as empty as it was found. `hostile` are the keys that have to come back as they went.
 ///
 /// # Panics
 /// The client broke a promise.
-pub async fn exam(client: Arc<dyn ObjectClient>, traits: Traits) {
+pub async fn exam(client: Arc<dyn ObjectClient>, traits: Traits, hostile: &[String]) {
     let seed = seed();
     eprintln!("exam of {}: MOUNT_S3_EXAM_SEED={seed}", traits.store);
     for (promise, check) in PROMISES {
@@ -121,6 +119,7 @@ pub async fn exam(client: Arc<dyn ObjectClient>, traits: Traits) {
             folder: format!("exam-{seed:016x}/{promise}/"),
             seed,
             traits: traits.clone(),
+            hostile: hostile.to_vec(),
         };
         check(&exam).await;
         exam.clean_up().await;
@@ -141,6 +140,7 @@ struct Exam {
     folder: String,
     seed: u64,
     traits: Traits,
+    hostile: Vec<String>,
 }
 
 /// The result of a GET.
@@ -275,7 +275,7 @@ mod tests {
     #[tokio::test]
     async fn the_memory_client_passes_on_one_thread_and_in_short_pages() {
         let client = MemoryClient::with(Settings { page_max: 2, ..Settings::default() });
-        exam(client.arc(), Traits::whole("memory, two entries a page")).await;
+        exam(client.arc(), Traits::whole("memory, two entries a page"), &testkit::hostile_keys()).await;
         assert!(client.keys().is_empty() && client.pending_uploads().is_empty(), "the exam cleans up");
     }
 }
