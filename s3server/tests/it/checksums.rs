@@ -69,6 +69,18 @@ fn a_checksum_in_the_trailer_is_verified_and_returned() {
     assert_eq!(got.header("content-encoding"), "");
 }
 
+#[test]
+fn the_type_of_a_checksum_is_taken_in_any_case() {
+    let lab = Lab::new();
+    for (sent, meant) in [("full_object", "FULL_OBJECT"), ("Composite", "COMPOSITE")] {
+        let start = lab.object("POST", "k").query("uploads", "").header("x-amz-checksum-algorithm", "CRC32C");
+        let answer = start.header("x-amz-checksum-type", sent).send().ok();
+        assert_eq!(answer.header("x-amz-checksum-type"), meant);
+    }
+    let start = lab.object("POST", "k").query("uploads", "").header("x-amz-checksum-algorithm", "CRC32C");
+    start.header("x-amz-checksum-type", "something").send().fails(400, "InvalidRequest");
+}
+
 /// Uploads `bodies` as parts with CRC32C or CRC64NVME; returns the complete request's answer.
 fn upload(lab: &Lab, algorithm: &str, bodies: &[&[u8]]) -> Answer {
     let start = lab.object("POST", "mpu").query("uploads", "").header("x-amz-checksum-algorithm", algorithm);

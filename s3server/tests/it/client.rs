@@ -1,5 +1,6 @@
 //! A client of one request at a time: signed by AWS's own signer, sent by hyper, nothing hidden.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
@@ -10,7 +11,9 @@ use aws_sigv4::http_request::{
 };
 use aws_sigv4::sign::v4;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
+use futures_util::stream::pending;
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3server::{Config, Server};
@@ -236,6 +239,14 @@ impl Request<'_> {
         self.try_send().unwrap()
     }
 
+    /// Sends the head alone, which announces a body of this length; the server answers before any of it comes.
+    pub(crate) fn send_head(self, length: u64) -> Answer {
+        let (lab, address) = (self.lab, self.lab.address);
+        let request = self.header("content-length", &length.to_string()).signed(address);
+        let never = StreamBody::new(pending::<Result<Frame<Bytes>, Infallible>>());
+        lab.runtime.block_on(exchange(address, request.map(|_| never))).unwrap()
+    }
+
     /// Err when the connection ended before an answer.
     pub(crate) fn try_send(self) -> Result<Answer, String> {
         let lab = self.lab;
@@ -287,7 +298,10 @@ impl Request<'_> {
     }
 }
 
-async fn exchange(address: SocketAddr, request: http::Request<Full<Bytes>>) -> Result<Answer, String> {
+async fn exchange<B>(address: SocketAddr, request: http::Request<B>) -> Result<Answer, String>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
     let stream = TcpStream::connect(address).await.map_err(|e| format!("{e:?}"))?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| format!("{e:?}"))?;

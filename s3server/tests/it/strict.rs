@@ -80,6 +80,16 @@ fn nothing_above_five_gibibytes_is_stored_or_copied_at_once() {
 }
 
 #[test]
+fn a_put_or_a_part_above_five_gibibytes_is_refused_by_its_length() {
+    let (lab, above) = (Lab::new(), (5 << 30) + 1);
+    lab.object("PUT", "k").send_head(above).fails(400, "EntityTooLarge");
+    let id = start(&lab, "k");
+    let part = lab.object("PUT", "k").query("partNumber", "1").query("uploadId", &id);
+    part.send_head(above).fails(400, "EntityTooLarge");
+    lab.get("k").fails(404, "NoSuchKey");
+}
+
+#[test]
 fn encryption_is_echoed_by_every_answer_about_the_object() {
     let lab = Lab::new();
     let put = lab.object("PUT", "k").header(METHOD, "aws:kms").header(KEY, "arn:mine").body(b"x").send().ok();
