@@ -159,13 +159,9 @@ impl Exam {
 
     /// Bytes that differ by seed and salt, without a period that a block's size divides.
     fn bytes(&self, salt: u64, len: usize) -> Bytes {
-        let mut state = self.seed ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let words = std::iter::from_fn(|| {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            Some((mixed ^ (mixed >> 27)).to_le_bytes())
-        });
-        words.flatten().take(len).collect::<Vec<u8>>().into()
+        let mut bytes = vec![0; len];
+        fastrand::Rng::with_seed(self.seed.wrapping_add(salt)).fill(&mut bytes);
+        bytes.into()
     }
 
     fn put_request(&self, key: &ObjectKey, bytes: &Bytes) -> PutObject {
