@@ -7,7 +7,6 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -26,6 +25,7 @@ use csi::node::NodeService;
 use csi::server::{Endpoint, Health, Server};
 use csi::taint;
 use kube::Client;
+use mountpoint::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};

@@ -92,8 +92,7 @@ pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
 pub fn inline_handle(pod_uid: &str, name_in_pod: &str) -> String {
     use sha2::Digest as _;
     let digest = sha2::Sha256::new().chain_update(pod_uid).chain_update(name_in_pod).finalize();
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("csi-{hex}")
+    format!("csi-{}", base16ct::lower::encode_string(&digest))
 }
 
 /// The mount options of a volume that stands in a pod.

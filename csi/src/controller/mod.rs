@@ -25,10 +25,10 @@ pub mod volumes;
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Instant;
 
 use mountpoint::s3::ListObjects;
+use mountpoint::sync::Arc;
 use prometheus_client::metrics::counter::Counter;
 use tonic::{Request, Response, Status};
 use tracing::{debug, info, warn};

@@ -2,7 +2,9 @@
 //! reason to refuse.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
+
+use mountpoint::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 

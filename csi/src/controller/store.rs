@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::s3::{self, Bucket, Tagging, Timeouts};
+use mountpoint::sync::Arc;
 
 use super::secrets::Keys;
 use crate::contract::VERSION;

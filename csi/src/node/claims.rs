@@ -9,8 +9,9 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use mountpoint::sync::Arc;
 use serde::Deserialize;
 
 use crate::contract::target::OfPod;

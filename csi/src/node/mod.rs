@@ -16,9 +16,9 @@ pub mod stats;
 pub mod target;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
+use mountpoint::sync::Arc;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 use tracing::{debug, info, warn};

@@ -9,9 +9,10 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use mountpoint::sync::Arc;
 use tokio::sync::oneshot;
 
 /// The kubelet asks every minute, one volume after the other: a dead one must not hold up the rest.
