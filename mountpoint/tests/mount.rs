@@ -1,7 +1,7 @@
 //! Real mounts of a real S3 server: the binary as users run it, the kernel between, tools as users run them.
 //!
 //! One module per promise. On a machine without FUSE the tests report that they were skipped; `MOUNT_S3_LARGE=1` adds tests that take
-//! gigabytes.
+//! gigabytes, tens of thousands of files, or most of a minute of waiting.
 
 #[expect(dead_code, reason = "what tests of other stores use")]
 mod common;

@@ -52,6 +52,16 @@ pub fn need_tool(name: &str) -> bool {
     need(name, command.status().is_ok())
 }
 
+/// Whether tests run that take gigabytes, tens of thousands of files, or most of a minute of waiting: `MOUNT_S3_LARGE=1`, as `ci/test` sets
+/// it, and `ci/test --quick` does not.
+///
+/// # Panics
+/// They don't, and `CI=true`.
+#[track_caller]
+pub fn need_large() -> bool {
+    need("MOUNT_S3_LARGE=1", std::env::var_os("MOUNT_S3_LARGE").is_some_and(|value| value == "1"))
+}
+
 /// Whether a mount made now can go by FUSE over io_uring.
 ///
 /// # Panics

@@ -17,7 +17,7 @@ pub(crate) use mount::{START_AND_END, Setup, TestMount, command, is_mounted, wit
 pub(crate) use store::{BUCKET, Kind, Store};
 pub(crate) use tap::Tap;
 
-pub(crate) use testkit::{need, need_tool, until};
+pub(crate) use testkit::{need, need_large, need_tool, until};
 
 use std::path::Path;
 use std::process::{Command, Output};

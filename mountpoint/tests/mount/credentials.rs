@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Pattern, Setup, Store, Tap, TestMount, until};
+use crate::common::{Pattern, Setup, Store, Tap, TestMount, need_large, until};
 
 const LARGE: usize = 20 << 20;
 /// The key after the change.
@@ -161,6 +161,9 @@ fn keys_that_change_in_a_file_are_used_before_the_old_ones_are_refused() {
 /// An editor, or `cat >`, writes a file in pieces.
 #[test]
 fn a_file_of_keys_that_is_half_written_changes_nothing_until_it_is_whole() {
+    if !need_large() {
+        return;
+    }
     let Some(rotation) = Rotation::start(false) else { return };
     let mount = &rotation.mount;
     let old = section("p", Store::ACCESS_KEY, Store::SECRET_KEY);

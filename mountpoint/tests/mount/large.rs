@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::fs::statvfs;
 
-use crate::common::{Pattern, Setup, TestMount, hash_file, need};
+use crate::common::{Pattern, Setup, TestMount, hash_file, need, need_large};
 
 const MIB: usize = 1 << 20;
 
@@ -13,7 +13,7 @@ const MIB: usize = 1 << 20;
 #[test]
 fn six_gibibytes_come_back_with_the_same_checksum() {
     const LEN: u64 = (6 << 30) + 12_345;
-    if !need("MOUNT_S3_LARGE=1", std::env::var("MOUNT_S3_LARGE").as_deref() == Ok("1")) {
+    if !need_large() {
         return;
     }
     let tmp = statvfs(std::env::temp_dir()).unwrap();

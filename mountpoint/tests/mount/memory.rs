@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use testkit::until_within;
 
-use crate::common::{Catalogue, Pattern, Setup, Store, TestMount, need, run};
+use crate::common::{Catalogue, Pattern, Setup, Store, TestMount, need, need_large, run};
 
 const MIB: usize = 1 << 20;
 /// Peak RSS stays within the target and this much. fuser's loop has a buffer of 16 MiB per thread, and its replies take one slice:
@@ -296,8 +296,7 @@ fn hold_little_and_are_given_back(mount: &TestMount, before: u64) {
 }
 
 fn is_large() -> bool {
-    let asked = std::env::var("MOUNT_S3_LARGE").as_deref() == Ok("1");
-    need("MOUNT_S3_LARGE=1", asked) && need("root", rustix::process::geteuid().is_root())
+    need_large() && need("root", rustix::process::geteuid().is_root())
 }
 
 #[test]

@@ -10,7 +10,8 @@ use rustix::process::Signal;
 use testkit::{until_it_ends, until_within};
 
 use crate::common::{
-    Pattern, START_AND_END, Setup, Store, TestMount, command, is_mounted, need, need_tool, run, until,
+    Pattern, START_AND_END, Setup, Store, TestMount, command, is_mounted, need, need_large, need_tool, run,
+    until,
 };
 
 /// No start may take longer, whatever is wrong. On an idle machine an endpoint that is silent takes longest: 5 tries of 5 s.
@@ -82,6 +83,9 @@ fn a_dead_endpoint_is_named() {
 
 #[test]
 fn a_silent_endpoint_is_an_error_in_the_foreground_and_in_the_background() {
+    if !need_large() {
+        return;
+    }
     // The kernel accepts; nobody ever answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
@@ -109,7 +113,7 @@ fn a_silent_endpoint_is_an_error_in_the_foreground_and_in_the_background() {
 
 #[test]
 fn a_start_that_hangs_is_given_up_after_30_s() {
-    if !need_tool("mkfifo") {
+    if !need_large() || !need_tool("mkfifo") {
         return;
     }
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());

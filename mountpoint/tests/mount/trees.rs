@@ -1,13 +1,16 @@
-//! A tree of 20,000 small files.
+//! A tree of 20,000 small files: only with `MOUNT_S3_LARGE=1`.
 
 use std::fs;
 use std::process::Command;
 
 use super::tools::{MANY, diff, tree};
-use crate::common::{Setup, Store, TestMount, run};
+use crate::common::{Setup, Store, TestMount, need_large, run};
 
 #[test]
 fn a_tree_of_20_000_files_is_read_by_diff_cp_and_tar() {
+    if !need_large() {
+        return;
+    }
     let store = Store::new();
     tree(&store.bucket_folder().join("tree"), 20_000);
     let Some(mount) = TestMount::of(&store, &Setup::new(&[]).limit(MANY)) else { return };
@@ -25,6 +28,9 @@ fn a_tree_of_20_000_files_is_read_by_diff_cp_and_tar() {
 
 #[test]
 fn a_tree_is_written_by_cp() {
+    if !need_large() {
+        return;
+    }
     let Some(mount) = TestMount::with(&Setup::new(&[]).limit(MANY)) else { return };
     let local = mount.scratch("local");
     tree(&local, 20_000);
