@@ -49,7 +49,7 @@ if [ -n "${RECONCILER_EXAM:-}" ]; then
     cluster net sh -c 'MOUNT_S3_APISERVER=$KUBECONFIG exec "$0" --nocapture' "$RECONCILER_EXAM" 2>&1 | tee "$scratch/exam"
     if grep -q SKIPPED "$scratch/exam" || ! grep -q '^test result: ok. [1-9][0-9]* passed' "$scratch/exam"; then fail "it did not run"; fi
 else
-    say "SKIPPED: the reconciler's test against a real API server: RECONCILER_EXAM names no built test (ci/test does)"
+    skip "the reconciler's test against a real API server: RECONCILER_EXAM names no built test (ci/test does)"
 fi
 equal "the pod that is deleted waits for the driver" left "$(field pod/left .metadata.name)"
 

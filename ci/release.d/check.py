@@ -26,6 +26,14 @@ def say(right, words, wrong=""):
     print(f"ok: {words}" if right else f"FAILED: {words}: {wrong}", flush=True)
 
 
+def skip(words):
+    """As ci/common.bash has it: with CI=true nothing is skipped."""
+    if os.environ.get("CI") == "true":
+        say(False, words, "with CI=true nothing is skipped")
+    else:
+        print(f"SKIPPED: {words}", flush=True)
+
+
 class Image:
     """An OCI archive of one image: its manifest, its config, and the files of its layers."""
 
@@ -92,7 +100,7 @@ class Image:
     def run(self, version):
         """Each program says its version, with nothing but the image around it."""
         if os.geteuid() != 0:
-            print(f"SKIPPED: programs of {self.name}: chroot needs root")
+            skip(f"programs of {self.name}: chroot needs root")
             return
         with tempfile.TemporaryDirectory() as root:
             for data in self.layers:
