@@ -20,12 +20,9 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
     }))
 }
 
-/// One number after another that looks like chance and is always the same.
+/// A number that looks like chance, and is the same for the same `number`.
 pub(crate) fn stir(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    fastrand::Rng::with_seed(number).u64(..)
 }
 
 /// Writes into `buf` what an object that begins at `base` contains at `offset`.
