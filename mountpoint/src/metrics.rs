@@ -191,6 +191,8 @@ metrics! {
     memory_target: Gauge = Gauge::default(), Bytes => "memory.target",
     /// Memory that the process holds (RSS).
     process_memory: Gauge = Gauge::default(), Bytes => "process.memory_usage",
+    /// Processor time of the process, of its threads and of the kernel for them.
+    process_cpu: Counter = Counter::default(), Micros => "process.cpu_time",
     /// When the process started, in seconds since 1970.
     process_start: Gauge = Gauge::default(), Seconds => "process.start_time",
 }

@@ -214,6 +214,9 @@ impl telemetry::Mount for Observed {
         let process = procfs::process::Process::myself().and_then(|process| process.stat());
         if let Ok(stat) = process {
             metrics.process_memory.set(stat.rss * rustix::param::page_size() as u64);
+            let ticks = u128::from(stat.utime + stat.stime);
+            let micros = ticks * 1_000_000 / u128::from(procfs::ticks_per_second());
+            metrics.process_cpu.reach(u64::try_from(micros).unwrap_or(u64::MAX));
         }
     }
 

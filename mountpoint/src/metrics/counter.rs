@@ -18,6 +18,11 @@ impl Counter {
         self.add(1);
     }
 
+    /// Takes a total that is kept elsewhere; one that is smaller than the last changes nothing.
+    pub fn reach(&self, total: u64) {
+        self.0.fetch_max(total, Relaxed);
+    }
+
     /// The sum so far.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
