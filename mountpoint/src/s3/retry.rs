@@ -133,7 +133,7 @@ impl Patience {
     /// An attempt was left after a silence of `quiet`, for another one that does not count as a try: whether there is time for that. As after
     /// a miss, the last one begins when the time is up.
     pub(super) fn silent(&mut self, now: Instant, quiet: Duration) -> bool {
-        let lost = *self.lost.get_or_insert(now.checked_sub(quiet).unwrap_or(now));
+        let lost = *self.lost.get_or_insert_with(|| now.checked_sub(quiet).unwrap_or(now));
         let was_last = self.last;
         self.last |= now >= lost + self.limit;
         !was_last
