@@ -572,6 +572,28 @@ def documented(page, defaults):
     check(f"{page}: defaults in the table are those of the chart", "; ".join(differ))
 
 
+def permissions(page, together, split):
+    """The table of rights is what the rules of both renderings allow, row by row."""
+    with open(page) as file:
+        section = file.read().split("\n## Permissions\n")[1].split("\n## ")[0]
+    said = {}
+    for holder, what, verbs, where in re.findall(r"^\| (\w+) \| (.+?) \| (.+?) \| (.+?) \|$", section, re.M):
+        resources, _, names = what.partition(" named ")
+        namespace = "" if where.startswith("everywhere") else where.strip("`")
+        for resource in re.findall(r"`([^`]+)`", resources):
+            rows = {(resource, verb, tuple(re.findall(r"`([^`]+)`", names)), namespace) for verb in verbs.split(", ")}
+            said.setdefault(holder, set()).update(rows)
+    for what, path, holders in (
+        ("as it is installed", together, {"s3-csi-driver-sa": ["node"], "s3-csi-driver-controller-sa": ["controller", "reconciler"], "s3-csi-crd": ["crd"]}),
+        ("with controller.split", split, {"s3-csi-driver-controller-sa": ["controller"], "s3-csi-driver-reconciler-sa": ["reconciler"]}),
+    ):
+        rendered = Rendered(path)
+        for account, rows in holders.items():
+            wanted = {it[1:] for it in rendered.rules(account)}
+            table = set().union(*(said[it] for it in rows))
+            check(f"{page}, {what}: the table has the rights of {account}", str(sorted(wanted ^ table)) if wanted != table or not wanted else "")
+
+
 def compared(page, defaults, old, aws):
     """Each value of these charts is ours, with its default, or the page says why not; and it says so of no other value."""
     (ours,) = read(defaults)
@@ -620,7 +642,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "degraded": degraded, "documented": documented, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 
