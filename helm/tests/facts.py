@@ -527,6 +527,16 @@ def systemd(what, path, version, controller):
         check(f"{what}: the controller may make volumes, and no pods", "" if good else str(of_controller))
 
 
+def systemd_monitors(what, path, apps):
+    """Architecture v1 serves metrics, too. `apps`: those that are scraped, with commas."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    ports = {it["metadata"]["labels"]["app"]: {p["name"] for c in it["spec"]["containers"] for p in c.get("ports", [])} for it in map(pod_of, rendered.objects) if it and "app" in it["metadata"]["labels"]}
+    scraped = {it["spec"]["selector"]["matchLabels"]["app"]: {e["port"] for e in it["spec"]["podMetricsEndpoints"]} for it in rendered.objects if it["kind"] == "PodMonitor"}
+    good = set(scraped) == set(apps.split(",")) and all(scraped[app] <= ports[app] for app in scraped)
+    check(f"{what}: Prometheus finds {apps}", "" if good else f"{scraped} {ports}")
+
+
 def degraded(what, path):
     """Mountpoint Pods, and the node's systemd while no reconciler works."""
     rendered = Rendered(path)
@@ -642,7 +652,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 
