@@ -213,6 +213,7 @@ impl Applier {
                 let found = self.pods.get(&request.name).await?;
                 let read = mountpoint_pod::read(&found, false, false);
                 let fits = read.is_for(&request.workload_uid, &request.volume)
+                    && read.is_of(request.volume_uid.as_deref())
                     && read.takes(csi::contract::VERSION)
                     && pod_spec::node_of(&found) == Some(&request.node);
                 let name = &request.name;

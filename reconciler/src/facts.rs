@@ -81,6 +81,9 @@ impl Phase {
 pub struct Wants {
     /// The properties that it must share with others of one Mountpoint Pod.
     pub key: ShareKey,
+    /// The UID of the PersistentVolume: one that was made again under its name may be another bucket. `None` for a volume that stands in
+    /// the pod.
+    pub volume_uid: Option<String>,
     /// The volume's attributes about its Mountpoint Pods, or why they can't be read.
     pub settings: Result<Settings, String>,
 }
@@ -110,6 +113,8 @@ pub struct MountpointPod {
     pub workload_uid: Option<String>,
     /// The PersistentVolume that it was made for.
     pub volume: Option<String>,
+    /// The UID of that; `None` if the pod does not say it.
+    pub volume_uid: Option<String>,
     /// When it was made.
     pub created: Timestamp,
     /// Some attachment in the cluster names it.
@@ -139,5 +144,11 @@ impl MountpointPod {
         self.ours
             && self.workload_uid.as_deref() == Some(workload_uid)
             && self.volume.as_deref() == Some(volume)
+    }
+
+    /// It was made for the PersistentVolume of this UID, not for one of its name that is gone. Where either says none, the name counts.
+    #[must_use]
+    pub fn is_of(&self, volume_uid: Option<&str>) -> bool {
+        self.volume_uid.as_deref().zip(volume_uid).is_none_or(|(made_for, wanted)| made_for == wanted)
     }
 }

@@ -42,6 +42,7 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
         no_new_workload: is_set(pod::NO_NEW_WORKLOAD),
         workload_uid: either(pod::WORKLOAD_UID),
         volume: either(pod::VOLUME_NAME),
+        volume_uid: annotation(pod::VOLUME_UID),
         created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         named,
         used,

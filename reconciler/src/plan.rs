@@ -241,7 +241,7 @@ impl<'a> Planner<'a> {
                     };
                     // A pending workload was not served; a running one was, unless this pod never began.
                     let unserved = workload.phase == Phase::Pending || pod.is_some_and(|pod| !pod.began);
-                    let counted = unserved && self.open_entry(&self.drafts[index]).is_none();
+                    let counted = unserved && self.open_entry(&self.drafts[index], wants).is_none();
                     let wait = self.drafts[index].replaced.wait(self.facts.now);
                     if counted && !wait.is_zero() {
                         self.look_again(wait);
@@ -287,7 +287,8 @@ impl<'a> Planner<'a> {
                 continue;
             }
             let same = |draft: &Draft<'_>| draft.seen.spec.share_key() == wants.key;
-            let open = self.drafts.iter().position(|draft| same(draft) && self.open_entry(draft).is_some());
+            let is_open = |draft: &Draft<'_>| same(draft) && self.open_entry(draft, wants).is_some();
+            let open = self.drafts.iter().position(is_open);
             if let Some(index) = open.or_else(|| self.drafts.iter().position(same)) {
                 self.place(index, workload, wants);
             } else if !self.new_attachments.contains_key(&wants.key) {
@@ -303,7 +304,7 @@ impl<'a> Planner<'a> {
     /// A workload that runs without an attachment. If a Mountpoint Pod lives that no attachment names, and it fits, the attachment was
     /// deleted, and is made again. Otherwise release 1 mounted the workload on the host, and it stays as it is.
     fn attach_again(&mut self, workload: &Workload, wants: &Wants) {
-        let Some(name) = self.adoptable(&workload.at.uid, &wants.key).map(str::to_owned) else { return };
+        let Some(name) = self.adoptable(&workload.at.uid, wants).map(str::to_owned) else { return };
         let attached = self.attach(workload);
         self.unattached.insert(workload.at.uid.clone());
         let same = |draft: &Draft<'_>| draft.seen.spec.share_key() == wants.key;
@@ -323,12 +324,15 @@ impl<'a> Planner<'a> {
             self.facts.group.volume));
     }
 
-    /// The pod that was made for this workload; else the only one that may serve it.
-    fn adoptable(&self, uid: &str, key: &ShareKey) -> Option<&str> {
+    /// The pod that was made for this workload, which it has mounted, whatever became of the volume since; else the only one that may serve it.
+    fn adoptable(&self, uid: &str, wants: &Wants) -> Option<&str> {
+        let key = &wants.key;
         let serves_others = |pod: &MountpointPod| {
             let maker = pod.workload_uid.as_ref().and_then(|uid| self.facts.workloads.get(uid));
             maker.and_then(|maker| maker.wants.as_ref()).is_some_and(|wants| wants.key != *key)
         };
+        let is_own = |pod: &MountpointPod| pod.workload_uid.as_deref() == Some(uid);
+        let is_of = |pod: &MountpointPod| pod.is_of(wants.volume_uid.as_deref());
         let free = |(name, pod): &(&String, &MountpointPod)| {
             pod.ours
                 && pod.stays()
@@ -337,9 +341,11 @@ impl<'a> Planner<'a> {
                     || !pod.named
                         && !self.drafts.iter().any(|it| it.seen.spec.mountpoint_pods.contains_key(*name)))
                 && !serves_others(pod)
+                && (is_own(pod) || is_of(pod))
         };
         let mut found: Vec<_> = self.facts.pods.iter().filter(free).collect();
-        if let Some(own) = found.iter().position(|(_, pod)| pod.workload_uid.as_deref() == Some(uid)) {
+        let own = |also: bool| found.iter().position(|(_, pod)| is_own(pod) && (also || is_of(pod)));
+        if let Some(own) = own(false).or_else(|| own(true)) {
             found = vec![found[own]];
         } else if key.identity.is_some() {
             // Whose identity it has, nobody knows any more.
@@ -355,7 +361,7 @@ impl<'a> Planner<'a> {
     /// sensible about Mountpoint Pods.
     fn place(&mut self, index: usize, workload: &Workload, wants: &Wants) -> Option<String> {
         let draft = &self.drafts[index];
-        let name = if let Some(name) = self.open_entry(draft) {
+        let name = if let Some(name) = self.open_entry(draft, wants) {
             name.to_owned()
         } else {
             // A pod that is named and not seen may be one that takes workloads.
@@ -373,11 +379,14 @@ impl<'a> Planner<'a> {
         Some(name)
     }
 
-    /// The first entry that takes workloads: one that was seen with a workload, or is new.
-    fn open_entry<'d>(&self, draft: &'d Draft<'_>) -> Option<&'d str> {
+    /// The first entry that takes workloads of this volume: one that was seen with a workload, or is new. The pod of one that was deleted and made
+    /// again under its name serves another bucket.
+    fn open_entry<'d>(&self, draft: &'d Draft<'_>, wants: &Wants) -> Option<&'d str> {
         let seen = &draft.seen.spec.mountpoint_pods;
         draft.entries.keys().map(String::as_str).find(|name| {
-            let takes = |pod: &MountpointPod| pod.takes(&self.facts.release);
+            let takes = |pod: &MountpointPod| {
+                pod.takes(&self.facts.release) && pod.is_of(wants.volume_uid.as_deref())
+            };
             let Some(workloads) = seen.get(*name) else {
                 return self.facts.pods.get(*name).is_none_or(takes);
             };
@@ -408,13 +417,14 @@ impl<'a> Planner<'a> {
                 continue;
             }
             match self.facts.pods.get(&name) {
-                Some(pod) if self.is_waiting(pod, uid) => {}
+                Some(pod) if self.is_waiting(pod, uid, wants) => {}
                 Some(_) => continue,
                 None => {
                     let request = PodRequest {
                         name: name.clone(),
                         node: self.facts.group.node.clone(),
                         volume: volume.clone(),
+                        volume_uid: wants.volume_uid.clone(),
                         handle: wants.key.handle.clone(),
                         workload_uid: uid.clone(),
                         settings,
@@ -507,8 +517,11 @@ impl<'a> Planner<'a> {
     }
 
     /// A pod that was made for this workload, and whose maker did not get as far as naming it.
-    fn is_waiting(&self, pod: &MountpointPod, uid: &str) -> bool {
-        pod.is_for(uid, &self.facts.group.volume) && pod.takes(&self.facts.release) && !pod.named
+    fn is_waiting(&self, pod: &MountpointPod, uid: &str, wants: &Wants) -> bool {
+        pod.is_for(uid, &self.facts.group.volume)
+            && pod.is_of(wants.volume_uid.as_deref())
+            && pod.takes(&self.facts.release)
+            && !pod.named
     }
 
     fn is_adopted(&self, name: &str) -> bool {

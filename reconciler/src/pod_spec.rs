@@ -96,6 +96,8 @@ pub struct PodRequest {
     pub node: String,
     /// The PersistentVolume's name.
     pub volume: String,
+    /// Its UID.
+    pub volume_uid: Option<String>,
     /// The volume handle.
     pub handle: String,
     /// The workload that it is made for.
@@ -154,6 +156,7 @@ pub fn build(config: &PodConfig, request: &PodRequest, node_uid: Option<&str>) -
     ];
     let mut annotations = config.annotations.clone();
     annotations.extend(ours);
+    annotations.extend(request.volume_uid.clone().map(|uid| (pod::VOLUME_UID.to_owned(), uid)));
     let preempting = config.headroom.as_ref().filter(|_| request.settings.preempts);
     let priority_class = preempting.map_or(&config.priority_class, |headroom| &headroom.preempting_class);
     Pod {

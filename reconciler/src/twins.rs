@@ -48,7 +48,7 @@ mod tests {
             fs_group: String::new(),
             identity: None,
         };
-        let wants = Some(Wants { key, settings: Ok(Settings::default()) });
+        let wants = Some(Wants { key, volume_uid: None, settings: Ok(Settings::default()) });
         let workload = |uid: &str, phase, deleting, wants| {
             let at = WorkloadRef { namespace: "default".into(), name: uid.into(), uid: uid.into() };
             (uid.to_owned(), Workload { at, phase, deleting, wants })

@@ -268,7 +268,7 @@ impl Cache {
         let share = (self.share_percent > 0).then(|| Resources::share_of(pod, self.share_percent));
         let preempts = has_reserved(pod);
         let settings = settings.map(|it| Settings { share: share.unwrap_or_default(), preempts, ..it });
-        Some(Wants { key, settings })
+        Some(Wants { key, volume_uid: volume.metadata.uid.clone(), settings })
     }
 
     /// Whose identity the pod has; the role is empty if its account has none.

@@ -104,6 +104,24 @@ async fn a_pod_of_the_same_name_is_adopted_if_it_was_made_for_the_same_and_else_
 }
 
 #[tokio::test]
+async fn a_pod_that_was_made_for_a_volume_of_this_name_which_is_gone_is_not_adopted() {
+    let cluster = cluster();
+    let applier = cluster.applier();
+    assert_eq!(applier.apply(&effects(&cluster)[0]).await.unwrap(), Outcome::Done);
+    cluster.remove("persistentvolumes", "", "pv");
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    // The pod is not seen yet.
+    let group = Group { node: "node".into(), volume: "pv".into() };
+    let mut facts = cluster.cache().facts(&group, VERSION, cluster.now());
+    facts.pods.clear();
+    assert!(matches!(applier.apply(&plan(&facts).effects[0]).await.unwrap(), Outcome::Stale(_)));
+    assert_eq!(all(&applier, &effects(&cluster)).await, Outcome::Done);
+    let second = pod::name("uid-of-w", "pv", VERSION, 1);
+    let attachment = &cluster.attachments()[0];
+    assert!(attachment["spec"]["mountpointS3PodAttachments"][&second].is_array(), "{attachment}");
+}
+
+#[tokio::test]
 async fn a_write_to_what_has_changed_since_is_stale_and_changes_nothing() {
     let cluster = cluster();
     let applier = cluster.applier();

@@ -2,7 +2,8 @@
 //! that they lead. Goal: in every case,
 //! - a workload has one live Mountpoint Pod per volume,
 //! - at rest there is no orphan: no pod that serves no workload, no attachment without workloads,
-//! - no mount in use is unmounted.
+//! - no mount in use is unmounted,
+//! - a reconciler that sees everything gives a workload a pod of its volume, not of one with another bucket that had the volume's name.
 //!
 //! Method: the product's own facts, plan and calls, against the API in memory. After the random part the cluster comes to rest and the
 //! test checks it; then all workloads end, and nothing must be left.
@@ -11,6 +12,7 @@ mod fixtures;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fixtures::{Cluster, Key, NAMESPACE};
 use proptest::prelude::*;
@@ -108,6 +110,10 @@ struct World {
     violations: Arc<Mutex<Vec<String>>>,
     /// What the node mounted: Mountpoint Pods by workload.
     mounted: BTreeMap<String, String>,
+    /// The bucket that a Mountpoint Pod serves, from its first workload on.
+    served: BTreeMap<String, String>,
+    /// The reconciler at work has seen everything.
+    sees_all: Arc<AtomicBool>,
     born: usize,
     /// Reconcilers believe every absence that their caches show.
     credulous: bool,
@@ -121,13 +127,19 @@ impl World {
             cluster.put("persistentvolumeclaims", fixtures::claim(name));
         }
         let violations = Arc::new(Mutex::new(Vec::new()));
-        let noted = violations.clone();
+        let (noted, sees_all) = (violations.clone(), Arc::new(AtomicBool::new(false)));
+        let exact = sees_all.clone();
         cluster.lock().watcher = Some(Box::new(move |before, after, key| {
-            noted.try_lock().expect("one writer").extend(judge(before, after, key));
+            let mut noted = noted.try_lock().expect("one writer");
+            noted.extend(judge(before, after, key));
+            if exact.load(Ordering::Relaxed) {
+                noted.extend(wrong_volumes(before, after, key));
+            }
         }));
         let applier = cluster.applier();
         let leaders = Default::default();
-        Self { cluster, applier, leaders, violations, mounted: BTreeMap::new(), born: 0, credulous }
+        let (mounted, served) = (BTreeMap::new(), BTreeMap::new());
+        Self { cluster, applier, leaders, violations, mounted, served, sees_all, born: 0, credulous }
     }
 
     async fn step(&mut self, op: Op) {
@@ -157,7 +169,11 @@ impl World {
             Op::CreateVolume(which) => {
                 let name = VOLUMES[usize::from(which)];
                 if self.cluster.get("persistentvolumes", "", name).is_none() {
-                    self.cluster.put("persistentvolumes", fixtures::volume(name));
+                    // Each with a UID of its own.
+                    let mut volume = fixtures::volume(name);
+                    let bucket = format!("bucket-{}", self.cluster.revision());
+                    volume["spec"]["csi"]["volumeAttributes"]["bucketName"] = json!(bucket);
+                    self.cluster.put("persistentvolumes", volume);
                 }
             }
             Op::PodRuns(at) => self.with_pod(at, |pod| {
@@ -201,9 +217,11 @@ impl World {
             Op::Work { leader, group } => {
                 self.leaders[leader].seen = [self.cluster.revision(); 4];
                 self.think(leader, group);
+                self.sees_all.store(true, Ordering::Relaxed);
                 while !self.leaders[leader].pending.is_empty() {
                     self.act(leader).await;
                 }
+                self.sees_all.store(false, Ordering::Relaxed);
             }
             Op::Act { leader, effects } => {
                 for _ in 0..effects {
@@ -263,11 +281,14 @@ impl World {
         self.cluster.put("pods", pod);
     }
 
-    /// The kubelet starts a workload once the node has mounted; the node mounts what an attachment names and what serves.
+    /// The kubelet starts a workload once the node has mounted; the node mounts what an attachment names and what serves, and refuses a pod that
+    /// serves another bucket than the volume names.
     fn start(&mut self, at: usize) {
         let waiting: Vec<_> =
             self.workloads().into_iter().filter(|pod| pod["status"]["phase"] == "Pending").collect();
         let Some(pod) = pick(&waiting, at) else { return };
+        let Some(volume) = self.cluster.get("persistentvolumes", "", claim_of(pod)) else { return };
+        let bucket = volume["spec"]["csi"]["volumeAttributes"]["bucketName"].as_str().unwrap();
         let named = pods_of(&self.cluster.lock().objects, uid_of(pod));
         for name in named {
             let serves = self.cluster.get("pods", NAMESPACE, &name).is_some_and(|pod| {
@@ -275,7 +296,7 @@ impl World {
                     && !is_marked(&pod)
                     && pod["metadata"]["deletionTimestamp"].is_null()
             });
-            if serves {
+            if serves && self.served.entry(name.clone()).or_insert_with(|| bucket.to_owned()) == bucket {
                 self.mounted.insert(uid_of(pod).to_owned(), name);
                 self.cluster
                     .edit("pods", "default", name_of(pod), |pod| pod["status"]["phase"] = json!("Running"));
@@ -321,6 +342,7 @@ impl World {
     /// One reconciler with fresh caches, and the nodes, work until nothing changes.
     async fn rest(&mut self) {
         self.leaders.iter_mut().for_each(|leader| leader.pending.clear());
+        self.sees_all.store(true, Ordering::Relaxed);
         for _ in 0..60 {
             let before = self.cluster.revision();
             let groups = self.cluster.cache().groups();
@@ -363,9 +385,7 @@ impl World {
     fn check_rest(&self) {
         let objects = self.cluster.lock().objects.clone();
         for workload in self.workloads() {
-            let claim =
-                workload["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str().unwrap();
-            let has_volume = objects.contains_key(&("persistentvolumes".into(), String::new(), claim.into()));
+            let has_volume = volume_of(&objects, &workload).is_some();
             let is_leaving = !workload["metadata"]["deletionTimestamp"].is_null();
             let named = pods_of(&objects, uid_of(&workload));
             if is_leaving || !has_volume {
@@ -432,6 +452,32 @@ fn judge(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>, key: &Key)
         }
     }
     found
+}
+
+/// Workloads that wait, and that this write gives a pod of another volume than theirs.
+fn wrong_volumes(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>, key: &Key) -> Vec<String> {
+    let mut found = Vec::new();
+    let waits = |pod: &&Value| is_live_workload(pod) && pod["status"]["phase"] == "Pending";
+    for workload in after.values().filter(waits).filter(|_| key.0 == ATTACHMENTS) {
+        let Some(volume) = volume_of(after, workload) else { continue };
+        let had = pods_of(before, uid_of(workload));
+        for pod in pods_of(after, uid_of(workload)).into_iter().filter(|pod| !had.contains(pod)) {
+            let Some(it) = after.get(&("pods".into(), NAMESPACE.into(), pod.clone())) else { continue };
+            let made_for = &it["metadata"]["annotations"]["s3.csi.scality.com/volume-uid"];
+            if made_for != uid_of(volume) {
+                found.push(format!("{} gets {pod} of another volume: {made_for}", name_of(workload)));
+            }
+        }
+    }
+    found
+}
+
+fn claim_of(workload: &Value) -> &str {
+    workload["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str().unwrap()
+}
+
+fn volume_of<'a>(objects: &'a BTreeMap<Key, Value>, workload: &Value) -> Option<&'a Value> {
+    objects.get(&("persistentvolumes".into(), String::new(), claim_of(workload).into()))
 }
 
 fn pods_of(objects: &BTreeMap<Key, Value>, uid: &str) -> Vec<String> {

@@ -39,6 +39,9 @@ pub const NO_NEW_WORKLOAD: &str = "s3.csi.scality.com/no-new-workload";
 pub const VOLUME_NAME: &str = "s3.csi.scality.com/volume-name";
 /// Annotation: the volume handle.
 pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
+/// Annotation: the UID of the PersistentVolume. One that was deleted and made again under its name may name another bucket. Pods of
+/// release 2.2 and those of inline volumes have none.
+pub const VOLUME_UID: &str = "s3.csi.scality.com/volume-uid";
 /// Annotation: the UID of the workload that the pod was made for.
 pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
 /// Scheduling gate of a workload that is not scheduled before room is reserved for its Mountpoint Pods.

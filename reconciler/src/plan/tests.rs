@@ -7,8 +7,10 @@ use crate::facts::Group;
 use crate::pod_spec::Settings;
 
 mod attach_again;
+mod made_again;
 
 const RELEASE: &str = "9.9.9";
+const VOLUME_UID: &str = "uid-v";
 
 /// Workload `w` on node `n`, volume `v`; its own Mountpoint Pod is `first()`.
 fn facts() -> Facts {
@@ -40,7 +42,11 @@ fn workload(uid: &str, phase: Phase) -> Workload {
         at: WorkloadRef { namespace: "default".into(), name: format!("pod-{uid}"), uid: uid.into() },
         phase,
         deleting: false,
-        wants: Some(Wants { key: key("o", ""), settings: Ok(Settings::default()) }),
+        wants: Some(Wants {
+            key: key("o", ""),
+            volume_uid: Some(VOLUME_UID.into()),
+            settings: Ok(Settings::default()),
+        }),
     }
 }
 
@@ -58,6 +64,7 @@ fn pod(of: &str) -> MountpointPod {
         no_new_workload: false,
         workload_uid: Some(of.into()),
         volume: Some("v".into()),
+        volume_uid: Some(VOLUME_UID.into()),
         created: Timestamp::UNIX_EPOCH,
         named: true,
         used: true,
@@ -107,6 +114,7 @@ fn create(uid: &str, attempt: u32) -> Effect {
         name: name(uid, attempt),
         node: "n".into(),
         volume: "v".into(),
+        volume_uid: Some(VOLUME_UID.into()),
         handle: "h".into(),
         workload_uid: uid.into(),
         settings: Settings::default(),

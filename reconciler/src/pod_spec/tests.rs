@@ -44,6 +44,7 @@ fn request() -> PodRequest {
         name: "mp-1".into(),
         node: "worker-1".into(),
         volume: "pv-1".into(),
+        volume_uid: Some("uid-of-pv-1".into()),
         handle: "handle-1".into(),
         workload_uid: "uid-1".into(),
         settings: Settings::new(&attributes, &[]).unwrap(),
@@ -67,6 +68,7 @@ fn a_mountpoint_pod_is_exactly_this() {
                 "annotations": {
                     "s3.csi.scality.com/volume-name": "pv-1",
                     "s3.csi.scality.com/volume-id": "handle-1",
+                    "s3.csi.scality.com/volume-uid": "uid-of-pv-1",
                     "s3.csi.scality.com/pod-uid": "uid-1",
                     "cluster-autoscaler.kubernetes.io/daemonset-pod": "true",
                 },
