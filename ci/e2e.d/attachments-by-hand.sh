@@ -47,6 +47,7 @@ until_ok "an attachment of nobody is removed" by_hand_gone nobody
 by_hand claims data mp-nobody "$uid"
 until_ok "a second attachment of the workload is removed" by_hand_gone claims
 attached || fail "its own attachment is no longer there"
+until_ok "the workload is told of it" mount_refused one "AttachedTwice: MountpointS3PodAttachment by-hand-claims-"
 noticed_nothing one
 
 again() { mount_refused one "AttachedAgain: this pod ran without an attachment; Mountpoint Pod $serving "; }

@@ -179,7 +179,11 @@ impl<'a> Planner<'a> {
                 let stays =
                     |workload: &&WorkloadAttachment| match facts.workloads.get(&workload.workload_pod_uid) {
                         Some(known) if known.phase.has_ended() => false,
-                        Some(known) => self.attached.insert(&known.at.uid),
+                        Some(known) => {
+                            let is_first = self.attached.insert(&known.at.uid);
+                            self.notices.extend((!is_first).then(|| claimed_twice(known, draft.seen, pod)));
+                            is_first
+                        }
                         None => {
                             self.ended.insert(workload.workload_pod_uid.clone());
                             false
@@ -549,6 +553,16 @@ impl<'a> Planner<'a> {
     fn tell(&mut self, workload: &Workload, reason: &'static str, note: String) {
         self.notices.push(Notice { workload: workload.at.clone(), reason, note });
     }
+}
+
+/// Two reconcilers make two attachments for moments; one that stays for longer, somebody wrote by hand.
+fn claimed_twice(workload: &Workload, attachment: &MountpointS3PodAttachment, pod: &str) -> Notice {
+    let name = attachment.metadata.name.as_deref().unwrap_or_default();
+    let note = format!(
+        "MountpointS3PodAttachment {name} names this pod beside an older one: it is taken out there, and what it has mounted stays. Mountpoint \
+         Pod {pod} does not serve it. Look who wrote that attachment"
+    );
+    Notice { workload: workload.at.clone(), reason: "AttachedTwice", note }
 }
 
 fn version_of(name: &str, pod: &MountpointPod) -> Version {

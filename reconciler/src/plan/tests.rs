@@ -266,6 +266,12 @@ fn of_two_attachments_that_name_a_workload_the_first_one_keeps_it() {
     let entries = BTreeMap::from([("other".to_owned(), Some(Vec::new()))]);
     let at = version("b", "uid-b", "3");
     assert_eq!(effects(&facts), [Effect::UpdateAttachment { at, entries, annotations: BTreeMap::new() }]);
+    let said = notices(&facts);
+    assert_eq!(said.len(), 1);
+    assert!(
+        said[0].reason == "AttachedTwice" && said[0].note.contains("MountpointS3PodAttachment b"),
+        "{said:?}"
+    );
 }
 
 #[test]
