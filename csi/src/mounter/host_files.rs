@@ -187,6 +187,7 @@ mod tests {
             read_only: false,
             source_read_only: false,
             bucket: "bucket".into(),
+            place: "place".into(),
             args: Vec::new(),
             env: Vec::new(),
             unusable: None,

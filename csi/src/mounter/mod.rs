@@ -46,6 +46,8 @@ pub struct MountRequest {
     pub source_read_only: bool,
     /// The bucket.
     pub bucket: String,
+    /// A digest of where the volume's data is, as its PersistentVolume says it for good: volumes with different ones never share a source.
+    pub place: String,
     /// The engine's flags, sorted: `--key` or `--key=value`.
     pub args: Vec<String>,
     /// The engine's environment, without credentials.

@@ -1,5 +1,6 @@
-//! A node's notes on its Mountpoint Pods: the UID of each pod with a mounted source. A restarted driver finds the comm directory of a
-//! source by this UID, without the API server. Enters: names and UIDs from the API server. Leaves: the same names and UIDs.
+//! A node's notes on its Mountpoint Pods: the UID of each pod with a mounted source, and a digest of where the data is that the source serves.
+//! A restarted driver finds the comm directory of a source by the UID, without the API server, and knows by the digest whom the source may
+//! serve. Enters: names and UIDs from the API server, digests. Leaves: the same.
 //!
 //! The files are in the driver's own directory on the node, which no pod can write to. A workload could plant a note in a pod's volume,
 //! and the next refresh would bring it the keys of another pod.
@@ -24,27 +25,49 @@ impl Notes {
         Self(comm::plugin_directory(kubelet).join("pods"))
     }
 
-    /// Remembers a Mountpoint Pod, whole or not at all.
+    /// Remembers a Mountpoint Pod, whole or not at all. What is known of its source stays.
     ///
     /// # Errors
     /// An error of the file system; a name that is no file name.
     pub fn remember(&self, mountpoint_pod: &str, uid: &str) -> io::Result<()> {
-        let path = self.file(mountpoint_pod)?;
         if self.uid(mountpoint_pod).as_deref() == Some(uid) {
             return Ok(());
         }
+        self.write(mountpoint_pod, uid)
+    }
+
+    /// Remembers a Mountpoint Pod and where the data is that its source serves from now on.
+    ///
+    /// # Errors
+    /// As [`Self::remember`].
+    pub fn remember_source(&self, mountpoint_pod: &str, uid: &str, place: &str) -> io::Result<()> {
+        self.write(mountpoint_pod, &format!("{uid}\n{place}"))
+    }
+
+    fn write(&self, mountpoint_pod: &str, note: &str) -> io::Result<()> {
+        let path = self.file(mountpoint_pod)?;
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let temporary = self.0.join(unfinished(mountpoint_pod));
         let mut file = File::create(&temporary)?;
-        file.write_all(uid.as_bytes())?;
+        file.write_all(note.as_bytes())?;
         std::fs::rename(&temporary, path)
     }
 
     /// The UID of a Mountpoint Pod that is remembered.
     #[must_use]
     pub fn uid(&self, mountpoint_pod: &str) -> Option<String> {
-        let uid = std::fs::read_to_string(self.file(mountpoint_pod).ok()?).ok()?;
-        is_name(&uid).then_some(uid)
+        self.line(mountpoint_pod, 0)
+    }
+
+    /// Where the data is that its source serves; `None` if no source is remembered, or a release without such notes mounted it.
+    #[must_use]
+    pub fn place(&self, mountpoint_pod: &str) -> Option<String> {
+        self.line(mountpoint_pod, 1)
+    }
+
+    fn line(&self, mountpoint_pod: &str, number: usize) -> Option<String> {
+        let note = std::fs::read_to_string(self.file(mountpoint_pod).ok()?).ok()?;
+        note.lines().nth(number).filter(|line| is_name(line)).map(str::to_owned)
     }
 
     /// Forgets a Mountpoint Pod; no error if it was not remembered.
@@ -120,6 +143,21 @@ mod tests {
         assert_eq!(std::fs::read_dir(&notes.0).unwrap().count(), 2, "another thread writes it");
         assert_eq!(notes.uid("mp-2").as_deref(), Some("uid-3"));
         assert_eq!(notes.0.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn where_a_sources_data_is_stays_remembered_with_the_pod_and_goes_with_another() {
+        let kubelet = tempfile::tempdir().unwrap();
+        let notes = Notes::of(kubelet.path());
+        notes.remember("mp-1", "uid-1").unwrap();
+        assert_eq!(notes.place("mp-1"), None, "as an older release left it");
+        notes.remember_source("mp-1", "uid-1", "here").unwrap();
+        notes.remember("mp-1", "uid-1").unwrap();
+        assert_eq!((notes.uid("mp-1"), notes.place("mp-1")), (Some("uid-1".into()), Some("here".into())));
+        notes.remember_source("mp-1", "uid-1", "there").unwrap();
+        assert_eq!(notes.place("mp-1").as_deref(), Some("there"));
+        notes.remember("mp-1", "uid-2").unwrap();
+        assert_eq!((notes.uid("mp-1"), notes.place("mp-1")), (Some("uid-2".into()), None));
     }
 
     #[test]

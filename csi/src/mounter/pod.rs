@@ -270,6 +270,7 @@ impl Node {
         let is_the_same = source.served.is_some() && mounted(source.path)? == source.served;
         let source = source.path;
         if is_the_same || source::is_served(source, &self.probes).await? {
+            self.check_place(request, pod)?;
             self.write_credentials(request, pod)?;
             return bind(source, target, over, request.read_only);
         }
@@ -310,7 +311,7 @@ impl Node {
         };
         env.retain(|(name, _)| !leads.iter().any(|(other, _)| other == name));
         env.extend(leads);
-        self.remember(pod)?;
+        self.remember_source(request, pod)?;
         let message = MountMessage {
             bucket_name: request.bucket.clone(),
             // That is said to the kernel here; an engine that is given a device refuses it.
@@ -356,11 +357,29 @@ impl Node {
         })
     }
 
+    /// A reconciler that has not seen yet that a PersistentVolume was deleted and made again assigns the pod of the old one.
+    fn check_place(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<()> {
+        if self.notes.place(pod.name).is_none_or(|served| served == request.place) {
+            return Ok(());
+        }
+        let volume = &request.volume;
+        Err(Error::new(
+            ErrorKind::FailedPrecondition,
+            format!(
+                "it serves another bucket, prefix or endpoint than PersistentVolume {volume} names: the volume was deleted and made again under \
+                 its name while pods used it. Delete this pod: the next one gets a Mountpoint Pod of its own"
+            ),
+        ))
+    }
+
     /// So that a driver started anew, without the API server, finds this pod's directory by its source.
     fn remember(&self, pod: &Assigned<'_>) -> Result<()> {
-        self.notes.remember(pod.name, pod.uid).map_err(|error| {
-            Error::internal(format!("noting Mountpoint Pod {} on this node: {error}", pod.name))
-        })
+        self.notes.remember(pod.name, pod.uid).map_err(|error| unnoted(pod, &error))
+    }
+
+    fn remember_source(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<()> {
+        let noted = self.notes.remember_source(pod.name, pod.uid, &request.place);
+        noted.map_err(|error| unnoted(pod, &error))
     }
 
     fn open_comm(&self, pod: &Assigned<'_>) -> Result<CommFiles> {
@@ -379,6 +398,10 @@ impl Node {
 struct Assigned<'a> {
     name: &'a str,
     uid: &'a str,
+}
+
+fn unnoted(pod: &Assigned<'_>, error: &io::Error) -> Error {
+    Error::internal(format!("noting Mountpoint Pod {} on this node: {error}", pod.name))
 }
 
 /// The source of a mount, before its lock is held.

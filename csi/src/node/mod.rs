@@ -192,6 +192,7 @@ impl NodeService {
         }
         let volume = Volume { name: request.volume.clone(), handle: request.handle.clone() };
         let claim = self.claims.publish(&request.target.path, &volume, request.single_writer)?;
+        let place = request.place();
         if !is_mounted {
             self.tell_of_options(&request, &options);
             self.tell_of_cache(&request, cache.ok().flatten());
@@ -206,6 +207,7 @@ impl NodeService {
             read_only: request.read_only,
             source_read_only: options.read_only,
             bucket: request.bucket,
+            place,
             args: options.args,
             env: self.engine_env(EngineEnv {
                 of_volume: request.engine_env,

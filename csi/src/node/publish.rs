@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::credentials::AuthenticationSource;
 use super::target::Target;
-use crate::contract::volume;
+use crate::contract::{digest, volume};
 use crate::error::{Error, Result};
 use crate::events::WorkloadRef;
 use crate::proto::csi::NodePublishVolumeRequest;
@@ -199,6 +199,16 @@ impl PublishRequest {
             secrets,
             tokens: context.into_iter().filter(|(key, _)| key == volume::CONTEXT_TOKENS).collect(),
         })
+    }
+}
+
+impl PublishRequest {
+    /// A digest of where the data is: bucket, prefix and store, which can't be edited in a PersistentVolume. Mount options can be, and a source
+    /// stays as it was made.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let (prefix, store) = (self.prefix.as_deref(), self.endpoint_url.as_deref());
+        digest(&[&self.bucket, prefix.unwrap_or_default(), store.unwrap_or_default()])
     }
 }
 
@@ -432,6 +442,26 @@ mod tests {
             let request = parse(call).unwrap();
             assert_eq!((request.volume_read_only, request.single_writer), (read_only, single), "{given:?}");
             assert!(!request.read_only, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn where_the_data_is_depends_on_bucket_prefix_and_store_and_on_nothing_that_can_be_edited() {
+        let place = |spoil: fn(&mut NodePublishVolumeRequest)| {
+            let mut call = call();
+            spoil(&mut call);
+            parse(call).unwrap().place()
+        };
+        let here = place(|_| {});
+        assert_eq!(place(|c| c.volume_context.extend([("region".into(), "r".into())])), here);
+        assert_eq!(place(|c| mount(c).mount_flags = vec!["prefix other/".into()]), here);
+        let edits: [fn(&mut NodePublishVolumeRequest); 3] = [
+            |c| c.volume_context.extend([(volume::BUCKET_NAME.into(), "bucket-2".into())]),
+            |c| c.volume_context.extend([(volume::PREFIX.into(), "other/".into())]),
+            |c| c.volume_context.extend([(volume::ENDPOINT_URL.into(), "https://other".into())]),
+        ];
+        for edit in edits {
+            assert_ne!(place(edit), here);
         }
     }
 

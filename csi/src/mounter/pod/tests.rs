@@ -46,6 +46,7 @@ impl Home {
             read_only: false,
             source_read_only: false,
             bucket: "bucket".into(),
+            place: "place".into(),
             args: vec!["--allow-delete".into(), "--read-only".into()],
             env: vec![("AWS_REGION".into(), "r".into()), ("AWS_PROFILE".into(), "not this".into())],
             unusable: None,
@@ -255,6 +256,33 @@ fn options_that_were_edited_badly_stop_no_refresh_and_no_bind_but_the_next_mount
             assert_eq!(error.kind, ErrorKind::InvalidArgument);
             assert!(error.to_string().contains("alow-delete"), "{error}");
             home.mounter.mount(home.request("w1", "key-2")).await.unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_workload_of_a_volume_made_again_with_another_bucket_is_not_bound_to_the_source_of_the_old_one() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let made_again = || MountRequest { place: "elsewhere".into(), ..home.request("w2", "key-2") };
+            let refused = async |mounter: &PodMounter| {
+                let error = mounter.mount(made_again()).await.unwrap_err();
+                assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error}");
+                let text = error.to_string();
+                assert!(text.contains("PersistentVolume pv-1") && text.contains("Delete this pod"), "{text}");
+                assert!(!home.target("w2").exists() && !home.keys().contains("key-2"));
+            };
+            refused(&home.mounter).await;
+            // The note outlives the driver, and the refreshes of the first.
+            let anew = mounter(&home.server, &home.kubelet);
+            anew.mount(home.request("w1", "key-3")).await.unwrap();
+            refused(&anew).await;
+            // The release before this one noted no more than the UID.
+            Notes::of(&home.kubelet).remember("mp-1", "another").unwrap();
+            Notes::of(&home.kubelet).remember("mp-1", "pod-uid").unwrap();
+            anew.mount(made_again()).await.unwrap();
+            assert!(mounted(&home.target("w2")).is_some());
         });
     });
 }

@@ -99,6 +99,7 @@ impl Home {
             read_only: false,
             source_read_only: false,
             bucket: "bucket".into(),
+            place: "place".into(),
             args: ["--allow-delete", "--force-path-style", "--cache=/local-cache"].map(str::to_owned).into(),
             env: vec![
                 ("AWS_ENDPOINT_URL".into(), self.endpoint.clone()),

@@ -120,6 +120,7 @@ mod tests {
             read_only: false,
             source_read_only: false,
             bucket: "bucket".into(),
+            place: "place".into(),
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
             env: Vec::new(),
             unusable: None,
