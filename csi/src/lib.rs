@@ -18,3 +18,4 @@ pub mod node;
 pub mod proto;
 pub mod server;
 pub mod taint;
+pub mod watch;

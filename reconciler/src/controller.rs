@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use csi::contract::attachment::MountpointS3PodAttachment;
+use csi::watch::lasting;
 use futures_util::future::BoxFuture;
-use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
-use futures_util::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _};
+use futures_util::stream::{BoxStream, FuturesUnordered, SelectAll};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
+use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch as channel;
@@ -354,7 +355,9 @@ where
 {
     let (store, writer) = reflector::store();
     let kind = K::kind(&()).into_owned();
-    let events = lasting(Api::<K>::all(client.clone())).default_backoff().modify(prune).reflect(writer);
+    let config = watcher::Config::default().page_size(PAGE);
+    let events =
+        lasting(Api::<K>::all(client.clone()), config).default_backoff().modify(prune).reflect(writer);
     let stream = events.inspect_ok(index).map(move |event| match event {
         Ok(Event::Apply(object) | Event::Delete(object)) => as_seen(object),
         Ok(Event::InitDone) => Seen::All,
@@ -366,25 +369,4 @@ where
     });
     seen.push(stream.boxed());
     store
-}
-
-/// A watch that begins again with a list when its start is refused with 410. kube's watcher does so only if an event says 410; after the
-/// status it would ask for the same forgotten version for ever.
-fn lasting<K>(api: Api<K>) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
-{
-    let begin = move || watch(api.clone(), watcher::Config::default().page_size(PAGE)).boxed();
-    stream::unfold((begin(), begin), |(mut stream, begin)| async move {
-        let event = stream.next().await?;
-        if let Err(
-            watcher::Error::WatchStartFailed(kube::Error::Api(status))
-            | watcher::Error::WatchFailed(kube::Error::Api(status)),
-        ) = &event
-            && status.code == 410
-        {
-            stream = begin();
-        }
-        Some((event, (stream, begin)))
-    })
 }

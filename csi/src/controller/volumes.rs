@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference, PersistentVolume};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use mountpoint::sync::Arc;
 use tokio::sync::watch;
@@ -24,6 +24,7 @@ use super::cluster::Cluster;
 use super::ownership::Recorded;
 use super::parameters::OnDelete;
 use crate::contract::{DRIVER, volume};
+use crate::watch::lasting;
 
 /// Says which driver made a volume.
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
@@ -120,7 +121,7 @@ impl Volumes {
 }
 
 async fn follow(api: Api<PersistentVolume>, view: watch::Sender<View>) {
-    let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let mut events = pin!(lasting(api, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => view.send_modify(|view| view.apply(event)),
@@ -181,6 +182,12 @@ fn read(it: &PersistentVolume) -> Option<(String, Recorded)> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
 
     fn volume(name: &str, driver: &str) -> PersistentVolume {
@@ -213,5 +220,43 @@ mod tests {
         view.apply(watcher::Event::Delete(volume("pv-1", DRIVER)));
         view.apply(watcher::Event::Apply(volume("pv-3", "other.driver")));
         assert!(view.volumes.is_empty());
+    }
+
+    /// Goal: a volume that was made while the watch was away for too long is known. Method: the first list is empty, the watch that follows is
+    /// refused with the status 410, and the next list has a volume.
+    #[tokio::test]
+    async fn volumes_are_known_after_the_watch_was_refused_with_the_status_410() {
+        let lists = Arc::new(AtomicUsize::new(0));
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let lists = lists.clone();
+            async move {
+                let watches = request.uri().query().is_some_and(|query| query.contains("watch="));
+                let answer = match (watches, lists.load(Ordering::Acquire)) {
+                    (false, done) => {
+                        lists.store(done + 1, Ordering::Release);
+                        let items = if done == 0 { vec![] } else { vec![volume("pv-1", DRIVER)] };
+                        let metadata = json!({"resourceVersion": "5"});
+                        (
+                            200,
+                            json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}),
+                        )
+                    }
+                    (true, 1) => {
+                        let said = "too old resource version";
+                        (
+                            410,
+                            json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": said}),
+                        )
+                    }
+                    (true, _) => std::future::pending().await,
+                };
+                let body = Body::from(answer.1.to_string().into_bytes());
+                Ok::<_, Infallible>(http::Response::builder().status(answer.0).body(body).unwrap())
+            }
+        });
+        let client = Client::new(service, "default");
+        let mut view = Volumes::follow(&client, Some(Cluster::new("uid-1"))).view;
+        let known = view.wait_for(|view| view.volumes.contains_key("handle-1"));
+        tokio::time::timeout(Duration::from_secs(60), known).await.expect("it lists again").unwrap();
     }
 }

@@ -10,7 +10,7 @@ use std::pin::pin;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
 use crate::contract::pod;
 use crate::error::{Error, ErrorKind, Result};
+use crate::watch::lasting;
 
 /// The two pictures of this node.
 #[derive(Clone, Debug)]
@@ -362,7 +363,7 @@ async fn follow<K, T>(
     let kind = format!("{}.{}", K::plural(&()), K::group(&()));
     let mut config = watcher::Config::default().fields(&fields);
     loop {
-        let mut events = pin!(watcher(api.clone(), config.clone()).default_backoff());
+        let mut events = pin!(lasting(api.clone(), config.clone()).default_backoff());
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {

@@ -240,3 +240,18 @@ async fn a_missing_crd_is_a_fault_that_goes_when_it_is_installed() {
     assert_eq!(assignments.wait_for("pv-1", "uid-1", soon()).await.unwrap(), "mp-1");
     assert_eq!(assignments.fault(), None);
 }
+
+#[tokio::test]
+async fn what_happened_while_a_watch_was_away_for_too_long_is_seen_though_the_server_says_410_by_its_status()
+{
+    let server = Server::start();
+    let mut tasks = JoinSet::new();
+    let assignments = Assignments::follow(&server.client(), NODE, "mount-s3", &mut tasks);
+    server.watched(2).await;
+    let ours = attachment("a", NODE, "pv-1", &[("mp-1", "uid-1")]);
+    server.attachments().put_and_compact("a", ours);
+    assert_eq!(assignments.wait_for("pv-1", "uid-1", soon()).await.unwrap(), "mp-1");
+    server.pods().put_and_compact("mp-1", mountpoint_pod("mp-1", "pod-uid", NODE, "Running"));
+    assert_eq!(assignments.wait_running("mp-1", soon()).await.unwrap().uid, "pod-uid");
+    assert_eq!(assignments.fault(), None);
+}

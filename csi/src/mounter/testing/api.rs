@@ -1,4 +1,5 @@
-//! An API server of three kinds in memory: lists and watches attachments and pods as the real one does, has Leases, and fails as it is told.
+//! An API server of three kinds in memory: lists and watches attachments and pods as the real one does, has Leases, forgets what happened, and
+//! fails as it is told.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -77,6 +78,9 @@ impl Server {
         if query.get("watch") == Some(&"true") {
             self.watches.send_modify(|begun| *begun += 1);
             let since = query.get("resourceVersion").and_then(|it| it.parse().ok()).unwrap_or(0);
+            if kind.has_forgotten(since) {
+                return refused(410, "Expired");
+            }
             return response(200, kind.news(since, node).await);
         }
         let state = kind.0.borrow();
@@ -96,6 +100,8 @@ struct State {
     revision: u64,
     objects: BTreeMap<String, Value>,
     log: Vec<(u64, &'static str, Value)>,
+    /// What happened until then is forgotten: the log can't tell it to a watch that begins before.
+    compacted: u64,
     hidden: bool,
     refuses_selectors: bool,
 }
@@ -105,12 +111,16 @@ impl Kind {
         Self(Arc::new(watch::Sender::new(State { revision: 1, ..State::default() })))
     }
 
-    pub(crate) fn put(&self, name: &str, mut object: Value) {
+    pub(crate) fn put(&self, name: &str, object: Value) {
+        self.0.send_modify(|state| state.put(name, object));
+    }
+
+    /// While no watch is open: those that were have ended without this change, and it is forgotten before they begin again.
+    pub(crate) fn put_and_compact(&self, name: &str, object: Value) {
         self.0.send_modify(|state| {
-            state.revision += 1;
-            object["metadata"]["resourceVersion"] = state.revision.to_string().into();
-            let old = state.objects.insert(name.to_owned(), object.clone());
-            state.log.push((state.revision, if old.is_some() { "MODIFIED" } else { "ADDED" }, object));
+            state.put(name, object);
+            state.log.clear();
+            state.compacted = state.revision;
         });
     }
 
@@ -134,6 +144,10 @@ impl Kind {
         self.0.send_modify(|state| state.refuses_selectors = true);
     }
 
+    fn has_forgotten(&self, since: u64) -> bool {
+        since < self.0.borrow().compacted
+    }
+
     fn one(&self, name: &str) -> Response<Body> {
         let state = self.0.borrow();
         if state.hidden {
@@ -152,7 +166,8 @@ impl Kind {
         Some(refused(code, reason))
     }
 
-    /// Waits for changes, and gives them all. The connection then ends, and the client asks for what comes after.
+    /// Waits for changes, and gives them all. The connection then ends, and the client asks for what comes after. It ends without any if they
+    /// are forgotten.
     async fn news(&self, since: u64, node: Option<&str>) -> String {
         let fresh = |state: &State| -> String {
             let news = state.log.iter().filter(|(revision, ..)| *revision > since);
@@ -161,8 +176,18 @@ impl Kind {
                 .collect()
         };
         let mut state = self.0.subscribe();
-        let state = state.wait_for(|state| !fresh(state).is_empty()).await.unwrap();
+        let ends = |state: &State| !fresh(state).is_empty() || since < state.compacted;
+        let state = state.wait_for(ends).await.unwrap();
         fresh(&state)
+    }
+}
+
+impl State {
+    fn put(&mut self, name: &str, mut object: Value) {
+        self.revision += 1;
+        object["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        let old = self.objects.insert(name.to_owned(), object.clone());
+        self.log.push((self.revision, if old.is_some() { "MODIFIED" } else { "ADDED" }, object));
     }
 }
 

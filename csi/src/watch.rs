@@ -1,0 +1,34 @@
+//! A watch that lasts. Enters: an API and what to select. Leaves: the events of kube's watcher, for as long as they are asked for.
+//!
+//! Never here: what becomes of an event; a pause between two attempts (`default_backoff` of the caller).
+
+use std::fmt::Debug;
+
+use futures_util::stream::{self, Stream, StreamExt as _};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+
+/// A watch that begins again with a list when its start is refused with 410. kube's watcher does so only if an event says 410; after the
+/// status it would ask for the same forgotten version for ever.
+pub fn lasting<K>(
+    api: Api<K>,
+    config: watcher::Config,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let begin = move || watcher(api.clone(), config.clone()).boxed();
+    stream::unfold((begin(), begin), |(mut stream, begin)| async move {
+        let event = stream.next().await?;
+        if let Err(
+            watcher::Error::WatchStartFailed(kube::Error::Api(status))
+            | watcher::Error::WatchFailed(kube::Error::Api(status)),
+        ) = &event
+            && status.code == 410
+        {
+            stream = begin();
+        }
+        Some((event, (stream, begin)))
+    })
+}
