@@ -11,6 +11,7 @@ use csi::proto::csi::{
     CapacityRange, ControllerGetCapabilitiesRequest, CreateVolumeRequest, DeleteVolumeRequest,
     GetPluginCapabilitiesRequest, ProbeRequest, ValidateVolumeCapabilitiesRequest, VolumeContentSource,
 };
+use provisioner::api::Api;
 use provisioner::{CLUSTER, HUSH, Lab, capability, map};
 use s3server::{Effect, Fault};
 use tonic::Code;
@@ -455,6 +456,34 @@ async fn until_the_api_server_answered_calls_are_told_to_come_again() {
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     let id = VolumeId::new(&Cluster::new(CLUSTER), "pvc-1", Place::Bucket("bucket".into())).to_string();
     assert_eq!(lab.delete(&id).await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn the_data_of_a_volume_that_no_watch_has_shown_goes_or_its_deletion_waits_but_it_is_never_left_as_deleted()
+ {
+    let lab = Lab::start().await;
+    lab.make_bucket("shared");
+    let api = Api::start();
+    let lab = lab.with_api(&api.client()).await;
+    api.watch_broke().await;
+    for (on_delete, code) in [("purge", None), ("fail", Some(Code::FailedPrecondition))] {
+        let class = [("bucketName", "shared"), ("prefixTemplate", "${pv.name}"), ("onDelete", on_delete)];
+        let volume = lab.create(lab.call(on_delete, &class)).await.unwrap();
+        api.put(on_delete, &volume);
+        let key = format!("{on_delete}/a");
+        lab.put("shared", &key).await;
+        api.lists(false);
+        let status = lab.delete(&volume.volume_id).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert_eq!(lab.keys("shared").await, [key.as_str()]);
+        api.lists(true);
+        assert_eq!(lab.delete(&volume.volume_id).await.err().map(|it| it.code()), code, "{on_delete}");
+        assert_eq!(lab.keys("shared").await.is_empty(), code.is_none(), "{on_delete}");
+    }
+    // A volume that never got a PersistentVolume.
+    let class = [("bucketName", "shared"), ("prefixTemplate", "${pv.name}"), ("onDelete", "purge")];
+    let volume = lab.create(lab.call("none", &class)).await.unwrap();
+    lab.delete(&volume.volume_id).await.unwrap();
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ pub struct Request<'a> {
     pub id: &'a VolumeId,
     /// The record in its PersistentVolume, if there is one.
     pub recorded: Option<&'a Recorded>,
-    /// All PersistentVolumes have been seen: one that is not known is not there.
+    /// The API server has been asked for a PersistentVolume that was not seen: one that is not known is not there.
     pub volumes_known: bool,
     /// The source of the keys, for messages.
     pub keys: &'a Keys,
@@ -188,8 +188,7 @@ fn not_known_yet(id: &VolumeId) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "the PersistentVolume of {id} is not known yet: the API server has not listed the volumes; the provisioner will try \
-             again"
+            "the PersistentVolume of {id} is not known: the API server does not list the volumes now; the provisioner will try again"
         ),
     )
 }

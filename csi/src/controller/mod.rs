@@ -142,8 +142,14 @@ impl ControllerService {
         };
         let keys = secrets::resolve(&call.secrets, || self.stores.config.credentials.read())?;
         let cluster = self.cluster()?;
-        let (recorded, volumes_known) = self.volumes.recorded(&call.volume_id);
         let _turn = self.pending.begin(&call.volume_id)?;
+        let (recorded, volumes_known) = match self.volumes.look_up(&call.volume_id).await {
+            Ok(recorded) => (recorded, true),
+            Err(error) => {
+                warn!(volume_id = call.volume_id, %error, "the API server does not list the PersistentVolumes");
+                (None, false)
+            }
+        };
         let recorded = recorded.as_ref();
         let request = deletion::Request { cluster, id: &id, recorded, volumes_known, keys: &keys };
         let region = recorded.and_then(|it| it.region.as_deref());
@@ -193,7 +199,7 @@ impl ControllerService {
         let keys = secrets::resolve(&call.secrets, || self.stores.config.credentials.read())?;
         let unknown = || Error::new(ErrorKind::NotFound, format!("there is no volume {:?}", call.volume_id));
         let id = VolumeId::parse(&call.volume_id).ok_or_else(unknown)?;
-        let (recorded, _) = self.volumes.recorded(&call.volume_id);
+        let recorded = self.volumes.known(&call.volume_id);
         let said = |key: &str| call.volume_context.get(key).map(String::as_str);
         let recorded = recorded.unwrap_or_default();
         let endpoint =

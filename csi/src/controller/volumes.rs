@@ -1,5 +1,5 @@
-//! This driver's volumes and the cluster, as the API server shows them. Enters: a watch of PersistentVolumes. Leaves: answers at once;
-//! Events on volumes.
+//! This driver's volumes and the cluster, as the API server shows them. Enters: a watch of PersistentVolumes. Leaves: answers at once
+//! for what the watch has shown, and by a list for what it has not: a watch may lag. Events on volumes.
 //!
 //! DeleteVolume is told an id alone. Policy, store and region of a volume stand in its PersistentVolume.
 //!
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference, PersistentVolume};
+use kube::api::ListParams;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::watcher;
@@ -36,12 +37,15 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub const DATA_KEPT: &str = "VolumeDataKept";
 /// The API server takes this many bytes of text in an Event.
 const NOTE_LIMIT: usize = 1024;
+/// Volumes that a list asks for at once.
+const PAGE: u32 = 500;
 
 /// The known volumes. Clones share them.
 #[derive(Clone)]
 pub struct Volumes {
     view: watch::Receiver<View>,
     cluster: Arc<OnceLock<Cluster>>,
+    api: Option<Api<PersistentVolume>>,
     recorder: Option<Recorder>,
 }
 
@@ -49,21 +53,20 @@ pub struct Volumes {
 struct View {
     volumes: BTreeMap<String, Recorded>,
     listing: BTreeMap<String, Recorded>,
-    synced: bool,
 }
 
 impl Volumes {
     /// Of a cluster without an API server: no volume is known, and none will be.
     #[must_use]
     pub fn without_api(cluster: Cluster) -> Self {
-        let view = View { synced: true, ..View::default() };
-        Self { view: watch::channel(view).1, cluster: Arc::new(OnceLock::from(cluster)), recorder: None }
+        let view = watch::channel(View::default()).1;
+        Self { view, cluster: Arc::new(OnceLock::from(cluster)), api: None, recorder: None }
     }
 
     /// As [`Volumes::without_api`], with these volumes by their handles.
     #[must_use]
     pub fn known_to_be(cluster: Cluster, volumes: BTreeMap<String, Recorded>) -> Self {
-        let view = View { synced: true, volumes, ..View::default() };
+        let view = View { volumes, ..View::default() };
         Self { view: watch::channel(view).1, ..Self::without_api(cluster) }
     }
 
@@ -78,7 +81,8 @@ impl Volumes {
             None => drop(tokio::spawn(ask(Api::all(client.clone()), cluster.clone()))),
         }
         let reporter = Reporter { controller: DRIVER.to_owned(), instance: None };
-        Self { view, cluster, recorder: Some(Recorder::new(client.clone(), reporter)) }
+        let recorder = Some(Recorder::new(client.clone(), reporter));
+        Self { view, cluster, api: Some(Api::all(client.clone())), recorder }
     }
 
     /// The cluster; `None` until the API server said its id.
@@ -87,11 +91,31 @@ impl Volumes {
         self.cluster.get()
     }
 
-    /// The record of the PersistentVolume with this handle, and whether all volumes have been seen.
+    /// The record of the PersistentVolume with this handle, as far as the watch has shown it.
     #[must_use]
-    pub fn recorded(&self, handle: &str) -> (Option<Recorded>, bool) {
-        let view = self.view.borrow();
-        (view.volumes.get(handle).cloned(), view.synced)
+    pub fn known(&self, handle: &str) -> Option<Recorded> {
+        self.view.borrow().volumes.get(handle).cloned()
+    }
+
+    /// The record of the PersistentVolume with this handle. One that the watch has not shown is asked for: not seen is not gone, and what it
+    /// says of the data counts.
+    ///
+    /// # Errors
+    /// The API server has not shown it, and does not list the volumes now.
+    pub async fn look_up(&self, handle: &str) -> kube::Result<Option<Recorded>> {
+        let known = self.known(handle);
+        let Some(api) = self.api.as_ref().filter(|_| known.is_none()) else { return Ok(known) };
+        // Without a version: of now, not of a cache of the server's.
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let listed = api.list(&page).await?;
+            let found = listed.items.iter().filter_map(read).find(|(it, _)| it == handle);
+            match (found, listed.metadata.continue_.filter(|it| !it.is_empty())) {
+                (Some((_, recorded)), _) => return Ok(Some(recorded)),
+                (None, Some(token)) => page = page.continue_token(&token),
+                (None, None) => return Ok(None),
+            }
+        }
     }
 
     /// Writes an Event on a PersistentVolume, as `kubectl describe pv` shows it; a failure is logged.
@@ -150,10 +174,7 @@ impl View {
         match event {
             watcher::Event::Init => self.listing.clear(),
             watcher::Event::InitApply(it) => self.listing.extend(read(&it)),
-            watcher::Event::InitDone => {
-                self.volumes = std::mem::take(&mut self.listing);
-                self.synced = true;
-            }
+            watcher::Event::InitDone => self.volumes = std::mem::take(&mut self.listing),
             watcher::Event::Apply(it) => self.volumes.extend(read(&it)),
             watcher::Event::Delete(it) => {
                 if let Some((handle, recorded)) = read(&it)
@@ -204,7 +225,7 @@ mod tests {
         let mut view = View::default();
         view.apply(watcher::Event::Init);
         view.apply(watcher::Event::InitApply(volume("pv-1", DRIVER)));
-        assert!(!view.synced && view.volumes.is_empty());
+        assert!(view.volumes.is_empty());
         view.apply(watcher::Event::InitDone);
         let wanted = Recorded {
             name: "pv-1".into(),
@@ -213,7 +234,6 @@ mod tests {
             endpoint_url: None,
             region: Some("eu-west-1".into()),
         };
-        assert!(view.synced);
         assert_eq!(view.volumes.get("handle-1"), Some(&wanted));
         view.apply(watcher::Event::Delete(volume("pv-2", DRIVER)));
         assert!(view.volumes.contains_key("handle-1"), "another volume with this handle went");

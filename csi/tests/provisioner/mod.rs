@@ -1,5 +1,7 @@
 //! A controller service on its own socket, and an S3 server behind it.
 
+pub(crate) mod api;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -82,6 +84,12 @@ impl Lab {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = kube::Client::try_from(config).unwrap();
         Self::over(Store::start(|it| it), Volumes::follow(&client, None), &[]).await
+    }
+
+    /// The same store, and an API server.
+    pub(crate) async fn with_api(&self, client: &kube::Client) -> Self {
+        let volumes = Volumes::follow(client, Some(cluster()));
+        Self::over(self.store.clone(), volumes, &[]).await
     }
 
     /// The same store, and a PersistentVolume.
