@@ -246,6 +246,28 @@ fn a_crashed_engine_is_started_again_over_its_dead_mount_and_containers_see_it()
 }
 
 #[test]
+fn a_prefix_with_dollars_is_mounted_as_it_is_written() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let (driver, target) = (home.driver(), home.target("u1"));
+            let prefix = "a$HOME-${HOME}-$$-$/";
+            let folder = home.root.join("store/bucket").join(prefix);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("hello"), "below the prefix").unwrap();
+            let mut request = home.request("u1");
+            request.args.push(format!("--prefix={prefix}"));
+            driver.mount(request).await.unwrap();
+            assert_eq!(hello(&target).unwrap(), "below the prefix");
+            let line = fs::read_to_string(format!("/proc/{}/cmdline", pid(&target))).unwrap();
+            assert!(line.split('\0').any(|word| word == format!("--prefix={prefix}")), "{line:?}");
+            driver.unmount(&target).await.unwrap();
+            home.assert_nothing_is_left("u1");
+        });
+    });
+}
+
+#[test]
 fn what_the_engine_says_is_the_error_and_nothing_is_left() {
     in_node(|| {
         runtime().block_on(async {

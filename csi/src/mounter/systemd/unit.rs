@@ -55,6 +55,8 @@ impl Unit {
         let engine = self.engine.to_string_lossy().into_owned();
         let mut line = vec![engine.clone()];
         line.extend(self.arguments(request));
+        // systemd puts variables into the words of a command, and takes two of these for one.
+        let line: Vec<_> = line.iter().map(|word| word.replace('$', "$$")).collect();
         let environment: Vec<_> = self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let text = |text: &str| Variant::from(text.to_owned());
         let micros = |time: Duration| Variant::from(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
@@ -169,6 +171,13 @@ mod tests {
                 "StartLimitBurst uint32 6",
             ]
         );
+    }
+
+    #[test]
+    fn a_dollar_in_an_option_is_no_variable_of_systemds() {
+        let properties = unit().properties(&request(&["--prefix=a$HOME/${USER}$/"]));
+        let (_, command) = properties.iter().find(|(name, _)| *name == "ExecStart").unwrap();
+        assert!(command.to_string().contains(r#""--prefix=a$$HOME/$${USER}$$/""#), "{command}");
     }
 
     #[test]
