@@ -390,7 +390,7 @@ fn inline_of(pod: &Pod) -> impl Iterator<Item = Arc<PersistentVolume>> {
         };
         let spec = PersistentVolumeSpec {
             csi: Some(source),
-            mount_options: Some(volume::inline_options(options.map(String::as_str))),
+            mount_options: Some(volume::allowed_inline(volume::inline_options(options.map(String::as_str)))),
             ..PersistentVolumeSpec::default()
         };
         let metadata = ObjectMeta { name: Some(handle), ..ObjectMeta::default() };

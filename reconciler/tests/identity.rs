@@ -80,7 +80,8 @@ fn an_account_that_changes_is_looked_at_for_the_pods_that_use_it() {
 fn a_volume_that_stands_in_a_pod_is_known_by_the_kubelets_handle_and_says_nothing_of_its_mountpoint_pod() {
     let cluster = Cluster::new();
     let mut pod = fixtures::workload("w", "n", "pv");
-    let attributes = json!({"bucketName": "b", "mountOptions": "allow-delete,region=r", "mountpointPodServiceAccountName": "root"});
+    let attributes = json!({"bucketName": "b", "mountpointPodServiceAccountName": "root",
+        "mountOptions": "allow-delete,cache=/c,max-cache-size=1000000,region=r"});
     pod["spec"]["volumes"] = json!([
         {"name": "data", "csi": {"driver": "s3.csi.scality.com", "volumeAttributes": attributes}},
         {"name": "else", "csi": {"driver": "other"}},
@@ -91,6 +92,11 @@ fn a_volume_that_stands_in_a_pod_is_known_by_the_kubelets_handle_and_says_nothin
     assert_eq!(cache.groups(), BTreeSet::from([Group { node: "n".into(), volume: handle.clone() }]));
     let wants = wants(&cache, &handle);
     assert_eq!((wants.key.handle, wants.key.mount_options.as_str()), (handle, "allow-delete,region=r"));
-    assert_eq!(wants.settings.unwrap().service_account, None);
+    let settings = wants.settings.unwrap();
+    assert_eq!(
+        (settings.service_account, settings.cache),
+        (None, None),
+        "no disk of the node, which no quota counts"
+    );
     assert!(Cache { inline: false, ..cache }.groups().is_empty(), "unless the chart says so");
 }

@@ -177,7 +177,7 @@ fn max_cache_size(options: &[String]) -> Option<u64> {
         .filter(|mib| *mib > 0)
 }
 
-fn name_and_value(option: &str) -> (&str, &str) {
+pub(super) fn name_and_value(option: &str) -> (&str, &str) {
     let option = option.trim().trim_start_matches('-');
     let cut = option.find(|c: char| c == '=' || c.is_whitespace()).unwrap_or(option.len());
     (&option[..cut], option[cut..].trim_start_matches(|c: char| c == '=' || c.is_whitespace()).trim_end())

@@ -1,5 +1,7 @@
 //! The keys of a volume's attributes, as users write them into a PersistentVolume, and those that the kubelet adds.
 
+use super::cache::name_and_value;
+
 /// The bucket; required.
 pub const BUCKET_NAME: &str = "bucketName";
 /// Only keys that begin so are the volume; ends in a slash. Volumes that the driver made in a bucket of many have it.
@@ -86,6 +88,11 @@ pub const MOUNT_OPTIONS: &str = "mountOptions";
 /// The only attributes of such a volume: a user who writes pods is no administrator.
 pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
 
+/// Mount options that such a volume may not have: by them whoever writes pods would take any amount of the node's disk or memory, past the quota
+/// of the namespace, or send what the engine measures anywhere. Sorted.
+pub const NOT_INLINE: [&str; 6] =
+    ["cache", "max-cache-size", "max-threads", "memory-target", "otlp-endpoint", "otlp-export-interval"];
+
 /// The handle that the kubelet gives to a volume that stands in a pod. Mountpoint Pods and attachments know it by this in place of a
 /// PersistentVolume's name.
 #[must_use]
@@ -100,6 +107,13 @@ pub fn inline_handle(pod_uid: &str, name_in_pod: &str) -> String {
 pub fn inline_options(attribute: Option<&str>) -> Vec<String> {
     let items = attribute.unwrap_or_default().split(',').map(str::trim);
     items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+/// Those of them that its Mountpoint Pod is made by. The node refuses the volume if there are others, and says so.
+#[must_use]
+pub fn allowed_inline(options: Vec<String>) -> Vec<String> {
+    let allowed = |option: &String| !NOT_INLINE.contains(&name_and_value(option).0);
+    options.into_iter().filter(allowed).collect()
 }
 
 /// Whether the driver reads this attribute, or a part of Kubernetes wrote it for itself.
@@ -139,5 +153,7 @@ mod tests {
         assert_eq!(inline_handle("hello", "world"), wanted);
         assert_eq!(inline_options(Some(" allow-delete, region=r,,")), ["allow-delete", "region=r"]);
         assert_eq!(inline_options(None), Vec::<String>::new());
+        let greedy = "cache=/x, --max-cache-size 5,memory-target=1,allow-delete";
+        assert_eq!(allowed_inline(inline_options(Some(greedy))), ["allow-delete"]);
     }
 }

@@ -172,6 +172,7 @@ impl NodeService {
                 bucket: &request.bucket,
                 prefix: request.prefix.as_deref(),
                 options: &request.mount_options,
+                inline: request.inline,
                 cache: cache.as_ref(),
                 fs_group: request.fs_group,
                 read_only: request.volume_read_only,

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use mountpoint::cli::Args;
 
-use crate::contract::VERSION;
 use crate::contract::cache::{self, Cache};
+use crate::contract::{VERSION, volume};
 use crate::error::{Error, Result};
 
 use super::credentials::AuthenticationSource;
@@ -134,6 +134,8 @@ pub struct Inputs<'a> {
     pub prefix: Option<&'a str>,
     /// The volume's mount options.
     pub options: &'a [String],
+    /// The volume stands in the pod: whoever writes pods wrote them.
+    pub inline: bool,
     /// The cache of the Mountpoint Pod, if it has a volume for one.
     pub cache: Option<&'a Cache>,
     /// The workload's fsGroup.
@@ -168,7 +170,10 @@ impl MountOptions {
     /// `InvalidArgument` that names the option, and the volume whose mountOptions hold it.
     pub fn new(inputs: &Inputs<'_>) -> Result<Self> {
         let refuse = |what: String| {
-            Error::invalid(format!("{what}: fix the mountOptions of PersistentVolume {}", inputs.volume))
+            Error::invalid(match inputs.inline {
+                true => format!("{what}: fix the mountOptions of the volume in the pod's manifest"),
+                false => format!("{what}: fix the mountOptions of PersistentVolume {}", inputs.volume),
+            })
         };
         let mut flags = Flags::default();
         let mut made = Self::default();
@@ -177,6 +182,11 @@ impl MountOptions {
             let Some(rule) = rule(&name) else {
                 return Err(refuse(unknown(&name)));
             };
+            if inputs.inline && volume::NOT_INLINE.contains(&name.as_str()) {
+                return Err(refuse(format!(
+                    "mount option '{name}' is not allowed in an inline volume, only in a PersistentVolume, which an administrator writes"
+                )));
+            }
             match rule {
                 Pass => flags.add(&name, value),
                 Own => made.overruled.push((name, "the driver sets it")),

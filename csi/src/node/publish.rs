@@ -46,6 +46,8 @@ pub struct PublishRequest {
     pub cache: BTreeMap<String, String>,
     /// The volume's mount options, as its author wrote them.
     pub mount_options: Vec<String>,
+    /// The volume stands in the pod, and has no PersistentVolume.
+    pub inline: bool,
     /// The workload's fsGroup.
     pub fs_group: Option<u32>,
     /// This target alone is read-only.
@@ -189,6 +191,7 @@ impl PublishRequest {
                 true => volume::inline_options(context.get(volume::MOUNT_OPTIONS).map(String::as_str)),
                 false => mount.mount_flags,
             },
+            inline: is_inline,
             fs_group,
             read_only,
             volume_read_only,
@@ -390,7 +393,7 @@ mod tests {
             (request.volume.as_str(), request.handle.as_str()),
             (given.volume_id.as_str(), given.volume_id.as_str())
         );
-        assert_eq!(request.mount_options, ["allow-delete", "region=r"]);
+        assert!(request.inline && request.mount_options == ["allow-delete", "region=r"]);
         assert_eq!(request.unknown_attributes, Vec::<String>::new());
         for key in [
             volume::ENDPOINT_URL,

@@ -1,7 +1,6 @@
 //! The policy, option by option.
 
 use super::*;
-use crate::contract::volume;
 use crate::error::ErrorKind;
 
 /// The engine does not have these; volumes of release 2.2, or of AWS's driver, may.
@@ -71,6 +70,7 @@ fn inputs<'a>(options: &'a [String]) -> Inputs<'a> {
         volume: "pv-1",
         bucket: "bucket-1",
         options,
+        inline: false,
         prefix: None,
         fs_group: None,
         read_only: false,
@@ -338,4 +338,65 @@ fn what_is_wrong_is_refused_with_its_name_and_the_place_to_fix_it() {
 fn a_value_can_not_become_a_flag() {
     let made = make(&["prefix --log-directory=/etc/"]).unwrap();
     assert_eq!(args(&made), ["--allow-root", "--prefix=--log-directory=/etc/"]);
+}
+
+/// Goal: whoever adds an option to the engine judges whether whoever writes pods may set it.
+#[test]
+fn an_inline_volume_may_set_what_takes_nothing_of_the_node() {
+    let inline = |option: &str| {
+        let options = owned(&[option]);
+        MountOptions::new(&Inputs { inline: true, ..inputs(&options) })
+    };
+    let reaches_the_engine = |rule: &Rule| matches!(rule, Pass | Fixed(_) | Env(_));
+    let (refused, allowed): (Vec<_>, Vec<_>) = TABLE
+        .iter()
+        .filter(|(_, rule)| reaches_the_engine(rule))
+        .map(|(name, _)| *name)
+        .partition(|name| inline(name).is_err_and(|error| error.to_string().contains("inline volume")));
+    assert_eq!(refused, volume::NOT_INLINE);
+    let judged = [
+        "allow-delete",
+        "allow-other",
+        "allow-overwrite",
+        "allow-root",
+        "aws-max-attempts",
+        "cache-passthrough",
+        "debug",
+        "dir-mode",
+        "expected-bucket-owner",
+        "file-mode",
+        "force-path-style",
+        "fuse-transport",
+        "gid",
+        "infer-content-type",
+        "log-filter",
+        "log-format",
+        "log-metrics",
+        "max-attempts",
+        "maximum-throughput-gbps",
+        "metadata-ttl",
+        "negative-metadata-ttl",
+        "no-log",
+        "no-sign-request",
+        "operation-timeout",
+        "part-size",
+        "prefix",
+        "read-mode",
+        "read-only",
+        "read-part-size",
+        "region",
+        "requester-pays",
+        "sign-payload",
+        "sse",
+        "sse-kms-key-id",
+        "store",
+        "uid",
+        "upload-checksums",
+        "write-part-size",
+    ];
+    assert_eq!(allowed, judged);
+    let error = inline("--max-cache-size 1000000").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("the pod's manifest"), "{error}");
+    assert!(inline("allow-delete").is_ok() && make(&["cache", "max-cache-size=100"]).is_ok());
 }
