@@ -116,6 +116,12 @@ pub fn allowed_inline(options: Vec<String>) -> Vec<String> {
     options.into_iter().filter(allowed).collect()
 }
 
+/// Whether this may be a part of a host's name, as regions are, and ends none.
+#[must_use]
+pub fn is_region(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+}
+
 /// Whether the driver reads this attribute, or a part of Kubernetes wrote it for itself.
 #[must_use]
 pub fn is_known(key: &str) -> bool {

@@ -159,7 +159,7 @@ impl Parameters {
         }
         let region = said(REGION);
         if let Some(region) = region
-            && !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+            && !volume::is_region(region)
         {
             return Err(Error::invalid(format!(
                 "parameter {REGION} {region:?} is not the name of a region, such as eu-west-1"

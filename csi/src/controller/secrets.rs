@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use crate::contract::volume;
 use crate::error::{Error, Result};
 use crate::mounter::Credentials;
 use crate::node::credentials::{ACCESS_KEY_ID, Field, SECRET_ACCESS_KEY, SESSION_TOKEN, checked};
@@ -46,6 +47,13 @@ pub fn resolve(
             ))
         })?;
     let region = at(REGION).map(str::trim).filter(|it| !it.is_empty()).map(str::to_owned);
+    // It becomes a part of hosts' names, here and on the nodes; a value of a Secret is not shown.
+    if region.as_deref().is_some_and(|region| !volume::is_region(region)) {
+        return Err(Error::invalid(format!(
+            "the Secret of the provisioner (csi.storage.k8s.io/provisioner-secret-name of the StorageClass) is unusable: {REGION} is no \
+             region's name: eu-west-1"
+        )));
+    }
     Ok(Keys { credentials: Some(keys), region, of_secret: true })
 }
 
@@ -83,6 +91,10 @@ mod tests {
             (SECRET_ACCESS_KEY, secrets(&[(ACCESS_KEY_ID, "HUSH"), (SECRET_ACCESS_KEY, "")])),
             (SECRET_ACCESS_KEY, secrets(&[(ACCESS_KEY_ID, "HUSH"), (SECRET_ACCESS_KEY, "HUSH\nHUSH")])),
             (ACCESS_KEY_ID, secrets(&[("password", "HUSH")])),
+            (
+                REGION,
+                secrets(&[(ACCESS_KEY_ID, "A"), (SECRET_ACCESS_KEY, "s"), (REGION, "HUSH.example.com/")]),
+            ),
         ] {
             let error = resolve(&given, || Ok(None)).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidArgument);

@@ -141,8 +141,9 @@ impl PublishRequest {
         let workload_uid = target.workload_uid(attribute(volume::CONTEXT_POD_UID));
         let named = |key| attribute(key).filter(|it| !it.is_empty()).map(str::to_owned);
         let prefix = prefix(named(volume::PREFIX), &volume)?;
-        let (region, endpoint_url) = (named(volume::REGION), named(volume::ENDPOINT_URL));
-        let sts_region = region_name(named(volume::STS_REGION), &volume)?;
+        let endpoint_url = named(volume::ENDPOINT_URL);
+        let region = region_name(volume::REGION, named(volume::REGION), &volume)?;
+        let sts_region = region_name(volume::STS_REGION, named(volume::STS_REGION), &volume)?;
         let engine_env = engine_env(&context, &volume)?;
         let workload = named(volume::CONTEXT_POD_NAMESPACE).zip(named(volume::CONTEXT_POD_NAME));
         let workload = workload.map(|(namespace, name)| {
@@ -235,15 +236,12 @@ fn check_inline(context: &HashMap<String, String>, secrets: &HashMap<String, Str
     }
 }
 
-/// It becomes a part of a host's name.
-fn region_name(attribute: Option<String>, volume: &str) -> Result<Option<String>> {
+/// It becomes a part of a host's name: the token service's, and the store's where no endpoint is set.
+fn region_name(key: &str, attribute: Option<String>, volume: &str) -> Result<Option<String>> {
     match attribute {
-        Some(region) if !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') => {
-            Err(Error::invalid(format!(
-                "{} {region:?} is no region: set it in spec.csi.volumeAttributes of PersistentVolume {volume}",
-                volume::STS_REGION
-            )))
-        }
+        Some(region) if !volume::is_region(&region) => Err(Error::invalid(format!(
+            "{key} {region:?} is no region: set it in spec.csi.volumeAttributes of PersistentVolume {volume}"
+        ))),
         region => Ok(region),
     }
 }
@@ -471,7 +469,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         type Spoil = fn(&mut NodePublishVolumeRequest);
-        let cases: [(&str, Spoil); 18] = [
+        let cases: [(&str, Spoil); 19] = [
             ("volume_id", |c| c.volume_id.clear()),
             ("target_path", |c| c.target_path.clear()),
             ("kubeletPath", |c| c.target_path = "/etc/cron.d".into()),
@@ -503,6 +501,9 @@ mod tests {
             }),
             ("stsRegion", |c| {
                 c.volume_context.insert(volume::STS_REGION.into(), "evil.example.com/".into());
+            }),
+            ("region \"evil.example.com/\" is no region", |c| {
+                c.volume_context.insert(volume::REGION.into(), "evil.example.com/".into());
             }),
             ("HTTP_PROXY, HTTPS_PROXY, NO_PROXY", |c| {
                 c.volume_context.insert("mountpointEnv.AWS_PROFILE".into(), "other".into());
