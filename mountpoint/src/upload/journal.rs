@@ -285,7 +285,7 @@ mod tests {
     fn an_upload_is_noted_even_if_another_mount_looks_at_its_entry_before_it_is_locked() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
-        let journal = Journal::open(config.clone()).unwrap();
+        let journal = Journal::open(config).unwrap();
         let looker = std::cell::OnceCell::new();
         let entry = journal.note_in(&upload("a"), |path| {
             let file = create(path)?;
