@@ -18,10 +18,9 @@ fn refuses(key: &str) -> Option<&'static str> {
         Some("a key that ends in a slash is a folder, which has no bytes")
     } else if key.starts_with(".sgwtmp") {
         Some("its own folder for uploads")
-    } else if key
-        .chars()
-        .any(|c| matches!(c, '\u{1}'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{ffff}'))
-    {
+    } else if key.chars().any(
+        |c| matches!(c, '\u{1}'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{fffe}'..='\u{ffff}'),
+    ) {
         Some("its listings ignore encoding-type=url and replace what XML can't say")
     } else if key.contains('\0') {
         Some("a path ends at a NUL")
