@@ -2,7 +2,7 @@
 //!
 //! One 2 MiB huge page holds two blocks: measured, replies from huge pages cost the kernel 9 to 38 % less than from 4 KiB pages. The
 //! first touch of fresh memory is expensive on virtual machines, so the pool keeps and reuses pages. A huge page goes back to the kernel
-//! when both its blocks were idle for a minute.
+//! when both its blocks were idle for 40 s.
 #![expect(
     unsafe_code,
     reason = "mmap, munmap and the slices over what they give: fence 1 of ARCHITECTURE.md"

@@ -109,10 +109,15 @@ fn lines_of_the_log_say_what_moved_since_the_lines_before() {
 }
 
 #[test]
-fn metrics_of_time_are_histograms() {
+fn latencies_are_histograms_and_processor_time_is_a_counter() {
     for metric in Metrics::default().snapshot() {
-        assert_eq!(metric.unit == Unit::Micros, metric.name.ends_with("latency"), "{}", metric.name);
-        assert!(metric.unit != Unit::Micros || metric.kind == Kind::Histogram, "{}", metric.name);
+        let kind = match metric.name {
+            name if name.ends_with("latency") => Some(Kind::Histogram),
+            name if name.ends_with("cpu_time") => Some(Kind::Counter),
+            _ => None,
+        };
+        let of_time = (metric.unit == Unit::Micros).then_some(metric.kind);
+        assert_eq!(of_time, kind, "{}", metric.name);
     }
 }
 
