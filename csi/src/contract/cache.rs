@@ -165,22 +165,16 @@ fn quantity(attribute: &str, text: Option<&str>) -> Result<Option<Quantity>, Str
 }
 
 fn has_cache(options: &[String]) -> bool {
-    options.iter().any(|option| name_and_value(option).0 == "cache")
+    options.iter().any(|option| volume::name_and_value(option).0 == "cache")
 }
 
 /// Its own check is the engine's; what is no number here sets no size.
 fn max_cache_size(options: &[String]) -> Option<u64> {
-    let values = options.iter().map(|option| name_and_value(option));
+    let values = options.iter().map(|option| volume::name_and_value(option));
     values
         .filter(|(name, _)| *name == "max-cache-size")
         .find_map(|(_, value)| value.parse().ok())
         .filter(|mib| *mib > 0)
-}
-
-pub(super) fn name_and_value(option: &str) -> (&str, &str) {
-    let option = option.trim().trim_start_matches('-');
-    let cut = option.find(|c: char| c == '=' || c.is_whitespace()).unwrap_or(option.len());
-    (&option[..cut], option[cut..].trim_start_matches(|c: char| c == '=' || c.is_whitespace()).trim_end())
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! The keys of a volume's attributes, as users write them into a PersistentVolume, and those that the kubelet adds.
 
-use super::cache::name_and_value;
-
 /// The bucket; required.
 pub const BUCKET_NAME: &str = "bucketName";
 /// Only keys that begin so are the volume; ends in a slash. Volumes that the driver made in a bucket of many have it.
@@ -114,6 +112,13 @@ pub fn inline_options(attribute: Option<&str>) -> Vec<String> {
 pub fn allowed_inline(options: Vec<String>) -> Vec<String> {
     let allowed = |option: &String| !NOT_INLINE.contains(&name_and_value(option).0);
     options.into_iter().filter(allowed).collect()
+}
+
+/// A mount option as it may be written: `name`, `--name value`, `name=value`.
+pub(super) fn name_and_value(option: &str) -> (&str, &str) {
+    let option = option.trim().trim_start_matches('-');
+    let cut = option.find(|c: char| c == '=' || c.is_whitespace()).unwrap_or(option.len());
+    (&option[..cut], option[cut..].trim_start_matches(|c: char| c == '=' || c.is_whitespace()).trim_end())
 }
 
 /// Whether this may be a part of a host's name, as regions are, and ends none.

@@ -134,7 +134,7 @@ fn each_state_of_a_mountpoint_pod_has_its_own_answer() {
         assert!(error.contains(why) && error.contains("does not run"), "{error}");
     }
     assert!(fails(ask("mp-ended")).to_string().contains("succeeded"));
-    assert!(fails(ask("mp-marked")).to_string().contains("leaving"));
+    assert!(fails(ask("mp-marked")).to_string().contains("is being removed"));
     assert_eq!(fails(ask("mp-leaving")).kind, ErrorKind::Unavailable);
     assert!(waits(ask("mp-none")).to_string().contains("not on this node"));
     assert_eq!(waits(running(&View::default(), "mp-none", "n")).kind, ErrorKind::Unavailable);
