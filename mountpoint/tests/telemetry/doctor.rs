@@ -83,7 +83,7 @@ fn a_store_as_it_should_be_is_examined_without_a_write() {
     for (probe, verdict, words) in [
         ("credentials", "fine", "from the environment"),
         ("tls", "note", "plain HTTP"),
-        ("bucket", "fine", "it is there"),
+        ("bucket", "fine", "it exists"),
         ("addressing", "fine", "in the path, as --force-path-style says"),
         ("region", "fine", "us-east-1"),
         ("clock", "fine", "the store's clock is"),
