@@ -2,13 +2,16 @@
 #![no_main]
 
 use std::fs::File;
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, IoSlice, Write as _};
+use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use rustix::fd::AsFd as _;
-use serde::de::DeserializeOwned;
+use rustix::fd::{AsFd as _, BorrowedFd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+// The file of csi/ derives with it.
+use serde as _;
 
 // The file alone: the rest of its crate speaks to Kubernetes, and would be built with the sanitizer.
 #[expect(dead_code, reason = "the other side of the conversation")]
@@ -28,13 +31,23 @@ fn received(sent: impl FnOnce(&UnixStream)) -> std::io::Result<MountMessage> {
     receive(&mounter, LIMIT).map(|(message, _)| message)
 }
 
-fuzz_target!(|input: (String, Vec<String>, Vec<String>, Vec<u8>)| {
-    let (bucket_name, args, env, junk) = input;
+/// Sends these bytes with a device, as another program could that reaches the socket.
+fn send_raw(stream: &UnixStream, bytes: &[u8], device: BorrowedFd<'_>) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let devices = [device];
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&devices)), "room for one descriptor");
+    let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).expect("send");
+    assert_eq!(sent, bytes.len(), "the buffers of the socket take it whole");
+}
+
+fuzz_target!(|input: (String, Vec<String>, Vec<String>, Vec<u8>, u16)| {
+    let (bucket_name, args, env, junk, at) = input;
     let device = File::open("/dev/null").expect("open /dev/null");
     // Small enough for the buffers of the socket: nobody reads meanwhile.
     let message = MountMessage { bucket_name, args, env };
-    let small = junk.len() + serde_json::to_vec(&message).map_or(0, |text| text.len()) < 32 << 10;
-    if !small {
+    let text = serde_json::to_vec(&message).expect("JSON");
+    if junk.len() + text.len() >= 32 << 10 {
         return;
     }
     let whole = received(|node| send(node, &message, device.as_fd(), LIMIT).expect("send"));
@@ -42,14 +55,15 @@ fuzz_target!(|input: (String, Vec<String>, Vec<String>, Vec<u8>)| {
     // Without a device nothing is accepted, and nothing but an error comes of it.
     let error = received(|mut node| node.write_all(&junk).expect("write")).expect_err("no device came");
     assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
-    // With one: the bytes behind it are a message or an error.
-    let text = String::from_utf8_lossy(&junk).into_owned();
-    if let Some(message) = parsed::<MountMessage>(&text) {
-        let again = serde_json::to_string(&message).expect("JSON");
-        assert_eq!(parsed(&again), Some(message), "its own words");
+    // With one, bytes are a message or an error: the junk alone, and the junk within a message.
+    let (before, behind) = text.split_at(usize::from(at) % (text.len() + 1));
+    for bytes in [junk.clone(), [before, &junk, behind].concat()] {
+        match received(|node| send_raw(node, &bytes, device.as_fd())) {
+            Ok(message) => {
+                let again = received(|node| send(node, &message, device.as_fd(), LIMIT).expect("send"));
+                assert_eq!(again.expect("its own words"), message);
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}"),
+        }
     }
 });
-
-fn parsed<T: DeserializeOwned>(text: &str) -> Option<T> {
-    serde_json::from_str(text).ok()
-}
