@@ -20,7 +20,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 /// The longest message, in bytes. Ours are a few kilobytes; the limit ends a sender that never stops.
-const MESSAGE_LIMIT: usize = 1 << 20;
+pub const MESSAGE_LIMIT: usize = 1 << 20;
 /// The longest answer, in bytes.
 const ANSWER_LIMIT: usize = 64 << 10;
 
