@@ -11,6 +11,8 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+// The file of csi/ derives with it.
+use serde as _;
 
 // The file alone: the rest of its crate speaks to Kubernetes, and would be built with the sanitizer.
 #[expect(dead_code, reason = "the other side of the conversation")]
