@@ -2,7 +2,6 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use mountpoint::cli::{self, Args, Asked, FromMount, Remark};
@@ -19,9 +18,6 @@ use signal_hook::iterator::Signals;
 /// Measured: receiving through hyper costs 30 % less CPU than with glibc's allocator (ARCHITECTURE.md, Decisions).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// How often the allocator is asked to give back what is free. Doubling it holds that longer, and costs half as many calls.
-const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
 
 /// Files that this process may have open, if it may raise its limit so far. Doubling it allows for twice as many parts on disk, and
 /// lengthens the start of a child that closes every number up to its limit.
@@ -115,7 +111,8 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
     }
     let supervisor = Supervisor { metrics: Arc::clone(mounted.metrics()), clock: Clock::machine() };
     unmount_on_signals(signals, mounted.unmounter(), mounted.farewell(), &supervisor)?;
-    supervisor.thread("give-back".to_owned(), give_back)?;
+    // What the start took and freed: this thread only waits from here on.
+    collect();
     let served = mounted.wait();
     tracing::info!("{} is unmounted", args.description());
     served
@@ -134,11 +131,12 @@ fn start(args: &Args) -> anyhow::Result<(mount::Mounted, Signals)> {
         }
     }
     raise_open_files();
-    let started = Config::from_args(args).and_then(mount::connect).and_then(|connected| {
-        // While the store is asked a signal simply ends us; from here on there may be a mount to be left behind.
-        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("taking signals")?;
-        Ok((connected.mount()?, signals))
-    });
+    let started =
+        Config::from_args(args).and_then(|config| mount::connect(config, collect)).and_then(|connected| {
+            // While the store is asked a signal simply ends us; from here on there may be a mount to be left behind.
+            let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("taking signals")?;
+            Ok((connected.mount()?, signals))
+        });
     if let Err(error) = &started {
         tracing::error!("{}", daemon::one_line(error));
     }
@@ -159,14 +157,6 @@ fn raise_open_files() {
     }
 }
 
-/// The allocator keeps freed memory until the next allocation; after a walk through a million names, that may be hours away.
-fn give_back() {
-    loop {
-        std::thread::sleep(GIVE_BACK_EVERY);
-        collect();
-    }
-}
-
 /// Names are allocated by one thread and freed by others. A page that is full belongs to no thread, and its last `free` gives it
 /// back; by default a thread that frees into it takes it over, and what others free there then waits until that thread allocates.
 /// Measured: a million names that were forgotten leave 34 MiB of RSS instead of 59 (by fuser 47 instead of 66).
@@ -183,6 +173,7 @@ fn free_across_threads() {
     unsafe { mi_option_set(PAGE_RECLAIM_ON_FREE, -1) }
 }
 
+/// The allocator keeps freed memory until the next allocation; after a walk through a million names, that may be hours away.
 #[expect(unsafe_code, reason = "the allocator's crate has no safe name for it: fence 4 of ARCHITECTURE.md")]
 fn collect() {
     unsafe extern "C" {

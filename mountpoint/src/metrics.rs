@@ -16,15 +16,22 @@ pub use series::{Kind, Label, Metric, Series, Unit, Value};
 use by_name::Dimension;
 use series::Collect;
 
+use crate::sync::Doorbell;
+
 macro_rules! metrics {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $init:expr, $unit:ident => $text:literal),+ $(,)?) => {
         /// The metrics of one mount.
         #[derive(Debug)]
-        pub struct Metrics { $($(#[doc = $doc])+ pub $name: $type),+ }
+        pub struct Metrics {
+            $($(#[doc = $doc])+ pub $name: $type,)+
+            /// Rung when a request is counted, and when memory is freed behind the requests. What samples or tidies up while the mount
+            /// works rests until then.
+            pub work: Doorbell,
+        }
 
         impl Default for Metrics {
             fn default() -> Self {
-                Self { $($name: $init),+ }
+                Self { $($name: $init,)+ work: Doorbell::default() }
             }
         }
 

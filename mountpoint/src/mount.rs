@@ -1,5 +1,6 @@
 //! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -16,12 +17,14 @@ use crate::logging;
 use crate::metrics::Metrics;
 use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
-use crate::sync::{Arc, Supervisor};
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Arc, Next, Supervisor};
 use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Stage, Uploader};
 
-/// How often idle memory is given back.
-const TRIM_EVERY: Duration = Duration::from_secs(20);
+/// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
+/// calls.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
 /// How long uploads that were under way at the end may take to be aborted.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -60,11 +63,16 @@ struct Observed {
 
 /// Asks the store whether the bucket is there, opens the cache, and joins the rooms. Nothing is mounted yet.
 ///
+/// `collect` has the allocator give back what the calling thread freed.
+///
 /// # Errors
 /// One line that says what could not be reached, found or read, and what to look at.
-pub fn connect(config: Config) -> anyhow::Result<Connected> {
+pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
+    let rounds = Arc::new(AtomicU64::new(0));
+    let of_workers = Arc::clone(&rounds);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("mount-s3")
+        .on_thread_park(move || collect_once_a_round(&of_workers, collect))
         .enable_all()
         .build()
         .context("starting the threads of the network")?;
@@ -103,7 +111,6 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
     let uploads = uploader.clone();
     let fs = Arc::new(FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone()));
     let supervisor = Supervisor { metrics: Arc::clone(&metrics), clock };
-    let clock = supervisor.clock.clone();
     let observed = Observed {
         fs: Arc::clone(&fs),
         pool: pool.clone(),
@@ -111,14 +118,11 @@ pub fn connect(config: Config) -> anyhow::Result<Connected> {
         memory_target: config.buffer.target,
         threads: config.mount.threads as u64,
     };
-    supervisor.task(runtime.handle(), "giving idle memory back", move || {
-        let (clock, pool) = (clock.clone(), pool.clone());
-        async move {
-            loop {
-                clock.sleep(TRIM_EVERY).await;
-                pool.trim();
-            }
-        }
+    supervisor.task(runtime.handle(), "giving idle memory back", move || pool.clone().keep_trimmed());
+    let (Supervisor { metrics, clock }, workers) = (supervisor.clone(), runtime.metrics().num_workers());
+    supervisor.task(runtime.handle(), "giving freed memory back", move || {
+        let rounds = Arc::clone(&rounds);
+        give_back(Arc::clone(&metrics), clock.clone(), move || begin_round(&rounds, workers))
     });
     Ok(Connected {
         fs,
@@ -194,6 +198,35 @@ impl Mounted {
     }
 }
 
+/// Has memory collected while the mount works, and once more after it: what a request freed before it rang is free at the next round.
+async fn give_back(metrics: Arc<Metrics>, clock: Clock, collect: impl Fn()) {
+    let mut worked = false;
+    let look = |was_rung| {
+        if std::mem::replace(&mut worked, was_rung) {
+            collect();
+        }
+        if was_rung { Next::Look(GIVE_BACK_EVERY) } else { Next::Rest }
+    };
+    metrics.work.keep_house(&clock, look).await;
+}
+
+/// Wakes the threads of the network: they collect when they go to sleep again. On a machine of many processors some may sleep on.
+fn begin_round(rounds: &AtomicU64, workers: usize) {
+    rounds.fetch_add(1, Relaxed);
+    for _ in 0..workers {
+        tokio::spawn(async {});
+    }
+}
+
+/// A thread goes to sleep. The allocator has a heap for each thread, and only that thread can collect it.
+fn collect_once_a_round(rounds: &AtomicU64, collect: impl Fn()) {
+    thread_local!(static SEEN: Cell<u64> = const { Cell::new(0) });
+    let round = rounds.load(Relaxed);
+    if SEEN.replace(round) != round {
+        collect();
+    }
+}
+
 impl std::fmt::Debug for Observed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Observed").finish_non_exhaustive()
@@ -253,5 +286,56 @@ impl Farewell {
     /// Completes what was closed and gives up what was still being written, within ten seconds. Not for a thread of the runtime.
     pub fn say(&self, how: MountEnd) {
         self.runtime.block_on(self.fs.end(GOODBYE_WITHIN, how));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Mutex;
+
+    #[tokio::test]
+    async fn freed_memory_goes_back_while_the_mount_works_and_once_more_and_then_nothing_wakes() {
+        let (metrics, clock, collected) =
+            (Arc::new(Metrics::default()), Clock::manual(), Arc::new(Mutex::new(0)));
+        let count = Arc::clone(&collected);
+        let collect = move || *count.lock() += 1;
+        let _house = tokio::spawn(give_back(Arc::clone(&metrics), clock.clone(), collect));
+        let after = async |rounds: u32| {
+            let before = *collected.lock();
+            for _ in 0..rounds {
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                clock.advance(GIVE_BACK_EVERY);
+            }
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            *collected.lock() - before
+        };
+        assert_eq!(after(100).await, 1, "of the start");
+        metrics.work.ring();
+        assert_eq!(after(0).await, 0, "the work has just begun");
+        metrics.work.ring();
+        assert_eq!(after(1).await, 1);
+        assert_eq!(after(100).await, 1, "for what was freed since the last round");
+        assert_eq!(after(100).await, 0);
+    }
+
+    #[test]
+    fn a_thread_collects_once_a_round() {
+        let (rounds, collected) = (AtomicU64::new(0), AtomicU64::new(0));
+        let parks = || {
+            collect_once_a_round(&rounds, || _ = collected.fetch_add(1, Relaxed));
+            collected.load(Relaxed)
+        };
+        assert_eq!([parks(), parks()], [0, 0], "before the first round");
+        rounds.fetch_add(1, Relaxed);
+        assert_eq!([parks(), parks()], [1, 1]);
+        rounds.fetch_add(2, Relaxed);
+        assert_eq!([parks(), parks()], [2, 2]);
+        let other = std::thread::scope(|scope| scope.spawn(parks).join().unwrap());
+        assert_eq!(other, 3, "each thread has a heap of its own");
     }
 }

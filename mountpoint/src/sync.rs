@@ -4,8 +4,10 @@
 //! inodes, handles, requests, waiting reads, memory and the cache. A lock is never poisoned here: a panic in one request answers EIO and
 //! the mount goes on; the next holder of the lock finds the state after the last complete statement.
 
+mod doorbell;
 mod supervise;
 
+pub use doorbell::{Doorbell, Next};
 pub use supervise::Supervisor;
 
 #[cfg(feature = "shuttle")]

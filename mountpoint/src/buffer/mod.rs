@@ -36,7 +36,7 @@ const HEAP_MAX: usize = BLOCK / 2;
 /// Small requests are charged in pages.
 const PAGE: usize = 4096;
 
-/// How long a block lies idle before its huge page goes back to the kernel. The mount looks every 20 s, so all is back within a minute.
+/// How long a block lies idle before its huge page goes back to the kernel: all is back within a minute.
 const IDLE_FOR: Duration = Duration::from_secs(40);
 
 /// The sizes of one budget.
@@ -132,6 +132,11 @@ impl Pool {
         self.0.contended.notified().await;
     }
 
+    /// Ends a wait for [`Pool::contended`] without a reason: its room may be gone.
+    pub fn look_up(&self) {
+        self.0.contended.notify_one();
+    }
+
     /// Memory for `bytes`, if it is there now.
     pub fn try_reserve(&self, purpose: Use, bytes: u64) -> Option<Reservation> {
         let granted = self.0.queue.lock().state.try_take(purpose, bytes);
@@ -168,9 +173,9 @@ impl Pool {
         self.try_reserve(purpose, charge(len))?.block(len)
     }
 
-    /// Gives idle memory back to the kernel. Called every few seconds by the mount.
-    pub fn trim(&self) -> usize {
-        self.0.pages.trim(IDLE_FOR)
+    /// Gives idle memory back to the kernel, for ever. The mount runs it beside the requests.
+    pub async fn keep_trimmed(self) {
+        self.0.pages.keep_trimmed(IDLE_FOR).await;
     }
 
     /// Says that read-ahead has ended, until memory is reserved for it again: writers may have all memory meanwhile.

@@ -16,11 +16,15 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use super::BLOCK;
 use crate::clock::Clock;
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Doorbell, Mutex, Next};
 
 const HUGE_PAGE: usize = 2 << 20;
 const BLOCKS_PER_PAGE: usize = HUGE_PAGE / BLOCK;
 const _: () = assert!(HUGE_PAGE.is_multiple_of(BLOCK));
+
+/// The shortest pause between two looks for pages that lay idle long enough. Doubling it halves the looks of a busy mount, and keeps a page
+/// so much longer at most.
+const TRIM_EVERY: Duration = Duration::from_secs(5);
 
 /// Where blocks come from and go back to.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub(super) struct Pages {
     idle: Mutex<Vec<Idle>>,
     /// Bytes mapped, in use or idle.
     mapped: AtomicUsize,
+    /// Rung when a block begins to lie idle: some day its page is to be given back.
+    rested: Doorbell,
 }
 
 #[derive(Debug)]
@@ -56,7 +62,7 @@ pub(super) struct PageBlock {
 impl Pages {
     /// None mapped yet. `clock` says how long blocks lie idle.
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, idle: Mutex::default(), mapped: AtomicUsize::new(0) }
+        Self { clock, idle: Mutex::default(), mapped: AtomicUsize::new(0), rested: Doorbell::default() }
     }
 
     /// A block, warm if there is an idle one.
@@ -78,10 +84,30 @@ impl Pages {
         Ok(PageBlock { raw: Some(raw), home: Arc::clone(self) })
     }
 
+    /// Gives huge pages back as they have lain idle for `idle_for`, for ever. Rests while none lies idle.
+    pub(super) async fn keep_trimmed(&self, idle_for: Duration) {
+        let look = |_| {
+            self.trim(idle_for);
+            let due = self.due(idle_for);
+            due.map_or(Next::Rest, |due| Next::Look(due.max(TRIM_EVERY)))
+        };
+        self.rested.keep_house(&self.clock, look).await;
+    }
+
     /// Gives huge pages back to the kernel whose blocks all lay idle for `idle_for`; returns the bytes given back.
     pub(super) fn trim(&self, idle_for: Duration) -> usize {
         let now = self.clock.now();
         self.give_back(usize::MAX, |idle| now.saturating_duration_since(idle.since) >= idle_for)
+    }
+
+    /// How long until the next huge page has lain idle for `idle_for`; `None` if none lies idle as a whole.
+    fn due(&self, idle_for: Duration) -> Option<Duration> {
+        let mut blocks: Vec<_> = self.idle.lock().iter().map(|i| (page_of(&i.block), i.since)).collect();
+        blocks.sort_unstable();
+        let whole = blocks.chunk_by(|(a, _), (b, _)| a == b).filter(|page| page.len() == BLOCKS_PER_PAGE);
+        // Sorted: the last block of a page is the one that came back last.
+        let since = whole.filter_map(|page| page.last()).map(|(_, since)| *since).min()?;
+        Some(idle_for.saturating_sub(self.clock.now().saturating_duration_since(since)))
     }
 
     /// Gives huge pages back whose blocks are all idle, until at most `limit` bytes are mapped.
@@ -167,6 +193,7 @@ impl Drop for PageBlock {
         if let Some(block) = self.raw.take() {
             let since = self.home.clock.now();
             self.home.idle.lock().push(Idle { block, since });
+            self.home.rested.ring();
         }
     }
 }
@@ -205,6 +232,37 @@ mod tests {
         clock.advance(minute);
         assert_eq!(pages.trim(minute), 2 * HUGE_PAGE, "three pages, one of them in use");
         drop(used);
+    }
+
+    #[tokio::test]
+    async fn pages_go_back_when_they_are_due_and_the_housekeeper_rests_between() {
+        let clock = Clock::manual();
+        let pages = Arc::new(Pages::new(clock.clone()));
+        let (minute, house) = (Duration::from_secs(60), Arc::clone(&pages));
+        let _house = tokio::spawn(async move { house.keep_trimmed(Duration::from_secs(60)).await });
+        let mapped = async || {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            pages.mapped.load(Relaxed) / HUGE_PAGE
+        };
+        assert_eq!((mapped().await, pages.due(minute)), (0, None));
+        // Twice: the second time it comes from its rest.
+        for _ in 0..2 {
+            let [first, second, third] = [(); 3].map(|()| pages.take().unwrap());
+            drop(first);
+            assert_eq!((mapped().await, pages.due(minute)), (2, None), "half of a page is in use");
+            clock.advance(TRIM_EVERY);
+            drop(second);
+            assert_eq!((mapped().await, pages.due(minute)), (2, Some(minute)));
+            clock.advance(minute - TRIM_EVERY);
+            assert_eq!((mapped().await, pages.due(minute)), (2, Some(TRIM_EVERY)));
+            clock.advance(TRIM_EVERY);
+            assert_eq!((mapped().await, pages.due(minute)), (1, None), "the third block's page is in use");
+            drop(third);
+            clock.advance(minute);
+            assert_eq!((mapped().await, pages.due(minute)), (0, None));
+        }
     }
 
     #[test]

@@ -109,6 +109,8 @@ fn handle(number: FileHandle) -> HandleNo {
 
 impl<O: Operations> FuserAdapter<O> {
     fn errno(&self, operation: &'static str) -> impl FnOnce(&crate::fs::Error) -> Errno + Send + use<O> {
+        // Here because nearly every operation passes: `fuser` has no other place for it.
+        self.metrics.work.ring();
         let metrics = Arc::clone(&self.metrics);
         move |error| Errno::from_i32(refusal(operation, error, &metrics))
     }
@@ -178,6 +180,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
 
     fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
         self.ops.forget(ino(number), nlookup);
+        self.metrics.work.ring();
     }
 
     fn getattr(&self, _req: &Request, number: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {

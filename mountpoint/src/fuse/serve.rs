@@ -202,6 +202,7 @@ impl<O> Reply<O> {
             let took = self.channel.clock.now().saturating_duration_since(self.started);
             self.channel.metrics.fuse_latency.of(self.operation).took(took);
         }
+        self.channel.metrics.work.ring();
         wanted
     }
 
@@ -354,9 +355,13 @@ impl<O: Operations> Channel<O> {
                     Err(error) => reply.refuse(&error),
                 });
             }
-            Operation::Forget { count } => ops.forget(node, count),
+            Operation::Forget { count } => {
+                ops.forget(node, count);
+                self.metrics.work.ring();
+            }
             Operation::BatchForget { nodes } => {
                 nodes.into_iter().for_each(|(node, count)| ops.forget(InodeNo(node), count));
+                self.metrics.work.ring();
             }
             Operation::Getattr => ops.getattr(node, attributes(waits("getattr"))),
             Operation::Setattr { mode_or_owner, size, accessed, modified } => {

@@ -32,7 +32,7 @@ use crate::metrics::Metrics;
 use crate::object::ObjectId;
 use crate::s3::ObjectClient;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, Mutex, Supervisor, Weak};
+use crate::sync::{Arc, Doorbell, Mutex, Next, Supervisor, Weak};
 use link::Link;
 use object::Object;
 
@@ -88,6 +88,8 @@ struct Shared {
     link: Mutex<Link>,
     /// Handles that read in sequence: they share the link.
     streams: AtomicU64,
+    /// Rung by a read, and by bytes that come before one: some day what is unread is to be dropped.
+    read: Arc<Doorbell>,
 }
 
 impl fmt::Debug for Shared {
@@ -109,11 +111,20 @@ impl Prefetcher {
     ) -> Self {
         let objects = Mutex::new(HashMap::new());
         let (link, streams) = (Mutex::default(), AtomicU64::new(0));
+        let read = Arc::new(Doorbell::default());
+        let (time, of_house, of_pool) = (clock.clone(), Arc::clone(&read), pool.clone());
         let shared =
-            Arc::new(Shared { client, cache, pool, config, clock, metrics, runtime, objects, link, streams });
+            Shared { client, cache, pool, config, clock, metrics, runtime, objects, link, streams, read };
+        let shared = Arc::new(shared);
         let supervisor = Supervisor { metrics: Arc::clone(&shared.metrics), clock: shared.clock.clone() };
-        let house = Arc::downgrade(&shared);
-        supervisor.task(&shared.runtime, "giving unread bytes back", move || keep_house(house.clone()));
+        let weak = Arc::downgrade(&shared);
+        supervisor.task(&shared.runtime, "giving unread bytes back", move || {
+            keep_house(weak.clone(), time.clone(), Arc::clone(&of_house))
+        });
+        let weak = Arc::downgrade(&shared);
+        supervisor.task(&shared.runtime, "giving unread bytes to others", move || {
+            heed_contention(weak.clone(), of_pool.clone())
+        });
         Self(shared)
     }
 
@@ -157,7 +168,10 @@ impl Shared {
 
     /// Drops unread bytes of handles: those that lay idle; and, while a request waits for memory that it is entitled to, the longest
     /// unread first, until no request waits. Writers at their limit get the memory of handles that are not read at present.
-    fn tidy(&self) {
+    ///
+    /// Returns whether more is to be done although no file is read and no request waits: bytes are here or on their way, or a file was
+    /// read just now.
+    fn tidy(&self) -> bool {
         let mut objects: Vec<Arc<Object>> = self.objects.lock().values().filter_map(Weak::upgrade).collect();
         // Cached: read again for each comparison the keys would change meanwhile, and sorting by such keys panics.
         objects.sort_by_cached_key(|o| o.last_read());
@@ -170,9 +184,11 @@ impl Shared {
                 object.forget_ready();
             }
         }
-        if objects.iter().all(|o| rests(o, READING)) {
+        let is_read = !objects.iter().all(|o| rests(o, READING));
+        if !is_read {
             self.pool.nobody_reads();
         }
+        is_read || objects.iter().any(|o| o.holds())
     }
 
     /// When to tidy again, if a request waits now.
@@ -185,24 +201,33 @@ impl Shared {
     }
 }
 
-/// Runs beside the readers as long as the mount does: wakes when a request waits for memory, and every few seconds.
-async fn keep_house(shared: Weak<Shared>) {
+/// Runs beside the readers as long as the mount does: looks every few seconds while a handle has unread bytes, or may get some.
+async fn keep_house(shared: Weak<Shared>, clock: Clock, read: Arc<Doorbell>) {
+    let look = |_| match shared.upgrade() {
+        None => Next::Leave,
+        Some(shared) if shared.tidy() => Next::Look(shared.config.idle / 2),
+        Some(_) => Next::Rest,
+    };
+    read.keep_house(&clock, look).await;
+}
+
+/// The same, for requests that wait for memory.
+async fn heed_contention(shared: Weak<Shared>, pool: Pool) {
     loop {
-        let Some((pool, clock, idle)) =
-            shared.upgrade().map(|s| (s.pool.clone(), s.clock.clone(), s.config.idle))
-        else {
-            return;
-        };
-        tokio::select! {
-            () = pool.contended() => {}
-            () = clock.sleep(idle / 2) => {}
-        }
+        pool.contended().await;
         let Some(shared) = shared.upgrade() else { return };
         shared.tidy();
         while let Some(pause) = shared.tidy_again() {
-            clock.sleep(pause).await;
+            shared.clock.sleep(pause).await;
             shared.tidy();
         }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.read.ring();
+        self.pool.look_up();
     }
 }
 

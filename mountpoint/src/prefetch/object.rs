@@ -55,10 +55,18 @@ impl Object {
         *self.last_read.lock()
     }
 
+    /// Whether bytes are here, or on their way.
+    pub(super) fn holds(&self) -> bool {
+        !self.pieces.lock().is_empty()
+    }
+
     /// Drops what is here and unread.
     pub(super) fn forget_ready(&self) {
         let dropped = self.pieces.lock().forget_ready();
-        self.shared.metrics.prefetch_wasted.add(dropped);
+        if dropped > 0 {
+            self.shared.metrics.prefetch_wasted.add(dropped);
+            self.shared.metrics.work.ring();
+        }
     }
 
     /// The first bytes, which came with the object's attributes.
@@ -68,6 +76,7 @@ impl Object {
             cache.put(&self.id, self.size, 0, block.clone());
         }
         self.pieces.lock().put(0, block);
+        self.shared.read.ring();
     }
 
     /// A piece arrived: answers the reads that waited for it, on this thread.
@@ -161,6 +170,8 @@ impl Object {
 
     pub(super) fn start(self: &Arc<Self>, fetches: Vec<fetch::Fetch>) {
         for fetch in fetches {
+            // It may be long since the read, if that waited for a lock or a disk.
+            self.shared.read.ring();
             let no = fetch.no;
             // Registered before it can end: `ended` removes it.
             let mut running = self.fetches.lock();

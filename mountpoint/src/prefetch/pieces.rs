@@ -81,6 +81,11 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
+    /// Whether nothing is here or on its way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
     /// A handle is opened.
     pub(super) fn enter(&mut self, reader: ReaderNo) {
         self.readers.push((reader, Some(0)));

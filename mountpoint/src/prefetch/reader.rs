@@ -84,6 +84,7 @@ impl Reader {
             return done(Ok(Bytes::default()));
         }
         *object.last_read.lock() = object.shared.clock.now();
+        object.shared.read.ring();
         let limit = object.shared.window_limit();
         let (plan, first) = {
             let mut progress = self.progress.lock();

@@ -239,6 +239,27 @@ fn idle_handles_that_read_ahead_make_room_for_one_that_needs_it() {
 }
 
 #[test]
+fn unread_bytes_of_an_idle_handle_are_given_back_also_after_a_time_without_any() {
+    let clock = Clock::manual();
+    let b = bench_by(clock.clone(), 128 << 20, None);
+    let (id, data) = b.object("o", 64 * MIB);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    let held = || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand);
+    for from in [0, 16 * MIB, 32 * MIB] {
+        for at in (from..from + MIB).step_by(128 << 10) {
+            assert_eq!(read(&reader, at as u64, 128 << 10).unwrap(), data[at..at + (128 << 10)]);
+        }
+        assert!(held() > 0 && b.prefetcher.0.tidy(), "more was fetched than was read");
+        until("the pool is whole again", || {
+            clock.advance(Duration::from_secs(1));
+            held() == 0
+        });
+        until("nothing is left to do", || !b.prefetcher.0.tidy());
+        clock.advance(Duration::from_secs(3600));
+    }
+}
+
+#[test]
 fn closing_a_handle_stops_what_it_had_under_way() {
     let b = bench(128 << 20);
     let (id, data) = b.object("o", 64 * MIB);
@@ -291,7 +312,7 @@ fn keeping_house_goes_on_while_files_are_read_under_its_eyes() {
     std::thread::scope(|scope| {
         let keeper = scope.spawn(|| {
             let tidied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                (0..5000).for_each(|_| b.prefetcher.0.tidy());
+                (0..5000).for_each(|_| _ = b.prefetcher.0.tidy());
             }));
             done.store(true, Relaxed);
             tidied.is_ok()

@@ -24,12 +24,15 @@ use super::watch::Expired;
 use super::{Config, Result, width};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::sync::{Arc, Mutex, Supervisor, Weak};
+use crate::sync::{Arc, Doorbell, Mutex, Next, Supervisor, Weak};
 
 /// Connections to each host that is not the bucket's: where credentials come from.
 pub(super) const SIDE_CONNECTIONS: usize = 4;
 /// Hosts that are remembered; beyond, idle ones are forgotten.
 const HOSTS_MAX: usize = 16;
+/// The shortest pause between two looks for connections that were idle too long. Doubling it halves the looks of a busy mount, and keeps
+/// a connection open so much longer at most.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Addresses tried before opening a connection counts as failed.
 const ATTEMPTS: u32 = 2;
 
@@ -44,6 +47,8 @@ pub(super) struct ConnectionPool {
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
     hosts: Mutex<HashMap<Authority, Arc<Host>>>,
+    /// Rung when a connection begins to lie idle: some day it is to be closed.
+    rested: Arc<Doorbell>,
     /// Rung when bulk is under way: then the links are looked at.
     bulk: Arc<Notify>,
 }
@@ -126,12 +131,15 @@ impl ConnectionPool {
             clock: clock.clone(),
             metrics: Arc::clone(metrics),
             hosts: Mutex::default(),
+            rested: Arc::default(),
             bulk: Arc::new(Notify::new()),
         });
         let supervisor = Supervisor { metrics: Arc::clone(metrics), clock: clock.clone() };
         let runtime = tokio::runtime::Handle::current();
-        let weak = Arc::downgrade(&pool);
-        supervisor.task(&runtime, "closing idle connections", move || sweep(weak.clone()));
+        let (weak, time, rested) = (Arc::downgrade(&pool), clock.clone(), Arc::clone(&pool.rested));
+        supervisor.task(&runtime, "closing idle connections", move || {
+            sweep(weak.clone(), time.clone(), Arc::clone(&rested))
+        });
         let (weak, clock, bulk) = (Arc::downgrade(&pool), clock.clone(), Arc::clone(&pool.bulk));
         supervisor.task(&runtime, "fitting the lanes to the link", move || {
             look(weak.clone(), clock.clone(), Arc::clone(&bulk))
@@ -335,9 +343,12 @@ impl ConnectionPool {
         })
     }
 
-    fn sweep(&self) {
+    /// Closes what was idle too long; says when to do so again.
+    fn sweep(&self) -> Next {
         let now = self.clock.now();
         let hosts: Vec<_> = self.hosts.lock().values().cloned().collect();
+        let mut oldest: Option<Instant> = None;
+        let mut closed = false;
         for host in hosts {
             let mut old = Vec::new();
             {
@@ -348,21 +359,29 @@ impl ConnectionPool {
                     .take_while(|c| now.saturating_duration_since(c.idle_since) >= self.limits.idle)
                     .count();
                 old.extend(idle.drain(..n));
+                let since = idle.first().map(|c| c.idle_since);
+                oldest = oldest.into_iter().chain(since).min();
             }
+            closed |= !old.is_empty();
             let mut addresses = host.addresses.lock();
             old.iter().for_each(|c| addresses.closed(c.address));
         }
+        if closed {
+            self.metrics.work.ring();
+        }
+        sweep_again(oldest, now, self.limits.idle)
     }
 }
 
+/// When the connection that is idle longest, `since` then, has been so for `idle_max`.
+fn sweep_again(since: Option<Instant>, now: Instant, idle_max: Duration) -> Next {
+    let Some(since) = since else { return Next::Rest };
+    Next::Look(idle_max.saturating_sub(now.saturating_duration_since(since)).max(SWEEP_EVERY))
+}
+
 /// Closes idle connections for as long as the pool lives.
-async fn sweep(pool: Weak<ConnectionPool>) {
-    loop {
-        let Some((clock, every)) = pool.upgrade().map(|p| (p.clock.clone(), p.limits.idle)) else { return };
-        clock.sleep(every.max(Duration::from_secs(1))).await;
-        let Some(pool) = pool.upgrade() else { return };
-        pool.sweep();
-    }
+async fn sweep(pool: Weak<ConnectionPool>, clock: Clock, rested: Arc<Doorbell>) {
+    rested.keep_house(&clock, |_| pool.upgrade().map_or(Next::Leave, |pool| pool.sweep())).await;
 }
 
 /// Looks at the links for as long as the pool lives, while they are busy.
@@ -382,6 +401,7 @@ async fn look(pool: Weak<ConnectionPool>, clock: Clock, bulk: Arc<Notify>) {
 
 impl Drop for ConnectionPool {
     fn drop(&mut self) {
+        self.rested.ring();
         self.bulk.notify_one();
     }
 }
@@ -419,6 +439,7 @@ impl Lease {
             connection.served += 1;
             connection.idle_since = self.now();
             self.host.idle.lock().push(connection);
+            self.pool.rested.ring();
         }
     }
 
@@ -468,5 +489,52 @@ impl Deref for Lease {
 impl DerefMut for Lease {
     fn deref_mut(&mut self) -> &mut Connection {
         self.connection.as_mut().expect("a lease holds its connection")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_sweep_rests_without_idle_connections_and_comes_when_the_oldest_is_due() {
+        let (now, idle_max) = (Instant::now(), Duration::from_secs(15));
+        let again = |ago| sweep_again(Some(now - Duration::from_millis(ago)), now, idle_max);
+        assert_eq!(sweep_again(None, now, idle_max), Next::Rest);
+        assert_eq!(again(0), Next::Look(idle_max));
+        assert_eq!(again(5000), Next::Look(Duration::from_secs(10)));
+        assert_eq!(again(14_900), Next::Look(SWEEP_EVERY), "more may be due by then");
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_closed_when_it_was_idle_too_long_also_after_a_time_without_any() {
+        let settle = async || {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (clock, config) = (Clock::manual(), Config::default());
+        let pool = ConnectionPool::new(&config, &clock, &Arc::default()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let host = pool.bucket_host(&Authority { tls: false, host: "127.0.0.1".into(), port });
+        for _ in 0..3 {
+            let place = pool.place(&host, Lane::Small).await.unwrap();
+            let lease = pool.connect(&host, place, false).await.unwrap();
+            let (mut accepted, _) = listener.accept().await.unwrap();
+            lease.give_back();
+            settle().await;
+            clock.advance(config.timeouts.idle - SWEEP_EVERY);
+            settle().await;
+            assert_eq!(host.idle.lock().len(), 1, "not idle long enough");
+            clock.advance(SWEEP_EVERY);
+            settle().await;
+            assert_eq!(host.idle.lock().len(), 0);
+            assert_eq!(accepted.read(&mut [0]).await.unwrap(), 0, "it is closed");
+            clock.advance(Duration::from_secs(3600));
+            settle().await;
+        }
     }
 }

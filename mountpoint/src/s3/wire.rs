@@ -198,6 +198,7 @@ impl Wire {
                 .draining(&self.host.lanes, body_len);
             let (received, sent) = (lease.moved.received(), lease.moved.sent());
             self.metrics.s3_requests.of(draft.operation).inc();
+            self.metrics.work.ring();
             let sent_at = self.clock.now();
             draft.sent.map(|sent| sent.set(sent_at));
             match lease.send(request, &mut watch).await {
@@ -301,6 +302,7 @@ impl Context {
     fn ended(&self) {
         let took = self.clock.now().saturating_duration_since(self.started);
         self.metrics.s3_total.of(self.operation).took(took);
+        self.metrics.work.ring();
     }
 
     fn error(&self, kind: ErrorKind) -> Error {
@@ -405,6 +407,7 @@ impl Answer {
                 Ok(n) => {
                     // First: with the advance a reader may have its bytes, and look at the metrics.
                     wire.metrics.s3_bytes_received.add(n as u64);
+                    wire.metrics.work.ring();
                     into.advance(n);
                 }
                 Err(broken) => return Err(self.broke(broken)),

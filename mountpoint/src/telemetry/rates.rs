@@ -1,28 +1,28 @@
-//! Throughput now: the counters of the last seconds, one sample a second; fewer while nothing moves, so that an idle mount sleeps.
+//! Throughput now: the counters of the last seconds, one sample a second while they move; none while nothing does, so that an idle mount
+//! sleeps.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
-
 use super::Throughput;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Next};
 
 /// How often the counters are read while they move. Doubling it halves the wake-ups, and throughput is known later.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often at least: the pause doubles up to this while nothing moves and no one asks. Work that begins then shows as the mean since the
-/// last sample, until the next one. Doubling it halves the wake-ups of an idle mount.
-const EVERY_MOST: Duration = Duration::from_secs(16);
 /// Samples that are kept: throughput is the mean of the seconds between the first and now.
 const KEPT: usize = 4;
 
 /// The last samples.
 #[derive(Debug, Default)]
-pub(super) struct Rates {
-    samples: Mutex<VecDeque<(Instant, Sample)>>,
-    asked: Notify,
+pub(super) struct Rates(Mutex<Samples>);
+
+#[derive(Debug, Default)]
+struct Samples {
+    taken: VecDeque<(Instant, Sample)>,
+    /// Nothing moved before the last one, and none follows until something does.
+    rest: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,32 +51,33 @@ impl Sample {
 impl Rates {
     /// Takes samples, for ever.
     pub(super) async fn keep(&self, metrics: &Metrics, clock: &Clock) {
-        let mut pause = EVERY;
-        loop {
-            let has_moved = self.sample(metrics, clock.now());
-            pause = if has_moved { EVERY } else { (pause * 2).min(EVERY_MOST) };
-            tokio::select! {
-                () = clock.sleep(pause) => {}
-                () = self.asked.notified() => pause = EVERY / 2,
-            }
-        }
+        metrics.work.keep_house(clock, |_| self.sample(metrics, clock.now())).await;
     }
 
-    /// Whether something moved since the last sample. Of a time in which nothing moved, only the end counts.
-    fn sample(&self, metrics: &Metrics, at: Instant) -> bool {
+    /// Takes a sample. Of a time in which nothing moved, only the end counts; and of a rest, only what comes after it.
+    fn sample(&self, metrics: &Metrics, at: Instant) -> Next {
         let sample = Sample::take(metrics);
-        let mut samples = self.samples.lock();
-        let has_moved = samples.front().is_some_and(|(_, last)| *last != sample);
-        samples.truncate(if has_moved { KEPT - 1 } else { 0 });
-        samples.push_front((at, sample));
-        has_moved
+        let mut samples = self.0.lock();
+        let rested = std::mem::take(&mut samples.rest);
+        let has_moved = samples.taken.front().is_some_and(|(_, last)| *last != sample);
+        samples.taken.truncate(if has_moved && !rested { KEPT - 1 } else { 0 });
+        samples.taken.push_front((at, sample));
+        samples.rest = !has_moved && !rested;
+        if samples.rest { Next::Rest } else { Next::Look(EVERY) }
     }
 
     /// What moved since the oldest sample, per second.
     pub(super) fn now(&self, metrics: &Metrics, at: Instant) -> Throughput {
         let now = Sample::take(metrics);
-        let Some((since, then)) = self.samples.lock().back().copied() else { return Throughput::default() };
-        self.asked.notify_one();
+        let (since, then) = {
+            let samples = self.0.lock();
+            match samples.taken.back() {
+                // The first sample after a rest comes at any moment.
+                Some((_, last)) if samples.rest && *last != now => return Throughput::default(),
+                Some(oldest) => *oldest,
+                None => return Throughput::default(),
+            }
+        };
         let seconds = at.saturating_duration_since(since).as_secs_f64();
         // Of a shorter time it would say more about chance.
         if seconds < 0.1 {
@@ -116,11 +117,13 @@ mod tests {
     #[test]
     fn work_after_an_idle_time_is_not_spread_over_that_time() {
         let (metrics, rates, clock) = (Metrics::default(), Rates::default(), Clock::manual());
-        for _ in 0..5 {
-            assert!(!rates.sample(&metrics, clock.now()));
-            clock.advance(EVERY_MOST);
-        }
-        rates.sample(&metrics, clock.now());
+        assert_eq!(rates.sample(&metrics, clock.now()), Next::Rest);
+        clock.advance(3600 * EVERY);
+        let now = rates.now(&metrics, clock.now());
+        assert_eq!(now, Throughput { over_ms: 3_600_000, ..Throughput::default() }, "nothing moved");
+        metrics.s3_bytes_received.add(7);
+        assert_eq!(rates.now(&metrics, clock.now()), Throughput::default(), "not known yet");
+        assert_eq!(rates.sample(&metrics, clock.now()), Next::Look(EVERY));
         clock.advance(EVERY);
         metrics.s3_bytes_received.add(1000);
         let now = rates.now(&metrics, clock.now());
@@ -128,12 +131,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_idle_mount_takes_few_samples_and_one_that_is_asked_takes_them_at_once() {
+    async fn an_idle_mount_takes_no_samples_and_the_next_request_begins_them_anew() {
         let (metrics, rates, clock) = (Metrics::default(), Rates::default(), Clock::manual());
         let mut keeping = std::pin::pin!(rates.keep(&metrics, &clock));
-        let mut taken = 0;
-        let mut last = None;
-        let mut turn = async |rates: &Rates| {
+        let (mut taken, mut last) = (0, None);
+        let mut turn = async || {
+            clock.advance(EVERY);
             for _ in 0..10 {
                 tokio::select! {
                     biased;
@@ -141,20 +144,28 @@ mod tests {
                     () = tokio::task::yield_now() => {}
                 }
             }
-            let at = rates.samples.lock().front().map(|(at, _)| *at);
+            let at = rates.0.lock().taken.front().map(|(at, _)| *at);
             taken += usize::from(std::mem::replace(&mut last, at) != at);
             taken
         };
-        let mut samples = turn(&rates).await;
-        for _ in 0..160 {
-            clock.advance(EVERY);
-            samples = turn(&rates).await;
+        let begun = turn().await;
+        for _ in 0..3600 {
+            rates.now(&metrics, clock.now());
+            turn().await;
         }
-        assert!((10..=15).contains(&samples), "{samples} in 160 s");
-        clock.advance(EVERY);
-        rates.now(&metrics, clock.now());
-        let asked = turn(&rates).await;
-        clock.advance(EVERY);
-        assert_eq!((asked - samples, turn(&rates).await - asked), (1, 1));
+        let idle = turn().await;
+        assert_eq!((begun, idle), (1, 1), "in an hour");
+        for second in 1..=5 {
+            metrics.s3_requests.of("GetObject").inc();
+            metrics.work.ring();
+            assert_eq!(turn().await, idle + second);
+        }
+        assert_eq!(rates.now(&metrics, clock.now()).s3_requests_per_s, 1);
+        turn().await;
+        let ended = turn().await;
+        for _ in 0..3600 {
+            turn().await;
+        }
+        assert_eq!(turn().await, ended, "in the next hour");
     }
 }
