@@ -8,6 +8,7 @@
 mod budget;
 mod fill;
 mod page;
+mod scratch;
 
 use std::fmt;
 use std::future::Future;
@@ -20,6 +21,7 @@ use bytes::Bytes;
 
 pub use budget::{Pressure, Use};
 pub use fill::Fill;
+pub use scratch::Scratch;
 
 use crate::clock::Clock;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};

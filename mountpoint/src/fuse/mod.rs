@@ -19,6 +19,7 @@ mod pending;
 mod reply;
 mod request;
 mod ring;
+mod room;
 mod serve;
 mod session;
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::MountOptions;
 use super::answer::Answer;
 use super::backing;
 use super::caller::{is_dying, is_killed};
@@ -19,9 +20,9 @@ use super::operations::Operations;
 use super::pages::Pages;
 use super::pending::{Interrupted, Pending, Waiter};
 use super::reply::{open_flags, refusal};
-use super::request::{DecodeError, HEADER_LEN, Operation, Request, decode};
+use super::request::{DecodeError, Operation, Request, decode};
 use super::ring::{self, Inbox, Place, Rings};
-use super::{MountOptions, TRANSFER_MAX};
+use super::room::Room;
 use crate::clock::Clock;
 use crate::fs::{Backings, Error, HandleNo, Result, SetAttr};
 use crate::inode::InodeNo;
@@ -280,12 +281,11 @@ impl<O: Operations> Channel<O> {
     }
 
     fn read_all(self: &Arc<Self>) -> io::Result<()> {
-        // As much as the kernel may send at once: a WRITE of the largest size and its headers.
-        let mut buffer = vec![0; TRANSFER_MAX as usize + 4096 + HEADER_LEN];
+        let mut room = Room::new()?;
         let _idle = self.metrics.fuse_idle.raised();
-        while let Some(n) = self.device.read(&mut buffer)? {
+        while let Some(n) = self.device.read(&mut room.bytes)? {
             let _busy = self.metrics.fuse_idle.lowered();
-            match decode(&buffer[..n]) {
+            match decode(&room.bytes[..n]) {
                 Ok(request) => {
                     // A panic answers EIO (the reply is dropped) and costs the mount nothing else.
                     let dispatch = AssertUnwindSafe(|| self.dispatch(request, &ReplyTo::Device));
@@ -301,6 +301,7 @@ impl<O: Operations> Channel<O> {
                     self.device.reply(unique, Errno::IO.raw_os_error(), [])?;
                 }
             }
+            room.done(n, || self.clock.now());
         }
         Ok(())
     }

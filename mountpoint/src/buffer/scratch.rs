@@ -1,0 +1,93 @@
+//! Room that one thread receives into, outside of the budget: large, and only what was filled of it takes memory.
+//!
+//! The allocator would zero it, and so have all of it resident from the start, and keep what is freed for the next allocation.
+#![expect(
+    unsafe_code,
+    reason = "mmap, munmap, madvise and the slice over what they give: fence 1 of ARCHITECTURE.md"
+)]
+
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// Bytes of its owner's, zero where nothing was put.
+#[derive(Debug)]
+pub struct Scratch {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a Scratch is the only way to its bytes, and plain bytes may be used from any thread.
+unsafe impl Send for Scratch {}
+
+impl Scratch {
+    /// Room for `len` bytes, at least one.
+    ///
+    /// # Errors
+    /// The kernel has no memory for us.
+    pub fn new(len: usize) -> std::io::Result<Self> {
+        let len = len.max(1);
+        // SAFETY: a fresh private mapping at an address of the kernel's choice aliases nothing.
+        let at = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        // Advice only: in a huge page, the first byte of it would take all.
+        // SAFETY: the mapping just made, which is ours.
+        let _ = unsafe { madvise(at, len, Advice::LinuxNoHugepage) };
+        let at = NonNull::new(at.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Ok(Self { at, len })
+    }
+
+    /// Gives its memory back to the kernel: all bytes are zero, and take memory again once they are filled.
+    pub fn let_go(&mut self) {
+        // SAFETY: the mapping of `new`, which lives as long as we; `&mut self` is the only way to its bytes, and zeros are bytes.
+        let _ = unsafe { madvise(self.at.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
+    }
+}
+
+impl Deref for Scratch {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` mapped bytes, zeroed by the kernel, so initialised; `&self` keeps writers out.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes this the only way to the bytes.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`; its only owner is going.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_holds_what_is_put_and_zeros_once_it_was_let_go() {
+        let mut scratch = Scratch::new(3 * 4096 + 5).unwrap();
+        assert!(scratch.len() == 3 * 4096 + 5 && scratch.iter().all(|byte| *byte == 0));
+        scratch.fill(7);
+        assert!(scratch.iter().all(|byte| *byte == 7));
+        scratch.let_go();
+        assert!(scratch.iter().all(|byte| *byte == 0));
+        scratch.fill(8);
+        let moved = std::thread::spawn(move || scratch.iter().all(|byte| *byte == 8));
+        assert!(moved.join().unwrap());
+    }
+}
