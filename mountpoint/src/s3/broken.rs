@@ -15,10 +15,32 @@ pub(super) enum Broken {
     Io(io::Error),
     /// The received bytes are no HTTP.
     Malformed(String),
+    /// They do not even begin an answer: they may be left over from the one before.
+    OutOfStep(String),
     /// It ended without a word.
     Closed,
     /// Our patience.
     Expired(Expired),
+}
+
+impl Broken {
+    /// Whether bytes came that begin no answer.
+    pub(super) fn is_out_of_step(&self) -> bool {
+        match self {
+            Self::Http(e) => e.is_parse(),
+            Self::OutOfStep(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether bytes came, and they are no HTTP.
+    pub(super) fn is_no_http(&self) -> bool {
+        match self {
+            Self::Http(e) => e.is_parse(),
+            Self::Malformed(_) | Self::OutOfStep(_) => true,
+            Self::Io(_) | Self::Closed | Self::Expired(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for Broken {
@@ -26,7 +48,7 @@ impl fmt::Display for Broken {
         match self {
             Self::Http(e) => e.fmt(f),
             Self::Io(e) => e.fmt(f),
-            Self::Malformed(what) => f.write_str(what),
+            Self::Malformed(what) | Self::OutOfStep(what) => f.write_str(what),
             Self::Closed => f.write_str("the connection was closed"),
             Self::Expired(e) => e.fmt(f),
         }
@@ -38,7 +60,7 @@ impl Error for Broken {
         match self {
             Self::Http(e) => Error::source(e),
             Self::Io(e) => Error::source(e),
-            Self::Malformed(_) | Self::Closed | Self::Expired(_) => None,
+            Self::Malformed(_) | Self::OutOfStep(_) | Self::Closed | Self::Expired(_) => None,
         }
     }
 }

@@ -54,13 +54,22 @@ pub(super) async fn proof(checksum: Option<Checksum>, named: bool, body: &[Bytes
     if named || checksum.is_none() {
         return checksum_headers(checksum);
     }
+    let value = md5(body).await.and_then(|digest| HeaderValue::try_from(STANDARD.encode(digest)).ok());
+    value.map(|value| (HeaderName::from_static("content-md5"), value)).into_iter().collect()
+}
+
+/// The MD5 as most stores spell it in the ETag of an object that is no multipart one.
+pub(super) async fn md5_hex(body: &[Bytes]) -> Option<String> {
+    md5(body).await.map(|digest| base16ct::lower::encode_string(&digest))
+}
+
+async fn md5(body: &[Bytes]) -> Option<[u8; 16]> {
     let pieces = body.to_vec();
     // A part takes the processor for longer than a task of the runtime should.
     let digest = tokio::task::spawn_blocking(move || {
         let mut md5 = Md5::new();
         pieces.iter().for_each(|piece| md5.update(piece));
-        STANDARD.encode(md5.finalize())
+        md5.finalize().into()
     });
-    let value = digest.await.ok().and_then(|text| HeaderValue::try_from(text).ok());
-    value.map(|value| (HeaderName::from_static("content-md5"), value)).into_iter().collect()
+    digest.await.ok()
 }

@@ -22,7 +22,12 @@ const OPERATION: &str = "CompleteMultipartUpload";
 pub(super) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_absent: bool) -> Result<Stored> {
     let key = &request.upload.key;
     let whole = Whole::of(&request.parts);
-    let ours = Ours { size: whole.size, parts: Some(request.parts.len()), checksum: whole.checksum.clone() };
+    let ours = Ours {
+        size: whole.size,
+        parts: Some(request.parts.len()),
+        checksum: whole.checksum.clone(),
+        md5: None,
+    };
     let headers = headers(only_if_absent, &whole)?;
     let document = [Bytes::from(xml::complete_document(&request.parts))];
     let timeouts = &wire.config.timeouts;

@@ -168,7 +168,7 @@ async fn whole(body: SdkBody) -> Result<Bytes, ConnectorError> {
 fn connector_error(broken: Broken) -> ConnectorError {
     match broken {
         Broken::Expired(Expired::Quiet(_) | Expired::Deadline) => ConnectorError::timeout(broken.into()),
-        Broken::Http(_) | Broken::Io(_) | Broken::Malformed(_) | Broken::Closed => {
+        Broken::Http(_) | Broken::Io(_) | Broken::Malformed(_) | Broken::OutOfStep(_) | Broken::Closed => {
             ConnectorError::io(broken.into())
         }
     }

@@ -1,12 +1,14 @@
 //! DeleteObject: deletes one key, or one version of it.
 
+use std::time::SystemTime;
+
 use http::{Method, StatusCode};
 
+use super::Result;
 use super::attempts::Attempts;
 use super::endpoint::encode_query;
-use super::wire::{Failure, Wire};
-use super::xml::BODY_MAX;
-use super::{ErrorKind, Result};
+use super::wire::{Collected, Failure, Wire};
+use super::xml::{self, BODY_MAX};
 use crate::object::ObjectKey;
 
 const OPERATION: &str = "DeleteObject";
@@ -28,11 +30,11 @@ async fn delete(wire: &Wire, key: &ObjectKey, target: String) -> Result<()> {
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
     loop {
         match once(wire, &attempts, &target).await {
-            Err(failure) if *failure.error.kind() != ErrorKind::NotFound => attempts.again(failure).await?,
-            _ => {
+            Ok(()) => {
                 attempts.succeeded();
                 return Ok(());
             }
+            Err(failure) => attempts.again(failure).await?,
         }
     }
 }
@@ -40,8 +42,22 @@ async fn delete(wire: &Wire, key: &ObjectKey, target: String) -> Result<()> {
 async fn once(wire: &Wire, attempts: &Attempts<'_>, target: &str) -> std::result::Result<(), Failure> {
     let answer =
         wire.exchange(&attempts.draft(Method::DELETE, target.to_owned())).await?.collect(BODY_MAX).await?;
-    match answer.status {
-        StatusCode::NO_CONTENT | StatusCode::OK => Ok(()),
-        _ => Err(answer.failed(wire.clock.wall())),
+    is_gone(answer, wire.clock.wall())
+}
+
+/// Whether the answer to a DELETE says that nothing is left: success without a word, or a 404 with S3's word that nothing was there.
+///
+/// # Errors
+/// Anything else, such as the page of a proxy that has lost the store.
+pub(super) fn is_gone(answer: Collected, wall: SystemTime) -> std::result::Result<(), Failure> {
+    let is_silent = answer.body.trim_ascii().is_empty();
+    let code = xml::error_body(&answer.body).code;
+    match (answer.status, code.as_deref()) {
+        (StatusCode::NO_CONTENT, _) => Ok(()),
+        (StatusCode::OK, None) if is_silent => Ok(()),
+        (StatusCode::NOT_FOUND, Some("NoSuchKey" | "NoSuchVersion" | "NoSuchUpload")) => Ok(()),
+        (StatusCode::OK | StatusCode::NOT_FOUND, None) => Err(answer
+            .bad("the answer is not one of S3: what stands between here and the store may have made it")),
+        _ => Err(answer.failed(wall)),
     }
 }

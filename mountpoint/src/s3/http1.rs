@@ -293,11 +293,19 @@ fn malformed(what: &str, error: httparse::Error) -> Broken {
     Broken::Malformed(format!("{what} is not HTTP: {error}"))
 }
 
+/// As [`malformed`], of an answer's head.
+fn no_head(error: httparse::Error) -> Broken {
+    match malformed("the answer", error) {
+        Broken::Malformed(what) if error == httparse::Error::Version => Broken::OutOfStep(what),
+        broken => broken,
+    }
+}
+
 /// The head that `bytes` begin with and its length; `None` while it is not whole.
 fn parse_head(bytes: &[u8]) -> Result<Option<(usize, http::Response<()>)>, Broken> {
     let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Response::new(&mut lines);
-    let length = match parsed.parse(bytes).map_err(|e| malformed("the answer", e))? {
+    let length = match parsed.parse(bytes).map_err(no_head)? {
         httparse::Status::Complete(length) => length,
         httparse::Status::Partial => return Ok(None),
     };
@@ -524,7 +532,7 @@ mod tests {
         ] {
             let refused = answer_or_close(say).unwrap_err();
             assert!(
-                matches!(refused, Broken::Malformed(_)),
+                matches!(refused, Broken::Malformed(_) | Broken::OutOfStep(_)),
                 "{refused}: {:?}",
                 say.escape_ascii().to_string()
             );

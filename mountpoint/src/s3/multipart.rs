@@ -4,6 +4,7 @@ use http::{Method, StatusCode};
 
 use super::attempts::Attempts;
 use super::checksummed::with_checksum;
+use super::delete::is_gone;
 use super::endpoint::{encode_query, push_query};
 use super::headers::{checksum_type, new_object_headers, push};
 use super::wire::{Collected, Draft, Failure, Wire};
@@ -79,21 +80,18 @@ pub(super) async fn abort(wire: &Wire, upload: &UploadId) -> Result<()> {
     let mut attempts = Attempts::new(wire, OPERATION, Some(&upload.key), 0);
     loop {
         match aborted(wire, attempts.draft(Method::DELETE, upload_target(wire, upload))).await {
-            Err(failure) if *failure.error.kind() != ErrorKind::NotFound => attempts.again(failure).await?,
-            _ => {
+            Ok(()) => {
                 attempts.succeeded();
                 return Ok(());
             }
+            Err(failure) => attempts.again(failure).await?,
         }
     }
 }
 
 async fn aborted(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(), Failure> {
     let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
-    match answer.status {
-        StatusCode::NO_CONTENT | StatusCode::OK => Ok(()),
-        _ => Err(answer.failed(wire.clock.wall())),
-    }
+    is_gone(answer, wire.clock.wall())
 }
 
 /// See [`super::ObjectClient::list_multipart_uploads`].

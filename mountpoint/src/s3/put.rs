@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use http::{Method, StatusCode};
 
 use super::attempts::Attempts;
-use super::checksummed::{proof, with_checksum};
+use super::checksummed::{md5_hex, proof, with_checksum};
 use super::encryption::UNENCRYPTED;
 use super::endpoint::encode_query;
 use super::headers::{Headers, new_object_headers, push};
@@ -55,7 +55,8 @@ async fn put(wire: &Wire, request: &PutObject, named: bool, only_if_absent: bool
         let taken = only_if_absent && *failure.error.kind() == ErrorKind::Changed;
         if taken && (attempts.ambiguous || failure.ambiguous) {
             // An attempt whose answer was lost may have stored it: then what is in the way is ours.
-            let ours = Ours { size, parts: None, checksum: request.checksum.map(Checksum::to_base64) };
+            let checksum = request.checksum.map(Checksum::to_base64);
+            let ours = Ours { size, parts: None, checksum, md5: md5_hex(&request.body).await };
             let found = look(wire, key, &ours, wire.clock.now()).await;
             return found.or(OPERATION, key, || exists(OPERATION, key));
         } else if taken {

@@ -23,6 +23,8 @@ pub(super) struct Ours {
     pub(super) parts: Option<usize>,
     /// As the store would spell it.
     pub(super) checksum: Option<String>,
+    /// MD5 of an object that is no multipart one, in hex: many stores' ETag.
+    pub(super) md5: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +36,7 @@ enum Verdict {
 
 impl Ours {
     /// Pure: compares with what a HEAD says. Sizes and part counts only ever disprove: the object that was there
-    /// before may be as large and of as many parts. Only a checksum proves.
+    /// before may be as large and of as many parts. Only a checksum proves, or an ETag that is the MD5; one that is not may be no MD5.
     fn is(&self, meta: &ObjectMeta, checksum: Option<&str>) -> Verdict {
         let parts_of = |etag: &ETag| {
             let (_, n) = etag.as_str().trim_matches('"').rsplit_once('-')?;
@@ -52,6 +54,7 @@ impl Ours {
         match (&self.checksum, checksum) {
             (Some(ours), Some(theirs)) if without_count(ours) == without_count(theirs) => Verdict::Yes,
             (Some(_), Some(_)) => Verdict::No,
+            _ if self.md5.as_deref().is_some_and(|md5| meta.etag.matches(md5)) => Verdict::Yes,
             _ => Verdict::CantTell,
         }
     }
@@ -173,7 +176,7 @@ mod tests {
             last_modified: SystemTime::UNIX_EPOCH,
             readable: true,
         };
-        let ours = Ours { size: 10, parts: Some(2), checksum: Some("abc=-2".into()) };
+        let ours = Ours { size: 10, parts: Some(2), checksum: Some("abc=-2".into()), md5: None };
         for (size, etag, checksum, verdict) in [
             (10, "\"x-2\"", Some("abc=-2"), Verdict::Yes),
             (10, "\"x\"", Some("abc="), Verdict::Yes),
@@ -183,6 +186,14 @@ mod tests {
             (10, "\"x-2\"", None, Verdict::CantTell),
         ] {
             assert_eq!(ours.is(&meta(size, etag), checksum), verdict, "{size} {etag} {checksum:?}");
+        }
+        let ours = Ours { parts: None, md5: Some("0cc1".into()), ..ours };
+        for (etag, checksum, verdict) in [
+            ("\"0cc1\"", None, Verdict::Yes),
+            ("\"e2a4\"", None, Verdict::CantTell),
+            ("\"0cc1\"", Some("def="), Verdict::No),
+        ] {
+            assert_eq!(ours.is(&meta(10, etag), checksum), verdict, "{etag} {checksum:?}");
         }
     }
 }

@@ -159,8 +159,8 @@ struct Context {
 impl Wire {
     /// Sends `draft` and returns the head of the answer, whatever its status.
     ///
-    /// A connection that had been idle and breaks before it said anything was closed by the store meanwhile: the
-    /// request goes out again at once on a new one.
+    /// A connection that had been idle and breaks before it said anything was closed by the store meanwhile, and one that says what is
+    /// no HTTP is out of step: the request goes out again at once on a new one.
     pub(super) async fn exchange(&self, draft: &Draft<'_>) -> std::result::Result<Answer, Failure> {
         let held = match &self.credentials {
             Some(source) => Some(self.held(source, draft).await?),
@@ -202,6 +202,11 @@ impl Wire {
             let sent_at = self.clock.now();
             draft.sent.map(|sent| sent.set(sent_at));
             match lease.send(request, &mut watch).await {
+                Ok(response) if response.status().is_success() && lease.moved.sent() - sent < body_len => {
+                    let failure = context.error(ErrorKind::Network).status(response.status().as_u16());
+                    let why = "the answer says that it is done, and came before the whole body was sent";
+                    return Err(context.failure(failure.message(why), true));
+                }
                 Ok(response) => {
                     if let Some(body) = draft.body {
                         self.metrics.s3_bytes_sent.add(body.iter().map(|b| b.len() as u64).sum());
@@ -221,10 +226,12 @@ impl Wire {
                     // A store that did not get the whole body can't have stored it.
                     let whole = lease.moved.sent() - sent >= body_len;
                     let silent = lease.moved.received() == received;
-                    if silent && lease.is_reused() && !matches!(broken, Broken::Expired(_)) {
+                    // Bytes that are no answer are left over from the one before.
+                    let is_unfit = broken.is_out_of_step() || silent && !matches!(broken, Broken::Expired(_));
+                    if is_unfit && lease.is_reused() {
                         tracing::trace!(
                             operation = draft.operation,
-                            "idle connection was closed, sending again"
+                            "idle connection was closed or out of step, sending again"
                         );
                         context.resent |= whole;
                         fresh = true;
@@ -329,9 +336,8 @@ impl Context {
     fn broken(&self, broken: Broken) -> Failure {
         let kind = match &broken {
             Broken::Expired(_) => ErrorKind::Timeout,
-            Broken::Http(e) if e.is_parse() => ErrorKind::BadAnswer,
-            Broken::Malformed(_) => ErrorKind::BadAnswer,
-            Broken::Http(_) | Broken::Io(_) | Broken::Closed => ErrorKind::Network,
+            _ if broken.is_no_http() => ErrorKind::BadAnswer,
+            _ => ErrorKind::Network,
         };
         let (silent, hopeless) = match &broken {
             Broken::Expired(Expired::Quiet(silent)) => (*silent, false),

@@ -174,23 +174,37 @@ fn walk(document: &[u8], mut leaf: impl FnMut(&[Name], &str) -> Result<(), Strin
     }
 }
 
+/// An `xsd:boolean`, whatever its case; `None` if it says nothing. Any other word could hide the rest of a listing.
+fn boolean(text: &str) -> Result<Option<bool>, String> {
+    match text.trim() {
+        "" => Ok(None),
+        "1" => Ok(Some(true)),
+        "0" => Ok(Some(false)),
+        word if word.eq_ignore_ascii_case("true") => Ok(Some(true)),
+        word if word.eq_ignore_ascii_case("false") => Ok(Some(false)),
+        word => Err(format!("{word:?} is neither true nor false")),
+    }
+}
+
 /// How a page of a listing with key markers ends.
 #[derive(Default)]
 struct PageEnd {
-    truncated: bool,
+    /// What it says; a page may say nothing.
+    truncated: Option<bool>,
     encoded: bool,
     next_key: Option<String>,
 }
 
 impl PageEnd {
     /// Reads an element of the listing that is about the page itself.
-    fn read(&mut self, name: Name, text: &str) {
+    fn read(&mut self, name: Name, text: &str) -> Result<(), String> {
         match name {
-            Name::IsTruncated => self.truncated = text.trim() == "true",
+            Name::IsTruncated => self.truncated = boolean(text)?,
             Name::EncodingType => self.encoded = text.trim() == "url",
             Name::NextKeyMarker => self.next_key = Some(text.to_owned()).filter(|text| !text.is_empty()),
             _ => {}
         }
+        Ok(())
     }
 
     /// A key as it is, once the page has been read.
@@ -201,11 +215,12 @@ impl PageEnd {
     /// The key at which the next page begins; `None` on the last page.
     fn next_key(&mut self) -> Result<Option<String>, String> {
         let next = self.next_key.take().map(|text| self.key(text)).transpose()?;
-        match next {
-            None if self.truncated => {
+        match (next, self.truncated) {
+            (None, Some(true)) => {
                 Err("the page is truncated, but does not say where the next one begins".into())
             }
-            next => Ok(next.filter(|_| self.truncated)),
+            (_, Some(false)) => Ok(None),
+            (next, _) => Ok(next),
         }
     }
 }
@@ -256,10 +271,10 @@ pub(super) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPa
     let mut entries: Vec<Entry> = Vec::new();
     let mut prefixes: Vec<String> = Vec::new();
     let mut entry = Entry::default();
-    let (mut truncated, mut token, mut encoded) = (false, None, false);
+    let (mut truncated, mut token, mut encoded) = (None, None, false);
     walk(document, |path, text| {
         match path {
-            [Listing, Name::IsTruncated] => truncated = text.trim() == "true",
+            [Listing, Name::IsTruncated] => truncated = boolean(text)?,
             [Listing, Name::NextToken] if !text.is_empty() => token = Some(text.to_owned()),
             [Listing, Name::EncodingType] => encoded = text.trim() == "url",
             [Listing, CommonPrefixes, Name::Prefix] => prefixes.push(text.to_owned()),
@@ -283,7 +298,8 @@ pub(super) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPa
         Ok(())
     })?;
     let next_token = match token {
-        _ if !truncated => None,
+        _ if truncated == Some(false) => None,
+        None if truncated.is_none() => None,
         None => return Err("the page is truncated, but has no continuation token".into()),
         Some(token) if request.continuation_token.as_ref() == Some(&token) => {
             return Err("the store repeats a continuation token: the listing would never end".into());
@@ -412,6 +428,11 @@ mod tests {
             ("a sign in place of a digit", page(&(contents("%+1") + "<EncodingType>url</EncodingType>"))),
             ("an escape cut off", page(&(contents("%4") + "<EncodingType>url</EncodingType>"))),
             ("no token", page("<IsTruncated>true</IsTruncated>")),
+            ("no token", page("<IsTruncated>1</IsTruncated>")),
+            (
+                "no boolean",
+                page("<IsTruncated>yes</IsTruncated><NextContinuationToken>t</NextContinuationToken>"),
+            ),
             ("size", page(&contents("k").replace(">5<", ">-5<"))),
         ] {
             assert!(keys(&document, "").is_err(), "{what}");

@@ -8,7 +8,7 @@ use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::ObjectKey;
 use mountpoint::s3::{
-    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, Timeouts,
+    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, Timeouts, UploadId,
     UploadPart,
 };
 
@@ -307,4 +307,55 @@ async fn stale_credentials_are_refreshed_before_they_are_an_error() {
     let error = client.delete_object(&ObjectKey::new("k")).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Denied);
     assert_eq!(server.left(), 1, "the same credentials are not tried twice");
+}
+
+#[tokio::test]
+async fn only_the_word_of_the_store_says_that_a_key_is_deleted_or_an_upload_aborted() {
+    let page = b"<html><body>no such site</body></html>";
+    let word = |code: &str| format!("<Error><Code>{code}</Code></Error>").into_bytes();
+    for (status, body, done) in [
+        (204, &b""[..], true),
+        (200, b"", true),
+        (404, &word("NoSuchKey"), true),
+        (404, &word("NoSuchUpload"), true),
+        (404, page, false),
+        (404, b"", false),
+        (200, page, false),
+        (200, &word("AccessDenied"), false),
+        (404, &word("NoSuchBucket"), false),
+    ] {
+        // No body may follow a 204.
+        let step = || match status {
+            204 => Step::raw(b"HTTP/1.1 204 X\r\n\r\n".to_vec()),
+            status => Step::answer(status, &[], body),
+        };
+        let bench = bench(vec![step(), step()]).await;
+        let key = ObjectKey::new("k");
+        let upload = UploadId { key: key.clone(), id: "u".into() };
+        let said = String::from_utf8_lossy(body);
+        assert_eq!(bench.client.delete_object(&key).await.is_ok(), done, "delete: {status} {said}");
+        assert_eq!(
+            bench.client.abort_multipart_upload(&upload).await.is_ok(),
+            done,
+            "abort: {status} {said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_over_behind_an_answer_costs_the_next_request_nothing() {
+    let with_more = |status: &str, more: &[u8]| {
+        let head = format!("HTTP/1.1 {status} X\r\netag: e\r\ncontent-length: 0\r\n\r\n");
+        Step::raw([head.as_bytes(), more].concat()).pause(more.len(), Duration::from_secs(1))
+    };
+    let put = PutObject { object: new_object(), body: vec![Bytes::from_static(b"1")], checksum: None };
+    let bench = bench(vec![
+        with_more("200", b"left over"),
+        Step::answer(200, &[("etag", "e")], b""),
+        Step::answer(200, &[("etag", "e")], b""),
+    ])
+    .await;
+    for _ in 0..2 {
+        bench.client.put_object(&put).await.unwrap();
+    }
 }

@@ -1,14 +1,20 @@
 //! Uploads: the bytes sent, and the meaning of a lost answer.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
 use bytes::Bytes;
 use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
 use mountpoint::object::{ETag, ObjectKey};
 use mountpoint::s3::{
-    CompleteUpload, ErrorKind, NewObject, ObjectClient as _, PutObject, UploadId, UploadPart, UploadedPart,
+    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, UploadId,
+    UploadPart, UploadedPart,
 };
 
-use super::server::{Request, Step, Then};
-use super::{PATIENCE, bench, pattern};
+use super::server::{EMPTY_LISTING, Request, Scripted, Step, Then};
+use super::{PATIENCE, bench, config, pattern};
 
 const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
 
@@ -374,4 +380,47 @@ async fn a_store_without_if_none_match_that_can_not_be_asked_is_sent_nothing() {
     let error = bench.client.put_object(&put(true).0).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Denied, "{error}");
     assert_eq!(bench.asked().iter().filter(|request| method(request) == "PUT").count(), 1);
+}
+
+/// Answers a PUT as soon as its head is here, and reads none of its body; proves the bucket to everything else.
+fn hasty() -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = |mut stream: TcpStream| {
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while matches!(stream.read(&mut byte), Ok(1)) {
+            head.push(byte[0]);
+            if !head.ends_with(b"\r\n\r\n") {
+                continue;
+            }
+            let is_put = head.starts_with(b"PUT");
+            let body = if is_put { b"" } else { EMPTY_LISTING };
+            stream.write_all(&Step::answer(200, &[("etag", "e")], body).say).unwrap();
+            if is_put {
+                // Open, and deaf, until the test ends.
+                return std::mem::forget(stream);
+            }
+            head.clear();
+        }
+    };
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            thread::spawn(move || answer(stream.unwrap()));
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_success_that_comes_before_the_body_was_sent_stores_nothing() {
+    let scripted = Scripted::start(vec![]);
+    let config = Config { endpoint_url: Some(hasty()), attempts_max: Some(2), ..config(&scripted) };
+    let client = S3Client::connect(config, scripted.clock(), Arc::default()).await.unwrap();
+    // More than the sockets hold.
+    let body = vec![Bytes::from(vec![7; 64 << 20])];
+    let put = PutObject { object: new_object(false), body, checksum: None };
+    let error = client.put_object(&put).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Network, "{error}");
+    assert!(error.to_string().contains("before the whole body was sent"), "{error}");
 }

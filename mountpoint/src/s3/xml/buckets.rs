@@ -67,7 +67,7 @@ pub(in super::super) fn version_page(document: &[u8], prefix: &str) -> Result<Ve
                 let key = key.take().ok_or("a version has no key")?;
                 found.push((key, id.take().unwrap_or_else(|| "null".to_owned())));
             }
-            [Versions, name] => end.read(*name, text),
+            [Versions, name] => end.read(*name, text)?,
             [Versions, ..] => {}
             _ => return Err("the answer is no listing of versions".into()),
         }

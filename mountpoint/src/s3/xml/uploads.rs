@@ -99,7 +99,7 @@ pub(in super::super) fn upload_page(document: &[u8]) -> Result<UploadPage, Strin
                     uploads.push((key, id, at));
                 }
             }
-            [Uploads, name] => end.read(*name, text),
+            [Uploads, name] => end.read(*name, text)?,
             [Uploads, ..] => {}
             _ => return Err("the answer is no listing of uploads".into()),
         }
