@@ -56,11 +56,13 @@ enum Attempt {
 }
 
 fn refuse_sync(flags: OpenFlags) -> Result<()> {
-    if flags.sync {
-        let why = "O_SYNC and O_DSYNC can't be honoured: a file is stored when it is closed or fsynced";
-        return Err(Error::new(Errno::INVAL, why));
-    }
-    Ok(())
+    if flags.sync { Err(unsynced()) } else { Ok(()) }
+}
+
+/// For a write that is to be durable when it returns: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
+pub fn unsynced() -> Error {
+    let why = "a write can't be synced by itself (O_SYNC, O_DSYNC, RWF_DSYNC): a file is stored when it is closed or fsynced";
+    Error::new(Errno::INVAL, why)
 }
 
 impl FileSystem {
@@ -156,8 +158,8 @@ impl FileSystem {
         Ok(match self.inodes.open_write(ino, no.0, wish).await? {
             OpenWrite::Granted { key, before } => {
                 self.io_modes.enter(ino, &key, Wish::Engine, self.clock.now(), || None);
-                // The store decides in one step whether something is there, where it was not asked before.
-                let only_if_absent = before == Before::AssumedAbsent && !self.config.allow_overwrite;
+                // The store decides at the end, in one step: another client may have stored the name since it was asked for it.
+                let only_if_absent = before == Before::Absent && !self.config.allow_overwrite;
                 let writer = Writer {
                     upload: self.uploader.create(key.clone(), only_if_absent),
                     key,
@@ -240,7 +242,14 @@ impl FileSystem {
         match handle.reading() {
             Ok(Reading { reader, course }) => {
                 course.read(offset, len);
-                reader.read(offset, len, |result| done(result.map_err(Error::from)));
+                let (inodes, ino) = (self.inodes.clone(), handle.ino);
+                reader.read(offset, len, move |result| {
+                    let result = result.map_err(Error::from);
+                    if result.as_ref().is_err_and(|error| error.errno() == Errno::STALE) {
+                        inodes.doubt(ino);
+                    }
+                    done(result);
+                });
             }
             Err(error) => done(Err(error)),
         }

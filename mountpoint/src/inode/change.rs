@@ -27,7 +27,7 @@ impl InodeTable {
     /// # Errors
     /// Those of `create`.
     pub async fn mkdir(&self, parent: InodeNo, name: &OsStr) -> Result<Found> {
-        self.make_local(parent, name, |now, _| Node::Directory(Box::new(Directory::new(now)))).await
+        self.make_local(parent, name, |now| Node::Directory(Box::new(Directory::new(now)))).await
     }
 
     /// Removes an empty directory that exists only here. One that was there and went with the last key below it is removed

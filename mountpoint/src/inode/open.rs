@@ -4,7 +4,7 @@ use super::checks::Wish;
 use super::error::{Error, ErrorKind, Result};
 use super::path;
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
-use super::tree::{Recall, Tree, stale};
+use super::tree::{Tree, stale};
 use super::{FRESH, InodeNo, InodeTable, TimeWish};
 use crate::first::First;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
@@ -102,6 +102,17 @@ impl InodeTable {
     pub fn doubt_pages(&self, ino: InodeNo) {
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {
             file.pages_stale = true;
+        }
+    }
+
+    /// A read met another version of the object, or none: what S3 said of it holds no longer, whatever the TTL.
+    pub fn doubt(&self, ino: InodeNo) {
+        let mut tree = self.0.tree.lock();
+        tree.fresh.forget(ino);
+        if let Ok(file) = tree.file_mut(ino)
+            && let Some(stored) = &mut file.stored
+        {
+            stored.doubt();
         }
     }
 
@@ -219,23 +230,19 @@ impl InodeTable {
     /// `Exists` (S3 is asked, unless it just said that there is nothing); those of `lookup`, `NotFound` excepted.
     pub async fn create(&self, parent: InodeNo, name: &std::ffi::OsStr) -> Result<super::Found> {
         let modified = self.0.clock.wall();
-        let made =
-            self.make_local(parent, name, |now, assumed| Node::File(File::new(now, modified, assumed)));
-        made.await
+        self.make_local(parent, name, |now| Node::File(File::new(now, modified))).await
     }
 
-    /// Makes a local entry where there is nothing. `node` is told when, and whether S3 was asked for that earlier only.
+    /// Makes a local entry where there is nothing. `node` is told when.
     pub(super) async fn make_local(
         &self,
         parent: InodeNo,
         name: &std::ffi::OsStr,
-        node: impl FnOnce(std::time::Instant, bool) -> Node + Send,
+        node: impl FnOnce(std::time::Instant) -> Node + Send,
     ) -> Result<super::Found> {
         let name = super::lookup::parse(name)?;
         let exists = || Error::new(ErrorKind::Exists, name);
-        let mut assumed = false;
         if !self.is_freshly_missing(parent, name)? {
-            assumed = self.is_remembered_missing(parent, name);
             match self.hold(parent, name).await {
                 Ok(_) => return Err(exists()),
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound) => {}
@@ -256,16 +263,10 @@ impl InodeTable {
         }
         let at = tree.changed(parent, name, false);
         let ino = tree.reserve(1);
-        tree.make(ino, parent, name, at, node(now, assumed)).ok_or_else(|| stale(parent))?;
+        tree.make(ino, parent, name, at, node(now)).ok_or_else(|| stale(parent))?;
         tree.place(ino, Place::Local);
         tree.take(ino, None)?;
         tree.found(ino, now).ok_or_else(|| stale(ino))
-    }
-
-    /// Whether a listing or an earlier lookup says, within its TTL, that there is nothing.
-    fn is_remembered_missing(&self, parent: InodeNo, name: &str) -> bool {
-        let now = self.0.clock.now();
-        matches!(self.0.tree.lock().recall(parent, name, now), Ok(Recall::Missing))
     }
 
     /// Whether a lookup that just went by, the kernel's own before its create, found nothing.

@@ -166,8 +166,8 @@ pub(super) struct File {
 pub(super) enum Phase {
     /// Nothing: S3 has it.
     Stored,
-    /// Made here, never opened for writing. `assumed`: S3 was not asked whether it has the name.
-    New { times: Box<Times>, assumed: bool },
+    /// Made here, never opened for writing.
+    New { times: Box<Times> },
     /// Being written.
     Writing(Box<Writing>),
 }
@@ -199,10 +199,8 @@ impl Times {
 pub enum Before {
     /// An object.
     Exists,
-    /// Nothing, as it said when it was asked for this file.
+    /// Nothing, as it said at the create or, within a TTL, before. Another client may have stored it since.
     Absent,
-    /// Nothing, as it said earlier: within a TTL.
-    AssumedAbsent,
 }
 
 /// The flags of an open for writing.
@@ -229,11 +227,11 @@ pub(super) enum Refusal {
 
 impl File {
     /// One that is made here and now.
-    pub(super) fn new(checked: Instant, modified: SystemTime, assumed: bool) -> Self {
+    pub(super) fn new(checked: Instant, modified: SystemTime) -> Self {
         Self {
             stored: None,
             checked: Moment::of(checked),
-            phase: Phase::New { times: Box::new(Times::of(modified)), assumed },
+            phase: Phase::New { times: Box::new(Times::of(modified)) },
             readers: 0,
             pages_stale: false,
         }
@@ -304,11 +302,7 @@ impl File {
         if self.readers > 0 {
             return Err(Refusal::HasReaders);
         }
-        let before = match &self.phase {
-            _ if self.stored.is_some() => Before::Exists,
-            Phase::New { assumed: true, .. } => Before::AssumedAbsent,
-            _ => Before::Absent,
-        };
+        let before = if self.stored.is_some() { Before::Exists } else { Before::Absent };
         self.phase = Phase::Writing(Box::new(Writing { writer, size: 0, times: Times::of(modified) }));
         self.pages_stale = true;
         Ok(before)
@@ -435,7 +429,7 @@ mod tests {
             steps in prop::collection::vec((0u8..5, any::<bool>(), any::<bool>()), 0..40),
         ) {
             let now = Instant::now();
-            let mut file = if exists { stored() } else { File::new(now, SystemTime::UNIX_EPOCH, false) };
+            let mut file = if exists { stored() } else { File::new(now, SystemTime::UNIX_EPOCH) };
             let mut version = 1;
             let mut there = exists;
             for (i, (step, truncate, allow_overwrite)) in steps.into_iter().enumerate() {

@@ -129,6 +129,24 @@ fn a_file_created_where_nothing_is_known_to_be_costs_one_request() {
 }
 
 #[test]
+fn of_two_mounts_that_make_a_file_one_hears_that_it_exists() {
+    let store = Store::new();
+    let Some(first) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let Some(second) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    // One request, and parts.
+    for (name, len) in [("small", 4096), ("large", 20 << 20)] {
+        let mut files = [&first, &second].map(|mount| File::create_new(mount.path(name)).unwrap());
+        for (file, letter) in files.iter_mut().zip([b'1', b'2']) {
+            file.write_all(&vec![letter; len]).unwrap();
+        }
+        files[0].sync_all().unwrap();
+        assert_errno(files[1].sync_all(), Errno::EXIST);
+        drop(files);
+        assert_eq!(store.get(name).unwrap(), vec![b'1'; len]);
+    }
+}
+
+#[test]
 fn a_file_that_another_client_stored_within_the_ttl_is_not_replaced_without_allow_overwrite() {
     let store = Store::new();
     store.plant("dir/file", b"1");

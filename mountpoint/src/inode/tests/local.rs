@@ -191,38 +191,3 @@ async fn a_directory_goes_with_its_last_file_and_rmdir_of_it_is_content() {
     assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
     assert_error!(bench.table.rmdir(ROOT, OsStr::new("d")).await, ErrorKind::NotFound);
 }
-
-#[tokio::test]
-async fn a_writer_is_told_whether_the_store_was_asked_for_the_name() {
-    let granted = |bench: &Bench, ino| {
-        let table = bench.table.clone();
-        async move {
-            match table.open_write(ino, 1, WriteWish::default()).await.unwrap() {
-                OpenWrite::Granted { before, .. } => before,
-                busy => panic!("{busy:?}"),
-            }
-        }
-    };
-    for (wait, expected) in
-        [(Duration::ZERO, Before::Absent), (Duration::from_secs(9), Before::AssumedAbsent)]
-    {
-        let bench = Bench::new(MINUTE, &["d/x"]);
-        let d = bench.lookup(ROOT, "d").await.unwrap().ino;
-        assert_error!(bench.lookup(d, "a").await, ErrorKind::NotFound);
-        bench.list(ROOT).await;
-        bench.clock.advance(wait);
-        bench.client.reset_log();
-        // By a negative entry, and by a listing.
-        for (parent, name) in [(d, "a"), (ROOT, "b")] {
-            let made = bench.table.create(parent, OsStr::new(name)).await.unwrap().ino;
-            let listed = parent == ROOT;
-            let expected = if listed { Before::AssumedAbsent } else { expected };
-            assert_eq!(granted(&bench, made).await, expected, "{name} after {wait:?}");
-        }
-        assert_eq!(bench.requests(), 0);
-        assert_error!(bench.table.create(ROOT, OsStr::new("d")).await, ErrorKind::Exists);
-    }
-    let bench = Bench::new(Ttl::Minimal, &[]);
-    let made = bench.table.create(ROOT, OsStr::new("a")).await.unwrap().ino;
-    assert_eq!(granted(&bench, made).await, Before::Absent);
-}
