@@ -82,10 +82,12 @@ impl FileSystem {
     pub async fn setattr(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
         let attr = self.getattr(ino).await?;
         let local = self.inodes.is_local(ino);
+        if let Some(size) = wish.size {
+            self.ask_size(ino, size);
+        }
         if let Some(size) = wish.size
             && size != attr.size
         {
-            self.refuse_size(ino);
             let why = format!(
                 "inode {}: truncate to {size}: files can only be written from the start; open with O_TRUNC under --allow-overwrite",
                 ino.0

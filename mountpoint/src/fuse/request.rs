@@ -84,6 +84,8 @@ pub(super) enum Operation<'a> {
         data: &'a [u8],
         /// Pages that a program changed in a mapping, perhaps through another handle of the file.
         mapped: bool,
+        /// Of the open, and O_DSYNC for a `pwritev2` with RWF_DSYNC or RWF_SYNC.
+        flags: i32,
     },
     Flush {
         handle: u64,
@@ -286,8 +288,10 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
             let (handle, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
             // FUSE_WRITE_CACHE.
             let mapped = f.u32()? & 1 != 0;
-            f.bytes(16)?;
-            Operation::Write { handle, offset, data: f.data(size as usize)?, mapped }
+            f.bytes(8)?;
+            let flags = f.u32()? as i32;
+            f.bytes(4)?;
+            Operation::Write { handle, offset, data: f.data(size as usize)?, mapped, flags }
         }
         17 => Operation::Statfs,
         18 => Operation::Release { handle: f.u64()? },

@@ -24,7 +24,7 @@ use super::request::{DecodeError, Operation, Request, decode};
 use super::ring::{self, Inbox, Place, Rings};
 use super::room::Room;
 use crate::clock::Clock;
-use crate::fs::{Backings, Error, HandleNo, Result, SetAttr};
+use crate::fs::{Backings, Error, HandleNo, Result, SetAttr, unsynced};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::{Arc, Supervisor};
@@ -427,7 +427,8 @@ impl<O: Operations> Channel<O> {
                     }
                 });
             }
-            Operation::Write { handle, offset, data, mapped: false } => {
+            Operation::Write { flags, .. } if open_flags(flags).sync => waits("write").refuse(&unsynced()),
+            Operation::Write { handle, offset, data, .. } => {
                 // Interrupted or not, its bytes are taken in their turn: only the reply was held, until there is room for more.
                 let (reply, len) = (waits("write"), data.len() as u32);
                 self.metrics.fuse_io.of("write").record(len.into());

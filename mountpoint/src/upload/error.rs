@@ -40,8 +40,10 @@ pub enum Error {
         "the file was stored by fsync, or by a close of the process that opened it, and takes no more bytes: open it anew"
     )]
     Finished,
-    /// A program asked for another size and was refused, and no byte came since: an empty file is not what it meant.
-    #[error("truncate to another size was refused and nothing was written since: not stored")]
+    /// A program asked for another size and was refused, and no bytes came since that make it so: the file is not what it meant.
+    #[error(
+        "truncate to another size was refused, and the file did not get that size by writing: not stored"
+    )]
     Unmeant,
 }
 

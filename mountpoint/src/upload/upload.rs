@@ -1,5 +1,6 @@
 //! One file being written: its bytes, its [`Stage`] and its outcome.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -50,6 +51,17 @@ pub(super) struct State {
     /// Why, once it has failed.
     pub(super) error: Option<Error>,
     pub(super) touched: Instant,
+    /// The size that a program wanted last, if it was refused.
+    refused: Option<Refused>,
+}
+
+/// A size that a program wanted and the file did not have, once it had bytes.
+#[derive(Clone, Copy, Debug)]
+enum Refused {
+    /// Further bytes may make it so.
+    Longer(u64),
+    /// Nothing can.
+    Shorter,
 }
 
 pub(super) struct Held {
@@ -79,6 +91,7 @@ impl Upload {
             stage: Stage::NEW,
             error: None,
             touched: shared.clock.now(),
+            refused: None,
         };
         let outcome = watch::Sender::new(None);
         Self { shared, object, state: Mutex::new(state), changed: Notify::new(), outcome }
@@ -173,7 +186,15 @@ impl Upload {
 
     /// Takes an event. The caller carries out the reply.
     pub fn tell(&self, event: Event) -> Reply {
-        let reply = self.state.lock().on(event);
+        let mut state = self.state.lock();
+        let ends = matches!(
+            event,
+            Event::Close { completes: true } | Event::Sync | Event::Release | Event::End { .. }
+        );
+        let remains = if ends && state.lacks() { state.fail(Error::Unmeant) } else { None };
+        let reply = state.on(event);
+        drop(state);
+        self.clean_up(remains);
         if matches!(event, Event::Close { .. } | Event::Sync | Event::Release) {
             self.changed.notify_waiters();
         }
@@ -187,10 +208,15 @@ impl Upload {
         self.shared.runtime.spawn(Box::pin(this.run_finish()));
     }
 
-    /// A program asked for another size than the file has, and was refused.
-    pub fn refuse_size(&self) {
+    /// A program asked for a size. Any other than the file has is refused; it is not stored then, unless bytes follow that give it that size.
+    pub fn ask_size(&self, size: u64) {
         let mut state = self.state.lock();
-        if state.size == 0 {
+        state.refused = match size.cmp(&state.size) {
+            Ordering::Equal => None,
+            Ordering::Greater => Some(Refused::Longer(size)),
+            Ordering::Less => Some(Refused::Shorter),
+        };
+        if state.size == 0 && state.refused.is_some() {
             state.on(Event::RefuseSize);
         }
     }
@@ -272,6 +298,16 @@ impl Upload {
 }
 
 impl State {
+    /// Whether it takes bytes, has some, and not the size that a program wanted.
+    fn lacks(&self) -> bool {
+        let lacks = match self.refused {
+            None => false,
+            Some(Refused::Longer(wanted)) => self.size < wanted,
+            Some(Refused::Shorter) => true,
+        };
+        lacks && self.size > 0 && matches!(self.stage, Stage::Open { .. })
+    }
+
     pub(super) fn on(&mut self, event: Event) -> Reply {
         let (stage, reply) = self.stage.on(event);
         self.stage = stage;

@@ -68,6 +68,24 @@ fn a_new_file_with_a_refused_size_is_stored_only_if_bytes_follow() {
     drop(followed);
     assert_eq!(mount.store().get("followed").unwrap(), b"meant");
 
+    // As `tar` does with a file that ends in a hole, and as some do before they write.
+    for (name, wanted, then) in [("hole", 10, ""), ("shorter", 3, "and more"), ("nearly", 10, "1234")] {
+        let file = create(name);
+        file.write_all_at(b"bytes", 0).unwrap();
+        assert_errno(file.set_len(wanted), Errno::PERM);
+        file.write_all_at(then.as_bytes(), 5).unwrap();
+        if name != "hole" {
+            assert_errno(file.sync_all(), Errno::PERM);
+        }
+        drop(file);
+    }
+    let reached = create("reached");
+    reached.write_all_at(b"bytes", 0).unwrap();
+    assert_errno(reached.set_len(10), Errno::PERM);
+    reached.write_all_at(b"and more", 5).unwrap();
+    drop(reached);
+    assert_eq!(mount.store().get("reached").unwrap(), b"bytesand more");
+
     let empty = create("empty");
     empty.set_len(0).expect("the size that is there");
     empty.sync_all().unwrap();
@@ -76,11 +94,11 @@ fn a_new_file_with_a_refused_size_is_stored_only_if_bytes_follow() {
     until("the refused one is gone", || fs::metadata(mount.path("refused")).is_err());
     let store = std::sync::Arc::clone(mount.store());
     drop((empty, mount));
-    assert_eq!(store.keys(), ["empty", "followed"]);
+    assert_eq!(store.keys(), ["empty", "followed", "reached"]);
 }
 
 #[test]
-fn truncate_by_name_of_a_new_file_succeeds_to_its_size_and_is_refused_otherwise() {
+fn sizes_and_synced_writes_that_a_new_file_can_not_have_are_refused() {
     let Some(mount) = TestMount::new(&[]) else { return };
     if !need_tool("python3") {
         return;
@@ -93,12 +111,21 @@ file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 truncate(path, 0)
 truncate(path, 9)
 says('written', lambda: os.write(file, b'12345'))
-truncate(path, 5)
 truncate(path, 0)
 truncate(path, 9)
+truncate(path, 5)
 says('close', lambda: os.close(file))
 truncate(path, 5)
 truncate(path, 0)
+file = os.open(path + '-hole', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+says('written', lambda: os.write(file, b'12345'))
+says('hole', lambda: os.ftruncate(file, 9))
+says('close', lambda: os.close(file))
+file = os.open(path + '-synced', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+for flag in [os.RWF_DSYNC, os.RWF_SYNC]:
+    says('pwritev2', lambda: os.pwritev(file, [b'x'], 0, flag))
+says('written', lambda: os.write(file, b'12345'))
+says('close', lambda: os.close(file))
 os.mknod(path + '-made')
 truncate(path + '-made', 0)
 truncate(path + '-made', 9)
@@ -107,12 +134,16 @@ truncate(path + '-refused', 9)
 says('close', lambda: os.close(file))
 ";
     let said = python(script, &mount.path("file"), &[]);
-    let while_written = ["0 ok", "9 EPERM", "written ok", "5 ok", "0 EPERM", "9 EPERM", "close ok"];
-    let others = ["5 ok", "0 EPERM", "0 ok", "9 EPERM", "9 EPERM", "close ok"];
-    assert_eq!(said.lines().collect::<Vec<_>>(), [&while_written[..], &others[..]].concat());
+    let while_written = ["0 ok", "9 EPERM", "written ok", "0 EPERM", "9 EPERM", "5 ok", "close ok"];
+    let stored = ["5 ok", "0 EPERM"];
+    let hole = ["written ok", "hole EPERM", "close EPERM"];
+    let synced = ["pwritev2 EINVAL", "pwritev2 EINVAL", "written ok", "close ok"];
+    let others = ["0 ok", "9 EPERM", "9 EPERM", "close ok"];
+    let all = [&while_written[..], &stored, &hole, &synced, &others].concat();
+    assert_eq!(said.lines().collect::<Vec<_>>(), all);
     assert_eq!(mount.store().get("file").unwrap(), b"12345");
     until("the refused one is gone", || fs::metadata(mount.path("file-refused")).is_err());
-    assert_eq!(mount.store().keys(), ["file"]);
+    assert_eq!(mount.store().keys(), ["file", "file-synced"]);
 }
 
 #[test]

@@ -85,11 +85,11 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
         Operation::Link => (13, b.u64s(&[wide]).name(other)),
         Operation::Open { flags } => (14, b.u32s(&[flags as u32, noise])),
         Operation::Read { handle, offset, size } => (15, read_in(handle, offset, size, noise)),
-        Operation::Write { handle, offset, data, mapped } => {
+        Operation::Write { handle, offset, data, mapped, flags } => {
             let write_flags = noise & !1 | u32::from(mapped);
             // fuse_write_in: fh, offset, size, write_flags, lock_owner, flags, padding.
             let body = b.u64s(&[handle, offset]).u32s(&[data.len() as u32, write_flags]).u64s(&[wide]);
-            (16, body.u32s(&[noise, 0]).bytes(data))
+            (16, body.u32s(&[flags as u32, 0]).bytes(data))
         }
         Operation::Statfs => (17, b),
         Operation::Release { handle } => (18, b.u64s(&[handle]).u32s(&[noise, noise]).u64s(&[wide])),
@@ -182,7 +182,7 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
         Operation::Open { flags: c as i32 },
         Operation::Create { flags: c as i32, name },
         Operation::Read { handle, offset, size },
-        Operation::Write { handle, offset, data, mapped: yes },
+        Operation::Write { handle, offset, data, mapped: yes, flags: c as i32 },
         Operation::Flush { handle },
         Operation::Fsync { handle },
         Operation::Release { handle },
@@ -199,7 +199,7 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
 
 #[test]
 fn a_write_carries_exactly_its_data() {
-    let write = Operation::Write { handle: 9, offset: 4096, data: b"abc", mapped: false };
+    let write = Operation::Write { handle: 9, offset: 4096, data: b"abc", mapped: false, flags: 1 };
     let (opcode, body) = encode(&write, 0);
     let bytes = request(opcode, &body);
     let decoded = decode(&bytes).unwrap();
