@@ -25,6 +25,11 @@ use crate::upload::{Stage, Uploader};
 /// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
 /// calls.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
+/// How many may wait for disks at once.
+const WAITING_MAX: usize = 64;
+/// How long the mount may stay in the table after its connection: `umount -f` ends the connection first. Doubling it doubles how long the
+/// end takes after an abort.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
 /// How long uploads that were under way at the end may take to be aborted.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -69,13 +74,7 @@ struct Observed {
 /// One line that says what could not be reached, found or read, and what to look at.
 pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let rounds = Arc::new(AtomicU64::new(0));
-    let of_workers = Arc::clone(&rounds);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .thread_name("mount-s3")
-        .on_thread_park(move || collect_once_a_round(&of_workers, collect))
-        .enable_all()
-        .build()
-        .context("starting the threads of the network")?;
+    let runtime = runtime(Arc::clone(&rounds), collect)?;
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
     let client = runtime
         .block_on(S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)))
@@ -137,6 +136,21 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     })
 }
 
+/// The threads of the network, and one that may wait for disks. It stays: a runtime without one panics, and loses the work, when
+/// the system has no thread left for us. Others join it while more wait at once, and stay too.
+fn runtime(rounds: Arc<AtomicU64>, collect: fn()) -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("mount-s3")
+        .on_thread_park(move || collect_once_a_round(&rounds, collect))
+        .thread_keep_alive(Duration::MAX)
+        .max_blocking_threads(WAITING_MAX)
+        .enable_all()
+        .build()
+        .context("starting the threads of the network")?;
+    runtime.block_on(runtime.spawn_blocking(|| ())).context("starting a thread that waits for disks")?;
+    Ok(runtime)
+}
+
 impl Connected {
     /// Mounts. Returns when the directory can be used.
     ///
@@ -191,7 +205,10 @@ impl Mounted {
         if served.is_err() {
             let _ = unmounter.unmount();
         }
-        farewell.say(MountEnd::Unmounted);
+        farewell.say(match served {
+            Ok(()) if is_soon_gone(&unmounter, &Clock::machine()) => MountEnd::Unmounted,
+            _ => MountEnd::Aborted,
+        });
         self.runtime.block_on(self.told.last_words());
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         served
@@ -225,6 +242,18 @@ fn collect_once_a_round(rounds: &AtomicU64, collect: impl Fn()) {
     if SEEN.replace(round) != round {
         collect();
     }
+}
+
+/// Whether a connection that ended was unmounted: then its mount leaves the table.
+fn is_soon_gone(unmounter: &Unmounter, clock: &Clock) -> bool {
+    let until = clock.now() + GONE_WITHIN;
+    while unmounter.is_still_mounted() {
+        if clock.now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
 }
 
 impl std::fmt::Debug for Observed {

@@ -19,7 +19,7 @@ mod writer;
 
 pub use attr::{Attr, Entry, Ownership};
 pub use error::{Error, Result};
-pub use file::{OpenFlags, Opened};
+pub use file::{OpenFlags, Opened, unsynced};
 pub use handle::HandleNo;
 pub use namespace::{DirItem, SetAttr, StatFs};
 
@@ -71,8 +71,8 @@ pub struct FileSystem {
     read_modes: ReadModes,
     /// Told of each handle for reading that is released.
     reader_left: Notify,
-    /// Number of this file system, where it is known.
-    device: OnceLock<DeviceNo>,
+    /// Where this file system is mounted, as far as it is known.
+    mount: OnceLock<process::OwnMount>,
     clock: Clock,
     config: Config,
 }
@@ -120,7 +120,7 @@ impl FileSystem {
             io_modes: IoModes::default(),
             read_modes: ReadModes::new(config.read_mode),
             reader_left: Notify::new(),
-            device: OnceLock::new(),
+            mount: OnceLock::new(),
             clock,
             config,
         }
@@ -148,7 +148,7 @@ impl FileSystem {
 
     /// Sets the number that the kernel gave this file system.
     pub fn mounted_as(&self, device: DeviceNo) {
-        let _ = self.device.set(device);
+        let _ = self.mount.set(process::OwnMount::of(device));
     }
 }
 

@@ -23,6 +23,36 @@ pub struct DeviceNo {
     pub minor: u32,
 }
 
+impl DeviceNo {
+    /// Whether mountinfo shows it so.
+    pub(crate) fn is(self, shown: &str) -> bool {
+        Self::of(shown) == Some(self)
+    }
+
+    /// As mountinfo shows it.
+    fn of(shown: &str) -> Option<Self> {
+        let (major, minor) = shown.split_once(':')?;
+        Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    }
+}
+
+/// A mount of this engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OwnMount {
+    pub(super) device: DeviceNo,
+    /// Its number in our table of mounts: by this a descriptor is known whose mount was detached, and is in no table.
+    pub(super) id: Option<u32>,
+}
+
+impl OwnMount {
+    /// The mount of this device; the last one, where it is mounted several times.
+    pub(super) fn of(device: DeviceNo) -> Self {
+        let table = fs::read(mountinfo::OWN).unwrap_or_default();
+        let id = mountinfo::lines(&table).rfind(|line| device.is(line.device)).map(|line| line.id);
+        Self { device, id }
+    }
+}
+
 /// Descriptors of one process that [`holds`] looks at; with more, it does not know. Doubling it doubles the longest time that a
 /// FUSE thread spends here.
 const DESCRIPTORS_MAX: usize = 1024;
@@ -51,7 +81,7 @@ pub(super) fn thread_group(tid: u32) -> Option<u32> {
 ///
 /// The main thread of a process can end before other threads, so this reads the table of the thread. A thread that exits has no table any
 /// more: the kernel closes all its descriptors.
-pub(super) fn holds(tid: u32, device: DeviceNo, ino: InodeNo) -> Option<bool> {
+pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo) -> Option<bool> {
     let process = Path::new("/proc").join(tid.to_string());
     let (mut mounts, mut is_sure) = (None, true);
     for (n, entry) in fs::read_dir(process.join("fdinfo")).ok()?.enumerate() {
@@ -74,9 +104,11 @@ pub(super) fn holds(tid: u32, device: DeviceNo, ino: InodeNo) -> Option<bool> {
             None => mounts.insert(fs::read(process.join("mountinfo")).ok()?),
         };
         match device_of_mount(table, place.mount) {
-            Some(of) if of == device => return Some(true),
+            Some(of) if of == mount.device => return Some(true),
             Some(_) => {}
-            // Not in the table: a mount of the kernel's own (pipes, sockets), or one that was detached, as ours may be.
+            // Not in the table: detached.
+            None if mount.id == Some(place.mount) => return Some(true),
+            // A mount of the kernel's own (pipes, sockets), or a detached copy of ours.
             None => is_sure = false,
         }
     }
@@ -108,8 +140,7 @@ impl Place {
 /// The device of a mount in `mountinfo`.
 fn device_of_mount(table: &[u8], mount: u32) -> Option<DeviceNo> {
     let line = mountinfo::lines(table).find(|line| line.id == mount)?;
-    let (major, minor) = line.device.split_once(':')?;
-    Some(DeviceNo { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    DeviceNo::of(line.device)
 }
 
 #[cfg(test)]
@@ -118,6 +149,11 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
+
+    /// In no table by a number of its own.
+    fn of(device: DeviceNo) -> OwnMount {
+        OwnMount { device, id: None }
+    }
 
     #[test]
     fn threads_of_one_process_are_recognised_and_strangers_are_not() {
@@ -152,22 +188,26 @@ mod tests {
             let other = DeviceNo { minor: device.minor + 1, ..device };
             let ino = InodeNo(meta.ino());
             let duplicate = file.try_clone().unwrap();
-            assert_eq!(holds(thread(), device, ino), Some(true));
-            assert_eq!(holds(thread(), other, ino), Some(false), "the same number elsewhere");
+            assert_eq!(holds(thread(), of(device), ino), Some(true));
+            assert_eq!(holds(thread(), of(other), ino), Some(false), "the same number elsewhere");
             drop(file);
-            assert_eq!(std::thread::spawn(move || holds(thread(), device, ino)).join().unwrap(), Some(true));
+            let elsewhere = std::thread::spawn(move || holds(thread(), of(device), ino));
+            assert_eq!(elsewhere.join().unwrap(), Some(true));
             let path = format!("/proc/self/fd/{}", duplicate.as_raw_fd());
             let path = rustix::fs::open(path, OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
             drop(duplicate);
-            assert_eq!(holds(thread(), device, ino), Some(false), "one of O_PATH does not count");
+            assert_eq!(holds(thread(), of(device), ino), Some(false), "one of O_PATH does not count");
             drop(path);
-            assert_eq!(holds(thread(), device, ino), Some(false));
-            assert_eq!(holds(0, device, ino), None, "of another namespace");
+            assert_eq!(holds(thread(), of(device), ino), Some(false));
+            assert_eq!(holds(0, of(device), ino), None, "of another namespace");
 
             // Not in the table of mounts.
             let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
             let ino = InodeNo(std::fs::File::from(file.try_clone().unwrap()).metadata().unwrap().ino());
-            assert_eq!(holds(thread(), device, ino), None);
+            assert_eq!(holds(thread(), of(device), ino), None);
+            let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).unwrap();
+            let detached = OwnMount { device, id: Some(Place::of(&info).unwrap().mount) };
+            assert_eq!(holds(thread(), detached, ino), Some(true), "a mount of ours that was detached");
         });
     }
 
@@ -200,7 +240,7 @@ mod tests {
         let mut said = [0; 4];
         std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut said).unwrap();
         assert_eq!(&said, b"all\n");
-        assert_eq!(holds(child.id(), DeviceNo { major: 0, minor: u32::MAX }, InodeNo(u64::MAX)), None);
+        assert_eq!(holds(child.id(), of(DeviceNo { major: 0, minor: u32::MAX }), InodeNo(u64::MAX)), None);
         drop(child.stdin.take());
         child.wait().unwrap();
     }

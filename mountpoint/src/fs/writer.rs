@@ -32,6 +32,8 @@ pub enum MountEnd {
     Unmounted,
     /// The engine leaves an adopted device, and programs may have files open.
     Left,
+    /// The connection ended under the mount, as by `umount -f` of a mount in use, and programs may have files open.
+    Aborted,
 }
 
 impl FileSystem {
@@ -79,8 +81,8 @@ impl FileSystem {
         // /proc is read only where the answer matters.
         let written = writer.upload.size();
         let by_opener = written > 0 && is_of_process(open.opener, pid);
-        let device = self.device.get().filter(|_| by_opener);
-        let holds_another = device.and_then(|&device| holds(pid, device, open.ino));
+        let mount = self.mount.get().filter(|_| by_opener);
+        let holds_another = mount.and_then(|&mount| holds(pid, mount, open.ino));
         match writer.upload.tell(Event::Close { completes: completes(written, by_opener, holds_another) }) {
             Reply::Done => Some(Ok(())),
             Reply::Store => {
@@ -166,13 +168,13 @@ impl FileSystem {
         }
     }
 
-    /// A program asked for another size than this file has, and was refused.
-    pub(super) fn refuse_size(&self, ino: InodeNo) {
+    /// A program asks for a size of this file, which only writing changes.
+    pub(super) fn ask_size(&self, ino: InodeNo, size: u64) {
         let writer = self.inodes.writer_of(ino).and_then(|writer| self.files.find(HandleNo(writer)));
         if let Some(open) = writer
             && let Mode::Write(writer) = &open.mode
         {
-            writer.upload.refuse_size();
+            writer.upload.ask_size(size);
         }
     }
 
@@ -291,8 +293,12 @@ impl FileSystem {
 
     async fn end_writer(&self, open: &FileHandle, limit: Duration, how: MountEnd) {
         let Mode::Write(writer) = &open.mode else { return };
-        let event = Event::End { unmounted: how == MountEnd::Unmounted };
-        let reply = writer.upload.tell_in_a_moment(event, MOMENT).await;
+        // `umount -l -f` leaves nothing in the table of mounts, and programs with open files.
+        let holds = || self.mount.get().and_then(|&mount| holds(open.opener, mount, open.ino)) == Some(true);
+        let unmounted = how == MountEnd::Unmounted && !holds();
+        // No RELEASE comes by a device that has ended.
+        let moment = if how == MountEnd::Left { MOMENT } else { Duration::ZERO };
+        let reply = writer.upload.tell_in_a_moment(Event::End { unmounted }, moment).await;
         if reply == Reply::Store {
             writer.upload.store();
         }

@@ -13,15 +13,18 @@ use std::process::{Child, Command, Stdio};
 use crate::fs::DeviceNo;
 
 /// `$0` is the directory; `$1` and `$2` are its device and its path as mountinfo shows them. Another mount that came to the same place
-/// meanwhile has another device. Signals to the engine's whole group are not meant for the watcher.
+/// meanwhile has another device. The last line of a path is the topmost mount, the only one that its path unmounts. Signals to the engine's
+/// whole group are not meant for the watcher.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 while read -r _; do :; done
+_top=
 while read -r _ _ _device _ _path _; do
-    if [ "$_device" = "$1" ] && [ "$_path" = "$2" ]; then
-        fusermount3 -u -z -q -- "$0" || umount -l -- "$0"
-    fi
+    if [ "$_path" = "$2" ]; then _top=$_device; fi
 done </proc/self/mountinfo
+if [ "$_top" = "$1" ]; then
+    fusermount3 -u -z -q -- "$0" || umount -l -- "$0"
+fi
 "#;
 
 /// The watcher. Its standard input is a pipe from the engine, which closes when the engine ends.

@@ -20,7 +20,7 @@ use super::pages::Pages;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
 use super::session::{device_behind, device_of};
 use super::{BACKGROUND_MAX, CONGESTED_AT, Device, MountOptions, TRANSFER_MAX};
-use crate::fs::{Attr, DirItem, Entry, HandleNo, Opened, Result, SetAttr, TimeWish};
+use crate::fs::{Attr, DeviceNo, DirItem, Entry, HandleNo, Opened, Result, SetAttr, TimeWish, unsynced};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::Arc;
@@ -30,13 +30,22 @@ const DIR_BATCH: usize = 512;
 /// Inode numbers are never used twice, so that one generation does.
 const GENERATION: Generation = Generation(0);
 
+/// A session of `fuser`.
+pub(super) struct Started {
+    pub(super) serving: JoinHandle<io::Result<()>>,
+    /// Of a mount that we made.
+    pub(super) unmounter: Option<SessionUnmounter>,
+    /// The number that the kernel gave it, where it is known.
+    pub(super) number: Option<DeviceNo>,
+}
+
 /// Mounts or adopts by `fuser`, and serves on threads of its own.
 pub(super) fn start_fuser(
     device: Device,
     ops: impl Operations,
     options: &MountOptions,
     metrics: Arc<Metrics>,
-) -> anyhow::Result<(JoinHandle<io::Result<()>>, Option<SessionUnmounter>)> {
+) -> anyhow::Result<Started> {
     let acl = match (options.allow_other, options.allow_root) {
         (true, _) => SessionACL::All,
         (_, true) => SessionACL::RootAndOwner,
@@ -62,22 +71,22 @@ pub(super) fn start_fuser(
         None => Ok(()),
     });
     let adapter = FuserAdapter { ops: ops.clone(), pages, metrics };
-    let (mut session, ours) = match device {
+    let (mut session, ours, number) = match device {
         Device::Mount(dir) => {
             let session = ::fuser::Session::new(adapter, &dir, &config)?;
             // INIT is answered, and no thread reads requests yet.
-            device_of(&dir).into_iter().for_each(|device| ops.mounted_as(device));
-            (session, true)
+            (session, true, device_of(&dir))
         }
         Device::Adopted(fd) => {
-            device_behind(&fd).into_iter().for_each(|device| ops.mounted_as(device));
-            (::fuser::Session::from_fd(adapter, fd, acl, config)?, false)
+            let number = device_behind(&fd);
+            (::fuser::Session::from_fd(adapter, fd, acl, config)?, false, number)
         }
     };
+    number.into_iter().for_each(|number| ops.mounted_as(number));
     let _ = notifier.set(session.notifier());
     let unmounter = ours.then(|| session.unmount_callable());
     let serving = std::thread::Builder::new().name("fuse".into()).spawn(move || ended(session.run()))?;
-    Ok((serving, unmounter))
+    Ok(Started { serving, unmounter, number })
 }
 
 /// How serving ended: `fuser` takes one of the two ways in which the kernel says that the mount is gone for a failure.
@@ -333,10 +342,13 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: ::fuser::OpenFlags,
+        flags: ::fuser::OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) && open_flags(flags.0).sync {
+            return reply.error(self.errno("write")(&unsynced()));
+        }
         let len = data.len() as u32;
         if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             let (errno, pages) = (self.errno("mmap"), Arc::clone(&self.pages));

@@ -8,13 +8,14 @@ use std::thread::JoinHandle;
 use anyhow::Context as _;
 
 use super::auto_unmount::AutoUnmount;
-use super::device::{FuseDevice, unmount_directory};
+use super::device::{FuseDevice, is_topmost, unmount_directory};
 use super::fuser::start_fuser;
 use super::on_runtime::OnRuntime;
 use super::operations::Operations;
 use super::serve::{greet, rings_for, serve};
 use crate::fs::{self, FileSystem};
 use crate::metrics::Metrics;
+use crate::mountinfo;
 use crate::sync::{Arc, Mutex};
 
 /// Where requests come from.
@@ -71,7 +72,11 @@ pub struct Session {
 
 /// Ends a session, from any thread.
 #[derive(Clone, Debug)]
-pub struct Unmounter(Way);
+pub struct Unmounter {
+    way: Way,
+    /// Number of the file system, where it is known.
+    device: Option<fs::DeviceNo>,
+}
 
 #[derive(Clone, Debug)]
 enum Way {
@@ -114,19 +119,22 @@ impl Session {
         let mut session = match options.transport {
             Transport::Dev | Transport::IoUring => Self::start_own(device, ops, options, metrics, runtime)?,
             Transport::Fuser => {
-                let (serving, unmounter) = start_fuser(device, ops, options, metrics)?;
-                let way = match (&mounted_on, unmounter) {
+                let started = start_fuser(device, ops, options, metrics)?;
+                let way = match (&mounted_on, started.unmounter) {
                     (Some(dir), Some(unmounter)) => Way::Fuser(dir.clone(), Arc::new(Mutex::new(unmounter))),
                     _ => Way::NotOurs,
                 };
-                Self { serving: vec![serving], unmounter: Unmounter(way), auto_unmount: None }
+                let unmounter = Unmounter { way, device: started.number };
+                Self { serving: vec![started.serving], unmounter, auto_unmount: None }
             }
         };
         if let (Some(dir), Some(bytes)) = (&mounted_on, options.read_ahead) {
             set_read_ahead(dir, bytes);
         }
         if let (Some(dir), true) = (&mounted_on, options.auto_unmount) {
-            let watching = device_of(dir)
+            let watching = session
+                .unmounter
+                .device
                 .context("the device of the mount is not known")
                 .and_then(|device| AutoUnmount::watch(dir, device).context("starting its process"));
             match watching {
@@ -147,17 +155,18 @@ impl Session {
         metrics: Arc<Metrics>,
         runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
-        let (device, dir) = match device {
+        let (device, dir, number) = match device {
             Device::Adopted(fd) => {
-                device_behind(&fd).into_iter().for_each(|device| ops.mounted_as(device));
-                (FuseDevice::adopt(fd), None)
+                let number = device_behind(&fd);
+                (FuseDevice::adopt(fd), None, number)
             }
             Device::Mount(dir) => {
                 let device = FuseDevice::mount(&dir, options)?;
-                device_of(&dir).into_iter().for_each(|device| ops.mounted_as(device));
-                (device, Some(dir))
+                let number = device_of(&dir);
+                (device, Some(dir), number)
             }
         };
+        number.into_iter().for_each(|number| ops.mounted_as(number));
         let by_ring = options.transport == Transport::IoUring;
         let rings = |offered, device: BorrowedFd<'_>| by_ring.then(|| rings_for(offered, device)).flatten();
         let started = greet(device, ops, options, rings, metrics, runtime)
@@ -165,11 +174,11 @@ impl Session {
         match (started, dir) {
             (Ok(serving), dir) => {
                 let way = dir.map_or(Way::NotOurs, Way::Directory);
-                Ok(Self { serving, unmounter: Unmounter(way), auto_unmount: None })
+                Ok(Self { serving, unmounter: Unmounter { way, device: number }, auto_unmount: None })
             }
             (Err(error), dir) => {
                 if let Some(dir) = dir {
-                    let _ = unmount_directory(&dir);
+                    let _ = unmount_directory(&dir, number);
                 }
                 Err(error)
             }
@@ -200,18 +209,25 @@ impl Unmounter {
     /// device was adopted, so that another process must unmount it.
     ///
     /// # Errors
-    /// An error of umount(2) or fusermount3.
+    /// Another mount covers it; or an error of umount(2) or fusermount3.
     pub fn unmount(&self) -> anyhow::Result<bool> {
-        match &self.0 {
+        match &self.way {
             Way::NotOurs => return Ok(false),
-            Way::Directory(dir) => unmount_directory(dir)?,
+            Way::Directory(dir) => unmount_directory(dir, self.device)?,
             Way::Fuser(dir, unmounter) => {
-                if unmounter.lock().unmount().is_err() {
-                    unmount_directory(dir)?;
+                if is_topmost(dir, self.device)? && unmounter.lock().unmount().is_err() {
+                    unmount_directory(dir, self.device)?;
                 }
             }
         }
         Ok(true)
+    }
+
+    /// Whether our table of mounts still has it. `false` also where that can't be known. A connection that was aborted ends under its mount;
+    /// after an unmount the mount is gone first.
+    pub fn is_still_mounted(&self) -> bool {
+        let (Some(device), Ok(table)) = (self.device, std::fs::read(mountinfo::OWN)) else { return false };
+        mountinfo::lines(&table).any(|line| device.is(line.device))
     }
 }
 

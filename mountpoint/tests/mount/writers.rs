@@ -11,7 +11,7 @@ use s3server::{Effect, Fault};
 
 use super::released::MANY;
 use super::semantics::assert_errno;
-use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python, until};
+use crate::common::{Pattern, Setup, Store, TestMount, need, need_tool, python, until};
 
 /// Lines of one half of what is written, and the bytes of one.
 const LINES: usize = 100;
@@ -187,6 +187,39 @@ fn a_file_last_closed_by_another_process_is_stored_even_if_the_mount_ends_at_onc
     drop(mount);
     for name in &names {
         assert!(store.get(name).is_some_and(|stored| stored == text(7)), "{name} is not stored whole");
+    }
+}
+
+/// The writer closed a duplicate after its last byte, as each redirected builtin of a shell does.
+#[test]
+fn a_forced_unmount_or_an_abort_under_a_half_written_file_leaves_the_old_object() {
+    for how in ["umount -f", "umount -l -f", "abort"] {
+        let store = Store::new();
+        store.plant("old", &Pattern(1).bytes(0, 3_000_000));
+        let Some(mut mount) = TestMount::of(&store, &Setup::new(&["--allow-overwrite"])) else { return };
+        if !need("root, to unmount by force", rustix::process::geteuid().is_root()) {
+            return;
+        }
+        let script = r#"exec 3>"$0"; head -c 1000000 /dev/zero >&3; echo; read -r _; exec 3>&-"#;
+        let mut writer = Command::new("bash");
+        writer.args(["-c", script]).arg(mount.path("old")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut writer = writer.spawn().unwrap();
+        writer.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        match how {
+            "abort" => assert!(mount.abort()),
+            _ => {
+                let words: Vec<_> = how.split(' ').collect();
+                let status = Command::new(words[0]).args(&words[1..]).arg(mount.dir()).status().unwrap();
+                assert_eq!(status.success(), how.contains("-l"), "{how}: {status}");
+            }
+        }
+        let ended = mount.end();
+        drop(writer.stdin.take());
+        writer.wait().unwrap();
+        assert!(ended.success(), "{how}: {ended}");
+        let stored = store.get("old").map(|stored| stored.len());
+        assert_eq!(stored, Some(3_000_000), "{how}:\n{}", mount.log());
+        assert!(mount.log().contains("not stored: the file was still open"), "{how}:\n{}", mount.log());
     }
 }
 

@@ -86,7 +86,7 @@ fn mounted_with(payload: usize) -> String {
             greet(device, Empty, &options, rings, Arc::default(), runtime.handle().clone()).unwrap();
         let serving = serve(greeted, 2).unwrap();
         assert!(std::fs::metadata(dir.path()).unwrap().is_dir());
-        unmount_directory(dir.path()).unwrap();
+        unmount_directory(dir.path(), None).unwrap();
         for thread in serving {
             thread.join().unwrap().unwrap();
         }
