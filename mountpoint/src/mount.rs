@@ -25,7 +25,7 @@ use crate::upload::{Stage, Uploader};
 /// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
 /// calls.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
-/// How many may wait for disks at once.
+/// How many may wait for disks at once, where io_uring does not. Not measured: each thread that came stays. Doubling it doubles what stays at most.
 const WAITING_MAX: usize = 64;
 /// How long the mount may stay in the table after its connection: `umount -f` ends the connection first. Doubling it doubles how long the
 /// end takes after an abort.
