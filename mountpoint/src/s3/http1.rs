@@ -293,11 +293,11 @@ fn malformed(what: &str, error: httparse::Error) -> Broken {
     Broken::Malformed(format!("{what} is not HTTP: {error}"))
 }
 
-/// As [`malformed`], of an answer's head.
+/// An answer begins with the version: other bytes are left over from the one before.
 fn no_head(error: httparse::Error) -> Broken {
-    match malformed("the answer", error) {
-        Broken::Malformed(what) if error == httparse::Error::Version => Broken::OutOfStep(what),
-        broken => broken,
+    match error {
+        httparse::Error::Version => Broken::OutOfStep(format!("the answer is not HTTP: {error}")),
+        _ => malformed("the answer", error),
     }
 }
 
