@@ -86,7 +86,7 @@ pub(crate) enum Command {
         #[arg(long)]
         ca: Option<PathBuf>,
     },
-    /// Read a file in memory (the floor of cached reads)
+    /// Read a file in memory (what the copy to a reader costs)
     #[command(hide = true)]
     PageCache { bytes: u64 },
     /// Copy memory (the floor of moving bytes)
@@ -98,6 +98,9 @@ pub(crate) enum Command {
     /// Serve files from memory (the floor of FUSE)
     #[command(hide = true)]
     NullFs { transport: Transport, dir: PathBuf, size: u64 },
+    /// Show a file on disk as if a file system did (the floor of cached reads)
+    #[command(hide = true)]
+    PlainFile { cache: PathBuf, dir: PathBuf, size: u64 },
 }
 
 #[derive(Debug, Args)]
@@ -109,7 +112,7 @@ pub(crate) struct RunArgs {
     pub(crate) peers: PeerArgs,
     #[command(flatten)]
     pub(crate) rounds: RoundArgs,
-    /// Leave out the floors: receive loop, null file systems, page cache, memcpy
+    /// Leave out the floors: receive loop, null file systems, file on disk, page cache, memcpy
     #[arg(long)]
     pub(crate) no_floors: bool,
     /// Size of a big file; a power of two

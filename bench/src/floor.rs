@@ -27,8 +27,10 @@ const MEMORY: usize = 256 << 20;
 /// A floor that is measured beside the peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Floor {
-    /// A file system over memory: a peer of its own, `Peer::null_fs`.
+    /// A file system over memory: mounted like a peer, see `Peer::floors`.
     NullFs(Transport),
+    /// A file on the disk of the caches, without a file system in between: mounted like a peer, too.
+    PlainFile,
     /// One object received, over TLS where the workload is.
     Receive,
     /// A file in memory read: what the kernel's copy to a reader costs.
@@ -38,11 +40,17 @@ pub(crate) enum Floor {
 }
 
 impl Floor {
+    /// It stands where a file system would, and the workload's own reader reads it.
+    pub(crate) fn is_mounted(self) -> bool {
+        matches!(self, Self::NullFs(_) | Self::PlainFile)
+    }
+
     /// Name of its row.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::NullFs(Transport::Dev) => "(null fs, dev)",
             Self::NullFs(Transport::Fuser) => "(null fs, fuser)",
+            Self::PlainFile => "(file on disk)",
             Self::Receive => "(receive loop)",
             Self::PageCache => "(page cache)",
             Self::Memcpy => "(memcpy)",

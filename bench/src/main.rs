@@ -13,6 +13,7 @@ mod mount;
 mod null_fs;
 mod pattern;
 mod peers;
+mod plain_file;
 mod report;
 mod run;
 mod server;
@@ -79,6 +80,7 @@ fn main() -> anyhow::Result<()> {
         Command::PageCache { bytes } => pass(floor::page_cache(bytes)?),
         Command::Memcpy { bytes } => pass(floor::memcpy(bytes)?),
         Command::NullFs { transport, dir, size } => null_fs::serve(transport, &dir, size),
+        Command::PlainFile { cache, dir, size } => plain_file::serve(&cache, &dir, size),
     }
 }
 
@@ -107,7 +109,7 @@ fn measure(args: &RunArgs) -> anyhow::Result<()> {
     let workloads = cli::chosen(WORKLOADS, &args.workload)?;
     let mut peers = args.peers.peers()?;
     if !args.no_floors {
-        peers.extend(Peer::null_fs()?);
+        peers.extend(Peer::floors()?);
     }
     run_rounds(workloads, peers, args.scale()?, &args.rounds, !args.no_floors)
 }
@@ -187,7 +189,7 @@ fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
         }
     }
     let mut peers = vec![Peer::mount_s3(program)];
-    peers.extend(Peer::null_fs()?);
+    peers.extend(Peer::floors()?);
     let order = run::Order {
         workloads,
         peers,

@@ -135,7 +135,7 @@ pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Repor
             report.rows.push(row);
         }
         let others =
-            workload.floors.iter().filter(|floor| order.floors && !matches!(floor, Floor::NullFs(_)));
+            workload.floors.iter().filter(|floor| order.floors && !floor.is_mounted());
         report.rows.extend(others.map(|floor| Row::new(workload, floor.name(), true)));
     }
     for round in 1..=order.rounds {
@@ -257,7 +257,7 @@ impl Bench<'_> {
         let mut command = std::process::Command::new(std::env::current_exe()?);
         let bytes = self.order.scale.big_bytes.to_string();
         match floor {
-            Floor::NullFs(_) => bail!("a null file system is mounted like a peer"),
+            Floor::NullFs(_) | Floor::PlainFile => bail!("{} is mounted like a peer", floor.name()),
             Floor::PageCache => command.args(["page-cache", &bytes]),
             Floor::Memcpy => command.args(["memcpy", &bytes]),
             Floor::Receive => {

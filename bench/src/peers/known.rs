@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use super::Plan;
 use crate::null_fs::Transport;
@@ -118,6 +118,19 @@ pub(super) fn null_fs(program: &Path, transport: Transport, plan: &Plan<'_>) -> 
         "env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 '{}' null-fs {} '{}' {}",
         program.display(),
         transport.word(),
+        plan.dir.display(),
+        plan.object_bytes
+    ))
+}
+
+/// # Errors
+/// The plan wants no cache: there is no file that could be read.
+pub(super) fn plain_file(program: &Path, plan: &Plan<'_>) -> anyhow::Result<String> {
+    let cache = plan.cache.context("a floor of the disk cache")?;
+    Ok(format!(
+        "'{}' plain-file '{}' '{}' {}",
+        program.display(),
+        cache.display(),
         plan.dir.display(),
         plan.object_bytes
     ))

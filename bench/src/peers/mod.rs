@@ -32,6 +32,8 @@ enum Kind {
     Aws(PathBuf),
     /// A null file system over memory: what the kernel's FUSE costs by itself.
     NullFs(PathBuf, Transport),
+    /// A file on the disk of the caches: what a cached read costs without a file system.
+    PlainFile(PathBuf),
     Command(String),
 }
 
@@ -78,13 +80,15 @@ impl Peer {
         Self { name: "aws".to_owned(), kind: Kind::Aws(binary) }
     }
 
-    /// The null file systems that this program serves, on each transport.
-    pub(crate) fn null_fs() -> anyhow::Result<[Self; 2]> {
+    /// The floors that stand where a file system would; this program serves them. Only root may bind a directory.
+    pub(crate) fn floors() -> anyhow::Result<Vec<Self>> {
         let program = std::env::current_exe()?;
-        Ok(Transport::ALL.map(|transport| Self {
-            name: Floor::NullFs(transport).name().to_owned(),
-            kind: Kind::NullFs(program.clone(), transport),
-        }))
+        let mut kinds = Vec::from(Transport::ALL.map(|transport| Kind::NullFs(program.clone(), transport)));
+        if rustix::process::geteuid().is_root() {
+            kinds.push(Kind::PlainFile(program));
+        }
+        let named = |kind: Kind| Some(Self { name: kind.floor()?.name().to_owned(), kind });
+        Ok(kinds.into_iter().filter_map(named).collect())
     }
 
     /// From `NAME=COMMAND`.
@@ -101,10 +105,7 @@ impl Peer {
 
     /// A floor answers some workloads only, and is no rival.
     pub(crate) fn floor(&self) -> Option<Floor> {
-        match self.kind {
-            Kind::NullFs(_, transport) => Some(Floor::NullFs(transport)),
-            _ => None,
-        }
+        self.kind.floor()
     }
 
     /// The shell command that mounts, in the foreground.
@@ -119,6 +120,7 @@ impl Peer {
             Kind::Geesefs(binary) => Ok(known::geesefs(binary, plan)),
             Kind::Aws(binary) => Ok(known::aws(binary, plan)),
             Kind::NullFs(program, transport) => known::null_fs(program, *transport, plan),
+            Kind::PlainFile(program) => known::plain_file(program, plan),
             Kind::Command(template) => filled(template, plan),
         }
     }
@@ -131,10 +133,20 @@ impl Peer {
                 return Some(format!("knows no limit of memory below {AWS_MEMORY_MIB} MiB: has that"));
             }
             Kind::MountS3(_) | Kind::Geesefs(_) | Kind::Aws(_) => true,
-            Kind::S3fs | Kind::Rclone | Kind::NullFs(..) => false,
+            Kind::S3fs | Kind::Rclone | Kind::NullFs(..) | Kind::PlainFile(_) => false,
             Kind::Command(template) => template.contains("{memory}"),
         };
         (!has_limit).then(|| "has no flag for memory: its default".to_owned())
+    }
+}
+
+impl Kind {
+    fn floor(&self) -> Option<Floor> {
+        match self {
+            Self::NullFs(_, transport) => Some(Floor::NullFs(*transport)),
+            Self::PlainFile(_) => Some(Floor::PlainFile),
+            _ => None,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -262,24 +262,35 @@ fn fill_cache(job: &Job<'_>) -> anyhow::Result<()> {
     std::thread::sleep(CACHE_SETTLES);
     let file = open(&job.path(&numbered(0)), OFlags::empty())?;
     fadvise(&file, 0, None, Advice::DontNeed)?;
+    // That may reach the cache's file, and always reaches the floor's.
+    for path in cache_files(job)? {
+        std::io::copy(&mut File::open(path)?, &mut std::io::sink())?;
+    }
     Ok(())
 }
 
 /// Writes the files of the disk cache down, and makes the kernel forget them: what is read next comes from the disk.
 fn forget_cache_files(job: &Job<'_>) -> anyhow::Result<()> {
-    let mut folders = vec![job.cache.to_owned()];
     syncfs(File::open(job.cache)?)?;
+    for path in cache_files(job)? {
+        fadvise(File::open(path)?, 0, None, Advice::DontNeed)?;
+    }
+    Ok(())
+}
+
+fn cache_files(job: &Job<'_>) -> anyhow::Result<Vec<PathBuf>> {
+    let (mut folders, mut files) = (vec![job.cache.to_owned()], vec![]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder)? {
             let entry = entry?;
             match entry.file_type()? {
                 kind if kind.is_dir() => folders.push(entry.path()),
-                kind if kind.is_file() => fadvise(File::open(entry.path())?, 0, None, Advice::DontNeed)?,
+                kind if kind.is_file() => files.push(entry.path()),
                 _ => {}
             }
         }
     }
-    Ok(())
+    Ok(files)
 }
 
 pub(super) fn open(path: &Path, flags: OFlags) -> anyhow::Result<File> {

@@ -349,6 +349,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "cached",
         about: "one file again out of the disk cache, page cache dropped",
         cache: true,
+        floors: &[Floor::PlainFile],
         run: read::cached,
         ..PLAIN
     },
@@ -356,6 +357,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "cached_random",
         about: "4 KiB reads by 16 threads out of the disk cache, page cache dropped",
         cache: true,
+        floors: &[Floor::PlainFile],
         unit: Unit::PerSecond,
         run: read::cached_random,
         ..PLAIN
@@ -364,6 +366,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "cached_random_4",
         about: "cached_random by 4 threads",
         cache: true,
+        floors: &[Floor::PlainFile],
         unit: Unit::PerSecond,
         run: read::cached_random_4,
         ..PLAIN
@@ -372,6 +375,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "cached_cold",
         about: "cached, and the page cache of the cache's disk dropped too",
         cache: true,
+        floors: &[Floor::PlainFile],
         run: read::cached_cold,
         ..PLAIN
     },
@@ -379,6 +383,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "cached_random_cold",
         about: "cached_random, and the page cache of the cache's disk dropped too",
         cache: true,
+        floors: &[Floor::PlainFile],
         unit: Unit::PerSecond,
         run: read::cached_random_cold,
         ..PLAIN
@@ -387,6 +392,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "cached_random_cold_4",
         about: "cached_random_cold by 4 threads",
         cache: true,
+        floors: &[Floor::PlainFile],
         unit: Unit::PerSecond,
         run: read::cached_random_cold_4,
         ..PLAIN

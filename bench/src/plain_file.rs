@@ -1,0 +1,45 @@
+//! A file on the disk of the caches, shown where a file system would show it: the floor of cached reads. The same reader reads it, so
+//! that a difference is the file system's. No file system of ours or others is in between: the directory is bound.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::mount::mount_bind;
+
+use crate::pattern::{base_of, fill};
+
+/// Name of the file: that of the first big object.
+const NAME: &str = "00000000";
+/// Bytes written at once.
+const PIECE: u64 = 1 << 20;
+/// How often we look whether the directory is still bound.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Writes a file of `size` bytes into `cache` and binds that directory over `dir`, until it is unmounted.
+///
+/// # Errors
+/// No room for the file, or no right to bind (only root has it).
+pub(crate) fn serve(cache: &Path, dir: &Path, size: u64) -> anyhow::Result<()> {
+    let path = cache.join(NAME);
+    write_file(&path, size).with_context(|| format!("write {}", path.display()))?;
+    mount_bind(cache, dir)
+        .with_context(|| format!("bind {} over {} (only root may)", cache.display(), dir.display()))?;
+    while dir.join(NAME).exists() {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+fn write_file(path: &Path, size: u64) -> std::io::Result<()> {
+    let file = File::create(path)?;
+    let mut piece = vec![0; PIECE as usize];
+    for offset in (0..size).step_by(PIECE as usize) {
+        let piece = &mut piece[..PIECE.min(size - offset) as usize];
+        fill(base_of(NAME), offset, piece);
+        file.write_all_at(piece, offset)?;
+    }
+    Ok(())
+}
