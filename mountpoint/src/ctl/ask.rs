@@ -17,8 +17,8 @@ use super::find::Found;
 use crate::clock::Clock;
 use crate::telemetry::{Origin, Status};
 
-/// How long a mount may take to answer. One that serves needs a millisecond.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// How long a mount may take to answer a person who asks for its state. One that serves needs a millisecond.
+pub(super) const SOON: Duration = Duration::from_secs(1);
 
 /// The hidden subcommand that runs [`look`].
 pub(super) const LOOK: &str = "look";
@@ -49,8 +49,8 @@ pub(super) enum Seen {
     },
 }
 
-/// Asks it.
-pub(super) async fn ask(found: &Found) -> Seen {
+/// Asks it, and gives up after `within`.
+pub(super) async fn ask(found: &Found, within: Duration) -> Seen {
     let mount_point = found.mount_point();
     let me = rustix::process::geteuid().as_raw();
     let owner = found.mounted.as_ref().map(|m| m.uid).or_else(|| found.entry.as_ref().map(|e| e.origin.uid));
@@ -58,7 +58,7 @@ pub(super) async fn ask(found: &Found) -> Seen {
     let Some(entry) = &found.entry else {
         return match owner {
             Some(uid) if me != 0 && uid != me => not_yours(uid),
-            _ => match look_at(&mount_point).await {
+            _ => match look_at(&mount_point, within).await {
                 Some(code) if code == i32::from(LEFT_BEHIND) => {
                     Seen::Gone { mount_point, still_mounted: true }
                 }
@@ -66,7 +66,7 @@ pub(super) async fn ask(found: &Found) -> Seen {
             },
         };
     };
-    match Clock::machine().timeout(ANSWER_WITHIN, get_status(&entry.socket)).await {
+    match Clock::machine().timeout(within, get_status(&entry.socket)).await {
         None => Seen::Hangs(Box::new(entry.origin.clone())),
         Some(Ok(status)) => Seen::Serving(Box::new(status)),
         Some(Err(error)) => match error.kind() {
@@ -102,7 +102,7 @@ async fn get_status(socket: &Path) -> io::Result<Status> {
 /// The exit code of [`look`]; none if the mount does not answer in time.
 ///
 /// Another process looks: not even SIGKILL ends a thread whose request the mount's process has taken and never answers.
-async fn look_at(point: &Path) -> Option<i32> {
+async fn look_at(point: &Path, within: Duration) -> Option<i32> {
     let mut command = Command::new(std::env::current_exe().ok()?);
     command.arg(LOOK).arg(point).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;
@@ -115,7 +115,7 @@ async fn look_at(point: &Path) -> Option<i32> {
             clock.sleep(Duration::from_millis(2)).await;
         }
     };
-    let code = clock.timeout(ANSWER_WITHIN, ended).await;
+    let code = clock.timeout(within, ended).await;
     if code.is_none() {
         // It ends now, or when the mount does.
         let _ = child.kill();

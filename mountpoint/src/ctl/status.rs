@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::ask::{Seen, ask};
+use super::ask::{SOON, Seen, ask};
 use super::{find, say, show};
 
 #[derive(Debug, Serialize)]
@@ -19,7 +19,7 @@ pub(super) async fn run(places: &[PathBuf], dir: Option<&Path>, json: bool) -> a
         Some(dir) => vec![find::at(places, dir)?],
         None => find::all(places)?,
     };
-    let asked: Vec<_> = found.iter().map(ask).collect();
+    let asked: Vec<_> = found.iter().map(|it| ask(it, SOON)).collect();
     let mounts = futures_util::future::join_all(asked).await;
     let all_serve =
         mounts.iter().all(|seen| matches!(seen, Seen::Serving(_) | Seen::Silent { answers: true, .. }));

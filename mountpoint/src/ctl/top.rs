@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use console::{Key, Term, measure_text_width, truncate_str};
 
-use super::ask::{Seen, ask};
+use super::ask::{SOON, Seen, ask};
 use super::{find, show};
 use crate::clock::Clock;
 
@@ -28,7 +28,7 @@ pub(super) async fn run(places: &[PathBuf], dir: &Path, every: Duration) -> anyh
     });
     let _shown = Screen::take(&term)?;
     loop {
-        draw(&term, &ask(&found).await)?;
+        draw(&term, &ask(&found, SOON).await)?;
         tokio::select! {
             _ = &mut ended => return Ok(ExitCode::SUCCESS),
             () = Clock::machine().sleep(every) => {}

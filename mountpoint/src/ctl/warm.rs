@@ -26,6 +26,8 @@ const CHUNK: usize = 1 << 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The wait ends after this many looks without a change: blocks without a put were cached before.
 const STILL: u32 = 20;
+/// How long a mount may take to answer. Warming takes minutes, and a machine that is busy with it must not end it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// A page of memory.
 const PAGE: usize = 4096;
 
@@ -134,7 +136,7 @@ fn settled(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<C
 /// The disk cache of a mount that serves.
 fn cache_of(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<Cache> {
     let point = found.mount_point();
-    match runtime.block_on(ask(found)) {
+    match runtime.block_on(ask(found, ANSWER_WITHIN)) {
         Seen::Serving(status) => status.disk_cache.with_context(|| {
             format!("{} has no disk cache to fill: mount it with --cache DIRECTORY", point.display())
         }),
