@@ -1,0 +1,177 @@
+//! A block of memory: filled by one holder, then frozen and read by many. Its bytes return to the budget with the last of them.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+
+use bytes::Bytes;
+
+use super::BLOCK;
+use super::budget::Use;
+use super::ledger::Ledger;
+use super::page::{PageBlock, Pages};
+use crate::sync::{Arc, Mutex};
+
+/// Requests up to this many bytes are served from the heap, exact to the page; larger ones take a whole block.
+const HEAP_MAX: usize = BLOCK / 2;
+
+/// Small requests are charged in pages.
+const PAGE: usize = 4096;
+
+/// The charge of a request for `len` bytes.
+pub fn charge(len: usize) -> u64 {
+    if len > HEAP_MAX { BLOCK as u64 } else { len.next_multiple_of(PAGE) as u64 }
+}
+
+#[derive(Debug)]
+enum Storage {
+    Page(PageBlock),
+    Heap(Box<[u8]>),
+}
+
+#[derive(Debug)]
+struct Charge {
+    ledger: Arc<Ledger>,
+    purpose: Mutex<Use>,
+    bytes: u64,
+    in_heap: bool,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.in_heap {
+            self.ledger.sub_heap(self.bytes);
+        }
+        let purpose = *self.purpose.lock();
+        self.ledger.give_back(purpose, self.bytes);
+    }
+}
+
+/// A block being filled; only its holder sees it.
+// The storage stands before the charge: memory is back in the free list before the budget grants it to the next.
+#[derive(Debug)]
+pub struct BlockMut {
+    storage: Storage,
+    filled: usize,
+    limit: usize,
+    charge: Charge,
+}
+
+impl BlockMut {
+    /// A block for `len` bytes (at most [`BLOCK`]), for which [`charge`] bytes were taken; `None` when the kernel has no memory.
+    pub(super) fn new(ledger: &Arc<Ledger>, pages: &Arc<Pages>, purpose: Use, len: usize) -> Option<Self> {
+        let bytes = charge(len);
+        let in_heap = len <= HEAP_MAX;
+        let storage = if in_heap {
+            // The budget counts what is in use. Idle pages make room for the heap, or both would stay resident.
+            pages.shrink(ledger.add_heap(bytes) as usize);
+            Storage::Heap(vec![0; len].into_boxed_slice())
+        } else {
+            Storage::Page(pages.take().ok()?)
+        };
+        let charge = Charge { ledger: Arc::clone(ledger), purpose: Mutex::new(purpose), bytes, in_heap };
+        Some(Self { storage, filled: 0, limit: len, charge })
+    }
+
+    /// How many bytes it is for.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Lowers its limit to `len` bytes, but not below the bytes that it holds.
+    pub fn shorten(&mut self, len: usize) {
+        self.limit = self.limit.min(len).max(self.filled);
+    }
+
+    /// How many bytes it holds.
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// The bytes it holds.
+    pub fn bytes(&self) -> &[u8] {
+        &self.storage.as_slice()[..self.filled]
+    }
+
+    /// Room for the next bytes.
+    pub fn spare(&mut self) -> &mut [u8] {
+        let (filled, limit) = (self.filled, self.limit);
+        match &mut self.storage {
+            Storage::Page(page) => &mut page.as_mut_slice()[filled..limit],
+            Storage::Heap(heap) => &mut heap[filled..limit],
+        }
+    }
+
+    /// Says that the first `n` bytes of [`BlockMut::spare`] were written.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.limit - self.filled, "more bytes than the block has room for");
+        self.filled += n;
+    }
+
+    /// Appends what fits of `bytes`; returns how many did.
+    pub fn put(&mut self, bytes: &[u8]) -> usize {
+        let spare = self.spare();
+        let n = spare.len().min(bytes.len());
+        spare[..n].copy_from_slice(&bytes[..n]); // copy: into the block, the one copy of a written byte
+        self.advance(n);
+        n
+    }
+
+    /// No more bytes: from here on it is shared and read.
+    pub fn freeze(self) -> Block {
+        Block(Arc::new(self))
+    }
+}
+
+impl Storage {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Page(page) => page.as_slice(),
+            Self::Heap(heap) => heap,
+        }
+    }
+}
+
+/// A block that is full (or as full as it will be). Clones share the memory; the last one gives it back.
+#[derive(Clone)]
+pub struct Block(Arc<BlockMut>);
+
+impl Block {
+    /// A part of it as `Bytes`, for libraries that want that; shares the memory.
+    pub fn slice(&self, range: Range<usize>) -> Bytes {
+        Bytes::from_owner(self.clone()).slice(range)
+    }
+
+    /// Charges it to another use, if that use could take it now; else nothing changes and the answer is false.
+    pub fn try_convert(&self, to: Use) -> bool {
+        let charge = &self.0.charge;
+        let mut purpose = charge.purpose.lock();
+        if *purpose == to {
+            return true;
+        }
+        let converted = charge.ledger.try_convert(*purpose, to, charge.bytes);
+        if converted {
+            *purpose = to;
+        }
+        converted
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({} bytes)", self.len())
+    }
+}

@@ -1,0 +1,211 @@
+//! The budget behind its lock: memory in use, and the requests that wait for some. The decisions are those of `budget`; this file wakes
+//! what they grant.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::budget::{BudgetState, Pressure, Ticket, Use};
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex};
+
+/// What is in use, for what, and what waits; one per mount.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    queue: Mutex<Queue>,
+    /// All bytes there may be.
+    total: u64,
+    /// Bytes of small requests, which stand beside the pages in the heap.
+    heap: AtomicU64,
+    contended: tokio::sync::Notify,
+}
+
+#[derive(Debug)]
+struct Queue {
+    state: BudgetState,
+    wakers: Vec<(Ticket, Arc<Slot>)>,
+}
+
+#[derive(Debug, Default)]
+struct Slot(Mutex<SlotState>);
+
+#[derive(Debug, Default)]
+struct SlotState {
+    granted: bool,
+    waker: Option<Waker>,
+}
+
+impl Ledger {
+    /// A quarter of `total` is kept for readers and three eighths for writers.
+    pub(super) fn new(total: u64) -> Self {
+        let state = BudgetState::new(total, total / 4, total * 3 / 8);
+        Self {
+            queue: Mutex::new(Queue { state, wakers: Vec::new() }),
+            total,
+            heap: AtomicU64::new(0),
+            contended: tokio::sync::Notify::new(),
+        }
+    }
+
+    /// See [`super::Pool::request_max`].
+    pub(super) fn request_max(&self, purpose: Use) -> u64 {
+        self.queue.lock().state.request_max(purpose)
+    }
+
+    /// How short memory is.
+    pub(super) fn pressure(&self) -> Pressure {
+        self.queue.lock().state.pressure()
+    }
+
+    /// Bytes that are out for this use.
+    pub(super) fn used(&self, purpose: Use) -> u64 {
+        self.queue.lock().state.used(purpose)
+    }
+
+    /// How many wait for memory for this use.
+    pub(super) fn waiting(&self, purpose: Use) -> usize {
+        self.queue.lock().state.waiting(purpose)
+    }
+
+    /// See [`super::Pool::contended`].
+    pub(super) async fn contended(&self) {
+        self.contended.notified().await;
+    }
+
+    /// Ends a wait for [`Ledger::contended`].
+    pub(super) fn look_up(&self) {
+        self.contended.notify_one();
+    }
+
+    /// Takes `bytes`, if they are there now.
+    pub(super) fn try_take(&self, purpose: Use, bytes: u64) -> bool {
+        self.queue.lock().state.try_take(purpose, bytes)
+    }
+
+    /// Takes `bytes` in turn, or as many as one request may have; returns how many.
+    pub(super) async fn take(self: Arc<Self>, purpose: Use, bytes: u64) -> u64 {
+        let (bytes, waiting) = {
+            let mut queue = self.queue.lock();
+            let bytes = bytes.min(queue.state.request_max(purpose));
+            if queue.state.try_take(purpose, bytes) {
+                (bytes, None)
+            } else {
+                let ticket = queue.state.enqueue(purpose, bytes);
+                let slot = Arc::new(Slot::default());
+                queue.wakers.push((ticket, Arc::clone(&slot)));
+                (bytes, Some((ticket, slot)))
+            }
+        };
+        if let Some((ticket, slot)) = waiting {
+            self.contended.notify_one();
+            Waiting { ledger: Arc::clone(&self), ticket, slot, purpose, bytes, done: false }.await;
+        }
+        bytes
+    }
+
+    /// Ends the use of `bytes`.
+    pub(super) fn give_back(&self, purpose: Use, bytes: u64) {
+        self.change(|state| state.give_back(purpose, bytes));
+    }
+
+    /// Charges `bytes` to another use, if that use could take them now.
+    pub(super) fn try_convert(&self, from: Use, to: Use, bytes: u64) -> bool {
+        self.change(|state| state.try_convert(from, to, bytes))
+    }
+
+    /// See [`super::Pool::nobody_reads`].
+    pub(super) fn nobody_reads(&self) {
+        self.change(BudgetState::nobody_reads);
+    }
+
+    /// Counts `bytes` more in the heap; returns what the budget leaves to pages.
+    pub(super) fn add_heap(&self, bytes: u64) -> u64 {
+        let heap = self.heap.fetch_add(bytes, Relaxed) + bytes;
+        self.total.saturating_sub(heap)
+    }
+
+    /// Counts `bytes` less in the heap.
+    pub(super) fn sub_heap(&self, bytes: u64) {
+        self.heap.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Changes the state, and wakes what it grants then.
+    fn change<T>(&self, change: impl FnOnce(&mut BudgetState) -> T) -> T {
+        let (done, granted) = {
+            let mut queue = self.queue.lock();
+            (change(&mut queue.state), queue.grant())
+        };
+        wake(granted);
+        done
+    }
+}
+
+impl Queue {
+    fn grant(&mut self) -> Vec<Arc<Slot>> {
+        if self.wakers.is_empty() {
+            return Vec::new();
+        }
+        let tickets = self.state.grant();
+        self.wakers.extract_if(.., |(t, _)| tickets.contains(t)).map(|(_, slot)| slot).collect()
+    }
+}
+
+fn wake(slots: Vec<Arc<Slot>>) {
+    for slot in slots {
+        let waker = {
+            let mut state = slot.0.lock();
+            state.granted = true;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// A request in the queue. Dropped before it is granted, it leaves the queue.
+struct Waiting {
+    ledger: Arc<Ledger>,
+    ticket: Ticket,
+    slot: Arc<Slot>,
+    purpose: Use,
+    bytes: u64,
+    done: bool,
+}
+
+impl Future for Waiting {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let granted = {
+            let mut state = self.slot.0.lock();
+            if !state.granted {
+                state.waker = Some(cx.waker().clone());
+            }
+            state.granted
+        };
+        self.done = granted;
+        if granted { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        // Given up: leave the queue, or hand back what was granted meanwhile.
+        let granted = {
+            let mut queue = self.ledger.queue.lock();
+            let waiting = queue.wakers.iter().any(|(t, _)| *t == self.ticket);
+            if waiting {
+                queue.state.cancel(self.ticket);
+                queue.wakers.retain(|(t, _)| *t != self.ticket);
+            } else {
+                queue.state.give_back(self.purpose, self.bytes);
+            }
+            queue.grant()
+        };
+        wake(granted);
+    }
+}

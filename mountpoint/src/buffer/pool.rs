@@ -1,0 +1,258 @@
+//! The pool: where blocks come from, in turn, within the budget.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::block::{BlockMut, charge};
+use super::budget::{Pressure, Use};
+use super::ledger::Ledger;
+use super::page::Pages;
+use super::{BLOCK, Config};
+use crate::clock::Clock;
+use crate::sync::Arc;
+
+/// How long a block lies idle before its huge page goes back to the kernel: all is back within a minute.
+const IDLE_FOR: Duration = Duration::from_secs(40);
+
+/// The pool: cheap to clone, one per mount.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    pages: Arc<Pages>,
+    ledger: Arc<Ledger>,
+}
+
+impl Pool {
+    /// An empty pool of these sizes. A quarter is kept for readers and three eighths for writers, so that read-ahead,
+    /// which may hold its memory as long as it likes, gets at most three eighths when both are busy and that
+    /// plus whatever they leave when they are not.
+    pub fn new(config: &Config) -> Self {
+        let total = config.target.saturating_sub(config.network).max(16 * BLOCK as u64);
+        Self { pages: Arc::new(Pages::new(Clock::machine())), ledger: Arc::new(Ledger::new(total)) }
+    }
+
+    /// The largest single reservation that is sure to be granted some day, in bytes.
+    pub fn request_max(&self, purpose: Use) -> u64 {
+        self.ledger.request_max(purpose)
+    }
+
+    /// How short memory is.
+    pub fn pressure(&self) -> Pressure {
+        self.ledger.pressure()
+    }
+
+    /// Bytes that are out for this use.
+    pub fn used(&self, purpose: Use) -> u64 {
+        self.ledger.used(purpose)
+    }
+
+    /// How many wait for memory for this use.
+    pub fn waiting(&self, purpose: Use) -> usize {
+        self.ledger.waiting(purpose)
+    }
+
+    /// Returns when a request had to wait since the last call: a room that holds memory it could give
+    /// up (unread read-ahead, an idle part) looks here, and gives up some.
+    pub async fn contended(&self) {
+        self.ledger.contended().await;
+    }
+
+    /// Ends a wait for [`Pool::contended`] without a reason: its room may be gone.
+    pub fn look_up(&self) {
+        self.ledger.look_up();
+    }
+
+    /// Memory for `bytes`, if it is there now.
+    pub fn try_reserve(&self, purpose: Use, bytes: u64) -> Option<Reservation> {
+        let granted = self.ledger.try_take(purpose, bytes);
+        granted.then(|| Reservation { pool: self.clone(), purpose, bytes })
+    }
+
+    /// Memory for `bytes`, in turn. All of it or none: no request waits while it holds a part. `bytes` must not pass
+    /// [`Pool::request_max`]; a larger request is cut to it.
+    pub fn reserve(&self, purpose: Use, bytes: u64) -> impl Future<Output = Reservation> + Send + use<> {
+        let pool = self.clone();
+        async move {
+            let bytes = Arc::clone(&pool.ledger).take(purpose, bytes).await;
+            Reservation { pool, purpose, bytes }
+        }
+    }
+
+    /// One block for `len` bytes (at most [`BLOCK`]), if the memory is there now.
+    pub fn try_take(&self, purpose: Use, len: usize) -> Option<BlockMut> {
+        self.try_reserve(purpose, charge(len))?.block(len)
+    }
+
+    /// Gives idle memory back to the kernel, for ever. The mount runs it beside the requests.
+    pub async fn keep_trimmed(self) {
+        self.pages.keep_trimmed(IDLE_FOR).await;
+    }
+
+    /// Says that read-ahead has ended, until memory is reserved for it again: writers may have all memory meanwhile.
+    pub fn nobody_reads(&self) {
+        self.ledger.nobody_reads();
+    }
+}
+
+/// Memory that is promised but not yet cut into blocks. Dropped, it returns.
+#[derive(Debug)]
+pub struct Reservation {
+    pool: Pool,
+    purpose: Use,
+    bytes: u64,
+}
+
+impl Reservation {
+    /// Bytes not yet cut.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Cuts a block for `len` bytes (at most [`BLOCK`]); `None` when too little is left, or the kernel
+    /// has no memory.
+    pub fn block(&mut self, len: usize) -> Option<BlockMut> {
+        let bytes = charge(len);
+        if len > BLOCK || self.bytes < bytes {
+            return None;
+        }
+        let block = BlockMut::new(&self.pool.ledger, &self.pool.pages, self.purpose, len)?;
+        self.bytes -= bytes;
+        Some(block)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.pool.ledger.give_back(self.purpose, self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(feature = "shuttle")]
+    use std::task::{Context, Waker};
+
+    use super::super::fill::Fill;
+    use super::*;
+
+    fn small_pool() -> Pool {
+        Pool::new(&Config { target: 16 * BLOCK as u64, network: 0 })
+    }
+
+    #[test]
+    fn a_block_is_filled_frozen_sliced_and_returned() {
+        let pool = small_pool();
+        let mut block = pool.try_take(Use::Demand, BLOCK).unwrap();
+        assert_eq!(block.put(b"hello"), 5);
+        let block = block.freeze();
+        let tail = block.slice(1..5);
+        drop(block);
+        assert_eq!(&tail[..], b"ello");
+        assert_eq!(pool.used(Use::Demand), BLOCK as u64);
+        drop(tail);
+        assert_eq!(pool.used(Use::Demand), 0);
+    }
+
+    #[test]
+    fn small_requests_are_charged_in_pages() {
+        let pool = small_pool();
+        let block = pool.try_take(Use::Demand, 5000).unwrap();
+        assert_eq!(pool.used(Use::Demand), 8192);
+        assert_eq!(block.limit(), 5000);
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_served_when_memory_returns_and_who_gives_up_harms_nobody() {
+        let pool = small_pool();
+        let max = pool.request_max(Use::Write);
+        let mut held = Vec::new();
+        while let Some(r) = pool.try_reserve(Use::Write, max) {
+            held.push(r);
+        }
+        let given_up = tokio::spawn(pool.reserve(Use::Write, max));
+        let served = tokio::spawn(pool.reserve(Use::Write, max));
+        while pool.waiting(Use::Write) < 2 {
+            tokio::task::yield_now().await;
+        }
+        given_up.abort();
+        let _ = given_up.await;
+        held.clear();
+        let reservation = served.await.unwrap();
+        assert_eq!(reservation.bytes(), max);
+        drop(reservation);
+        assert_eq!(pool.used(Use::Write), 0);
+        assert_eq!(pool.waiting(Use::Write), 0);
+    }
+
+    #[cfg(feature = "shuttle")]
+    #[test]
+    fn shuttle_a_waiting_reader_is_served_whoever_gives_back() {
+        use shuttle::{future::block_on, thread::spawn};
+        // A waiter that nobody wakes is a deadlock, which shuttle reports with its schedule.
+        crate::testing::model::check(|| {
+            let pool = small_pool();
+            let max = pool.request_max(Use::Demand);
+            let mut held: Vec<_> = std::iter::from_fn(|| pool.try_reserve(Use::Demand, max)).collect();
+            let gives_up = pool.reserve(Use::Demand, max);
+            let mut threads = vec![spawn(move || {
+                let mut waiting = Box::pin(gives_up);
+                drop(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+            })];
+            for waiting in [pool.reserve(Use::Demand, max), pool.reserve(Use::Demand, max)] {
+                threads.push(spawn(move || assert_eq!(block_on(waiting).bytes(), max)));
+            }
+            // One comes back, and no other will while anybody waits: it must reach both, whoever has it first.
+            let one = held.pop();
+            threads.push(spawn(move || drop(one)));
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            drop(held);
+            assert_eq!((pool.used(Use::Demand), pool.waiting(Use::Demand)), (0, 0));
+        });
+    }
+
+    #[cfg(feature = "shuttle")]
+    #[test]
+    fn shuttle_writers_and_readers_in_one_line_all_have_their_turn() {
+        use shuttle::{future::block_on, thread::spawn};
+        crate::testing::model::check(|| {
+            let pool = small_pool();
+            let uses = [Use::Write, Use::Demand, Use::Write, Use::Demand];
+            let threads: Vec<_> = uses
+                .into_iter()
+                .map(|purpose| {
+                    let pool = pool.clone();
+                    spawn(move || {
+                        let max = pool.request_max(purpose);
+                        for _ in 0..2 {
+                            drop(pool.try_reserve(Use::Ahead, pool.request_max(Use::Ahead)));
+                            assert_eq!(block_on(pool.reserve(purpose, max)).bytes(), max);
+                        }
+                    })
+                })
+                .collect();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            for purpose in [Use::Write, Use::Demand, Use::Ahead] {
+                assert_eq!((pool.used(purpose), pool.waiting(purpose)), (0, 0), "{purpose:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_fill_hands_out_each_block_as_it_gets_full() {
+        let pool = small_pool();
+        let blocks = [3, 4096, 5].map(|n| pool.try_take(Use::Demand, n).unwrap());
+        let (send, receive) = std::sync::mpsc::channel();
+        let mut fill = Fill::new(blocks, move |b| send.send(b.len()).unwrap());
+        let data = vec![1; 5000];
+        assert_eq!(fill.put(&data[..10]), 10);
+        assert_eq!(receive.try_iter().collect::<Vec<_>>(), [3]);
+        assert_eq!(fill.put(&data), 4096 + 5 - 7, "what does not fit is not taken");
+        assert_eq!(receive.try_iter().collect::<Vec<_>>(), [4096, 5]);
+        assert_eq!(fill.remaining(), 0);
+    }
+}
