@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, Next, Supervisor};
+use crate::sync::{Arc, Next, Supervisor, no_thread, try_threads};
 use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Stage, Uploader};
 
@@ -29,6 +29,9 @@ const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
 const WAITING_MAX: usize = 64;
 /// How long the mount may stay in the table after its connection: `umount -f` ends the connection first. Doubling it doubles how long the
 /// end takes after an abort.
+/// How long the threads of the runtime may take to start. Doubling it lets a busier machine start a mount, and delays the error of one that
+/// has no threads.
+const THREADS_WITHIN: Duration = Duration::from_secs(10);
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 /// How long uploads that were under way at the end may take to be aborted.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(10);
@@ -74,10 +77,10 @@ struct Observed {
 /// One line that says what could not be reached, found or read, and what to look at.
 pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let rounds = Arc::new(AtomicU64::new(0));
-    let runtime = runtime(Arc::clone(&rounds), collect)?;
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
     let client = runtime
         .block_on(S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)))
+    let runtime = runtime(Arc::clone(&rounds), collect, config.mount.threads, &clock)?;
         .with_context(|| format!("bucket {}", config.name))?;
     let pool = Pool::new(&config.buffer);
     let telemetry = config.telemetry.bind()?;
@@ -138,7 +141,18 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
 
 /// The threads of the network, and one that may wait for disks. It stays: a runtime without one panics, and loses the work, when
 /// the system has no thread left for us. Others join it while more wait at once, and stay too.
-fn runtime(rounds: Arc<AtomicU64>, collect: fn()) -> anyhow::Result<tokio::runtime::Runtime> {
+///
+/// # Errors
+/// The system has no threads for them and for `others`. tokio would panic, or wait for ever for a thread that is not there; so they are
+/// tried before.
+fn runtime(
+    rounds: Arc<AtomicU64>,
+    collect: fn(),
+    others: usize,
+    clock: &Clock,
+) -> anyhow::Result<tokio::runtime::Runtime> {
+    let network = std::thread::available_parallelism().map_or(1, usize::from);
+    try_threads(network + 1 + others).context("starting the threads of the network")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("mount-s3")
         .on_thread_park(move || collect_once_a_round(&rounds, collect))
@@ -147,8 +161,16 @@ fn runtime(rounds: Arc<AtomicU64>, collect: fn()) -> anyhow::Result<tokio::runti
         .enable_all()
         .build()
         .context("starting the threads of the network")?;
-    runtime.block_on(runtime.spawn_blocking(|| ())).context("starting a thread that waits for disks")?;
-    Ok(runtime)
+    // It queues behind threads of the network that did not start either.
+    let waits = runtime.spawn_blocking(|| ());
+    match runtime.block_on(clock.timeout(THREADS_WITHIN, waits)) {
+        Some(Ok(())) => Ok(runtime),
+        _ => {
+            runtime.shutdown_background();
+            let late = no_thread(std::io::ErrorKind::WouldBlock.into());
+            Err(late).context("starting a thread that waits for disks")
+        }
+    }
 }
 
 impl Connected {
