@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         (false, false) => in_the_background(&args, &from_mount),
         (_, in_background) => run(&args, in_background && !args.foreground),
     };
+    logging::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -106,6 +107,8 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
     tracing::info!("successfully mounted {} at {}", args.description(), args.directory.display());
     // A reader of JSON has it in the log, which is on standard output, too.
     if !in_background && !args.logs_json() {
+        // They share standard output.
+        logging::flush();
         say(&is_mounted(args));
     }
     // What the start took and freed: this thread only waits from here on.
@@ -216,6 +219,7 @@ fn unmount_on_signals(mut signals: Signals, mounted: &mount::Mounted) -> anyhow:
                 Ok(true) => {}
                 Ok(false) => {
                     farewell.say(mountpoint::fs::MountEnd::Left);
+                    logging::flush();
                     std::process::exit(0)
                 }
                 Err(error) => tracing::error!("unmounting failed: {error}"),
