@@ -21,6 +21,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::thread::LinkNameSpaceType;
 
+use crate::sync::no_thread;
+
 /// Tells the second process what it is.
 pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
 
@@ -102,11 +104,15 @@ fn end(child: &Child) {
 fn wait_for_word(child: &mut Child) -> anyhow::Result<Option<String>> {
     let stdout = child.stdout.take().context("the ready pipe")?;
     let (send, receive) = mpsc::channel();
-    std::thread::spawn(move || {
+    let reads = move || {
         let mut line = String::new();
         let read = BufReader::new(stdout).read_line(&mut line).map(|_| line);
         let _ = send.send(read);
-    });
+    };
+    if let Err(error) = std::thread::Builder::new().name("ready".to_owned()).spawn(reads) {
+        end(child);
+        return Err(no_thread(error)).context("waiting for the background process");
+    }
     match receive.recv_timeout(READY_WITHIN) {
         Ok(line) => {
             let line = line.context("reading the ready pipe")?;

@@ -8,7 +8,6 @@ use mountpoint::cli::{self, Args, Asked, FromMount, Remark};
 use mountpoint::clock::Clock;
 use mountpoint::config::{self, Config};
 use mountpoint::daemon::{self, ReadyFile, ServiceManager};
-use mountpoint::fuse::Unmounter;
 use mountpoint::sync::{Arc, Supervisor};
 use mountpoint::{logging, mount};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -48,6 +47,7 @@ fn main() -> ExitCode {
         (false, false) => in_the_background(&args, &from_mount),
         (_, in_background) => run(&args, in_background && !args.foreground),
     };
+    logging::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -94,7 +94,7 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
         Some(ready) => ready.say(outcome),
         None => Ok(()),
     };
-    if let (Err(_), Ok((mounted, _))) = (&said, &mounted) {
+    if let (Err(_), Ok(mounted)) = (&said, &mounted) {
         // No process waits for this mount any more.
         let _ = mounted.unmounter().unmount();
     }
@@ -102,15 +102,15 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
         // The first process tells the user.
         std::process::exit(1);
     }
-    let (mounted, signals) = mounted?;
+    let mounted = mounted?;
     said?;
     tracing::info!("successfully mounted {} at {}", args.description(), args.directory.display());
     // A reader of JSON has it in the log, which is on standard output, too.
     if !in_background && !args.logs_json() {
+        // They share standard output.
+        logging::flush();
         say(&is_mounted(args));
     }
-    let supervisor = Supervisor { metrics: Arc::clone(mounted.metrics()), clock: Clock::machine() };
-    unmount_on_signals(signals, mounted.unmounter(), mounted.farewell(), &supervisor)?;
     // What the start took and freed: this thread only waits from here on.
     collect();
     let served = mounted.wait();
@@ -118,7 +118,8 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
     served
 }
 
-fn start(args: &Args) -> anyhow::Result<(mount::Mounted, Signals)> {
+/// Mounts, and starts every thread of this process: nothing is left that could fail when "ready" is said.
+fn start(args: &Args) -> anyhow::Result<mount::Mounted> {
     // From the first moment on: by default each of these would end the process.
     let asides = Signals::new([SIGUSR1, SIGUSR2, SIGALRM, SIGXFSZ]).context("taking signals")?;
     let level = logging::init(&config::logging(args))?;
@@ -135,7 +136,12 @@ fn start(args: &Args) -> anyhow::Result<(mount::Mounted, Signals)> {
         Config::from_args(args).and_then(|config| mount::connect(config, collect)).and_then(|connected| {
             // While the store is asked a signal simply ends us; from here on there may be a mount to be left behind.
             let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("taking signals")?;
-            Ok((connected.mount()?, signals))
+            let mounted = connected.mount()?;
+            if let Err(error) = unmount_on_signals(signals, &mounted) {
+                let _ = mounted.unmounter().unmount();
+                return Err(error);
+            }
+            Ok(mounted)
         });
     if let Err(error) = &started {
         tracing::error!("{}", daemon::one_line(error));
@@ -203,12 +209,9 @@ fn heed_asides(mut asides: Signals, mut level: logging::Level) -> anyhow::Result
 
 /// SIGINT, SIGTERM and SIGHUP unmount; serving ends then by itself. A device that was handed to us is left: its
 /// owner unmounts, or mounts anew; uploads are ended before we leave.
-fn unmount_on_signals(
-    mut signals: Signals,
-    unmounter: Unmounter,
-    farewell: mount::Farewell,
-    supervisor: &Supervisor,
-) -> anyhow::Result<()> {
+fn unmount_on_signals(mut signals: Signals, mounted: &mount::Mounted) -> anyhow::Result<()> {
+    let (unmounter, farewell) = (mounted.unmounter(), mounted.farewell());
+    let supervisor = Supervisor { metrics: Arc::clone(mounted.metrics()), clock: Clock::machine() };
     supervisor.thread("signals".to_owned(), move || {
         for signal in signals.forever() {
             tracing::info!("signal {signal}: unmounting");
@@ -216,6 +219,7 @@ fn unmount_on_signals(
                 Ok(true) => {}
                 Ok(false) => {
                     farewell.say(mountpoint::fs::MountEnd::Left);
+                    logging::flush();
                     std::process::exit(0)
                 }
                 Err(error) => tracing::error!("unmounting failed: {error}"),

@@ -1,6 +1,8 @@
 //! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
 
 use std::cell::Cell;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -18,15 +20,18 @@ use crate::metrics::Metrics;
 use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, Next, Supervisor};
+use crate::sync::{Arc, Next, Supervisor, no_thread, try_threads};
 use crate::telemetry::{self, ErrorLine, Told};
-use crate::upload::{Stage, Uploader};
+use crate::upload::{Room, Stage, Uploader};
 
 /// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
 /// calls.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
 /// How many may wait for disks at once, where io_uring does not. Not measured: each thread that came stays. Doubling it doubles what stays at most.
 const WAITING_MAX: usize = 64;
+/// How long the threads of the runtime may take to start. Doubling it lets a busier machine start a mount, and delays the error of one that
+/// has no threads.
+const THREADS_WITHIN: Duration = Duration::from_secs(10);
 /// How long the mount may stay in the table after its connection: `umount -f` ends the connection first. Doubling it doubles how long the
 /// end takes after an abort.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
@@ -74,22 +79,27 @@ struct Observed {
 /// One line that says what could not be reached, found or read, and what to look at.
 pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let rounds = Arc::new(AtomicU64::new(0));
-    let runtime = runtime(Arc::clone(&rounds), collect)?;
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
+    let runtime = runtime(Arc::clone(&rounds), collect, config.mount.threads, &clock)?;
     let client = runtime
         .block_on(S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)))
         .with_context(|| format!("bucket {}", config.name))?;
     let pool = Pool::new(&config.buffer);
     let telemetry = config.telemetry.bind()?;
+    let mut upload = config.upload;
     let disk_cache = match config.cache {
         Some(mut cache) => {
             cache.endpoint = client.endpoint_url().unwrap_or_default().to_owned();
-            Some(Arc::new(DiskCache::open(cache, clock.clone(), Arc::clone(&metrics)).context("--cache")?))
+            let shared = upload.spill_dir.as_deref().is_some_and(|spill| are_on_one_disk(spill, &cache.dir));
+            let cache = DiskCache::open(cache, clock.clone(), Arc::clone(&metrics)).context("--cache")?;
+            let cache = Arc::new(cache);
+            let gives = Arc::clone(&cache);
+            upload.room = shared.then(|| Room::new(move |bytes| gives.give_room(bytes)));
+            Some(cache)
         }
         None => None,
     };
     let cache = disk_cache.clone().map(|cache| cache as Arc<dyn BlockCache>);
-    let mut upload = config.upload;
     if let Some(journal) = &mut upload.journal {
         journal.endpoint = client.endpoint_url().unwrap_or_default().to_owned();
     }
@@ -136,9 +146,26 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     })
 }
 
+/// Whether room that one of two directories gives up is room for the other.
+fn are_on_one_disk(one: &Path, other: &Path) -> bool {
+    let device = |dir: &Path| std::fs::metadata(dir).ok().map(|about| about.dev());
+    device(one).is_some_and(|device_of_one| Some(device_of_one) == device(other))
+}
+
 /// The threads of the network, and one that may wait for disks. It stays: a runtime without one panics, and loses the work, when
 /// the system has no thread left for us. Others join it while more wait at once, and stay too.
-fn runtime(rounds: Arc<AtomicU64>, collect: fn()) -> anyhow::Result<tokio::runtime::Runtime> {
+///
+/// # Errors
+/// The system has no threads for them and for `others`. tokio would panic, or wait for ever for a thread that is not there; so they are
+/// tried before.
+fn runtime(
+    rounds: Arc<AtomicU64>,
+    collect: fn(),
+    others: usize,
+    clock: &Clock,
+) -> anyhow::Result<tokio::runtime::Runtime> {
+    let network = std::thread::available_parallelism().map_or(1, usize::from);
+    try_threads(network + 1 + others).context("starting the threads of the network")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("mount-s3")
         .on_thread_park(move || collect_once_a_round(&rounds, collect))
@@ -147,8 +174,16 @@ fn runtime(rounds: Arc<AtomicU64>, collect: fn()) -> anyhow::Result<tokio::runti
         .enable_all()
         .build()
         .context("starting the threads of the network")?;
-    runtime.block_on(runtime.spawn_blocking(|| ())).context("starting a thread that waits for disks")?;
-    Ok(runtime)
+    // It queues behind threads of the network that did not start either.
+    let waits = runtime.spawn_blocking(|| ());
+    match runtime.block_on(clock.timeout(THREADS_WITHIN, waits)) {
+        Some(Ok(())) => Ok(runtime),
+        _ => {
+            runtime.shutdown_background();
+            let late = no_thread(std::io::ErrorKind::WouldBlock.into());
+            Err(late).context("starting a thread that waits for disks")
+        }
+    }
 }
 
 impl Connected {

@@ -8,7 +8,7 @@ mod doorbell;
 mod supervise;
 
 pub use doorbell::{Doorbell, Next};
-pub use supervise::Supervisor;
+pub use supervise::{Supervisor, no_thread, try_threads};
 
 #[cfg(feature = "shuttle")]
 use shuttle::sync as imp;

@@ -6,7 +6,7 @@
     reason = "mmap, munmap, madvise and the slice over what they give: fence 1 of ARCHITECTURE.md"
 )]
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -44,10 +44,27 @@ impl Scratch {
         Ok(Self { at, len })
     }
 
+    /// Where it begins: at a page. For what the kernel fills after the call; the address holds until the drop.
+    pub fn at(&self) -> NonNull<u8> {
+        self.at
+    }
+
     /// Gives its memory back to the kernel: all bytes are zero, and take memory again once they are filled.
     pub fn let_go(&mut self) {
-        // SAFETY: the mapping of `new`, which lives as long as we; `&mut self` is the only way to its bytes, and zeros are bytes.
-        let _ = unsafe { madvise(self.at.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
+        self.let_go_of(0..self.len);
+    }
+
+    /// The same for some of its pages. `part` begins at a page and ends at one, or where all ends.
+    pub fn let_go_of(&mut self, part: Range<usize>) {
+        if part.start > part.end || part.end > self.len {
+            return;
+        }
+        // SAFETY: within the mapping of `new`, which lives as long as we; `&mut self` is the only way to its bytes, and zeros are bytes.
+        let given = unsafe {
+            let at = self.at.as_ptr().add(part.start);
+            madvise(at.cast(), part.end - part.start, Advice::LinuxDontNeed)
+        };
+        debug_assert_eq!(given, Ok(()), "whole pages of our own");
     }
 }
 

@@ -143,6 +143,11 @@ impl DiskCache {
         before.wait();
     }
 
+    /// Evicts about `bytes`, for another user of the same disk that found it full, and returns how many went. Nothing is kept for a while then.
+    pub fn give_room(&self, bytes: u64) -> u64 {
+        self.store.give_room(bytes)
+    }
+
     /// Bytes the cache takes on disk, as far as it is indexed.
     pub fn used_bytes(&self) -> u64 {
         self.store.used_bytes()

@@ -168,6 +168,18 @@ impl Store {
         self.used_bytes() <= self.allowed_bytes.load(Relaxed)
     }
 
+    /// Another user of the disk found it full and needs `bytes`: the coldest blocks go. The bytes that went. The cache writes nothing for a
+    /// while, as after a failed write of its own, so that it does not take the room itself.
+    pub(super) fn give_room(&self, bytes: u64) -> u64 {
+        self.health.failure(Doing::Writing, &rustix::io::Errno::NOSPC.into());
+        let freed = {
+            let _one = self.evicting.lock();
+            self.evict(bytes.min(self.used_bytes()))
+        };
+        self.look_at_space();
+        freed
+    }
+
     /// One round: the coldest blocks of about `need` bytes go. The bytes that went.
     fn evict(&self, need: u64) -> u64 {
         let started = self.clock.now();

@@ -40,7 +40,7 @@ impl Error {
     /// settles what became of it, or what the store has is not what was written.
     pub(super) fn leaves_doubt(error: &upload::Error) -> bool {
         match error {
-            upload::Error::Corrupt => true,
+            upload::Error::Corrupt | upload::Error::Panicked => true,
             upload::Error::Remote(error) => error.may_have_stored(),
             _ => false,
         }
@@ -147,7 +147,7 @@ impl From<upload::Error> for Error {
             }
             Upload::Finished => Errno::BADF,
             Upload::Unmeant => Errno::PERM,
-            Upload::Spill(_) | Upload::Corrupt | Upload::Aborted => Errno::IO,
+            Upload::Spill(_) | Upload::Corrupt | Upload::Aborted | Upload::Panicked => Errno::IO,
             Upload::Remote(error) => match errno_of_store(error) {
                 // The bucket or the upload went away below us: that is not "no such file" to a writer.
                 Errno::NOENT => Errno::IO,
@@ -243,6 +243,7 @@ mod tests {
             (upload::Error::Finished, Errno::BADF),
             (upload::Error::Unmeant, Errno::PERM),
             (upload::Error::Corrupt, Errno::IO),
+            (upload::Error::Panicked, Errno::IO),
             (upload::Error::Aborted, Errno::IO),
         ] {
             assert_eq!(Error::from(error.clone()).errno(), errno, "{error}");

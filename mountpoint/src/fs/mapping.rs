@@ -2,7 +2,8 @@
 //!
 //! FUSE does not report `mmap`. A file that is opened with O_RDWR and without O_TRUNC can be mapped for writing, and the kernel sends the
 //! changed pages later: at msync, fsync, close or munmap, or when it needs memory. It chooses the handle among those of the file, and
-//! reports an error once. So all these handles repeat it.
+//! gives an error to the next close or fsync of the file, whoever's that is: a program that only reads would hear of it. So the kernel
+//! hears of none; msync, fsync and close of the handles that could change the file fail here, each time.
 
 use rustix::io::Errno;
 
@@ -28,20 +29,19 @@ impl Mapping {
 }
 
 impl FileSystem {
-    /// Pages of a file that a program changed in memory.
-    ///
-    /// # Errors
-    /// `IO`, always; fsync and close of the file's handles repeat it. The caller makes the kernel drop the pages. The log has one line for
-    /// each handle.
-    pub fn write_mapped(&self, ino: InodeNo, handle: HandleNo) -> Result<()> {
+    /// Pages of a file that a program changed in memory: dropped. From now on fsync and close of the file's handles fail, and the log has
+    /// one line for each handle. The caller makes the kernel drop the pages.
+    pub fn refuse_mapped(&self, ino: InodeNo, handle: HandleNo) {
         // The next open must not find the changed pages, even if it comes before the kernel has dropped them.
         self.inodes.doubt_pages(ino);
         let mut is_news = self.files.find(handle).is_none();
         for open in self.files.all().iter().filter(|open| open.ino == ino && open.mapping.may_write) {
             is_news |= !open.mapping.refused.swap(true, Relaxed);
         }
-        let error = self.refused_change(ino);
-        Err(if is_news { error } else { error.already_logged() })
+        if is_news {
+            // A program that closed its descriptor before it changed the mapping, and calls no msync, hears of it nowhere else.
+            tracing::warn!("mmap failed: {}", self.refused_change(ino));
+        }
     }
 
     /// Whether fsync and close of this handle must fail.

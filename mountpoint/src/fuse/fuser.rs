@@ -351,14 +351,10 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         }
         let len = data.len() as u32;
         if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            let (errno, pages) = (self.errno("mmap"), Arc::clone(&self.pages));
-            return self.ops.write_mapped(ino(number), handle(fh), move |result| match result {
-                Ok(()) => reply.written(len),
-                Err(error) => {
-                    reply.error(errno(&error));
-                    pages.drop_soon(ino(number));
-                }
-            });
+            self.metrics.fuse_errors.of("mmap").inc();
+            self.ops.refuse_mapped(ino(number), handle(fh));
+            reply.written(len);
+            return self.pages.drop_soon(ino(number));
         }
         self.metrics.fuse_io.of("write").record(len.into());
         let errno = self.errno("write");

@@ -129,8 +129,8 @@ impl Operations for OnRuntime {
         self.fs.write(handle, offset, data, done);
     }
 
-    fn write_mapped(&self, ino: InodeNo, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
-        done(self.fs.write_mapped(ino, handle));
+    fn refuse_mapped(&self, ino: InodeNo, handle: HandleNo) {
+        self.fs.refuse_mapped(ino, handle);
     }
 
     fn flush(&self, handle: HandleNo, pid: u32, done: impl FnOnce(Result<()>) + Send + 'static) {

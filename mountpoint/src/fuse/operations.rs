@@ -96,11 +96,10 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(read_only());
     }
 
-    /// Pages that a program changed in a mapping of a file (`mmap`), by a handle that the kernel chose among those of the file. After an
-    /// error the transport makes the kernel drop the pages of the file.
-    fn write_mapped(&self, _ino: InodeNo, _handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
-        done(read_only());
-    }
+    /// Pages that a program changed in a mapping of a file (`mmap`), by a handle that the kernel chose among those of the file. They are
+    /// stored nowhere. The transport says yes to them and makes the kernel drop them: for a no, the kernel fails the next close of the
+    /// file, also that of a program that only read it.
+    fn refuse_mapped(&self, _ino: InodeNo, _handle: HandleNo) {}
 
     /// A descriptor of an open file was closed by the process or thread `pid`.
     fn flush(&self, handle: HandleNo, pid: u32, done: impl FnOnce(Result<()>) + Send + 'static);

@@ -416,16 +416,11 @@ impl<O: Operations> Channel<O> {
                 });
             }
             Operation::Write { handle, data, mapped: true, .. } => {
-                let (reply, len, pages) = (waits("mmap"), data.len() as u32, Arc::clone(&self.pages));
-                ops.write_mapped(node, HandleNo(handle), move |result| match result {
-                    Ok(()) => {
-                        reply.send(encode::written(len));
-                    }
-                    Err(error) => {
-                        reply.refuse(&error);
-                        pages.drop_soon(node);
-                    }
-                });
+                let reply = waits("mmap");
+                self.metrics.fuse_errors.of("mmap").inc();
+                ops.refuse_mapped(node, HandleNo(handle));
+                reply.send(encode::written(data.len() as u32));
+                self.pages.drop_soon(node);
             }
             Operation::Write { flags, .. } if open_flags(flags).sync => waits("write").refuse(&unsynced()),
             Operation::Write { handle, offset, data, .. } => {

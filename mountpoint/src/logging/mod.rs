@@ -5,11 +5,13 @@
 mod file;
 mod filter;
 mod panic;
+mod queue;
 mod recent;
 mod syslog;
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
@@ -19,9 +21,21 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use file::LogFile;
+use queue::Queue;
 use recent::Recent;
 pub use recent::recent;
 use syslog::Syslog;
+
+/// The lines on their way to standard output.
+static STDOUT: OnceLock<Queue> = OnceLock::new();
+
+/// Writes what is in line for standard output. Before the process ends: a line that is logged later may be lost. A reader that takes
+/// nothing delays this by a second or two.
+pub fn flush() {
+    if let Some(queue) = STDOUT.get() {
+        queue.flush();
+    }
+}
 
 /// The level, the format and the place of the log.
 #[derive(Clone, Debug)]
@@ -118,10 +132,14 @@ pub fn init(config: &Config) -> anyhow::Result<Level> {
     }
     let filter = EnvFilter::try_new(&configured)
         .with_context(|| format!("MOUNTPOINT_LOG='{configured}' is no log filter"))?;
+    let stdout = || {
+        let queue = Queue::to(|| Box::new(io::stdout())).context("the log on standard output")?;
+        anyhow::Ok(STDOUT.get_or_init(|| queue).clone())
+    };
     let (writer, is_syslog) = match (&config.directory, config.stdout) {
-        (Some(directory), true) => (BoxMakeWriter::new(LogFile::create(directory)?.and(io::stdout)), false),
+        (Some(directory), true) => (BoxMakeWriter::new(LogFile::create(directory)?.and(stdout()?)), false),
         (Some(directory), false) => (BoxMakeWriter::new(LogFile::create(directory)?), false),
-        (None, true) => (BoxMakeWriter::new(io::stdout), false),
+        (None, true) => (BoxMakeWriter::new(stdout()?), false),
         (None, false) => (BoxMakeWriter::new(Syslog::at(syslog::SOCKET, !config.json)), true),
     };
     let lines = tracing_subscriber::fmt()

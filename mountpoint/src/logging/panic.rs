@@ -8,6 +8,8 @@ pub(super) fn to_log() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         tracing::error!("{}\n{}", line(info), Backtrace::force_capture());
+        // It may be the end of the process.
+        super::flush();
         before(info);
     }));
 }

@@ -274,19 +274,31 @@ async fn patient<T>(
 
 fn write_head<B>(request: &http::Request<B>, head: &mut Vec<u8>) {
     head.clear();
+    for_each_piece(request, |piece| head.extend_from_slice(piece));
+}
+
+/// Bytes of the head of `request` on the wire, by whomever it is sent.
+pub(super) fn head_len<B>(request: &http::Request<B>) -> u64 {
+    let mut len = 0;
+    for_each_piece(request, |piece| len += piece.len() as u64);
+    len
+}
+
+/// The head of `request`, piece by piece.
+fn for_each_piece<B>(request: &http::Request<B>, mut take: impl FnMut(&[u8])) {
     let uri = request.uri();
     // Whole for a proxy, without scheme and host for everybody else.
     let whole = uri.scheme().map(|_| uri.to_string());
     let target = whole.as_deref().or_else(|| Some(uri.path_and_query()?.as_str())).unwrap_or("/");
     for piece in [request.method().as_str(), " ", target, " HTTP/1.1\r\n"] {
-        head.extend_from_slice(piece.as_bytes());
+        take(piece.as_bytes());
     }
     for (name, value) in request.headers() {
         for piece in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-            head.extend_from_slice(piece);
+            take(piece);
         }
     }
-    head.extend_from_slice(b"\r\n");
+    take(b"\r\n");
 }
 
 fn malformed(what: &str, error: httparse::Error) -> Broken {

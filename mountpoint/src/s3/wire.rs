@@ -13,6 +13,7 @@ use super::connection::Answered;
 use super::credentials::{Held, Source};
 use super::endpoint::Endpoint;
 use super::hedge::Hedge;
+use super::http1::head_len;
 use super::lanes::Lane;
 use super::outage::Outage;
 use super::pool::{ConnectionPool, Host, Lease, NoConnection};
@@ -193,6 +194,7 @@ impl Wire {
             let lease = self.pool.connect(&self.host, place, fresh).await;
             let mut lease = lease.map_err(|e| self.unconnected(&context, e))?;
             let body_len = request.body().len();
+            let request_len = head_len(&request) + body_len;
             let deadline = self.clock.now() + draft.clocks.whole;
             let mut watch = Watch::new(&self.clock, &lease.moved, draft.clocks.silence, deadline)
                 .draining(&self.host.lanes, body_len);
@@ -202,7 +204,7 @@ impl Wire {
             let sent_at = self.clock.now();
             draft.sent.map(|sent| sent.set(sent_at));
             match lease.send(request, &mut watch).await {
-                Ok(response) if response.status().is_success() && lease.moved.sent() - sent < body_len => {
+                Ok(response) if response.status().is_success() && lease.moved.sent() - sent < request_len => {
                     let failure = context.error(ErrorKind::Network).status(response.status().as_u16());
                     let why = "the answer says that it is done, and came before the whole body was sent";
                     return Err(context.failure(failure.message(why), true));
@@ -223,8 +225,8 @@ impl Wire {
                     return Ok(answer);
                 }
                 Err(broken) => {
-                    // A store that did not get the whole body can't have stored it.
-                    let whole = lease.moved.sent() - sent >= body_len;
+                    // A store that did not get the whole request can't have done it.
+                    let whole = lease.moved.sent() - sent >= request_len;
                     let silent = lease.moved.received() == received;
                     // Bytes that are no answer are left over from the one before.
                     let is_unfit = broken.is_out_of_step() || silent && !matches!(broken, Broken::Expired(_));

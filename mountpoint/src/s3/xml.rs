@@ -186,13 +186,14 @@ fn boolean(text: &str) -> Result<Option<bool>, String> {
     }
 }
 
-/// How a page of a listing with key markers ends.
+/// How a page of a listing ends.
 #[derive(Default)]
 struct PageEnd {
     /// What it says; a page may say nothing.
     truncated: Option<bool>,
     encoded: bool,
-    next_key: Option<String>,
+    /// A key marker or a continuation token.
+    next: Option<String>,
 }
 
 impl PageEnd {
@@ -201,7 +202,7 @@ impl PageEnd {
         match name {
             Name::IsTruncated => self.truncated = boolean(text)?,
             Name::EncodingType => self.encoded = text.trim() == "url",
-            Name::NextKeyMarker => self.next_key = Some(text.to_owned()).filter(|text| !text.is_empty()),
+            Name::NextKeyMarker | Name::NextToken if !text.is_empty() => self.next = Some(text.to_owned()),
             _ => {}
         }
         Ok(())
@@ -212,16 +213,20 @@ impl PageEnd {
         if self.encoded { url_decode(text) } else { Ok(text) }
     }
 
-    /// The key at which the next page begins; `None` on the last page.
-    fn next_key(&mut self) -> Result<Option<String>, String> {
-        let next = self.next_key.take().map(|text| self.key(text)).transpose()?;
-        match (next, self.truncated) {
+    /// Where the next page begins, as the store says it; `None` on the last page.
+    fn next(&mut self) -> Result<Option<String>, String> {
+        match (self.next.take(), self.truncated) {
             (None, Some(true)) => {
                 Err("the page is truncated, but does not say where the next one begins".into())
             }
             (_, Some(false)) => Ok(None),
             (next, _) => Ok(next),
         }
+    }
+
+    /// The key at which the next page begins; `None` on the last page.
+    fn next_key(&mut self) -> Result<Option<String>, String> {
+        self.next()?.map(|text| self.key(text)).transpose()
     }
 }
 
@@ -271,12 +276,9 @@ pub(super) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPa
     let mut entries: Vec<Entry> = Vec::new();
     let mut prefixes: Vec<String> = Vec::new();
     let mut entry = Entry::default();
-    let (mut truncated, mut token, mut encoded) = (None, None, false);
+    let mut end = PageEnd::default();
     walk(document, |path, text| {
         match path {
-            [Listing, Name::IsTruncated] => truncated = boolean(text)?,
-            [Listing, Name::NextToken] if !text.is_empty() => token = Some(text.to_owned()),
-            [Listing, Name::EncodingType] => encoded = text.trim() == "url",
             [Listing, CommonPrefixes, Name::Prefix] => prefixes.push(text.to_owned()),
             [Listing, Contents] => entries.push(std::mem::take(&mut entry)),
             [Listing, Contents, Name::Key] => entry.key = Some(text.to_owned()),
@@ -289,6 +291,7 @@ pub(super) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPa
             [Listing, Contents, RestoreStatus, Name::IsRestoreInProgress] => {
                 entry.restored = text.trim() == "false";
             }
+            [Listing, name] => end.read(*name, text)?,
             [Listing, ..] => {}
             _ => return Err("the answer is no listing".into()),
         }
@@ -297,17 +300,12 @@ pub(super) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPa
         }
         Ok(())
     })?;
-    let next_token = match token {
-        _ if truncated == Some(false) => None,
-        None if truncated.is_none() => None,
-        None => return Err("the page is truncated, but has no continuation token".into()),
-        Some(token) if request.continuation_token.as_ref() == Some(&token) => {
-            return Err("the store repeats a continuation token: the listing would never end".into());
-        }
-        Some(token) => Some(token),
-    };
+    let next_token = end.next()?;
+    if next_token.is_some() && next_token == request.continuation_token {
+        return Err("the store repeats a continuation token: the listing would never end".into());
+    }
     let name = |text: String| -> Result<String, String> {
-        let name = if encoded { url_decode(text)? } else { text };
+        let name = end.key(text)?;
         if !name.starts_with(&request.prefix) {
             return Err(format!("{name:?} does not begin with the prefix that was asked for"));
         }

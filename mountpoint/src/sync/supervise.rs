@@ -61,7 +61,7 @@ impl Supervisor {
         mut work: impl FnMut() -> T + Send + 'static,
     ) -> std::io::Result<JoinHandle<T>> {
         let this = self.clone();
-        std::thread::Builder::new().name(name.clone()).spawn(move || {
+        let started = std::thread::Builder::new().name(name.clone()).spawn(move || {
             let mut starts = 0;
             loop {
                 // Unwound or not, what it works on is behind our locks, which hold the last whole statement's state.
@@ -73,7 +73,8 @@ impl Supervisor {
                     }
                 }
             }
-        })
+        });
+        started.map_err(no_thread)
     }
 
     /// Says and counts it; how long to wait.
@@ -88,6 +89,33 @@ impl Supervisor {
         *starts += 1;
         pause
     }
+}
+
+/// Whether the system has so many threads for us at once: they are started, and end. For a library that panics, or waits for ever, where it
+/// has not.
+///
+/// # Errors
+/// It has not; the error says which limits to look at.
+pub fn try_threads(count: usize) -> std::io::Result<()> {
+    let (hold, held) = crossbeam::channel::bounded::<()>(0);
+    let start = |_| {
+        let held = held.clone();
+        std::thread::Builder::new().name("trial".to_owned()).spawn(move || _ = held.recv())
+    };
+    let started: Vec<_> = (0..count).map(start).collect();
+    drop(hold);
+    let join = |started: std::io::Result<JoinHandle<()>>| started.map(|thread| _ = thread.join());
+    // Each is joined, also behind one that was not started.
+    let joined: Vec<_> = started.into_iter().map(join).collect();
+    joined.into_iter().collect::<std::io::Result<()>>().map_err(no_thread)
+}
+
+/// What the system's "Resource temporarily unavailable" means for a thread.
+pub fn no_thread(error: std::io::Error) -> std::io::Error {
+    let why = format!(
+        "could not start a thread: {error}; raise pids.max of its cgroup, or the user's limit of processes (RLIMIT_NPROC, ulimit -u)"
+    );
+    std::io::Error::new(error.kind(), why)
 }
 
 #[cfg(test)]

@@ -32,6 +32,9 @@ pub enum Error {
     /// The store or the way to it.
     #[error("{0}")]
     Remote(#[source] Arc<s3::Error>),
+    /// The engine panicked at it; the log says where.
+    #[error("the engine failed in itself (a panic, in the log): please report it, and write the file anew")]
+    Panicked,
     /// Given up on request.
     #[error("the upload was given up")]
     Aborted,

@@ -44,9 +44,10 @@ impl Upload {
             if holds && state.on(Event::TakeTurn) == Reply::Done { state.part.take() } else { None }
         };
         let Some(mut part) = taken else { return Ok(()) };
+        let _fails = self.fails_on_panic("spilling a part", Event::Fail);
         if part.is_empty() {
             drop(part);
-            self.pump(None).await;
+            Arc::clone(&self).pump(None).await;
             return Ok(());
         }
         let memory = Arc::clone(&self.shared.memory);
@@ -69,12 +70,13 @@ impl Upload {
             self.shared.metrics.uploads_spilled.inc();
         }
         // Writes that came meanwhile.
-        Box::pin(self.pump(None)).await;
+        Box::pin(Arc::clone(&self).pump(None)).await;
         result
     }
 
     /// Puts held writes where they belong as memory comes, and frees the turn when none is left. The caller has the turn.
     pub(super) async fn pump(self: Arc<Self>, mut need: Option<Need>) {
+        let _fails = self.fails_on_panic("taking the bytes of a file", Event::Fail);
         loop {
             let granted = match need.take() {
                 Some(need) => self.obtain(need).await,

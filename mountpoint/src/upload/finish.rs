@@ -21,6 +21,7 @@ struct Rest {
 
 impl Upload {
     pub(super) async fn run_finish(self: Arc<Self>) {
+        let _fails = self.fails_on_panic("storing a file", Event::Lose);
         let Some(Rest { part, multipart, size }) = self.take_rest().await else { return };
         let made = match multipart {
             Some(multipart) => self.complete(&multipart, size).await,

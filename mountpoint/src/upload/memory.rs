@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tracing::warn;
 
 use super::Error;
+use super::room::Room;
 use crate::buffer::{BLOCK, Pool, Reservation, Use};
 use crate::clock::Clock;
 use crate::sync::Arc;
@@ -28,6 +29,7 @@ pub(super) struct Memory {
     clock: Clock,
     wait_max: Duration,
     spill_files_max: u64,
+    room: Option<Room>,
     part_max: u64,
     first_max: u64,
     first: AtomicU64,
@@ -47,7 +49,13 @@ pub(super) struct Counted {
 }
 
 impl Memory {
-    pub(super) fn new(pool: Pool, clock: Clock, wait_max: Duration, spill_files_max: u64) -> Self {
+    pub(super) fn new(
+        pool: Pool,
+        clock: Clock,
+        wait_max: Duration,
+        spill_files_max: u64,
+        room: Option<Room>,
+    ) -> Self {
         let sure = pool.request_max(Use::Write);
         let first_max = sure / 4;
         Self {
@@ -57,6 +65,7 @@ impl Memory {
             clock,
             wait_max,
             spill_files_max,
+            room,
             first: AtomicU64::new(0),
             held: AtomicU64::new(0),
             spill_files: AtomicU64::new(0),
@@ -92,6 +101,11 @@ impl Memory {
     /// "Too many open files": as the kernel says it when there are fewer.
     pub(super) fn spill_file(self: &Arc<Self>) -> io::Result<Counted> {
         self.count(|m| &m.spill_files, 1, self.spill_files_max).ok_or_else(|| Errno::MFILE.into())
+    }
+
+    /// Who gives room where the disk of the parts is full.
+    pub(super) fn room(&self) -> Option<Room> {
+        self.room.clone()
     }
 
     /// The error when [`Memory::hold`] gave no permit.

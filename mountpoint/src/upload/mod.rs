@@ -12,6 +12,7 @@ mod journal;
 mod memory;
 mod multipart;
 mod part;
+mod room;
 mod size;
 mod spill;
 mod stage;
@@ -29,6 +30,7 @@ use tracing::{debug, info, warn};
 
 pub use error::Error;
 pub use journal::Config as JournalConfig;
+pub use room::Room;
 pub use stage::{Event, Reply, Stage, completes};
 pub use upload::{Upload, WriteDone};
 
@@ -60,6 +62,8 @@ pub struct Config {
     pub checksum: Option<ChecksumAlgorithm>,
     /// The directory for idle parts while other writers wait for memory; `None`: the parts stay in memory, and the writers wait.
     pub spill_dir: Option<PathBuf>,
+    /// Another user of that directory's disk, which makes room where it is full; `None`: there is none.
+    pub room: Option<Room>,
     /// Parts that may be on disk at once, an open file each (`ulimit -n`). At the limit parts stay in memory, and their writers wait.
     /// Doubling it takes descriptors from connections and the cache.
     pub spill_files_max: u64,
@@ -79,6 +83,7 @@ impl Default for Config {
             parts_in_flight_max: 16,
             checksum: Some(ChecksumAlgorithm::Crc32c),
             spill_dir: None,
+            room: None,
             spill_files_max: 512,
             wait_max: Duration::from_secs(60),
             journal: None,
@@ -116,7 +121,8 @@ impl Uploader {
         runtime: tokio::runtime::Handle,
     ) -> Self {
         config.parts_in_flight_max = config.parts_in_flight_max.max(1);
-        let memory = Arc::new(Memory::new(pool, clock.clone(), config.wait_max, config.spill_files_max));
+        let (wait_max, files_max) = (config.wait_max, config.spill_files_max);
+        let memory = Arc::new(Memory::new(pool, clock.clone(), wait_max, files_max, config.room.take()));
         if config.part_size > memory.part_max() {
             warn!(
                 asked = config.part_size,

@@ -17,7 +17,9 @@ use crate::sync::{Arc, Mutex};
 pub(super) struct Multipart {
     shared: Arc<Shared>,
     object: NewObject,
+    /// Kept as soon as the store has said it, so that whatever fails behind it can abort the upload.
     id: OnceCell<Result<UploadId, Error>>,
+    noted: OnceCell<()>,
     parts: Mutex<Parts>,
     /// Places for parts on their way. More are in flight when some wait on disk.
     places: Semaphore,
@@ -46,19 +48,67 @@ struct PartStored {
     checksum: Checksum,
 }
 
-/// One abort under way, as the end of the mount counts them.
-struct Aborting(Arc<Shared>);
+/// A part under way. Its end is counted however it ends, by a panic too: the writer, the closer and the abort wait until none is under way.
+struct UnderWay<F: FnOnce(Error)> {
+    multipart: Arc<Multipart>,
+    result: Option<Result<PartStored, Error>>,
+    on_error: Option<F>,
+}
+
+impl<F: FnOnce(Error)> UnderWay<F> {
+    fn count(multipart: &Arc<Multipart>, on_error: F) -> Self {
+        multipart.parts.lock().in_flight += 1;
+        Self { multipart: Arc::clone(multipart), result: None, on_error: Some(on_error) }
+    }
+
+    fn over(mut self, result: Result<PartStored, Error>) {
+        self.result = Some(result);
+    }
+}
+
+impl<F: FnOnce(Error)> Drop for UnderWay<F> {
+    fn drop(&mut self) {
+        let result = match self.result.take() {
+            Some(result) => result,
+            None if std::thread::panicking() => {
+                let key = &self.multipart.object.key;
+                error!(%key, "sending a part: a panic ended it; writes and close of the file fail with EIO; please report this");
+                Err(Error::Panicked)
+            }
+            // The runtime ends, and with it all that could wait.
+            None => return,
+        };
+        let failed = {
+            let mut parts = self.multipart.parts.lock();
+            parts.in_flight -= 1;
+            match result {
+                Ok(stored) => parts.stored.push(stored),
+                Err(e) => _ = parts.error.get_or_insert(e),
+            }
+            parts.error.clone()
+        };
+        self.multipart.changed.notify_waiters();
+        if let (Some(error), Some(on_error)) = (failed, self.on_error.take()) {
+            on_error(error);
+        }
+    }
+}
+
+/// One abort under way, as the end of the mount counts them. Then the upload is settled, whatever became of it.
+struct Aborting(Arc<Multipart>);
 
 impl Aborting {
-    fn count(shared: &Arc<Shared>) -> Self {
-        shared.aborting.send_modify(|count| *count += 1);
-        Self(Arc::clone(shared))
+    fn count(multipart: &Arc<Multipart>) -> Self {
+        multipart.shared.aborting.send_modify(|count| *count += 1);
+        Self(Arc::clone(multipart))
     }
 }
 
 impl Drop for Aborting {
     fn drop(&mut self) {
-        self.0.aborting.send_modify(|count| *count -= 1);
+        self.0.parts.lock().settled = true;
+        self.0.changed.notify_waiters();
+        self.0.shared.aborting.send_modify(|count| *count -= 1);
     }
 }
 
@@ -70,6 +120,7 @@ impl Multipart {
             shared,
             object,
             id: OnceCell::new(),
+            noted: OnceCell::new(),
             parts: Mutex::default(),
             places,
             changed: Notify::new(),
@@ -80,7 +131,7 @@ impl Multipart {
 
     /// Sends a part in the background; its memory returns when the store has answered. `on_error` is called if it fails.
     pub(super) fn submit(self: &Arc<Self>, part: Sealed, on_error: impl FnOnce(Error) + Send + 'static) {
-        self.parts.lock().in_flight += 1;
+        let under_way = UnderWay::count(self, on_error);
         // A part in memory is on its way out from now on; one on disk must find memory first.
         let sending = matches!(part.body, SealedBody::Memory(_)).then(|| self.shared.memory.sending());
         let this = Arc::clone(self);
@@ -93,19 +144,7 @@ impl Multipart {
                 _ = given_up.wait_for(|yes| *yes) => Err(Error::Aborted),
                 stored = Box::pin(this.send(id, part, sending)) => stored,
             };
-            let failed = {
-                let mut parts = this.parts.lock();
-                parts.in_flight -= 1;
-                match result {
-                    Ok(stored) => parts.stored.push(stored),
-                    Err(e) => _ = parts.error.get_or_insert(e),
-                }
-                parts.error.clone()
-            };
-            this.changed.notify_waiters();
-            if let Some(error) = failed {
-                on_error(error);
-            }
+            under_way.over(result);
         });
     }
 
@@ -168,10 +207,9 @@ impl Multipart {
             parts.ended = true;
         }
         self.given_up.send_replace(true);
-        let this = Arc::clone(self);
-        let counted = Aborting::count(&self.shared);
+        let aborting = Aborting::count(self);
         self.shared.runtime.spawn(async move {
-            let _counted = counted;
+            let this = &aborting.0;
             // Parts first: one that arrived after the abort would stay in the store, unseen and paid for.
             this.until(|parts| parts.in_flight == 0).await;
             if let Some(Ok(upload)) = this.id.get() {
@@ -184,8 +222,6 @@ impl Multipart {
                     Err(error) => debug!(key = %upload.key, upload = upload.id, %error, "upload not aborted"),
                 }
             }
-            this.parts.lock().settled = true;
-            this.changed.notify_waiters();
         });
     }
 
@@ -205,13 +241,14 @@ impl Multipart {
     }
 
     async fn id(&self) -> Result<UploadId, Error> {
-        let create = || async {
-            let upload = self.shared.client.create_multipart_upload(&self.object).await?;
+        let create = || async { Ok(self.shared.client.create_multipart_upload(&self.object).await?) };
+        let upload = self.id.get_or_init(create).await.clone()?;
+        let note = || async {
             let entry = self.shared.note(&upload).await;
             *self.entry.lock() = entry;
-            Ok(upload)
         };
-        self.id.get_or_init(create).await.clone()
+        self.noted.get_or_init(note).await;
+        Ok(upload)
     }
 
     /// The store has nothing of it any more but, perhaps, the object.

@@ -16,6 +16,7 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Error;
 use super::memory::{Counted, Memory};
+use super::room::{ASKED_MAX, Room};
 
 /// A part is idle once nothing was added for this long. A writer at 20 MB/s in pieces of 1 MiB is never idle.
 const IDLE: Duration = Duration::from_millis(50);
@@ -25,6 +26,7 @@ const IDLE: Duration = Duration::from_millis(50);
 pub(super) struct SpillFile {
     file: File,
     len: u64,
+    room: Option<Room>,
     _permit: Counted,
 }
 
@@ -50,12 +52,20 @@ impl SpillFile {
                 file
             }
         };
-        Ok(Self { file: file.into(), len: 0, _permit })
+        Ok(Self { file: file.into(), len: 0, room: memory.room(), _permit })
     }
 
     /// Adds bytes at the end.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, self.len)?;
+        let mut asked = 0;
+        // What was written of them before the disk was full is written once more.
+        while let Err(error) = self.file.write_all_at(bytes, self.len) {
+            let gives = |room: &Room| asked < ASKED_MAX && room.give() > 0;
+            if !is_full(&error) || !self.room.as_ref().is_some_and(gives) {
+                return Err(error);
+            }
+            asked += 1;
+        }
         self.len += bytes.len() as u64;
         Ok(())
     }
@@ -79,6 +89,11 @@ impl SpillFile {
         }
         if hasher.finish() == expected { Ok(blocks) } else { Err(Error::Corrupt) }
     }
+}
+
+/// Whether the disk has no room, or our user's share of it.
+fn is_full(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
 }
 
 /// Whether only descriptors are missing: the disk is well, and some come free as parts are sent.
@@ -108,6 +123,8 @@ pub(super) fn choose<T>(idle: impl IntoIterator<Item = (T, Duration)>) -> Choice
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
     use crate::buffer::{Config, Pool, Use};
     use crate::checksum::ChecksumAlgorithm;
@@ -127,7 +144,7 @@ mod tests {
     fn what_was_spilled_comes_back_whole_and_a_changed_bit_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let pool = Pool::new(&Config { target: 32 << 20, network: 0 });
-        let limits = Arc::new(Memory::new(pool.clone(), Clock::manual(), MS, 1));
+        let limits = Arc::new(Memory::new(pool.clone(), Clock::manual(), MS, 1, None));
         let mut file = SpillFile::create(dir.path(), &limits).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "it has no name");
         let data: Vec<u8> = (0..BLOCK + 5000).map(|i| (i * 7) as u8).collect();
@@ -142,5 +159,35 @@ mod tests {
         assert!(matches!(file.read_back(memory(), expected), Err(Error::Corrupt)));
         file.file.set_len(10).unwrap();
         assert!(matches!(file.read_back(memory(), expected), Err(Error::Spill(_))));
+    }
+
+    #[test]
+    fn a_full_disk_whose_other_user_gives_room_takes_the_part() {
+        let is_root = rustix::process::geteuid().is_root();
+        if !testkit::need("root, to mount a small disk", is_root) {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let run = |command: &mut Command| assert!(command.status().unwrap().success(), "{command:?}");
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(dir.path()));
+        let (other, asked) = (dir.path().join("other"), Arc::new(AtomicU64::new(0)));
+        std::fs::write(&other, vec![1; 200 << 10]).unwrap();
+        let (gives, count) = (other.clone(), Arc::clone(&asked));
+        let room = Room::new(move |bytes| {
+            assert!(bytes >= 200 << 10);
+            count.fetch_add(1, Relaxed);
+            std::fs::remove_file(&gives).map_or(0, |()| 200 << 10)
+        });
+        let pool = Pool::new(&Config { target: 32 << 20, network: 0 });
+        let memory = Arc::new(Memory::new(pool, Clock::manual(), MS, 1, Some(room)));
+        let mut file = SpillFile::create(dir.path(), &memory).unwrap();
+        let appended = [file.append(&[7; 200 << 10]), file.append(&[7; 200 << 10])];
+        let mut bytes = vec![0; 200 << 10];
+        let read = file.file.read_exact_at(&mut bytes, 0);
+        run(Command::new("umount").arg("-l").arg(dir.path()));
+        let [first, second] = appended;
+        assert!(first.is_ok() && read.is_ok() && bytes.iter().all(|byte| *byte == 7), "{first:?}");
+        assert!(is_full(&second.unwrap_err()), "nothing is left to give");
+        assert_eq!(asked.load(Relaxed), 2);
     }
 }

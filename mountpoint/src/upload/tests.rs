@@ -3,6 +3,7 @@
 use tokio::sync::oneshot;
 
 mod liar;
+mod panics;
 mod shortage;
 
 use super::*;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
+use tracing::error;
 
 use super::memory::Counted;
 use super::multipart::Multipart;
@@ -278,6 +279,11 @@ impl Upload {
         self.clean_up(remains);
     }
 
+    /// While the guard lives, a panic fails the upload, by `event`.
+    pub(super) fn fails_on_panic(&self, doing: &'static str, event: Event) -> FailsOnPanic<'_> {
+        FailsOnPanic { upload: self, doing, event }
+    }
+
     /// The rest of a failure, outside the lock.
     pub(super) fn clean_up(&self, remains: Option<Remains>) {
         let Some(Remains { error, part, held, multipart }) = remains else { return };
@@ -293,6 +299,25 @@ impl Upload {
         }
         for held in held {
             (held.done)(Err(error.clone()));
+        }
+    }
+}
+
+/// A task that others wait for: the closer for the outcome, held writes for the turn. If it panics they get an error, now and not never.
+pub(super) struct FailsOnPanic<'a> {
+    upload: &'a Upload,
+    doing: &'static str,
+    event: Event,
+}
+
+impl Drop for FailsOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let Self { upload, doing, event } = self;
+            // Where and why has a line already (`logging/panic.rs`).
+            error!(key = %upload.object.key, "{doing}: a panic ended it; writes and close of the file fail with EIO; please report this");
+            let remains = upload.state.lock().fail_by(*event, Error::Panicked);
+            upload.clean_up(remains);
         }
     }
 }

@@ -309,6 +309,11 @@ impl TestMount {
         Path::new(CONTROL).join(minor)
     }
 
+    /// The number of the engine's process, or of the command that it runs below.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What the engine printed so far.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap_or_default())

@@ -71,6 +71,55 @@ fn changes_of_a_stored_file_in_a_mapping_fail_at_msync_fsync_and_close_and_are_d
     }
 }
 
+/// Maps the file `argv[1]`, closes its descriptor, and only then changes all of it; readers that were there before and come after close.
+const LATE: &str = "
+import ctypes, mmap
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+MS_SYNC = 4
+path, way, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def checked(failed):
+    if failed:
+        raise OSError(ctypes.get_errno(), '')
+before = os.open(path, os.O_RDONLY)
+file = os.open(path, os.O_RDWR)
+at = libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+says('close', lambda: os.close(file))
+ctypes.memset(at, ord('N'), length)
+if way == 'msync':
+    says('msync', lambda: checked(libc.msync(at, length, MS_SYNC)))
+libc.munmap(at, length)
+says('reader', lambda: os.close(before))
+for flags in (os.O_RDONLY, os.O_RDWR):
+    after = os.open(path, flags)
+    says('fsync', lambda: os.fsync(after))
+    says('reader', lambda: os.close(after))
+";
+
+#[test]
+fn a_change_in_a_mapping_behind_its_last_close_is_logged_and_fails_no_reader() {
+    let store = Store::new();
+    let bytes = Pattern(2).bytes(0, LEN);
+    let ways = ["msync", "munmap"];
+    ways.iter().for_each(|way| store.plant(way, &bytes));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-overwrite"]).limit(HANGS)) else { return };
+    if !need_tool("python3") {
+        return;
+    }
+    for way in ways {
+        let msync = if way == "msync" { "msync EIO\n" } else { "" };
+        let says = format!("close ok\n{msync}reader ok\nfsync ok\nreader ok\nfsync ok\nreader ok\n");
+        assert_eq!(python(LATE, &mount.path(way), &[way, &LEN.to_string()]), says, "{way}");
+        assert!(std::fs::read(mount.path(way)).unwrap() == bytes, "{way}: the mount shows something else");
+        assert!(store.get(way).unwrap() == bytes, "{way}: the store has something else");
+        let said = mount.log().matches(&format!("\"{way}\": a program changed the stored file")).count();
+        assert_eq!(said, 1, "{way}: {}", mount.log());
+    }
+}
+
 #[test]
 fn an_open_for_reading_and_writing_of_a_stored_file_reads() {
     let store = Store::new();

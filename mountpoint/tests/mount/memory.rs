@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Barrier, Condvar, Mutex};
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use testkit::until_within;
 
-use crate::common::{Catalogue, Pattern, Setup, Store, TestMount, need, need_large, run};
+use crate::common::{Catalogue, Pattern, Setup, Store, TestMount, need, need_large, need_tool, run};
 
 const MIB: usize = 1 << 20;
 /// Peak RSS stays within the target and this much. fuser's loop has a buffer of 16 MiB per thread, and its replies take one slice:
@@ -175,8 +176,9 @@ fn more_files_are_written_in_turn_than_the_engine_may_open_when_it_begins() {
     }
 }
 
-/// Many writers at once, who hold what they have until one of them is refused; what is stored is whole. How many were refused.
-fn refused_writers(mount: &TestMount) -> usize {
+/// Many writers at once, who hold what they have until one of them is refused, with one of these errors; what is stored is whole. How many
+/// were refused.
+fn refused_writers(mount: &TestMount, errors: &[Errno]) -> usize {
     const WRITERS: usize = 64;
     const PIECES: usize = 3;
     let (refused, heard) = (Mutex::new(0), Condvar::new());
@@ -189,7 +191,8 @@ fn refused_writers(mount: &TestMount) -> usize {
                 let mut pieces = (0..PIECES).map(|piece| Pattern(i).bytes((piece * MIB) as u64, MIB));
                 let written = pieces.try_for_each(|piece| file.write_all(&piece));
                 if let Err(error) = &written {
-                    assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()), "{name}: {error}");
+                    let errno = Errno::from_io_error(error).unwrap();
+                    assert!(errors.contains(&errno), "{name}: {error}");
                     *refused.lock().unwrap() += 1;
                     heard.notify_all();
                 } else {
@@ -219,7 +222,7 @@ fn refused_writers(mount: &TestMount) -> usize {
 #[test]
 fn writers_that_memory_has_no_room_for_hear_enospc_and_the_others_are_stored() {
     let Some(mount) = TestMount::new(&["--memory-target", "128"]) else { return };
-    assert!(refused_writers(&mount) > 0);
+    assert!(refused_writers(&mount, &[Errno::NOSPC]) > 0);
 }
 
 #[test]
@@ -230,9 +233,73 @@ fn writers_for_whom_memory_and_the_spill_folder_are_full_hear_enospc() {
     let spill = tempfile::tempdir().unwrap();
     run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(spill.path()));
     let options = ["--memory-target", "128", "--spill-dir", spill.path().to_str().unwrap()];
-    let refused = std::panic::catch_unwind(|| TestMount::new(&options).map(|mount| refused_writers(&mount)));
+    let refused = std::panic::catch_unwind(|| {
+        TestMount::new(&options).map(|mount| refused_writers(&mount, &[Errno::NOSPC]))
+    });
     run(Command::new("umount").arg("-l").arg(spill.path()));
     assert!(refused.unwrap().is_none_or(|refused| refused > 0));
+}
+
+/// The kernel refuses a write beyond the limit of file sizes, and sends SIGXFSZ, by default deadly. The log stays below the limit.
+#[test]
+fn a_limit_of_file_sizes_ends_no_engine() {
+    if !need_tool("prlimit") {
+        return;
+    }
+    let (store, disk) = (Store::new(), tempfile::tempdir().unwrap());
+    let planted = Pattern(1).bytes(0, 5 * MIB);
+    store.plant("planted", &planted);
+    let directory = disk.path().to_str().unwrap();
+    let options = ["--memory-target", "128", "--cache", directory, "--max-cache-size", "256"];
+    let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
+    let pid = mount.pid().to_string();
+    run(Command::new("prlimit").args(["--pid", &pid, "--fsize=524288:524288"]));
+    for _ in 0..2 {
+        assert!(fs::read(mount.path("planted")).unwrap() == planted);
+    }
+    assert!(refused_writers(&mount, &[Errno::NOSPC, Errno::IO]) > 0, "parts go to no file");
+    assert!(fs::read(mount.path("planted")).unwrap() == planted);
+}
+
+/// The disk of cache and parts is full of what can be fetched again.
+#[test]
+fn a_full_cache_gives_room_to_parts_on_the_same_disk() {
+    const FILES: u64 = 40;
+    if !need("root", rustix::process::geteuid().is_root()) {
+        return;
+    }
+    let (store, disk) = (Store::new(), tempfile::tempdir().unwrap());
+    store.plant("planted", &Pattern(99).bytes(0, 300 * MIB));
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256m", "tmpfs"]).arg(disk.path()));
+    let directory = disk.path().to_str().unwrap();
+    // A limit that the disk does not reach.
+    let options = ["--memory-target", "128", "--cache", directory, "--max-cache-size", "1000"];
+    let written = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let mount = TestMount::of(&store, &Setup::new(&options))?;
+        let free = || rustix::fs::statvfs(disk.path()).unwrap().f_bavail;
+        until_within(LIMIT, "the cache fills the disk", || {
+            let mut file = File::open(mount.path("planted")).unwrap();
+            // The kernel has it from the last round.
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            std::io::copy(&mut file, &mut std::io::sink()).unwrap();
+            free() < (2 * MIB / 4096) as u64
+        });
+        let mut files: Vec<File> =
+            (0..FILES).map(|i| File::create_new(mount.path(&format!("f{i}"))).unwrap()).collect();
+        for piece in 0..5 {
+            for (i, file) in (0..).zip(&mut files) {
+                file.write_all(&Pattern(i).bytes((piece * MIB) as u64, MIB)).unwrap();
+            }
+        }
+        for (i, file) in (0..).zip(files) {
+            file.sync_all().unwrap();
+            let stored = store.get(&format!("f{i}")).expect("it was written");
+            assert!(stored.len() == 5 * MIB && Pattern(i).is(0, &stored), "f{i}");
+        }
+        Some(())
+    }));
+    run(Command::new("umount").arg("-l").arg(disk.path()));
+    written.unwrap();
 }
 
 /// A mount of a catalogue of so many names, and the memory that it holds before anything is listed.

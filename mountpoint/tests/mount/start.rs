@@ -1,7 +1,7 @@
 //! Start and end: one clear line and exit code 1, or a mount that ends when told.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -197,6 +197,32 @@ fn a_signal_unmounts() {
         assert!(!is_mounted(mount.dir()));
         assert_eq!(mount.store().get("file").unwrap(), b"1");
     }
+}
+
+/// The log goes to a pipe, and its reader stopped reading: the pipe is full after 64 KiB.
+#[test]
+fn a_log_that_nobody_reads_stops_no_request_and_no_end() {
+    let Some(other) = TestMount::new(&[]) else { return };
+    let (store, dir) = (other.store(), tempfile::tempdir().unwrap());
+    let mut command = command(store, dir.path(), &Setup::new(&["--debug"]));
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    until_within(START_AND_END, "it is mounted", || is_mounted(dir.path()));
+    // Two lines and more for each name that is not there.
+    let script = "for i in $(seq 1000); do [ -e \"$0/$i\" ]; done; true";
+    let asked = Command::new("timeout").args(["100", "sh", "-c", script]).arg(dir.path()).status().unwrap();
+    run(Command::new("umount").arg("-l").arg(dir.path()));
+    let (start, mut ended) = (Instant::now(), None);
+    while ended.is_none() && start.elapsed() < LIMIT {
+        ended = child.try_wait().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let mut log = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut log).unwrap();
+    child.wait().unwrap();
+    assert!(asked.success(), "requests wait for the log");
+    assert!(ended.is_some_and(|ended| ended.success()), "{ended:?}");
+    assert!(log.len() >= 60_000 && log.contains(" is mounted at "), "{log}");
 }
 
 /// A mount over another mount of the test's.

@@ -165,3 +165,29 @@ soon bash -c '! pgrep -x mount-s3 >/dev/null'
 "#;
     as_a_user("", script);
 }
+
+/// Whatever the user's limit of threads: a mount that says it is there serves and heeds signals, and any other attempt says what is missing.
+/// A user of its own has the limit for itself.
+#[test]
+fn a_start_with_too_few_threads_mounts_nothing_and_says_why() {
+    let script = r#"
+uid=$((200000 + RANDOM))
+chown $uid mnt own
+mounts=0
+for limit in $(seq 1 64); do
+    if as $uid prlimit --nproc=$limit:$limit device/mount-s3 "${arguments[@]}" >own/said 2>&1; then
+        as $uid timeout 60 cmp mnt/planted original
+        as $uid pkill -TERM -x mount-s3
+        mounts=$((mounts + 1))
+    else
+        grep -qE 'RLIMIT_NPROC|Resource temporarily unavailable|os error 11' own/said || { echo "$limit: $(cat own/said)"; exit 1; }
+        refused grep panicked own/said
+    fi
+    soon bash -c '! pgrep -x mount-s3 >/dev/null'
+    refused mountpoint -q mnt
+    [ $mounts -lt 3 ] || break
+done
+[ $mounts = 3 ]
+"#;
+    as_a_user("", script);
+}

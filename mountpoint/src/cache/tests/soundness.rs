@@ -376,3 +376,22 @@ fn what_rots_or_is_cut_off_after_a_first_read_is_a_miss_at_the_next() {
         );
     }
 }
+
+#[test]
+fn room_that_another_user_of_the_disk_asks_for_is_evicted_and_not_taken_again_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), Some(64 * MIB));
+    let id = id("a", "1");
+    assert!((0..8).all(|block| put(&store, &id, 8 * MIB, block)));
+    let before = store.used_bytes();
+    let gave = store.give_room(3 * MIB);
+    assert!(gave >= 3 * MIB && store.used_bytes() == before - gave, "{gave} of {before}");
+    assert_eq!(
+        (0..8).map(|block| store.contains(&id, block)).filter(|here| *here).count(),
+        5,
+        "the coldest go"
+    );
+    assert!(!put(&store, &id, 8 * MIB, 0), "the room is not for the cache");
+    assert!(store.give_room(64 * MIB) > 0);
+    assert_eq!(store.give_room(64 * MIB), 0, "nothing is left to give");
+}

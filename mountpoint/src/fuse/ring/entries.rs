@@ -5,16 +5,16 @@
 #![expect(unsafe_code, reason = "memory that the kernel fills, and its commands: fence 6 of ARCHITECTURE.md")]
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 use super::super::request::HEADER_LEN;
+use crate::buffer::Scratch;
 
 /// `FUSE_IO_URING_CMD_REGISTER` and `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
 const REGISTER: u32 = 1;
@@ -88,8 +88,9 @@ pub(super) struct Entries {
     ring: IoUring<squeue::Entry128>,
     queue: u16,
     shape: Shape,
-    /// Headers and slices, then payloads. Never unmapped.
-    memory: NonNull<u8>,
+    /// Headers and slices, then payloads. Never unmapped: the kernel keeps the addresses. No slice of all of it is made, only of
+    /// entries that are ours.
+    memory: ManuallyDrop<Scratch>,
     /// Whose each entry is.
     ours: Vec<bool>,
     hears_bell: bool,
@@ -126,29 +127,16 @@ impl Entries {
             .setup_submit_all()
             .setup_cqsize((2 * shape.entries as u32).max(2 * COMMANDS))
             .build(COMMANDS)?;
-        let len = shape.len();
-        // SAFETY: a fresh anonymous mapping that replaces none.
-        let memory = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }?;
-        let memory = NonNull::new(memory.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut this = Self {
             ring,
             queue,
             shape,
-            memory,
+            // Small requests touch a page of each payload; a huge page there would be two whole payloads, and it has none.
+            memory: ManuallyDrop::new(Scratch::new(shape.len())?),
             ours: vec![true; shape.entries],
             hears_bell: false,
             flags: GET_EVENTS | EXT_ARG | NO_IOWAIT,
         };
-        // Small requests touch a page of each payload; a huge page there would be two whole payloads.
-        // SAFETY: the whole of our mapping; the advice changes no byte.
-        let _ = unsafe { madvise(this.memory.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
         if this.enter(false, Some(Duration::ZERO)).is_err_and(|error| error == Errno::INVAL) {
             this.flags &= !NO_IOWAIT;
         }
@@ -158,12 +146,12 @@ impl Entries {
     fn payload_at(&self, entry: usize) -> *mut u8 {
         let at = self.shape.headers() + entry * self.shape.payload;
         // SAFETY: within the mapping for each entry that `ours` has, and the callers have looked there.
-        unsafe { self.memory.as_ptr().add(at) }
+        unsafe { self.memory.at().as_ptr().add(at) }
     }
 
     fn header_at(&self, entry: usize) -> *mut u8 {
         // SAFETY: as above.
-        unsafe { self.memory.as_ptr().add(entry * layout::STRIDE) }
+        unsafe { self.memory.at().as_ptr().add(entry * layout::STRIDE) }
     }
 
     fn is_ours(&self, entry: usize) -> bool {
@@ -430,11 +418,9 @@ impl Entries {
     /// Gives the memory of a payload back; it reads as zeros then. What a request or an answer there held must not be needed any more.
     pub(super) fn give_back(&mut self, entry: usize) {
         if entry < self.shape.entries {
-            // SAFETY: within our mapping, whose private pages are zeros afterwards. The kernel writes there only while this thread is in
-            // io_uring_enter(2), and no slice of it is borrowed: `self` is borrowed mutably.
-            let given =
-                unsafe { madvise(self.payload_at(entry).cast(), self.shape.payload, Advice::LinuxDontNeed) };
-            debug_assert_eq!(given, Ok(()), "whole pages of our own");
+            // The kernel writes there only while this thread is in io_uring_enter(2).
+            let start = self.shape.headers() + entry * self.shape.payload;
+            self.memory.let_go_of(start..start + self.shape.payload);
         }
     }
 }
