@@ -128,6 +128,7 @@ impl Config {
                 no_exec: args.mount.no_exec,
                 threads: (cores * THREADS_PER_CORE)
                     .clamp(2, usize::try_from(args.client.max_threads).unwrap_or(usize::MAX).max(2)),
+                reads_direct: args.cache.read_mode != cli::ReadModeArg::Buffered,
                 passthrough: cache.is_some() && args.cache.cache_passthrough == cli::When::Auto,
                 read_ahead: Some(READ_AHEAD),
             },

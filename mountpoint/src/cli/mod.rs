@@ -21,7 +21,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 pub(crate) use bucket::{BucketOptions, bucket_and_prefix};
-pub(crate) use caching::{CacheOptions, When};
+pub(crate) use caching::{CacheOptions, ReadModeArg, When};
 pub(crate) use client::ClientOptions;
 pub(crate) use credentials::CredentialOptions;
 pub(crate) use environment::heeded;

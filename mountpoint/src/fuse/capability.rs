@@ -33,7 +33,7 @@ impl Capability {
 }
 
 /// Capabilities that INIT asks for where the kernel offers them.
-pub(super) const CAPABILITIES: [Capability; 9] = [
+pub(super) const CAPABILITIES: [Capability; 8] = [
     Capability::new(0, "ASYNC_READ", "several reads of one handle at once"),
     Capability::new(3, "ATOMIC_O_TRUNC", "replacing a file is one decision, at open"),
     Capability::new(5, "BIG_WRITES", "writes above a page"),
@@ -45,7 +45,6 @@ pub(super) const CAPABILITIES: [Capability; 9] = [
     Capability::new(18, "PARALLEL_DIROPS", "lookups in one directory at once"),
     Capability::new(22, "MAX_PAGES", "requests of a whole block"),
     Capability::new(30, "INIT_EXT", "the upper half of these flags"),
-    Capability::new(36, "DIRECT_IO_ALLOW_MMAP", "mmap of a file opened with O_DIRECT"),
     Capability::new(38, "NO_EXPORT_SUPPORT", "no file handles by inode number, so no NFS re-export"),
 ];
 
@@ -54,6 +53,11 @@ impl fmt::Display for Capability {
         write!(f, "{} ({})", self.name, self.why)
     }
 }
+
+/// Asked for besides, if the mount opens files past the page cache for reading (`--read-mode auto` or `direct`). It is not without need:
+/// a file that is being written is past the page cache too, and a program that maps it would end by SIGBUS instead of hearing ENODEV.
+pub(super) const MAPPED_DIRECT: Capability =
+    Capability::new(36, "DIRECT_IO_ALLOW_MMAP", "mmap of a file that is read past the page cache");
 
 /// Asked for besides, if the mount has a disk cache whose files the kernel may read by itself. One more level of stacked file systems: an
 /// overlayfs may lie on the mount, but not two.
@@ -68,6 +72,8 @@ const OVER_IO_URING: Capability =
 /// What INIT asks for besides, where the mount can use it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Besides {
+    /// Files that are read past the page cache can be mapped.
+    pub(super) mapped_direct: bool,
     /// The kernel may read whole files of the disk cache by itself.
     pub(super) passthrough: bool,
     /// Requests come by io_uring.
@@ -99,8 +105,9 @@ pub(super) fn missing(offered: u64) -> impl Iterator<Item = &'static Capability>
 
 /// The answer to INIT: `struct fuse_init_out`, 64 bytes.
 pub(super) fn init_out(offered: u64, max_readahead: u32, besides: Besides) -> Vec<u8> {
-    let Besides { passthrough, ring } = besides;
+    let Besides { mapped_direct, passthrough, ring } = besides;
     let flags = asked(offered)
+        | if mapped_direct { MAPPED_DIRECT.flag() & offered } else { 0 }
         | if passthrough { PASSTHROUGH.flag() } else { 0 }
         | if ring { OVER_IO_URING.flag() } else { 0 };
     let mut out = Vec::with_capacity(64);
@@ -151,6 +158,9 @@ mod tests {
         let by_ring = init_out(u64::MAX, 4096, Besides { ring: true, ..Besides::default() });
         assert_eq!(by_ring[20..24], RING_WRITE_MAX.to_ne_bytes());
         assert_eq!(by_ring[28..30], out[28..30], "pages of a READ");
+        let mapped =
+            |offered| init_out(offered, 4096, Besides { mapped_direct: true, ..Besides::default() })[32] & 16;
+        assert_eq!((out[32] & 16, mapped(u64::MAX), mapped(0)), (0, 16, 0));
     }
 
     proptest! {

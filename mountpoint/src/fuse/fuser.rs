@@ -13,7 +13,7 @@ use ::fuser::{
     SessionACL, SessionUnmounter, TimeOrNow, WriteFlags,
 };
 
-use super::capability::CAPABILITIES;
+use super::capability::{CAPABILITIES, MAPPED_DIRECT};
 use super::device::{AfterFailedRead, after_failed_read};
 use super::operations::Operations;
 use super::pages::Pages;
@@ -70,7 +70,7 @@ pub(super) fn start_fuser(
         Some(notifier) => notifier.inval_inode(INodeNo(ino.0), 0, 0),
         None => Ok(()),
     });
-    let adapter = FuserAdapter { ops: ops.clone(), pages, metrics };
+    let adapter = FuserAdapter { ops: ops.clone(), reads_direct: options.reads_direct, pages, metrics };
     let (mut session, ours, number) = match device {
         Device::Mount(dir) => {
             let session = ::fuser::Session::new(adapter, &dir, &config)?;
@@ -104,6 +104,7 @@ fn ended(served: io::Result<()>) -> io::Result<()> {
 /// The file system as `fuser` sees it.
 pub(super) struct FuserAdapter<O> {
     pub(super) ops: O,
+    pub(super) reads_direct: bool,
     pub(super) pages: Arc<Pages>,
     pub(super) metrics: Arc<Metrics>,
 }
@@ -168,7 +169,7 @@ impl<O: Operations> FuserAdapter<O> {
 
 impl<O: Operations> Filesystem for FuserAdapter<O> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for capability in &CAPABILITIES {
+        for capability in CAPABILITIES.iter().chain(self.reads_direct.then_some(&MAPPED_DIRECT)) {
             if config.add_capabilities(InitFlags::from_bits_retain(capability.flag())).is_err() {
                 tracing::debug!("the kernel has no {capability}");
             }

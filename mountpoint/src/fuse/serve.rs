@@ -109,7 +109,7 @@ pub(super) fn greet<O: Operations>(
         }
         // Before the answer: from then on the kernel holds requests back until it knows the rings.
         let rings = rings(flags, (*device).as_fd());
-        let besides = Besides { passthrough, ring: rings.is_some() };
+        let besides = Besides { mapped_direct: options.reads_direct, passthrough, ring: rings.is_some() };
         device.reply(unique, 0, [&init_out(flags, max_readahead, besides)[..]])?;
         let kernel = Arc::clone(&device);
         let pages = Pages::new(move |ino| kernel.drop_pages(ino.0));

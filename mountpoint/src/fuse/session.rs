@@ -56,6 +56,8 @@ pub struct MountOptions {
     pub auto_unmount: bool,
     /// Threads that take requests. More help many small requests at once on many cores; none of them ever waits.
     pub threads: usize,
+    /// Files may be opened past the page cache for reading; programs can map them then.
+    pub reads_direct: bool,
     /// The kernel may read files of the disk cache by itself, where it has that and we are privileged.
     pub passthrough: bool,
     /// Bytes that the kernel may read ahead of a reader (`/sys/class/bdi`), where we may set it.

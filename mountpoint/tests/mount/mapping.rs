@@ -120,6 +120,29 @@ fn a_change_in_a_mapping_behind_its_last_close_is_logged_and_fails_no_reader() {
     }
 }
 
+/// Writes the file `argv[1]` in two pieces, and maps it in between.
+const WRITTEN: &str = "
+import mmap
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+os.write(file, b'a' * 8192)
+says('mmap', lambda: mmap.mmap(file, 8192, mmap.MAP_SHARED))
+os.write(file, b'b')
+says('close', lambda: os.close(file))
+";
+
+#[test]
+fn a_mapping_of_a_file_that_is_being_written_is_refused_and_the_writing_goes_on() {
+    let store = Store::new();
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--read-mode", "buffered"]).limit(HANGS)) else {
+        return;
+    };
+    if !need_tool("python3") {
+        return;
+    }
+    assert_eq!(python(WRITTEN, &mount.path("file"), &[]), "mmap ENODEV\nclose ok\n");
+    assert!(store.get("file").unwrap() == [&[b'a'; 8192][..], b"b"].concat());
+}
+
 #[test]
 fn an_open_for_reading_and_writing_of_a_stored_file_reads() {
     let store = Store::new();
