@@ -128,10 +128,10 @@ impl FileSystem {
         Ok(self.config.ownership.entry(&self.inodes.mkdir(parent, name).await?))
     }
 
-    /// Removes a directory that is not in the bucket.
+    /// Removes a directory of which the bucket has no more than a marker.
     pub async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         self.may_change()?;
-        Ok(self.inodes.rmdir(parent, name).await?)
+        Ok(self.inodes.rmdir(parent, name, self.config.allow_delete).await?)
     }
 
     /// Deletes a file, where that is allowed. Cancels an upload that goes on after the last close.
