@@ -238,7 +238,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         reply: ReplyEntry,
     ) {
         if rustix::fs::FileType::from_raw_mode(mode) != rustix::fs::FileType::RegularFile {
-            return reply.error(Errno::EINVAL);
+            return reply.error(Errno::EPERM);
         }
         self.ops.mknod(ino(parent), name.to_owned(), self.entry("mknod", reply));
     }

@@ -372,7 +372,8 @@ impl<O: Operations> Channel<O> {
             Operation::Mknod { mode, name } => {
                 let reply = runs("mknod");
                 if rustix::fs::FileType::from_raw_mode(mode) != rustix::fs::FileType::RegularFile {
-                    return reply.errno(Errno::INVAL);
+                    // No kind of file that this file system has, as mknod(2) says it.
+                    return reply.errno(Errno::PERM);
                 }
                 ops.mknod(node, name.to_owned(), entry(reply));
             }
