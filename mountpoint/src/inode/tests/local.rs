@@ -176,6 +176,27 @@ async fn what_is_local_outlives_the_kernels_references() {
 }
 
 #[tokio::test]
+async fn a_file_may_have_a_key_of_1024_bytes_and_a_directory_one_with_its_slash() {
+    let above = format!("{0}/{0}/{0}/e", "d".repeat(255));
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    bench.client.insert(format!("{above}/x"), "");
+    let e = bench.walk(&above).await.unwrap().ino;
+    let (file, longer) = ("f".repeat(1024 - above.len() - 1), "f".repeat(1024 - above.len()));
+    assert_error!(bench.table.create(e, OsStr::new(&longer)).await, ErrorKind::NameTooLong);
+    for name in [&longer, &file] {
+        assert_error!(bench.table.mkdir(e, OsStr::new(name)).await, ErrorKind::NameTooLong);
+    }
+    bench.table.mkdir(e, OsStr::new(&file[1..])).await.unwrap();
+    let ino = bench.write(e, &file, "content").await;
+    assert_eq!(bench.client.keys().iter().map(String::len).max(), Some(1024));
+    bench.clock.advance(Duration::from_secs(2));
+    assert_eq!(bench.lookup(e, &file).await.unwrap().ino, ino);
+    assert_eq!(bench.names(e).await, [&file[1..], &*file, "x"]);
+    bench.table.unlink(e, OsStr::new(&file), true).await.unwrap();
+    bench.table.create(e, OsStr::new(&file)).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_directory_that_this_mount_emptied_stays_until_it_is_removed() {
     let second = Duration::from_secs(1);
     let never = Ttl::For { found: Duration::ZERO, missing: Duration::ZERO };
