@@ -218,12 +218,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
             TimeOrNow::Now => TimeWish::Now,
             TimeOrNow::SpecificTime(time) => TimeWish::At(time),
         };
-        let wish = SetAttr {
-            mode_or_owner: mode.is_some() || uid.is_some() || gid.is_some(),
-            size,
-            accessed: atime.map(wish),
-            modified: mtime.map(wish),
-        };
+        let wish = SetAttr { mode, uid, gid, size, accessed: atime.map(wish), modified: mtime.map(wish) };
         self.ops.setattr(ino(number), wish, self.attr("setattr", reply));
     }
 

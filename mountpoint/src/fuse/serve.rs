@@ -365,8 +365,8 @@ impl<O: Operations> Channel<O> {
                 self.metrics.work.ring();
             }
             Operation::Getattr => ops.getattr(node, attributes(waits("getattr"))),
-            Operation::Setattr { mode_or_owner, size, accessed, modified } => {
-                let wish = SetAttr { mode_or_owner, size, accessed, modified };
+            Operation::Setattr { mode, uid, gid, size, accessed, modified } => {
+                let wish = SetAttr { mode, uid, gid, size, accessed, modified };
                 ops.setattr(node, wish, attributes(waits("setattr")));
             }
             Operation::Mknod { mode, name } => {

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -171,6 +172,35 @@ fn modes_owners_and_times_of_what_is_stored_are_refused_and_before_that_only_the
     assert_eq!(store.get("new").unwrap(), b"stored");
     let (_, chmod) = change[0];
     assert_errno(chmod(&mount.path("new")), Errno::PERM);
+}
+
+#[test]
+fn a_mode_an_owner_and_times_that_are_shown_already_are_accepted() {
+    let store = Store::new();
+    store.plant("dir/file", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    for name in ["dir", "dir/file"] {
+        let path = mount.path(name);
+        let shown = fs::metadata(&path).unwrap();
+        fs::set_permissions(&path, shown.permissions()).unwrap();
+        chown(&path, Some(shown.uid()), Some(shown.gid())).unwrap();
+        chown(&path, None, Some(shown.gid())).unwrap();
+        let times = |modified| {
+            let times = fs::FileTimes::new().set_accessed(shown.accessed().unwrap()).set_modified(modified);
+            File::open(&path).unwrap().set_times(times)
+        };
+        let modified = shown.modified().unwrap();
+        times(modified).unwrap();
+        assert_errno(times(modified + Duration::from_micros(1)), Errno::PERM);
+        assert_errno(chown(&path, None, Some(shown.gid() + 1)), Errno::PERM);
+        let others = fs::Permissions::from_mode(shown.mode() ^ 0o1);
+        assert_errno(fs::set_permissions(&path, others), Errno::PERM);
+        let now = fs::metadata(&path).unwrap();
+        assert_eq!(
+            (now.mode(), now.uid(), now.gid(), now.modified().unwrap()),
+            (shown.mode(), shown.uid(), shown.gid(), modified)
+        );
+    }
 }
 
 #[test]
