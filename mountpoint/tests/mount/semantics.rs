@@ -70,6 +70,33 @@ fn with_allow_overwrite_a_truncating_open_replaces_the_object_at_close() {
 }
 
 #[test]
+fn an_open_that_reads_and_truncates_empties_the_object_where_that_is_allowed() {
+    let truncate = rustix::fs::OFlags::TRUNC.bits() as i32;
+    let open = |path: &Path| File::options().read(true).custom_flags(truncate).open(path);
+    let store = Store::new();
+    store.plant("file", b"old");
+    for (options, errno) in [(&[][..], Errno::PERM), (&["--read-only"], Errno::ROFS)] {
+        let Some(mount) = TestMount::of(&store, &Setup::new(options)) else { return };
+        assert_errno(open(&mount.path("file")), errno);
+        assert_eq!(fs::read(mount.path("file")).unwrap(), b"old");
+        assert_eq!(store.get("file").unwrap(), b"old");
+    }
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-overwrite"])) else { return };
+    let path = mount.path("file");
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    let file = open(&path).unwrap();
+    assert_eq!(store.get("file").unwrap(), b"", "it is stored when the open returns");
+    assert_eq!((file.metadata().unwrap().len(), io::read_to_string(&file).unwrap()), (0, String::new()));
+    assert_errno((&file).write_all(b"x"), Errno::BADF);
+    assert_errno(open(&path), Errno::PERM);
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"");
+    let create = truncate | rustix::fs::OFlags::CREATE.bits() as i32;
+    drop(File::options().read(true).custom_flags(create).open(mount.path("new")).unwrap());
+    assert_eq!(fs::read(mount.path("new")).unwrap(), b"");
+}
+
+#[test]
 fn a_file_has_one_writer_and_no_reader_beside_it() {
     let store = Store::new();
     store.plant("read", b"1");
