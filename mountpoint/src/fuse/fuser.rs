@@ -20,7 +20,9 @@ use super::pages::Pages;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
 use super::session::{device_behind, device_of};
 use super::{BACKGROUND_MAX, CONGESTED_AT, Device, MountOptions, TRANSFER_MAX};
-use crate::fs::{Attr, DeviceNo, DirItem, Entry, HandleNo, Opened, Result, SetAttr, TimeWish, unsynced};
+use crate::fs::{
+    Attr, DeviceNo, DirItem, Entry, Fallocate, HandleNo, Opened, Result, SetAttr, TimeWish, unsynced,
+};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::Arc;
@@ -469,6 +471,20 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
 
     fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let wish = Fallocate { offset, len, mode: mode as u32 };
+        self.ops.fallocate(handle(fh), wish, self.empty("fallocate", reply));
     }
 
     fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {

@@ -116,6 +116,12 @@ pub(super) enum Operation<'a> {
     Interrupt {
         unique: u64,
     },
+    Fallocate {
+        handle: u64,
+        offset: u64,
+        len: u64,
+        mode: u32,
+    },
     /// Known to the kernel, not to us.
     Other {
         opcode: u32,
@@ -135,6 +141,7 @@ impl Operation<'_> {
                 | Self::Write { .. }
                 | Self::Flush { .. }
                 | Self::Fsync { .. }
+                | Self::Fallocate { .. }
                 | Self::Release { .. }
                 | Self::Releasedir { .. }
                 | Self::Interrupt { .. }
@@ -326,6 +333,10 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
                 nodes.push((f.u64()?, f.u64()?));
             }
             Operation::BatchForget { nodes }
+        }
+        43 => {
+            let (handle, offset, len, mode) = (f.u64()?, f.u64()?, f.u64()?, f.u32()?);
+            Operation::Fallocate { handle, offset, len, mode }
         }
         44 => Operation::Readdirplus { handle: f.u64()?, offset: f.u64()?, size: f.u32()? },
         45 => {

@@ -24,7 +24,7 @@ use super::request::{DecodeError, Operation, Request, decode};
 use super::ring::{self, Inbox, Place, Rings};
 use super::room::Room;
 use crate::clock::Clock;
-use crate::fs::{Backings, Error, HandleNo, Result, SetAttr, unsynced};
+use crate::fs::{Backings, Error, Fallocate, HandleNo, Result, SetAttr, unsynced};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::{Arc, Supervisor};
@@ -451,6 +451,9 @@ impl<O: Operations> Channel<O> {
             Operation::Fsync { handle } => {
                 let handle = HandleNo(handle);
                 ops.fsync(handle, stores("fsync", handle).empty());
+            }
+            Operation::Fallocate { handle, offset, len, mode } => {
+                ops.fallocate(HandleNo(handle), Fallocate { offset, len, mode }, runs("fallocate").empty());
             }
             Operation::Release { handle } => ops.release(HandleNo(handle), runs("release").empty()),
             Operation::Opendir => {

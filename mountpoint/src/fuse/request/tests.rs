@@ -113,6 +113,10 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
             let body = b.u32s(&[nodes.len() as u32, 0]);
             (42, nodes.iter().fold(body, |body, (node, count)| body.u64s(&[*node, *count])))
         }
+        // fuse_fallocate_in: fh, offset, length, mode, padding.
+        Operation::Fallocate { handle, offset, len, mode } => {
+            (43, b.u64s(&[handle, offset, len]).u32s(&[mode, 0]))
+        }
         Operation::Readdirplus { handle, offset, size } => (44, read_in(handle, offset, size, noise)),
         Operation::Other { opcode } => (opcode, b.u64s(&[wide])),
     };
@@ -198,6 +202,7 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
         Operation::Readdirplus { handle, offset, size },
         Operation::Releasedir { handle },
         Operation::Statfs,
+        Operation::Fallocate { handle, offset, len: c.into(), mode: size },
         Operation::Interrupt { unique: a },
         // LSEEK, COPY_FILE_RANGE and what is still to come.
         Operation::Other { opcode: 46 + c % 1000 },
