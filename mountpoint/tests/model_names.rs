@@ -132,6 +132,17 @@ impl Model {
         true
     }
 
+    /// A key was removed through the mount: directories above this path that have none left stay, unless a local file shows there.
+    fn remove(&mut self, key: &str, path: &str) {
+        self.keys.remove(key);
+        for (at, _) in path.match_indices('/') {
+            let above = &path[..at];
+            if !self.is_remote_directory(above) && !self.local_files.contains_key(above) {
+                self.local_directories.insert(above.to_string());
+            }
+        }
+    }
+
     /// S3 has the object: so it has the directories above.
     fn store(&mut self, path: &str, size: u64) {
         self.keys.insert(path.to_string(), size);
@@ -281,20 +292,25 @@ impl World {
         let below = format!("{path}/");
         let local_below = self.model.local_paths().any(|p| p.starts_with(&below));
         let remote = self.model.is_remote_directory(path);
-        let removed = self.table.rmdir(parent, OsStr::new(name)).await;
+        let marked = self.model.keys.keys().filter(|key| key.starts_with(&below)).eq([&below]);
+        let removed = self.table.rmdir(parent, OsStr::new(name), true).await;
         match (self.model.walk(path), removed.as_ref().map_err(Error::kind)) {
             (Some(View::Directory), Ok(())) => {
-                assert!(!remote && !local_below, "{path}");
+                assert!((!remote || marked) && !local_below, "{path}");
                 self.model.local_directories.remove(path);
+                if marked {
+                    self.model.remove(&below, path);
+                }
             }
             (Some(View::Directory), Err(ErrorKind::NotEmpty)) => assert!(local_below, "{path}"),
-            (Some(View::Directory), Err(ErrorKind::NotPermitted(_))) => assert!(remote, "{path}"),
+            (Some(View::Directory), Err(ErrorKind::NotPermitted(_))) => assert!(remote && !marked, "{path}"),
             (Some(View::File(_)), Err(ErrorKind::NotADirectory)) => {}
-            // It went with the last key below it, and the kernel knew it.
+            // It went with the last key below it, which somebody else removed, and the kernel knew it.
             (None, Ok(())) => {}
             (None, Err(ErrorKind::NotFound | ErrorKind::NotADirectory)) => {}
             (view, removed) => panic!("rmdir {path}: {view:?} {removed:?}"),
         }
+        self.compare_keys();
     }
 
     async fn unlink(&mut self, path: &str) {
@@ -306,13 +322,17 @@ impl World {
             (Some(View::File(_)), Ok(Unlinked::Gone)) => {
                 assert!(!writing, "{path}");
                 if self.model.local_files.remove(path).is_none() {
-                    self.model.keys.remove(path);
+                    self.model.remove(path, path);
                 }
             }
             (Some(View::Directory), Err(ErrorKind::IsADirectory)) => {}
             (None, Err(ErrorKind::NotFound | ErrorKind::NotADirectory)) => {}
             (view, removed) => panic!("unlink {path}: {view:?} {removed:?}"),
         }
+        self.compare_keys();
+    }
+
+    fn compare_keys(&self) {
         assert_eq!(self.client.keys(), self.model.keys.keys().cloned().collect::<Vec<_>>());
     }
 

@@ -22,6 +22,7 @@ mod mount {
     mod cache;
     mod crash;
     mod credentials;
+    mod emptied;
     mod encryption;
     mod execve;
     mod faults;

@@ -22,6 +22,7 @@ mod by_io_uring {
     mod cache;
     mod crash;
     // credentials: requests to S3, whoever carried those of the kernel.
+    // emptied: which names there are is decided behind the transport.
     // encryption: the same.
     mod execve;
     mod faults;

@@ -100,7 +100,7 @@ impl FileSystem {
 
     /// Opens a file for reading, if memory has the answer.
     pub fn try_open(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Option<Result<Opened>> {
-        if flags.write || flags.direct || flags.sync {
+        if flags.write || flags.truncate || flags.direct || flags.sync {
             return None;
         }
         match self.inodes.try_open_read(ino)? {
@@ -116,9 +116,27 @@ impl FileSystem {
     /// Opens a file for reading or for writing. Waits while the file is being stored.
     pub async fn open(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Opened> {
         refuse_sync(flags)?;
-        if flags.write && self.config.read_only {
+        if (flags.write || flags.truncate) && self.config.read_only {
             return Err(Error::new(Errno::ROFS, "the mount is read-only"));
         }
+        if flags.truncate && !flags.write {
+            self.empty(ino, flags, pid).await?;
+        }
+        self.open_as(ino, flags, pid).await
+    }
+
+    /// Stores a file as an empty one, for an open that truncates it (O_TRUNC) and is to read it (O_RDONLY): as local file systems do. It
+    /// needs what any other replacing needs.
+    async fn empty(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<()> {
+        let opened = self.open_as(ino, OpenFlags { write: true, ..flags }, pid).await?;
+        let stored = self.fsync(opened.handle).await;
+        if let Some(released) = self.release(opened.handle)? {
+            self.finish_released(opened.handle, released).await;
+        }
+        stored
+    }
+
+    async fn open_as(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Opened> {
         loop {
             // A file can be written anew or read, not both: O_RDWR without O_TRUNC on one that is there reads.
             let reads = !flags.write || (flags.read && !flags.truncate && !self.inodes.is_local(ino));

@@ -7,6 +7,7 @@
 mod attr;
 mod ending;
 mod error;
+mod fallocate;
 mod file;
 mod handle;
 mod io_mode;
@@ -19,6 +20,7 @@ mod writer;
 
 pub use attr::{Attr, Entry, Ownership};
 pub use error::{Error, Result};
+pub use fallocate::Fallocate;
 pub use file::{OpenFlags, Opened, unsynced};
 pub use handle::HandleNo;
 pub use namespace::{DirItem, SetAttr, StatFs};

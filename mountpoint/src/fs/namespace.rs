@@ -11,14 +11,33 @@ use crate::inode::{DirEntry, ErrorKind, InodeNo, Kind, TimeWish, Unlinked};
 /// The changes that a setattr asks for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
-    /// chmod, chown.
-    pub mode_or_owner: bool,
+    /// chmod: the permission bits, perhaps with those of the kind.
+    pub mode: Option<u32>,
+    /// chown.
+    pub uid: Option<u32>,
+    /// chown.
+    pub gid: Option<u32>,
     /// truncate to this size.
     pub size: Option<u64>,
     /// utimens.
     pub accessed: Option<TimeWish>,
     /// utimens.
     pub modified: Option<TimeWish>,
+}
+
+impl SetAttr {
+    /// Whether mode and owner, as far as they are to be set, are what the file shows.
+    fn keeps_mode_and_owner(&self, attr: &Attr) -> bool {
+        let keeps = |wish: Option<u32>, shown| wish.is_none_or(|wish| wish == shown);
+        let bits = self.mode.map(|mode| mode & 0o7777);
+        keeps(bits, attr.mode.into()) && keeps(self.uid, attr.uid) && keeps(self.gid, attr.gid)
+    }
+
+    /// The same of its times.
+    fn keeps_times(&self, attr: &Attr) -> bool {
+        let keeps = |wish: Option<TimeWish>, shown| wish.is_none_or(|wish| wish == TimeWish::At(shown));
+        keeps(self.accessed, attr.accessed) && keeps(self.modified, attr.modified)
+    }
 }
 
 /// One name of a directory.
@@ -78,7 +97,7 @@ impl FileSystem {
 
     /// Changes attributes, as far as a bucket can: S3 stores none of them. On what is not stored yet (a file being written, a
     /// new directory) they are accepted, so that `cp` and `tar` can do their work: a file shows its new times until it is stored, the
-    /// rest has no effect. On what is stored they are refused rather than pretended.
+    /// rest has no effect. On what is stored they are refused rather than pretended, unless it shows what is asked for.
     pub async fn setattr(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
         let attr = self.getattr(ino).await?;
         let local = self.inodes.is_local(ino);
@@ -94,15 +113,14 @@ impl FileSystem {
             );
             return Err(Error::new(Errno::PERM, why));
         }
-        let times = wish.accessed.is_some() || wish.modified.is_some();
-        if (wish.mode_or_owner || times) && !local {
+        if !local && !(wish.keeps_mode_and_owner(&attr) && wish.keeps_times(&attr)) {
             let why = format!(
                 "inode {}: S3 stores no owners, modes or times; the mount's --uid, --gid, --file-mode, --dir-mode set them for all",
                 ino.0
             );
             return Err(Error::new(Errno::PERM, why));
         }
-        if !times {
+        if !local || wish.accessed.is_none() && wish.modified.is_none() {
             return Ok(attr);
         }
         self.inodes.set_times(ino, wish.accessed, wish.modified);
@@ -128,10 +146,10 @@ impl FileSystem {
         Ok(self.config.ownership.entry(&self.inodes.mkdir(parent, name).await?))
     }
 
-    /// Removes a directory that is not in the bucket.
+    /// Removes a directory of which the bucket has no more than a marker.
     pub async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         self.may_change()?;
-        Ok(self.inodes.rmdir(parent, name).await?)
+        Ok(self.inodes.rmdir(parent, name, self.config.allow_delete).await?)
     }
 
     /// Deletes a file, where that is allowed. Cancels an upload that goes on after the last close.

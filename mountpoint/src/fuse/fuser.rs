@@ -20,7 +20,9 @@ use super::pages::Pages;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
 use super::session::{device_behind, device_of};
 use super::{BACKGROUND_MAX, CONGESTED_AT, Device, MountOptions, TRANSFER_MAX};
-use crate::fs::{Attr, DeviceNo, DirItem, Entry, HandleNo, Opened, Result, SetAttr, TimeWish, unsynced};
+use crate::fs::{
+    Attr, DeviceNo, DirItem, Entry, Fallocate, HandleNo, Opened, Result, SetAttr, TimeWish, unsynced,
+};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::Arc;
@@ -219,12 +221,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
             TimeOrNow::Now => TimeWish::Now,
             TimeOrNow::SpecificTime(time) => TimeWish::At(time),
         };
-        let wish = SetAttr {
-            mode_or_owner: mode.is_some() || uid.is_some() || gid.is_some(),
-            size,
-            accessed: atime.map(wish),
-            modified: mtime.map(wish),
-        };
+        let wish = SetAttr { mode, uid, gid, size, accessed: atime.map(wish), modified: mtime.map(wish) };
         self.ops.setattr(ino(number), wish, self.attr("setattr", reply));
     }
 
@@ -239,7 +236,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         reply: ReplyEntry,
     ) {
         if rustix::fs::FileType::from_raw_mode(mode) != rustix::fs::FileType::RegularFile {
-            return reply.error(Errno::EINVAL);
+            return reply.error(Errno::EPERM);
         }
         self.ops.mknod(ino(parent), name.to_owned(), self.entry("mknod", reply));
     }
@@ -471,6 +468,20 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
 
     fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let wish = Fallocate { offset, len, mode: mode as u32 };
+        self.ops.fallocate(handle(fh), wish, self.empty("fallocate", reply));
     }
 
     fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {

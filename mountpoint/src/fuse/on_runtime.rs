@@ -6,8 +6,8 @@ use std::future::Future;
 
 use super::operations::Operations;
 use crate::fs::{
-    Attr, Backings, DeviceNo, DirItem, Entry, FileSystem, HandleNo, OpenFlags, Opened, Result, SetAttr,
-    StatFs,
+    Attr, Backings, DeviceNo, DirItem, Entry, Fallocate, FileSystem, HandleNo, OpenFlags, Opened, Result,
+    SetAttr, StatFs,
 };
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
@@ -142,6 +142,10 @@ impl Operations for OnRuntime {
 
     fn fsync(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
         self.later(move |fs| async move { fs.fsync(handle).await }, done);
+    }
+
+    fn fallocate(&self, handle: HandleNo, wish: Fallocate, done: impl FnOnce(Result<()>) + Send + 'static) {
+        done(self.fs.fallocate(handle, wish));
     }
 
     fn nobody_waits(&self, handle: HandleNo, operation: &'static str) {

@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 use rustix::io::Errno;
 
 use crate::fs::{
-    Attr, Backings, DeviceNo, DirItem, Entry, Error, HandleNo, OpenFlags, Opened, Result, SetAttr, StatFs,
+    Attr, Backings, DeviceNo, DirItem, Entry, Error, Fallocate, HandleNo, OpenFlags, Opened, Result, SetAttr,
+    StatFs,
 };
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
@@ -109,6 +110,11 @@ pub trait Operations: Clone + Send + Sync + 'static {
 
     /// The close or fsync of this handle was interrupted: no program receives its result.
     fn nobody_waits(&self, handle: HandleNo, operation: &'static str);
+
+    /// Room for bytes of an open file, as fallocate(2) asks for it.
+    fn fallocate(&self, _handle: HandleNo, _wish: Fallocate, done: impl FnOnce(Result<()>) + Send + 'static) {
+        done(read_only());
+    }
 
     /// An open whose caller was killed before the reply reached it: the kernel never names this handle. `created`: it made the file, and
     /// the kernel did not take its reference.

@@ -43,7 +43,9 @@ pub(super) enum Operation<'a> {
     },
     Getattr,
     Setattr {
-        mode_or_owner: bool,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
         size: Option<u64>,
         accessed: Option<TimeWish>,
         modified: Option<TimeWish>,
@@ -114,6 +116,12 @@ pub(super) enum Operation<'a> {
     Interrupt {
         unique: u64,
     },
+    Fallocate {
+        handle: u64,
+        offset: u64,
+        len: u64,
+        mode: u32,
+    },
     /// Known to the kernel, not to us.
     Other {
         opcode: u32,
@@ -133,6 +141,7 @@ impl Operation<'_> {
                 | Self::Write { .. }
                 | Self::Flush { .. }
                 | Self::Fsync { .. }
+                | Self::Fallocate { .. }
                 | Self::Release { .. }
                 | Self::Releasedir { .. }
                 | Self::Interrupt { .. }
@@ -255,14 +264,17 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
             let (valid, _) = (f.u32()?, f.u32()?);
             let (_handle, size, _lock_owner) = (f.u64()?, f.u64()?, f.u64()?);
             let (atime, mtime, _ctime) = (f.u64()?, f.u64()?, f.u64()?);
-            let (atime_ns, mtime_ns) = (f.u32()?, f.u32()?);
+            let (atime_ns, mtime_ns, _ctime_ns) = (f.u32()?, f.u32()?, f.u32()?);
+            let (mode, _unused, uid, gid) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
             let has = |bits: u32| valid & bits != 0;
             let wish = |set: u32, now: u32, s, ns| {
                 has(1 << set | 1 << now)
                     .then(|| if has(1 << now) { TimeWish::Now } else { TimeWish::At(time(s, ns)) })
             };
             Operation::Setattr {
-                mode_or_owner: has(0b111),
+                mode: has(1).then_some(mode),
+                uid: has(1 << 1).then_some(uid),
+                gid: has(1 << 2).then_some(gid),
                 size: has(1 << 3).then_some(size),
                 accessed: wish(4, 7, atime, atime_ns),
                 modified: wish(5, 8, mtime, mtime_ns),
@@ -321,6 +333,10 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
                 nodes.push((f.u64()?, f.u64()?));
             }
             Operation::BatchForget { nodes }
+        }
+        43 => {
+            let (handle, offset, len, mode) = (f.u64()?, f.u64()?, f.u64()?, f.u32()?);
+            Operation::Fallocate { handle, offset, len, mode }
         }
         44 => Operation::Readdirplus { handle: f.u64()?, offset: f.u64()?, size: f.u32()? },
         45 => {

@@ -24,7 +24,7 @@ use super::request::{DecodeError, Operation, Request, decode};
 use super::ring::{self, Inbox, Place, Rings};
 use super::room::Room;
 use crate::clock::Clock;
-use crate::fs::{Backings, Error, HandleNo, Result, SetAttr, unsynced};
+use crate::fs::{Backings, Error, Fallocate, HandleNo, Result, SetAttr, unsynced};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::{Arc, Supervisor};
@@ -365,14 +365,15 @@ impl<O: Operations> Channel<O> {
                 self.metrics.work.ring();
             }
             Operation::Getattr => ops.getattr(node, attributes(waits("getattr"))),
-            Operation::Setattr { mode_or_owner, size, accessed, modified } => {
-                let wish = SetAttr { mode_or_owner, size, accessed, modified };
+            Operation::Setattr { mode, uid, gid, size, accessed, modified } => {
+                let wish = SetAttr { mode, uid, gid, size, accessed, modified };
                 ops.setattr(node, wish, attributes(waits("setattr")));
             }
             Operation::Mknod { mode, name } => {
                 let reply = runs("mknod");
                 if rustix::fs::FileType::from_raw_mode(mode) != rustix::fs::FileType::RegularFile {
-                    return reply.errno(Errno::INVAL);
+                    // No kind of file that this file system has, as mknod(2) says it.
+                    return reply.errno(Errno::PERM);
                 }
                 ops.mknod(node, name.to_owned(), entry(reply));
             }
@@ -445,6 +446,9 @@ impl<O: Operations> Channel<O> {
             Operation::Fsync { handle } => {
                 let handle = HandleNo(handle);
                 ops.fsync(handle, stores("fsync", handle).empty());
+            }
+            Operation::Fallocate { handle, offset, len, mode } => {
+                ops.fallocate(HandleNo(handle), Fallocate { offset, len, mode }, runs("fallocate").empty());
             }
             Operation::Release { handle } => ops.release(HandleNo(handle), runs("release").empty()),
             Operation::Opendir => {

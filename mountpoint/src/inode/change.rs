@@ -4,9 +4,12 @@ use std::ffi::OsStr;
 
 use super::error::{Error, ErrorKind, Result};
 use super::lookup::parse;
+use super::remote;
 use super::state::{Directory, Node, Phase, Place};
 use super::tree::stale;
 use super::{Found, InodeNo, InodeTable};
+use crate::object::ObjectKey;
+use crate::s3;
 use crate::sync::Arc;
 
 /// The result of removing a name.
@@ -30,38 +33,60 @@ impl InodeTable {
         self.make_local(parent, name, |now| Node::Directory(Box::new(Directory::new(now)))).await
     }
 
-    /// Removes an empty directory that exists only here. One that was there and went with the last key below it is removed
-    /// already.
+    /// Removes an empty directory: one that exists only here, or one of which S3 has no more than its marker, the object `dir/`. One that
+    /// was there and went with the last key below it is removed already.
     ///
     /// # Errors
-    /// `NotPermitted`: S3 has keys below it (remove those, and it is gone); `NotEmpty`: of what was made here;
-    /// `NotADirectory`; those of `lookup`.
-    pub async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
+    /// `NotPermitted`: S3 has keys below it, or a marker that may not be deleted; `NotEmpty`: of what was made here;
+    /// `NotADirectory`; `Remote`: S3 did not delete the marker; those of `lookup`.
+    pub async fn rmdir(&self, parent: InodeNo, name: &OsStr, allow_delete: bool) -> Result<()> {
         let name = parse(name)?;
         let known = self.is_known_directory(parent, name);
         let held = match self.hold(parent, name).await {
-            // `rm -r` removed what was in it, and so the directory: what it asks for now is already so.
+            // Another client removed what was in it, and so the directory: what is asked for is already so.
             Err(error) if known && matches!(error.kind(), ErrorKind::NotFound) => return Ok(()),
             held => held?,
         };
+        let Some(key) = self.remove_local(held.ino)? else { return Ok(()) };
+        let refuse = |why| Err(Error::new(ErrorKind::NotPermitted(why), key.as_str()));
+        if !allow_delete {
+            return refuse(
+                "is a directory because the bucket has keys below it; to remove those first takes --allow-delete",
+            );
+        }
+        let client = &*self.0.client;
+        let fail = |error: s3::Error| Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str());
+        if !remote::is_marker_alone(client, &key, self.0.config.lookup_page).await.map_err(fail)? {
+            return refuse("is a directory because the bucket has keys below it; remove them first");
+        }
+        client.delete_object(&key).await.map_err(fail)?;
+        let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
-        let (key, directory) = tree.directory(held.ino)?;
-        let holds = !directory.locals.is_empty() || directory.children > 0;
-        let refusal = match tree.inode(held.ino).map(|inode| inode.place) {
-            Some(Place::Local) if !holds => None,
-            Some(Place::Local) => Some(ErrorKind::NotEmpty),
-            Some(Place::Remote) if !directory.locals.is_empty() => Some(ErrorKind::NotEmpty),
-            Some(Place::Remote) => Some(ErrorKind::NotPermitted(
-                "is a directory because the bucket has keys below it; it disappears when they are removed",
-            )),
-            Some(Place::Nowhere) | None => Some(ErrorKind::Stale),
-        };
-        if let Some(kind) = refusal {
-            return Err(Error::new(kind, key.as_str()));
+        // Something was made in it meanwhile.
+        if tree.directory(held.ino).is_ok_and(|(_, directory)| !directory.locals.is_empty()) {
+            return Err(Error::new(ErrorKind::NotEmpty, key.as_str()));
         }
         tree.detach(held.ino);
-        drop(tree);
+        tree.removed_below(parent, now);
         Ok(())
+    }
+
+    /// Removes an empty directory that exists only here; the key of one that S3 has.
+    fn remove_local(&self, ino: InodeNo) -> Result<Option<ObjectKey>> {
+        let mut tree = self.0.tree.lock();
+        let (key, directory) = tree.directory(ino)?;
+        let (key, has_locals) = (key.clone(), !directory.locals.is_empty());
+        let holds = has_locals || directory.children > 0;
+        let refusal = match tree.inode(ino).map(|inode| inode.place) {
+            Some(Place::Local) if !holds => {
+                tree.detach(ino);
+                return Ok(None);
+            }
+            Some(Place::Remote) if !has_locals => return Ok(Some(key)),
+            Some(Place::Local | Place::Remote) => ErrorKind::NotEmpty,
+            Some(Place::Nowhere) | None => ErrorKind::Stale,
+        };
+        Err(Error::new(refusal, key.as_str()))
     }
 
     fn is_known_directory(&self, parent: InodeNo, name: &str) -> bool {

@@ -79,6 +79,8 @@ pub(super) fn shown(
         }
         valid = false;
     }
+    // A directory that exists only here, as far as was known, becomes the one that is listed.
+    let there = child.or_else(|| directory.locals.get(name).copied());
     let (stat, is_same) = if batch.is_file(index) {
         let (size, modified, readable) = batch.file(index);
         let valid_for = batch.said(tree.ttl).until.saturating_duration_since(now);
@@ -91,9 +93,9 @@ pub(super) fn shown(
         });
         (stat, is_same)
     } else {
-        (tree.directory_stat(), child.is_some_and(|ino| tree.directory(ino).is_ok()))
+        (tree.directory_stat(), there.is_some_and(|ino| tree.directory(ino).is_ok()))
     };
-    let ino = child.filter(|_| is_same).unwrap_or_else(|| batch.ino(index));
+    let ino = there.filter(|_| is_same).unwrap_or_else(|| batch.ino(index));
     let stat = if valid { stat } else { Stat { valid_for: Duration::ZERO, ..stat } };
     let source = Source::Page { batch: batch.clone(), index };
     Some(DirEntry { ino, offset, stat, source })

@@ -258,12 +258,17 @@ impl InodeTable {
         if directory.locals.contains_key(name) || tree.child(parent, name).is_some() {
             return Err(exists());
         }
-        if path::file_key(key, name).is_none() || path::directory_key(key, name).is_none() {
+        let node = node(now);
+        let fits = match &node {
+            Node::Directory(_) => path::directory_key(key, name).is_some(),
+            Node::File(_) => path::file_key_fits(key, name),
+        };
+        if !fits {
             return Err(Error::new(ErrorKind::NameTooLong, name));
         }
         let at = tree.changed(parent, name, false);
         let ino = tree.reserve(1);
-        tree.make(ino, parent, name, at, node(now)).ok_or_else(|| stale(parent))?;
+        tree.make(ino, parent, name, at, node).ok_or_else(|| stale(parent))?;
         tree.place(ino, Place::Local);
         tree.take(ino, None)?;
         tree.found(ino, now).ok_or_else(|| stale(ino))

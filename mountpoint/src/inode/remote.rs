@@ -131,6 +131,26 @@ pub(super) async fn head(client: &dyn ObjectClient, key: &ObjectKey) -> s3::Resu
 /// Whether any key begins with `prefix`.
 async fn any_below(client: &dyn ObjectClient, prefix: Option<ObjectKey>, list_keys: u16) -> s3::Result<bool> {
     let Some(prefix) = prefix else { return Ok(false) };
+    any_key(client, &prefix, list_keys, |_| true).await
+}
+
+/// Whether the object that marks a directory, whose key is the directory's own, is all that S3 has of it.
+pub(super) async fn is_marker_alone(
+    client: &dyn ObjectClient,
+    directory: &ObjectKey,
+    list_keys: u16,
+) -> s3::Result<bool> {
+    let is_other = |key: &str| key != directory.as_str();
+    Ok(!any_key(client, directory, list_keys.max(2), is_other).await?)
+}
+
+/// Whether any key that begins with `prefix`, or prefix of several, is one that is `wanted`.
+async fn any_key(
+    client: &dyn ObjectClient,
+    prefix: &ObjectKey,
+    list_keys: u16,
+    wanted: impl Fn(&str) -> bool + Send,
+) -> s3::Result<bool> {
     let mut request = ListObjects {
         prefix: prefix.as_str().to_string(),
         delimited: true,
@@ -139,7 +159,7 @@ async fn any_below(client: &dyn ObjectClient, prefix: Option<ObjectKey>, list_ke
     };
     for _ in 0..EMPTY_PAGES_MAX {
         let page = client.list_objects(&request).await?;
-        let ours = |key: &str| key.starts_with(prefix.as_str());
+        let ours = |key: &str| key.starts_with(prefix.as_str()) && wanted(key);
         if page.objects.iter().any(|object| ours(object.key.as_str()))
             || page.common_prefixes.iter().any(|p| ours(p))
         {
@@ -149,6 +169,6 @@ async fn any_below(client: &dyn ObjectClient, prefix: Option<ObjectKey>, list_ke
         request.continuation_token = Some(token);
     }
     Err(s3::Error::new(s3::ErrorKind::BadAnswer, "ListObjectsV2")
-        .key(&prefix)
+        .key(prefix)
         .message("the store answers with empty page after empty page, each with a token for more"))
 }

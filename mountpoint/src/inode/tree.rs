@@ -3,9 +3,10 @@
 //! This file makes no request and reads no time. Events are numbered: an answer carries the number of its request, and facts
 //! learned after that request win over the answer.
 
+mod emptied;
 mod settle;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher as _;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -26,7 +27,6 @@ use super::listed::Listed;
 use super::path::Prefix;
 use super::price::Prices;
 use super::recent::{Page, Recent};
-use super::remote::Ask;
 use super::state::{Directory, File, Inode, Node, Phase, Place, Times};
 use super::walk::Walk;
 use super::{Found, Kind, ROOT, Stat};
@@ -58,6 +58,8 @@ pub(super) struct Tree {
     listed_entries: usize,
     /// Directories of the recent pages, oldest first; one of several pages stands there as often.
     recent: VecDeque<InodeNo>,
+    /// Directories that S3 had, and that are local since it may have no key below them. The lowest number is known longest.
+    emptied: BTreeSet<InodeNo>,
     /// What pages and lookups cost.
     pub(super) prices: Prices,
     /// Whether pages may begin in the middle of a listing: not where the store has no order.
@@ -73,9 +75,6 @@ impl Tree {
 
     /// Most recent pages, all directories together (about 100 KB each); the oldest goes beyond it, and its names are asked for.
     const PAGES_MAX: usize = Prices::PAGES_KEPT;
-
-    /// Siblings of a removed file that are looked at for one that S3 surely has; if none of them is, S3 is asked.
-    const SIBLINGS_MAX: usize = 8;
 
     pub(super) fn new(prefix: &Prefix, ttl: Ttl, now: Instant, mounted: SystemTime) -> Self {
         let directory = Directory { key: prefix.key().clone(), ..Directory::new(now) };
@@ -105,6 +104,7 @@ impl Tree {
             listed: VecDeque::new(),
             listed_entries: 0,
             recent: VecDeque::new(),
+            emptied: BTreeSet::new(),
             prices: Prices::default(),
             pages_begin_anywhere: true,
             walk: Walk::new(),
@@ -320,7 +320,10 @@ impl Tree {
             return;
         }
         match before {
-            Place::Local => drop(self.unhang_local(parent, ino)),
+            Place::Local => {
+                self.unhang_local(parent, ino);
+                self.emptied.remove(&ino);
+            }
             Place::Remote => self.unhang_child(parent, ino),
             Place::Nowhere => {}
         }
@@ -338,6 +341,7 @@ impl Tree {
             if let Some(other) = self.inodes.get_mut(other) {
                 other.place = Place::Nowhere;
             }
+            self.emptied.remove(&other);
             self.drop_if_idle(other);
         }
     }
@@ -448,27 +452,6 @@ impl Tree {
                 let at = self.changed(parent, &name, false);
                 self.inodes.get_mut(ino).expect("looked at above").learned = at;
                 self.place(ino, Place::Remote);
-            }
-            ino = parent;
-        }
-    }
-
-    /// Something below was removed for good: directories above that may have held nothing else are asked for again.
-    pub(super) fn removed_below(&mut self, mut ino: InodeNo, now: Instant) {
-        while let Some(inode) = self.inodes.get(ino) {
-            let Node::Directory(_) = &inode.node else { return };
-            let known = |other| matches!(self.recall_one(other, now, Ask::Both), Recall::Found(_));
-            let holds_more = self.children(ino).take(Self::SIBLINGS_MAX).any(known);
-            if ino == ROOT || inode.place != Place::Remote || holds_more {
-                return;
-            }
-            let (parent, name) = (inode.parent, inode.name.clone());
-            let at = self.changed(parent, &name, false);
-            if let Ok(inode) = self.inode_mut(ino) {
-                inode.learned = at;
-            }
-            if let Some(directory) = self.directory_mut(ino) {
-                directory.checked = None;
             }
             ino = parent;
         }

@@ -67,8 +67,8 @@ fn what_a_bucket_has_no_word_for_has_the_errno_that_programs_expect() {
     let script = "
 import ctypes, fcntl, stat
 libc = ctypes.CDLL(None, use_errno=True)
-def fallocate(file):
-    if libc.fallocate(file, 0, ctypes.c_long(0), ctypes.c_long(10)):
+def fallocate(file, mode, end):
+    if libc.fallocate(file, mode, ctypes.c_long(0), ctypes.c_long(end)):
         raise OSError(ctypes.get_errno(), 'fallocate')
 path = sys.argv[1]
 says('getxattr', lambda: os.getxattr(path, 'user.a'))
@@ -90,8 +90,11 @@ os.lseek(one, 0, os.SEEK_SET)
 directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
 says('fsync of a directory', lambda: os.fsync(directory))
 new = os.open(path + '-copy', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-says('fallocate', lambda: fallocate(new))
+for mode in [0, 1, 3]:
+    says('fallocate %d' % mode, lambda: fallocate(new, mode, 10))
+says('posix_fallocate', lambda: os.posix_fallocate(new, 0, 10))
 print('copied', os.copy_file_range(one, new, 11))
+says('posix_fallocate of what is there', lambda: os.posix_fallocate(new, 0, 11))
 says('close', lambda: os.close(new))
 print('access', os.access(path, os.R_OK | os.W_OK))
 ";
@@ -102,9 +105,9 @@ print('access', os.access(path, os.R_OK | os.W_OK))
         "listxattr EOPNOTSUPP",
         "removexattr EOPNOTSUPP",
         "readlink EINVAL",
-        "fifo EINVAL",
-        "device EINVAL",
-        "bind EINVAL",
+        "fifo EPERM",
+        "device EPERM",
+        "bind EPERM",
         "exchange EINVAL",
         "ioctl ENOTTY",
         "flock ok",
@@ -112,8 +115,12 @@ print('access', os.access(path, os.R_OK | os.W_OK))
         "fcntl ok",
         "data 3 hole 11",
         "fsync of a directory ok",
-        "fallocate EOPNOTSUPP",
+        "fallocate 0 EINVAL",
+        "fallocate 1 ok",
+        "fallocate 3 EOPNOTSUPP",
+        "posix_fallocate EINVAL",
         "copied 11",
+        "posix_fallocate of what is there ok",
         "close ok",
         "access True",
     ];

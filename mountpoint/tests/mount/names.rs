@@ -44,6 +44,20 @@ fn a_name_of_white_space_may_have_more_than_one_part() {
     );
 }
 
+#[test]
+fn a_file_whose_key_has_1024_bytes_is_written_and_read() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let folder = format!("{0}/{0}/{0}/e", "d".repeat(255));
+    let key = format!("{folder}/{}", "f".repeat(1023 - folder.len()));
+    fs::create_dir_all(mount.path(&folder)).unwrap();
+    fs::write(mount.path(&key), b"longest").unwrap();
+    assert_eq!(mount.store().keys(), [&*key]);
+    assert_eq!(fs::read(mount.path(&key)).unwrap(), b"longest");
+    assert_eq!(fs::read_dir(mount.path(&folder)).unwrap().count(), 1);
+    let error = fs::write(mount.path(&format!("{key}f")), b"too long").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()), "{error}");
+}
+
 /// All files under a directory, by their path in it. Bounded: a loop would be found by its depth.
 fn walk(root: &Path, below: &str, files: &mut BTreeMap<String, Vec<u8>>) {
     assert!(below.matches('/').count() <= 600, "the tree has no end: {below}");

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -66,6 +67,33 @@ fn with_allow_overwrite_a_truncating_open_replaces_the_object_at_close() {
     assert_eq!(fs::read(&path).unwrap(), b"new and longer");
     File::create(&path).unwrap().sync_all().unwrap();
     assert_eq!(store.get("file").unwrap(), b"", "truncated and stored");
+}
+
+#[test]
+fn an_open_that_reads_and_truncates_empties_the_object_where_that_is_allowed() {
+    let truncate = rustix::fs::OFlags::TRUNC.bits() as i32;
+    let open = |path: &Path| File::options().read(true).custom_flags(truncate).open(path);
+    let store = Store::new();
+    store.plant("file", b"old");
+    for (options, errno) in [(&[][..], Errno::PERM), (&["--read-only"], Errno::ROFS)] {
+        let Some(mount) = TestMount::of(&store, &Setup::new(options)) else { return };
+        assert_errno(open(&mount.path("file")), errno);
+        assert_eq!(fs::read(mount.path("file")).unwrap(), b"old");
+        assert_eq!(store.get("file").unwrap(), b"old");
+    }
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-overwrite"])) else { return };
+    let path = mount.path("file");
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    let file = open(&path).unwrap();
+    assert_eq!(store.get("file").unwrap(), b"", "it is stored when the open returns");
+    assert_eq!((file.metadata().unwrap().len(), io::read_to_string(&file).unwrap()), (0, String::new()));
+    assert_errno((&file).write_all(b"x"), Errno::BADF);
+    assert_errno(open(&path), Errno::PERM);
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"");
+    let create = truncate | rustix::fs::OFlags::CREATE.bits() as i32;
+    drop(File::options().read(true).custom_flags(create).open(mount.path("new")).unwrap());
+    assert_eq!(fs::read(mount.path("new")).unwrap(), b"");
 }
 
 #[test]
@@ -171,6 +199,35 @@ fn modes_owners_and_times_of_what_is_stored_are_refused_and_before_that_only_the
     assert_eq!(store.get("new").unwrap(), b"stored");
     let (_, chmod) = change[0];
     assert_errno(chmod(&mount.path("new")), Errno::PERM);
+}
+
+#[test]
+fn a_mode_an_owner_and_times_that_are_shown_already_are_accepted() {
+    let store = Store::new();
+    store.plant("dir/file", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    for name in ["dir", "dir/file"] {
+        let path = mount.path(name);
+        let shown = fs::metadata(&path).unwrap();
+        fs::set_permissions(&path, shown.permissions()).unwrap();
+        chown(&path, Some(shown.uid()), Some(shown.gid())).unwrap();
+        chown(&path, None, Some(shown.gid())).unwrap();
+        let times = |modified| {
+            let times = fs::FileTimes::new().set_accessed(shown.accessed().unwrap()).set_modified(modified);
+            File::open(&path).unwrap().set_times(times)
+        };
+        let modified = shown.modified().unwrap();
+        times(modified).unwrap();
+        assert_errno(times(modified + Duration::from_micros(1)), Errno::PERM);
+        assert_errno(chown(&path, None, Some(shown.gid() + 1)), Errno::PERM);
+        let others = fs::Permissions::from_mode(shown.mode() ^ 0o1);
+        assert_errno(fs::set_permissions(&path, others), Errno::PERM);
+        let now = fs::metadata(&path).unwrap();
+        assert_eq!(
+            (now.mode(), now.uid(), now.gid(), now.modified().unwrap()),
+            (shown.mode(), shown.uid(), shown.gid(), modified)
+        );
+    }
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt as _;
 
-use crate::common::{Pattern, TestMount, until};
+use crate::common::{Pattern, Setup, Store, TestMount, until};
 
 #[test]
 fn a_file_closed_on_one_mount_is_read_on_the_other_at_once() {
@@ -44,6 +45,23 @@ fn an_overwritten_file_reads_old_or_new_and_soon_new() {
                 false
             }
         });
+    }
+}
+
+#[test]
+fn a_file_that_a_read_found_replaced_is_opened_anew_at_once_however_long_the_ttl() {
+    for ttl in ["3600", "indefinite"] {
+        let store = Store::new();
+        store.put("file", Pattern(1).bytes(0, 8 << 20));
+        let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", ttl])) else { return };
+        let path = mount.path("file");
+        let open = File::open(&path).unwrap();
+        store.put("file", "new");
+        // Far behind what an open may bring along.
+        let stale = open.read_at(&mut [0; 4096], 6 << 20).expect_err("the version is gone");
+        assert_eq!(stale.raw_os_error(), Some(rustix::io::Errno::STALE.raw_os_error()), "{stale}");
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 3);
     }
 }
 

@@ -53,13 +53,15 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
         Operation::Forget { count } => (2, b.u64s(&[count])),
         // fuse_getattr_in: flags, dummy, fh.
         Operation::Getattr => (3, b.u32s(&[noise, 0]).u64s(&[wide])),
-        Operation::Setattr { mode_or_owner, size, accessed, modified } => {
+        Operation::Setattr { mode, uid, gid, size, accessed, modified } => {
             let bits = |wish, set: u32, now: u32| match wish {
                 None => 0,
                 Some(TimeWish::At(_)) => 1 << set,
                 Some(TimeWish::Now) => 1 << set | 1 << now,
             };
-            let valid = u32::from(mode_or_owner) << (noise % 3)
+            let valid = u32::from(mode.is_some())
+                | u32::from(uid.is_some()) << 1
+                | u32::from(gid.is_some()) << 2
                 | u32::from(size.is_some()) << 3
                 | bits(accessed, 4, 7)
                 | bits(modified, 5, 8);
@@ -73,7 +75,8 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
             let ((atime, atime_ns), (mtime, mtime_ns)) = (at(accessed), at(modified));
             // fuse_setattr_in: valid, padding, fh, size, lock_owner, three times, their nanoseconds, mode, -, uid, gid, -.
             let body = b.u32s(&[valid, 0]).u64s(&[wide, size.unwrap_or(wide), wide, atime, mtime, wide]);
-            (4, body.u32s(&[atime_ns, mtime_ns, noise, noise, noise, noise, noise, noise]))
+            let [mode, uid, gid] = [mode, uid, gid].map(|field| field.unwrap_or(noise));
+            (4, body.u32s(&[atime_ns, mtime_ns, noise, mode, noise, uid, gid, noise]))
         }
         Operation::Symlink => (6, b.name(other).name(other)),
         Operation::Mknod { mode, name } => (8, b.u32s(&[mode, noise, noise, 0]).name(name)),
@@ -109,6 +112,10 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
         Operation::BatchForget { ref nodes } => {
             let body = b.u32s(&[nodes.len() as u32, 0]);
             (42, nodes.iter().fold(body, |body, (node, count)| body.u64s(&[*node, *count])))
+        }
+        // fuse_fallocate_in: fh, offset, length, mode, padding.
+        Operation::Fallocate { handle, offset, len, mode } => {
+            (43, b.u64s(&[handle, offset, len]).u32s(&[mode, 0]))
         }
         Operation::Readdirplus { handle, offset, size } => (44, read_in(handle, offset, size, noise)),
         Operation::Other { opcode } => (opcode, b.u64s(&[wide])),
@@ -159,14 +166,18 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
         Operation::BatchForget { nodes: nodes.clone() },
         Operation::Getattr,
         Operation::Setattr {
-            mode_or_owner: yes,
+            mode: yes.then_some(c),
+            uid: (a % 2 == 0).then_some(b as u32),
+            gid: None,
             size: (!yes).then_some(a),
             accessed: (b % 2 == 0).then_some(TimeWish::Now),
             modified: (b % 3 != 0)
                 .then(|| TimeWish::At(SystemTime::UNIX_EPOCH + Duration::new(c.into(), c % 1000))),
         },
         Operation::Setattr {
-            mode_or_owner: !yes,
+            mode: None,
+            uid: None,
+            gid: (!yes).then_some(c),
             size: None,
             accessed: Some(TimeWish::At(SystemTime::UNIX_EPOCH - Duration::from_secs(c.into()))),
             modified: None,
@@ -191,6 +202,7 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
         Operation::Readdirplus { handle, offset, size },
         Operation::Releasedir { handle },
         Operation::Statfs,
+        Operation::Fallocate { handle, offset, len: c.into(), mode: size },
         Operation::Interrupt { unique: a },
         // LSEEK, COPY_FILE_RANGE and what is still to come.
         Operation::Other { opcode: 46 + c % 1000 },

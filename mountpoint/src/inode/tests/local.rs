@@ -9,12 +9,12 @@ async fn a_directory_is_local_until_a_file_below_it_is_stored() {
     let e = bench.table.mkdir(d, OsStr::new("e")).await.unwrap().ino;
     assert!(bench.client.keys().is_empty());
     assert_eq!(bench.names(ROOT).await, ["d"]);
-    assert_error!(bench.table.rmdir(ROOT, OsStr::new("d")).await, ErrorKind::NotEmpty);
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("d"), true).await, ErrorKind::NotEmpty);
     bench.write(e, "f", "content").await;
     assert_eq!(bench.client.keys(), ["d/e/f"]);
     bench.clock.advance(Duration::from_secs(2));
     assert_eq!(bench.lookup(ROOT, "d").await.unwrap().ino, d, "the same inode, stored now");
-    assert_error!(bench.table.rmdir(d, OsStr::new("e")).await, ErrorKind::NotPermitted(_));
+    assert_error!(bench.table.rmdir(d, OsStr::new("e"), true).await, ErrorKind::NotPermitted(_));
     bench.client.remove("d/e/f");
     bench.clock.advance(Duration::from_secs(2));
     assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
@@ -24,14 +24,14 @@ async fn a_directory_is_local_until_a_file_below_it_is_stored() {
 async fn only_local_empty_directories_are_removed() {
     let bench = Bench::new(Ttl::Minimal, &["r/x", "f"]);
     bench.table.mkdir(ROOT, OsStr::new("d")).await.unwrap();
-    bench.table.rmdir(ROOT, OsStr::new("d")).await.unwrap();
+    bench.table.rmdir(ROOT, OsStr::new("d"), true).await.unwrap();
     assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
-    assert_error!(bench.table.rmdir(ROOT, OsStr::new("r")).await, ErrorKind::NotPermitted(_));
-    assert_error!(bench.table.rmdir(ROOT, OsStr::new("f")).await, ErrorKind::NotADirectory);
-    assert_error!(bench.table.rmdir(ROOT, OsStr::new("none")).await, ErrorKind::NotFound);
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("r"), true).await, ErrorKind::NotPermitted(_));
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("f"), true).await, ErrorKind::NotADirectory);
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("none"), true).await, ErrorKind::NotFound);
     let r = bench.lookup(ROOT, "r").await.unwrap().ino;
     bench.table.create(r, OsStr::new("new")).await.unwrap();
-    assert_error!(bench.table.rmdir(ROOT, OsStr::new("r")).await, ErrorKind::NotEmpty);
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("r"), true).await, ErrorKind::NotEmpty);
 }
 
 #[tokio::test]
@@ -176,18 +176,144 @@ async fn what_is_local_outlives_the_kernels_references() {
 }
 
 #[tokio::test]
-async fn a_directory_goes_with_its_last_file_and_rmdir_of_it_is_content() {
-    let bench = Bench::new(Ttl::Indefinite, &["d/e/x", "d/e/y", "z"]);
-    bench.list(ROOT).await;
-    let e = bench.walk("d/e").await.unwrap().ino;
-    bench.lookup(e, "y").await.unwrap();
-    bench.table.unlink(e, OsStr::new("x"), true).await.unwrap();
-    let (e_again, cost) = bench.cost(bench.walk("d/e")).await;
-    assert_eq!((e_again.unwrap().ino, cost), (e, 0), "y is known to be there");
-    bench.table.unlink(e, OsStr::new("y"), true).await.unwrap();
-    let d = bench.table.try_lookup(ROOT, OsStr::new("d"));
-    assert!(d.is_none(), "it may have gone with its last file");
-    bench.table.rmdir(ROOT, OsStr::new("d")).await.unwrap();
+async fn a_file_may_have_a_key_of_1024_bytes_and_a_directory_one_with_its_slash() {
+    let above = format!("{0}/{0}/{0}/e", "d".repeat(255));
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    bench.client.insert(format!("{above}/x"), "");
+    let e = bench.walk(&above).await.unwrap().ino;
+    let (file, longer) = ("f".repeat(1024 - above.len() - 1), "f".repeat(1024 - above.len()));
+    assert_error!(bench.table.create(e, OsStr::new(&longer)).await, ErrorKind::NameTooLong);
+    for name in [&longer, &file] {
+        assert_error!(bench.table.mkdir(e, OsStr::new(name)).await, ErrorKind::NameTooLong);
+    }
+    bench.table.mkdir(e, OsStr::new(&file[1..])).await.unwrap();
+    let ino = bench.write(e, &file, "content").await;
+    assert_eq!(bench.client.keys().iter().map(String::len).max(), Some(1024));
+    bench.clock.advance(Duration::from_secs(2));
+    assert_eq!(bench.lookup(e, &file).await.unwrap().ino, ino);
+    assert_eq!(bench.names(e).await, [&file[1..], &*file, "x"]);
+    bench.table.unlink(e, OsStr::new(&file), true).await.unwrap();
+    bench.table.create(e, OsStr::new(&file)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_directory_that_this_mount_emptied_stays_until_it_is_removed() {
+    let second = Duration::from_secs(1);
+    let never = Ttl::For { found: Duration::ZERO, missing: Duration::ZERO };
+    for ttl in [Ttl::Minimal, never, MINUTE, Ttl::Indefinite] {
+        let bench = Bench::new(ttl, &["d/e/x", "d/e/y", "z"]);
+        bench.list(ROOT).await;
+        let e = bench.walk("d/e").await.unwrap().ino;
+        bench.lookup(e, "y").await.unwrap();
+        for file in ["x", "y"] {
+            bench.table.unlink(e, OsStr::new(file), true).await.unwrap();
+            bench.clock.advance(2 * second);
+        }
+        assert_eq!(bench.client.keys(), ["z"]);
+        assert_eq!(bench.names(ROOT).await, ["d", "z"], "{ttl:?}");
+        let d = bench.walk("d").await.unwrap().ino;
+        assert_eq!((bench.names(d).await, bench.names(e).await), (vec!["e".to_owned()], Vec::new()));
+        assert_eq!(bench.walk("d/e").await.unwrap().ino, e, "the same inode");
+        assert_error!(bench.table.mkdir(ROOT, OsStr::new("d")).await, ErrorKind::Exists);
+        assert_error!(bench.table.rmdir(ROOT, OsStr::new("d"), true).await, ErrorKind::NotEmpty);
+        bench.clock.advance(2 * second);
+        for (parent, name) in [(d, "e"), (ROOT, "d")] {
+            bench.table.rmdir(parent, OsStr::new(name), false).await.unwrap();
+            assert_error!(bench.lookup(parent, name).await, ErrorKind::NotFound);
+            assert_error!(bench.table.rmdir(parent, OsStr::new(name), true).await, ErrorKind::NotFound);
+        }
+        assert_eq!(bench.names(ROOT).await, ["z"], "{ttl:?}");
+        bench.write(ROOT, "d", "a file now").await;
+    }
+}
+
+#[tokio::test]
+async fn a_directory_whose_last_known_file_was_removed_is_what_the_bucket_has() {
+    let bench = Bench::new(Ttl::Indefinite, &["d/x", "d/y", "e/x", "e/y"]);
+    for directory in ["d", "e"] {
+        let ino = bench.lookup(ROOT, directory).await.unwrap().ino;
+        bench.table.unlink(ino, OsStr::new("x"), true).await.unwrap();
+    }
+    // Looked up, and listed.
+    let (d, cost) = bench.cost(bench.lookup(ROOT, "d")).await;
+    assert_eq!(cost, 1, "whether it has more is asked");
+    for entry in bench.list(ROOT).await {
+        bench.table.remember(ROOT, &entry);
+    }
+    let (e, cost) = bench.cost(bench.lookup(ROOT, "e")).await;
+    assert_eq!(cost, 0);
+    for (name, ino) in [("d", d.unwrap().ino), ("e", e.unwrap().ino)] {
+        assert!(!bench.table.is_local(ino));
+        assert_eq!(bench.names(ino).await, ["y"]);
+        assert_error!(bench.table.rmdir(ROOT, OsStr::new(name), true).await, ErrorKind::NotPermitted(_));
+    }
+}
+
+#[tokio::test]
+async fn an_emptied_directory_that_another_client_fills_is_the_bucket_s_again() {
+    let bench = Bench::new(Ttl::Minimal, &["d/x"]);
+    let d = bench.walk("d").await.unwrap().ino;
+    bench.table.unlink(d, OsStr::new("x"), true).await.unwrap();
+    assert!(bench.table.is_local(bench.lookup(ROOT, "d").await.unwrap().ino));
+    bench.client.insert("d/new", "of another client");
+    bench.clock.advance(Duration::from_secs(2));
+    assert_eq!(bench.lookup(ROOT, "d").await.unwrap().ino, d);
+    assert_eq!(
+        (bench.names(ROOT).await, bench.names(d).await),
+        (vec!["d".to_owned()], vec!["new".to_owned()])
+    );
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("d"), true).await, ErrorKind::NotPermitted(_));
+    bench.client.remove("d/new");
+    bench.clock.advance(Duration::from_secs(2));
     assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
-    assert_error!(bench.table.rmdir(ROOT, OsStr::new("d")).await, ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn an_emptied_directory_is_removed_though_another_client_took_files_that_were_known() {
+    let bench = Bench::new(Ttl::Minimal, &["d/e/x", "d/y", "d/z"]);
+    let d = bench.walk("d").await.unwrap().ino;
+    for known in ["d/e/x", "d/y", "d/z"] {
+        bench.walk(known).await.unwrap();
+    }
+    assert!(bench.client.remove("d/e/x") && bench.client.remove("d/y"));
+    bench.clock.advance(Duration::from_secs(2));
+    bench.table.unlink(d, OsStr::new("z"), true).await.unwrap();
+    bench.table.rmdir(ROOT, OsStr::new("d"), true).await.unwrap();
+    assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn rmdir_deletes_the_marker_of_a_directory_that_has_nothing_else() {
+    let bench = Bench::new(Ttl::Minimal, &["m/", "m/n/", "m/n/x", "o/", "o/x"]);
+    let (m, n) = (bench.walk("m").await.unwrap().ino, bench.walk("m/n").await.unwrap().ino);
+    assert_error!(bench.table.rmdir(m, OsStr::new("n"), true).await, ErrorKind::NotPermitted(_));
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("o"), true).await, ErrorKind::NotPermitted(_));
+    bench.table.unlink(n, OsStr::new("x"), true).await.unwrap();
+    let ErrorKind::NotPermitted(why) = kind(bench.table.rmdir(m, OsStr::new("n"), false).await) else {
+        panic!("it has a marker")
+    };
+    assert!(why.contains("--allow-delete"), "{why}");
+    assert_eq!(bench.client.keys(), ["m/", "m/n/", "o/", "o/x"]);
+    bench.table.rmdir(m, OsStr::new("n"), true).await.unwrap();
+    bench.client.inject(FaultPlan::on(Op::DeleteObject).fail(s3::ErrorKind::Denied));
+    assert_error!(bench.table.rmdir(ROOT, OsStr::new("m"), true).await, ErrorKind::Remote(_));
+    bench.table.rmdir(ROOT, OsStr::new("m"), true).await.unwrap();
+    assert_eq!(bench.client.keys(), ["o/", "o/x"]);
+    assert_eq!(bench.names(ROOT).await, ["o"]);
+}
+
+#[tokio::test]
+async fn no_more_emptied_directories_are_kept_than_the_limit_says() {
+    let bench = Bench::new(Ttl::Minimal, &[]);
+    for i in 0..Tree::EMPTIED_MAX + 10 {
+        let name = format!("{i:05}");
+        bench.client.insert(format!("{name}/x"), "");
+        let ino = bench.lookup(ROOT, &name).await.unwrap().ino;
+        bench.table.unlink(ino, OsStr::new("x"), true).await.unwrap();
+        bench.table.forget(ino, 1);
+    }
+    assert_eq!(bench.table.len(), 1 + Tree::EMPTIED_MAX);
+    let names = bench.names(ROOT).await;
+    assert_eq!((names.len(), &*names[0]), (Tree::EMPTIED_MAX, "00010"), "the one known longest goes first");
+    assert_error!(bench.lookup(ROOT, "00009").await, ErrorKind::NotFound);
 }

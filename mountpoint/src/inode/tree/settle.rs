@@ -107,6 +107,7 @@ impl Tree {
         }
         if let Some(ino) = local.filter(|&ino| self.directory(ino).is_ok()) {
             self.place(ino, Place::Remote);
+            self.is_as_listed(ino, batch, index);
             return Adopted::As(ino);
         }
         let ino = batch.ino(index);
@@ -212,19 +213,24 @@ impl Tree {
         if let Some(ino) = local {
             self.checked(ino, now);
         }
+        if matches!(remote, Remote::Missing | Remote::File { alone: true, .. })
+            && let Some(ino) = local.filter(|&ino| self.directory(ino).is_ok())
+        {
+            self.has_nothing_below(ino, asked);
+        }
         match remote {
             Remote::Directory => {
                 Ok(Settled::Found(self.settle_directory(parent, name, child, local, asked, now)?))
             }
             Remote::File { meta, alone } => {
-                let child = self.without_directory(parent, name, child);
+                let child = self.without_directory(parent, name, child, asked);
                 if let Some(ino) = self.local(parent, name) {
                     return Ok(Settled::Found(ino));
                 }
                 self.settle_file(parent, name, child, meta, alone, asked, now).map(Settled::Found)
             }
             Remote::Missing => {
-                let child = self.without_directory(parent, name, child);
+                let child = self.without_directory(parent, name, child, asked);
                 if let Some(ino) = child {
                     self.detach(ino);
                 }
@@ -321,13 +327,20 @@ impl Tree {
 
     /// S3 has no directory of that name (any more): what hangs there as one goes, or stays as a local one when
     /// something local is below. The child that is left, a file.
-    fn without_directory(&mut self, parent: InodeNo, name: &str, child: Option<InodeNo>) -> Option<InodeNo> {
+    pub(super) fn without_directory(
+        &mut self,
+        parent: InodeNo,
+        name: &str,
+        child: Option<InodeNo>,
+        asked: u64,
+    ) -> Option<InodeNo> {
         let ino = child?;
         if self.directory(ino).is_err() {
             return child;
         }
         if self.local(parent, name).is_none() && self.holds_locals(ino) {
-            self.place(ino, Place::Local);
+            self.stays(ino);
+            self.has_nothing_below(ino, asked);
         } else {
             self.detach(ino);
         }

@@ -1,0 +1,71 @@
+//! fallocate: room for bytes that a program is about to write.
+//!
+//! A bucket has plenty of room, so that there is nothing to do; and an object is written from its start to its end, so that it can't be
+//! made longer, or get a hole. The errno matters: on EOPNOTSUPP, glibc's `posix_fallocate` writes a byte here and there instead, which
+//! breaks the file that is being written; EINVAL is what `posix_fallocate` says of file systems without it, and programs go on.
+
+use rustix::io::Errno;
+
+use super::{Error, FileSystem, HandleNo, Result};
+
+/// What fallocate(2) asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Fallocate {
+    /// From here.
+    pub offset: u64,
+    /// So many bytes.
+    pub len: u64,
+    /// FALLOC_FL_*; 0: the file is as long as that afterwards, at least.
+    pub mode: u32,
+}
+
+/// FALLOC_FL_KEEP_SIZE: room, whatever the size of the file.
+const KEEP_SIZE: u32 = 1;
+
+impl FileSystem {
+    /// Room for bytes of a file that is being written. Changes nothing.
+    ///
+    /// # Errors
+    /// `INVAL`: the file would have to be longer; `OPNOTSUPP`: a hole, or anything else than room; `BADF`: it is open for reading.
+    pub fn fallocate(&self, handle: HandleNo, wish: Fallocate) -> Result<()> {
+        let open = self.files.get(handle)?;
+        let writer = open.writer()?;
+        let size = writer.upload.size();
+        let Err(errno) = answer(wish, size) else { return Ok(()) };
+        let why = match errno {
+            Errno::INVAL => "a file becomes longer only by what is written at its end",
+            _ => "an object has neither holes nor parts that move",
+        };
+        let Fallocate { offset, len, mode } = wish;
+        let what =
+            format!("fallocate of \"{}\", {size} bytes: mode {mode:#x}, {len} from {offset}", writer.key);
+        Err(Error::new(errno, format!("{what}: {why}")))
+    }
+}
+
+/// Whether what is wished for is so already in a file of this size.
+fn answer(wish: Fallocate, size: u64) -> std::result::Result<(), Errno> {
+    match wish.mode {
+        KEEP_SIZE => Ok(()),
+        0 if wish.offset.saturating_add(wish.len) <= size => Ok(()),
+        0 => Err(Errno::INVAL),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_there_and_a_longer_file_or_a_hole_is_not() {
+        let ask = |mode, offset, len| answer(Fallocate { offset, len, mode }, 10);
+        assert_eq!(ask(KEEP_SIZE, 0, u64::MAX), Ok(()));
+        assert_eq!((ask(0, 4, 6), ask(0, 4, 7)), (Ok(()), Err(Errno::INVAL)));
+        assert_eq!(ask(0, u64::MAX, 1), Err(Errno::INVAL));
+        // Punch a hole, collapse, zero.
+        for mode in [0x3, 0x8, 0x10, 0x11] {
+            assert_eq!(ask(mode, 0, 4), Err(Errno::OPNOTSUPP), "{mode:#x}");
+        }
+    }
+}
