@@ -98,7 +98,8 @@ fn a_panic_at_any_request_of_an_upload_is_an_error_at_its_close_and_leaves_nothi
                 Arc::new(Panicking(client.clone(), op))
             });
             let upload = bench.create("a");
-            let stored = pin!(store(&upload, &vec![1; parts * PART], PART));
+            let bytes = vec![1; parts * PART];
+            let stored = pin!(store(&upload, &bytes, PART));
             let stored = bench.clock.timeout(EVER, stored).await.expect("the closer hears of it");
             assert!(matches!(stored, Err(upload::Error::Panicked)), "{op:?}: {stored:?}");
             let again = bench.clock.timeout(EVER, pin!(upload.abort())).await;
