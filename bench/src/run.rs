@@ -134,8 +134,7 @@ pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Repor
             ));
             report.rows.push(row);
         }
-        let others =
-            workload.floors.iter().filter(|floor| order.floors && !floor.is_mounted());
+        let others = workload.floors.iter().filter(|floor| order.floors && !floor.is_mounted());
         report.rows.extend(others.map(|floor| Row::new(workload, floor.name(), true)));
     }
     for round in 1..=order.rounds {

@@ -113,7 +113,8 @@ impl FileSystem {
             );
             return Err(Error::new(Errno::PERM, why));
         }
-        if !local && !(wish.keeps_mode_and_owner(&attr) && wish.keeps_times(&attr)) {
+        let changes_nothing = wish.keeps_mode_and_owner(&attr) && wish.keeps_times(&attr);
+        if !local && !changes_nothing {
             let why = format!(
                 "inode {}: S3 stores no owners, modes or times; the mount's --uid, --gid, --file-mode, --dir-mode set them for all",
                 ino.0

@@ -172,7 +172,7 @@ mod tests {
         run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(dir.path()));
         let (other, asked) = (dir.path().join("other"), Arc::new(AtomicU64::new(0)));
         std::fs::write(&other, vec![1; 200 << 10]).unwrap();
-        let (gives, count) = (other.clone(), Arc::clone(&asked));
+        let (gives, count) = (other, Arc::clone(&asked));
         let room = Room::new(move |bytes| {
             assert!(bytes >= 200 << 10);
             count.fetch_add(1, Relaxed);
