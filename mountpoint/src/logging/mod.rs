@@ -9,7 +9,6 @@ mod queue;
 mod recent;
 mod syslog;
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -21,7 +20,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use file::LogFile;
-use queue::Queue;
+use queue::{Output, Queue};
 use recent::Recent;
 pub use recent::recent;
 use syslog::Syslog;
@@ -133,7 +132,7 @@ pub fn init(config: &Config) -> anyhow::Result<Level> {
     let filter = EnvFilter::try_new(&configured)
         .with_context(|| format!("MOUNTPOINT_LOG='{configured}' is no log filter"))?;
     let stdout = || {
-        let queue = Queue::to(|| Box::new(io::stdout())).context("the log on standard output")?;
+        let queue = Queue::to(Output::STDOUT).context("the log on standard output")?;
         anyhow::Ok(STDOUT.get_or_init(|| queue).clone())
     };
     let (writer, is_syslog) = match (&config.directory, config.stdout) {

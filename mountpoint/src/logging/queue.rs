@@ -1,24 +1,29 @@
 //! Standard output behind a queue: its reader may be slow, or stop reading, and no request waits for it.
 //!
-//! Enters: lines of any thread. Leaves: the same lines in order, written by one thread, which sleeps while there are none; and, where
-//! lines did not fit, one line that says how many. `tracing-appender` has such a queue, but panics if its thread can't be started, says
+//! Enters: lines of any thread. Leaves: the same lines in order. A line that standard output takes at once is written at once, so that it is
+//! there when its request is answered. Lines that would wait go to one thread, which sleeps while there are none; where lines did not fit,
+//! one line says how many. `tracing-appender` has such a queue, but panics if its thread can't be started, says
 //! nothing of lost lines, and limits lines only.
 
 use std::cell::Cell;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::clock::Clock;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, Supervisor};
+use crate::sync::{Arc, Mutex, Supervisor};
 
 /// Lines that may wait. Doubling it lets the reader pause twice as long before lines are lost.
 const LINES_MAX: usize = 16 << 10;
 /// Bytes of lines that may wait. Doubling it does the same for long lines, and takes as much more memory at most.
 const BYTES_MAX: u64 = 4 << 20;
+/// The longest line that is written without the thread: a pipe that has room takes as much without a wait (PIPE_BUF).
+const AT_ONCE_MAX: usize = 4096;
 /// How long the end of the process waits for the reader to take what is in line. Doubling it delays the end of an engine whose reader is stuck.
 const LAST_WITHIN: Duration = Duration::from_secs(1);
 
@@ -38,21 +43,42 @@ enum Message {
     Flush(Sender<()>),
 }
 
+/// Where the lines go.
+#[derive(Clone, Copy)]
+pub(super) struct Output {
+    /// Of this process: standard output.
+    pub(super) open: fn() -> Box<dyn Write>,
+    /// Whether it takes a line of up to 4 KiB now.
+    pub(super) is_ready: fn() -> bool,
+}
+
+impl Output {
+    pub(super) const STDOUT: Self =
+        Self { open: || Box::new(io::stdout()), is_ready: || is_writable(rustix::stdio::stdout()) };
+}
+
+/// Whether a write would not wait. A pipe is writable once a page of it is free; a file always is.
+fn is_writable(file: impl AsFd) -> bool {
+    let mut asked = [PollFd::new(&file, PollFlags::OUT)];
+    poll(&mut asked, Some(&Timespec::default())).is_ok() && asked[0].revents().contains(PollFlags::OUT)
+}
+
 struct Shared {
-    /// Of this process: standard output. Only the thread that writes calls it.
-    out: fn() -> Box<dyn Write>,
+    out: Output,
+    /// Lines that the thread has or will have. While there are any, all go to it, so that they stay in order.
+    turn: Mutex<u64>,
     waiting_bytes: AtomicU64,
     lost: AtomicU64,
 }
 
 impl Queue {
-    /// Starts the thread that writes to what `out` gives.
+    /// Starts the thread that writes to `out` what it does not take at once.
     ///
     /// # Errors
     /// The system has no thread for us.
-    pub(super) fn to(out: fn() -> Box<dyn Write>) -> io::Result<Self> {
+    pub(super) fn to(out: Output) -> io::Result<Self> {
         let (send, receive) = bounded(LINES_MAX);
-        let shared = Arc::new(Shared { out, waiting_bytes: AtomicU64::new(0), lost: AtomicU64::new(0) });
+        let shared = Arc::new(Shared::new(out));
         let of_thread = Arc::clone(&shared);
         let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
         supervisor.thread("log".to_owned(), move || of_thread.write_all(&receive))?;
@@ -68,36 +94,52 @@ impl Queue {
     }
 
     fn put(&self, line: &[u8]) {
+        let mut turn = self.shared.turn.lock();
+        if *turn == 0 && line.len() <= AT_ONCE_MAX && (self.shared.out.is_ready)() {
+            let _ = (self.shared.out.open)().write_all(line);
+        } else if self.enqueue(line) {
+            *turn += 1;
+        }
+    }
+
+    /// False if it did not fit, and is lost.
+    fn enqueue(&self, line: &[u8]) -> bool {
         let (len, waiting) = (line.len() as u64, &self.shared.waiting_bytes);
         let fits =
             waiting.fetch_update(Relaxed, Relaxed, |now| (now < BYTES_MAX).then_some(now + len)).is_ok();
         // copy: the line outlives the event that it tells of.
         let sent = fits.then(|| self.send.try_send(Message::Line(line.to_vec())));
         match sent {
-            Some(Ok(())) => return,
+            Some(Ok(())) => return true,
             Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) => {
                 waiting.fetch_sub(len, Relaxed);
             }
             None => {}
         }
         self.shared.lost.fetch_add(1, Relaxed);
+        false
     }
 }
 
 impl Shared {
+    fn new(out: Output) -> Self {
+        Self { out, turn: Mutex::new(0), waiting_bytes: AtomicU64::new(0), lost: AtomicU64::new(0) }
+    }
+
     fn write_all(&self, queue: &Receiver<Message>) {
         WRITES.set(true);
         for message in queue {
             // A reader that is gone takes no line: that is no error of the mount.
             match message {
                 Message::Line(line) => {
-                    let _ = (self.out)().write_all(&line);
+                    let _ = (self.out.open)().write_all(&line);
                     self.waiting_bytes.fetch_sub(line.len() as u64, Relaxed);
                     self.say_lost();
+                    *self.turn.lock() -= 1;
                 }
                 Message::Flush(done) => {
                     self.say_lost();
-                    let _ = (self.out)().flush();
+                    let _ = (self.out.open)().flush();
                     let _ = done.try_send(());
                 }
             }
@@ -137,7 +179,7 @@ pub(super) struct Line<'a>(&'a Queue);
 impl Write for Line<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if WRITES.get() {
-            (self.0.shared.out)().write_all(bytes)?;
+            (self.0.shared.out.open)().write_all(bytes)?;
         } else {
             self.0.put(bytes);
         }
@@ -151,12 +193,10 @@ impl Write for Line<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
 
     /// Held by the test while the reader is to take nothing; what it took.
-    static READER: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+    static READER: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
 
     struct Reader;
 
@@ -170,12 +210,14 @@ mod tests {
         }
     }
 
+    const TO_READER: Output = Output { open: || Box::new(Reader), is_ready: || READER.try_lock().is_ok() };
+
     #[test]
     fn a_reader_that_stops_costs_lines_and_no_time_and_nothing_is_lost_before() {
-        let queue = Queue::to(|| Box::new(Reader)).unwrap();
+        let queue = Queue::to(TO_READER).unwrap();
         let say = |line: String| queue.make_writer().write_all(line.as_bytes()).unwrap();
         (0..LINES_MAX).for_each(|i| say(format!("early {i}\n")));
-        queue.flush();
+        // Each was taken at once.
         assert_eq!(READER.lock().unwrap().iter().filter(|byte| **byte == b'\n').count(), LINES_MAX);
         let mut stuck = READER.lock().unwrap();
         stuck.clear();
@@ -192,17 +234,31 @@ mod tests {
         let in_order = lines.iter().take(LINES_MAX).zip(0..).all(|(line, i)| **line == format!("late {i}"));
         assert!(in_order, "the first ones, in order");
         assert_eq!((queue.shared.lost.load(Relaxed), queue.shared.waiting_bytes.load(Relaxed)), (0, 0));
+        // The thread counts the last line after it has written it.
+        while *queue.shared.turn.lock() > 0 {
+            std::thread::yield_now();
+        }
+        say("at once\n".to_owned());
+        assert!(READER.lock().unwrap().ends_with(b"at once\n"));
+    }
+
+    #[test]
+    fn a_pipe_is_written_at_once_until_it_is_full() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut written = 0;
+        while is_writable(&writer) {
+            writer.write_all(&[b'x'; AT_ONCE_MAX]).unwrap();
+            written += AT_ONCE_MAX;
+        }
+        assert!(written >= AT_ONCE_MAX);
+        drop(reader);
     }
 
     #[test]
     fn long_lines_that_wait_are_limited_by_their_bytes() {
         let queue = Queue {
             send: bounded(LINES_MAX).0,
-            shared: Arc::new(Shared {
-                out: || Box::new(io::sink()),
-                waiting_bytes: AtomicU64::new(0),
-                lost: AtomicU64::new(0),
-            }),
+            shared: Arc::new(Shared::new(Output { open: || Box::new(io::sink()), is_ready: || false })),
         };
         // No thread takes them: its end of the channel is gone, and so each is lost.
         queue.put(&[b'x'; 100]);
