@@ -170,6 +170,10 @@ soon bash -c '! pgrep -x mount-s3 >/dev/null'
 /// A user of its own has the limit for itself.
 #[test]
 fn a_start_with_too_few_threads_mounts_nothing_and_says_why() {
+    // fuser starts its threads once it has mounted, and ends if one is refused.
+    if crate::TRANSPORT == "fuser" {
+        return;
+    }
     let script = r#"
 uid=$((200000 + RANDOM))
 chown $uid mnt own
