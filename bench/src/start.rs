@@ -132,7 +132,7 @@ fn rest(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<(f64, f64
     Ok((rss, wakeups))
 }
 
-/// A mount in the background.
+/// A mount in the background; unmounted when dropped.
 struct Background {
     dir: PathBuf,
     /// Its daemon in `/proc`.
@@ -145,8 +145,9 @@ impl Background {
         let dir = work.join("mnt");
         fs::create_dir_all(&dir)?;
         let took = timed(&mut command(program, endpoint, work, &dir))?;
-        let daemon = daemon_of(&dir).context("the daemon of the mount is not there")?;
-        Ok((Self { dir, daemon }, took))
+        let mut mount = Self { dir, daemon: PathBuf::new() };
+        mount.daemon = daemon_of(&mount.dir).context("the daemon of the mount is not there")?;
+        Ok((mount, took))
     }
 
     fn rss_mib(&self) -> anyhow::Result<f64> {
@@ -171,11 +172,19 @@ impl Background {
     fn end(self) -> anyhow::Result<()> {
         rustix::mount::unmount(&self.dir, UnmountFlags::empty()).context("unmount")?;
         let begun = Instant::now();
-        while self.daemon.exists() {
+        // A process that ended stays in /proc until init asks for its exit code, which took seconds here; it has no program any more.
+        while fs::read_link(self.daemon.join("exe")).is_ok() {
             ensure!(begun.elapsed() < END_WITHIN, "the daemon did not end after its mount was gone");
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Fails where `end` has unmounted it. A step that failed may have left files open.
+        let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
     }
 }
 

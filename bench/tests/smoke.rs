@@ -238,6 +238,27 @@ fn foul_weather_is_a_table_with_a_line_for_each_file_system() {
 }
 
 #[test]
+fn a_measurement_of_starts_that_fails_leaves_no_mount_behind() {
+    if !has_fuse() {
+        return;
+    }
+    let Some(mount) = mount_s3() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    // mount-s3-ctl is not beside this one. Another process writes it, as above: what a neighbour's child holds for writing can't be started.
+    let alone = dir.path().join("mount-s3");
+    assert!(Command::new("cp").arg("-p").arg(mount).arg(&alone).status().unwrap().success());
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["start", "--rounds", "1", "--mount", alone.to_str().unwrap()])
+        .env("TMPDIR", dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("mount-s3-ctl"), "{said}");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(dir.path().to_str().unwrap()), "{mounts}");
+}
+
+#[test]
 fn a_daemon_that_does_not_mount_is_a_row_with_its_last_words() {
     let broken = "broken=sh -c 'echo out of order {bucket} {dir} {endpoint} >&2; exit 3'";
     let rows = rows(&["--no-floors", "--workload", "walk", "--peer", broken]);

@@ -21,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::thread::LinkNameSpaceType;
 
-use crate::sync::no_thread;
+use crate::supervise::no_thread;
 
 /// Tells the second process what it is.
 pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";

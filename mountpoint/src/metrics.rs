@@ -16,7 +16,7 @@ pub use series::{Kind, Label, Metric, Series, Unit, Value};
 use by_name::Dimension;
 use series::Collect;
 
-use crate::sync::Doorbell;
+use crate::doorbell::Doorbell;
 
 macro_rules! metrics {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $init:expr, $unit:ident => $text:literal),+ $(,)?) => {
@@ -162,6 +162,8 @@ metrics! {
     cache_corrupt: Counter = Counter::default(), Count => "cache.corrupt",
     /// Blocks, or parts of one, written to the disk cache.
     cache_puts: Counter = Counter::default(), Count => "cache.puts",
+    /// Blocks, or parts of one, that wait to be written to the disk cache or are being written.
+    cache_puts_waiting: Gauge = Gauge::default(), Count => "cache.puts_waiting",
     /// Blocks, or parts of one, not written to the disk cache because its queue or the disk was full.
     cache_puts_dropped: Counter = Counter::default(), Count => "cache.puts_dropped",
     /// Blocks evicted from the disk cache.

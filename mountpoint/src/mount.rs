@@ -11,6 +11,7 @@ use crate::buffer::{Pool, Use};
 use crate::cache::{BlockCache, DiskCache};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::doorbell::Next;
 use crate::first::Asker;
 use crate::fs::{FileSystem, MountEnd};
 use crate::fuse::{Device, MountOptions, Session, Unmounter};
@@ -19,8 +20,9 @@ use crate::logging;
 use crate::metrics::Metrics;
 use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
+use crate::supervise::{Supervisor, no_thread, try_threads};
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, Next, Supervisor, no_thread, try_threads};
 use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Room, Stage, Uploader};
 
@@ -38,7 +40,7 @@ const THREADS_WITHIN: Duration = Duration::from_secs(10);
 /// How long the mount may stay in the table after its connection: `umount -f` ends the connection first. Doubling it doubles how long the
 /// end takes after an abort.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
-/// How long uploads that were under way at the end may take to be aborted.
+/// How long uploads at the end may move no byte, and how long their abort may take. Doubling it waits longer for a store that is away.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A bucket that is mounted.
@@ -170,7 +172,7 @@ fn runtime(
     clock: &Clock,
 ) -> anyhow::Result<tokio::runtime::Runtime> {
     let network = std::thread::available_parallelism().map_or(1, usize::from);
-    try_threads(network + 1 + others).context("starting the threads of the network")?;
+    try_threads(network + 1 + others, clock).context("starting the threads of the network")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("mount-s3")
         .on_thread_park(move || collect_once_a_round(&rounds, collect))
@@ -352,7 +354,7 @@ pub struct Farewell {
 }
 
 impl Farewell {
-    /// Completes what was closed and gives up what was still being written, within ten seconds. Not for a thread of the runtime.
+    /// Completes what was closed and gives up what was still being written, as [`FileSystem::end`] does. Not for a thread of the runtime.
     pub fn say(&self, how: MountEnd) {
         self.runtime.block_on(self.fs.end(GOODBYE_WITHIN, how));
     }

@@ -4,12 +4,6 @@
 //! inodes, handles, requests, waiting reads, memory and the cache. A lock is never poisoned here: a panic in one request answers EIO and
 //! the mount goes on; the next holder of the lock finds the state after the last complete statement.
 
-mod doorbell;
-mod supervise;
-
-pub use doorbell::{Doorbell, Next};
-pub use supervise::{Supervisor, no_thread, try_threads};
-
 #[cfg(feature = "shuttle")]
 use shuttle::sync as imp;
 #[cfg(not(feature = "shuttle"))]

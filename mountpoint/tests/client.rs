@@ -1,6 +1,8 @@
-//! The exam of `testing::exam` on every client: in memory, and over HTTP with signatures against `s3server` and versitygw.
+//! The exam of `testing::exam` on every client: in memory, and over HTTP with signatures against `s3server` and versitygw. Then the client on
+//! a slow line.
 
 mod client {
+    mod slow_line;
     mod versitygw;
 }
 
@@ -20,7 +22,12 @@ const SECRET_KEY: &str = "testsecret";
 
 /// The engine's client of a bucket on loopback.
 async fn connect(endpoint: &str) -> Arc<S3Client> {
-    let config = s3::Config {
+    connect_with(endpoint, |_| {}).await
+}
+
+/// The same, with another configuration.
+async fn connect_with(endpoint: &str, change: impl FnOnce(&mut s3::Config)) -> Arc<S3Client> {
+    let mut config = s3::Config {
         bucket: BUCKET.to_owned(),
         region: Some("us-east-1".to_owned()),
         endpoint_url: Some(endpoint.to_owned()),
@@ -30,6 +37,7 @@ async fn connect(endpoint: &str) -> Arc<S3Client> {
         attempts_max: Some(2),
         ..s3::Config::default()
     };
+    change(&mut config);
     let client = S3Client::connect(config, Clock::machine(), Arc::new(Metrics::default())).await;
     client.unwrap_or_else(|error| panic!("connect to {endpoint}: {error}"))
 }

@@ -2,7 +2,7 @@
 //! open is of now, with the first bytes that came along, and a name that is there is never said to be absent.
 //! Method: random changes, pauses and bursts of lookups on an `InodeTable` over a bucket in memory, with a clock of the test's. The reference is the
 //! bucket's history: the keys after each change, and when that was. Opens of one file that overlap, with answers that are held back,
-//! are compared with its versions. Proptest prints the steps of a failure.
+//! are compared with its versions; so are listings of walks with what this mount did and learned. Proptest prints the steps of a failure.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,6 +19,13 @@ use mountpoint::inode::{Config, ErrorKind, Found, InodeNo, InodeTable, Kind, Ope
 use mountpoint::metrics::Metrics;
 use mountpoint::testing::{FaultPlan, MemoryClient, Op, Settings};
 use proptest::prelude::*;
+
+/// In `model_freshness/`.
+mod model_freshness {
+    pub(crate) mod walk;
+}
+
+use model_freshness::walk;
 
 /// Names of the one directory: enough that bursts of lookups are worth pages.
 const NAMES: usize = 60;
@@ -287,107 +294,6 @@ impl World {
     }
 }
 
-/// Directories, and files of each.
-const DIRECTORIES: usize = 12;
-const FILES: usize = 3;
-
-#[derive(Clone, Debug)]
-enum Change {
-    Put(usize, usize),
-    Remove(usize, usize),
-    /// By this client.
-    Unlink(usize, usize),
-    Pause(u64),
-    /// Lists so many directories from one on.
-    Walk(usize, usize),
-}
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let file = || (0..DIRECTORIES, 0..FILES);
-    let change = prop_oneof![
-        3 => file().prop_map(|(d, f)| Change::Put(d, f)),
-        2 => file().prop_map(|(d, f)| Change::Remove(d, f)),
-        2 => file().prop_map(|(d, f)| Change::Unlink(d, f)),
-        2 => (1u64..700).prop_map(Change::Pause),
-        4 => (0..DIRECTORIES, 1..=DIRECTORIES).prop_map(|(d, count)| Change::Walk(d, count)),
-    ];
-    prop::collection::vec(change, 1..60)
-}
-
-/// What a directory had, from when on, and whether this client made it so.
-type Contents = Vec<(Instant, Vec<String>, bool)>;
-
-async fn walk_and_change(changes: Vec<Change>) {
-    let clock = Clock::manual();
-    let client = MemoryClient::with(Settings { clock: clock.clone(), page_max: 7, ..Settings::default() });
-    let config = Config { ttl: Ttl::Minimal, list_page: 7, ..Config::default() };
-    let table = InodeTable::new(
-        Asker::of_attributes(client.arc()),
-        config,
-        clock.clone(),
-        Arc::new(Metrics::default()),
-    );
-    let key = |d: usize, f: usize| format!("d{d:02}/f{f}");
-    let mut directories = Vec::new();
-    for d in 0..DIRECTORIES {
-        // One that stays, so that the directory does.
-        client.insert(format!("d{d:02}/stays"), "");
-        directories.push(table.lookup(ROOT, OsStr::new(&format!("d{d:02}"))).await.unwrap().ino);
-    }
-    clock.advance(2 * OLD);
-    let has = |d: usize| -> Vec<String> {
-        let prefix = format!("d{d:02}/");
-        client.keys().iter().filter_map(|key| key.strip_prefix(&prefix)).map(str::to_owned).collect()
-    };
-    let mut history: Vec<Contents> = (0..DIRECTORIES).map(|d| vec![(clock.now(), has(d), true)]).collect();
-    for change in changes {
-        match change {
-            Change::Put(d, f) => {
-                client.insert(key(d, f), "content");
-                history[d].push((clock.now(), has(d), false));
-            }
-            Change::Remove(d, f) => {
-                client.remove(key(d, f));
-                history[d].push((clock.now(), has(d), false));
-            }
-            Change::Unlink(d, f) => {
-                if table.unlink(directories[d], OsStr::new(&format!("f{f}")), true).await.is_ok() {
-                    history[d].push((clock.now(), has(d), true));
-                }
-            }
-            Change::Pause(ms) => clock.advance(Duration::from_millis(ms)),
-            Change::Walk(from, count) => {
-                for d in from..(from + count).min(DIRECTORIES) {
-                    let listing = table.opendir(directories[d]).await.unwrap();
-                    let mut shown = Vec::new();
-                    let mut offset = 2;
-                    loop {
-                        let entries = listing.entries(&table, offset, 9).await.unwrap();
-                        let Some(last) = entries.last() else { break };
-                        offset = last.offset;
-                        shown.extend(entries.iter().map(|entry| entry.name().to_owned()));
-                    }
-                    // Each name as it was at some moment of the last second, and not before what this client did last. Not all at one
-                    // moment: the pages of a directory may be of several, as those of S3 are.
-                    let now = clock.now();
-                    let ends = history[d].iter().skip(1).map(|(from, ..)| *from).chain([now]);
-                    let mine = history[d].iter().rposition(|(.., mine)| *mine).unwrap_or_default();
-                    let recent = history[d].iter().zip(ends).skip(mine);
-                    let recent: Vec<_> = recent.filter(|(_, end)| *end == now || now - *end < OLD).collect();
-                    let had = |name: &String| {
-                        recent.iter().filter(|((_, names, _), _)| names.contains(name)).count()
-                    };
-                    let fits = shown.iter().all(|name| had(name) > 0) && shown.is_sorted_by(|a, b| a < b);
-                    let lasting = recent[0].0.1.iter().filter(|name| had(name) == recent.len());
-                    let whole = lasting.into_iter().all(|name| shown.contains(name));
-                    assert!(fits && whole, "d{d:02} shows {shown:?}, and has {:?}", has(d));
-                    clock.advance(Duration::from_millis(3));
-                }
-            }
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Overlap {
     /// A program opens the file: a lookup, and the open.
@@ -499,8 +405,11 @@ proptest! {
     }
 
     #[test]
-    fn a_walk_shows_what_a_directory_had_in_the_last_second_and_all_that_this_mount_did(changes in changes()) {
+    fn a_walk_shows_what_a_directory_had_in_the_last_second_and_all_that_this_mount_did_or_learned(
+        ttl in walk::ttls(),
+        changes in walk::changes(),
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(walk_and_change(changes));
+        runtime.block_on(walk::walk_and_change(ttl, changes));
     }
 }

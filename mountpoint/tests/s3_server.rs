@@ -96,7 +96,9 @@ async fn any_key_is_stored_listed_read_and_removed_under_its_own_name() {
         let gone = store.client.head_object(&ObjectKey::new(key)).await.unwrap_err();
         assert_eq!(*gone.kind(), ErrorKind::NotFound);
     }
-    assert!(store.metrics.s3_connections.get() <= 2, "requests in a row share a connection");
+    // A busy machine may make an answer late: then the request goes out once more, on a connection of its own.
+    let most = 2 + store.metrics.s3_hedges.get();
+    assert!(store.metrics.s3_connections.get() <= most, "requests in a row share a connection");
     assert_eq!(store.metrics.s3_retries.get(), 0);
 }
 

@@ -4,19 +4,21 @@
 mod certificates;
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use bytes::Bytes;
 use certificates::Certificates;
 use mountpoint::buffer::{Fill, Pool, Use};
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::{ETag, ObjectId, ObjectKey};
 use mountpoint::s3::{
-    Config, Credentials, ErrorKind, GetObject, ObjectClient as _, ProxyVariables, S3Client,
+    Config, Credentials, ErrorKind, GetObject, NewObject, ObjectClient as _, ProxyVariables, PutObject,
+    S3Client,
 };
 use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
 
@@ -25,6 +27,8 @@ const LEN: usize = 300_000;
 fn contents() -> Vec<u8> {
     (0..LEN).map(|i| (i * 7 % 251) as u8).collect()
 }
+
+type Stream = StreamOwned<ServerConnection, TcpStream>;
 
 /// A store behind TLS with one object, whose certificate an authority of its own signed. Runs until the test ends.
 struct Store {
@@ -61,6 +65,43 @@ impl Store {
                 let (tls, requests, failed) = (Arc::clone(&tls), Arc::clone(&requests), Arc::clone(&failed));
                 let (resumed, leave) = (Arc::clone(&resumed), Arc::clone(&leave));
                 thread::spawn(move || serve(tls, tcp.unwrap(), &requests, &failed, &resumed, &leave));
+            }
+        });
+        store
+    }
+
+    /// One that proves its bucket, and with the n-th other request, of which it has read the head alone, does what `answer` does. The connection
+    /// serves on if that gives it back.
+    fn scripted(answer: impl Fn(usize, &str, Stream) -> Option<Stream> + Send + Sync + 'static) -> Self {
+        let certificates = Certificates::of(&["127.0.0.1"]);
+        let (tls, answer) = (certificates.server(), Arc::new(answer));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let store = Self {
+            port: listener.local_addr().unwrap().port(),
+            requests: Arc::default(),
+            handshakes_failed: Arc::default(),
+            resumed: Arc::default(),
+            takes_leave: Arc::default(),
+            certificates,
+        };
+        let (requests, asked) = (Arc::clone(&store.requests), Arc::new(AtomicUsize::new(0)));
+        thread::spawn(move || {
+            for tcp in listener.incoming() {
+                let (tls, answer) = (Arc::clone(&tls), Arc::clone(&answer));
+                let (requests, asked) = (Arc::clone(&requests), Arc::clone(&asked));
+                thread::spawn(move || {
+                    let mut stream = StreamOwned::new(ServerConnection::new(tls).unwrap(), tcp.unwrap());
+                    while let Some(head) = head(&mut stream) {
+                        requests.lock().unwrap().push(head.lines().next().unwrap().to_owned());
+                        if head.contains("list-type=2") {
+                            say(&mut stream, "200 OK", "", LISTING);
+                            continue;
+                        }
+                        let number = asked.fetch_add(1, Ordering::SeqCst);
+                        let Some(kept) = answer(number, &head, stream) else { return };
+                        stream = kept;
+                    }
+                });
             }
         });
         store
@@ -115,9 +156,53 @@ impl Store {
         assert!(said.contains("certificate") && said.contains(why), "{said}");
         assert!(!said.contains("SECRET"));
         assert_eq!(*self.requests.lock().unwrap(), Vec::<String>::new(), "nobody asks a stranger");
-        assert!(*self.handshakes_failed.lock().unwrap() > 0, "it was the handshake that failed");
+        // The store hears of it a moment after the client knows.
+        testkit::until("it was the handshake that failed", || *self.handshakes_failed.lock().unwrap() > 0);
     }
 }
+
+const LISTING: &[u8] = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+const PARTIAL: &str = "206 Partial Content";
+
+/// Of the answer that is the object.
+fn headers() -> String {
+    format!("etag: \"v1\"\r\ncontent-range: bytes 0-{}/{LEN}\r\n", LEN - 1)
+}
+
+/// The head of the next request; `None` at the end.
+fn head(stream: &mut Stream) -> Option<String> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).ok()?;
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).ok()
+}
+
+/// An answer. What the client does not take any more is lost.
+fn say(stream: &mut Stream, status: &str, headers: &str, body: &[u8]) {
+    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
+    let _ = stream.write_all(&[head.as_bytes(), body].concat()).and_then(|()| stream.flush());
+}
+
+/// Says that it says no more, and hears no more: the connection stays open until the test ends.
+fn goes_deaf(mut stream: Stream) -> Option<Stream> {
+    stream.conn.send_close_notify();
+    let _ = stream.flush();
+    let _ = stream.sock.shutdown(Shutdown::Write);
+    std::mem::forget(stream);
+    None
+}
+
+/// A file of so many bytes.
+fn put(len: usize) -> PutObject {
+    let object =
+        NewObject { key: ObjectKey::new("k"), content_type: None, only_if_absent: false, checksum: None };
+    PutObject { object, body: vec![Bytes::from(vec![7; len])], checksum: None }
+}
+
+/// More than the sockets hold.
+const MORE: usize = 64 << 20;
 
 /// Answers requests, if the handshake succeeds.
 fn serve(
@@ -156,15 +241,9 @@ fn serve(
         requests.lock().unwrap().push(line);
         served = true;
         let (status, headers, body) = if is_list {
-            (
-                "200 OK",
-                String::new(),
-                b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>".to_vec(),
-            )
+            ("200 OK", String::new(), LISTING.to_vec())
         } else {
-            let headers =
-                format!("etag: \"v1\"\r\ncontent-range: bytes 0-{}/{LEN}\r\nconnection: close\r\n", LEN - 1);
-            ("206 Partial Content", headers, contents())
+            (PARTIAL, format!("{}connection: close\r\n", headers()), contents())
         };
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
         if is_list && takes_leave.load(Ordering::SeqCst) {
@@ -232,6 +311,63 @@ async fn a_connection_whose_store_took_leave_is_closed_though_tcp_is_not() {
     let requests = store.requests.lock().unwrap();
     assert_eq!(requests.len(), 2, "nothing was said to a store that had left: {requests:?}");
     assert_eq!(store.resumed.lock().unwrap().len(), 2, "the object came on a second connection");
+}
+
+#[tokio::test]
+async fn a_refusal_that_comes_before_the_body_was_sent_is_heard_and_the_next_file_goes_elsewhere() {
+    for (status, code, kind) in
+        [("503 X", "SlowDown", ErrorKind::Throttled), ("400 X", "EntityTooLarge", ErrorKind::TooLarge)]
+    {
+        let store = Store::scripted(move |number, _, mut stream| {
+            if number == 0 {
+                let document = format!("<Error><Code>{code}</Code><Message>m</Message></Error>");
+                say(&mut stream, status, "", document.as_bytes());
+                return goes_deaf(stream);
+            }
+            let mut body = vec![0; 1000];
+            stream.read_exact(&mut body).unwrap();
+            say(&mut stream, "200 OK", "etag: \"v1\"\r\n", b"");
+            Some(stream)
+        });
+        let config =
+            Config { attempts_max: Some(1), ca_bundle: Some(store.ca_bundle()), ..Config::default() };
+        let client = store.connect_with(config).await.unwrap();
+        let error = client.put_object(&put(MORE)).await.unwrap_err();
+        assert_eq!((error.kind(), error.code()), (&kind, Some(code)), "{error}");
+        client.put_object(&put(1000)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_success_that_comes_before_the_body_was_sent_stores_nothing() {
+    let store = Store::scripted(|_, _, mut stream| {
+        say(&mut stream, "200 OK", "etag: \"v1\"\r\n", b"");
+        goes_deaf(stream)
+    });
+    let config = Config { attempts_max: Some(2), ca_bundle: Some(store.ca_bundle()), ..Config::default() };
+    let client = store.connect_with(config).await.unwrap();
+    let error = client.put_object(&put(MORE)).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Network, "{error}");
+    assert!(error.to_string().contains("before the whole body was sent"), "{error}");
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_the_store_takes_leave_of_costs_no_try() {
+    let store = Store::scripted(|number, _, mut stream| {
+        if number == 1 {
+            // It was about to, and the request was on its way.
+            stream.conn.send_close_notify();
+            stream.flush().unwrap();
+            return None;
+        }
+        say(&mut stream, PARTIAL, &headers(), &contents());
+        Some(stream)
+    });
+    let config = Config { attempts_max: Some(1), ca_bundle: Some(store.ca_bundle()), ..Config::default() };
+    let client = store.connect_with(config).await.unwrap();
+    store.read(&client).await;
+    store.read(&client).await;
+    assert_eq!(store.requests.lock().unwrap().len(), 4, "one of them was sent twice");
 }
 
 #[tokio::test]

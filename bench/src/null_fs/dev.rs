@@ -224,7 +224,7 @@ mod tests {
         let absent = answer(|done| fs.lookup(ROOT, "00000005".as_ref(), done)).unwrap_err();
         assert_eq!(absent.errno(), Errno::NOENT);
         let refused = [
-            answer(|done| fs.write(HandleNo(2), 0, b"x", done)).unwrap_err(),
+            answer(|done| fs.write(HandleNo(2), 0, b"x", 0, done)).unwrap_err(),
             answer(|done| fs.unlink(ROOT, "00000000".into(), done)).unwrap_err(),
             answer(|done| fs.mkdir(ROOT, "x".into(), done)).unwrap_err(),
             answer(|done| fs.create(ROOT, "x".into(), OpenFlags::default(), 1, done)).unwrap_err(),

@@ -100,7 +100,6 @@ mod tests {
         | `fuse` | `fs`, `inode::InodeNo` |\n| `main`, `lib`, `mount` | `*` |\n\
         | `csi::node` | `mounter`, `mountpoint::cli` |\n| `csi::mounter` | `contract` |\n| `csi::contract` | - |\n\
         | `csi::bin/driver` | `*` |\n| `reconciler::plan` | `csi::contract` |\n\
-        ## Rooms without circles\n| `mountpoint/src/inode/` |\n\
         ## Names that stay in one place\n| `fuser` | `mountpoint/src/fuse/` |\n\
         | `std::env::var` | `mountpoint/src/cli.rs` |\n| `hyper` | `mountpoint/src/s3/` |\n\
         ## Unsafe fences\n| `a.rs` | |\n## Dependencies\n| `a` | |\n";

@@ -1,59 +1,97 @@
-//! Rooms whose files form no circle: no two files of such a room use each other, on whatever way around.
+//! No two files of a folder use each other, on whatever way around, so that each can be read from its lowest file up.
 //!
-//! A file stands for the files in the folder of its name, too. The room's `mod.rs` may use all of them, and they may use it: it holds the
-//! words of the room.
+//! A file stands for the files in the folder of its name, too. The `mod.rs` of a folder, and the root of a crate, hold the folder's words:
+//! they may use all of its files, and these may use them. A name that they only hand on (`pub use state::Inode`) counts as one of the file
+//! that it comes from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::law::{Law, PAGE};
-use crate::rust::{Source, module_of};
+use crate::law::PAGE;
+use crate::rust::{Name, Source, module_of};
 use crate::tree::is_test_file;
 use crate::{Finding, Tree};
 
-/// What each file of a room uses of the others.
+/// What each file of a folder uses of the others.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// The first circle of each room of the table.
-pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
+/// A file of product code.
+struct File {
+    /// The folder of its crate: `mountpoint/src`.
+    src: String,
+    module: Vec<String>,
+    /// Those that product code uses.
+    names: Vec<Name>,
+}
+
+/// The first circle of each folder.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let files: Vec<File> = tree.sources().filter_map(|(path, text)| File::read(path, text)).collect();
+    let folders: BTreeSet<(&str, &[String])> = files
+        .iter()
+        .flat_map(|file| (0..file.module.len()).map(move |depth| (file.src.as_str(), &file.module[..depth])))
+        .collect();
     let mut findings = Vec::new();
-    for room in &law.layered {
-        let uses = uses(tree, room);
-        if uses.is_empty() {
-            findings.push(Finding::new(PAGE, 0, format!("`{room}` has no files that could form a circle")));
-        }
+    for (src, place) in folders {
+        let folder = place.iter().fold(format!("{src}/"), |path, name| path + name + "/");
+        let uses = uses(&files, src, place);
         let mut done = BTreeSet::new();
         let circle = uses.keys().find_map(|file| circle(&uses, &mut vec![file.clone()], &mut done));
         findings.extend(circle.map(|files| {
             let round = [files.as_slice(), &files[..1]].concat().join(" -> ");
             let message = format!(
                 "its files form a circle: {round}. Move what the lower one needs into it, or into a file below both \
-                 (see \"Rooms without circles\" in {PAGE})"
+                 (see \"No circles\" in {PAGE})"
             );
-            Finding::new(room.clone(), 0, message)
+            Finding::new(folder, 0, message)
         }));
     }
     findings
 }
 
-fn uses(tree: &Tree, room: &str) -> Uses {
-    let Some((_, below_src)) = room.trim_end_matches('/').split_once("/src/") else { return Uses::new() };
-    let place: Vec<String> = below_src.split('/').map(str::to_owned).collect();
-    let mut uses = Uses::new();
-    for (path, text) in tree.sources().filter(|(path, _)| path.starts_with(room) && !is_test_file(path)) {
-        let Some((_, below)) = path.split_once("/src/") else { continue };
+impl File {
+    /// `None`: not product code, or a command, which is a crate of its own beside the library.
+    fn read(path: &str, text: &str) -> Option<Self> {
+        let (of_crate, below) = path.split_once("/src/")?;
+        if is_test_file(path) || below.starts_with("bin/") {
+            return None;
+        }
         let module = module_of(below);
-        let Some(file) = module.get(place.len()) else { continue };
-        let used = uses.entry(file.clone()).or_default();
-        for name in Source::read(text, &module).names.into_iter().filter(|name| !name.in_test) {
-            if name.segments[0] == "crate" && name.segments[1..].starts_with(&place) {
-                used.extend(name.segments.get(place.len() + 1).filter(|other| *other != file).cloned());
+        let names = Source::read(text, &module).names.into_iter().filter(|name| !name.in_test).collect();
+        Some(Self { src: format!("{of_crate}/src"), module, names })
+    }
+}
+
+/// What the files of the folder `place` of a crate use of each other.
+fn uses(files: &[File], src: &str, place: &[String]) -> Uses {
+    let of_crate = || files.iter().filter(move |file| file.src == src);
+    let inside =
+        || of_crate().filter(move |file| file.module.len() > place.len() && file.module.starts_with(place));
+    let mut uses: Uses = inside().map(|file| (file.module[place.len()].clone(), BTreeSet::new())).collect();
+    let here: BTreeSet<String> = uses.keys().cloned().collect();
+    let words = of_crate().filter(|file| file.module == place).flat_map(|words| &words.names);
+    let handed_on: BTreeMap<&str, &String> = words
+        .filter_map(|name| {
+            let from =
+                below(name, place).or_else(|| name.segments.first()).filter(|from| here.contains(*from))?;
+            Some((name.imported.as_deref()?, from))
+        })
+        .collect();
+    for file in inside() {
+        let own = &file.module[place.len()];
+        for first in file.names.iter().filter_map(|name| below(name, place)) {
+            let other = here.get(first).or_else(|| handed_on.get(first.as_str()).copied());
+            if let Some(other) = other.filter(|other| *other != own) {
+                uses.entry(own.clone()).or_default().insert(other.clone());
             }
         }
     }
-    // Names of `mod.rs` are no files.
-    let files: BTreeSet<String> = uses.keys().cloned().collect();
-    uses.values_mut().for_each(|used| used.retain(|name| files.contains(name)));
     uses
+}
+
+/// What a name names of the folder `place` of its crate.
+fn below<'a>(name: &'a Name, place: &[String]) -> Option<&'a String> {
+    let (root, rest) = name.segments.split_first()?;
+    (root == "crate" && rest.starts_with(place)).then(|| rest.get(place.len()))?
 }
 
 /// The first circle that is reached from the last file of `path`.
@@ -79,24 +117,29 @@ fn circle(uses: &Uses, path: &mut Vec<String>, done: &mut BTreeSet<String>) -> O
 mod tests {
     use super::*;
 
-    const ROOM: &str = "mountpoint/src/inode/";
-
     fn findings(files: &[(&str, &str)]) -> Vec<String> {
-        let files: Vec<_> = files.iter().map(|(name, text)| (format!("{ROOM}{name}"), *text)).collect();
+        let files: Vec<_> =
+            files.iter().map(|(name, text)| (format!("mountpoint/src/{name}"), *text)).collect();
         let tree = Tree::of(&files.iter().map(|(path, text)| (path.as_str(), *text)).collect::<Vec<_>>());
-        let law = Law { layered: vec![ROOM.to_owned()], ..Law::default() };
-        check(&tree, &law).into_iter().map(|f| f.message).collect()
+        check(&tree).iter().map(Finding::to_string).collect()
     }
 
     #[test]
     fn files_that_use_each_other_downwards_only_pass() {
         let files = [
-            ("mod.rs", "mod tree; mod state; pub struct InodeNo; use tree::Tree;"),
-            ("tree.rs", "use super::state::Inode; use super::InodeNo; use crate::inode::path::Prefix;"),
-            ("tree/settle.rs", "use super::Tree; use crate::inode::path::Prefix;"),
-            ("state.rs", "use super::path::Prefix; #[cfg(test)] mod tests { use super::super::tree::Tree; }"),
-            ("path.rs", "//! [`super::tree`]\nuse crate::object::ObjectKey;"),
-            ("tests.rs", "use super::tree::Tree;"),
+            (
+                "inode/mod.rs",
+                "mod tree; mod state; pub struct InodeNo; use tree::Tree; pub use state::Inode;",
+            ),
+            ("inode/tree.rs", "use super::{Inode, InodeNo, Tree}; use crate::inode::path::Prefix;"),
+            ("inode/tree/settle.rs", "use super::Tree; use crate::inode::path::Prefix;"),
+            (
+                "inode/state.rs",
+                "use super::path::Prefix; #[cfg(test)] mod tests { use super::super::tree::Tree; }",
+            ),
+            ("inode/path.rs", "//! [`super::tree`]\nuse crate::object::ObjectKey;"),
+            ("inode/tests.rs", "use super::tree::Tree;"),
+            ("object.rs", ""),
         ];
         assert_eq!(findings(&files), Vec::<String>::new());
     }
@@ -104,21 +147,46 @@ mod tests {
     #[test]
     fn a_circle_is_found_however_long_it_is_and_however_it_is_written() {
         for files in [
-            [("a.rs", "use super::b::B;"), ("b.rs", "fn f() { super::a::g() }"), ("c.rs", "")],
+            [("i/a.rs", "use super::b::B;"), ("i/b.rs", "fn f() { super::a::g() }"), ("i/c.rs", "")],
             [
-                ("a.rs", "use super::b::B;"),
-                ("b.rs", "use crate::inode::c::C;"),
-                ("c.rs", "use super::{a, b};"),
+                ("i/a.rs", "use super::b::B;"),
+                ("i/b.rs", "use crate::i::c::C;"),
+                ("i/c.rs", "use super::{a, b};"),
             ],
-            [("a/x.rs", "use super::super::b::B;"), ("a.rs", "mod x;"), ("b.rs", "use super::a::A;")],
+            [("i/a/x.rs", "use super::super::b::B;"), ("i/a.rs", "mod x;"), ("i/b.rs", "use super::a::A;")],
         ] {
             let found = findings(&files);
-            assert!(found.len() == 1 && found[0].contains("a -> b"), "{files:?}: {found:?}");
+            assert!(
+                found.len() == 1 && found[0].contains("src/i/: ") && found[0].contains("a -> b"),
+                "{files:?}: {found:?}"
+            );
         }
     }
 
     #[test]
-    fn a_room_of_the_table_that_is_not_there_is_found() {
-        assert_eq!(findings(&[]).len(), 1);
+    fn a_name_that_the_words_of_a_folder_hand_on_is_of_the_file_that_it_comes_from() {
+        for words in [
+            "mod a; mod b; pub use a::A;",
+            "pub use self::a::{A, Other};",
+            "pub(crate) use a::Odd as A;",
+            "use crate::i::a::A;",
+        ] {
+            for at in ["i/mod.rs", "i.rs"] {
+                let found =
+                    findings(&[(at, words), ("i/a.rs", "use super::b;"), ("i/b.rs", "use super::A;")]);
+                assert_eq!(found.len(), 1, "{at}: {words}");
+            }
+        }
+        let own = [("i/mod.rs", "pub struct A;"), ("i/a.rs", "use super::b;"), ("i/b.rs", "use super::A;")];
+        assert!(findings(&own).is_empty());
+    }
+
+    #[test]
+    fn the_rooms_of_a_crate_form_no_circle_and_a_command_is_a_crate_of_its_own() {
+        let found =
+            findings(&[("s3/get.rs", "use crate::fs::File;"), ("fs/mod.rs", "use crate::s3::Client;")]);
+        assert!(found.len() == 1 && found[0].contains("mountpoint/src/: "), "{found:?}");
+        let command = [("bin/a.rs", "use crate::b::B;"), ("b.rs", "use crate::bin::C;")];
+        assert!(findings(&command).is_empty());
     }
 }

@@ -16,8 +16,6 @@ pub struct Law {
     /// "Arrows": a room or file of the engine (no `.rs`), or of another crate with the crate before it (`csi::node`), and what it
     /// may use of ours. `*` is everything of the same crate.
     pub arrows: BTreeMap<String, Vec<String>>,
-    /// "Rooms without circles": folders whose files don't use each other both ways.
-    pub layered: Vec<String>,
     /// "Names that stay in one place": a path of a library and the files or folders that may name it.
     pub places: BTreeMap<String, Vec<String>>,
     /// "Unsafe fences": the files that may hold `unsafe`.
@@ -50,7 +48,6 @@ impl Law {
         let keys = |rows: Vec<[Vec<String>; 2]>| rows.into_iter().flat_map(|[keys, _]| keys).collect();
         Ok(Self {
             arrows: map(table("Arrows")?),
-            layered: keys(table("Rooms without circles")?),
             places: map(table("Names that stay in one place")?),
             fences: keys(table("Unsafe fences")?),
             dependencies: keys(table("Dependencies")?),

@@ -14,6 +14,8 @@ pub struct Name {
     pub line: usize,
     /// Whether it stands below a `#[cfg(test)]`.
     pub in_test: bool,
+    /// As what a `use` brings it in.
+    pub imported: Option<String>,
 }
 
 impl Name {
@@ -169,9 +171,16 @@ impl Reader<'_> {
     fn use_tree(&mut self, before: &[String], found: &mut Vec<Name>) {
         let line = self.line();
         let mut segments = before.to_vec();
+        let mut alias = None;
         loop {
             match self.peek(0).cloned() {
-                Some(Token::Ident(word)) if word == "as" => self.at += 2,
+                Some(Token::Ident(word)) if word == "as" => {
+                    alias = match self.peek(1) {
+                        Some(Token::Ident(alias)) => Some(alias.clone()),
+                        _ => None,
+                    };
+                    self.at += 2;
+                }
                 Some(Token::Ident(word)) => {
                     if word != "self" || segments.is_empty() {
                         segments.push(word);
@@ -198,7 +207,8 @@ impl Reader<'_> {
             }
         }
         if segments.len() > before.len() || !segments.is_empty() {
-            found.push(self.name(segments, line));
+            let imported = alias.or_else(|| segments.last().cloned());
+            found.push(Name { imported, ..self.name(segments, line) });
         }
     }
 
@@ -214,7 +224,7 @@ impl Reader<'_> {
                 .chain(segments.into_iter().skip(supers.max(usize::from(from_here))))
                 .collect();
         }
-        Name { segments, line, in_test: self.in_test() }
+        Name { segments, line, in_test: self.in_test(), imported: None }
     }
 }
 
@@ -239,6 +249,13 @@ mod tests {
             "crate::cache::disk",
         ];
         assert_eq!(names(text, &[]), expected);
+    }
+
+    #[test]
+    fn a_use_says_as_what_it_brings_a_name_in() {
+        let found = Source::read("use a::{B, c::D as E, f::{self}}; fn g() { h::i() }", &[]);
+        let imported: Vec<_> = found.names.iter().filter_map(|name| name.imported.as_deref()).collect();
+        assert_eq!(imported, ["B", "E", "f"]);
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub(super) struct BudgetState {
     demand_reserve: u64,
     write_reserve: u64,
     used: [u64; 3],
+    /// How often memory was given.
+    granted: [u64; 3],
     /// Whether files are read ahead at present.
     reading: bool,
     queue: VecDeque<Waiter>,
@@ -63,8 +65,8 @@ pub(super) struct BudgetState {
 impl BudgetState {
     pub(super) fn new(total: u64, demand_reserve: u64, write_reserve: u64) -> Self {
         assert!(demand_reserve + write_reserve <= total, "the reserves must fit the total");
-        let (used, queue, next_ticket) = ([0; 3], VecDeque::new(), 1);
-        Self { total, demand_reserve, write_reserve, used, reading: false, queue, next_ticket }
+        let (used, granted, queue, next_ticket) = ([0; 3], [0; 3], VecDeque::new(), 1);
+        Self { total, demand_reserve, write_reserve, used, granted, reading: false, queue, next_ticket }
     }
 
     /// The largest single request this use can ever be granted, whatever the others hold on to.
@@ -78,6 +80,15 @@ impl BudgetState {
 
     pub(super) fn used(&self, purpose: Use) -> u64 {
         self.used[purpose as usize]
+    }
+
+    pub(super) fn granted(&self, purpose: Use) -> u64 {
+        self.granted[purpose as usize]
+    }
+
+    fn give(&mut self, purpose: Use, bytes: u64) {
+        self.used[purpose as usize] += bytes;
+        self.granted[purpose as usize] += 1;
     }
 
     fn free(&self) -> u64 {
@@ -134,7 +145,7 @@ impl BudgetState {
         self.reading |= purpose == Use::Ahead;
         let granted = !self.waits(purpose) && self.fits(purpose, bytes);
         if granted {
-            self.used[purpose as usize] += bytes;
+            self.give(purpose, bytes);
         }
         granted
     }
@@ -173,7 +184,7 @@ impl BudgetState {
         while i < self.queue.len() {
             let (purpose, bytes) = (self.queue[i].purpose, self.queue[i].bytes);
             if !blocked[purpose as usize] && self.fits(purpose, bytes) {
-                self.used[purpose as usize] += bytes;
+                self.give(purpose, bytes);
                 granted.extend(self.queue.remove(i).map(|w| w.ticket));
                 if purpose == Use::Write && !self.waits(Use::Write) {
                     // The last waiting writer is served: readers in front of it may go past their reserve again.

@@ -62,6 +62,11 @@ impl Ledger {
         self.queue.lock().state.used(purpose)
     }
 
+    /// How often memory was given for this use.
+    pub(super) fn granted(&self, purpose: Use) -> u64 {
+        self.queue.lock().state.granted(purpose)
+    }
+
     /// How many wait for memory for this use.
     pub(super) fn waiting(&self, purpose: Use) -> usize {
         self.queue.lock().state.waiting(purpose)

@@ -15,8 +15,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::BLOCK;
 use crate::clock::Clock;
+use crate::doorbell::{Doorbell, Next};
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use crate::sync::{Arc, Doorbell, Mutex, Next};
+use crate::sync::{Arc, Mutex};
 
 const HUGE_PAGE: usize = 2 << 20;
 const BLOCKS_PER_PAGE: usize = HUGE_PAGE / BLOCK;

@@ -45,6 +45,11 @@ impl Pool {
         self.ledger.used(purpose)
     }
 
+    /// How often memory was given for this use so far: while the number grows, the turn of a request that waits comes nearer.
+    pub fn granted(&self, purpose: Use) -> u64 {
+        self.ledger.granted(purpose)
+    }
+
     /// How many wait for memory for this use.
     pub fn waiting(&self, purpose: Use) -> usize {
         self.ledger.waiting(purpose)

@@ -11,18 +11,20 @@ use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, open};
 use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit};
 
+use super::bell::Bell;
 use super::io::{BlockIo, Disk, FOLDER_MODE, open_folder};
 use super::later::{self, Job, QUEUE_MAX, Queue};
 use super::lock::Lock;
-use super::ring::{self, Bell};
+use super::ring;
 use super::store::Store;
 use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Later, Now, Sectors, Whole};
 use crate::buffer::{Block, BlockMut};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectId;
+use crate::supervise::Supervisor;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use crate::sync::{Arc, Mutex, Supervisor};
+use crate::sync::{Arc, Mutex};
 
 /// Our folder in the user's directory.
 const FOLDER: &std::ffi::CStr = c"mount-s3-cache";
@@ -56,6 +58,24 @@ struct Put {
     bytes: Block,
     /// Dropped with the job; [`settle`](DiskCache::settle) waits for it.
     _under_way: WaitGroup,
+    _waiting: Waiting,
+}
+
+/// Counts a block as waiting as long as it lives.
+#[derive(Debug)]
+struct Waiting(Arc<Metrics>);
+
+impl Waiting {
+    fn new(metrics: &Arc<Metrics>) -> Self {
+        metrics.cache_puts_waiting.more();
+        Self(Arc::clone(metrics))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.cache_puts_waiting.less();
+    }
 }
 
 impl DiskCache {
@@ -224,7 +244,9 @@ impl BlockCache for DiskCache {
             return;
         }
         let under_way = self.under_way.lock().clone();
-        let job = Put { id: id.clone(), object_size, offset, bytes, _under_way: under_way };
+        let waiting = Waiting::new(&self.store.metrics);
+        let job =
+            Put { id: id.clone(), object_size, offset, bytes, _under_way: under_way, _waiting: waiting };
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(job) {
             self.store.metrics.cache_puts_dropped.inc();
         }

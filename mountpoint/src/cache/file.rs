@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 
 use super::CACHE_BLOCK;
 use super::format::{Checksums, Header, Identity, Name, block_len};
-use super::index::Owner;
+use super::owner::Owner;
 use super::sector::Sectors;
 use crate::sync::{Arc, Mutex};
 

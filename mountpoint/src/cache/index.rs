@@ -5,46 +5,10 @@ use std::hash::{BuildHasher, RandomState};
 
 use super::file::Entry;
 use super::format::Identity;
-use crate::object::{ETag, ObjectId, ObjectKey};
 use crate::sync::{Arc, Mutex};
 
 /// Parts of the map, each with its lock.
 const SHARDS: usize = 64;
-
-/// An identity that owns its texts.
-#[derive(Clone, Debug)]
-pub(super) struct Owner {
-    scope: Arc<str>,
-    key: ObjectKey,
-    etag: ETag,
-}
-
-impl Owner {
-    /// Of an object of the bucket that `scope` names. Shares the id's texts.
-    pub(super) fn new(scope: &Arc<str>, id: &ObjectId) -> Self {
-        Self { scope: Arc::clone(scope), key: id.key.clone(), etag: id.etag.clone() }
-    }
-
-    /// Of what a sidecar says; shares `scope` when it is the same.
-    pub(super) fn read(scope: &Arc<str>, identity: &Identity<'_>) -> Self {
-        let same = **scope == *identity.scope;
-        Self {
-            scope: if same { Arc::clone(scope) } else { Arc::from(identity.scope) },
-            key: ObjectKey::new(identity.key),
-            etag: ETag::new(identity.etag),
-        }
-    }
-
-    /// What it says.
-    pub(super) fn identity(&self) -> Identity<'_> {
-        identity(&self.scope, &self.key, &self.etag)
-    }
-}
-
-/// The identity of an object of the bucket that `scope` names.
-pub(super) fn identity<'a>(scope: &'a str, key: &'a ObjectKey, etag: &'a ETag) -> Identity<'a> {
-    Identity { scope, key: key.as_str(), etag: etag.as_str().trim_matches('"') }
-}
 
 /// The map. Two identities of one 64-bit hash can't both be in it: the second is not cached, as if the cache were full.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::time::Instant;
 use crossbeam::channel::{Receiver, Sender};
 
 use super::Later;
+use super::bell::Bell;
 use super::read::Reading;
-use super::ring::Bell;
 use super::store::Store;
 use crate::buffer::BlockMut;
 use crate::sync::Arc;

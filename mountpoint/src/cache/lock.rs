@@ -14,7 +14,14 @@ pub(super) const LOCK_FILE: &str = "lock";
 /// Held as long as the value lives.
 #[derive(Debug)]
 pub(super) struct Lock {
-    _file: OwnedFd,
+    file: OwnedFd,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Said, not left to the last close: a program that this process starts has the file open, too, until it executes.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 impl Lock {
@@ -35,7 +42,7 @@ impl Lock {
         }
         let pid = format!("{}\n", std::process::id());
         ftruncate(&file, 0).and_then(|()| pwrite(&file, pid.as_bytes(), 0)).map_err(refused)?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 

@@ -7,13 +7,14 @@
 //! disk.rs   the interface to the engine; the writers' queue
 //! read.rs, write.rs  read sectors, write sectors
 //! store.rs  the accounts, eviction ....... load.rs  loads the files of an earlier run
-//!   file.rs, index.rs   which blocks are here, and which operations may touch them (memory only)
+//!   file.rs, index.rs, owner.rs   which blocks are here, and which operations may touch them (memory only)
 //!   format.rs, sector.rs, eviction.rs, health.rs   the decisions: which bytes are valid, what to evict, when to stop
-//!   io.rs   the system calls ..... later.rs, ring.rs   reads that wait for the disk, by io_uring
+//!   io.rs   the system calls ..... later.rs, ring.rs, bell.rs   reads that wait for the disk, by io_uring
 //! ```
 //! One sparse file per object version holds the object's bytes at their offsets. A block is the unit of eviction, a sector the unit
 //! of one checksum. The checksum is compared each time the sector is read from the disk, however often it was right before.
 
+mod bell;
 mod disk;
 mod error;
 mod eviction;
@@ -30,6 +31,7 @@ mod lock;
 #[cfg(any(test, feature = "testing"))]
 mod memory;
 mod open_files;
+mod owner;
 mod read;
 mod ring;
 mod sector;

@@ -43,7 +43,7 @@ impl OpenFiles {
 #[cfg(test)]
 mod tests {
     use super::super::format::{Header, Identity};
-    use super::super::index::Owner;
+    use super::super::owner::Owner;
     use super::*;
 
     fn entry(key: &str) -> Arc<Entry> {

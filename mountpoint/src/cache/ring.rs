@@ -4,11 +4,10 @@
 //! callback. Where the system refuses io_uring, blocking threads do the reads instead.
 #![expect(unsafe_code, reason = "the kernel writes into memory after the call: fence 5 of ARCHITECTURE.md")]
 
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 #[cfg(test)]
 use std::os::fd::{FromRawFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use crossbeam::channel::{Receiver, RecvError};
@@ -16,11 +15,11 @@ use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
 
 use super::Later;
+use super::bell::Bell;
 use super::later::{Job, answer};
 use super::read::Reading;
 use super::store::Store;
 use crate::buffer::BlockMut;
-use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Reads that the disk has at once; more wait in the queue. Doubling it helps disks that are many behind one name.
 pub(super) const DEPTH: u32 = 64;
@@ -28,40 +27,6 @@ pub(super) const DEPTH: u32 = 64;
 const BELL: u64 = u64::MAX;
 /// What poll(2) calls "can be read".
 const POLLIN: u32 = 1;
-
-/// Wakes the thread out of its wait for the disk.
-#[derive(Debug)]
-pub(super) struct Bell {
-    sleeps: AtomicBool,
-    button: UnixStream,
-    sound: UnixStream,
-}
-
-impl Bell {
-    /// Silent.
-    ///
-    /// # Errors
-    /// No descriptors.
-    pub(super) fn new() -> io::Result<Self> {
-        let (button, sound) = UnixStream::pair()?;
-        button.set_nonblocking(true)?;
-        sound.set_nonblocking(true)?;
-        Ok(Self { sleeps: AtomicBool::new(false), button, sound })
-    }
-
-    /// Wakes it, if it sleeps.
-    pub(super) fn ring(&self) {
-        if self.sleeps.swap(false, SeqCst) {
-            // Full: it rings already.
-            let _ = (&self.button).write(&[1]);
-        }
-    }
-
-    fn silence(&self) {
-        let mut heard = [0; 16];
-        while (&self.sound).read(&mut heard).is_ok_and(|n| n > 0) {}
-    }
-}
 
 /// What of a kernel's io_uring this file needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,7 +103,7 @@ pub(super) fn run(ring: IoUring, store: &Store, queue: &Receiver<Job>, bell: &Be
             }
         }
         // Before the last look into the queue: what comes after it rings.
-        bell.sleeps.store(true, SeqCst);
+        bell.sleeps();
         while !air.is_full() {
             match queue.try_recv() {
                 Ok(job) => air.take_off(job),
@@ -152,7 +117,7 @@ pub(super) fn run(ring: IoUring, store: &Store, queue: &Receiver<Job>, bell: &Be
             );
             return;
         }
-        bell.sleeps.store(false, SeqCst);
+        bell.wakes();
         for (number, result) in landed.drain(..) {
             if number == BELL {
                 bell.silence();
@@ -231,7 +196,7 @@ impl Air {
 
     /// Has the bell heard; true unless there is no room for that now.
     fn poll(&mut self, bell: &Bell) -> bool {
-        let entry = opcode::PollAdd::new(types::Fd(bell.sound.as_raw_fd()), POLLIN).build().user_data(BELL);
+        let entry = opcode::PollAdd::new(types::Fd(bell.as_fd().as_raw_fd()), POLLIN).build().user_data(BELL);
         // SAFETY: it names no memory.
         unsafe { self.ring.submission().push(&entry).is_ok() }
     }

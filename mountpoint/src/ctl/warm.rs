@@ -24,7 +24,7 @@ use crate::telemetry::Cache;
 const CHUNK: usize = 1 << 20;
 /// How often the mount is asked whether all is on disk.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// The wait ends after this many looks without a change: blocks without a put were cached before.
+/// The wait ends after this many looks without a write: blocks without a put were cached before.
 const STILL: u32 = 20;
 /// How long a mount may take to answer. Warming takes minutes, and a machine that is busy with it must not end it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -123,14 +123,45 @@ impl Report {
 
 /// The disk cache once it has written what it was given, or writes no more of it.
 fn settled(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<Cache> {
-    let (mut before, mut looks) = (cache_of(runtime, found)?, 0);
-    while before.puts + before.puts_dropped < before.misses && looks < STILL {
+    let mut now = cache_of(runtime, found)?;
+    let mut settling = Settling::new(&now);
+    while settling.goes_on(&now) {
         runtime.block_on(Clock::machine().sleep(LOOK_AGAIN));
-        let now = cache_of(runtime, found)?;
-        looks = if now == before { looks + 1 } else { 0 };
-        before = now;
+        now = cache_of(runtime, found)?;
     }
-    Ok(before)
+    Ok(now)
+}
+
+/// The wait for a disk cache to write what it was given, look by look. Pure. Other programs may give it more meanwhile, without end.
+#[derive(Debug)]
+struct Settling {
+    /// Blocks written once all those are that waited at the first look.
+    given: u64,
+    /// Blocks that had come from the store at the first look.
+    missed: u64,
+    written: u64,
+    looks: u32,
+}
+
+impl Settling {
+    fn new(first: &Cache) -> Self {
+        let written = written(first);
+        Self { given: written + first.puts_waiting, missed: first.misses, written, looks: 0 }
+    }
+
+    /// Whether to look again. A block that came twice is written once: `missed` may never be reached.
+    fn goes_on(&mut self, now: &Cache) -> bool {
+        // One write can take a slow disk seconds.
+        let stands = written(now) == self.written && now.puts_waiting == 0;
+        self.looks = if stands { self.looks + 1 } else { 0 };
+        self.written = written(now);
+        now.puts_waiting > 0 && self.written < self.given || self.written < self.missed && self.looks <= STILL
+    }
+}
+
+/// Blocks that a disk cache has dealt with.
+fn written(cache: &Cache) -> u64 {
+    cache.puts + cache.puts_dropped
 }
 
 /// The disk cache of a mount that serves.
@@ -207,6 +238,36 @@ fn read(path: &Path, chunk: &mut [u8], bar: &ProgressBar) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// How many looks it takes until the wait is over, at most so many.
+    fn looks(most: u32, at: impl Fn(u64) -> Cache) -> u32 {
+        let mut settling = Settling::new(&at(0));
+        (0..most).take_while(|look| settling.goes_on(&at((*look).into()))).count() as u32
+    }
+
+    #[test]
+    fn blocks_that_came_twice_do_not_make_the_wait_endless_while_other_programs_read() {
+        // Three of them, and another program misses and has written a block now and then.
+        let at = |look: u64| Cache { misses: 10 + look / 4, puts: 7 + look / 4, ..Cache::default() };
+        assert!(looks(10_000, at) < 100);
+        // Or it reads what is no longer written.
+        let at = |look: u64| Cache { misses: 10 + look, puts: 7, ..Cache::default() };
+        assert_eq!(looks(10_000, at), STILL);
+    }
+
+    #[test]
+    fn what_waits_to_be_written_is_waited_for_however_long_the_disk_takes() {
+        let at = |look: u64| Cache {
+            misses: 4,
+            puts: look / 1000,
+            puts_waiting: 4 - look / 1000,
+            ..Cache::default()
+        };
+        assert_eq!(looks(10_000, at), 4000);
+        // What others give it meanwhile is not.
+        let at = |look: u64| Cache { misses: 4 + look, puts: look, puts_waiting: 4, ..Cache::default() };
+        assert_eq!(looks(10_000, at), 4);
+    }
 
     #[test]
     fn files_of_folders_are_found_in_order_and_what_is_missing_is_said() {

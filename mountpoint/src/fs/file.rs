@@ -2,17 +2,13 @@
 
 use rustix::io::Errno;
 
-use super::ending::Ending;
-use super::handle::{FileHandle, HandleNo, Mode, Reading, Writer};
+use super::handle::{Closing, FileHandle, HandleNo, Mapping, Mode, Reading, Writer};
 use super::io_mode::{Entered, PASSTHROUGH_MIN, Wish};
-use super::mapping::Mapping;
 use super::process::thread_group;
-use super::readers::Closing;
 use super::{Entry, Error, FileSystem, Result};
 use crate::inode::{Before, InodeNo, OpenRead, OpenWrite, WriteWish};
 use crate::object::ObjectId;
 use crate::prefetch::{Bytes, Reader};
-use crate::sync::Mutex;
 
 /// The flags of open(2) that matter here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,12 +174,7 @@ impl FileSystem {
                 self.io_modes.enter(ino, &key, Wish::Engine, self.clock.now(), || None);
                 // The store decides at the end, in one step: another client may have stored the name since it was asked for it.
                 let only_if_absent = before == Before::Absent && !self.config.allow_overwrite;
-                let writer = Writer {
-                    upload: self.uploader.create(key.clone(), only_if_absent),
-                    key,
-                    settling: Mutex::new(()),
-                    ending: Ending::default(),
-                };
+                let writer = Writer::new(self.uploader.create(key.clone(), only_if_absent), key);
                 let opener = thread_group(pid).unwrap_or(pid);
                 let mapping = Mapping::default();
                 let handle = FileHandle {

@@ -5,14 +5,12 @@ use std::collections::HashMap;
 use rustix::io::Errno;
 
 use super::ending::Ending;
-use super::mapping::Mapping;
 use super::read_mode::Course;
-use super::readers::Closing;
 use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
 use crate::object::ObjectKey;
 use crate::prefetch::Reader;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex, RwLock};
 use crate::upload::Upload;
 
@@ -56,7 +54,24 @@ pub(super) struct Writer {
     pub(super) settling: Mutex<()>,
     /// Whether a program receives the outcome, or the log.
     pub(super) ending: Ending,
+    /// The thread that wrote last; 0 before the first byte.
+    pub(super) last: AtomicU32,
+    /// The opener closed its last descriptor and the writing went on: a process that closes one is another, even by the same number.
+    pub(super) opener_left: AtomicBool,
 }
+
+/// The mappings of a handle, as far as they are known (see `mapping.rs`).
+#[derive(Debug, Default)]
+pub(super) struct Mapping {
+    /// It was opened with O_RDWR, and reads.
+    pub(super) may_write: bool,
+    /// A change of the file was refused.
+    refused: AtomicBool,
+}
+
+/// Whether a descriptor of a handle that reads was closed; mostly it was the last one (see `readers.rs`).
+#[derive(Debug, Default)]
+pub(super) struct Closing(AtomicBool);
 
 /// An open directory.
 #[derive(Debug)]
@@ -105,6 +120,20 @@ impl<T> HandleTable<T> {
     }
 }
 
+impl Writer {
+    /// Of a new file, to be stored under `key`.
+    pub(super) fn new(upload: Arc<Upload>, key: ObjectKey) -> Self {
+        Self {
+            key,
+            upload,
+            settling: Mutex::new(()),
+            ending: Ending::default(),
+            last: AtomicU32::new(0),
+            opener_left: AtomicBool::new(false),
+        }
+    }
+}
+
 impl FileHandle {
     pub(super) fn reading(&self) -> Result<&Reading> {
         match &self.mode {
@@ -130,6 +159,35 @@ impl FileHandle {
                 ),
             )),
         }
+    }
+}
+
+impl Mapping {
+    /// Of a handle that reads.
+    pub(super) fn new(may_write: bool) -> Self {
+        Self { may_write, refused: AtomicBool::new(false) }
+    }
+
+    /// A change of the file is refused. True the first time.
+    pub(super) fn refuse(&self) -> bool {
+        !self.refused.swap(true, Relaxed)
+    }
+
+    /// Whether a change was refused.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.load(Relaxed)
+    }
+}
+
+impl Closing {
+    /// One was closed. Copies of it may be open, and mappings.
+    pub(super) fn flushed(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    /// Whether the RELEASE is likely to be on its way.
+    pub(super) fn is_likely(&self) -> bool {
+        self.0.load(Relaxed)
     }
 }
 

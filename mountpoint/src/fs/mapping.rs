@@ -10,23 +10,6 @@ use rustix::io::Errno;
 use super::handle::{FileHandle, HandleNo};
 use super::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
-use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-/// The mappings of a handle, as far as they are known.
-#[derive(Debug, Default)]
-pub(super) struct Mapping {
-    /// It was opened with O_RDWR, and reads.
-    pub(super) may_write: bool,
-    /// A change of the file was refused.
-    refused: AtomicBool,
-}
-
-impl Mapping {
-    /// Of a handle that reads.
-    pub(super) fn new(may_write: bool) -> Self {
-        Self { may_write, refused: AtomicBool::new(false) }
-    }
-}
 
 impl FileSystem {
     /// Pages of a file that a program changed in memory: dropped. From now on fsync and close of the file's handles fail, and the log has
@@ -36,7 +19,7 @@ impl FileSystem {
         self.inodes.doubt_pages(ino);
         let mut is_news = self.files.find(handle).is_none();
         for open in self.files.all().iter().filter(|open| open.ino == ino && open.mapping.may_write) {
-            is_news |= !open.mapping.refused.swap(true, Relaxed);
+            is_news |= open.mapping.refuse();
         }
         if is_news {
             // A program that closed its descriptor before it changed the mapping, and calls no msync, hears of it nowhere else.
@@ -46,11 +29,7 @@ impl FileSystem {
 
     /// Whether fsync and close of this handle must fail.
     pub(super) fn check_mapping(&self, open: &FileHandle) -> Result<()> {
-        if open.mapping.refused.load(Relaxed) {
-            Err(self.refused_change(open.ino).already_logged())
-        } else {
-            Ok(())
-        }
+        if open.mapping.is_refused() { Err(self.refused_change(open.ino).already_logged()) } else { Ok(()) }
     }
 
     fn refused_change(&self, ino: InodeNo) -> Error {

@@ -19,6 +19,8 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// truncate to this size.
     pub size: Option<u64>,
+    /// The descriptor of ftruncate; truncate has none.
+    pub handle: Option<HandleNo>,
     /// utimens.
     pub accessed: Option<TimeWish>,
     /// utimens.
@@ -101,8 +103,9 @@ impl FileSystem {
     pub async fn setattr(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
         let attr = self.getattr(ino).await?;
         let local = self.inodes.is_local(ino);
-        if let Some(size) = wish.size {
-            self.ask_size(ino, size);
+        // By its path, any program may ask. It hears the error, and the writer's file is not its own.
+        if let (Some(size), Some(handle)) = (wish.size, wish.handle) {
+            self.ask_size(handle, size);
         }
         if let Some(size) = wish.size
             && size != attr.size

@@ -8,22 +8,6 @@ use rustix::io::Errno;
 use super::writer::MOMENT;
 use super::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
-use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-/// Whether a descriptor of a handle that reads was closed; mostly it was the last one.
-#[derive(Debug, Default)]
-pub(super) struct Closing(AtomicBool);
-
-impl Closing {
-    /// One was closed. Copies of it may be open, and mappings.
-    pub(super) fn flushed(&self) {
-        self.0.store(true, Relaxed);
-    }
-
-    fn is_likely(&self) -> bool {
-        self.0.load(Relaxed)
-    }
-}
 
 impl FileSystem {
     /// Waits a moment while this file's readers are being closed; the caller tries again then.

@@ -13,7 +13,7 @@ use crate::first::Asker;
 use crate::inode::{self, ROOT};
 use crate::metrics::Metrics;
 use crate::sync::Arc;
-use crate::testing::MemoryClient;
+use crate::testing::{FaultPlan, MemoryClient, Op};
 use crate::{buffer, prefetch, upload};
 
 /// A file system over an empty bucket.
@@ -61,7 +61,7 @@ async fn a_create_that_fails_leaves_a_file_alone_that_another_program_found_and_
     let found = fs.lookup(ROOT, OsStr::new("file")).await.unwrap();
     let wish = OpenFlags { write: true, ..OpenFlags::default() };
     let opened = fs.open(found.attr.ino, wish, me).await.unwrap();
-    fs.write(opened.handle, 0, b"whole", |result| result.unwrap());
+    fs.write(opened.handle, 0, b"whole", 0, |result| result.unwrap());
 
     let refused = fs.open_made(made, OpenFlags::default(), me).await.unwrap_err();
     assert_eq!(refused.errno(), Errno::PERM);
@@ -69,6 +69,58 @@ async fn a_create_that_fails_leaves_a_file_alone_that_another_program_found_and_
     fs.fsync(opened.handle).await.unwrap();
     assert_eq!(client.keys(), ["file"]);
     assert_eq!(fs.lookup(ROOT, OsStr::new("file")).await.unwrap().attr.ino, found.attr.ino);
+}
+
+#[tokio::test]
+async fn an_engine_that_leaves_a_device_waits_for_files_that_programs_close_meanwhile() {
+    let client = MemoryClient::new();
+    let fs = over(&client);
+    let [first, second] = ["first", "second"].map(|key| client.hold(FaultPlan::on(Op::PutObject).key(key)));
+    let close_new = async |name: &str| {
+        let (_, opened) = fs.create(ROOT, OsStr::new(name), OpenFlags::default(), 1).await.unwrap();
+        let due = fs.release(opened.handle).unwrap().expect("a file that was written");
+        let fs = Arc::clone(&fs);
+        tokio::spawn(async move { fs.finish_released(opened.handle, due).await });
+    };
+    close_new("first").await;
+    first.arrived(1).await;
+    let leaving = Arc::clone(&fs);
+    let end = tokio::spawn(async move { leaving.end(Duration::from_secs(60), MountEnd::Left).await });
+    // By then the end has seen the first file alone.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    close_new("second").await;
+    second.arrived(1).await;
+    first.release();
+    testkit::until_async("the first file is stored", || client.keys() == ["first"]).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!end.is_finished(), "the second file is not stored yet");
+    second.release();
+    end.await.unwrap();
+    assert_eq!(client.keys(), ["first", "second"]);
+}
+
+#[tokio::test]
+async fn an_engine_that_leaves_a_device_waits_for_the_abort_of_a_file_that_failed_and_was_closed() {
+    let client = MemoryClient::new();
+    let fs = over(&client);
+    let [part, abort] = [Op::UploadPart, Op::AbortMultipartUpload].map(|op| client.hold(FaultPlan::on(op)));
+    let wish = OpenFlags { write: true, ..OpenFlags::default() };
+    let (_, opened) = fs.create(ROOT, OsStr::new("file"), wish, 1).await.unwrap();
+    let parts = vec![0; 20 << 20];
+    fs.write(opened.handle, 0, &parts, 0, |result| result.unwrap());
+    part.arrived(1).await;
+    part.release();
+    fs.write(opened.handle, 0, b"elsewhere", 0, |result| drop(result.unwrap_err()));
+    if let Some(due) = fs.release(opened.handle).unwrap() {
+        fs.finish_released(opened.handle, due).await;
+    }
+    abort.arrived(1).await;
+    let leaving = Arc::clone(&fs);
+    let end = tokio::spawn(async move { leaving.end(Duration::from_secs(60), MountEnd::Left).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!end.is_finished(), "the upload is not aborted yet");
+    abort.release();
+    end.await.unwrap();
 }
 
 /// Threads take requests in turn, and finish them in any order.
@@ -156,7 +208,7 @@ enum Fate {
 
 async fn write(fs: &Arc<FileSystem>, handle: HandleNo, offset: usize, data: &[u8]) -> Result<()> {
     let (tell, told) = tokio::sync::oneshot::channel();
-    fs.write(handle, offset as u64, data, |result| tell.send(result).unwrap());
+    fs.write(handle, offset as u64, data, 0, |result| tell.send(result).unwrap());
     told.await.unwrap()
 }
 

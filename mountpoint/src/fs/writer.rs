@@ -2,6 +2,7 @@
 //!
 //! One table decides what each of them means ([`Stage`]); this file carries the decision out.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -12,7 +13,8 @@ use super::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
 use crate::object::ObjectMeta;
 use crate::sync::Arc;
-use crate::upload::{self, Event, Reply, Stage, completes};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::upload::{self, Closer, Event, Reply, Stage};
 
 /// How long a newcomer waits for the RELEASE of a closed file: the kernel sends it after close(2) has returned, mostly within a few hundred
 /// microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
@@ -37,8 +39,9 @@ pub enum MountEnd {
 }
 
 impl FileSystem {
-    /// Takes the next bytes of a file. `done` is called when there is room for more, which is how the writer feels a slow store.
-    pub fn write<F>(self: &Arc<Self>, handle: HandleNo, offset: u64, data: &[u8], done: F)
+    /// Takes the next bytes of a file, which thread `tid` writes. `done` is called when there is room for more, which is how the writer feels
+    /// a slow store.
+    pub fn write<F>(self: &Arc<Self>, handle: HandleNo, offset: u64, data: &[u8], tid: u32, done: F)
     where
         F: FnOnce(Result<()>) + Send + 'static,
     {
@@ -50,6 +53,7 @@ impl FileSystem {
             Ok(writer) => writer,
             Err(error) => return done(Err(error)),
         };
+        writer.last.store(tid, Relaxed);
         let (fs, ino, upload) = (Arc::clone(self), open.ino, Arc::clone(&writer.upload));
         let after = Arc::clone(&upload);
         upload.write(
@@ -64,8 +68,8 @@ impl FileSystem {
         );
     }
 
-    /// close(2) of one descriptor. `None`: wait for the outcome with [`FileSystem::fsync`].
-    pub fn try_flush(&self, handle: HandleNo, pid: u32) -> Option<Result<()>> {
+    /// close(2) of one descriptor by thread `tid`. `None`: wait for the outcome with [`FileSystem::fsync`].
+    pub fn try_flush(&self, handle: HandleNo, tid: u32) -> Option<Result<()>> {
         let open = match self.files.get(handle) {
             Ok(open) => open,
             Err(error) => return Some(Err(error)),
@@ -78,19 +82,36 @@ impl FileSystem {
             self.settle(&open, writer, &Err(error.clone()));
             return Some(Err(error.into()));
         }
-        // /proc is read only where the answer matters.
-        let written = writer.upload.size();
-        let by_opener = written > 0 && is_of_process(open.opener, pid);
-        let mount = self.mount.get().filter(|_| by_opener);
-        let holds_another = mount.and_then(|&mount| holds(pid, mount, open.ino));
-        match writer.upload.tell(Event::Close { completes: completes(written, by_opener, holds_another) }) {
+        let closer = self.closer(&open, writer, tid);
+        let completes = closer.completes(writer.upload.size());
+        let leaves = !completes && closer.leaves();
+        if leaves {
+            writer.opener_left.store(true, Relaxed);
+        }
+        match writer.upload.tell(Event::Close { completes, leaves }) {
             Reply::Done => Some(Ok(())),
+            Reply::Unmeant => Some(Err(upload::Error::Unmeant.into())),
             Reply::Store => {
                 writer.upload.store();
                 None
             }
             _ => None,
         }
+    }
+
+    /// What `/proc` shows of the process of thread `tid`, which closes a descriptor.
+    fn closer(&self, open: &FileHandle, writer: &Writer, tid: u32) -> Closer {
+        let is_opener = !writer.opener_left.load(Relaxed) && is_of_process(open.opener, tid);
+        // Descriptors are read only where the answer matters.
+        let holds = |tid| self.mount.get().and_then(|&mount| holds(tid, mount, open.ino));
+        let holds_another = if is_opener { holds(tid) } else { None };
+        let last = writer.last.load(Relaxed);
+        let another_writes = is_opener
+            && holds_another != Some(true)
+            && last != 0
+            && !is_of_process(open.opener, last)
+            && holds(last) == Some(true);
+        Closer { is_opener, holds_another, another_writes }
     }
 
     /// Completes a file that is being written; its outcome is the answer, however often it is asked.
@@ -169,9 +190,8 @@ impl FileSystem {
     }
 
     /// A program asks for a size of this file, which only writing changes.
-    pub(super) fn ask_size(&self, ino: InodeNo, size: u64) {
-        let writer = self.inodes.writer_of(ino).and_then(|writer| self.files.find(HandleNo(writer)));
-        if let Some(open) = writer
+    pub(super) fn ask_size(&self, handle: HandleNo, size: u64) {
+        if let Some(open) = self.files.find(handle)
             && let Mode::Write(writer) = &open.mode
         {
             writer.upload.ask_size(size);
@@ -267,28 +287,62 @@ impl FileSystem {
     }
 
     /// The mount ends. What was closed is completed, since close(2) has answered or was interrupted; what is still being
-    /// written is given up, so that no half upload stays in the store. All at once, within `limit`.
+    /// written is given up, so that no half upload stays in the store. All at once. A device that others go on using is left within `limit`;
+    /// else this goes on as long as bytes move, and for up to 2.5 times `limit` without.
     pub async fn end(self: &Arc<Self>, limit: Duration, how: MountEnd) {
         // No file waits for a turn any more.
         self.finishing.close();
-        let ends: Vec<_> = self
-            .files
-            .all()
-            .into_iter()
-            .filter(|open| matches!(&open.mode, Mode::Write(writer) if !is_settled(writer)))
-            .map(|open| {
-                let fs = Arc::clone(self);
-                tokio::spawn(async move { fs.end_writer(&open, limit * 3 / 4, how).await })
-            })
-            .collect();
-        let ended = async {
-            for end in ends {
-                let _ = end.await;
+        if how != MountEnd::Left {
+            self.end_writers(limit, how).await;
+        } else if self.clock.timeout(limit, self.end_writers_of_the_living(limit)).await.is_none() {
+            for open in self.unsettled() {
+                let Mode::Write(writer) = &open.mode else { continue };
+                tracing::error!("\"{}\": the engine ended before the file was stored", writer.key);
             }
-            // Of files that failed and were closed.
-            self.uploader.aborted().await;
+        }
+    }
+
+    /// Programs close files while others are being stored.
+    async fn end_writers_of_the_living(self: &Arc<Self>, limit: Duration) {
+        loop {
+            // Once at least: it waits for the aborts of files that failed, too.
+            self.end_writers(limit, MountEnd::Left).await;
+            if self.unsettled().is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Handles of files whose outcome is not known to all.
+    fn unsettled(&self) -> Vec<Arc<FileHandle>> {
+        let mut open = self.files.all();
+        open.retain(|open| matches!(&open.mode, Mode::Write(writer) if !is_settled(writer)));
+        open
+    }
+
+    async fn end_writers(self: &Arc<Self>, limit: Duration, how: MountEnd) {
+        let end = |open: Arc<FileHandle>| {
+            let fs = Arc::clone(self);
+            tokio::spawn(async move { fs.end_writer(&open, limit, how).await })
         };
-        let _ = self.clock.timeout(limit, ended).await;
+        let ends: Vec<_> = self.unsettled().into_iter().map(end).collect();
+        for end in ends {
+            let _ = end.await;
+        }
+        // Of files that failed and were closed.
+        let _ = self.clock.timeout(limit / 2, self.uploader.aborted()).await;
+    }
+
+    /// Waits for `done`: as long as bytes move, and for one to two times `limit` without.
+    async fn while_bytes_move<T>(&self, limit: Duration, done: impl Future<Output = T>) -> Option<T> {
+        let mut done = pin!(done);
+        loop {
+            let moved = self.uploader.moved();
+            let outcome = self.clock.timeout(limit, done.as_mut()).await;
+            if outcome.is_some() || self.uploader.moved() == moved {
+                return outcome;
+            }
+        }
     }
 
     async fn end_writer(&self, open: &FileHandle, limit: Duration, how: MountEnd) {
@@ -303,7 +357,7 @@ impl FileSystem {
             writer.upload.store();
         }
         if matches!(reply, Reply::Store | Reply::Outcome) {
-            match self.clock.timeout(limit, self.finish(open, writer)).await {
+            match self.while_bytes_move(limit * 3 / 4, self.finish(open, writer)).await {
                 Some(outcome) => return report_closed(writer, &outcome),
                 None => tracing::error!(
                     "\"{}\": closed, but the mount ended before the store confirmed it: check the object before you rely on it",
@@ -313,7 +367,7 @@ impl FileSystem {
         } else {
             tracing::warn!("\"{}\": not stored: the file was still open when the mount ended", writer.key);
         }
-        self.give_up(open, writer).await;
+        let _ = self.clock.timeout(limit / 2, self.give_up(open, writer)).await;
     }
 }
 

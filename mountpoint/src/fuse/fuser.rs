@@ -15,11 +15,12 @@ use ::fuser::{
 
 use super::capability::{CAPABILITIES, MAPPED_DIRECT};
 use super::device::{AfterFailedRead, after_failed_read};
+use super::mounted::{device_behind, device_of};
 use super::operations::Operations;
+use super::options::{Device, MountOptions};
 use super::pages::Pages;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
-use super::session::{device_behind, device_of};
-use super::{BACKGROUND_MAX, CONGESTED_AT, Device, MountOptions, TRANSFER_MAX};
+use super::{BACKGROUND_MAX, CONGESTED_AT, TRANSFER_MAX};
 use crate::fs::{
     Attr, DeviceNo, DirItem, Entry, Fallocate, HandleNo, Opened, Result, SetAttr, TimeWish, unsynced,
 };
@@ -210,7 +211,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
+        fh: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -221,7 +222,8 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
             TimeOrNow::Now => TimeWish::Now,
             TimeOrNow::SpecificTime(time) => TimeWish::At(time),
         };
-        let wish = SetAttr { mode, uid, gid, size, accessed: atime.map(wish), modified: mtime.map(wish) };
+        let (accessed, modified) = (atime.map(wish), mtime.map(wish));
+        let wish = SetAttr { mode, uid, gid, size, handle: fh.map(handle), accessed, modified };
         self.ops.setattr(ino(number), wish, self.attr("setattr", reply));
     }
 
@@ -334,7 +336,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         number: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -356,7 +358,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         }
         self.metrics.fuse_io.of("write").record(len.into());
         let errno = self.errno("write");
-        self.ops.write(handle(fh), offset, data, move |result| match result {
+        self.ops.write(handle(fh), offset, data, req.pid(), move |result| match result {
             Ok(()) => reply.written(len),
             Err(error) => reply.error(errno(&error)),
         });

@@ -9,11 +9,15 @@ mod auto_unmount;
 mod backing;
 mod caller;
 mod capability;
+mod channel;
 mod device;
 mod encode;
 mod fuser;
+mod inbox;
+mod mounted;
 mod on_runtime;
 mod operations;
+mod options;
 mod pages;
 mod pending;
 mod reply;
@@ -24,9 +28,10 @@ mod serve;
 mod session;
 
 pub use operations::Operations;
+pub use options::{Device, MountOptions, Transport};
 #[cfg(feature = "testing")]
 pub use request::fuzzing;
-pub use session::{Device, MountOptions, Session, Transport, Unmounter};
+pub use session::{Session, Unmounter};
 
 /// Bytes of the largest WRITE (and READ) we ask the kernel for: one block.
 const TRANSFER_MAX: u32 = crate::buffer::BLOCK as u32;

@@ -124,9 +124,10 @@ impl Operations for OnRuntime {
         handle: HandleNo,
         offset: u64,
         data: &[u8],
+        tid: u32,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) {
-        self.fs.write(handle, offset, data, done);
+        self.fs.write(handle, offset, data, tid, done);
     }
 
     fn refuse_mapped(&self, ino: InodeNo, handle: HandleNo) {

@@ -86,12 +86,13 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done: impl FnOnce(Result<Bytes>) + Send + 'static,
     );
 
-    /// Writes all of `data`, which is lent for the call.
+    /// Writes all of `data`, which is lent for the call; thread `tid` asks.
     fn write(
         &self,
         _handle: HandleNo,
         _offset: u64,
         _data: &[u8],
+        _tid: u32,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         done(read_only());

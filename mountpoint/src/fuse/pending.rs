@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::serve::ReplyTo;
+use super::inbox::Place;
 use crate::fs::HandleNo;
 use crate::sync::Mutex;
 
@@ -22,16 +22,33 @@ pub(super) struct Pending {
 pub(super) struct Waiter {
     /// The thread that waits.
     pub(super) tid: u32,
-    /// The file whose storing it waits for, and in which operation: that goes on, and its end goes to the log.
-    pub(super) stores: Option<(HandleNo, &'static str)>,
+    pub(super) goes_on: GoesOn,
     /// Where its answer goes.
     pub(super) reply_to: ReplyTo,
+}
+
+/// What goes on without the thread that waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GoesOn {
+    /// Nothing: the request is as if it had not been.
+    Nothing,
+    /// The storing of a file, which this operation waits for. Its end goes to the log.
+    Storing(HandleNo, &'static str),
+    /// A write: so many bytes were taken. The reply says so, since the kernel moves the position that other programs share by what it says.
+    Written(u32),
+}
+
+/// Where the answer of a request goes: to where it came from.
+#[derive(Clone, Debug)]
+pub(super) enum ReplyTo {
+    Device,
+    Queue(Place),
 }
 
 /// The state of the request that an INTERRUPT named.
 #[derive(Debug)]
 pub(super) enum Interrupted {
-    /// The request is ours to answer, with EINTR; its outcome will find that it was answered.
+    /// The request is ours to answer, as [`GoesOn`] says; its outcome will find that it was answered.
     Now(Waiter),
     /// Its thread goes on living: so does the request.
     NotYet,
@@ -85,14 +102,14 @@ mod tests {
     #[test]
     fn a_request_is_answered_once_by_its_outcome_or_by_the_interrupt() {
         let pending = Pending::default();
-        let stores = Some((HandleNo(7), "close"));
-        let waiter = || Waiter { tid: 1, stores, reply_to: ReplyTo::Device };
+        let goes_on = GoesOn::Storing(HandleNo(7), "close");
+        let waiter = || Waiter { tid: 1, goes_on, reply_to: ReplyTo::Device };
         pending.begin(4, Some(waiter()));
         assert!(matches!(pending.interrupt(4, |_| false), Interrupted::NotYet));
         let Interrupted::Now(ended) = pending.interrupt(4, |tid| tid == 1) else {
             panic!("it is ours to end")
         };
-        assert_eq!((ended.tid, ended.stores), (1, stores));
+        assert_eq!((ended.tid, ended.goes_on), (1, goes_on));
         assert!(!pending.end(4), "the outcome comes too late");
         pending.begin(6, Some(waiter()));
         assert!(pending.end(6));
@@ -114,7 +131,7 @@ mod tests {
             let requests = [4, 4 + 2 * SHARDS as u64];
             let pending = Arc::new(Pending::default());
             let answers = Arc::new(requests.map(|_| AtomicU32::new(0)));
-            let waiter = || Waiter { tid: 1, stores: None, reply_to: ReplyTo::Device };
+            let waiter = || Waiter { tid: 1, goes_on: GoesOn::Nothing, reply_to: ReplyTo::Device };
             let mut threads = Vec::new();
             for (n, unique) in requests.into_iter().enumerate() {
                 let answer = |does: fn(&Pending, u64) -> bool| {

@@ -47,6 +47,8 @@ pub(super) enum Operation<'a> {
         uid: Option<u32>,
         gid: Option<u32>,
         size: Option<u64>,
+        /// The open file of ftruncate.
+        handle: Option<u64>,
         accessed: Option<TimeWish>,
         modified: Option<TimeWish>,
     },
@@ -262,7 +264,7 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         3 => Operation::Getattr,
         4 => {
             let (valid, _) = (f.u32()?, f.u32()?);
-            let (_handle, size, _lock_owner) = (f.u64()?, f.u64()?, f.u64()?);
+            let (handle, size, _lock_owner) = (f.u64()?, f.u64()?, f.u64()?);
             let (atime, mtime, _ctime) = (f.u64()?, f.u64()?, f.u64()?);
             let (atime_ns, mtime_ns, _ctime_ns) = (f.u32()?, f.u32()?, f.u32()?);
             let (mode, _unused, uid, gid) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
@@ -276,6 +278,7 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
                 uid: has(1 << 1).then_some(uid),
                 gid: has(1 << 2).then_some(gid),
                 size: has(1 << 3).then_some(size),
+                handle: has(1 << 6).then_some(handle),
                 accessed: wish(4, 7, atime, atime_ns),
                 modified: wish(5, 8, mtime, mtime_ns),
             }

@@ -1,68 +1,24 @@
 //! A session with the kernel: mount or adopt a device, serve it on a few threads, unmount.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 
 use super::auto_unmount::AutoUnmount;
-use super::device::{FuseDevice, is_topmost, unmount_directory};
+use super::device::FuseDevice;
 use super::fuser::start_fuser;
+use super::mounted::{device_behind, device_of, is_topmost, unmount_directory};
 use super::on_runtime::OnRuntime;
 use super::operations::Operations;
+use super::options::{Device, MountOptions, Transport};
 use super::serve::{greet, rings_for, serve};
 use crate::fs::{self, FileSystem};
 use crate::metrics::Metrics;
 use crate::mountinfo;
 use crate::sync::{Arc, Mutex};
-
-/// Where requests come from.
-#[derive(Debug)]
-pub enum Device {
-    /// We mount on this directory, and unmount.
-    Mount(PathBuf),
-    /// Another process opened `/dev/fuse`, mounted it, and will unmount it.
-    Adopted(OwnedFd),
-}
-
-/// The transport of requests and replies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
-    /// The engine's own loop: vectored replies, interrupts.
-    #[default]
-    Dev,
-    /// As `Dev`, but over io_uring; falls back to `Dev`, with a line in the log, where the kernel does not offer it.
-    IoUring,
-    /// The loop of the crate `fuser`.
-    Fuser,
-}
-
-/// How it is mounted.
-#[derive(Clone, Debug, Default)]
-pub struct MountOptions {
-    /// The transport of requests.
-    pub transport: Transport,
-    /// Nothing may change; the kernel refuses at once.
-    pub read_only: bool,
-    /// No file can be executed, whatever its mode.
-    pub no_exec: bool,
-    /// Every user may enter.
-    pub allow_other: bool,
-    /// root and the mounting user may enter.
-    pub allow_root: bool,
-    /// A process stays behind and unmounts when this one is gone.
-    pub auto_unmount: bool,
-    /// Threads that take requests. More help many small requests at once on many cores; none of them ever waits.
-    pub threads: usize,
-    /// Files may be opened past the page cache for reading; programs can map them then.
-    pub reads_direct: bool,
-    /// The kernel may read files of the disk cache by itself, where it has that and we are privileged.
-    pub passthrough: bool,
-    /// Bytes that the kernel may read ahead of a reader (`/sys/class/bdi`), where we may set it.
-    pub read_ahead: Option<u64>,
-}
 
 /// A session under way.
 #[derive(Debug)]
@@ -243,35 +199,4 @@ fn set_read_ahead(dir: &Path, bytes: u64) {
     if let Some(Err(error)) = device_of(dir).map(set) {
         tracing::debug!("read-ahead stays at the kernel's default: {error}");
     }
-}
-
-/// The number of the file system that is mounted there, without a request to it.
-pub(super) fn device_of(dir: &Path) -> Option<fs::DeviceNo> {
-    let ask = || {
-        let root = rustix::fs::open(
-            dir,
-            rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )?;
-        rustix::fs::statx(
-            root.as_fd(),
-            "",
-            rustix::fs::AtFlags::EMPTY_PATH | rustix::fs::AtFlags::STATX_DONT_SYNC,
-            rustix::fs::StatxFlags::empty(),
-        )
-    };
-    match ask() {
-        Ok(stat) => Some(fs::DeviceNo { major: stat.stx_dev_major, minor: stat.stx_dev_minor }),
-        Err(error) => {
-            tracing::debug!("the device of {} is not known: {error}", dir.display());
-            None
-        }
-    }
-}
-
-/// The same for an adopted device, from Linux 6.17 on.
-pub(super) fn device_behind(fuse: &OwnedFd) -> Option<fs::DeviceNo> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fuse.as_raw_fd())).ok()?;
-    let minor = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?.trim().parse().ok()?;
-    Some(fs::DeviceNo { major: 0, minor })
 }

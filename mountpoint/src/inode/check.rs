@@ -40,7 +40,13 @@ impl InodeTable {
             return Ok(first);
         }
         match meta {
-            Some(meta) if tree.confirm(ino, &meta, false, said) => Ok(first),
+            Some(meta) if tree.confirm(ino, &meta, false, said) => {
+                if let Some((parent, name)) = tree.inode(ino).map(|inode| (inode.parent, inode.name.clone()))
+                {
+                    tree.is_seen(parent, &name, asked);
+                }
+                Ok(first)
+            }
             // Another object, or none. What the name is now, perhaps a directory, the next lookup asks.
             _ => {
                 tree.detach(ino);

@@ -44,6 +44,11 @@ pub(super) struct Stored {
 /// Set in the size of an object that can't be read. No object is so long that it would need this bit.
 const ARCHIVED: u64 = 1 << 63;
 
+/// A store may tell the time of an object in whole seconds in one answer and in parts of one in another, and a file that this mount stored has
+/// the time of the store's answer first. Programs such as `tar` and `vim` take a time that moves for a change of the file. Doubling it hides that another client
+/// stored the same bytes again so soon.
+const ABOUT_THE_SAME: Duration = Duration::from_secs(2);
+
 impl Stored {
     /// `until`: when what S3 said of it expires; `None`: not to be believed any more.
     pub(super) fn new(meta: &ObjectMeta, until: Option<Instant>) -> Self {
@@ -98,9 +103,14 @@ impl Stored {
         self.size() == size && self.etag.matches(etag)
     }
 
-    /// S3 said the same again. The first spelling of the ETag stays: reads are pinned to it. The answer that holds longest counts.
+    /// S3 said the same again. The first spelling of the ETag stays: reads are pinned to it. So does a time that is about the same. The answer
+    /// that holds longest counts.
     pub(super) fn confirm(&mut self, meta: &ObjectMeta, until: Instant) {
-        (self.modified, self.size) = (micros(meta.last_modified), packed(self.size(), meta.readable));
+        let modified = micros(meta.last_modified);
+        if self.modified.abs_diff(modified) > ABOUT_THE_SAME.as_micros() as u64 {
+            self.modified = modified;
+        }
+        self.size = packed(self.size(), meta.readable);
         let until = self.until().map_or(until, |earlier| earlier.max(until));
         self.until = Some(Moment::of(until));
     }
@@ -212,6 +222,26 @@ mod tests {
                 stored.confirm(&ObjectMeta { readable: !readable, ..meta.clone() }, Instant::now());
                 assert_eq!(stored.meta(), ObjectMeta { readable: !readable, ..meta });
             }
+        }
+    }
+
+    #[test]
+    fn the_same_version_keeps_its_time_unless_the_store_says_clearly_another() {
+        let at = |millis| ObjectMeta {
+            size: 7,
+            etag: ETag::new("\"x\""),
+            last_modified: SystemTime::UNIX_EPOCH + Duration::from_millis(millis),
+            readable: true,
+        };
+        for (first, then, shown) in [
+            (10_243, 10_000, 10_243),
+            (10_000, 11_999, 10_000),
+            (10_000, 12_001, 12_001),
+            (10_000, 7_999, 7_999),
+        ] {
+            let mut stored = Stored::new(&at(first), None);
+            stored.confirm(&at(then), Instant::now());
+            assert_eq!(stored.meta(), at(shown), "{first}, {then}");
         }
     }
 

@@ -135,6 +135,12 @@ impl Missing {
         since.is_some_and(|since| !left(within, *since, now).is_zero())
     }
 
+    /// The names that were absent at this instant or later.
+    pub(super) fn since(&self, parent: InodeNo, since: Instant) -> impl Iterator<Item = &str> {
+        let names = self.names.get(&parent).into_iter().flatten();
+        names.filter(move |(_, at)| **at >= since).map(|(name, _)| &**name)
+    }
+
     /// Forgets a name: it is there now.
     pub(super) fn remove(&mut self, parent: InodeNo, name: &str) {
         self.take(parent, name, None);

@@ -199,16 +199,6 @@ impl InodeTable {
         self.0.tree.lock().inode(ino).is_some_and(|inode| inode.place == state::Place::Local)
     }
 
-    /// The handle that writes it, as named in `open_write`, while there is one.
-    pub fn writer_of(&self, ino: InodeNo) -> Option<u64> {
-        match &self.0.tree.lock().inode(ino)?.node {
-            state::Node::File(state::File { phase: state::Phase::Writing(writing), .. }) => {
-                Some(writing.writer)
-            }
-            _ => None,
-        }
-    }
-
     /// The key of an inode, for logs; a directory's ends in `/`. `None` when the inode is gone.
     pub fn key_of(&self, ino: InodeNo) -> Option<ObjectKey> {
         self.0.tree.lock().key(ino)

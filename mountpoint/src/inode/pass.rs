@@ -123,7 +123,11 @@ impl Pass {
         let next = page.next_token.clone();
         let last = pages.learn(key, &page);
         let took = asked.arrived.saturating_duration_since(asked.since);
-        table.0.tree.lock().prices.listed(took, page.objects.len() + page.common_prefixes.len());
+        {
+            let mut tree = table.0.tree.lock();
+            tree.prices.listed(took, page.objects.len() + page.common_prefixes.len());
+            tree.walk.changed(key.as_str(), asked.event);
+        }
         let entries = readable(key, page, |listed, why| {
             pages.hidden += 1;
             pages.hidden_example.get_or_insert_with(|| (listed.to_string(), why));
@@ -212,7 +216,7 @@ impl Pages {
         let remembered = !tree.ttl.listing().is_zero() && self.merge.is_sorted() && self.dropped == 0;
         if let Some((since, asked)) = self.begun.filter(|_| remembered) {
             let batches = self.batches.iter().cloned().collect();
-            tree.remember_listed(directory, Listed { batches, since, asked, with_locals: self.with_locals });
+            tree.remember_listing(directory, Listed { batches, since, asked, with_locals: self.with_locals });
         }
     }
 }

@@ -173,17 +173,16 @@ impl Listing {
             start_after: None,
             continuation_token: token.clone(),
         };
-        let asked = self.table.0.tree.lock().event();
-        let since = self.table.0.clock.now();
         let (table, directory, key) = (self.table.clone(), self.directory, self.key.clone());
         let pass = Arc::downgrade(pass);
         let page: BoxFuture<'static, Result<()>> = Box::pin(async move {
-            let walked = if token.is_none() { table.walked(&key).await } else { None };
+            let walked = if token.is_none() { table.walked(directory, &key).await } else { None };
             let (answer, asked) = match walked {
                 Some((page, asked)) => (Ok(page), asked),
                 None => {
+                    let (event, since) = (table.0.tree.lock().event(), table.0.clock.now());
                     let answer = table.0.client.list_objects(&request).await;
-                    (answer, Asked { event: asked, since, arrived: table.0.clock.now() })
+                    (answer, Asked { event, since, arrived: table.0.clock.now() })
                 }
             };
             // Without a pass the directory was closed, or rewound.

@@ -91,7 +91,7 @@ impl InodeTable {
     }
 
     /// The whole listing of a directory out of the pages of a walk.
-    pub(super) async fn walked(&self, key: &ObjectKey) -> Option<(ListPage, Asked)> {
+    pub(super) async fn walked(&self, directory: InodeNo, key: &ObjectKey) -> Option<(ListPage, Asked)> {
         {
             let mut tree = self.0.tree.lock();
             if tree.ttl.directory() < PAGE {
@@ -106,7 +106,12 @@ impl InodeTable {
                     Course::Alone => return None,
                     Course::Wait(coming) => coming,
                     Course::Ask(question) => self.ask_walk(&mut tree, question),
-                    Course::Take { page, asked, since, ahead } => {
+                    Course::Take { page, exists, asked, .. }
+                        if tree.knows_more(directory, &page, exists, asked) =>
+                    {
+                        return None;
+                    }
+                    Course::Take { page, asked, since, ahead, .. } => {
                         if let Some(question) = ahead {
                             drop(self.ask_walk(&mut tree, question));
                         }
@@ -144,7 +149,7 @@ impl InodeTable {
         });
         let page = page.shared();
         tokio::spawn(page.clone());
-        tree.walk.asks(&question, page.clone());
+        tree.walk.asks(&question, asked, page.clone());
         page
     }
 

@@ -39,6 +39,15 @@ pub(super) enum Place {
     Nowhere,
 }
 
+impl Inode {
+    pub(super) fn directory(&self) -> Option<&Directory> {
+        match &self.node {
+            Node::Directory(directory) => Some(directory),
+            Node::File(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Node {
     Directory(Box<Directory>),

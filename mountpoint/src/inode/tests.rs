@@ -17,6 +17,7 @@ mod opens;
 mod ranges;
 mod recent;
 mod walk;
+mod walked;
 
 /// A bucket with some keys, a table over it, and the clock of both.
 struct Bench {

@@ -4,6 +4,7 @@
 //! learned after that request win over the answer.
 
 mod emptied;
+mod known;
 mod settle;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -432,6 +433,11 @@ impl Tree {
                 return;
             }
             let parent = inode.parent;
+            if inode.place == Place::Remote
+                && let Some(above) = self.inodes.get(parent).and_then(Inode::directory)
+            {
+                self.walk.learned(above.key.as_str(), &inode.name, true, inode.learned);
+            }
             self.place(ino, Place::Nowhere);
             self.forget_listed(ino);
             self.missing.remove_directory(ino);
@@ -442,6 +448,7 @@ impl Tree {
 
     /// Directories above something that was stored are stored with it.
     pub(super) fn stored_above(&mut self, mut ino: InodeNo, now: Instant) {
+        self.seen_below(ino, self.events);
         while let Some(inode) = self.inodes.get(ino) {
             let (parent, name, place) = (inode.parent, inode.name.clone(), inode.place);
             if ino == ROOT {

@@ -31,8 +31,19 @@ pub(super) struct Walk {
     failures: u32,
     flat: Option<Flat>,
     flats: u64,
-    /// Directories in which something changed here since the pages began, and at which event.
+    /// Directories of which more is known here than the pages say, and since which event: they are listed by themselves.
     changed: HashMap<Box<str>, u64>,
+    /// What was learned while a page is on its way that may say otherwise.
+    learned: Vec<Learned>,
+}
+
+/// An answer of S3 about a name.
+struct Learned {
+    directory: Box<str>,
+    name: Box<str>,
+    is_there: bool,
+    /// The event of its question.
+    at: u64,
 }
 
 /// Pages of keys in a row, of a whole subtree.
@@ -55,7 +66,8 @@ struct Keys {
 enum Next {
     /// This token asks for it.
     Token(String),
-    Coming(Coming),
+    /// It was asked for at this event.
+    Coming(Coming, u64),
     End,
 }
 
@@ -71,8 +83,9 @@ pub(super) struct Question {
 
 /// How a directory is listed.
 pub(super) enum Course {
-    /// Out of the pages; when they were asked for. And what to ask for meanwhile.
-    Take { page: ListPage, asked: u64, since: Instant, ahead: Option<Question> },
+    /// Out of the pages; whether they have the directory at all, if only by its marker, and when they were asked for. And what to ask
+    /// for meanwhile.
+    Take { page: ListPage, exists: bool, asked: u64, since: Instant, ahead: Option<Question> },
     /// A page that may have it is on its way.
     Wait(Coming),
     /// A page is worth asking for.
@@ -90,8 +103,10 @@ impl Walk {
     const SPAN_MAX: usize = 2;
     /// Most doublings of the directories that it takes, after pages in vain.
     const FAILURES_MAX: u32 = 8;
-    /// Most directories that changed here; beyond it the pages go.
+    /// Most directories of which more is known here; beyond it the pages go.
     const CHANGED_MAX: usize = 1000;
+    /// Most answers that are kept for a page on its way; a directory with one beyond it is listed by itself.
+    const LEARNED_MAX: usize = 1000;
 
     pub(super) fn new() -> Self {
         Self {
@@ -103,6 +118,7 @@ impl Walk {
             flat: None,
             flats: 0,
             changed: HashMap::default(),
+            learned: Vec::new(),
         }
     }
 
@@ -137,11 +153,12 @@ impl Walk {
                         return Course::Alone;
                     }
                     self.failures = 0;
-                    return Course::Take { page, asked, since, ahead: flat.ahead(key) };
+                    let (exists, ahead) = (flat.has(key), flat.ahead(key));
+                    return Course::Take { page, exists, asked, since, ahead };
                 }
                 Reach::Perhaps(question) => {
                     return match &flat.next {
-                        Next::Coming(coming) => Course::Wait(coming.clone()),
+                        Next::Coming(coming, _) => Course::Wait(coming.clone()),
                         _ => Course::Ask(question),
                     };
                 }
@@ -173,10 +190,10 @@ impl Walk {
         Course::Ask(question)
     }
 
-    /// The page that a course requested is in flight.
-    pub(super) fn asks(&mut self, question: &Question, coming: Coming) {
+    /// The page that a course requested is in flight since event `asked`.
+    pub(super) fn asks(&mut self, question: &Question, asked: u64, coming: Coming) {
         if let Some(flat) = self.flat.as_mut().filter(|flat| flat.number == question.flat) {
-            flat.next = Next::Coming(coming);
+            flat.next = Next::Coming(coming, asked);
         }
     }
 
@@ -194,20 +211,53 @@ impl Walk {
             Some(page) if is_in_order(&flat.prefix, &last, &page) => {
                 flat.next = page.next_token.map_or(Next::End, Next::Token);
                 flat.pages.push_back(Keys { objects: page.objects, asked, since });
+                for Learned { directory, name, is_there, at } in std::mem::take(&mut self.learned) {
+                    self.learned(&directory, &name, is_there, at);
+                }
             }
             _ => self.failed(),
         }
     }
 
-    /// Something changed here in a directory.
+    /// Something changed here in a directory, or it was listed by itself, at this event: the pages of before do not list it.
     pub(super) fn changed(&mut self, directory: &str, at: u64) {
-        if self.flat.is_none() {
-            return;
+        let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return };
+        if self.changed.len() >= Self::CHANGED_MAX {
+            self.changed.retain(|directory, at| flat.may_list(directory, *at));
         }
         if self.changed.len() >= Self::CHANGED_MAX {
             return self.give_up();
         }
-        self.changed.insert(directory.into(), at);
+        let since = self.changed.entry(directory.into()).or_default();
+        *since = at.max(*since);
+    }
+
+    /// S3 said, asked at event `at`, whether a directory has a name, and nothing else keeps that in mind. A page that says otherwise lists
+    /// neither the directory nor what has the name.
+    pub(super) fn learned(&mut self, directory: &str, name: &str, is_there: bool, at: u64) {
+        let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return };
+        let path = format!("{directory}{name}");
+        let below = format!("{path}/");
+        let says = flat.has(&path) || flat.has(&below);
+        let is_passed = says || path.as_str() <= flat.last_key();
+        match &flat.next {
+            _ if is_passed && says == is_there => {}
+            _ if is_passed => self.is_known_better(directory, &below, at),
+            Next::Coming(_, asked) if at <= *asked => {}
+            Next::Coming(..) if self.learned.len() < Self::LEARNED_MAX => {
+                let (directory, name) = (directory.into(), name.into());
+                self.learned.push(Learned { directory, name, is_there, at });
+            }
+            Next::Coming(..) => self.is_known_better(directory, &below, at),
+            Next::End if is_there => self.is_known_better(directory, &below, at),
+            // A page that is asked for later says it.
+            Next::End | Next::Token(_) => {}
+        }
+    }
+
+    fn is_known_better(&mut self, directory: &str, below: &str, at: u64) {
+        self.changed(directory, at);
+        self.changed(below, at);
     }
 
     /// Whether changes here matter to pages.
@@ -221,7 +271,7 @@ impl Walk {
         if self
             .flat
             .as_ref()
-            .is_some_and(|flat| !matches!(flat.next, Next::Coming(_)) && flat.pages.iter().all(is_old))
+            .is_some_and(|flat| !matches!(flat.next, Next::Coming(..)) && flat.pages.iter().all(is_old))
         {
             self.give_up();
         }
@@ -236,6 +286,7 @@ impl Walk {
     fn give_up(&mut self) {
         self.flat = None;
         self.changed = HashMap::default();
+        self.learned = Vec::new();
     }
 }
 
@@ -253,6 +304,32 @@ impl Flat {
             .back()
             .and_then(|keys| keys.objects.last())
             .map_or(&self.after, |object| object.key.as_str())
+    }
+
+    /// The event of the oldest request for these pages.
+    fn oldest(&self) -> u64 {
+        let coming = match &self.next {
+            Next::Coming(_, asked) => Some(*asked),
+            Next::Token(_) | Next::End => None,
+        };
+        self.pages.iter().map(|keys| keys.asked).chain(coming).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether these pages may list a directory, with an answer older than an event.
+    fn may_list(&self, directory: &str, at: u64) -> bool {
+        at > self.oldest() && directory >= self.after.as_str() && directory.starts_with(&self.prefix)
+    }
+
+    /// Whether the pages have a key, or, if it ends in `/`, one that begins with it.
+    fn has(&self, key: &str) -> bool {
+        let is_it = |object: &ListedObject| match key.ends_with('/') {
+            true => object.key.as_str().starts_with(key),
+            false => object.key.as_str() == key,
+        };
+        self.pages.iter().any(|keys| {
+            let at = keys.objects.partition_point(|object| object.key.as_str() < key);
+            keys.objects.get(at).is_some_and(is_it)
+        })
     }
 
     /// Lets go of the pages that lie before a directory.
@@ -282,7 +359,7 @@ impl Flat {
             Next::End => Reach::Whole,
             // More than the directory's beginning is needed: two pages of it are enough.
             _ if last > key && self.pages.len() >= Walk::SPAN_MAX => Reach::TooLong,
-            Next::Coming(_) => Reach::Perhaps(next(None)),
+            Next::Coming(..) => Reach::Perhaps(next(None)),
             Next::Token(token) if last > key => Reach::Perhaps(next(Some(token.as_str()))),
             // The walk has left out what lies between: it is better to go on from where it is.
             Next::Token(_) => Reach::No,
@@ -356,230 +433,4 @@ impl fmt::Debug for Walk {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::SystemTime;
-
-    use futures_util::FutureExt;
-
-    use super::*;
-    use crate::object::{ETag, ObjectMeta};
-    use crate::s3::BoxFuture;
-
-    /// A walk over these keys, with pages of four.
-    struct Bench {
-        walk: Walk,
-        keys: Vec<String>,
-        now: Instant,
-        event: u64,
-        /// Pages, and directories listed by themselves.
-        pages: usize,
-        alone: Vec<String>,
-    }
-
-    impl Bench {
-        fn new(keys: &[&str]) -> Self {
-            let mut keys: Vec<_> = keys.iter().map(|&key| key.to_owned()).collect();
-            keys.sort();
-            Self { walk: Walk::new(), keys, now: Instant::now(), event: 0, pages: 0, alone: Vec::new() }
-        }
-
-        fn answer(&self, question: &Question) -> ListPage {
-            let after = question.token.as_ref().or(question.start_after.as_ref());
-            let mut keys = self.keys.iter().filter(|key| key.starts_with(&question.prefix));
-            let keys: Vec<_> = keys.by_ref().filter(|key| after.is_none_or(|after| *key > after)).collect();
-            let object = |key: &&String| ListedObject {
-                key: ObjectKey::new(key.as_str()),
-                meta: ObjectMeta {
-                    size: 1,
-                    etag: ETag::new("e"),
-                    last_modified: SystemTime::UNIX_EPOCH,
-                    readable: true,
-                },
-            };
-            let objects = keys.iter().take(4).map(object).collect();
-            let next_token = keys.get(4).map(|_| keys[3].clone());
-            ListPage { objects, common_prefixes: Vec::new(), next_token }
-        }
-
-        fn fetch(&mut self, question: &Question) {
-            self.event += 1;
-            self.pages += 1;
-            let never: BoxFuture<'static, ()> = Box::pin(async {});
-            self.walk.asks(question, never.shared());
-            self.walk.arrives(question, Some(self.answer(question)), self.event, self.now);
-        }
-
-        /// What a listing of a directory shows: objects and prefixes, in order.
-        fn list(&mut self, key: &str) -> Vec<String> {
-            let key = ObjectKey::new(key);
-            self.walk.opens(&key, self.now);
-            for _ in 0..5 {
-                match self.walk.course(&key, self.now) {
-                    Course::Take { page, ahead, .. } => {
-                        if let Some(question) = ahead {
-                            self.fetch(&question);
-                        }
-                        let mut names: Vec<_> =
-                            page.objects.iter().map(|object| object.key.as_str().to_owned()).collect();
-                        names.extend(page.common_prefixes);
-                        names.sort();
-                        return names;
-                    }
-                    Course::Ask(question) => self.fetch(&question),
-                    Course::Wait(_) => panic!("everything has come"),
-                    Course::Alone => break,
-                }
-            }
-            self.alone.push(key.as_str().to_owned());
-            self.expected(key.as_str())
-        }
-
-        fn expected(&self, key: &str) -> Vec<String> {
-            let below = self.keys.iter().filter(|other| other.starts_with(key) && *other != key);
-            let mut names: Vec<String> = below
-                .map(|other| match other[key.len()..].find('/') {
-                    Some(at) => other[..key.len() + at + 1].to_owned(),
-                    None => other.clone(),
-                })
-                .collect();
-            names.dedup();
-            names
-        }
-
-        /// Lists everything below, in order.
-        fn walk(&mut self, key: &str) {
-            let names = self.list(key);
-            assert_eq!(names, self.expected(key), "{key:?}");
-            for name in names.iter().filter(|name| name.ends_with('/')) {
-                self.walk(name);
-            }
-        }
-    }
-
-    fn folders(count: usize, files: usize) -> Vec<String> {
-        (0..count).flat_map(|d| (0..files).map(move |f| format!("d{d:03}/f{f}"))).collect()
-    }
-
-    fn bench_of(keys: &[String]) -> Bench {
-        Bench::new(&keys.iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn a_walk_costs_its_pages_and_shows_what_listings_show() {
-        let mut bench = bench_of(&folders(40, 2));
-        bench.walk("");
-        assert_eq!(bench.alone, ["", "d000/"]);
-        // 78 keys by four.
-        assert!(bench.pages <= 21, "{}", bench.pages);
-    }
-
-    #[test]
-    fn a_tree_of_any_shape_is_shown_as_it_is() {
-        let keys = [
-            "a/",
-            "a/b/c/1",
-            "a/b/c/2",
-            "a/b-",
-            "a-/x",
-            "a-/y/z",
-            "b",
-            "b/1",
-            "b/2",
-            "b/3",
-            "b/4",
-            "b/5",
-            "b/6",
-            "b/7",
-            "b/8",
-            "b/9",
-            "c/d/e/f/1",
-            "c/d/e/g/2",
-            "c/d/h",
-            "d/1",
-            "e/",
-            "f/1/2/3/4",
-        ];
-        bench(&keys).walk("");
-        fn bench(keys: &[&str]) -> Bench {
-            Bench::new(keys)
-        }
-    }
-
-    #[test]
-    fn directories_that_are_not_listed_in_order_cost_no_page() {
-        let mut bench = bench_of(&folders(40, 2));
-        for d in (0..40).rev() {
-            bench.list(&format!("d{d:03}/"));
-        }
-        for d in 0..40 {
-            bench.now += Walk::PAUSE;
-            bench.list(&format!("d{d:03}/"));
-        }
-        assert_eq!(bench.pages, 0);
-    }
-
-    #[test]
-    fn a_way_down_through_folders_of_one_entry_costs_no_page() {
-        let mut bench = bench_of(&["a/b/c/d/e/f/1".to_owned()]);
-        bench.walk("");
-        assert_eq!((bench.pages, bench.alone.len()), (0, 7));
-    }
-
-    #[test]
-    fn long_directories_one_after_another_cost_fewer_and_fewer_pages_in_vain() {
-        let mut bench = bench_of(&folders(100, 12));
-        for d in 0..100 {
-            bench.list(&format!("d{d:03}/"));
-        }
-        assert_eq!(bench.alone.len(), 100);
-        assert!(bench.pages <= 10, "{}", bench.pages);
-    }
-
-    #[test]
-    fn a_page_answers_for_a_second() {
-        let mut bench = bench_of(&folders(8, 1));
-        (0..3).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
-        assert_eq!((bench.pages, bench.alone.len()), (1, 2));
-        bench.keys.push("d003/new".to_owned());
-        bench.keys.sort();
-        bench.now += PAGE;
-        assert_eq!(bench.list("d003/"), ["d003/f0", "d003/new"]);
-        assert_eq!(bench.pages, 2);
-    }
-
-    #[test]
-    fn a_directory_that_changed_here_since_is_listed_by_itself() {
-        let mut bench = bench_of(&folders(8, 1));
-        (0..3).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
-        bench.walk.changed("d004/", bench.event + 1);
-        (3..5).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
-        assert_eq!(bench.alone, ["d000/", "d001/", "d004/"]);
-    }
-
-    #[test]
-    fn pages_out_of_order_are_no_pages() {
-        let mut bench = bench_of(&folders(8, 1));
-        (0..2).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
-        let key = ObjectKey::new("d002/");
-        bench.walk.opens(&key, bench.now);
-        let Course::Ask(question) = bench.walk.course(&key, bench.now) else { panic!("a third in a row") };
-        let mut page = bench.answer(&question);
-        page.objects.reverse();
-        bench.walk.arrives(&question, Some(page), 1, bench.now);
-        assert!(matches!(bench.walk.course(&key, bench.now), Course::Alone));
-        assert!(!bench.walk.has_pages());
-    }
-
-    #[test]
-    fn what_directories_have_in_common_is_a_directory() {
-        for (a, b, expected) in [
-            ("a/b/", "a/c/", "a/"),
-            ("a/b/", "a/b/c/", "a/b/"),
-            ("a/", "b/", ""),
-            ("", "a/", ""),
-            ("ab/", "ac/", ""),
-        ] {
-            assert_eq!(common(a, b), expected);
-        }
-    }
-}
+mod tests;

@@ -45,6 +45,16 @@ impl Gauge {
         self.0.store(value, Relaxed);
     }
 
+    /// One more, until [`Self::less`].
+    pub fn more(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    /// One less, after [`Self::more`].
+    pub fn less(&self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+
     /// One more, until the guard is dropped.
     pub fn raised(&self) -> Moved<'_> {
         self.0.fetch_add(1, Relaxed);

@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use super::object::{Cause, Object};
+use super::fetch::Cause;
+use super::object::Object;
 use super::pieces::ReaderNo;
 use super::window::Plan;
 use super::{Bytes, ReadDone};

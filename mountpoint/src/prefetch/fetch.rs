@@ -1,17 +1,31 @@
-//! Requests for pieces: splits a range into pieces, and carries out one request.
+//! Requests for pieces: plans those for a range, splits it into pieces, and carries out one request.
 
 use std::ops::Range;
+use std::pin::pin;
 
+use super::Shared;
 use super::object::Object;
-use super::pieces::FetchNo;
+use super::pieces::{FetchNo, Pieces};
 use crate::buffer::{BLOCK, Fill, Reservation, Use, charge};
-use crate::cache::CACHE_BLOCK;
+use crate::cache::{BlockCache, CACHE_BLOCK, SECTOR};
 use crate::s3::{Error, ErrorKind, GetObject};
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+/// The purpose of a fetch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// A read waits for it.
+    Demand,
+    /// No read asked for it yet.
+    Ahead,
+    /// No read asked for it yet, and bytes in the cache can wait for one: they are as near as memory.
+    AheadOfStore,
+}
 
 /// Where pieces come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Source {
+enum Source {
     Store,
     Cache,
 }
@@ -19,24 +33,81 @@ pub(super) enum Source {
 /// One request, to be run.
 #[derive(Debug)]
 pub(super) struct Fetch {
-    pub(super) no: FetchNo,
-    pub(super) source: Source,
-    pub(super) range: Range<u64>,
-    pub(super) cuts: Vec<Range<u64>>,
+    no: FetchNo,
+    source: Source,
+    range: Range<u64>,
+    cuts: Vec<Range<u64>>,
     /// Memory for it; `None`: to be waited for.
-    pub(super) reservation: Option<Reservation>,
+    reservation: Option<Reservation>,
 }
 
+/// With a cache that keeps what it is given, requests begin and end at multiples of this, in bytes. Doubling it doubles what a random
+/// read fetches, and what is here already when its neighbours are read.
+const KEPT: u64 = 64 << 10;
+const _: () = assert!(KEPT.is_multiple_of(SECTOR) && CACHE_BLOCK.is_multiple_of(KEPT));
 /// A request's first pieces are small, so that the first of them can be answered early.
 const FIRST_PIECE: u64 = 128 << 10;
 
+impl Object {
+    /// Plans requests for the missing parts of `range`. The pieces' lock is held by the caller, so
+    /// that no other read requests the same bytes; the requests start after the caller releases it.
+    pub(super) fn plan_fetches(
+        &self,
+        pieces: &mut Pieces,
+        range: &Range<u64>,
+        cause: Cause,
+        request: u64,
+        keep: bool,
+    ) -> Vec<Fetch> {
+        let purpose = if cause == Cause::Demand { Use::Demand } else { Use::Ahead };
+        let cache = self.shared.cache.as_deref();
+        let keeps = cache.is_some_and(BlockCache::keeps);
+        // A fetch covers all sectors that the cache can keep; if it keeps nothing now, only the requested range.
+        let range = match keeps {
+            true => range.start / KEPT * KEPT..range.end.next_multiple_of(KEPT).min(self.size),
+            false => range.clone(),
+        };
+        let mut fetches = Vec::new();
+        for missing in pieces.missing(&range) {
+            for (source, run) in split(&missing, request, |part| self.is_cached(&part)) {
+                if source == Source::Cache && cause == Cause::AheadOfStore {
+                    continue;
+                }
+                let cuts = cut(&run, keeps);
+                // Read-ahead takes memory that is free now, or does not happen.
+                let reservation = match purpose {
+                    Use::Ahead => {
+                        let bytes = cuts.iter().map(|c| charge((c.end - c.start) as usize)).sum();
+                        match self.shared.pool.try_reserve(Use::Ahead, bytes) {
+                            Some(reservation) => Some(reservation),
+                            None => return fetches,
+                        }
+                    }
+                    _ => None,
+                };
+                let no = self.next_fetch();
+                for cut in &cuts {
+                    pieces.expect(cut.clone(), no, keep);
+                }
+                fetches.push(Fetch { no, source, range: run, cuts, reservation });
+            }
+        }
+        fetches
+    }
+
+    /// Starts requests that were planned.
+    pub(super) fn start(self: &Arc<Self>, fetches: Vec<Fetch>) {
+        for fetch in fetches {
+            // It may be long since the read, if that waited for a lock or a disk.
+            self.shared.read.ring();
+            self.spawn(fetch.no, run(Arc::clone(self), fetch));
+        }
+    }
+}
+
 /// Splits a range into requests: runs of blocks of which the cache has all that is asked for, and runs of others, cut at multiples of
 /// `request`. A block of which it has a part comes from the store as a whole: one request is cheaper than the gaps between.
-pub(super) fn split(
-    range: &Range<u64>,
-    request: u64,
-    cached: impl Fn(Range<u64>) -> bool,
-) -> Vec<(Source, Range<u64>)> {
+fn split(range: &Range<u64>, request: u64, cached: impl Fn(Range<u64>) -> bool) -> Vec<(Source, Range<u64>)> {
     let mut requests: Vec<(Source, Range<u64>)> = Vec::new();
     let mut at = range.start;
     while at < range.end {
@@ -53,7 +124,7 @@ pub(super) fn split(
 }
 
 /// Cuts a request into pieces, none across a block border.
-pub(super) fn cut(range: &Range<u64>, whole_blocks: bool) -> Vec<Range<u64>> {
+fn cut(range: &Range<u64>, whole_blocks: bool) -> Vec<Range<u64>> {
     let block = BLOCK as u64;
     let small = !whole_blocks && range.end - range.start <= block / 2;
     let step = if small { FIRST_PIECE } else { block };
@@ -68,7 +139,7 @@ pub(super) fn cut(range: &Range<u64>, whole_blocks: bool) -> Vec<Range<u64>> {
 }
 
 /// Runs one request to its end. Aborted, it leaves nothing behind but pieces that were forgotten already.
-pub(super) async fn run(object: Arc<Object>, fetch: Fetch) {
+async fn run(object: Arc<Object>, fetch: Fetch) {
     let no = fetch.no;
     let mut ending = Ending { object: &object, no, done: false };
     let error = attempt(&object, fetch).await.err().map(Arc::new);
@@ -93,20 +164,52 @@ impl Drop for Ending<'_> {
     }
 }
 
+/// Memory for a read that waits, in turn. `None`: no read got any for so long, and no request is under way: one that is ends by its own clocks,
+/// however slow the line, and then its memory comes free.
+async fn memory(shared: &Shared, bytes: u64) -> Option<Reservation> {
+    let mut waiting = pin!(shared.pool.reserve(Use::Demand, bytes));
+    loop {
+        let granted = shared.pool.granted(Use::Demand);
+        if let Some(reservation) = shared.clock.timeout(shared.config.wait_max, &mut waiting).await {
+            return Some(reservation);
+        }
+        // In this order: memory of what ends in between is granted by then.
+        if shared.under_way.load(SeqCst) == 0 && shared.pool.granted(Use::Demand) == granted {
+            return None;
+        }
+    }
+}
+
+/// A request that has its memory, until this is dropped.
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl<'a> UnderWay<'a> {
+    fn count(of: &'a AtomicUsize) -> Self {
+        of.fetch_add(1, SeqCst);
+        Self(of)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
 async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
     let shared = &object.shared;
     let mut reservation = match fetch.reservation {
         Some(reservation) => reservation,
         None => {
             let bytes = fetch.cuts.iter().map(|c| charge((c.end - c.start) as usize)).sum();
-            let waiting = shared.pool.reserve(Use::Demand, bytes);
-            shared.clock.timeout(shared.config.wait_max, waiting).await.ok_or_else(|| {
+            memory(shared, bytes).await.ok_or_else(|| {
                 Error::new(ErrorKind::Timeout, "GetObject")
                     .key(&object.id.key)
                     .message("no memory became free in time; raise --memory-target")
             })?
         }
     };
+    let _under_way = UnderWay::count(&shared.under_way);
     let no_memory = || {
         Error::new(ErrorKind::Timeout, "GetObject").key(&object.id.key).message("the kernel gave no memory")
     };

@@ -27,12 +27,14 @@ use crate::buffer::{Block, Pool, Pressure, Use};
 use crate::cache::BlockCache;
 pub use crate::cache::{Hold, Whole};
 use crate::clock::Clock;
+use crate::doorbell::{Doorbell, Next};
 use crate::first::First;
 use crate::metrics::Metrics;
 use crate::object::ObjectId;
 use crate::s3::ObjectClient;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, Doorbell, Mutex, Next, Supervisor, Weak};
+use crate::supervise::Supervisor;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex, Weak};
 use link::Link;
 use object::Object;
 
@@ -50,8 +52,8 @@ pub struct Config {
     /// Throughput to aim for, in bytes per second: with the link's latency and rate it says how much is fetched ahead. Doubling
     /// it doubles the memory of a reader on slow connections.
     pub throughput_target: u64,
-    /// A read that waits longer than this for memory fails (the network has limits of its own). Doubling it lets more readers
-    /// share too little memory.
+    /// A read fails if it waits this long for memory, and no read gets any and no request is under way meanwhile (the network has limits of its
+    /// own). Doubling it lets programs hold memory longer, and finds a shortage that stays later.
     pub wait_max: Duration,
     /// A handle's unread bytes are dropped once it was not read for this long. Doubling it helps a reader that
     /// pauses and costs memory that others could use.
@@ -88,6 +90,8 @@ struct Shared {
     link: Mutex<Link>,
     /// Handles that read in sequence: they share the link.
     streams: AtomicU64,
+    /// Requests that have their memory.
+    under_way: AtomicUsize,
     /// Rung by a read, and by bytes that come before one: some day what is unread is to be dropped.
     read: Arc<Doorbell>,
 }
@@ -113,9 +117,20 @@ impl Prefetcher {
         let (link, streams) = (Mutex::default(), AtomicU64::new(0));
         let read = Arc::new(Doorbell::default());
         let (time, of_house, of_pool) = (clock.clone(), Arc::clone(&read), pool.clone());
-        let shared =
-            Shared { client, cache, pool, config, clock, metrics, runtime, objects, link, streams, read };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared {
+            client,
+            cache,
+            pool,
+            config,
+            clock,
+            metrics,
+            runtime,
+            objects,
+            link,
+            streams,
+            under_way: AtomicUsize::new(0),
+            read,
+        });
         let supervisor = Supervisor { metrics: Arc::clone(&shared.metrics), clock: shared.clock.clone() };
         let weak = Arc::downgrade(&shared);
         supervisor.task(&shared.runtime, "giving unread bytes back", move || {

@@ -1,21 +1,15 @@
-//! One object version that is being read: its bytes in memory, and the requests for more, shared by all handles.
+//! One object version that is being read: its bytes in memory, and the requests under way, shared by all handles.
 
 use std::ops::Range;
 use std::time::Instant;
 
-use super::fetch;
 use super::pieces::{FetchNo, Pieces};
 use super::{Error, Shared};
-use crate::buffer::{Block, Use};
-use crate::cache::{BlockCache, CACHE_BLOCK, SECTOR, Sectors};
+use crate::buffer::Block;
+use crate::cache::{CACHE_BLOCK, Sectors};
 use crate::object::ObjectId;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
-
-/// With a cache that keeps what it is given, requests begin and end at multiples of this, in bytes. Doubling it doubles what a random
-/// read fetches, and what is here already when its neighbours are read.
-const KEPT: u64 = 64 << 10;
-const _: () = assert!(KEPT.is_multiple_of(SECTOR) && CACHE_BLOCK.is_multiple_of(KEPT));
 
 /// One version of one object, shared by all handles that read it.
 pub(super) struct Object {
@@ -113,51 +107,17 @@ impl Object {
         }
     }
 
-    /// Plans requests for the missing parts of `range`. The pieces' lock is held by the caller, so
-    /// that no other read requests the same bytes; the requests start after the caller releases it.
-    pub(super) fn plan_fetches(
-        &self,
-        pieces: &mut Pieces,
-        range: &Range<u64>,
-        cause: Cause,
-        request: u64,
-        keep: bool,
-    ) -> Vec<fetch::Fetch> {
-        let purpose = if cause == Cause::Demand { Use::Demand } else { Use::Ahead };
-        let cache = self.shared.cache.as_deref();
-        let keeps = cache.is_some_and(BlockCache::keeps);
-        // A fetch covers all sectors that the cache can keep; if it keeps nothing now, only the requested range.
-        let range = match keeps {
-            true => range.start / KEPT * KEPT..range.end.next_multiple_of(KEPT).min(self.size),
-            false => range.clone(),
-        };
-        let mut fetches = Vec::new();
-        for missing in pieces.missing(&range) {
-            for (source, run) in fetch::split(&missing, request, |part| self.is_cached(&part)) {
-                if source == fetch::Source::Cache && cause == Cause::AheadOfStore {
-                    continue;
-                }
-                let cuts = fetch::cut(&run, keeps);
-                // Read-ahead takes memory that is free now, or does not happen.
-                let reservation = match purpose {
-                    Use::Ahead => {
-                        let bytes =
-                            cuts.iter().map(|c| crate::buffer::charge((c.end - c.start) as usize)).sum();
-                        match self.shared.pool.try_reserve(Use::Ahead, bytes) {
-                            Some(reservation) => Some(reservation),
-                            None => return fetches,
-                        }
-                    }
-                    _ => None,
-                };
-                let no = self.next_fetch.fetch_add(1, Relaxed);
-                for cut in &cuts {
-                    pieces.expect(cut.clone(), no, keep);
-                }
-                fetches.push(fetch::Fetch { no, source, range: run, cuts, reservation });
-            }
-        }
-        fetches
+    /// The number of the next request.
+    pub(super) fn next_fetch(&self) -> FetchNo {
+        self.next_fetch.fetch_add(1, Relaxed)
+    }
+
+    /// Runs a request until it ends, or nobody wants its bytes any more.
+    pub(super) fn spawn(&self, no: FetchNo, request: impl Future<Output = ()> + Send + 'static) {
+        // Registered before it can end: `ended` removes it.
+        let mut running = self.fetches.lock();
+        let task = self.shared.runtime.spawn(request);
+        running.push((no, task.abort_handle()));
     }
 
     /// Whether all of a part of one block is thought to be in the cache.
@@ -167,29 +127,6 @@ impl Object {
         let wanted = Sectors::touching(&(part.start - start..part.end - start));
         cache.present(&self.id, part.start / CACHE_BLOCK).contains(wanted)
     }
-
-    pub(super) fn start(self: &Arc<Self>, fetches: Vec<fetch::Fetch>) {
-        for fetch in fetches {
-            // It may be long since the read, if that waited for a lock or a disk.
-            self.shared.read.ring();
-            let no = fetch.no;
-            // Registered before it can end: `ended` removes it.
-            let mut running = self.fetches.lock();
-            let task = self.shared.runtime.spawn(fetch::run(Arc::clone(self), fetch));
-            running.push((no, task.abort_handle()));
-        }
-    }
-}
-
-/// The purpose of a fetch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cause {
-    /// A read waits for it.
-    Demand,
-    /// No read asked for it yet.
-    Ahead,
-    /// No read asked for it yet, and bytes in the cache can wait for one: they are as near as memory.
-    AheadOfStore,
 }
 
 impl Drop for Object {

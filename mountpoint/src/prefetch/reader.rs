@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Range;
 
 use super::cached::{self, Cached};
-use super::object::{Cause, Object};
+use super::fetch::Cause;
+use super::object::Object;
 use super::pieces::ReaderNo;
 use super::window::{Plan, Window};
 use super::{Bytes, Error, ReadDone};

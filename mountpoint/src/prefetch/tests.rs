@@ -482,3 +482,85 @@ fn first_bytes_of_which_the_reader_has_no_use_count_as_wasted() {
     assert_eq!(read(&reader, 0, 10).unwrap(), [7; 10]);
     assert_eq!(metrics.first_wasted.get(), 4);
 }
+
+#[test]
+fn a_read_waits_for_memory_as_long_as_the_reads_before_it_get_theirs() {
+    let clock = Clock::manual();
+    let b = bench_by(clock.clone(), 16 << 20, None);
+    let (id, data) = b.object("o", MIB);
+    let most = b.pool.request_max(Use::Demand);
+    let mut held: Vec<_> = std::iter::from_fn(|| b.pool.try_reserve(Use::Demand, most)).collect();
+    // In this order, each behind the one before it.
+    let in_line = |n| {
+        let waiting = b.runtime.spawn(b.pool.reserve(Use::Demand, most));
+        until("it waits", || b.pool.waiting(Use::Demand) == n);
+        waiting
+    };
+    let before: Vec<_> = (1..held.len()).map(in_line).collect();
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    let (send, receive) = mpsc::channel();
+    reader.read(0, 4096, move |result| send.send(result.map(|bytes| bytes.to_vec())).unwrap());
+    until("it waits behind them", || b.pool.waiting(Use::Demand) > before.len());
+    // Each of them takes less than the 20 s of this bench, and all together take longer.
+    let mut served = Vec::new();
+    for waiting in before {
+        clock.advance(Duration::from_secs(15));
+        drop(held.pop());
+        served.push(b.runtime.block_on(waiting).unwrap());
+    }
+    drop(held);
+    let read = receive.recv_timeout(Duration::from_secs(60)).expect("a read was never answered");
+    assert_eq!(read.unwrap(), data[..4096]);
+}
+
+#[test]
+fn a_read_waits_for_memory_as_long_as_the_requests_that_have_it_are_under_way() {
+    let clock = Clock::manual();
+    let b = bench_by(clock.clone(), 16 << 20, None);
+    let (id, data) = b.object("o", 64 * MIB);
+    let gate = b.client.hold(FaultPlan::on(Op::GetObject).always());
+    let readers: Vec<_> = (0..32).map(|_| b.prefetcher.open(id.clone(), data.len() as u64, None)).collect();
+    let (send, receive) = mpsc::channel();
+    for (i, reader) in readers.iter().enumerate() {
+        let send = send.clone();
+        reader.read((2 * i * MIB) as u64, MIB, move |read| send.send((i, read.map(|b| b.to_vec()))).unwrap());
+    }
+    until("some have memory, and others wait", || b.pool.waiting(Use::Demand) > 0);
+    // A task that has memory and has not begun is not under way yet.
+    b.runtime.block_on(gate.arrived(1));
+    // The line is so slow that none of them ends meanwhile.
+    for _ in 0..4 {
+        clock.advance(Duration::from_secs(20));
+        b.runtime.block_on(async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    gate.release();
+    for _ in &readers {
+        let (i, read) = receive.recv_timeout(Duration::from_secs(60)).expect("a read was never answered");
+        assert_eq!(read.unwrap(), data[2 * i * MIB..][..MIB], "{i}");
+    }
+}
+
+#[test]
+fn a_read_that_gets_no_memory_while_no_other_read_gets_any_is_an_error() {
+    let clock = Clock::manual();
+    let b = bench_by(clock.clone(), 16 << 20, None);
+    let (id, data) = b.object("o", MIB);
+    let most = b.pool.request_max(Use::Demand);
+    let _held: Vec<_> = std::iter::from_fn(|| b.pool.try_reserve(Use::Demand, most)).collect();
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    let (send, receive) = mpsc::channel();
+    reader.read(0, 4096, move |result| send.send(result.map(|bytes| bytes.to_vec())).unwrap());
+    until("it waits", || b.pool.waiting(Use::Demand) > 0);
+    let mut read = None;
+    until("it is answered", || {
+        clock.advance(Duration::from_secs(20));
+        read = receive.try_recv().ok();
+        read.is_some()
+    });
+    let error = read.unwrap().unwrap_err();
+    assert!(error.to_string().contains("no memory"), "{error}");
+}

@@ -99,6 +99,11 @@ pub(super) fn http_date(text: &str) -> Option<SystemTime> {
     SystemTime::try_from(DateTime::from_str(text.trim(), Format::HttpDate).ok()?).ok()
 }
 
+/// The store's clock when it answered.
+pub(super) fn date(headers: &HeaderMap) -> Option<SystemTime> {
+    text(headers, "date").and_then(http_date)
+}
+
 /// A date as XML spells it: `2009-10-12T17:50:30.000Z`.
 pub(super) fn xml_date(text: &str) -> Option<SystemTime> {
     SystemTime::try_from(DateTime::from_str(text.trim(), Format::DateTimeWithOffset).ok()?).ok()

@@ -1,7 +1,5 @@
 //! ARNs that stand for a bucket: access points of one region, of several, of an outpost, and of S3 Object Lambda. Pure.
 
-use super::endpoint::is_host_label;
-
 /// A mountable ARN, `arn:PARTITION:SERVICE:REGION:ACCOUNT:RESOURCE`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Arn<'a> {
@@ -73,6 +71,13 @@ impl<'a> Arn<'a> {
         };
         Ok(Self { partition, region, account, resource })
     }
+}
+
+/// 1 to 63 letters, digits and hyphens, with a letter or digit first.
+fn is_host_label(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        && !text.starts_with('-')
 }
 
 #[cfg(test)]

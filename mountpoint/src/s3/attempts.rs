@@ -7,6 +7,7 @@ use http::{Method, StatusCode};
 use super::answer::{CLOCK_REFUSED, is_about_credentials};
 use super::lanes::Lane;
 use super::retry::{Call, Miss, Patience, Slot, is_transient};
+use super::share::Floor;
 use super::wire::{Clocks, Draft, Failure, Wire};
 use super::{Error, ErrorKind, Result};
 use crate::object::ObjectKey;
@@ -37,7 +38,7 @@ pub(super) struct Attempts<'a> {
 
 impl<'a> Attempts<'a> {
     /// The first of them. `bytes` is the body's length: it names the lane, and its time at the minimal rate is added to the time
-    /// of each exchange.
+    /// of each exchange. A line that others fill, too, gives each exchange longer.
     pub(super) fn new(
         wire: &'a Wire,
         operation: &'static str,
@@ -94,11 +95,13 @@ impl<'a> Attempts<'a> {
     /// How long the attempt that begins now may wait for what.
     pub(super) fn clocks(&self) -> Clocks {
         let timeouts = &self.wire.config.timeouts;
+        let rate = timeouts.rate_min.max(1);
         Clocks {
             lane: self.lane,
             silence: self.patience.silence(self.wire.clock.now(), timeouts.first_byte),
             stall: timeouts.stall,
-            whole: timeouts.operation + Duration::from_secs(self.bytes / timeouts.rate_min.max(1)),
+            whole: timeouts.operation + Duration::from_secs(self.bytes / rate),
+            floor: Some(Floor { rate, after: timeouts.operation }),
         }
     }
 

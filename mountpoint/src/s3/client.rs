@@ -244,6 +244,10 @@ fn common_headers(config: &Config, endpoint: &Endpoint) -> Result<HeaderMap> {
 }
 
 impl ObjectClient for S3Client {
+    fn moved(&self) -> u64 {
+        self.wire.moved()
+    }
+
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
         Box::pin(self.logged(head::head_object(&self.wire, key)))
     }

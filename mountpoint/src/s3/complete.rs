@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
+use super::answer::date;
 use super::attempts::Attempts;
 use super::headers::{checksum_type, push};
 use super::if_absent::exists;
@@ -25,7 +26,7 @@ pub(super) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
     let ours = Ours {
         size: whole.size,
         parts: Some(request.parts.len()),
-        checksum: whole.checksum.clone(),
+        checksums: whole.checksums.clone(),
         md5: None,
     };
     let headers = headers(only_if_absent, &whole)?;
@@ -143,7 +144,7 @@ async fn once(
             body: Some(document),
             hashed: true,
             fresh: true,
-            clocks: Clocks { silence: patience, stall: patience, whole, ..attempts.clocks() },
+            clocks: Clocks { silence: patience, stall: patience, whole, floor: None, ..attempts.clocks() },
             ..attempts.draft(Method::POST, upload_target(wire, &request.upload))
         })
         .await?
@@ -154,7 +155,10 @@ async fn once(
     }
     // White space may come before the document for as long as the store is at work; and the document may be an error.
     match xml::completed(&answer.body) {
-        Ok(Some(stored)) => Ok((stored, encryption::proven(&wire.config, &answer.headers).is_ok())),
+        Ok(Some(stored)) => {
+            let stored = Stored { modified: date(&answer.headers), ..stored };
+            Ok((stored, encryption::proven(&wire.config, &answer.headers).is_ok()))
+        }
         Ok(None) => Err(answer.failed(wire.clock.wall())),
         Err(why) => Err(answer.bad(why)),
     }
@@ -179,8 +183,8 @@ fn headers(only_if_absent: bool, whole: &Whole) -> Result<Vec<(HeaderName, Heade
 struct Whole {
     size: u64,
     algorithm: Option<ChecksumAlgorithm>,
-    /// As the store will spell it; `None` unless every part has one.
-    checksum: Option<String>,
+    /// As the store may spell them; none unless every part has one.
+    checksums: Vec<String>,
     /// CRC64NVME of the whole object: what Complete is sent.
     full_object: Option<String>,
 }
@@ -190,15 +194,17 @@ impl Whole {
         let size = parts.iter().map(|p| p.size).sum();
         let sums: Option<Vec<Checksum>> = parts.iter().map(|p| p.checksum).collect();
         let algorithm = sums.as_ref().and_then(|s| s.first()).map(|c| c.algorithm);
-        let (checksum, full_object) = match (algorithm, sums) {
-            (Some(ChecksumAlgorithm::Crc32c), Some(sums)) => (Some(Checksum::composite(&sums)), None),
-            (Some(ChecksumAlgorithm::Crc64Nvme), Some(sums)) => {
-                let whole = sums.iter().zip(parts).skip(1).fold(sums[0], |w, (c, p)| w.combine(*c, p.size));
-                (Some(whole.to_base64()), Some(whole.to_base64()))
-            }
-            _ => (None, None),
+        let (Some(algorithm), Some(sums)) = (algorithm, sums) else {
+            return Self { size, algorithm: None, checksums: Vec::new(), full_object: None };
         };
-        Self { size, algorithm: checksum.is_some().then_some(algorithm).flatten(), checksum, full_object }
+        let whole = sums.iter().zip(parts).skip(1).fold(sums[0], |w, (c, p)| w.combine(*c, p.size));
+        let whole = whole.to_base64();
+        let (checksums, full_object) = match algorithm {
+            // Asked for, and what a store may keep in its place.
+            ChecksumAlgorithm::Crc32c => (vec![Checksum::composite(&sums), whole], None),
+            ChecksumAlgorithm::Crc64Nvme => (vec![whole.clone()], Some(whole)),
+        };
+        Self { size, algorithm: Some(algorithm), checksums, full_object }
     }
 }
 
@@ -232,10 +238,11 @@ mod tests {
         assert_eq!((whole.size, whole.full_object), (12, Some(expected)));
         let composite = Whole::of(&parts(ChecksumAlgorithm::Crc32c));
         assert!(composite.full_object.is_none());
-        assert!(composite.checksum.unwrap().ends_with("-3"));
+        let whole = Checksum::of(ChecksumAlgorithm::Crc32c, b"hello world!").to_base64();
+        assert!(composite.checksums[0].ends_with("-3") && composite.checksums[1] == whole, "{composite:?}");
         let mut unknown = parts(ChecksumAlgorithm::Crc32c);
         unknown[1].checksum = None;
-        assert!(Whole::of(&unknown).checksum.is_none());
+        assert!(Whole::of(&unknown).checksums.is_empty());
     }
 
     #[test]

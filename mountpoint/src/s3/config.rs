@@ -1,12 +1,12 @@
 //! The client's configuration: plain data for this room only. `cli/environment.rs` reads the environment.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use aws_credential_types::Credentials;
 
 use super::StoreKind;
-pub use super::proxy::Variables as ProxyVariables;
 
 /// How to reach the bucket and how hard to try. Each field says what doubling (or setting) it does.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,16 +88,35 @@ pub struct Timeouts {
     /// No byte in either direction during a body. Doubling it tolerates longer pauses, and finds dead connections later.
     pub stall: Duration,
     /// An outage that is no longer fails nothing (`--operation-timeout`): the last attempt of a call begins this long after the
-    /// store was lost to it. One exchange on a connection has the same time, and what its body needs at `rate_min`. Waiting
-    /// in the queue for a connection counts as neither, for as long as bytes move on others. Doubling it rides out longer
-    /// outages, and lengthens the wait of programs.
+    /// store was lost to it. One exchange on a connection has the same time, and what its body needs at `rate_min`; on a line that others
+    /// fill, too, it has longer, as long as it gets its share (`share.rs`). Waiting in the queue for a connection counts as neither, for as
+    /// long as bytes move on others. Doubling it rides out longer outages, and lengthens the wait of programs.
     pub operation: Duration,
     /// An idle connection is closed after this long. Doubling it saves handshakes, if the store keeps its side open.
     pub idle: Duration,
     /// How long the addresses of a name are believed. Doubling it asks DNS half as often, and finds new ones later.
     pub resolve: Duration,
-    /// Bytes per second that a body must at least make on average, so that one that trickles ends in an error.
+    /// Bytes per second that a body must at least make on average, so that one that trickles ends in an error: alone, or together with
+    /// all that share the line. Doubling it finds a store that trickles sooner, and asks for a line that is twice as fast.
     pub rate_min: u64,
+}
+
+/// The variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, as they are written.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ProxyVariables {
+    /// For `http://`.
+    pub http: Option<String>,
+    /// For `https://`.
+    pub https: Option<String>,
+    /// Names, domains, addresses and networks that are reached directly; `*` is all.
+    pub no_proxy: Option<String>,
+}
+
+impl fmt::Debug for ProxyVariables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the URLs, which may hold passwords.
+        f.debug_struct("ProxyVariables").field("no_proxy", &self.no_proxy).finish_non_exhaustive()
+    }
 }
 
 impl Timeouts {

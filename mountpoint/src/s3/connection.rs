@@ -20,9 +20,10 @@ use super::body::Body;
 use super::broken::Broken;
 use super::endpoint::Authority;
 use super::handshake::Handshake;
-use super::http1::{HEADERS_MAX, Http1, INFORMED_MAX, too_informed};
+use super::http1::{HEADERS_MAX, Http1, INFORMED_MAX, head_len, too_informed};
 use super::proxy::{Forward, Proxy};
-use super::stream::{Moved, Stream, Tcp};
+use super::stream::Stream;
+use super::tcp::{Moved, Tcp};
 use super::tls::Tls;
 use super::watch::Watch;
 use crate::sync::Arc;
@@ -40,6 +41,8 @@ pub(super) struct Connection {
     /// A proxy reads our requests, and passes them on.
     forward: Option<Forward>,
     pub(super) moved: Moved,
+    /// What [`Moved::content_sent`] says once the request is sent.
+    due: u64,
     pub(super) address: SocketAddr,
     /// Requests that were answered on it.
     pub(super) served: u64,
@@ -97,6 +100,7 @@ impl Connection {
             http: Http::Ours(Box::new(Http1::new(stream))),
             forward: proxy.filter(|_| !authority.tls).map(|proxy| Forward::new(proxy, authority)),
             moved,
+            due: 0,
             address,
             served: 0,
             idle_since: now,
@@ -120,10 +124,12 @@ impl Connection {
         request: http::Request<Body>,
         watch: &mut Watch,
     ) -> Result<http::Response<Answered>, Broken> {
+        self.due = u64::MAX; // until its length is known
         let request = match &self.forward {
             Some(forward) => forward.addressed(request)?,
             None => request,
         };
+        self.due = self.moved.content_sent() + head_len(&request) + request.body().len();
         if request.body().is_end_stream() {
             return Ok(self.ours()?.send(&request, watch).await?.map(|()| Answered::Ours));
         }
@@ -143,6 +149,11 @@ impl Connection {
             _ => Poll::Ready(Err(too_informed())),
         });
         Ok(drive(driver, watch, pin!(answer)).await??.map(Answered::Hyper))
+    }
+
+    /// Whether the kernel took the whole request.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.moved.content_sent() >= self.due
     }
 
     /// The next bytes of a body, or `None` at its end. They may share a read buffer: drop them before asking again.
@@ -175,17 +186,18 @@ impl Connection {
         self.ours()?.receive(into, watch).await
     }
 
-    /// Whether another request may be sent: open, and nothing left over from the last one.
+    /// Whether another request may be sent: open, and nothing left over from the last one, in neither direction.
     pub(super) fn is_reusable(&mut self) -> bool {
-        match &mut self.http {
-            Http::Ours(http) => http.is_reusable(),
-            Http::Hyper { sender, driver } => {
-                // Looks without waiting: an end that arrived meanwhile, or bytes without a request, end the driver.
-                let mut cx = Context::from_waker(Waker::noop());
-                driver.as_mut().is_some_and(|d| d.as_mut().poll(&mut cx).is_pending()) && sender.is_ready()
+        if let Http::Hyper { sender, driver } = &mut self.http {
+            // Looks without waiting: an end that arrived meanwhile, or bytes without a request, end the driver.
+            let mut cx = Context::from_waker(Waker::noop());
+            let is_open = driver.as_mut().is_some_and(|d| d.as_mut().poll(&mut cx).is_pending());
+            if !is_open || !sender.is_ready() {
+                return false;
             }
-            Http::Ended => false,
         }
+        // hyper is ready once TLS has its body: what TLS did not send yet would count as a part of the next request.
+        self.has_sent_all() && self.ours().is_ok_and(|http| http.is_reusable() && http.stream().is_at_rest())
     }
 
     /// The line as one that we speak on. Between two requests it changes hands freely.
@@ -253,8 +265,44 @@ mod tests {
     use std::future::{pending, poll_fn};
     use std::time::Duration;
 
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpSocket;
+
     use super::*;
     use crate::clock::Clock;
+
+    #[tokio::test]
+    async fn a_connection_whose_last_body_waits_in_our_own_buffers_serves_no_other_request() {
+        // Buffers of the kernel that hold little of the body, and of ours that hold it all.
+        let body = Bytes::from(vec![7; 300_000]);
+        let (listens, dials) = (TcpSocket::new_v4().unwrap(), TcpSocket::new_v4().unwrap());
+        listens.set_recv_buffer_size(4096).unwrap();
+        dials.set_send_buffer_size(4096).unwrap();
+        listens.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = listens.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let tcp = dials.connect(address).await.unwrap();
+        let (mut store, _) = listener.accept().await.unwrap();
+        let authority = Authority { tls: false, host: "127.0.0.1".into(), port: address.port() };
+        let (clock, long) = (Clock::manual(), Duration::from_secs(60));
+        let tls = Tls::default();
+        let opened = Connection::open(&authority, None, tcp, address, &tls, clock.now()).await;
+        let mut connection = opened.unwrap();
+        let mut watch = Watch::new(&clock, &connection.moved, long, clock.now() + long);
+        let request = http::Request::put("/k").header("content-length", body.len());
+        let request = request.body(Body::new(std::slice::from_ref(&body))).unwrap();
+        let refusal = async {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(store.read_u8().await.unwrap());
+            }
+            store.write_all(b"HTTP/1.1 403 X\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(connection.send(request, &mut watch), refusal);
+        assert_eq!(answer.unwrap().status(), 403);
+        assert!(!connection.has_sent_all(), "the kernel holds {} bytes of it", connection.moved.sent());
+        assert!(!connection.is_reusable());
+    }
 
     /// hyper's own driver forgives a poll behind its end, today: so this one is none of hyper's.
     #[tokio::test]

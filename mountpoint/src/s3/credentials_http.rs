@@ -106,7 +106,7 @@ impl Connector {
         loop {
             let mut lease = self.lease(&host, fresh).await?;
             let mut watch = Watch::new(&self.http.pool.clock, &lease.moved, self.quiet_max, deadline);
-            let received = lease.moved.received();
+            let received = lease.moved.content_received();
             let request = http::Request::from_parts(head.clone(), Body::new(std::slice::from_ref(&body)));
             let broken = match lease.send(request, &mut watch).await {
                 Ok(response) => {
@@ -126,7 +126,7 @@ impl Connector {
                 }
                 Err(broken) => broken,
             };
-            let silent = lease.moved.received() == received;
+            let silent = lease.moved.content_received() <= received;
             if silent && lease.is_reused() && !matches!(broken, Broken::Expired(_)) {
                 fresh = true;
                 continue;
@@ -167,7 +167,9 @@ async fn whole(body: SdkBody) -> Result<Bytes, ConnectorError> {
 
 fn connector_error(broken: Broken) -> ConnectorError {
     match broken {
-        Broken::Expired(Expired::Quiet(_) | Expired::Deadline) => ConnectorError::timeout(broken.into()),
+        Broken::Expired(Expired::Quiet(_) | Expired::Deadline | Expired::Behind) => {
+            ConnectorError::timeout(broken.into())
+        }
         Broken::Http(_) | Broken::Io(_) | Broken::Malformed(_) | Broken::OutOfStep(_) | Broken::Closed => {
             ConnectorError::io(broken.into())
         }

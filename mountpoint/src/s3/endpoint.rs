@@ -281,13 +281,6 @@ impl Partition {
     }
 }
 
-/// 1 to 63 letters, digits and hyphens, with a letter or digit first.
-pub(super) fn is_host_label(text: &str) -> bool {
-    (1..=63).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-        && !text.starts_with('-')
-}
-
 /// Whether the bucket may stand before the host name.
 fn fits_host(bucket: &str, host: &str) -> bool {
     let label = (3..=63).contains(&bucket.len())

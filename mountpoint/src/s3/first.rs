@@ -6,7 +6,7 @@ use super::answer::{CLOCK_REFUSED, first_of, is_about_credentials};
 use super::attempts::Attempts;
 use super::lanes::Lane;
 use super::wire::{Draft, Failure, Wire};
-use super::{Error, ErrorKind, First, GetFirst, Result, head, hedge};
+use super::{Error, ErrorKind, First, GetFirst, Result, head, hedged};
 use crate::buffer::{BlockMut, Fill};
 use crate::sync::{Arc, Mutex};
 
@@ -74,7 +74,7 @@ async fn once(
         headers.push((header::IF_MATCH, value(etag.as_str())?));
     }
     let target = wire.endpoint.key_path(request.key.as_str());
-    let answer = hedge::exchange(wire, Draft { headers, ..attempts.draft(Method::GET, target) }).await?;
+    let answer = hedged::exchange(wire, Draft { headers, ..attempts.draft(Method::GET, target) }).await?;
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
         return Err(answer.failed(wire.clock.wall()).await);
     }

@@ -6,7 +6,8 @@ use aws_types::os_shim_internal::{Env, Fs};
 use futures_util::FutureExt as _;
 
 use super::http1::Http1;
-use super::stream::Moved;
+use super::tcp::Moved;
+pub use super::tls::conversation::{Conversation, NAME, Parties};
 use super::watch::Watch;
 use super::{Config, Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, profile, xml};
 use crate::clock::Clock;

@@ -6,7 +6,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 
 use super::answer::check_get;
 use super::attempts::Attempts;
-use super::hedge;
+use super::hedged;
 use super::lanes::Lane;
 use super::wire::{Draft, Failure, Filled, Wire};
 use super::{Error, ErrorKind, GetObject, Result};
@@ -87,7 +87,7 @@ async fn once(
         (header::IF_MATCH, value(etag.as_str())?),
     ];
     let draft = Draft { headers, ..attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str())) };
-    let answer = hedge::exchange(wire, draft).await?;
+    let answer = hedged::exchange(wire, draft).await?;
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
         return Err(answer.failed(wire.clock.wall()).await);
     }

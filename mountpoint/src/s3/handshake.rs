@@ -30,16 +30,15 @@ pub struct Certificate {
 
 impl Handshake {
     pub(super) fn of(stream: &TlsStream) -> Self {
-        let session = stream.get_ref().1;
-        let version = match session.protocol_version() {
-            Some(rustls::ProtocolVersion::TLSv1_3) => "TLS 1.3".to_owned(),
-            Some(rustls::ProtocolVersion::TLSv1_2) => "TLS 1.2".to_owned(),
+        let agreed = stream.agreed();
+        let version = match agreed.version {
+            rustls::ProtocolVersion::TLSv1_3 => "TLS 1.3".to_owned(),
+            rustls::ProtocolVersion::TLSv1_2 => "TLS 1.2".to_owned(),
             other => format!("{other:?}"),
         };
-        let cipher = session.negotiated_cipher_suite();
-        let cipher = cipher.map(|suite| format!("{:?}", suite.suite())).unwrap_or_default();
-        let own = session.peer_certificates().and_then(|chain| chain.first());
-        Self { version, cipher, certificate: own.and_then(|der| Certificate::read(der)) }
+        let cipher = format!("{:?}", agreed.suite.suite());
+        let certificate = agreed.certificate.as_ref().and_then(|der| Certificate::read(der));
+        Self { version, cipher, certificate }
     }
 }
 

@@ -1,15 +1,13 @@
-//! Hedged reads: a GET whose answer is late is sent once more, on another connection, and the first answer serves.
+//! Decides which answers are late, and whether another request may be sent for one (`hedged.rs` sends it).
 //!
 //! What is late is learned from the answers: twice the time in which 19 of 20 began. The extra requests are a small share of all, so that
 //! a store that is slow as a whole, or that throttles, is not asked for more.
 
-use std::pin::pin;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{Either, select};
+use http::StatusCode;
 
-use super::wire::{Answer, Draft, Failure, Wire};
 use crate::clock::Clock;
 use crate::sync::Mutex;
 
@@ -73,7 +71,7 @@ impl Learned {
 
 impl Hedge {
     /// Returns once an answer that is awaited since `sent` says is late and another request may be sent: at most once, and perhaps never.
-    async fn late(&self, clock: &Clock, sent: &OnceLock<Instant>) {
+    pub(super) async fn late(&self, clock: &Clock, sent: &OnceLock<Instant>) {
         let Some(late) = self.0.lock().late else { return std::future::pending().await };
         loop {
             // Before it is sent it waits for a connection, as another one would.
@@ -114,42 +112,14 @@ impl Hedge {
         self.0.lock().saved = 0.0;
     }
 
-    fn look_at(&self, answer: &Answer) {
-        if answer.status.is_success() {
-            self.0.lock().answered(answer.waited);
-        } else if matches!(answer.status.as_u16(), 429 | 500..=599) {
+    /// Learns from an answer, which began so long after its request was sent.
+    pub(super) fn answered(&self, status: StatusCode, waited: Duration) {
+        if status.is_success() {
+            self.0.lock().answered(waited);
+        } else if matches!(status.as_u16(), 429 | 500..=599) {
             self.throttled();
         }
     }
-}
-
-/// As [`Wire::exchange`], for a request that changes nothing. If the answer is late, the request goes out a second time; a second answer that
-/// is no success does not count.
-pub(super) async fn exchange(wire: &Wire, mut draft: Draft<'_>) -> Result<Answer, Failure> {
-    let hedge = &wire.hedge;
-    let sent = OnceLock::new();
-    draft.sent = Some(&sent);
-    let draft = &draft;
-    let mut first = pin!(wire.exchange(draft));
-    tokio::select! {
-        biased;
-        answer = &mut first => return answer.inspect(|answer| hedge.look_at(answer)),
-        () = hedge.late(&wire.clock, &sent) => {}
-    }
-    wire.metrics.s3_hedges.inc();
-    tracing::debug!(operation = draft.operation, "the answer is late: the request goes out a second time");
-    // In a box: few requests need it.
-    let second = Box::pin(async {
-        let answer = wire.exchange(&draft.again()).await;
-        answer.inspect(|answer| hedge.look_at(answer)).ok().filter(|answer| answer.status.is_success())
-    });
-    let answer = match select(first, second).await {
-        Either::Left((Err(failure), second)) => return second.await.ok_or(failure),
-        Either::Left((answer, _)) => answer,
-        Either::Right((Some(answer), _)) => return Ok(answer),
-        Either::Right((None, first)) => first.await,
-    };
-    answer.inspect(|answer| hedge.look_at(answer))
 }
 
 #[cfg(test)]

@@ -392,7 +392,7 @@ mod tests {
     use proptest::prelude::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    use super::super::stream::Moved;
+    use super::super::tcp::Moved;
     use super::*;
     use crate::clock::Clock;
 

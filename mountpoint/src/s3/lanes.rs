@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::stream::Moved;
+use super::share::Carried;
+use super::tcp::Moved;
 use super::width::Width;
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
@@ -43,6 +44,8 @@ pub(super) struct Lanes {
     bulk: Arc<Semaphore>,
     bulk_waiting: AtomicUsize,
     bulk_busy: AtomicUsize,
+    /// Places in use, of both lanes.
+    in_use: AtomicUsize,
     /// Bulk places above the limit: each is removed when its transfer ends.
     surplus: AtomicUsize,
     link: Mutex<Link>,
@@ -57,6 +60,7 @@ struct Link {
     open: Vec<(Moved, u64)>,
     total: u64,
     looked: Option<(Instant, u64)>,
+    carried: Carried,
 }
 
 /// Permission to use one connection. When dropped, the next request in the queue gets it.
@@ -76,13 +80,21 @@ fn reserved(connections: usize) -> usize {
 impl Lanes {
     pub(super) fn new(connections: usize) -> Arc<Self> {
         let most = connections - reserved(connections);
-        let link = Link { width: Width::new(most), places: most, open: Vec::new(), total: 0, looked: None };
+        let link = Link {
+            width: Width::new(most),
+            places: most,
+            open: Vec::new(),
+            total: 0,
+            looked: None,
+            carried: Carried::default(),
+        };
         Arc::new(Self {
             all: Arc::new(Semaphore::new(connections)),
             small: Arc::new(Semaphore::new(most)),
             bulk: Arc::new(Semaphore::new(most)),
             bulk_waiting: AtomicUsize::new(0),
             bulk_busy: AtomicUsize::new(0),
+            in_use: AtomicUsize::new(0),
             surplus: AtomicUsize::new(0),
             link: Mutex::new(link),
         })
@@ -104,6 +116,7 @@ impl Lanes {
                 (in_lane, in_all)
             }
         };
+        self.in_use.fetch_add(1, Relaxed);
         Place { lanes: Arc::clone(self), lane, in_lane: in_lane.ok(), _in_all: in_all.ok() }
     }
 
@@ -117,6 +130,12 @@ impl Lanes {
     /// Bytes that moved so far on all connections.
     pub(super) fn moved(&self) -> u64 {
         self.link.lock().count()
+    }
+
+    /// What the line carried until now, for a comparison with one connection.
+    pub(super) fn carried(&self) -> Carried {
+        let in_use = self.in_use.load(Relaxed);
+        self.link.lock().carried(in_use)
     }
 
     /// Bytes per second that one busy connection carries, as far as it is known.
@@ -133,7 +152,9 @@ impl Lanes {
     pub(super) fn look(&self, now: Instant) -> bool {
         let (busy, wanted) = (self.bulk_busy.load(Relaxed), self.bulk_waiting.load(Relaxed) > 0);
         let mut link = self.link.lock();
-        let total = link.count();
+        // The connections in use change all the time: each look makes the shares truer.
+        link.carried(self.in_use.load(Relaxed));
+        let total = link.total;
         if !self.is_busy() {
             link.looked = None;
             return false;
@@ -166,17 +187,24 @@ impl Link {
         self.open.retain_mut(|(moved, counted)| {
             // Checked before the count is read, so that the last bytes of a closed connection still count.
             let is_open = !moved.is_last();
-            let now = moved.total();
+            let now = moved.delivered().max(*counted);
             *total += now - *counted;
             *counted = now;
             is_open
         });
         self.total
     }
+
+    fn carried(&mut self, in_use: usize) -> Carried {
+        let total = self.count();
+        self.carried.look(total, in_use);
+        self.carried
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.lanes.in_use.fetch_sub(1, Relaxed);
         if self.lane != Lane::Bulk {
             return;
         }

@@ -34,6 +34,7 @@ mod handshake;
 mod head;
 mod headers;
 mod hedge;
+mod hedged;
 mod http1;
 mod if_absent;
 mod kind;
@@ -47,10 +48,13 @@ mod profile;
 mod proxy;
 mod put;
 mod retry;
+mod share;
 mod sign;
 mod stream;
 mod tagging;
+mod tcp;
 mod tls;
+mod unsent;
 mod verify;
 mod versions;
 mod watch;
@@ -77,8 +81,8 @@ pub use error::{Error, ErrorKind};
 pub use handshake::{Certificate, Handshake};
 pub use kind::StoreKind;
 pub use probe::{Question, Reply, Signed};
-pub use tagging::{Tagging, Tags};
-pub use versions::{Version, VersionMarkers, VersionPage};
+pub use tagging::Tagging;
+pub use xml::{Tags, Version, VersionMarkers, VersionPage};
 
 use crate::buffer::{Block, BlockMut, Fill};
 use crate::checksum::Checksum;
@@ -95,6 +99,11 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Every implementation passes the exam in `testing::exam`. Each call retries what is worth retrying, within its own
 /// deadline; an error that comes out is final for this call.
 pub trait ObjectClient: Debug + Send + Sync + 'static {
+    /// Bytes that went to the store and came from it so far, where the client counts them: what grows is at work.
+    fn moved(&self) -> u64 {
+        0
+    }
+
     /// The metadata of one object. `NotFound` when it is not there.
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>>;
 
@@ -287,4 +296,6 @@ pub struct Stored {
     /// The checksum the store answered with, as it spelled it, if it did: for one PUT that of the bytes, for a
     /// multipart object possibly a composite (`value-N`).
     pub checksum: Option<String>,
+    /// The time of the object as the store says it, or else that of its answer; in whole seconds, and perhaps one beside the other.
+    pub modified: Option<SystemTime>,
 }

@@ -23,8 +23,10 @@ use super::tls::Tls;
 use super::watch::Expired;
 use super::{Config, Result, width};
 use crate::clock::Clock;
+use crate::doorbell::{Doorbell, Next};
 use crate::metrics::Metrics;
-use crate::sync::{Arc, Doorbell, Mutex, Next, Supervisor, Weak};
+use crate::supervise::Supervisor;
+use crate::sync::{Arc, Mutex, Weak};
 
 /// Connections to each host that is not the bucket's: where credentials come from.
 pub(super) const SIDE_CONNECTIONS: usize = 4;

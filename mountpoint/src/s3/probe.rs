@@ -10,7 +10,7 @@ use aws_credential_types::credential_feature::AwsCredentialFeature as Feature;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 
-use super::answer::{self, CLOCK_REFUSED, http_date};
+use super::answer::{self, CLOCK_REFUSED};
 use super::attempts::Attempts;
 use super::client::S3Client;
 use super::endpoint::push_query;
@@ -142,8 +142,7 @@ impl S3Client {
                 }
                 other => other.map(|failure| failure.error),
             };
-            let ahead_s = answer::text(&headers, "date").and_then(http_date);
-            let ahead_s = ahead_s.map(|theirs| seconds_ahead(theirs, wall));
+            let ahead_s = answer::date(&headers).map(|theirs| seconds_ahead(theirs, wall));
             return Ok(Reply { status: status.as_u16(), headers, body, refusal, ahead_s });
         }
     }

@@ -12,30 +12,12 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::broken::Broken;
 use super::endpoint::Authority;
-use super::{Error, ErrorKind, Result};
+use super::{Error, ErrorKind, ProxyVariables, Result};
 
 /// Bytes of the answer to CONNECT at most.
 const ANSWER_MAX: usize = 8 << 10;
 
-/// The variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, as they are written.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Variables {
-    /// For `http://`.
-    pub http: Option<String>,
-    /// For `https://`.
-    pub https: Option<String>,
-    /// Names, domains, addresses and networks that are reached directly; `*` is all.
-    pub no_proxy: Option<String>,
-}
-
-impl std::fmt::Debug for Variables {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the URLs, which may hold passwords.
-        f.debug_struct("Variables").field("no_proxy", &self.no_proxy).finish_non_exhaustive()
-    }
-}
-
-/// The same, read.
+/// The proxies that the variables name, read.
 #[derive(Debug, Default)]
 pub(super) struct Proxies {
     http: Option<Proxy>,
@@ -97,7 +79,7 @@ impl Forward {
 }
 
 impl Proxies {
-    pub(super) fn new(variables: &Variables) -> Result<Self> {
+    pub(super) fn new(variables: &ProxyVariables) -> Result<Self> {
         let read = |name: &str, value: &Option<String>| match value {
             Some(value) => Proxy::parse(value).map(Some).map_err(|why| {
                 Error::new(ErrorKind::InvalidRequest, "proxy").message(format!("{name} {why}"))
@@ -257,7 +239,7 @@ mod tests {
     }
 
     fn proxies(no_proxy: &str) -> Proxies {
-        Proxies::new(&Variables {
+        Proxies::new(&ProxyVariables {
             http: Some("plain:3128".into()),
             https: Some("http://me:p%40ss@tunnel.example.com".into()),
             no_proxy: Some(no_proxy.into()),
@@ -315,7 +297,7 @@ mod tests {
             "http://me:secret@",
             "http://me:secret@a b",
         ] {
-            let variables = Variables { https: Some(text.into()), ..Variables::default() };
+            let variables = ProxyVariables { https: Some(text.into()), ..ProxyVariables::default() };
             let error = Proxies::new(&variables).unwrap_err().to_string();
             assert!(error.contains("HTTPS_PROXY") && !error.contains("secret"), "{error}");
         }

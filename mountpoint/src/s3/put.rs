@@ -48,6 +48,7 @@ async fn put(wire: &Wire, request: &PutObject, named: bool, only_if_absent: bool
                 return Ok(Stored {
                     etag: etag(&answer)?,
                     checksum: answer::stored_checksum(&answer.headers),
+                    modified: answer::date(&answer.headers),
                 });
             }
             Err(failure) => failure,
@@ -55,8 +56,8 @@ async fn put(wire: &Wire, request: &PutObject, named: bool, only_if_absent: bool
         let taken = only_if_absent && *failure.error.kind() == ErrorKind::Changed;
         if taken && (attempts.ambiguous || failure.ambiguous) {
             // An attempt whose answer was lost may have stored it: then what is in the way is ours.
-            let checksum = request.checksum.map(Checksum::to_base64);
-            let ours = Ours { size, parts: None, checksum, md5: md5_hex(&request.body).await };
+            let checksums = request.checksum.map(Checksum::to_base64).into_iter().collect();
+            let ours = Ours { size, parts: None, checksums, md5: md5_hex(&request.body).await };
             let found = look(wire, key, &ours, wire.clock.now()).await;
             return found.or(OPERATION, key, || exists(OPERATION, key));
         } else if taken {

@@ -1,7 +1,5 @@
 //! GetBucketTagging and PutBucketTagging. Some stores have no tags of buckets: that is an answer, not an error.
 
-use std::collections::BTreeMap;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -12,10 +10,8 @@ use super::attempts::Attempts;
 use super::bucket::plain;
 use super::headers::push;
 use super::wire::{Draft, Failure, Wire};
+use super::xml::Tags;
 use super::{Error, ErrorKind, Result, xml};
-
-/// Keys and values.
-pub type Tags = BTreeMap<String, String>;
 
 /// The answer of a store about the tags of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,8 +21,8 @@ pub(super) struct Ours {
     pub(super) size: u64,
     /// Of a multipart object.
     pub(super) parts: Option<usize>,
-    /// As the store would spell it.
-    pub(super) checksum: Option<String>,
+    /// As the store may spell them: of a multipart object the composite of its parts, and that of all its bytes.
+    pub(super) checksums: Vec<String>,
     /// MD5 of an object that is no multipart one, in hex: many stores' ETag.
     pub(super) md5: Option<String>,
 }
@@ -37,6 +37,7 @@ enum Verdict {
 impl Ours {
     /// Pure: compares with what a HEAD says. Sizes and part counts only ever disprove: the object that was there
     /// before may be as large and of as many parts. Only a checksum proves, or an ETag that is the MD5; one that is not may be no MD5.
+    /// A checksum of another kind says nothing: stores keep one of their own liking, too.
     fn is(&self, meta: &ObjectMeta, checksum: Option<&str>) -> Verdict {
         let parts_of = |etag: &ETag| {
             let (_, n) = etag.as_str().trim_matches('"').rsplit_once('-')?;
@@ -51,9 +52,12 @@ impl Ours {
         {
             return Verdict::No;
         }
-        match (&self.checksum, checksum) {
-            (Some(ours), Some(theirs)) if without_count(ours) == without_count(theirs) => Verdict::Yes,
-            (Some(_), Some(_)) => Verdict::No,
+        let of_a_kind = |theirs| self.checksums.iter().filter(move |ours| is_of_a_kind(ours, theirs));
+        match checksum {
+            Some(theirs) if of_a_kind(theirs).any(|ours| without_count(ours) == without_count(theirs)) => {
+                Verdict::Yes
+            }
+            Some(theirs) if of_a_kind(theirs).next().is_some() => Verdict::No,
             _ if self.md5.as_deref().is_some_and(|md5| meta.etag.matches(md5)) => Verdict::Yes,
             _ => Verdict::CantTell,
         }
@@ -63,6 +67,12 @@ impl Ours {
 /// Some stores leave out the `-N` behind a composite checksum.
 fn without_count(checksum: &str) -> &str {
     checksum.split_once('-').map_or(checksum, |(value, _)| value)
+}
+
+/// Whether two checksums are of one algorithm, which their length tells, and both of the parts or both of all bytes, as far as theirs says.
+fn is_of_a_kind(ours: &str, theirs: &str) -> bool {
+    let is_composite = |checksum: &str| checksum.contains('-');
+    without_count(ours).len() == without_count(theirs).len() && (is_composite(ours) || !is_composite(theirs))
 }
 
 /// The result of a look at the key.
@@ -100,7 +110,9 @@ async fn look_once(wire: &Wire, key: &ObjectKey, ours: &Ours) -> Found {
             let checksum = stored_checksum(&headers);
             match ours.is(&meta, checksum.as_deref()) {
                 Verdict::Yes => match encryption::proven(&wire.config, &headers) {
-                    Ok(()) => Found::Ours(Stored { etag: meta.etag, checksum }),
+                    Ok(()) => {
+                        Found::Ours(Stored { etag: meta.etag, checksum, modified: Some(meta.last_modified) })
+                    }
                     Err(why) => Found::Unencrypted(why),
                 },
                 Verdict::No => Found::NotOurs,
@@ -176,22 +188,31 @@ mod tests {
             last_modified: SystemTime::UNIX_EPOCH,
             readable: true,
         };
-        let ours = Ours { size: 10, parts: Some(2), checksum: Some("abc=-2".into()), md5: None };
+        let ours =
+            Ours { size: 10, parts: Some(2), checksums: vec!["abc===-2".into(), "all===".into()], md5: None };
         for (size, etag, checksum, verdict) in [
-            (10, "\"x-2\"", Some("abc=-2"), Verdict::Yes),
-            (10, "\"x\"", Some("abc="), Verdict::Yes),
-            (10, "\"x-2\"", Some("def=-2"), Verdict::No),
-            (10, "\"x-3\"", Some("abc=-2"), Verdict::No),
-            (11, "\"x-2\"", Some("abc=-2"), Verdict::No),
+            (10, "\"x-2\"", Some("abc===-2"), Verdict::Yes),
+            (10, "\"x\"", Some("abc==="), Verdict::Yes),
+            (10, "\"x-2\"", Some("all==="), Verdict::Yes),
+            (10, "\"x-2\"", Some("def===-2"), Verdict::No),
+            (10, "\"x-2\"", Some("def==="), Verdict::No),
+            (10, "\"x-2\"", Some("64 bits or more"), Verdict::CantTell),
+            (10, "\"x-3\"", Some("abc===-2"), Verdict::No),
+            (11, "\"x-2\"", Some("abc===-2"), Verdict::No),
             (10, "\"x-2\"", None, Verdict::CantTell),
         ] {
             assert_eq!(ours.is(&meta(size, etag), checksum), verdict, "{size} {etag} {checksum:?}");
         }
-        let ours = Ours { parts: None, md5: Some("0cc1".into()), ..ours };
+        let ours = Ours { parts: None, checksums: vec!["abc===".into()], md5: Some("0cc1".into()), ..ours };
         for (etag, checksum, verdict) in [
             ("\"0cc1\"", None, Verdict::Yes),
             ("\"e2a4\"", None, Verdict::CantTell),
-            ("\"0cc1\"", Some("def="), Verdict::No),
+            ("\"0cc1\"", Some("def==="), Verdict::No),
+            ("\"e2a4\"", Some("abc==="), Verdict::Yes),
+            // Of another algorithm, and of parts that only the store knows.
+            ("\"0cc1\"", Some("64 bits or more"), Verdict::Yes),
+            ("\"e2a4\"", Some("64 bits or more"), Verdict::CantTell),
+            ("\"0cc1\"", Some("def===-3"), Verdict::Yes),
         ] {
             assert_eq!(ours.is(&meta(10, etag), checksum), verdict, "{etag} {checksum:?}");
         }

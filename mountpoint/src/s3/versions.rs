@@ -5,33 +5,8 @@ use http::{Method, StatusCode};
 use super::attempts::Attempts;
 use super::endpoint::push_query;
 use super::wire::{Draft, Failure, Wire};
+use super::xml::{VersionMarkers, VersionPage};
 use super::{ErrorKind, Result, xml};
-use crate::object::ObjectKey;
-
-/// A version of an object, or a delete marker: both are removed alike.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
-    /// The key.
-    pub key: ObjectKey,
-    /// `null` for one from before versioning.
-    pub id: String,
-}
-
-/// One page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VersionPage {
-    /// Versions and delete markers.
-    pub versions: Vec<Version>,
-    /// How to ask for the next page; `None` on the last one.
-    pub next: Option<VersionMarkers>,
-}
-
-/// Where a page ended; the default is the beginning.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VersionMarkers {
-    pub(super) key: Option<String>,
-    pub(super) version: Option<String>,
-}
 
 /// See [`super::Bucket::versions`].
 pub(super) async fn list(wire: &Wire, prefix: &str, after: &VersionMarkers) -> Result<VersionPage> {

@@ -1,4 +1,5 @@
-//! Waits with a limit: an exchange ends when no byte moves for a while, or when its time is up.
+//! Waits with a limit: an exchange ends when no byte moves for a while, or when its time is up. On a line that others fill, too, its time
+//! is longer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,15 +7,17 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::lanes::{Lanes, drains_in};
-use super::stream::Moved;
+use super::share::{Carried, Floor, Verdict};
+use super::tcp::Moved;
 use crate::clock::Clock;
 use crate::sync::Arc;
 
-/// How often the timer compares counts while it waits for `quiet_max`: a byte that moved right after a look makes the wait longer
-/// by one such step at most.
+/// How often the timer compares counts while it waits for `quiet_max`, or for the deadline if that is sooner: a byte that moved right after a
+/// look makes the wait longer by one such step at most. Doubling it finds silence an eighth sooner, for twice the wakes of a long transfer.
 const LOOKS: u32 = 4;
 
-/// Looks now and then whether bytes still move. Costs nothing per byte: the timer compares counts when it fires.
+/// Looks now and then whether bytes still move, those that the kernel holds included. Costs nothing per byte: the timer compares counts
+/// when it fires.
 pub(super) struct Watch {
     clock: Clock,
     moved: Moved,
@@ -22,9 +25,22 @@ pub(super) struct Watch {
     since: Instant,
     quiet_max: Duration,
     deadline: Instant,
+    /// From the start to the deadline.
+    whole: Duration,
+    sharing: Option<Sharing>,
     /// Bytes of a body that may still leave the kernel's buffers when nothing seems to move any more.
     draining: Option<(Arc<Lanes>, u64)>,
     timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+/// The line on which an exchange is one of many.
+struct Sharing {
+    lanes: Arc<Lanes>,
+    floor: Floor,
+    /// Bytes of the connection when the exchange began.
+    began: u64,
+    /// Of the line, at the first look: most exchanges end before.
+    seen: Option<(Instant, Carried)>,
 }
 
 /// Why the wait ended.
@@ -32,8 +48,10 @@ pub(super) struct Watch {
 pub(super) enum Expired {
     /// No byte in either direction for this long.
     Quiet(Duration),
-    /// The time for the whole call is up.
+    /// The time for the whole call is up, and the line as a whole is too slow for more.
     Deadline,
+    /// The time for the whole call is up, and other connections moved several times as much.
+    Behind,
 }
 
 impl std::fmt::Display for Expired {
@@ -41,6 +59,9 @@ impl std::fmt::Display for Expired {
         match self {
             Self::Quiet(for_long) => write!(f, "no byte for {} s", for_long.as_secs_f32()),
             Self::Deadline => f.write_str("the time for the whole operation is up"),
+            Self::Behind => {
+                f.write_str("the time for the whole operation is up, and other connections are far faster")
+            }
         }
     }
 }
@@ -64,6 +85,8 @@ impl Watch {
             since,
             quiet_max,
             deadline,
+            whole: deadline.saturating_duration_since(since),
+            sharing: None,
             draining: None,
             timer: None,
         }
@@ -73,6 +96,12 @@ impl Watch {
     /// end of the body needs to leave this machine.
     pub(super) fn draining(self, lanes: &Arc<Lanes>, bytes: u64) -> Self {
         Self { draining: (bytes > 0).then(|| (Arc::clone(lanes), bytes)), ..self }
+    }
+
+    /// The connection is one of those on this line: at the deadline it goes on while it has its share of a line that is above the floor.
+    pub(super) fn sharing(self, lanes: &Arc<Lanes>, floor: Floor) -> Self {
+        let (lanes, began) = (Arc::clone(lanes), self.seen);
+        Self { sharing: Some(Sharing { lanes, floor, began, seen: None }), ..self }
     }
 
     /// From here on, this much quiet is tolerated.
@@ -92,10 +121,13 @@ impl Watch {
                 return Poll::Pending;
             }
             let now = self.clock.now();
-            if now >= self.deadline {
-                return Poll::Ready(Expired::Deadline);
+            // Most exchanges end before the first look, and need not ask the kernel; the count to compare with does, if there is a body.
+            let asks = self.timer.is_some() || self.draining.is_some();
+            let moved = if asks { self.moved.delivered() } else { self.moved.total() };
+            let is_up = now >= self.deadline;
+            if let Some(expired) = self.look(now, moved, is_up) {
+                return Poll::Ready(expired);
             }
-            let moved = self.moved.total();
             let mut patience = self.quiet_max;
             if moved != self.seen {
                 (self.seen, self.since) = (moved, now);
@@ -107,8 +139,32 @@ impl Watch {
                     return Poll::Ready(Expired::Quiet(patience));
                 }
             }
-            let wake = (self.since + patience).min(now + self.quiet_max / LOOKS).min(self.deadline);
+            let wake = (self.since + patience).min(now + self.quiet_max.min(self.whole) / LOOKS);
+            let wake = if is_up { wake } else { wake.min(self.deadline) };
             self.timer = Some(Box::pin(self.clock.sleep(wake.saturating_duration_since(now))));
+        }
+    }
+
+    /// Looks at the line, when the timer has fired, and says why the exchange ends, if its time is up.
+    fn look(&mut self, now: Instant, moved: u64, is_up: bool) -> Option<Expired> {
+        let Some(sharing) = &mut self.sharing else { return is_up.then_some(Expired::Deadline) };
+        match sharing.seen {
+            None if is_up => Some(Expired::Deadline),
+            None => {
+                if self.timer.is_some() {
+                    sharing.seen = Some((now, sharing.lanes.carried()));
+                }
+                None
+            }
+            Some(_) if !is_up => None,
+            Some((then, before)) => {
+                let (own, took) = (moved.saturating_sub(sharing.began), now.saturating_duration_since(then));
+                match sharing.floor.judge(own, before, sharing.lanes.carried(), took) {
+                    Verdict::GoesOn => None,
+                    Verdict::Behind => Some(Expired::Behind),
+                    Verdict::Below => Some(Expired::Deadline),
+                }
+            }
         }
     }
 }
@@ -188,5 +244,44 @@ mod tests {
         let longer = Duration::from_secs_f64((4 << 20) as f64 / rate);
         assert_eq!(why, Expired::Quiet(QUIET + longer));
         assert_eq!(second, (QUIET + longer).as_secs() + 1);
+    }
+
+    /// When the first of connections that move so many bytes a second is given up, and why; `None`: not within a thousand seconds.
+    async fn shares(rates: &[u64]) -> Option<(u64, Expired)> {
+        use futures_util::FutureExt as _;
+        let (clock, lanes) = (Clock::manual(), Lanes::new(16));
+        let moved: Vec<_> = rates.iter().map(|_| Moved::default()).collect();
+        moved.iter().for_each(|moved| lanes.opened(moved));
+        let _places: Vec<_> =
+            rates.iter().map(|_| lanes.enter(super::super::lanes::Lane::Small).now_or_never()).collect();
+        let floor = Floor { rate: 1000, after: Duration::from_secs(10) };
+        let watch = Watch::new(&clock, &moved[0], QUIET, clock.now() + WHOLE);
+        let mut watch = watch.sharing(&lanes, floor);
+        let waiting = tokio::spawn(async move { poll_fn(|cx| watch.poll_expired(cx)).await });
+        for second in 1..1000 {
+            moved.iter().zip(rates).for_each(|(moved, rate)| moved.count_received(*rate));
+            clock.advance(Duration::from_secs(1));
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            if waiting.is_finished() {
+                return Some((second, waiting.await.unwrap()));
+            }
+        }
+        None
+    }
+
+    #[tokio::test]
+    async fn at_the_deadline_a_transfer_with_its_share_of_the_line_goes_on_and_one_that_trickles_ends() {
+        assert_eq!(shares(&[300; 10]).await, None, "the line is slow, not the store");
+        assert_eq!(shares(&[100, 400, 300, 300]).await, None, "TCP is not fair");
+        assert_eq!(shares(&[10, 400, 400, 400]).await, Some((60, Expired::Behind)));
+        let (second, why) = shares(&[50; 10]).await.unwrap();
+        assert!(
+            why == Expired::Deadline && second <= 65,
+            "the line carries next to nothing: {why} at {second}"
+        );
+        let (second, why) = shares(&[500]).await.unwrap();
+        assert!(why == Expired::Deadline && second <= 65, "it is alone: {why} at {second}");
     }
 }

@@ -13,11 +13,11 @@ use super::connection::Answered;
 use super::credentials::{Held, Source};
 use super::endpoint::Endpoint;
 use super::hedge::Hedge;
-use super::http1::head_len;
 use super::lanes::Lane;
 use super::outage::Outage;
 use super::pool::{ConnectionPool, Host, Lease, NoConnection};
 use super::retry::{Dice, Slots};
+use super::share::Floor;
 use super::sign::{EMPTY_SHA256, Signer, Skew, UNSIGNED_PAYLOAD, payload_sha256};
 use super::watch::{Expired, Watch};
 use super::{Config, Error, ErrorKind, Result, answer, xml};
@@ -91,8 +91,10 @@ pub(super) struct Clocks {
     pub(super) silence: Duration,
     /// No byte in either direction from there to its end.
     pub(super) stall: Duration,
-    /// From the moment it has a connection to the end of the body.
+    /// From the moment it has a connection to the end of the body ...
     pub(super) whole: Duration,
+    /// ... and longer where many share a line that carries this much.
+    pub(super) floor: Option<Floor>,
 }
 
 /// A failed attempt: the error if it is to be the last, and what the next one should know.
@@ -158,6 +160,11 @@ struct Context {
 }
 
 impl Wire {
+    /// Bytes that went to the store and came from it so far.
+    pub(super) fn moved(&self) -> u64 {
+        self.host.lanes.moved()
+    }
+
     /// Sends `draft` and returns the head of the answer, whatever its status.
     ///
     /// A connection that had been idle and breaks before it said anything was closed by the store meanwhile, and one that says what is
@@ -193,18 +200,19 @@ impl Wire {
             };
             let lease = self.pool.connect(&self.host, place, fresh).await;
             let mut lease = lease.map_err(|e| self.unconnected(&context, e))?;
-            let body_len = request.body().len();
-            let request_len = head_len(&request) + body_len;
             let deadline = self.clock.now() + draft.clocks.whole;
             let mut watch = Watch::new(&self.clock, &lease.moved, draft.clocks.silence, deadline)
-                .draining(&self.host.lanes, body_len);
-            let (received, sent) = (lease.moved.received(), lease.moved.sent());
+                .draining(&self.host.lanes, request.body().len());
+            if let Some(floor) = draft.clocks.floor {
+                watch = watch.sharing(&self.host.lanes, floor);
+            }
+            let received = lease.moved.content_received();
             self.metrics.s3_requests.of(draft.operation).inc();
             self.metrics.work.ring();
             let sent_at = self.clock.now();
             draft.sent.map(|sent| sent.set(sent_at));
             match lease.send(request, &mut watch).await {
-                Ok(response) if response.status().is_success() && lease.moved.sent() - sent < request_len => {
+                Ok(response) if response.status().is_success() && !lease.has_sent_all() => {
                     let failure = context.error(ErrorKind::Network).status(response.status().as_u16());
                     let why = "the answer says that it is done, and came before the whole body was sent";
                     return Err(context.failure(failure.message(why), true));
@@ -226,8 +234,9 @@ impl Wire {
                 }
                 Err(broken) => {
                     // A store that did not get the whole request can't have done it.
-                    let whole = lease.moved.sent() - sent >= request_len;
-                    let silent = lease.moved.received() == received;
+                    let whole = lease.has_sent_all();
+                    // What TLS says beside content is no answer: that it ends, for example.
+                    let silent = lease.moved.content_received() <= received;
                     // Bytes that are no answer are left over from the one before.
                     let is_unfit = broken.is_out_of_step() || silent && !matches!(broken, Broken::Expired(_));
                     if is_unfit && lease.is_reused() {
@@ -343,7 +352,7 @@ impl Context {
         };
         let (silent, hopeless) = match &broken {
             Broken::Expired(Expired::Quiet(silent)) => (*silent, false),
-            // It had the whole time, and bytes moved.
+            // It had the whole time, and bytes moved. Behind others, it may do better on another connection.
             Broken::Expired(Expired::Deadline) => (Duration::ZERO, true),
             _ => (Duration::ZERO, false),
         };
@@ -527,7 +536,7 @@ impl Collected {
             .request_id(request_id);
         Failure {
             retry_after: answer::retry_after(&self.headers, wall),
-            date: answer::text(&self.headers, "date").and_then(answer::http_date),
+            date: answer::date(&self.headers),
             ..self.context.failure(error, ambiguous)
         }
     }

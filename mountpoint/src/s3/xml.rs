@@ -16,6 +16,7 @@ use super::answer::{is_readable, xml_date};
 use super::{ListObjects, ListPage, ListedObject};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 
+pub use buckets::{Tags, Version, VersionMarkers, VersionPage};
 pub(super) use buckets::{location_document, tags, tags_document, version_page};
 pub(super) use uploads::{UploadMarkers, UploadPage, complete_document, completed, upload_id, upload_page};
 

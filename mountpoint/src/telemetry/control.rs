@@ -3,17 +3,20 @@
 //! Both have mode 0600 and are named after the process. While the process hangs, the file is readable, but the socket does not answer.
 //! The next mount of the same user, and `mount-s3-ctl`, remove the files of dead processes.
 
+use std::cmp::Reverse;
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 
 use super::http::{Door, bind_unix, serve_unix};
 use super::{Origin, Telemetry};
-use crate::sync::{Arc, Supervisor};
+use crate::supervise::Supervisor;
+use crate::sync::Arc;
 
 /// Our folder in the user's runtime directory.
 const FOLDER: &str = "mount-s3";
@@ -55,17 +58,21 @@ impl Entry {
     }
 }
 
-/// The mounts that a folder tells of, as far as this user may read it.
+/// The mounts that a folder tells of, as far as this user may read it; the newest first. An unmounted one may still be storing files while
+/// the next is mounted in its place.
 pub fn read_entries(folder: &Path) -> Vec<Entry> {
     let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
     let named =
         files.flatten().map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "json"));
-    named
+    let mut entries: Vec<(SystemTime, Entry)> = named
         .filter_map(|path| {
             let origin = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
-            Some(Entry { origin, socket: path.with_extension("sock") })
+            let since = std::fs::metadata(&path).and_then(|file| file.modified()).ok()?;
+            Some((since, Entry { origin, socket: path.with_extension("sock") }))
         })
-        .collect()
+        .collect();
+    entries.sort_by_key(|(since, _)| Reverse(*since));
+    entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
 /// This mount's socket and file; removed when the mount ends.

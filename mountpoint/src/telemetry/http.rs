@@ -23,7 +23,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 use super::{Telemetry, prometheus};
-use crate::sync::{Arc, Supervisor};
+use crate::supervise::Supervisor;
+use crate::sync::Arc;
 
 /// Connections that are served at once; further ones wait to be accepted. Doubling it lets as many more scrapers hold one open.
 const CONNECTIONS_MAX: usize = 16;
@@ -269,7 +270,10 @@ mod tests {
     fn a_socket_left_behind_is_replaced_and_one_in_use_or_another_file_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.sock");
-        drop(bind_unix(&path).unwrap());
+        let ended = bind_unix(&path).unwrap();
+        // Said, not left to the last close: the child of another test has it open, too, until it executes.
+        rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
+        drop(ended);
         assert!(path.exists(), "left behind");
         let held = bind_unix(&path).unwrap();
         assert!(bind_unix(&path).unwrap_err().to_string().contains("another process listens"));

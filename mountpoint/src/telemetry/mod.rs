@@ -24,7 +24,8 @@ pub use status::{
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::sync::{Arc, Supervisor};
+use crate::supervise::Supervisor;
+use crate::sync::Arc;
 use rates::Rates;
 
 /// How often `--log-metrics` writes its lines: as AWS's mount-s3.

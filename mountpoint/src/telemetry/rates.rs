@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::Throughput;
 use crate::clock::Clock;
+use crate::doorbell::Next;
 use crate::metrics::Metrics;
-use crate::sync::{Mutex, Next};
+use crate::sync::Mutex;
 
 /// How often the counters are read while they move. Doubling it halves the wake-ups, and throughput is known later.
 const EVERY: Duration = Duration::from_secs(1);

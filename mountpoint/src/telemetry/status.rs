@@ -125,6 +125,9 @@ pub struct Cache {
     pub misses: u64,
     /// Blocks written.
     pub puts: u64,
+    /// Blocks that wait to be written, or are being written. Engines of before do not tell it.
+    #[serde(default)]
+    pub puts_waiting: u64,
     /// Blocks that could not be kept.
     pub puts_dropped: u64,
     /// Blocks that made room.
@@ -210,6 +213,7 @@ pub(super) fn of(told: &Telemetry) -> Status {
             used_bytes: metrics.cache_used.get(),
             misses: metrics.cache_misses.get(),
             puts: metrics.cache_puts.get(),
+            puts_waiting: metrics.cache_puts_waiting.get(),
             puts_dropped: metrics.cache_puts_dropped.get(),
             evictions: metrics.cache_evictions.get(),
             corrupt: metrics.cache_corrupt.get(),

@@ -131,7 +131,10 @@ async fn a_socket_is_for_its_user_names_the_mount_and_goes_with_it() {
     let dead = Entry { origin: Origin::default(), socket: folder.join("1.sock") };
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(dead.socket.with_extension("json"), serde_json::to_vec(&dead.origin).unwrap()).unwrap();
-    drop(std::os::unix::net::UnixListener::bind(&dead.socket).unwrap());
+    let ended = std::os::unix::net::UnixListener::bind(&dead.socket).unwrap();
+    // Said, not left to the last close: the child of another test has it open, too, until it executes.
+    rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
+    drop(ended);
     let handle = tokio::runtime::Handle::current();
     let registered =
         control::Registered::serve(std::slice::from_ref(&folder), &told, &supervisor, &handle).unwrap();
@@ -147,6 +150,19 @@ async fn a_socket_is_for_its_user_names_the_mount_and_goes_with_it() {
     }
     drop(registered);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+#[test]
+fn of_two_mounts_the_newer_comes_first_whatever_their_processes_are_called() {
+    let folder = tempfile::tempdir().unwrap();
+    for (pid, age_s) in [(1, 10), (2, 30), (3, 20)] {
+        let path = folder.path().join(format!("{pid}.json"));
+        std::fs::write(&path, serde_json::to_vec(&Origin { pid, ..Origin::default() }).unwrap()).unwrap();
+        let file = std::fs::File::options().append(true).open(&path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age_s)).unwrap();
+    }
+    let pids: Vec<_> = read_entries(folder.path()).iter().map(|entry| entry.origin.pid).collect();
+    assert_eq!(pids, [1, 3, 2]);
 }
 
 #[tokio::test]

@@ -106,7 +106,7 @@ impl Store {
             return Err(Error::new(ErrorKind::Exists, Op::PutObject.name()).key(key).status(412));
         }
         let etag = self.insert(key.clone(), bytes, "", now);
-        Ok(Stored { etag, checksum: request.checksum.map(Checksum::to_base64) })
+        Ok(Stored { etag, checksum: request.checksum.map(Checksum::to_base64), modified: None })
     }
 
     /// Puts an object there, whatever was there before.
@@ -193,7 +193,7 @@ impl Store {
         self.uploads.remove(&request.upload.id);
         let suffix = format!("-{}", request.parts.len());
         let etag = self.insert(key.clone(), whole.freeze(), &suffix, now);
-        Ok(Stored { etag, checksum: checksum_of_parts(&request.parts) })
+        Ok(Stored { etag, checksum: checksum_of_parts(&request.parts), modified: None })
     }
 
     pub(super) fn abort_upload(&mut self, upload: &UploadId) {

@@ -32,7 +32,7 @@ impl Upload {
                 let meta = ObjectMeta {
                     size,
                     etag: stored.etag,
-                    last_modified: self.shared.clock.wall(),
+                    last_modified: stored.modified.unwrap_or_else(|| self.shared.clock.wall()),
                     readable: true,
                 };
                 self.state.lock().on(Event::Keep);

@@ -54,6 +54,7 @@ pub(super) struct Journal {
     process: Owner,
     entries: AtomicU64,
     failed: AtomicBool,
+    late: AtomicBool,
 }
 
 /// A process, whatever other processes had its number before or have it later.
@@ -80,7 +81,17 @@ struct Record {
 #[derive(Debug)]
 pub(super) struct Entry {
     path: PathBuf,
-    _locked: File,
+    _locked: Locked,
+}
+
+#[derive(Debug)]
+struct Locked(File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Said, not left to the last close: a program that this process starts has the file open, too, until it executes.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 /// An upload of a dead process, for us to abort: no other process takes it meanwhile.
@@ -100,7 +111,8 @@ impl Journal {
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         access(&folder, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)?;
         let process = Owner::this().map_err(io::Error::other)?;
-        Ok(Self { config, folder, process, entries: AtomicU64::new(0), failed: AtomicBool::new(false) })
+        let (entries, failed, late) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { config, folder, process, entries, failed, late })
     }
 
     /// Notes an upload. To be called before its first part is sent.
@@ -137,7 +149,7 @@ impl Journal {
         let written = flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(io::Error::from)
             .and_then(|()| file.write_all(text.as_bytes()));
-        let entry = Entry { path, _locked: file };
+        let entry = Entry { path, _locked: Locked(file) };
         match written {
             Ok(()) => Ok(entry),
             Err(error) => {
@@ -150,6 +162,16 @@ impl Journal {
     /// Whether this failure is the first: later ones are the same news.
     pub(super) fn fails_first(&self) -> bool {
         !self.failed.swap(true, Relaxed)
+    }
+
+    /// Whether the disk has not answered in time, and not since.
+    pub(super) fn is_late(&self) -> bool {
+        self.late.load(Relaxed)
+    }
+
+    /// The disk has not answered in time, or it has answered after all.
+    pub(super) fn set_late(&self, late: bool) {
+        self.late.store(late, Relaxed);
     }
 
     /// The directory, for messages.
@@ -183,7 +205,7 @@ impl Journal {
         let mut text = String::new();
         let read = (&file).take(ENTRY_MAX).read_to_string(&mut text);
         let modified = file.metadata().and_then(|it| it.modified());
-        let entry = Entry { path, _locked: file };
+        let entry = Entry { path, _locked: Locked(file) };
         let record = read.ok().and_then(|_| serde_json::from_str::<Record>(&text).ok());
         let Some(record) = record else {
             let age = modified.ok().and_then(|at| now.duration_since(at).ok());

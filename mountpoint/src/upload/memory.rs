@@ -169,6 +169,21 @@ impl Memory {
         }
     }
 
+    /// As [`Memory::wait`], for a part on disk that is to be sent: its file is safe, and must not fail for lack of memory. Where writers get
+    /// none, because idle parts hold it and none of them can go to disk, it takes that of readers, which always comes back.
+    pub(super) async fn wait_to_send(&self, bytes: u64) -> Reservation {
+        loop {
+            match self.wait(bytes).await {
+                Ok(reservation) => return reservation,
+                Err(_) if bytes <= self.pool.request_max(Use::Demand) => {
+                    return self.pool.reserve(Use::Demand, bytes).await;
+                }
+                // A part larger than readers may have waits until a writer goes on.
+                Err(_) => {}
+            }
+        }
+    }
+
     /// Whether writers wait and nothing that is being sent will help them.
     pub(super) fn starved(&self) -> bool {
         self.pool.waiting(Use::Write) > 0 && self.sending.load(SeqCst) == 0

@@ -25,13 +25,13 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
 
 pub use error::Error;
 pub use journal::Config as JournalConfig;
 pub use room::Room;
-pub use stage::{Event, Reply, Stage, completes};
+pub use stage::{Closer, Event, Reply, Stage};
 pub use upload::{Upload, WriteDone};
 
 use crate::buffer::{Block, Pool};
@@ -39,8 +39,9 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
-use crate::s3::{NewObject, ObjectClient, UploadId};
-use crate::sync::{Arc, Mutex, Supervisor, Weak};
+use crate::s3::{ErrorKind, NewObject, ObjectClient, UploadId};
+use crate::supervise::Supervisor;
+use crate::sync::{Arc, Mutex, Weak};
 use journal::{Entry, Journal, Left};
 use memory::{Counted, Memory};
 use part::SealedBody;
@@ -48,6 +49,11 @@ use spill::Choice;
 
 /// After the disk refused a part, it is left alone for this long.
 const SPILL_AGAIN: Duration = Duration::from_secs(5);
+/// After so many uploads in a row that the store does not let us abort, the others are left to the next mount: a policy may refuse all of them.
+const REFUSED_MAX: u32 = 100;
+/// How long an upload waits until it is noted: the state directory may be on a dead network. Doubling it notes the uploads of a slower disk, and
+/// holds a file up for so much longer where the disk is dead.
+const NOTE_WITHIN: Duration = Duration::from_secs(5);
 
 /// How files are written.
 #[derive(Clone, Debug)]
@@ -174,6 +180,11 @@ impl Uploader {
         });
     }
 
+    /// As [`ObjectClient::moved`].
+    pub fn moved(&self) -> u64 {
+        self.0.client.moved()
+    }
+
     /// Returns when no upload is being aborted any more. An abort goes on in the background after its file was closed.
     pub async fn aborted(&self) {
         // The sender is ours, so the channel is open.
@@ -187,12 +198,34 @@ impl Shared {
         self.config.checksum.unwrap_or_default()
     }
 
-    /// Notes in the journal, if there is one, that this upload is under way. A journal that fails is said to, once, and fails no file.
+    /// Notes in the journal, if there is one, that this upload is under way. A journal that fails, or does not answer, is said to, once, and
+    /// fails no file.
     async fn note(&self, upload: &UploadId) -> Option<Entry> {
         let journal = Arc::clone(self.journal.as_ref()?);
+        if journal.is_late() {
+            return None;
+        }
         let (of_task, upload) = (Arc::clone(&journal), upload.clone());
-        let noted = self.runtime.spawn_blocking(move || of_task.note(&upload)).await;
-        match noted.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked))) {
+        let (send, mut noted) = oneshot::channel();
+        self.runtime.spawn_blocking(move || {
+            if let Err(noted) = send.send(of_task.note(&upload)) {
+                // Left there without its lock, it would tell other mounts of an upload whose process is dead.
+                noted.into_iter().for_each(Entry::remove);
+                of_task.set_late(false);
+            }
+        });
+        let in_time = self.clock.timeout(NOTE_WITHIN, &mut noted).await;
+        let noted = match in_time {
+            Some(answer) => answer.unwrap_or_else(|_| Err(std::io::Error::other("a panic ended it"))),
+            None => {
+                // In this order: what is sent from here on finds nobody, and says that it came.
+                journal.set_late(true);
+                noted.close();
+                let came = noted.try_recv().inspect(|_| journal.set_late(false));
+                came.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+            }
+        };
+        match noted {
             Ok(entry) => Some(entry),
             Err(error) => {
                 if journal.fails_first() {
@@ -210,19 +243,31 @@ impl Shared {
         }
     }
 
-    /// One after the other, and none after the first that fails: what refuses one refuses all.
+    /// One after the other. One that the store refuses holds up no other, unless it refuses many in a row; a store that is away is left alone.
     async fn abort_all(&self, left: Vec<Left>) {
         let all = left.len();
-        for (done, Left { upload, entry }) in left.into_iter().enumerate() {
-            if let Err(error) = self.client.abort_multipart_upload(&upload).await {
-                warn!(%error, "aborted {done} of {all} uploads that a killed mount-s3 left behind; the next mount tries the others again");
-                return;
+        let (mut done, mut refused, mut last) = (0, 0, None);
+        for Left { upload, entry } in left {
+            let Err(error) = self.client.abort_multipart_upload(&upload).await else {
+                self.metrics.uploads_aborted.inc();
+                debug!(key = %upload.key, upload = upload.id, "an upload that was left behind is aborted");
+                self.forget(Some(entry));
+                (done, refused) = (done + 1, 0);
+                continue;
+            };
+            refused += 1;
+            let is_refusal = matches!(error.kind(), ErrorKind::Denied | ErrorKind::InvalidRequest);
+            last = Some(error);
+            if !is_refusal || refused == REFUSED_MAX {
+                break;
             }
-            self.metrics.uploads_aborted.inc();
-            debug!(key = %upload.key, upload = upload.id, "an upload that was left behind is aborted");
-            self.forget(Some(entry));
         }
-        info!("aborted {all} uploads that a killed mount-s3 left behind");
+        match last {
+            None => info!("aborted {all} uploads that a killed mount-s3 left behind"),
+            Some(error) => {
+                warn!(%error, "aborted {done} of {all} uploads that a killed mount-s3 left behind; the next mount tries the others again");
+            }
+        }
     }
 
     /// Bytes of part `number`.
@@ -242,7 +287,7 @@ impl Shared {
             SealedBody::Memory(blocks) => return Ok((blocks, self.memory.sending())),
             SealedBody::Spilled(file) => file,
         };
-        let reservation = self.memory.wait(size::charges(len)).await?;
+        let reservation = self.memory.wait_to_send(size::charges(len)).await;
         let sending = self.memory.sending();
         let read = self.runtime.spawn_blocking(move || file.read_back(reservation, checksum));
         let blocks = read.await.map_err(|e| Error::from(std::io::Error::other(e)))??;

@@ -3,7 +3,7 @@
 //! Enters: an event from the writer (bytes, a closed descriptor, fsync), from newcomers (another open, the removal of the name, the end of
 //! the mount) or from the upload itself. Leaves: the next stage, and what the caller does now.
 //!
-//! The rule: only fsync, the release of the last descriptor, and a close that completes (see [`completes`]) store the file. Another open
+//! The rule: only fsync, the release of the last descriptor, and a close that completes (see [`Closer`]) store the file. Another open
 //! never does, and never stops the writer.
 
 /// Where a file stands.
@@ -47,12 +47,17 @@ pub enum Stage {
 pub enum Event {
     /// Bytes come, at the place where they belong.
     Write,
-    /// A program asked for another size than it has.
-    RefuseSize,
+    /// A program asked for a size.
+    AskSize {
+        /// It is not the size that the file has.
+        refused: bool,
+    },
     /// A descriptor was closed.
     Close {
-        /// As [`completes`] says.
+        /// As [`Closer::completes`] says.
         completes: bool,
+        /// As [`Closer::leaves`] says.
+        leaves: bool,
     },
     /// fsync.
     Sync,
@@ -121,15 +126,19 @@ impl Stage {
             (Open { busy, .. }, E::Write) => (Open { busy, closed: false, unmeant: false }, Done),
             (Finishing { .. } | Committing { .. } | Stored { .. }, E::Write) => (self, Finished),
             (Failed { .. }, E::Write) => (self, Outcome),
-            (Open { busy, closed, .. }, E::RefuseSize) => (Open { busy, closed, unmeant: true }, Done),
-            (_, E::RefuseSize) => (self, Done),
+            (Open { busy, closed, .. }, E::AskSize { refused }) => {
+                (Open { busy, closed, unmeant: refused }, Done)
+            }
+            (_, E::AskSize { .. }) => (self, Done),
 
             // What makes an object of it.
-            (Open { busy, .. }, E::Close { completes: true }) => (Finishing { busy, released: false }, Store),
-            (Open { busy, unmeant, .. }, E::Close { completes: false }) => {
-                (Open { busy, closed: true, unmeant }, Done)
+            (Open { busy, .. }, E::Close { completes: true, .. }) => {
+                (Finishing { busy, released: false }, Store)
             }
-            (Finishing { .. } | Committing { .. } | Stored { .. }, E::Close { completes: false }) => {
+            (Open { busy, unmeant, .. }, E::Close { leaves, .. }) => {
+                (Open { busy, closed: true, unmeant }, if unmeant && leaves { Unmeant } else { Done })
+            }
+            (Finishing { .. } | Committing { .. } | Stored { .. }, E::Close { completes: false, .. }) => {
                 (self, Done)
             }
             (Open { unmeant: true, .. }, E::Sync) => (self, Unmeant),
@@ -190,12 +199,31 @@ impl Stage {
     }
 }
 
-/// Whether the close of a descriptor completes the file, so that close(2) reports the outcome: the opener's process closes its last
-/// descriptor, after at least one byte. Three closes do not: one before the first byte (shells open, duplicate, and close the first
-/// descriptor), one of an inherited descriptor, and one of a duplicate (shells redirect a builtin this way). The writer goes on then.
-/// `holds_another` is `None` where the engine can't look: the first close counts then, as with AWS's mount-s3.
-pub fn completes(written: u64, by_opener: bool, holds_another: Option<bool>) -> bool {
-    written > 0 && by_opener && holds_another != Some(true)
+/// What the engine sees of the process that closes a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Closer {
+    /// It opened the file, and has had it open since.
+    pub is_opener: bool,
+    /// It has another descriptor of the file. `None`: the engine can't look.
+    pub holds_another: Option<bool>,
+    /// The last bytes came from another process, which has the file open still.
+    pub another_writes: bool,
+}
+
+impl Closer {
+    /// Whether the close of a descriptor completes a file of so many bytes, so that close(2) reports the outcome: the opener's process closes
+    /// its last descriptor, after at least one byte. Four closes do not: one before the first byte (shells open, duplicate, and close the
+    /// first descriptor), one of an inherited descriptor, one of a duplicate (shells redirect a builtin this way), and one beside a child
+    /// that writes (programs open the output of another program, start that, and close). The writer goes on then. Where the engine can't
+    /// look, the first close counts, as with AWS's mount-s3.
+    pub fn completes(self, written: u64) -> bool {
+        written > 0 && self.is_opener && self.holds_another != Some(true) && !self.another_writes
+    }
+
+    /// Whether no close is the opener's any more, for a file that this close does not complete. Another process can have its number then.
+    pub fn leaves(self) -> bool {
+        self.is_opener && self.holds_another == Some(false)
+    }
 }
 
 #[cfg(test)]

@@ -363,3 +363,49 @@ async fn more_than_10000_parts_are_refused_and_exactly_as_many_are_not() {
     upload.abort().await;
     bench.assert_clean();
 }
+
+#[test]
+fn a_state_directory_that_does_not_answer_holds_no_file_up_and_keeps_no_late_note() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = JournalConfig {
+        dir: dir.path().to_owned(),
+        asked: true,
+        endpoint: String::new(),
+        bucket: "bucket".into(),
+        prefix: String::new(),
+    };
+    // One thread that may wait for disks, and it does.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (answers, disk) = std::sync::mpsc::channel::<()>();
+        let waits = tokio::task::spawn_blocking(move || disk.recv().is_err());
+        let bench = Bench::with(Config { journal: Some(journal), ..small_parts() }, Clock::manual());
+        let bytes = data(3 * PART + 1, 1);
+        let (first, second) = (bench.create("first"), bench.create("second"));
+        let storing = tokio::spawn({
+            let bytes = bytes.clone();
+            async move { store(&first, &bytes, PART).await }
+        });
+        let mut waited = Duration::ZERO;
+        while !storing.is_finished() && waited < 2 * NOTE_WITHIN {
+            tokio::task::yield_now().await;
+            bench.clock.advance(Duration::from_millis(10));
+            waited += Duration::from_millis(10);
+        }
+        assert!(storing.is_finished(), "it waits for the disk");
+        storing.await.unwrap().unwrap();
+        // The disk has not answered since: nobody waits for it again.
+        store(&second, &bytes, PART).await.unwrap();
+        for key in ["first", "second"] {
+            assert_eq!(bench.client.object(key).unwrap(), bytes);
+        }
+        drop(answers);
+        assert!(waits.await.unwrap());
+        // Behind the late note, on the same thread.
+        let folder = dir.path().join("uploads");
+        let left = tokio::task::spawn_blocking(move || std::fs::read_dir(folder).unwrap().count());
+        assert_eq!(left.await.unwrap(), 0, "nothing is left of a note that nobody waited for");
+        bench.assert_clean();
+    });
+}

@@ -190,7 +190,7 @@ impl Upload {
         let mut state = self.state.lock();
         let ends = matches!(
             event,
-            Event::Close { completes: true } | Event::Sync | Event::Release | Event::End { .. }
+            Event::Close { completes: true, .. } | Event::Sync | Event::Release | Event::End { .. }
         );
         let remains = if ends && state.lacks() { state.fail(Error::Unmeant) } else { None };
         let reply = state.on(event);
@@ -217,8 +217,9 @@ impl Upload {
             Ordering::Greater => Some(Refused::Longer(size)),
             Ordering::Less => Some(Refused::Shorter),
         };
-        if state.size == 0 && state.refused.is_some() {
-            state.on(Event::RefuseSize);
+        if state.size == 0 {
+            let refused = state.refused.is_some();
+            state.on(Event::AskSize { refused });
         }
     }
 

@@ -320,6 +320,15 @@ impl TestMount {
             .into_owned()
     }
 
+    /// The warnings and errors of its log.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let log = self.log();
+        log.lines()
+            .filter(|line| line.contains(" WARN ") || line.contains(" ERROR "))
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// The most memory it ever held, in bytes.
     pub(crate) fn peak_rss(&self) -> u64 {
         self.status("VmHWM:")

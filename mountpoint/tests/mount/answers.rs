@@ -9,7 +9,36 @@ use std::time::{Duration, SystemTime};
 use rustix::io::Errno;
 
 use super::semantics::assert_errno;
-use crate::common::{Setup, Store, TestMount, need_tool, python, until};
+use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python, until};
+
+#[test]
+fn a_stored_file_keeps_its_time_when_the_store_is_asked_again() {
+    /// Seconds by which the time of the store's answer and the object's may differ.
+    const ABOUT_THE_SAME: u64 = 2;
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let times = |names: &[String; 2]| {
+        names.each_ref().map(|name| {
+            let meta = fs::metadata(mount.path(name)).unwrap();
+            (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec())
+        })
+    };
+    let object = |name: &str| fs::metadata(mount.store().bucket_folder().join(name)).unwrap().mtime();
+    let (mut round, mut names, mut first) = (0, <[String; 2]>::default(), [(0, 0, 0, 0); 2]);
+    // Where a machine stands still between the two times, other files are stored.
+    until("the store answers at once", || {
+        round += 1;
+        names = ["small", "of-parts"].map(|name| format!("{name}-{round}"));
+        fs::write(mount.path(&names[0]), b"small").unwrap();
+        fs::write(mount.path(&names[1]), Pattern(1).bytes(0, 20 << 20)).unwrap();
+        first = times(&names);
+        names.iter().zip(&first).all(|(name, shown)| shown.0.abs_diff(object(name)) <= ABOUT_THE_SAME)
+    });
+    // What the mount knows of it is a second old at most.
+    std::thread::sleep(Duration::from_millis(1_200));
+    mount.store().requests().reset();
+    assert_eq!(times(&names), first);
+    assert!(mount.store().requests().total() > 0, "it was not asked");
+}
 
 #[test]
 fn the_file_system_has_the_figures_that_mounts_of_aws_have() {

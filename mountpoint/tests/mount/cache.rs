@@ -162,6 +162,10 @@ fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it
     const HEAD: u64 = 400;
     /// A busy machine writes to the cache late, and notices late that it can not.
     const PASSES: u64 = 12;
+    /// Of these passes the engine learns when an answer is late; before, no request goes out a second time ...
+    const LEARN: u64 = 2;
+    /// ... and later so many may at once.
+    const LATE_MAX: u64 = 4;
     const ALL: u64 = u64::MAX;
     let store = Store::new();
     let len = (BLOCKS << 20) as usize;
@@ -180,7 +184,9 @@ fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it
             for block in 1..BLOCKS {
                 assert!(reads_right(&file, (block << 20) + 8192 + pass * (64 << 10), 4096));
             }
-            assert_eq!(store.requests().count("GetObject"), BLOCKS - 1);
+            let asked = store.requests().count("GetObject");
+            let late_max = if pass < LEARN { 0 } else { LATE_MAX };
+            assert!((BLOCKS - 1..=BLOCKS - 1 + late_max).contains(&asked), "{asked} requests in pass {pass}");
             // The server counts an answer when it was taken, which may be a moment after it came.
             let count = || store.requests().bytes_sent() / (BLOCKS - 1);
             until("the answers are counted", || count() >= least);

@@ -118,12 +118,6 @@ fn errors_that_stay_have_their_errno() {
     ends_in(Fault::on("GetObject", Effect::Truncate { after_bytes: 0 }), &[Errno::IO]);
 }
 
-/// Warnings and errors of the log, without what came before.
-fn complaints(mount: &TestMount) -> Vec<String> {
-    let log = mount.log();
-    log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).map(str::to_owned).collect()
-}
-
 #[test]
 fn a_request_that_fails_has_one_line_with_its_id_and_what_to_look_at() {
     let store = Store::new();
@@ -136,7 +130,7 @@ fn a_request_that_fails_has_one_line_with_its_id_and_what_to_look_at() {
     let read = file.read(&mut [0; 1000]).unwrap_err();
     assert_eq!(read.raw_os_error(), Some(Errno::ACCESS.raw_os_error()), "{read}");
     // The kernel asks once more for a page that its read-ahead did not get.
-    let (lines, asked) = (complaints(&mount), store.requests().count("GetObject"));
+    let (lines, asked) = (mount.complaints(), store.requests().count("GetObject"));
     assert!(asked > 0 && lines.len() as u64 == asked, "{asked} requests: {lines:#?}");
     for (line, word) in lines.iter().flat_map(|line| {
         ["GetObject \"file\": 403 AccessDenied", "look at the key's permissions"].map(|word| (line, word))
@@ -147,7 +141,7 @@ fn a_request_that_fails_has_one_line_with_its_id_and_what_to_look_at() {
     store.faults().add(Fault::on("PutObject", error(403, "AccessDenied")));
     let written = fs::write(mount.path("new"), b"1").and_then(|()| fs::metadata(mount.path("new")));
     assert!(written.is_err());
-    let news = &complaints(&mount)[lines.len()..];
+    let news = &mount.complaints()[lines.len()..];
     assert!(news.len() == 1 && news[0].contains("PutObject \"new\": 403 AccessDenied"), "{news:#?}");
 }
 

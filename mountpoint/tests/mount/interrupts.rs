@@ -3,7 +3,7 @@
 //! For the engine's own loop only: fuser answers INTERRUPT with ENOSYS.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -304,6 +304,36 @@ fn a_program_that_is_killed_while_it_writes_to_a_store_that_hangs_ends_at_once()
     assert!(said.len() == 1 && said[0].contains("the object was stored"), "{said:?}");
     let stored = fs::read(mount.path("file")).unwrap();
     assert!(stored.len() < 1024 << 20 && stored.iter().all(|byte| *byte == 0), "what was written so far");
+}
+
+/// Both programs have one position in the file; the kernel moves it by what a write says.
+#[test]
+fn the_next_program_writes_on_behind_one_that_was_killed_while_it_wrote() {
+    let Some(mount) = TestMount::with(&Setup::new(&["--memory-target", "128"])) else { return };
+    let store = mount.store();
+    for (name, redirect) in [("new", ">"), ("appended", ">>")] {
+        store.faults().add(hold("UploadPart", name));
+        let fired = store.faults().fired();
+        let script = format!("(head -c 1G /dev/zero & echo $! >&2; wait $!; echo end) {redirect}\"$0\"");
+        let mut command = program(&["sh", "-c", &script], &mount.path(name));
+        let mut shell = command.stderr(Stdio::piped()).spawn().unwrap();
+        let (mut killed, mut said) = (String::new(), BufReader::new(shell.stderr.take().unwrap()));
+        said.read_line(&mut killed).unwrap();
+        let killed = killed.trim();
+        until("its part is on its way", || store.faults().fired() > fired);
+        let waits = Path::new("/proc").join(killed).join("stat");
+        until_it_waits("it waits for room", waits.to_str().unwrap());
+        kill_process(Pid::from_raw(killed.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+        until("it is gone", || !waits.exists());
+        store.faults().release();
+        store.faults().clear();
+        assert!(shell.wait().unwrap().success(), "{redirect}: {}", mount.log());
+        drop(said); // not earlier: the shell writes there that its child was killed
+        let stored = fs::read(mount.path(name)).unwrap();
+        let (zeros, end) = stored.split_at(stored.len() - 4);
+        assert_eq!(end, b"end\n", "{redirect}");
+        assert!(zeros.len() > 1 << 20 && zeros.iter().all(|byte| *byte == 0), "{redirect}: {}", zeros.len());
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use s3server::{Effect, Fault};
+
 use crate::common::{Pattern, Setup, Store, TestMount, until};
 
 /// More than a part: the upload is under way before the file is closed.
@@ -59,6 +61,30 @@ fn uploads_of_a_killed_mount_are_aborted_by_the_next_one_and_those_of_a_mount_th
     let stored = store.get("lives").unwrap();
     assert!(stored.len() == BEGUN + (1 << 20) && Pattern(1).is(0, &stored));
     until("an upload that has ended is in no journal", || entries(&store).is_empty());
+}
+
+#[test]
+fn an_upload_that_the_store_does_not_let_us_abort_holds_up_no_other() {
+    let Some(mut killed) = TestMount::new(&[]) else { return };
+    let store = Arc::clone(killed.store());
+    let names = ["a", "b", "c"];
+    let lost = names.map(|name| begin(&killed, name));
+    until("three uploads are under way", || store.pending_uploads() == 3 && noted(&store) == 3);
+    killed.kill_9();
+    drop(lost);
+    let denied = |name: &str| {
+        let effect = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
+        Fault::on("AbortMultipartUpload", effect).key(name)
+    };
+    // Whichever comes first: the journal has no order.
+    for name in &names[..2] {
+        store.faults().add(denied(name));
+    }
+    let next = killed.remount(&Setup::new(&[]));
+    until("the log says so", || {
+        next.log().contains("aborted 1 of 3 uploads that a killed mount-s3 left behind")
+    });
+    assert_eq!((store.pending_uploads(), entries(&store).len()), (2, 2));
 }
 
 #[test]
@@ -129,6 +155,7 @@ fn an_upload_at_another_store_is_left_to_the_next_mount_of_that_store() {
     // The bucket has the same name there.
     let Some(elsewhere) = TestMount::new(&["--state-dir", dir.to_str().unwrap()]) else { return };
     begin(&elsewhere, "file").sync_all().unwrap();
+    until("an upload that has ended is in no journal", || entries(&store).len() == 1);
     drop(elsewhere);
     assert_eq!((store.pending_uploads(), noted(&store)), (1, 1));
     let _next = killed.remount(&Setup::new(&[]));

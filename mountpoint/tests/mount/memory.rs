@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use testkit::until_within;
 
-use crate::common::{Catalogue, Pattern, Setup, Store, TestMount, need, need_large, need_tool, run};
+use crate::common::{Catalogue, Pattern, Setup, Store, TestMount, need, need_large, need_tool, run, until};
 
 const MIB: usize = 1 << 20;
 /// Peak RSS stays within the target and this much. fuser's loop has a buffer of 16 MiB per thread, and its replies take one slice:
@@ -306,6 +306,8 @@ fn a_full_cache_gives_room_to_parts_on_the_same_disk() {
 fn mounted(catalogue: &Catalogue) -> Option<(TestMount, u64)> {
     let setup = Setup { endpoint: Some(catalogue.endpoint()), ..Setup::new(&["--memory-target", "128"]) };
     let mount = TestMount::of(&Store::new(), &setup.limit(Duration::from_secs(600)))?;
+    // What the engine makes for itself behind its mount is no name's.
+    until("the start is complete", || mount.log().contains("successfully mounted"));
     let before = mount.rss();
     Some((mount, before))
 }

@@ -130,7 +130,11 @@ os.mknod(path + '-made')
 truncate(path + '-made', 0)
 truncate(path + '-made', 9)
 file = os.open(path + '-refused', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-truncate(path + '-refused', 9)
+says('9', lambda: os.ftruncate(file, 9))
+says('close', lambda: os.close(file))
+file = os.open(path + '-emptied', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+says('9', lambda: os.ftruncate(file, 9))
+says('0', lambda: os.ftruncate(file, 0))
 says('close', lambda: os.close(file))
 ";
     let said = python(script, &mount.path("file"), &[]);
@@ -138,12 +142,41 @@ says('close', lambda: os.close(file))
     let stored = ["5 ok", "0 EPERM"];
     let hole = ["written ok", "hole EPERM", "close EPERM"];
     let synced = ["pwritev2 EINVAL", "pwritev2 EINVAL", "written ok", "close ok"];
-    let others = ["0 ok", "9 EPERM", "9 EPERM", "close ok"];
+    let others = ["0 ok", "9 EPERM", "9 EPERM", "close EPERM", "9 EPERM", "0 ok", "close ok"];
     let all = [&while_written[..], &stored, &hole, &synced, &others].concat();
     assert_eq!(said.lines().collect::<Vec<_>>(), all);
     assert_eq!(mount.store().get("file").unwrap(), b"12345");
     until("the refused one is gone", || fs::metadata(mount.path("file-refused")).is_err());
-    assert_eq!(mount.store().keys(), ["file", "file-synced"]);
+    until("the empty one is stored", || mount.store().get("file-emptied").is_some());
+    assert_eq!(mount.store().keys(), ["file", "file-emptied", "file-synced"]);
+}
+
+#[test]
+fn a_refused_truncate_of_another_program_does_not_change_what_a_writer_stores() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    if !need_tool("python3") {
+        return;
+    }
+    let script = "
+for path in sys.argv[1:]:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    if path.endswith('written'):
+        os.write(file, b'written')
+    for size in [3, 1000]:
+        if os.fork() == 0:
+            says('truncate', lambda: os.truncate(path, size))
+            sys.stdout.flush()
+            os._exit(0)
+        os.wait()
+    says('close', lambda: os.close(file))
+    sys.stdout.flush()
+";
+    let empty = mount.path("empty");
+    let said = python(script, &mount.path("written"), &[empty.to_str().unwrap()]);
+    let each = "truncate EPERM\ntruncate EPERM\nclose ok\n";
+    assert_eq!(said, each.repeat(2));
+    assert_eq!(mount.store().get("written").unwrap(), b"written");
+    until("the empty one is stored", || mount.store().get("empty").is_some());
 }
 
 #[test]

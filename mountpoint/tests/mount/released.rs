@@ -74,7 +74,7 @@ fn a_mount_that_ends_waits_for_the_abort_of_a_file_that_failed_and_was_closed() 
     let mut file = File::create_new(mount.path("file")).unwrap();
     Pattern(8).write_to(&mut file, 20 << 20, 1 << 20).unwrap();
     // Later than a runtime that ends waits by itself.
-    let busy = Effect::SlowDown { retry_after: Some("3".to_owned()) };
+    let busy = Effect::SlowDown { retry_after: Some("2".to_owned()) };
     store.faults().add(Fault::on("AbortMultipartUpload", busy).times(1));
     file.seek(SeekFrom::Start(0)).unwrap();
     file.write_all(b"elsewhere").unwrap_err();

@@ -1,6 +1,7 @@
 //! Common tools on a mount: copies, archives, synchronisation.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -47,9 +48,12 @@ fn a_tree_is_synchronised_by_rsync_in_place() {
     let Some(mount) = TestMount::with(&Setup::new(&[]).limit(MANY)) else { return };
     let local = mount.scratch("local");
     tree(&local, 2_000);
+    // A mode that the mount does not show, which `--chmod` leaves out.
+    fs::set_permissions(local.join("d0/s0/file 7.txt"), fs::Permissions::from_mode(0o755)).unwrap();
     let sync = || {
         let mut rsync = Command::new("rsync");
         rsync.args(["--recursive", "--inplace", "--whole-file", "--size-only", "--itemize-changes"]);
+        rsync.arg("--chmod=D755,F644");
         let output = run(rsync.arg(format!("{}/", local.display())).arg(mount.path("tree")));
         String::from_utf8_lossy(&output.stdout).lines().filter(|l| l.starts_with(">f")).count()
     };

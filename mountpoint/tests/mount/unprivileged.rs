@@ -58,7 +58,7 @@ fn as_a_user(fuse_conf: &str, script: &str) -> Option<()> {
     let plain = command(&store, "mnt".as_ref(), &setup);
     let mut namespaces = Command::new("timeout");
     namespaces.args([
-        "120",
+        "300",
         "unshare",
         "--mount",
         "--propagation",
@@ -151,6 +151,11 @@ fn an_engine_that_gets_no_more_threads_writes_and_reads_on() {
 mkdir own/cache
 chown 65534:65534 own/cache
 mount_s3 --cache own/cache --max-cache-size 256 --allow-delete
+as 65534 cmp mnt/planted original
+# fuser starts its threads once it has mounted, and ends if one is refused.
+threads() { find "/proc/$(pgrep -x mount-s3)/task" -mindepth 1 -maxdepth 1 | wc -l; }
+are_there() { local before; before=$(threads); sleep 2; [ "$before" = "$(threads)" ]; }
+soon are_there
 as 65534 prlimit --pid "$(pgrep -x mount-s3)" --nproc=1:1
 head -c 30000000 /dev/urandom >original.big
 for pause in 12 0; do

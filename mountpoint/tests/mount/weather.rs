@@ -3,11 +3,15 @@
 //! `testkit::scenario` has the operations. The outages here are short; `bench weather` rides out long ones, also beside other file
 //! systems.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use testkit::proxy::Proxy;
+use rustix::process::Signal;
+use testkit::proxy::{Proxy, Weather};
 use testkit::scenario::{Outage, Place, among_readers, among_writers, broken_answers, one_in_ten, outage};
 
 use crate::common::{Pattern, Setup, Store, TestMount};
@@ -90,6 +94,30 @@ fn answers_that_break_off_after_a_megabyte_cost_little_more_than_their_bytes() {
     assert!(outcome.is_clean() && cost <= 1.3, "{outcome:?}, {cost} bytes passed for each byte");
     // With fewer connections than megabytes they never broke off.
     assert!(site.proxy.counts().connections >= 64, "{:?}", site.proxy.counts());
+}
+
+/// The engine is given ten seconds in which no byte moves. This file takes longer, on 8 Mbit/s.
+#[test]
+fn a_mount_that_ends_stores_a_closed_file_as_long_as_its_bytes_move() {
+    let Some(mut site) = Site::new() else { return };
+    let bytes = Pattern(1).bytes(0, 16 << 20);
+    // Only the child has the file open, so its close does not wait for the store.
+    let mut command = Command::new("cat");
+    let file = File::create_new(site.mount.path("file")).unwrap();
+    let mut child = command.stdin(Stdio::piped()).stdout(file).spawn().unwrap();
+    drop(command);
+    // Its first part is sent while the second is written: until it is closed next to nothing passes, however long a busy machine writes.
+    site.proxy.set(Weather::clear().rate(50_000));
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    assert!(child.wait().unwrap().success());
+    site.proxy.set(Weather::clear().rate(1_000_000));
+    let since = Instant::now();
+    site.mount.signal(Signal::TERM);
+    assert!(site.mount.end().success());
+    let stored = site.store.get("file").unwrap_or_else(|| panic!("not stored: {}", site.mount.log()));
+    assert!(stored == bytes);
+    let took = since.elapsed();
+    assert!(took > Duration::from_secs(11), "{took:?}: the line was not slow enough to show anything");
 }
 
 /// 50 Mbit/s.

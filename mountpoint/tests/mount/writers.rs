@@ -145,6 +145,72 @@ fn a_child_that_outlives_the_close_of_its_parent_can_not_write_and_the_promised_
 }
 
 #[test]
+fn a_child_that_has_written_goes_on_when_its_parent_closes_the_file() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    let path = mount.path("file");
+    let file = File::create_new(&path).unwrap();
+    let mut command = Command::new("bash");
+    command.args(["-c", "echo first; read -r go; echo last"]).stdin(Stdio::piped());
+    let mut child = command.stdout(file.try_clone().unwrap()).spawn().unwrap();
+    drop(command);
+    until("the child has written", || fs::metadata(&path).is_ok_and(|meta| meta.len() == 6));
+    drop(file);
+    assert_eq!(mount.store().get("file"), None, "the child writes it");
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(fs::read(&path).unwrap(), b"first\nlast\n");
+    assert_eq!(mount.store().get("file").unwrap(), b"first\nlast\n");
+}
+
+/// The opener ends before the first byte. Its heir writes, and starts children; one of them gets the number of the opener.
+const SUCCESSOR: &str = "
+import time
+opened, opener = os.pipe(), os.fork()
+if opener == 0:
+    file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    number = os.getpid()
+    if os.fork() == 0:
+        while True:
+            try:
+                os.kill(number, 0)
+            except ProcessLookupError:
+                break
+            time.sleep(0.01)
+        says('first', lambda: os.write(file, b'first '))
+        for _ in range(1000):
+            with open('/proc/sys/kernel/ns_last_pid', 'w') as last:
+                last.write(str(number - 1))
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            if child == number:
+                break
+        else:
+            print('the number was never free')
+        says('last', lambda: os.write(file, b'last'))
+        says('close', lambda: os.close(file))
+        sys.stdout.flush()
+    os._exit(0)
+os.waitpid(opener, 0)
+os.close(opened[1])
+os.read(opened[0], 1)
+";
+
+#[test]
+fn a_process_that_has_the_number_of_the_one_that_opened_the_file_does_not_store_it_by_its_end() {
+    const LAST: &str = "/proc/sys/kernel/ns_last_pid";
+    let may = File::options().write(true).open(LAST).is_ok();
+    if !need(&format!("{LAST}, to choose the number of a process"), may) || !need_tool("python3") {
+        return;
+    }
+    let Some(mount) = TestMount::new(&[]) else { return };
+    assert_eq!(python(SUCCESSOR, &mount.path("file"), &[]), "first ok\nlast ok\nclose ok\n");
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"first last");
+    assert_eq!(mount.store().get("file").unwrap(), b"first last");
+}
+
+#[test]
 fn a_close_beside_an_o_path_descriptor_of_the_file_says_that_it_was_not_stored() {
     let Some(mount) = TestMount::new(&[]) else { return };
     if !need_tool("python3") {

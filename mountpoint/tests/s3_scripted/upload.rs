@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use bytes::Bytes;
+use md5::{Digest as _, Md5};
 use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
 use mountpoint::object::{ETag, ObjectKey};
 use mountpoint::s3::{
@@ -167,6 +168,31 @@ async fn an_object_that_is_there_already_is_told_apart_from_our_own() {
     assert_eq!(*error.kind(), ErrorKind::Exists);
     assert_eq!(bench.client.put_object(&request).await.unwrap().etag.as_str(), "\"e\"");
     assert_eq!(*bench.client.put_object(&request).await.unwrap_err().kind(), ErrorKind::Exists);
+    assert_eq!(bench.server.left(), 0);
+}
+
+#[tokio::test]
+async fn a_file_whose_checksum_the_store_keeps_in_another_form_is_known_as_our_own() {
+    let (request, data) = put(true);
+    let md5 = base16ct::lower::encode_string(&Md5::digest(&data));
+    let of_64_bits = Checksum::of(ChecksumAlgorithm::Crc64Nvme, &data).to_base64();
+    let etag = format!("\"{md5}\"");
+    let there =
+        [DATE, ("etag", &*etag), ("content-length", "3000000"), ("x-amz-checksum-crc64nvme", &*of_64_bits)];
+    // What the parts' checksums make if they are joined by their bytes, not by their checksums.
+    let whole = Checksum::of(ChecksumAlgorithm::Crc32c, b"aabb").to_base64();
+    let lost = || Step::silence(Then::Stall);
+    let bench = bench(vec![
+        lost(),
+        Step::error(412, "PreconditionFailed"),
+        Step::answer(200, &there, b""),
+        Step::error(500, "InternalError"),
+        Step::error(412, "PreconditionFailed"),
+        head(Some(&whole)),
+    ])
+    .await;
+    assert_eq!(bench.client.put_object(&request).await.unwrap().etag.as_str(), etag);
+    bench.client.complete_multipart_upload(&complete(true)).await.unwrap();
     assert_eq!(bench.server.left(), 0);
 }
 

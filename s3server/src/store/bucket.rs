@@ -9,41 +9,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use super::error::{Error, Result};
+use super::entry::{Entry, Place};
+use super::error::{Error, Result, absent_is_fine};
 use super::folders::Folders;
 use super::journal::Journal;
 use super::keys;
 use super::list::{self, Page, Query, Sorted};
 use super::meta::{Identity, Meta};
 use super::staged::Staged;
+use super::walk;
 
 /// A reader that meets a file being replaced looks again this often.
 const OPEN_ATTEMPTS: usize = 8;
-
-/// An object as the index knows it.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) identity: Identity,
-    pub(crate) place: Place,
-    pub(crate) meta: Arc<Meta>,
-}
-
-impl Entry {
-    pub(crate) fn size(&self) -> u64 {
-        self.identity.size
-    }
-
-    pub(crate) fn modified(&self) -> SystemTime {
-        self.identity.modified()
-    }
-}
-
-/// Which of a key's two paths holds it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    Plain,
-    Escaped,
-}
 
 /// What must hold of the object that is there before it is replaced or deleted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -97,7 +74,7 @@ impl Bucket {
             let created = fs::metadata(&plain)?.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             let (mut journal, remembered) = Journal::open(journal)?;
             let mut index = Sorted::new();
-            super::walk::escaped(&escaped, &remembered, &mut index)?;
+            walk::escaped(&escaped, &remembered, &mut index)?;
             let folders = Folders::load(&plain, &remembered, &mut index)?;
             journal.rewrite(journalled(&index))?;
             Ok(Self {
@@ -306,12 +283,5 @@ fn file_identity(path: &Path) -> io::Result<Option<Identity>> {
         Ok(stat) => Ok(stat.is_file().then(|| Identity::of(&stat))),
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         Err(e) => Err(e),
-    }
-}
-
-pub(super) fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
-    match done {
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),
-        other => other,
     }
 }

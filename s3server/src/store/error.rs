@@ -40,3 +40,11 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 }
+
+/// Of a removal: what is not there is removed.
+pub(super) fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),
+        other => other,
+    }
+}

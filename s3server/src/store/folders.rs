@@ -12,12 +12,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::bucket::{Entry, Place, absent_is_fine};
+use super::entry::{Entry, Place};
+use super::error::absent_is_fine;
 use super::journal::Remembered;
 use super::keys;
 use super::list::{self, Item, Query, Sorted};
 use super::meta::Identity;
-use super::walk;
 
 /// All folders of a bucket are compared at most this often; the folder a listing names is compared each time.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -129,7 +129,7 @@ impl Folders {
                         let Some(identity) = vanished(found.metadata())?.as_ref().map(Identity::of) else {
                             continue;
                         };
-                        let entry = walk::entry(&key, identity, Place::Plain, remembered);
+                        let entry = Entry::of_file(&key, identity, Place::Plain, remembered);
                         index.insert(key.as_bytes().into(), entry);
                     }
                     files.insert(key);

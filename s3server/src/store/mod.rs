@@ -14,6 +14,7 @@
 //! ```
 
 mod bucket;
+mod entry;
 mod error;
 mod folders;
 mod journal;
@@ -31,7 +32,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-pub(crate) use bucket::{Bucket, Condition, Entry};
+pub(crate) use bucket::{Bucket, Condition};
+pub(crate) use entry::Entry;
+use error::absent_is_fine;
 pub(crate) use error::{Error, Result};
 pub(crate) use staged::Staged;
 pub(crate) use upload::{NewUpload, Upload, Wanted, append};
@@ -160,9 +163,8 @@ impl Store {
         self.bucket(name)?.remove()?;
         self.buckets.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         let journal = self.hidden.join("journal").join(name);
-        bucket::absent_is_fine(fs::remove_file(journal)).map_err(Error::io("remove the journal"))?;
-        bucket::absent_is_fine(fs::remove_file(self.tags_path(name)))
-            .map_err(Error::io("remove the tags"))?;
+        absent_is_fine(fs::remove_file(journal)).map_err(Error::io("remove the journal"))?;
+        absent_is_fine(fs::remove_file(self.tags_path(name))).map_err(Error::io("remove the tags"))?;
         for upload in self.uploads_of(name) {
             self.forget_upload(&upload)?;
         }
@@ -190,7 +192,7 @@ impl Store {
         let writing = || Error::io("write the tags");
         let path = self.tags_path(bucket);
         let Some(tags) = tags else {
-            return bucket::absent_is_fine(fs::remove_file(path)).map_err(writing());
+            return absent_is_fine(fs::remove_file(path)).map_err(writing());
         };
         let text = serde_json::to_vec(&tags).map_err(|e| writing()(io::Error::from(e)))?;
         // Renamed into place: a reader finds the old tags or the new ones.

@@ -1,24 +1,15 @@
-//! Finds the objects in the folders at the start.
+//! Finds the objects with escaped names at the start.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::bucket::{Entry, Place};
+use super::entry::{Entry, Place};
 use super::journal::Remembered;
 use super::keys;
 use super::list::Sorted;
-use super::meta::{Identity, Meta};
-
-/// What was remembered of this very file, else what can be said of any file.
-pub(super) fn entry(key: &str, identity: Identity, place: Place, remembered: &Remembered) -> Arc<Entry> {
-    let meta = remembered
-        .get(key)
-        .and_then(|versions| versions.iter().rev().find(|(file, _)| *file == identity))
-        .map_or_else(|| Arc::new(Meta::derived(&identity)), |(_, meta)| meta.clone());
-    Arc::new(Entry { identity, place, meta })
-}
+use super::meta::Identity;
 
 /// Adds the objects with escaped names. Files that no key maps to are left alone and named in the log.
 pub(super) fn escaped(
@@ -37,7 +28,7 @@ pub(super) fn escaped(
                 folders.push(path + "/");
             } else if let Some(key) = keys::key_of_escaped(&path).filter(|_| kind.is_file()) {
                 let identity = Identity::of(&found.metadata()?);
-                let entry = entry(&key, identity, Place::Escaped, remembered);
+                let entry = Entry::of_file(&key, identity, Place::Escaped, remembered);
                 index.insert(key.into_bytes().into(), entry);
             } else {
                 tracing::warn!(path, "left alone: no key has this escaped name");

@@ -232,7 +232,10 @@ async fn serve(
     loop {
         let State { weather, generation, .. } = state.borrow_and_update().clone();
         if weather.passage == Passage::Refused {
-            open = None;
+            if let Some(listener) = open.take() {
+                // Said, not left to the last close: a child that a test starts has it open, too, until it executes.
+                rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).expect("end a listener");
+            }
         } else if open.is_none() {
             open = Some(listen(address).expect("listen again on the reserved port"));
         }

@@ -3,8 +3,9 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use super::super::bell::Bell;
 use super::super::later::{self, Job};
-use super::super::ring::{self, Bell};
+use super::super::ring;
 use super::*;
 use crate::buffer;
 use crate::testing::log_of;

@@ -53,7 +53,7 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
         Operation::Forget { count } => (2, b.u64s(&[count])),
         // fuse_getattr_in: flags, dummy, fh.
         Operation::Getattr => (3, b.u32s(&[noise, 0]).u64s(&[wide])),
-        Operation::Setattr { mode, uid, gid, size, accessed, modified } => {
+        Operation::Setattr { mode, uid, gid, size, handle, accessed, modified } => {
             let bits = |wish, set: u32, now: u32| match wish {
                 None => 0,
                 Some(TimeWish::At(_)) => 1 << set,
@@ -63,6 +63,7 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
                 | u32::from(uid.is_some()) << 1
                 | u32::from(gid.is_some()) << 2
                 | u32::from(size.is_some()) << 3
+                | u32::from(handle.is_some()) << 6
                 | bits(accessed, 4, 7)
                 | bits(modified, 5, 8);
             let at = |wish| match wish {
@@ -74,7 +75,14 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
             };
             let ((atime, atime_ns), (mtime, mtime_ns)) = (at(accessed), at(modified));
             // fuse_setattr_in: valid, padding, fh, size, lock_owner, three times, their nanoseconds, mode, -, uid, gid, -.
-            let body = b.u32s(&[valid, 0]).u64s(&[wide, size.unwrap_or(wide), wide, atime, mtime, wide]);
+            let body = b.u32s(&[valid, 0]).u64s(&[
+                handle.unwrap_or(wide),
+                size.unwrap_or(wide),
+                wide,
+                atime,
+                mtime,
+                wide,
+            ]);
             let [mode, uid, gid] = [mode, uid, gid].map(|field| field.unwrap_or(noise));
             (4, body.u32s(&[atime_ns, mtime_ns, noise, mode, noise, uid, gid, noise]))
         }
@@ -170,6 +178,7 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
             uid: (a % 2 == 0).then_some(b as u32),
             gid: None,
             size: (!yes).then_some(a),
+            handle: yes.then_some(b),
             accessed: (b % 2 == 0).then_some(TimeWish::Now),
             modified: (b % 3 != 0)
                 .then(|| TimeWish::At(SystemTime::UNIX_EPOCH + Duration::new(c.into(), c % 1000))),
@@ -179,6 +188,7 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
             uid: None,
             gid: (!yes).then_some(c),
             size: None,
+            handle: None,
             accessed: Some(TimeWish::At(SystemTime::UNIX_EPOCH - Duration::from_secs(c.into()))),
             modified: None,
         },

@@ -6,12 +6,11 @@
 //! mount continues with `/dev/fuse`, and one line of the log says why.
 
 mod entries;
-mod inbox;
 mod queue;
 mod warm;
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::thread::JoinHandle;
 
 use crossbeam::channel::{Receiver, Sender, bounded};
@@ -19,12 +18,12 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use self::entries::{Entries, Landed};
-pub(super) use self::inbox::{Inbox, Place};
 use self::queue::{Failure, Queue, meaning};
 use self::warm::Warm;
 use super::TRANSFER_MAX;
+use super::channel::Channel;
+use super::inbox::Inbox;
 use super::operations::Operations;
-use super::serve::Channel;
 use crate::sync::Arc;
 
 /// Processors that a machine may have for this: each takes a thread.
@@ -196,7 +195,7 @@ fn run<O: Operations>(
     let _ = report.send(Ok(()));
     let Ok(channel) = go.recv() else { return Ok(()) };
     let mut landed = Vec::new();
-    let registered = entries.use_device(channel.device()).and_then(|()| entries.register(&mut landed));
+    let registered = entries.use_device(channel.device.as_fd()).and_then(|()| entries.register(&mut landed));
     let failed = landed.iter().find_map(|landed| match landed {
         Landed::Failed(_, error) => Some(*error),
         Landed::Request(_) => None,

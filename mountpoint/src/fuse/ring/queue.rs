@@ -10,11 +10,12 @@ use rustix::io::Errno;
 
 use super::super::RING_WRITE_MAX;
 use super::super::answer::Answer;
+use super::super::channel::Channel;
+use super::super::inbox::{Done, Inbox, Place};
 use super::super::operations::Operations;
+use super::super::pending::ReplyTo;
 use super::super::request::{DecodeError, decode_parts};
-use super::super::serve::{Channel, ReplyTo};
 use super::entries::{Entries, Landed};
-use super::inbox::{Done, Inbox, Place};
 use super::warm::Warm;
 use crate::sync::Arc;
 

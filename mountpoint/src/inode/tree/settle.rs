@@ -77,7 +77,10 @@ impl Tree {
         let Some((batch, index)) = recent.find(name, now) else { return recall };
         recent.hit(name, now);
         match self.adopt(parent, &batch, index) {
-            Adopted::As(ino) => Recall::Found(ino),
+            Adopted::As(ino) => {
+                self.is_seen(parent, name, batch.asked);
+                Recall::Found(ino)
+            }
             Adopted::Newer(_) | Adopted::Outdated => recall,
         }
     }
@@ -88,6 +91,7 @@ impl Tree {
         let Ok((_, directory)) = self.directory(parent) else { return Adopted::Outdated };
         let local = directory.locals.get(name).copied();
         let outdated = directory.changes.since(name, batch.asked).is_some();
+        self.seen_below(parent, batch.asked);
         let child = self.child(parent, name);
         if let Some(ino) = child {
             let newer = self.inode(ino).is_some_and(|inode| inode.learned > batch.asked);
@@ -131,6 +135,7 @@ impl Tree {
             None => match self.directory_mut(ino) {
                 Some(directory) => {
                     directory.checked = directory.checked.max(Some(batch.arrived));
+                    self.learned(ino, batch.asked);
                     true
                 }
                 None => false,
@@ -220,14 +225,18 @@ impl Tree {
         }
         match remote {
             Remote::Directory => {
-                Ok(Settled::Found(self.settle_directory(parent, name, child, local, asked, now)?))
+                let ino = self.settle_directory(parent, name, child, local, asked, now)?;
+                self.is_seen(parent, name, asked);
+                Ok(Settled::Found(ino))
             }
             Remote::File { meta, alone } => {
                 let child = self.without_directory(parent, name, child, asked);
                 if let Some(ino) = self.local(parent, name) {
                     return Ok(Settled::Found(ino));
                 }
-                self.settle_file(parent, name, child, meta, alone, asked, now).map(Settled::Found)
+                let ino = self.settle_file(parent, name, child, meta, alone, asked, now)?;
+                self.is_seen(parent, name, asked);
+                Ok(Settled::Found(ino))
             }
             Remote::Missing => {
                 let child = self.without_directory(parent, name, child, asked);
@@ -242,6 +251,7 @@ impl Tree {
                         if let Some(recent) = self.recent_mut(parent) {
                             recent.is_gone(name, asked);
                         }
+                        self.is_missing(parent, name, asked);
                         Ok(Settled::Missing)
                     }
                 }
@@ -272,6 +282,7 @@ impl Tree {
         }
         if let Some(ino) = local.filter(|&ino| self.directory(ino).is_ok()) {
             self.place(ino, Place::Remote);
+            self.learned(ino, asked);
             return Ok(ino);
         }
         let ino = self.reserve(1);

@@ -1,12 +1,41 @@
 //! The XML documents about a bucket as a whole: its location, its tags, a page of its versions.
 
+use std::collections::BTreeMap;
+
 use quick_xml::escape::escape;
 
-use super::super::{Tags, Version, VersionMarkers, VersionPage};
 use super::{ENTRIES_MAX, Name, PageEnd, walk};
 use crate::object::ObjectKey;
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
+
+/// The tags of a bucket: keys and values.
+pub type Tags = BTreeMap<String, String>;
+
+/// A version of an object, or a delete marker: both are removed alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The key.
+    pub key: ObjectKey,
+    /// `null` for one from before versioning.
+    pub id: String,
+}
+
+/// One page of versions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VersionPage {
+    /// Versions and delete markers.
+    pub versions: Vec<Version>,
+    /// How to ask for the next page; `None` on the last one.
+    pub next: Option<VersionMarkers>,
+}
+
+/// Where a page of versions ended; the default is the beginning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VersionMarkers {
+    pub(in super::super) key: Option<String>,
+    pub(in super::super) version: Option<String>,
+}
 
 /// The body of CreateBucket: the region.
 pub(in super::super) fn location_document(region: &str) -> String {

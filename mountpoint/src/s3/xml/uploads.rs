@@ -61,7 +61,9 @@ pub(in super::super) fn completed(document: &[u8]) -> Result<Option<Stored>, Str
     })?;
     match etag {
         _ if refused => Ok(None),
-        Some(etag) => Ok(Some(Stored { etag: ETag::new(etag), checksum: crc32c.or(crc64nvme) })),
+        Some(etag) => {
+            Ok(Some(Stored { etag: ETag::new(etag), checksum: crc32c.or(crc64nvme), modified: None }))
+        }
         None => Err("the answer has no ETag".into()),
     }
 }

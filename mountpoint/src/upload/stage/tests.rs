@@ -8,19 +8,23 @@ use super::*;
 
 #[test]
 fn close_completes_what_its_opener_wrote_and_nothing_else() {
-    assert!(completes(1, true, Some(false)));
-    assert!(completes(1, true, None), "what can't be seen counts as none");
-    assert!(!completes(0, true, Some(false)), "nothing is written");
-    assert!(!completes(1, false, Some(false)), "an heir");
-    assert!(!completes(1, true, Some(true)), "a duplicate");
+    let closer = Closer { is_opener: true, holds_another: Some(false), another_writes: false };
+    assert!(closer.completes(1));
+    assert!(Closer { holds_another: None, ..closer }.completes(1), "what can't be seen counts as none");
+    assert!(!closer.completes(0), "nothing is written");
+    assert!(!Closer { is_opener: false, ..closer }.completes(1), "an heir");
+    assert!(!Closer { holds_another: Some(true), ..closer }.completes(1), "a duplicate");
+    assert!(!Closer { another_writes: true, ..closer }.completes(1), "a child writes");
 }
 
 #[derive(Clone, Debug)]
 enum Step {
     Write(usize),
-    RefuseSize,
+    AskSize(bool),
     Dup(usize),
     Fork(usize),
+    /// The opener is gone, and this process has a child with its number.
+    ForkAsOpener(usize),
     Close(usize),
     Exit(usize),
     Sync(usize),
@@ -45,9 +49,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let process = || 0..4usize;
     let step = prop_oneof![
         6 => process().prop_map(Step::Write),
-        1 => Just(Step::RefuseSize),
+        1 => any::<bool>().prop_map(Step::AskSize),
         3 => process().prop_map(Step::Dup),
         3 => process().prop_map(Step::Fork),
+        2 => process().prop_map(Step::ForkAsOpener),
         6 => process().prop_map(Step::Close),
         2 => process().prop_map(Step::Exit),
         1 => process().prop_map(Step::Sync),
@@ -70,8 +75,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// What is true, told by descriptors and bytes alone.
 struct World {
     stage: Stage,
-    /// Descriptors of each process; the first one opened the file.
+    /// Descriptors of each process; the first one has the number of the opener.
     descriptors: Vec<usize>,
+    /// The process with the opener's number is the opener.
+    is_opener: bool,
+    /// The process that wrote last.
+    writer: Option<usize>,
+    /// The engine saw the opener's last close.
+    has_left: bool,
     /// Whether the engine can read the tables of descriptors.
     visible: bool,
     written: u64,
@@ -90,6 +101,9 @@ impl World {
         Self {
             stage: Stage::NEW,
             descriptors: vec![1],
+            is_opener: true,
+            writer: None,
+            has_left: false,
             visible,
             written: 0,
             promised: None,
@@ -120,11 +134,21 @@ impl World {
 
     /// One descriptor of a process goes; `left` are what its table shows then.
     fn close(&mut self, process: usize, left: usize) {
-        let by_opener = process == 0;
         let seen = self.visible.then_some(left > 0);
-        let is_last_of_opener = by_opener && self.written > 0 && (left == 0 || !self.visible);
+        let another_writes = self.writer.is_some_and(|p| p > 0 && self.visible && self.descriptors[p] > 0);
+        let closer =
+            Closer { is_opener: process == 0 && !self.has_left, holds_another: seen, another_writes };
+        // The truth; where nothing is visible the number alone counts.
+        let is_last_of_opener = process == 0
+            && self.written > 0
+            && (!self.visible || self.is_opener && left == 0 && !another_writes);
         let was_open = self.takes_bytes();
-        let reply = self.on(Event::Close { completes: completes(self.written, by_opener, seen) });
+        let completes = closer.completes(self.written);
+        let leaves = !completes && closer.leaves();
+        // By its end a process closes several at once, and hears of the first.
+        let is_unmeant = !self.has_left && matches!(self.stage, Stage::Open { unmeant: true, .. });
+        self.has_left |= leaves;
+        let reply = self.on(Event::Close { completes, leaves });
         self.closed_last = true;
         if self.failed {
             assert_eq!(reply, Reply::Outcome, "a close after a failure says so");
@@ -132,8 +156,9 @@ impl World {
             assert_eq!(reply, Reply::Store);
             self.promised = Some(self.written);
         } else if was_open {
-            assert_eq!(reply, Reply::Done, "the others go on");
-            assert!(self.takes_bytes());
+            let hears_of_it = process == 0 && self.is_opener && self.visible && left == 0 && is_unmeant;
+            assert_eq!(reply, if hears_of_it { Reply::Unmeant } else { Reply::Done });
+            assert!(self.takes_bytes(), "the others go on");
         }
     }
 
@@ -149,14 +174,22 @@ impl World {
                     (false, None) => {
                         assert_eq!(reply, Reply::Done, "a writer that nobody ended goes on");
                         self.written += 1;
+                        self.writer = Some(process);
                         self.closed_last = false;
                     }
                 }
             }
-            Step::RefuseSize => _ = self.on(Event::RefuseSize),
+            // Of a file with bytes the upload itself remembers it.
+            Step::AskSize(refused) if self.written == 0 => _ = self.on(Event::AskSize { refused }),
             Step::Dup(process) if holder(process).is_some() => self.descriptors[process] += 1,
             Step::Fork(process) if holder(process).is_some() && self.descriptors.len() < 4 => {
                 self.descriptors.push(self.descriptors[process]);
+            }
+            Step::ForkAsOpener(process) if holder(process).is_some() && self.descriptors[0] == 0 => {
+                self.descriptors[0] = self.descriptors[process];
+                self.is_opener = false;
+                // The old one with this number is gone.
+                self.writer = self.writer.filter(|&p| p > 0);
             }
             Step::Close(process) if holder(process).is_some() => {
                 self.descriptors[process] -= 1;

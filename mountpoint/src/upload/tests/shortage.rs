@@ -364,6 +364,32 @@ async fn where_no_more_files_may_be_open_parts_stay_in_memory_and_a_write_withou
 }
 
 #[tokio::test]
+async fn a_file_whose_bytes_are_on_disk_is_stored_though_idle_parts_hold_all_memory_of_writers() {
+    for len in [2 * MIB, 20 * MIB] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = large_parts(Some(&dir));
+        let wait_max = config.wait_max;
+        let bench = Bench::with(config, Clock::manual());
+        let (upload, data) = (bench.create("a"), data(len, 6));
+        write_all(&upload, &data, MIB).await.unwrap();
+        Arc::clone(&upload).spill().await.unwrap();
+        // Of programs that are idle, and no more can go to disk.
+        let idle: Vec<_> = std::iter::from_fn(|| bench.pool.try_reserve(Use::Write, MIB as u64)).collect();
+        let finishing = tokio::spawn(async move { upload.finish().await });
+        while !finishing.is_finished() {
+            bench.clock.advance(wait_max);
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        }
+        finishing.await.unwrap().unwrap();
+        assert!(bench.client.object("a").unwrap() == data);
+        drop(idle);
+        bench.assert_clean();
+    }
+}
+
+#[tokio::test]
 async fn a_part_larger_than_memory_can_serve_is_cut() {
     let bench = Bench::new(Config { part_size: 1 << 30, ..Config::default() });
     let data = data(40 * MIB, 0);

@@ -3,7 +3,8 @@
 use std::ffi::OsStr;
 use std::time::SystemTime;
 
-use super::super::super::device::{FuseDevice, unmount_directory};
+use super::super::super::device::FuseDevice;
+use super::super::super::mounted::unmount_directory;
 use super::super::super::serve::{greet, serve};
 use super::super::super::{MountOptions, Transport};
 use super::*;

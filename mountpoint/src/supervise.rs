@@ -9,12 +9,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Arc;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::sync::Arc;
 
 /// The pause before the first fresh start; each further one doubles it.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The name of threads that only try whether there are so many.
+const TRIAL: &str = "trial";
+/// How long the system may take to count a thread no more that was joined.
+const UNCOUNTED_WITHIN: Duration = Duration::from_secs(1);
 /// The longest pause of a thread: the end of the mount waits for it.
 const THREAD_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The longest pause of a task, about a minute. Doubling it halves the lines of work that panics for ever, and how soon it is done again if it can be.
@@ -96,18 +100,36 @@ impl Supervisor {
 ///
 /// # Errors
 /// It has not; the error says which limits to look at.
-pub fn try_threads(count: usize) -> std::io::Result<()> {
+pub fn try_threads(count: usize, clock: &Clock) -> std::io::Result<()> {
     let (hold, held) = crossbeam::channel::bounded::<()>(0);
     let start = |_| {
         let held = held.clone();
-        std::thread::Builder::new().name("trial".to_owned()).spawn(move || _ = held.recv())
+        std::thread::Builder::new().name(TRIAL.to_owned()).spawn(move || _ = held.recv())
     };
     let started: Vec<_> = (0..count).map(start).collect();
     drop(hold);
     let join = |started: std::io::Result<JoinHandle<()>>| started.map(|thread| _ = thread.join());
     // Each is joined, also behind one that was not started.
     let joined: Vec<_> = started.into_iter().map(join).collect();
-    joined.into_iter().collect::<std::io::Result<()>>().map_err(no_thread)
+    joined.into_iter().collect::<std::io::Result<()>>().map_err(no_thread)?;
+    wait_for_trials(clock);
+    Ok(())
+}
+
+/// The kernel still counts a thread for a moment after it was joined, and a thread that starts in that moment is refused.
+fn wait_for_trials(clock: &Clock) {
+    let until = clock.now() + UNCOUNTED_WITHIN;
+    while trials() > 0 && clock.now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Threads of a trial that are there; none where that can't be known.
+fn trials() -> usize {
+    let is_trial = |thread: &std::fs::DirEntry| {
+        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim_end() == TRIAL)
+    };
+    std::fs::read_dir("/proc/self/task").map_or(0, |threads| threads.flatten().filter(is_trial).count())
 }
 
 /// What the system's "Resource temporarily unavailable" means for a thread.
@@ -127,6 +149,14 @@ mod tests {
 
     fn supervisor() -> Supervisor {
         Supervisor { metrics: Arc::new(Metrics::default()), clock: Clock::machine() }
+    }
+
+    #[test]
+    fn threads_that_were_tried_are_no_longer_there() {
+        for _ in 0..20 {
+            try_threads(8, &Clock::machine()).unwrap();
+            assert_eq!(trials(), 0);
+        }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::clock::Clock;
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// What a housekeeper does after a look around.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

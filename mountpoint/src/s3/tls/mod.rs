@@ -1,29 +1,48 @@
-//! TLS: rustls over aws-lc-rs. It trusts the system's roots, or the CA bundle in their place, and the extra bundles besides. Nothing turns
+//! TLS: whom it trusts. These are the system's roots, or the CA bundle in their place, and the extra bundles besides. Nothing turns
 //! verification off.
+//!
+//! rustls makes the handshake, over aws-lc (`negotiate`). Then the engine's own code opens and seals the records (`record`, `session`, `stream`): so a byte
+//! is decrypted into the block that a reader reads.
+
+#[cfg(feature = "testing")]
+pub(super) mod conversation;
+mod negotiate;
+mod record;
+mod session;
+mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Resumption};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::BufReader;
-use tokio_rustls::TlsConnector;
 
-use super::stream::Tcp;
+use super::tcp::Tcp;
 use super::{Error, ErrorKind, Result};
 use crate::sync::Arc;
 
-/// Bytes received at once. rustls by itself asks the kernel for 4 KiB at a time: a call for every quarter of a record.
-const RECEIVE: usize = 64 << 10;
+/// Sessions that are kept for later connections: rustls's default. A store is one name, or one for each bucket.
+const SESSIONS: usize = 256;
 
 /// A stream that is encrypted on the wire.
-pub(super) type TlsStream = tokio_rustls::client::TlsStream<BufReader<Tcp>>;
+pub(super) type TlsStream = stream::TlsStream<Tcp>;
+
+/// Whom the client trusts, and the sessions that later connections go on with.
+#[derive(Debug)]
+struct Client {
+    config: Arc<ClientConfig>,
+    /// The same store as the one in `config`, which does not show it.
+    sessions: Arc<ClientSessionMemoryCache>,
+}
 
 /// Makes TLS streams; sessions are resumed across connections.
 #[derive(Clone, Default)]
-pub(super) struct Tls(Arc<OnceLock<TlsConnector>>);
+pub(super) struct Tls(Arc<OnceLock<Client>>);
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -44,7 +63,7 @@ impl Tls {
             for path in extra {
                 roots.roots.extend(bundle(path)?.roots);
             }
-            let _ = tls.0.set(connector(roots));
+            let _ = tls.0.set(client(roots));
         }
         Ok(tls)
     }
@@ -53,7 +72,8 @@ impl Tls {
     pub(super) async fn connect(&self, host: &str, tcp: Tcp) -> io::Result<TlsStream> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        self.0.get_or_init(|| connector(system())).connect(name, BufReader::with_capacity(RECEIVE, tcp)).await
+        let moved = tcp.moved().clone();
+        negotiate::negotiate(self.0.get_or_init(|| client(system())), name, tcp, moved).await
     }
 }
 
@@ -83,7 +103,7 @@ fn system() -> RootCertStore {
     roots
 }
 
-fn connector(roots: RootCertStore) -> TlsConnector {
+fn client(roots: RootCertStore) -> Client {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -91,5 +111,9 @@ fn connector(roots: RootCertStore) -> TlsConnector {
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    TlsConnector::from(Arc::new(config))
+    // For the code that opens and seals records.
+    config.enable_secret_extraction = true;
+    let sessions = Arc::new(ClientSessionMemoryCache::new(SESSIONS));
+    config.resumption = Resumption::store(Arc::clone(&sessions) as Arc<dyn ClientSessionStore>);
+    Client { config: Arc::new(config), sessions }
 }

@@ -1,4 +1,4 @@
-//! Messages from other threads to the thread of a queue: answers to requests that it took, and the end of the connection.
+//! Messages from other threads to the thread of a queue of `ring/`: answers to requests that it took, and the end of the connection.
 //!
 //! Only the thread that took a request may answer it: the kernel copies in the name of the submitting thread, and gives it the next
 //! request.
@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::thread::futex;
 
-use super::super::answer::Answer;
+use super::answer::Answer;
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::{Arc, Mutex};
 
@@ -25,7 +25,7 @@ pub(super) struct Done {
 
 /// The inbox of one queue.
 #[derive(Debug, Default)]
-pub(in super::super) struct Inbox {
+pub(super) struct Inbox {
     done: Mutex<Vec<Done>>,
     is_over: AtomicBool,
     sleeps: AtomicBool,
@@ -35,14 +35,14 @@ pub(in super::super) struct Inbox {
 
 /// The place of one request: its queue, and the entry there that holds it.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Place {
+pub(super) struct Place {
     pub(super) inbox: Arc<Inbox>,
     pub(super) entry: usize,
 }
 
 impl Place {
     /// Answers the request. Never waits.
-    pub(in super::super) fn answer(&self, unique: u64, errno: i32, answer: Answer) {
+    pub(super) fn answer(&self, unique: u64, errno: i32, answer: Answer) {
         // Nobody takes it any more.
         if !self.inbox.is_over() {
             self.inbox.done.lock().push(Done { entry: self.entry, unique, errno, answer });
@@ -53,7 +53,7 @@ impl Place {
 
 impl Inbox {
     /// The connection is gone: its thread ends.
-    pub(in super::super) fn close(&self) {
+    pub(super) fn close(&self) {
         self.is_over.store(true, SeqCst);
         self.wake();
         drop(std::mem::take(&mut *self.done.lock()));

@@ -1,0 +1,91 @@
+//! Wakes the thread of the ring out of its wait for the disk, when a read is put into its queue.
+//!
+//! Enters: a ring, by the thread that put the read. Leaves: a descriptor that can be read, if the ring's thread sleeps; a thread that is
+//! awake looks into the queue by itself, and costs the other no system call.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// The bell of one thread.
+#[derive(Debug)]
+pub(super) struct Bell {
+    sleeps: AtomicBool,
+    button: UnixStream,
+    sound: UnixStream,
+}
+
+impl Bell {
+    /// Silent.
+    ///
+    /// # Errors
+    /// No descriptors.
+    pub(super) fn new() -> io::Result<Self> {
+        let (button, sound) = UnixStream::pair()?;
+        button.set_nonblocking(true)?;
+        sound.set_nonblocking(true)?;
+        Ok(Self { sleeps: AtomicBool::new(false), button, sound })
+    }
+
+    /// Wakes the thread, if it sleeps.
+    pub(super) fn ring(&self) {
+        if self.sleeps.swap(false, SeqCst) {
+            // Full: it rings already.
+            let _ = (&self.button).write(&[1]);
+        }
+    }
+
+    /// The thread is about to sleep: what is put from now on rings. To be called before the last look into the queue.
+    pub(super) fn sleeps(&self) {
+        self.sleeps.store(true, SeqCst);
+    }
+
+    /// The thread is awake and looks by itself.
+    pub(super) fn wakes(&self) {
+        self.sleeps.store(false, SeqCst);
+    }
+
+    /// The thread heard it.
+    pub(super) fn silence(&self) {
+        let mut heard = [0; 16];
+        while (&self.sound).read(&mut heard).is_ok_and(|n| n > 0) {}
+    }
+}
+
+impl AsFd for Bell {
+    /// Can be read once it rang.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.sound.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether there is something to hear; it is silent then.
+    fn heard(bell: &Bell) -> bool {
+        let mut one = [0];
+        let rang = (&bell.sound).read(&mut one).is_ok();
+        bell.silence();
+        rang
+    }
+
+    #[test]
+    fn it_rings_once_for_a_thread_that_sleeps_and_not_for_one_that_is_awake() {
+        let bell = Bell::new().unwrap();
+        bell.ring();
+        assert!(!heard(&bell), "awake");
+        bell.sleeps();
+        bell.ring();
+        bell.ring();
+        assert!(heard(&bell));
+        assert!(!heard(&bell), "once");
+        bell.sleeps();
+        bell.wakes();
+        bell.ring();
+        assert!(!heard(&bell), "awake again");
+    }
+}

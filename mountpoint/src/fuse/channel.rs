@@ -1,0 +1,427 @@
+//! A connection that is served: calls the operation of each request, whatever brought it, and sends the answer to where it came from.
+//!
+//! Never here: the threads that bring requests. They stand above, in `serve.rs` and `ring/`, and nothing here makes them wait.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::answer::Answer;
+use super::caller::{is_dying, is_killed};
+use super::device::FuseDevice;
+use super::encode::{self, DirReply};
+use super::inbox::Inbox;
+use super::operations::Operations;
+use super::pages::Pages;
+use super::pending::{GoesOn, Interrupted, Pending, ReplyTo, Waiter};
+use super::reply::{open_flags, refusal};
+use super::request::{Operation, Request};
+use crate::clock::Clock;
+use crate::fs::{Error, Fallocate, HandleNo, Result, SetAttr, unsynced};
+use crate::inode::InodeNo;
+use crate::metrics::Metrics;
+use crate::sync::Arc;
+
+/// How soon a request whose thread was signalled is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// A connection that is served.
+pub(super) struct Channel<O> {
+    pub(super) device: Arc<FuseDevice>,
+    /// Of the queues of the ring, if requests come by one.
+    inboxes: Vec<Arc<Inbox>>,
+    ops: O,
+    pending: Pending,
+    pages: Arc<Pages>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Clock,
+    /// For what runs beside the requests.
+    runtime: tokio::runtime::Handle,
+    /// Requests of other users are refused but for root's (`allow_root`: the kernel only knows `allow_other`).
+    only: Option<u32>,
+}
+
+/// Where one request's answer goes. Dropped unanswered (a panic on the way), it answers EIO.
+struct Reply<O> {
+    channel: Arc<Channel<O>>,
+    unique: u64,
+    operation: &'static str,
+    started: Instant,
+    open: bool,
+    reply_to: ReplyTo,
+}
+
+impl<O> Reply<O> {
+    /// Takes the request off the list; false when it was interrupted.
+    fn take(&mut self) -> bool {
+        self.open = false;
+        let wanted = self.channel.pending.end(self.unique);
+        if wanted {
+            let took = self.channel.clock.now().saturating_duration_since(self.started);
+            self.channel.metrics.fuse_latency.of(self.operation).took(took);
+        }
+        self.channel.metrics.work.ring();
+        wanted
+    }
+
+    fn write(&self, errno: i32, answer: Answer) {
+        if let Err(error) = self.channel.answer(&self.reply_to, self.unique, errno, answer) {
+            tracing::error!("{}: the kernel did not take the reply: {error}", self.operation);
+        }
+    }
+
+    /// Answers. False if no thread waits any more: the caller may have to undo the operation.
+    fn send(mut self, answer: impl Into<Answer>) -> bool {
+        let wanted = self.take();
+        if wanted {
+            self.write(0, answer.into());
+        }
+        wanted
+    }
+
+    fn refuse(mut self, error: &Error) {
+        if self.take() {
+            let errno = refusal(self.operation, error, &self.channel.metrics);
+            self.write(errno, Answer::Nothing);
+        } else {
+            tracing::debug!("{}, which was interrupted: {error}", self.operation);
+        }
+    }
+
+    fn errno(mut self, errno: Errno) {
+        if self.take() {
+            self.write(errno.raw_os_error(), Answer::Nothing);
+        }
+    }
+
+    fn empty(self) -> impl FnOnce(Result<()>) + Send + 'static
+    where
+        O: Operations,
+    {
+        move |result| match result {
+            Ok(()) => {
+                self.send(());
+            }
+            Err(error) => self.refuse(&error),
+        }
+    }
+}
+
+impl<O> Drop for Reply<O> {
+    fn drop(&mut self) {
+        if self.open && self.take() {
+            tracing::error!("{}: nothing answered it; answering EIO", self.operation);
+            self.write(Errno::IO.raw_os_error(), Answer::Nothing);
+        }
+    }
+}
+
+impl<O> Channel<O> {
+    /// Of a kernel that was greeted. `inboxes`: of the queues of the ring, if there is one; `only`: the user whose requests are served,
+    /// besides root.
+    pub(super) fn new(
+        device: Arc<FuseDevice>,
+        inboxes: Vec<Arc<Inbox>>,
+        ops: O,
+        only: Option<u32>,
+        metrics: Arc<Metrics>,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        let kernel = Arc::clone(&device);
+        let pages = Pages::new(move |ino| kernel.drop_pages(ino.0));
+        let (pending, clock) = (Pending::default(), Clock::machine());
+        Self { device, inboxes, ops, pending, pages, metrics, clock, runtime, only }
+    }
+
+    /// How many queues of the ring there are.
+    pub(super) fn queues(&self) -> usize {
+        self.inboxes.len()
+    }
+
+    /// The connection is over. The queues of a ring may have no entry by which the kernel could tell them.
+    pub(super) fn end_queues(&self) {
+        self.inboxes.iter().for_each(|inbox| inbox.close());
+    }
+
+    /// Sends an answer to where its request came from.
+    fn answer(&self, reply_to: &ReplyTo, unique: u64, errno: i32, answer: Answer) -> io::Result<()> {
+        match reply_to {
+            ReplyTo::Device => self.device.reply(unique, errno, answer.slices()),
+            ReplyTo::Queue(place) => {
+                place.answer(unique, errno, answer);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<O: Operations> Channel<O> {
+    /// `waiter`: the thread whose death interrupts it.
+    fn reply(
+        self: &Arc<Self>,
+        unique: u64,
+        reply_to: &ReplyTo,
+        operation: &'static str,
+        waiter: Option<Waiter>,
+    ) -> Reply<O> {
+        self.pending.begin(unique, waiter);
+        let (channel, reply_to, started) = (Arc::clone(self), reply_to.clone(), self.clock.now());
+        Reply { channel, unique, operation, started, open: true, reply_to }
+    }
+
+    /// Calls the operation; the answer goes to `reply_to`.
+    pub(super) fn dispatch(self: &Arc<Self>, request: Request<'_>, reply_to: &ReplyTo) {
+        let (unique, node, pid) = (request.unique, InodeNo(request.node), request.pid);
+        let ops = &self.ops;
+        if self.only.is_some_and(|owner| request.uid != owner && request.uid != 0)
+            && !request.operation.follows_an_open()
+        {
+            return self.reply(unique, reply_to, "access", None).errno(Errno::ACCESS);
+        }
+        // A change of names runs to its end. A request that only waits can be interrupted; an interrupted open is undone.
+        let waiter = |goes_on| Some(Waiter { tid: pid, goes_on, reply_to: reply_to.clone() });
+        let waits = |operation| self.reply(unique, reply_to, operation, waiter(GoesOn::Nothing));
+        let runs = |operation| self.reply(unique, reply_to, operation, None);
+        // The upload of a file goes on without the thread that waited for it.
+        let stores = |operation, handle| {
+            self.reply(unique, reply_to, operation, waiter(GoesOn::Storing(handle, operation)))
+        };
+        match request.operation {
+            Operation::Lookup { name } => {
+                let (reply, undo) = (waits("lookup"), ops.clone());
+                ops.lookup(node, name, move |result| match result {
+                    Ok(entry) => {
+                        if !reply.send(encode::entry(&entry)) {
+                            undo.forget(entry.attr.ino, 1);
+                        }
+                    }
+                    Err(error) => reply.refuse(&error),
+                });
+            }
+            Operation::Forget { count } => {
+                ops.forget(node, count);
+                self.metrics.work.ring();
+            }
+            Operation::BatchForget { nodes } => {
+                nodes.into_iter().for_each(|(node, count)| ops.forget(InodeNo(node), count));
+                self.metrics.work.ring();
+            }
+            Operation::Getattr => ops.getattr(node, attributes(waits("getattr"))),
+            Operation::Setattr { mode, uid, gid, size, handle, accessed, modified } => {
+                let wish = SetAttr { mode, uid, gid, size, handle: handle.map(HandleNo), accessed, modified };
+                ops.setattr(node, wish, attributes(waits("setattr")));
+            }
+            Operation::Mknod { mode, name } => {
+                let reply = runs("mknod");
+                if rustix::fs::FileType::from_raw_mode(mode) != rustix::fs::FileType::RegularFile {
+                    // No kind of file that this file system has, as mknod(2) says it.
+                    return reply.errno(Errno::PERM);
+                }
+                ops.mknod(node, name.to_owned(), entry(reply));
+            }
+            Operation::Mkdir { name } => ops.mkdir(node, name.to_owned(), entry(runs("mkdir"))),
+            Operation::Unlink { name } => ops.unlink(node, name.to_owned(), runs("unlink").empty()),
+            Operation::Rmdir { name } => ops.rmdir(node, name.to_owned(), runs("rmdir").empty()),
+            // Never sent to the store: most stores answer RenameObject with 200 and an empty object.
+            Operation::Rename { flags: 0 } => runs("rename").errno(Errno::NOSYS),
+            Operation::Rename { .. } => runs("rename").errno(Errno::INVAL),
+            Operation::Symlink | Operation::Link => runs("link").errno(Errno::PERM),
+            Operation::Open { flags } => {
+                let (reply, undo) = (waits("open"), ops.clone());
+                ops.open(node, open_flags(flags), pid, move |result| match result {
+                    Ok(opened) => {
+                        if !reply.send(encode::open(&opened)) {
+                            undo.take_back(opened.handle, None);
+                        }
+                    }
+                    Err(error) => reply.refuse(&error),
+                });
+            }
+            Operation::Create { flags, name } => {
+                let (reply, undo) = (waits("create"), ops.clone());
+                ops.create(node, name.to_owned(), open_flags(flags), pid, move |result| match result {
+                    Ok((entry, opened)) => {
+                        if !reply.send(encode::create(&entry, &opened)) {
+                            undo.take_back(opened.handle, Some(entry.attr.ino));
+                        }
+                    }
+                    Err(error) => reply.refuse(&error),
+                });
+            }
+            Operation::Read { handle, offset, size } => {
+                let reply = waits("read");
+                ops.read(HandleNo(handle), offset, size as usize, move |result| match result {
+                    Ok(bytes) => {
+                        reply.channel.metrics.fuse_io.of("read").record(bytes.len() as u64);
+                        reply.send(bytes);
+                    }
+                    Err(error) => reply.refuse(&error),
+                });
+            }
+            Operation::Write { handle, data, mapped: true, .. } => {
+                let reply = waits("mmap");
+                self.metrics.fuse_errors.of("mmap").inc();
+                ops.refuse_mapped(node, HandleNo(handle));
+                reply.send(encode::written(data.len() as u32));
+                self.pages.drop_soon(node);
+            }
+            Operation::Write { flags, .. } if open_flags(flags).sync => waits("write").refuse(&unsynced()),
+            Operation::Write { handle, offset, data, .. } => {
+                // Interrupted or not, its bytes are taken in their turn: only the reply is held, until there is room for more.
+                let len = data.len() as u32;
+                let reply = self.reply(unique, reply_to, "write", waiter(GoesOn::Written(len)));
+                self.metrics.fuse_io.of("write").record(len.into());
+                ops.write(HandleNo(handle), offset, data, pid, move |result| match result {
+                    Ok(()) => {
+                        reply.send(encode::written(len));
+                    }
+                    Err(error) => reply.refuse(&error),
+                });
+            }
+            Operation::Flush { handle } => {
+                let handle = HandleNo(handle);
+                ops.flush(handle, pid, stores("close", handle).empty());
+                // A thread that was killed closes its files on its way out, and nothing interrupts it there.
+                if let Interrupted::Now(waiter) = self.pending.interrupt(unique, is_killed) {
+                    self.end_interrupted(unique, &waiter);
+                }
+            }
+            Operation::Fsync { handle } => {
+                let handle = HandleNo(handle);
+                ops.fsync(handle, stores("fsync", handle).empty());
+            }
+            Operation::Fallocate { handle, offset, len, mode } => {
+                ops.fallocate(HandleNo(handle), Fallocate { offset, len, mode }, runs("fallocate").empty());
+            }
+            Operation::Release { handle } => ops.release(HandleNo(handle), runs("release").empty()),
+            Operation::Opendir => {
+                let (reply, undo) = (waits("opendir"), ops.clone());
+                ops.opendir(node, move |result| match result {
+                    Ok(no) => {
+                        if !reply.send(encode::open_out(no.0, 0)) {
+                            undo.releasedir(no);
+                        }
+                    }
+                    Err(error) => reply.refuse(&error),
+                });
+            }
+            Operation::Readdir { handle, offset, size } => {
+                let reply = waits("readdir");
+                ops.readdir(HandleNo(handle), offset, DirReply::most(size), move |result| match result {
+                    Ok(items) => {
+                        let mut dir = DirReply::new(size);
+                        let _ = items.iter().all(|item| dir.add(item));
+                        reply.send(dir.into_bytes());
+                    }
+                    Err(error) => reply.refuse(&error),
+                });
+            }
+            Operation::Readdirplus { handle, offset, size } => {
+                let (reply, dir_ops) = (waits("readdirplus"), ops.clone());
+                let most = DirReply::most_plus(size);
+                ops.readdir(HandleNo(handle), offset, most, move |result| match result {
+                    Ok(items) => {
+                        let mut dir = DirReply::new(size);
+                        let items = &items[..dir.fit_plus(&items)];
+                        let entries = dir_ops.remember(HandleNo(handle), items);
+                        for (item, entry) in items.iter().zip(&entries) {
+                            dir.add_plus(item, entry.as_ref());
+                        }
+                        if !reply.send(dir.into_bytes()) {
+                            entries.iter().flatten().for_each(|entry| dir_ops.forget(entry.attr.ino, 1));
+                        }
+                    }
+                    Err(error) => reply.refuse(&error),
+                });
+            }
+            Operation::Releasedir { handle } => {
+                ops.releasedir(HandleNo(handle));
+                runs("releasedir").send(());
+            }
+            Operation::Statfs => {
+                runs("statfs").send(encode::statfs(&ops.statfs()));
+            }
+            Operation::Interrupt { unique: target } => self.interrupt(unique, target),
+            Operation::Destroy => {
+                runs("destroy").send(());
+            }
+            Operation::Init { .. } => runs("init").errno(Errno::IO),
+            Operation::Other { opcode } => {
+                tracing::debug!("the engine does not implement opcode {opcode}");
+                runs("other").errno(Errno::NOSYS);
+            }
+        }
+    }
+
+    /// A signal came to a thread that waits. Only one that ends the thread ends its request: see `caller.rs`. The kernel says it
+    /// once, so we look again until either is over.
+    fn interrupt(self: &Arc<Self>, unique: u64, target: u64) {
+        match self.pending.interrupt(target, is_dying) {
+            Interrupted::Now(waiter) => self.end_interrupted(target, &waiter),
+            Interrupted::NotYet => {
+                let channel = Arc::clone(self);
+                self.runtime.spawn(async move {
+                    loop {
+                        channel.clock.sleep(LOOK_AGAIN).await;
+                        match channel.pending.interrupt(target, is_dying) {
+                            Interrupted::NotYet => {}
+                            Interrupted::Now(waiter) => return channel.end_interrupted(target, &waiter),
+                            Interrupted::Never | Interrupted::Unknown => return,
+                        }
+                    }
+                });
+            }
+            Interrupted::Never => {}
+            // Perhaps another thread is about to take it: the kernel sends the INTERRUPT again if it still waits. It does not find those of a
+            // ring, whose queue looks by itself.
+            Interrupted::Unknown => {
+                if let Err(error) = self.device.reply(unique, Errno::AGAIN.raw_os_error(), []) {
+                    tracing::debug!("interrupt of {target}: {error}");
+                }
+            }
+        }
+    }
+
+    /// Ends a request if its thread was killed meanwhile.
+    pub(super) fn look_at(&self, unique: u64) {
+        if let Interrupted::Now(waiter) = self.pending.interrupt(unique, is_dying) {
+            self.end_interrupted(unique, &waiter);
+        }
+    }
+
+    /// Ends a request that was taken off the list for its waiter's death.
+    fn end_interrupted(&self, unique: u64, waiter: &Waiter) {
+        let interrupted = (Errno::INTR.raw_os_error(), Answer::Nothing);
+        let (errno, answer) = match waiter.goes_on {
+            GoesOn::Nothing => interrupted,
+            GoesOn::Storing(handle, operation) => {
+                // Before the kernel can release the handle.
+                self.ops.nobody_waits(handle, operation);
+                interrupted
+            }
+            GoesOn::Written(len) => (0, encode::written(len).into()),
+        };
+        if let Err(error) = self.answer(&waiter.reply_to, unique, errno, answer) {
+            tracing::debug!("interrupt of {unique}: {error}");
+        }
+    }
+}
+
+fn attributes<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Attr>) + Send + 'static {
+    move |result| match result {
+        Ok(attr) => {
+            reply.send(encode::attributes(&attr));
+        }
+        Err(error) => reply.refuse(&error),
+    }
+}
+
+fn entry<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Entry>) + Send + 'static {
+    move |result| match result {
+        Ok(entry) => {
+            reply.send(encode::entry(&entry));
+        }
+        Err(error) => reply.refuse(&error),
+    }
+}

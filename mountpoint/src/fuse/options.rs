@@ -1,0 +1,50 @@
+//! How a file system is mounted and served, as a caller asks for it: plain data.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// Where requests come from.
+#[derive(Debug)]
+pub enum Device {
+    /// We mount on this directory, and unmount.
+    Mount(PathBuf),
+    /// Another process opened `/dev/fuse`, mounted it, and will unmount it.
+    Adopted(OwnedFd),
+}
+
+/// The transport of requests and replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// The engine's own loop: vectored replies, interrupts.
+    #[default]
+    Dev,
+    /// As `Dev`, but over io_uring; falls back to `Dev`, with a line in the log, where the kernel does not offer it.
+    IoUring,
+    /// The loop of the crate `fuser`.
+    Fuser,
+}
+
+/// How it is mounted.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// The transport of requests.
+    pub transport: Transport,
+    /// Nothing may change; the kernel refuses at once.
+    pub read_only: bool,
+    /// No file can be executed, whatever its mode.
+    pub no_exec: bool,
+    /// Every user may enter.
+    pub allow_other: bool,
+    /// root and the mounting user may enter.
+    pub allow_root: bool,
+    /// A process stays behind and unmounts when this one is gone.
+    pub auto_unmount: bool,
+    /// Threads that take requests. More help many small requests at once on many cores; none of them ever waits.
+    pub threads: usize,
+    /// Files may be opened past the page cache for reading; programs can map them then.
+    pub reads_direct: bool,
+    /// The kernel may read files of the disk cache by itself, where it has that and we are privileged.
+    pub passthrough: bool,
+    /// Bytes that the kernel may read ahead of a reader (`/sys/class/bdi`), where we may set it.
+    pub read_ahead: Option<u64>,
+}
