@@ -11,6 +11,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::contract::DRIVER;
@@ -23,8 +24,19 @@ const WITHIN: Duration = Duration::from_secs(600);
 /// Between two attempts after an error; twice as long keeps pods away so much longer.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// Removes the taint, at the start and whenever the kubelet has registered the driver anew: a Node that is deleted and registered again has its
+/// taint again, and the driver's pod may not have noticed. Ends with the sender.
+pub async fn keep_off(client: Client, node: String, mut registers: watch::Receiver<()>) {
+    loop {
+        remove(client.clone(), node.clone()).await;
+        if registers.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Removes the taint once the kubelet knows the driver. Says in the log what came of it.
-pub async fn remove(client: Client, node: String) {
+async fn remove(client: Client, node: String) {
     match timeout(WITHIN, removed(&client, &node)).await {
         Ok(true) => tracing::info!(node, "the startup taint {KEY} is removed"),
         Ok(false) => tracing::debug!(node, "the node has no startup taint"),
@@ -148,5 +160,40 @@ mod tests {
         assert_eq!(patches.len(), 2, "{calls:?}");
         assert!(patches[1].0.contains("/api/v1/nodes/worker-1"), "{patches:?}");
         assert!(patches[1].1.contains("dedicated") && !patches[1].1.contains(KEY), "{patches:?}");
+    }
+
+    /// Goal: a Node of the same name that comes with the taint while the driver runs does not keep it.
+    #[tokio::test]
+    async fn a_node_that_is_registered_again_with_the_taint_loses_it_again() {
+        let now = Arc::new(Mutex::new(taints()));
+        let of_store = Arc::clone(&now);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let now = Arc::clone(&of_store);
+            async move {
+                let answer = if request.uri().path().contains("csinodes") {
+                    let driver = json!({"name": DRIVER, "nodeID": "worker-1"});
+                    json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINodeList", "metadata": {"resourceVersion": "5"},
+                        "items": [{"metadata": {"name": "worker-1", "resourceVersion": "5"}, "spec": {"drivers": [driver]}}]})
+                } else if request.method() == "PATCH" {
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    let patch: Value = serde_json::from_slice(&body).unwrap();
+                    *now.lock() = patch["spec"]["taints"].clone();
+                    node(&now.lock())
+                } else {
+                    node(&now.lock())
+                };
+                Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
+            }
+        });
+        let left = || now.lock().as_array().unwrap().len();
+        let (registers, seen) = watch::channel(());
+        let client = Client::new(service, "default");
+        let task = tokio::spawn(keep_off(client, "worker-1".to_owned(), seen));
+        testkit::until_async("the taint is gone", || left() == 1).await;
+        *now.lock() = taints();
+        registers.send_replace(());
+        testkit::until_async("the taint is gone again", || left() == 1).await;
+        drop(registers);
+        task.await.unwrap();
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use csi::contract::volume;
 use csi::events::WorkloadRef;
 use csi::mounter::Made;
-use csi::node::stats::{LIMIT, Stats};
+use csi::node::stats::Stats;
 use csi::node::{ATTRIBUTE_UNKNOWN, CACHE_LIMITED, MOUNTED_BY_SYSTEMD, OPTION_LEFT_OUT};
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi::proto::csi::{
@@ -48,6 +48,7 @@ async fn the_driver_says_who_it_is_and_what_it_can() {
     let info = driver.node().node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner();
     assert_eq!((info.node_id.as_str(), info.max_volumes_per_node), ("worker-1", 0));
     assert_eq!(info.accessible_topology, None);
+    driver.registered().await;
 }
 
 #[tokio::test]
@@ -511,7 +512,7 @@ async fn stats_of_a_live_volume_are_its_figures() {
 #[tokio::test]
 async fn stats_of_a_dead_volume_are_zero_and_say_what_is_wrong() {
     let dead = |_: &Path| Err(io::Error::from_raw_os_error(rustix::io::Errno::NOTCONN.raw_os_error()));
-    let driver = Driver::start_with(Stats::new(dead, LIMIT)).await;
+    let driver = Driver::start_with(Stats::new(dead, Duration::from_secs(60))).await;
     let target = driver.target("uid-1");
     driver.mounted(&[&target]);
     let said = stats(&driver, "handle-1", &target).await.unwrap();

@@ -2,8 +2,9 @@
 
 mod harness;
 
+use std::time::Duration;
+
 use csi::proto::csi::{ProbeRequest, ProbeResponse};
-use futures_util::FutureExt as _;
 use harness::{Driver, mount_of};
 use http::uri::PathAndQuery;
 use tonic::Code;
@@ -18,21 +19,31 @@ async fn a_call_longer_than_two_mebibytes_is_refused() {
     assert_eq!(status.code(), Code::OutOfRange, "{status}");
 }
 
+/// Calls of one client before it breaks them off.
+const AT_ONCE: usize = 20;
+
 /// Goal: neither a client that breaks off its calls as fast as it makes them nor what it began stops the next one. The server may close
 /// such a connection; a client connects again.
 #[tokio::test]
 async fn calls_that_are_broken_off_by_the_thousand_leave_a_driver_that_answers() {
     let driver = Driver::start().await;
     let gate = driver.mounter.hold();
+    let mut begun = Vec::new();
     for number in 0..2000 {
         let (mut node, mut call) = (driver.node(), driver.call());
         call.target_path = driver.target(&format!("uid-{}", number % 100));
-        // Asked once, so that it is on its way, and dropped.
-        let _ = node.node_publish_volume(call).now_or_never();
-        if number % 10 == 0 {
-            tokio::task::yield_now().await;
+        begun.push(tokio::spawn(async move { node.node_publish_volume(call).await }));
+        if begun.len() < AT_ONCE {
+            continue;
         }
+        if number < AT_ONCE {
+            driver.mounter.reached_by(AT_ONCE).await;
+        }
+        // Enough for them to be on their way.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        begun.drain(..).for_each(|call| call.abort());
     }
+    assert!(driver.mounter.mounts().len() > AT_ONCE, "later calls came, too");
     while let Err(status) = driver.identity().probe(ProbeRequest {}).await {
         assert_eq!(status.code(), Code::Unavailable, "{status}");
     }

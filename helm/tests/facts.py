@@ -165,7 +165,7 @@ def rights(what, rendered, node, controller, release, pods, secrets, headroom=Fa
     needs |= {("", "persistentvolumes", verb, (), "") for verb in ("get", "create", "update", "patch", "delete")}
     needs |= {("", "persistentvolumeclaims", verb, (), "") for verb in ("get", "update")}
     needs |= {("storage.k8s.io", r, verb, (), "") for r in ("storageclasses", "csinodes") for verb in ("get", "list", "watch")}
-    needs |= {("", "namespaces", "get", ("kube-system",), "")}
+    needs |= {("", "namespaces", "get", (it,), "") for it in ("kube-system", pods)}
     needs |= {("", "nodes", "get", (), "")}
     needs |= {("", "serviceaccounts", verb, (), "") for verb in ("list", "watch")}
     needs |= {("coordination.k8s.io", "leases", verb, ("s3-csi-scality-com",), release) for verb in ("get", "update")}
@@ -273,7 +273,8 @@ def default(what, path, version):
     check(f"{what}: helm test makes a volume and writes", "" if set(test.values()) == {"test"} else str(test))
     check_job = rendered.one("Job", "s3-csi-check-unused")["spec"]
     good = hooks.pop("s3-csi-check-unused") == "pre-delete" and check_job["backoffLimit"] == 0
-    good = good and ("s3.csi.scality.com", "mountpoints3podattachments", "list", (), "") in set(rendered.rules("s3-csi-crd"))
+    seen = {("s3.csi.scality.com", "mountpoints3podattachments"), ("", "pods"), ("", "persistentvolumes")}
+    good = good and {(*it, "list", (), "") for it in seen} <= set(rendered.rules("s3-csi-crd"))
     command = rendered.containers("Job", "s3-csi-check-unused")["check-unused"]["command"]
     check(f"{what}: uninstalling asks first whether volumes are in use", "" if good and command == ["/bin/scality-csi-controller", "check-unused"] else str(check_job))
     good = hooks == {"s3-csi-crd": "pre-install,pre-upgrade,pre-delete", "s3-csi-install-crd": "pre-install,pre-upgrade"}
@@ -395,7 +396,7 @@ def uninstall_forced(what, path):
     rendered = Rendered(path)
     form(what, rendered)
     hooks = {it["metadata"]["annotations"]["helm.sh/hook"] for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})}
-    verbs = {verb for _, resource, verb, _, _ in rendered.rules("s3-csi-crd") if resource == "mountpoints3podattachments"}
+    verbs = {verb for _, resource, verb, _, _ in rendered.rules("s3-csi-crd") if resource != "customresourcedefinitions"}
     check(f"{what}: no Job stands in its way", "" if not [it for it in hooks if "pre-delete" in it] and not verbs else f"{hooks} {verbs}")
 
 
@@ -491,10 +492,14 @@ def systemd(what, path, version, controller):
     form(what, rendered)
     kinds = {it["kind"] for it in rendered.objects}
     hooks = [key(it) for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})]
-    text = json.dumps(rendered.objects)
+    # What was in use before a change to systemd is seen by the Job that stands before an uninstall.
+    text = json.dumps([it for it in rendered.objects if key(it) not in hooks])
     left = [it for it in ("mountpoints3podattachments", "mount-s3-critical", "s3-pod-reconciler", "pod-security.kubernetes.io") if it in text]
-    hooks = [it for it in hooks if "s3-csi-test" not in it[2]]
-    check(f"{what}: no reconciler, no CRD, nothing of Mountpoint Pods", "" if not left and not hooks and not kinds & {"Namespace", "PriorityClass", "Job"} else f"{left} {hooks} {kinds}")
+    check(f"{what}: no reconciler, no CRD, nothing of Mountpoint Pods", "" if not left and not kinds & {"Namespace", "PriorityClass"} else f"{left} {kinds}")
+    jobs = {it["metadata"]["name"]: it["metadata"]["annotations"]["helm.sh/hook"] for it in rendered.objects if it["kind"] == "Job"}
+    may = set(rendered.rules("s3-csi-crd"))
+    good = jobs == {"s3-csi-check-unused": "pre-delete"} and {("", r, "list", (), "") for r in ("pods", "persistentvolumes")} <= may
+    check(f"{what}: uninstalling asks first whether volumes are in use, and no other Job runs", "" if good and not [it for it in may if it[1] == "customresourcedefinitions"] else f"{jobs} {may}")
     spec = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]
     of_host = {v["name"]: v["hostPath"] for v in spec["volumes"] if "hostPath" in v}
     folders = {name: it["path"] for name, it in of_host.items()}

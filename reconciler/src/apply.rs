@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use csi::contract::attachment::MountpointS3PodAttachment;
 use csi::contract::pod;
 use csi::events::{Notice, Teller, WorkloadRef};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Status;
 use kube::{Client, ResourceExt as _};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::metrics::Metrics;
 use crate::mountpoint_pod;
 use crate::plan::{Effect, Version};
-use crate::pod_spec::{self, PodConfig, PodRequest};
+use crate::pod_spec::{self, Owners, PodConfig, PodRequest};
 
 /// A call that takes longer has failed. `plan::UNNAMED_FOR` relies on it.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,6 +32,7 @@ pub struct Applier {
     pub(crate) pods: Api<Pod>,
     pub(crate) all_pods: Api<Pod>,
     nodes: Api<Node>,
+    namespaces: Api<Namespace>,
     attachments: Api<MountpointS3PodAttachment>,
     pub(crate) teller: Teller,
     metrics: Arc<Metrics>,
@@ -107,6 +108,7 @@ impl Applier {
             pods: Api::namespaced(client.clone(), &config.namespace),
             all_pods: Api::all(client.clone()),
             nodes: Api::all(client.clone()),
+            namespaces: Api::all(client.clone()),
             attachments: Api::all(client),
             config,
             teller,
@@ -171,8 +173,10 @@ impl Applier {
             Effect::ConfirmPodEnded { pod } => self.confirm_pod_ended(pod).await,
             Effect::ConfirmUnnamed { pod } => self.confirm_unnamed(pod).await,
             Effect::ConfirmUnattached { uids } => self.confirm_unattached(uids).await,
-            Effect::MarkNeedsUnmount(at) => {
-                let patch = with_version(at, json!({"annotations": {pod::NEEDS_UNMOUNT: "true"}}), None);
+            Effect::MarkNeedsUnmount { at, restarts } => {
+                let words =
+                    json!({pod::NEEDS_UNMOUNT: "true", pod::RESTARTS_WHEN_MARKED: restarts.to_string()});
+                let patch = with_version(at, json!({"annotations": words}), None);
                 self.pods
                     .patch(&at.name, &PatchParams::default(), &Patch::Merge(patch))
                     .await
@@ -205,8 +209,11 @@ impl Applier {
     }
 
     async fn create_pod(&self, request: &PodRequest) -> kube::Result<Outcome> {
-        let node = self.nodes.get_metadata_opt(&request.node).await?;
-        let pod = pod_spec::build(&self.config, request, node.and_then(|node| node.uid()).as_deref());
+        let node = self.nodes.get_metadata_opt(&request.node).await?.and_then(|it| it.uid());
+        let namespace =
+            self.namespaces.get_metadata_opt(&self.config.namespace).await?.and_then(|it| it.uid());
+        let owners = Owners { namespace: namespace.as_deref(), node: node.as_deref() };
+        let pod = pod_spec::build(&self.config, request, owners);
         match self.pods.create(&PostParams::default(), &pod).await {
             Ok(_) => Ok(Outcome::Done),
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
@@ -295,7 +302,7 @@ pub fn describe(effect: &Effect) -> String {
         Effect::ConfirmPodEnded { pod } => format!("looking for Mountpoint Pod {pod}"),
         Effect::ConfirmUnnamed { pod } => format!("looking for attachments that name {pod}"),
         Effect::ConfirmUnattached { uids } => format!("looking for attachments that name workloads {uids:?}"),
-        Effect::MarkNeedsUnmount(at) => format!("telling Mountpoint Pod {} to unmount", at.name),
+        Effect::MarkNeedsUnmount { at, .. } => format!("telling Mountpoint Pod {} to unmount", at.name),
         Effect::CreatePod { request, workload } => {
             format!("creating Mountpoint Pod {} for {}/{}", request.name, workload.namespace, workload.name)
         }

@@ -23,6 +23,7 @@ use crate::handles::Handles;
 use crate::headroom::act::reserve;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
+use crate::outdated;
 use crate::plan::{Effect, plan};
 use crate::prune;
 use crate::queue::Queue;
@@ -268,6 +269,7 @@ async fn reconcile(
 /// # Errors
 /// Why the plan was left, or what could not be made.
 pub async fn carry_out(applier: &Applier, leadership: &Leadership, mut facts: Facts) -> Again {
+    outdated::note(&applier.config, &mut facts);
     let (mut done, mut refused) = (Vec::new(), None);
     'plans: loop {
         let plan = plan(&facts);

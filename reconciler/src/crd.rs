@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use csi::contract::attachment::MountpointS3PodAttachment;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::{Client, CustomResourceExt as _};
 
 /// The owner of the fields that the reconciler writes.
 pub const FIELD_MANAGER: &str = "scality-csi-controller";
-/// The most volumes in use that are named.
-const NAMED_IN_USE: usize = 5;
 /// How long the API server may take until it serves the resource. After that, installing has failed.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -68,32 +66,6 @@ pub async fn uninstall(client: Client) -> anyhow::Result<()> {
         Err(kube::Error::Api(status)) if status.is_not_found() => tracing::info!(name, "there is no CRD"),
         Err(error) => return Err(error).with_context(|| format!("deleting the CRD {name}")),
     }
-    Ok(())
-}
-
-/// Succeeds if no workload uses a volume: there is no attachment, or no CRD of them.
-///
-/// # Errors
-/// How many attachments there are, the first of them, and what to do; or an error of the API server.
-pub async fn check_unused(client: Client) -> anyhow::Result<()> {
-    let attachments: Api<MountpointS3PodAttachment> = Api::all(client);
-    let found = match attachments.list(&ListParams::default()).await {
-        Ok(found) => found.items,
-        Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
-        Err(error) => return Err(error).context("listing attachments"),
-    };
-    let in_use = |it: &MountpointS3PodAttachment| {
-        format!("PersistentVolume {} on node {}", it.spec.persistent_volume_name, it.spec.node_name)
-    };
-    let first: Vec<_> = found.iter().take(NAMED_IN_USE).map(in_use).collect();
-    ensure!(
-        found.is_empty(),
-        "volumes are in use: {} attachments, such as {}. End the pods that use them ('kubectl get s3pa' lists all), or uninstall with \
-         --no-hooks: mounts then keep working, and pods that use them can't end before the driver is installed again",
-        found.len(),
-        first.join(", ")
-    );
-    tracing::info!("no volume is in use");
     Ok(())
 }
 

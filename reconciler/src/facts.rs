@@ -99,6 +99,12 @@ pub struct MountpointPod {
     pub phase: Phase,
     /// A container of it has begun: it may have served.
     pub began: bool,
+    /// The mounter's container runs, as far as the pod says.
+    pub runs: bool,
+    /// How often that container began again.
+    pub restarts: u32,
+    /// The same when the pod was told to unmount; `None` if nobody has noted it.
+    pub restarts_when_marked: Option<u32>,
     /// Its deletion has begun.
     pub deleting: bool,
     /// It has the label of a Mountpoint Pod. Others are left alone.
@@ -117,6 +123,10 @@ pub struct MountpointPod {
     pub volume_uid: Option<String>,
     /// When it was made.
     pub created: Timestamp,
+    /// The digest of the specification that it was made with; `None` if the pod does not say it.
+    pub spec: Option<String>,
+    /// It never began, and would be made with another specification now.
+    pub outdated: bool,
     /// Some attachment in the cluster names it.
     pub named: bool,
     /// Some attachment in the cluster names it with a workload.
@@ -126,10 +136,19 @@ pub struct MountpointPod {
 }
 
 impl MountpointPod {
-    /// It serves, and is not about to stop.
+    /// It serves or will, and is not about to stop.
     #[must_use]
     pub fn stays(&self) -> bool {
-        !self.phase.has_ended() && !self.deleting && !self.needs_unmount
+        !self.phase.has_ended() && !self.deleting && !self.needs_unmount && !self.outdated
+    }
+
+    /// A process of it may serve a mount, which a container may still read, also where no attachment says so. Never a process that began
+    /// after the mark: a node gives no device to a pod that is marked.
+    #[must_use]
+    pub fn may_serve(&self) -> bool {
+        let is_another =
+            self.restarts_when_marked.is_some_and(|then| self.needs_unmount && self.restarts > then);
+        self.phase == Phase::Running && self.runs && !is_another
     }
 
     /// It takes another workload.

@@ -11,7 +11,7 @@ use reconciler::apply::Applier;
 use reconciler::config::{Cli, Command, Run};
 use reconciler::controller::Controller;
 use reconciler::leader::Elector;
-use reconciler::{crd, server};
+use reconciler::{crd, in_use, server};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// An API group that every OpenShift has, and nothing else.
@@ -35,7 +35,7 @@ async fn main() -> anyhow::Result<()> {
     match cli.command {
         None => run(&cli.run, cli.log_format).await,
         Some(Command::InstallCrd) => crd::install(client().await?).await,
-        Some(Command::CheckUnused) => crd::check_unused(client().await?).await,
+        Some(Command::CheckUnused) => in_use::check_unused(client().await?).await,
         Some(Command::UninstallCrd) => crd::uninstall(client().await?).await,
     }
 }

@@ -20,7 +20,7 @@ pub fn phase(pod: &Pod) -> Phase {
     }
 }
 
-/// The pod by its own object; `named` and `used` are by the attachments.
+/// The pod by its own object; `named` and `used` are by the attachments. Whether it is outdated, `outdated.rs` finds.
 #[must_use]
 pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
     let metadata = &pod.metadata;
@@ -30,11 +30,16 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
     let either = |key: &str| annotation(key).or_else(|| label(key));
     let is_set = |key: &str| annotation(key).as_deref() == Some("true");
     let phase = phase(pod);
+    let mounter = pod.status.as_ref().and_then(mounter);
+    let waits = |it: &ContainerState| it.waiting.is_some() || it.terminated.is_some();
     MountpointPod {
         uid: metadata.uid.clone().unwrap_or_default(),
         resource_version: metadata.resource_version.clone().unwrap_or_default(),
         phase,
         began: phase == Phase::Running || pod.status.as_ref().is_some_and(has_begun),
+        runs: !mounter.and_then(|it| it.state.as_ref()).is_some_and(waits),
+        restarts: mounter.map_or(0, |it| u32::try_from(it.restart_count).unwrap_or_default()),
+        restarts_when_marked: annotation(pod::RESTARTS_WHEN_MARKED).and_then(|text| text.parse().ok()),
         deleting: metadata.deletion_timestamp.is_some(),
         ours: label(pod::MOUNTED_BY_VERSION).is_some(),
         release: label(pod::MOUNTED_BY_VERSION),
@@ -44,6 +49,8 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
         volume: either(pod::VOLUME_NAME),
         volume_uid: annotation(pod::VOLUME_UID),
         created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        spec: annotation(pod::SPEC),
+        outdated: false,
         named,
         used,
         trouble: pod.status.as_ref().and_then(|status| match phase {
@@ -53,6 +60,11 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
             Phase::Running => None,
         }),
     }
+}
+
+/// The container that serves. A cluster may put others beside it.
+fn mounter(status: &PodStatus) -> Option<&ContainerStatus> {
+    status.container_statuses.iter().flatten().find(|it| it.name == pod::CONTAINER)
 }
 
 /// A pod that the kubelet rejects ends without a container.
@@ -175,6 +187,30 @@ mod tests {
         let pod = read(&pod, true, true);
         assert!(pod.is_for("uid-1", "pv-1"));
         assert!(pod.takes("2.2.0") && !pod.takes("3.0.0"));
+    }
+
+    #[test]
+    fn a_mounter_that_waits_to_begin_again_serves_nobody_and_neither_does_one_that_began_after_the_mark() {
+        let running = |restarts: u32, state: serde_json::Value| {
+            let containers = json!([
+                {"name": "other", "image": "i", "imageID": "", "ready": true, "restartCount": 9, "state": {"waiting": {}}},
+                {"name": "mountpoint", "image": "i", "imageID": "", "ready": true, "restartCount": restarts, "state": state},
+            ]);
+            let mut pod = pod(json!({"phase": "Running", "containerStatuses": containers}));
+            let mark = [(pod::NEEDS_UNMOUNT, "true"), (pod::RESTARTS_WHEN_MARKED, "2")];
+            pod.metadata.annotations =
+                Some(mark.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+            pod.metadata.labels = Some([(pod::MOUNTED_BY_VERSION.to_owned(), "9.9.9".to_owned())].into());
+            // As it is kept.
+            crate::prune::pod(&mut pod);
+            read(&pod, false, false)
+        };
+        let runs = || json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+        assert!(running(2, runs()).may_serve());
+        assert!(!running(3, runs()).may_serve());
+        assert!(!running(2, json!({"waiting": {"reason": "CrashLoopBackOff"}})).may_serve());
+        assert!(!running(2, json!({"terminated": {"exitCode": 1}})).may_serve());
+        assert!(read(&pod(json!({"phase": "Running"})), false, false).may_serve(), "nothing is known of it");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::pod_spec::PodRequest;
 use crate::twins;
 
 mod draft;
+mod tend;
 
 use draft::{Draft, used_up};
 
@@ -74,7 +75,12 @@ pub enum Effect {
         uids: BTreeSet<String>,
     },
     /// Tell a Mountpoint Pod to unmount.
-    MarkNeedsUnmount(Version),
+    MarkNeedsUnmount {
+        /// Which one.
+        at: Version,
+        /// How often its container had begun again.
+        restarts: u32,
+    },
     /// Make a Mountpoint Pod, or take the one of this name if it was made for the same workload and volume.
     CreatePod {
         /// What to make.
@@ -95,7 +101,7 @@ pub enum Effect {
     },
     /// Delete an attachment that has no entry left.
     DeleteAttachment(Version),
-    /// Delete a Mountpoint Pod that has ended, or that never began and is not needed.
+    /// Delete a Mountpoint Pod that has ended, or that serves no mount and is not needed.
     DeletePod(Version),
     /// Tell the user of a workload.
     Tell(Notice),
@@ -136,7 +142,7 @@ struct Planner<'a> {
     unnamed: BTreeSet<String>,
     unattached: BTreeSet<String>,
     /// By name: two attachments may have named one pod.
-    marks: BTreeMap<String, Version>,
+    marks: BTreeMap<String, Effect>,
     new_pods: Vec<Effect>,
     new_attachments: BTreeMap<ShareKey, MountpointS3PodAttachment>,
     writes: Vec<Effect>,
@@ -209,7 +215,7 @@ impl<'a> Planner<'a> {
                     && !pod.phase.has_ended()
                     && !emptied_by_hand(self.facts, &self.attached, pod)
                 {
-                    self.marks.insert(name.clone(), version_of(name, pod));
+                    self.marks.insert(name.clone(), mark(name, pod));
                 }
             }
         }
@@ -234,6 +240,9 @@ impl<'a> Planner<'a> {
                         Some(pod) if lost => {
                             let trouble = pod.trouble.as_deref().unwrap_or("no reason given");
                             format!("has ended ({trouble})")
+                        }
+                        Some(pod) if pod.outdated => {
+                            "never began, and would be made otherwise by now".to_owned()
                         }
                         Some(_) => "is being removed".to_owned(),
                     };
@@ -456,44 +465,6 @@ impl<'a> Planner<'a> {
         self.writes.extend(new.into_values().map(|it| Effect::CreateAttachment(Box::new(it))));
     }
 
-    /// Without an attachment that names them, pods that ended are deleted, and other pods are told to unmount.
-    fn tend_pods(&mut self) {
-        for (name, pod) in &self.facts.pods {
-            self.explain(name, pod);
-            if !pod.ours || pod.deleting || pod.named || self.is_listed(name) || self.is_adopted(name) {
-                continue;
-            }
-            if pod.phase.has_ended() || (pod.needs_unmount && pod.phase == Phase::Pending) {
-                self.deletions.push(Effect::DeletePod(version_of(name, pod)));
-            } else if !pod.needs_unmount {
-                let age = self.facts.now.duration_since(pod.created).unsigned_abs();
-                if age >= UNNAMED_FOR {
-                    self.unnamed.insert(name.clone());
-                    self.marks.insert(name.clone(), version_of(name, pod));
-                } else {
-                    self.look_again(UNNAMED_FOR - age);
-                }
-            }
-        }
-    }
-
-    /// Tells workloads why the pod they wait for does not start.
-    fn explain(&mut self, name: &str, pod: &MountpointPod) {
-        let Some(trouble) = pod.trouble.as_ref().filter(|_| pod.phase == Phase::Pending) else { return };
-        let named = self.drafts.iter().filter_map(|draft| draft.entries.get(name)).flatten();
-        let waiting: Vec<_> = named
-            .filter_map(|it| self.facts.workloads.get(&it.workload_pod_uid))
-            .filter(|workload| workload.phase == Phase::Pending)
-            .collect();
-        for workload in waiting {
-            self.tell(
-                workload,
-                "MountpointPodWaits",
-                format!("Mountpoint Pod {name} does not start: {trouble}"),
-            );
-        }
-    }
-
     fn finish(self) -> Plan {
         let mut effects = Vec::new();
         if !self.ended.is_empty() {
@@ -505,7 +476,7 @@ impl<'a> Planner<'a> {
         if !self.unattached.is_empty() {
             effects.push(Effect::ConfirmUnattached { uids: self.unattached });
         }
-        effects.extend(self.marks.into_values().map(Effect::MarkNeedsUnmount));
+        effects.extend(self.marks.into_values());
         effects.extend(self.new_pods);
         effects.extend(self.writes);
         effects.extend(self.deletions);
@@ -563,6 +534,10 @@ fn claimed_twice(workload: &Workload, attachment: &MountpointS3PodAttachment, po
          Pod {pod} does not serve it. Look who wrote that attachment"
     );
     Notice { workload: workload.at.clone(), reason: "AttachedTwice", note }
+}
+
+fn mark(name: &str, pod: &MountpointPod) -> Effect {
+    Effect::MarkNeedsUnmount { at: version_of(name, pod), restarts: pod.restarts }
 }
 
 fn version_of(name: &str, pod: &MountpointPod) -> Version {

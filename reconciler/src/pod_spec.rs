@@ -139,9 +139,18 @@ impl Settings {
     }
 }
 
-/// The pod that this request asks for. `node_uid` is that of the Node object, where there is one.
+/// The objects that a Mountpoint Pod belongs to, by their UIDs, as far as they are there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Owners<'a> {
+    /// The namespace of Mountpoint Pods.
+    pub namespace: Option<&'a str>,
+    /// The Node.
+    pub node: Option<&'a str>,
+}
+
+/// The pod that this request asks for.
 #[must_use]
-pub fn build(config: &PodConfig, request: &PodRequest, node_uid: Option<&str>) -> Pod {
+pub fn build(config: &PodConfig, request: &PodRequest, owners: Owners<'_>) -> Pod {
     let mut labels = config.labels.clone();
     labels.insert(pod::MOUNTED_BY_VERSION.to_owned(), csi::contract::VERSION.to_owned());
     if !config.engine_version.is_empty() {
@@ -157,44 +166,60 @@ pub fn build(config: &PodConfig, request: &PodRequest, node_uid: Option<&str>) -
     let mut annotations = config.annotations.clone();
     annotations.extend(ours);
     annotations.extend(request.volume_uid.clone().map(|uid| (pod::VOLUME_UID.to_owned(), uid)));
-    let preempting = config.headroom.as_ref().filter(|_| request.settings.preempts);
-    let priority_class = preempting.map_or(&config.priority_class, |headroom| &headroom.preempting_class);
+    let spec = spec(config, request);
+    annotations.insert(pod::SPEC.to_owned(), digest_of(&spec));
     Pod {
         metadata: ObjectMeta {
             name: Some(request.name.clone()),
             namespace: Some(config.namespace.clone()),
             labels: Some(labels),
             annotations: Some(annotations),
-            owner_references: node_uid.map(|uid| vec![owned_by(&request.node, uid)]),
+            owner_references: owned_by(config, request, owners),
             ..ObjectMeta::default()
         },
-        spec: Some(PodSpec {
-            affinity: Some(on_node(&request.node)),
-            // The workload is on the node already; whatever keeps others away must not keep its mount away.
-            tolerations: Some(vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]),
-            restart_policy: Some("OnFailure".into()),
-            // A drain ends Mountpoint Pods beside their workloads; the mount must outlive the slowest of them.
-            termination_grace_period_seconds: Some(600),
-            security_context: (!config.openshift).then(|| PodSecurityContext {
-                // The node writes credentials for the group of the comm directory, whichever it is.
-                fs_group: Some(1000),
-                ..PodSecurityContext::default()
-            }),
-            priority_class_name: (!priority_class.is_empty()).then(|| priority_class.clone()),
-            image_pull_secrets: pull_secrets(config),
-            service_account_name: request.settings.service_account.clone(),
-            automount_service_account_token: Some(false),
-            containers: vec![mounter(config, request)],
-            volumes: Some(
-                [comm_volume(), state_volume()]
-                    .into_iter()
-                    .chain(ca_volume(config, request))
-                    .chain(request.settings.cache.as_ref().map(cache_volume))
-                    .collect(),
-            ),
-            ..PodSpec::default()
-        }),
+        spec: Some(spec),
         status: None,
+    }
+}
+
+/// The digest of the specification that this request asks for.
+#[must_use]
+pub fn digest(config: &PodConfig, request: &PodRequest) -> String {
+    digest_of(&spec(config, request))
+}
+
+fn digest_of(spec: &PodSpec) -> String {
+    pod::spec_digest(&serde_json::to_string(spec).expect("each key of a specification is text"))
+}
+
+fn spec(config: &PodConfig, request: &PodRequest) -> PodSpec {
+    let preempting = config.headroom.as_ref().filter(|_| request.settings.preempts);
+    let priority_class = preempting.map_or(&config.priority_class, |headroom| &headroom.preempting_class);
+    PodSpec {
+        affinity: Some(on_node(&request.node)),
+        // The workload is on the node already; whatever keeps others away must not keep its mount away.
+        tolerations: Some(vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]),
+        restart_policy: Some("OnFailure".into()),
+        // A drain ends Mountpoint Pods beside their workloads; the mount must outlive the slowest of them.
+        termination_grace_period_seconds: Some(600),
+        security_context: (!config.openshift).then(|| PodSecurityContext {
+            // The node writes credentials for the group of the comm directory, whichever it is.
+            fs_group: Some(1000),
+            ..PodSecurityContext::default()
+        }),
+        priority_class_name: (!priority_class.is_empty()).then(|| priority_class.clone()),
+        image_pull_secrets: pull_secrets(config),
+        service_account_name: request.settings.service_account.clone(),
+        automount_service_account_token: Some(false),
+        containers: vec![mounter(config, request)],
+        volumes: Some(
+            [comm_volume(), state_volume()]
+                .into_iter()
+                .chain(ca_volume(config, request))
+                .chain(request.settings.cache.as_ref().map(cache_volume))
+                .collect(),
+        ),
+        ..PodSpec::default()
     }
 }
 
@@ -203,17 +228,23 @@ fn pull_secrets(config: &PodConfig) -> Option<Vec<LocalObjectReference>> {
     (!config.pull_secrets.is_empty()).then(|| named.collect())
 }
 
-/// Its node, as of a static pod: a drain goes on only if each pod has a controller. Never the attachment, since deleting that by hand
-/// would end mounts that are read.
-fn owned_by(node: &str, uid: &str) -> OwnerReference {
-    OwnerReference {
+/// Two owners, since Kubernetes deletes what has none left. The controller is the pod's own namespace: a drain goes on only if each pod has a
+/// controller, and a namespace can't go before its pods. The Node besides tells autoscalers that the pod moves nowhere else, as of a static pod.
+/// The Node alone would not do: one that is registered again has another UID, and all mounts that are read there would end with the old one. The
+/// pods of a node that is gone are deleted by Kubernetes, which looks for such pods. Never the attachment, since it may be deleted by hand.
+fn owned_by(config: &PodConfig, request: &PodRequest, owners: Owners<'_>) -> Option<Vec<OwnerReference>> {
+    let owner = |kind: &str, name: &str, uid: &str| OwnerReference {
         api_version: "v1".into(),
-        kind: "Node".into(),
-        name: node.into(),
+        kind: kind.into(),
+        name: name.into(),
         uid: uid.into(),
-        controller: Some(true),
+        controller: (kind == "Namespace").then_some(true),
         block_owner_deletion: None,
-    }
+    };
+    let namespace = owners.namespace.map(|uid| owner("Namespace", &config.namespace, uid));
+    let owned: Vec<_> =
+        namespace.into_iter().chain(owners.node.map(|uid| owner("Node", &request.node, uid))).collect();
+    (!owned.is_empty()).then_some(owned)
 }
 
 fn comm_volume() -> Volume {

@@ -65,6 +65,8 @@ fn status(status: PodStatus, is_mountpoint_pod: bool) -> PodStatus {
         return PodStatus { phase: status.phase, ..PodStatus::default() };
     }
     let bare = |it: ContainerStatus| ContainerStatus {
+        name: it.name,
+        restart_count: it.restart_count,
         state: it.state,
         last_state: it.last_state,
         ..ContainerStatus::default()

@@ -9,19 +9,23 @@
 //! test checks it; then all workloads end, and nothing must be left.
 
 mod fixtures;
+mod judge;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fixtures::{Cluster, Key, NAMESPACE};
+use fixtures::{Cluster, NAMESPACE};
+use judge::{
+    ATTACHMENTS, BARE_NODE, claim_of, is_alive, is_bare, is_live_workload, is_marked, judge, name_of,
+    pods_of, restarts, uid_of, volume_of, wrong_volumes,
+};
 use proptest::prelude::*;
 use reconciler::apply::{Applier, Outcome};
 use reconciler::plan::{Effect, plan};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-const ATTACHMENTS: &str = "mountpoints3podattachments";
 const VOLUMES: [&str; 2] = ["pv-a", "pv-b"];
 
 /// Numbers choose among what there is.
@@ -44,6 +48,8 @@ enum Op {
     PodIsDeletedByHand(usize),
     PodVanishes(usize),
     NodeUnmounts(usize),
+    /// It waited for a device in vain.
+    MounterBeginsAgain(usize),
     AdminStopsIntake(usize),
     See {
         leader: usize,
@@ -71,9 +77,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let at = any::<usize>;
     let leader = || 0..2_usize;
     let rare = || prop_oneof![7 => Just(0_u8), 1 => Just(1_u8)];
+    let node = || prop_oneof![6 => Just(0_u8), 1 => Just(1_u8), 1 => Just(2_u8)];
     let op = prop_oneof![
         // Mostly the same: what meets is what can go wrong.
-        6 => (rare(), rare(), rare()).prop_map(|(node, volume, group)| Op::Schedule { node, volume, group: group == 1 }),
+        6 => (node(), rare(), rare()).prop_map(|(node, volume, group)| Op::Schedule { node, volume, group: group == 1 }),
         4 => at().prop_map(Op::Start),
         1 => at().prop_map(Op::BeginDeletion),
         3 => at().prop_map(Op::End),
@@ -86,6 +93,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => at().prop_map(Op::PodIsDeletedByHand),
         1 => at().prop_map(Op::PodVanishes),
         2 => at().prop_map(Op::NodeUnmounts),
+        2 => at().prop_map(Op::MounterBeginsAgain),
         1 => at().prop_map(Op::AdminStopsIntake),
         12 => (leader(), 0..4_usize, any::<u8>()).prop_map(|(leader, resource, part)| Op::See { leader, resource, part }),
         8 => (leader(), at()).prop_map(|(leader, group)| Op::Think { leader, group }),
@@ -203,6 +211,12 @@ impl World {
                     self.node_unmounts(&pod.clone());
                 }
             }
+            Op::MounterBeginsAgain(at) => {
+                let pods = self.cluster.mountpoint_pods();
+                if let Some(pod) = pick(&pods, at) {
+                    self.begins_again(&pod.clone());
+                }
+            }
             Op::AdminStopsIntake(at) => self.with_pod(at, |pod| {
                 pod["metadata"]["annotations"]["s3.csi.scality.com/no-new-workload"] = json!("true");
             }),
@@ -263,8 +277,12 @@ impl World {
         if asks && self.credulous {
             return;
         }
+        let readers = self.readers_of_deleted(&effect);
         if self.applier.apply(&effect).await.expect("the API in memory answers") != Outcome::Done {
             self.leaders[leader].pending.clear();
+        } else if !readers.is_empty() {
+            let found = format!("{effect:?}, and {readers:?} read it");
+            self.violations.try_lock().expect("one writer").push(found);
         }
     }
 
@@ -286,7 +304,7 @@ impl World {
     fn start(&mut self, at: usize) {
         let waiting: Vec<_> =
             self.workloads().into_iter().filter(|pod| pod["status"]["phase"] == "Pending").collect();
-        let Some(pod) = pick(&waiting, at) else { return };
+        let Some(pod) = pick(&waiting, at).filter(|pod| pod["spec"]["nodeName"] != BARE_NODE) else { return };
         let Some(volume) = self.cluster.get("persistentvolumes", "", claim_of(pod)) else { return };
         let bucket = volume["spec"]["csi"]["volumeAttributes"]["bucketName"].as_str().unwrap();
         let named = pods_of(&self.cluster.lock().objects, uid_of(pod));
@@ -307,15 +325,38 @@ impl World {
 
     /// The node unmounts what is marked and not bound, and the pod then completes.
     fn node_unmounts(&self, pod: &Value) -> bool {
-        let bound = self
-            .workloads()
-            .iter()
-            .any(|workload| self.mounted.get(uid_of(workload)).map(String::as_str) == Some(name_of(pod)));
-        if !is_marked(pod) || bound || pod["status"]["phase"] != "Running" {
+        let bound = !self.readers(name_of(pod)).is_empty();
+        if !is_marked(pod) || bound || pod["status"]["phase"] != "Running" || is_bare(pod) {
             return false;
         }
         self.cluster.edit("pods", NAMESPACE, name_of(pod), |pod| pod["status"]["phase"] = json!("Succeeded"));
         true
+    }
+
+    /// Unless an engine runs in it, which never waits.
+    fn begins_again(&self, pod: &Value) {
+        if pod["status"]["phase"] != "Running" || !self.readers(name_of(pod)).is_empty() {
+            return;
+        }
+        self.cluster.edit("pods", NAMESPACE, name_of(pod), |pod| {
+            pod["status"]["containerStatuses"] = json!([{
+                "name": "mountpoint", "image": "i", "imageID": "", "ready": true, "restartCount": restarts(pod) + 1,
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+            }]);
+        });
+    }
+
+    /// Live workloads that have a mount of this pod, whatever the attachments say.
+    fn readers(&self, pod: &str) -> Vec<String> {
+        let uids = self.workloads().iter().map(|it| uid_of(it).to_owned()).collect::<Vec<_>>();
+        uids.into_iter().filter(|uid| self.mounted.get(uid).is_some_and(|it| it == pod)).collect()
+    }
+
+    fn readers_of_deleted(&self, effect: &Effect) -> Vec<String> {
+        let Effect::DeletePod(at) = effect else { return Vec::new() };
+        let runs = |pod: &Value| pod["status"]["phase"] == "Running";
+        let is_served = self.cluster.get("pods", NAMESPACE, &at.name).as_ref().is_some_and(runs);
+        if is_served { self.readers(&at.name) } else { Vec::new() }
     }
 
     fn workloads(&self) -> Vec<Value> {
@@ -357,6 +398,8 @@ impl World {
             for pod in self.cluster.mountpoint_pods() {
                 if pod["metadata"]["deletionTimestamp"].is_string() {
                     self.cluster.remove("pods", NAMESPACE, name_of(&pod));
+                } else if is_bare(&pod) && is_marked(&pod) {
+                    self.begins_again(&pod);
                 } else {
                     self.node_unmounts(&pod);
                 }
@@ -410,103 +453,6 @@ impl World {
             assert!(serving.contains(name_of(&pod)) || (is_marked(&pod) && bound), "an orphan: {pod}");
         }
     }
-}
-
-/// What must hold of every write that a reconciler makes.
-fn judge(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>, key: &Key) -> Vec<String> {
-    let mut found = Vec::new();
-    let live: Vec<_> = after.values().filter(|pod| is_live_workload(pod)).map(uid_of).collect();
-    if key.0 == "pods" && key.1 == NAMESPACE {
-        let (was, is) = (before.get(key), after.get(key));
-        let marked_now = is.is_some_and(is_marked) && !was.is_some_and(is_marked);
-        let users: Vec<_> = live.iter().filter(|uid| pods_of(after, uid).contains(&key.2)).collect();
-        if marked_now && !users.is_empty() {
-            found.push(format!("{} is told to unmount while {users:?} use it", key.2));
-        }
-        if let (Some(was), None) = (was, is)
-            && is_alive(was)
-            && !(is_marked(was) && was["status"]["phase"] == "Pending")
-        {
-            found.push(format!("{} is deleted while it lives", key.2));
-        }
-    }
-    if key.0 == ATTACHMENTS {
-        for uid in live {
-            if !pods_of(before, uid).is_empty() && pods_of(after, uid).is_empty() {
-                found.push(format!("{uid} lives and has lost its attachment"));
-            }
-        }
-        // By share key: two reconcilers who see different mount options may make two attachments; one of them goes at once.
-        if let Some(attachment) = after.get(key) {
-            let mut uids = BTreeSet::new();
-            for workload in attachment["spec"]["mountpointS3PodAttachments"]
-                .as_object()
-                .unwrap()
-                .values()
-                .flat_map(|it| it.as_array().unwrap())
-            {
-                if !uids.insert(workload["workloadPodUID"].as_str().unwrap()) {
-                    found.push(format!("{} names {workload} twice", key.2));
-                }
-            }
-        }
-    }
-    found
-}
-
-/// Workloads that wait, and that this write gives a pod of another volume than theirs.
-fn wrong_volumes(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>, key: &Key) -> Vec<String> {
-    let mut found = Vec::new();
-    let waits = |pod: &&Value| is_live_workload(pod) && pod["status"]["phase"] == "Pending";
-    for workload in after.values().filter(waits).filter(|_| key.0 == ATTACHMENTS) {
-        let Some(volume) = volume_of(after, workload) else { continue };
-        let had = pods_of(before, uid_of(workload));
-        for pod in pods_of(after, uid_of(workload)).into_iter().filter(|pod| !had.contains(pod)) {
-            let Some(it) = after.get(&("pods".into(), NAMESPACE.into(), pod.clone())) else { continue };
-            let made_for = &it["metadata"]["annotations"]["s3.csi.scality.com/volume-uid"];
-            if made_for != uid_of(volume) {
-                found.push(format!("{} gets {pod} of another volume: {made_for}", name_of(workload)));
-            }
-        }
-    }
-    found
-}
-
-fn claim_of(workload: &Value) -> &str {
-    workload["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str().unwrap()
-}
-
-fn volume_of<'a>(objects: &'a BTreeMap<Key, Value>, workload: &Value) -> Option<&'a Value> {
-    objects.get(&("persistentvolumes".into(), String::new(), claim_of(workload).into()))
-}
-
-fn pods_of(objects: &BTreeMap<Key, Value>, uid: &str) -> Vec<String> {
-    let attachments = objects.iter().filter(|(key, _)| key.0 == ATTACHMENTS);
-    let entries =
-        attachments.flat_map(|(_, it)| it["spec"]["mountpointS3PodAttachments"].as_object().unwrap());
-    let named = entries
-        .filter(|(_, workloads)| workloads.as_array().unwrap().iter().any(|it| it["workloadPodUID"] == uid));
-    named.map(|(pod, _)| pod.clone()).collect()
-}
-
-fn is_live_workload(object: &Value) -> bool {
-    object["kind"] == "Pod" && object["metadata"]["namespace"] == "default" && is_alive(object)
-}
-
-fn is_alive(pod: &Value) -> bool {
-    pod["status"]["phase"] == "Pending" || pod["status"]["phase"] == "Running"
-}
-
-fn is_marked(pod: &Value) -> bool {
-    pod["metadata"]["annotations"]["s3.csi.scality.com/needs-unmount"] == "true"
-}
-
-fn name_of(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().unwrap()
-}
-
-fn uid_of(object: &Value) -> &str {
-    object["metadata"]["uid"].as_str().unwrap()
 }
 
 fn pick<T>(among: &[T], at: usize) -> Option<&T> {

@@ -1,5 +1,6 @@
 //! How long what nobody uses any more stays. Time stands still and passes by the second, for the product's own facts, plan, calls and queue.
-//! The event that would have told is lost each time, so that only a sweep finds it, as late as a sweep can be; and so for the node.
+//! The event that would have told is lost each time, so that only a sweep finds it, as late as a sweep can be; and so for the node, if a driver runs
+//! there.
 
 #![expect(clippy::print_stdout, reason = "a test prints what it measured")]
 
@@ -16,10 +17,16 @@ use serde_json::json;
 
 const MARKED_WITHIN: Duration = Duration::from_secs(120);
 const GONE_WITHIN: Duration = Duration::from_secs(300);
+/// A mounter that gets no device waits for so long (`--mount-sock-recv-timeout`); then its container begins again.
+const MOUNTER_WAITS: Duration = Duration::from_secs(600);
+/// Where no driver runs on the node.
+const GONE_WITHOUT_DRIVER_WITHIN: Duration = Duration::from_secs(12 * 60);
 const ATTACHMENTS: &str = "mountpoints3podattachments";
 
 struct World {
     cluster: Cluster,
+    /// On the node.
+    driver: bool,
     queue: Queue,
     now: Instant,
 }
@@ -31,7 +38,7 @@ impl World {
         cluster.put("persistentvolumes", fixtures::volume("pv"));
         cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
         cluster.put("pods", fixtures::workload("w", "node", "pv"));
-        let mut world = Self { cluster, queue: Queue::default(), now: Instant::now() };
+        let mut world = Self { cluster, driver: true, queue: Queue::default(), now: Instant::now() };
         world.sweep();
         world.work().await;
         for (namespace, name) in [(NAMESPACE, world.mountpoint_pod()), ("default", "w".to_owned())] {
@@ -78,16 +85,40 @@ impl World {
         self.cluster.mountpoint_pods().is_empty() && self.cluster.attachments().is_empty()
     }
 
+    /// The driver unmounts, and the engine ends; the kubelet says so.
+    fn driver_ends_marked(&mut self) {
+        for pod in self.cluster.mountpoint_pods() {
+            let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+            self.cluster.edit("pods", NAMESPACE, &name, |pod| pod["status"]["phase"] = json!("Succeeded"));
+            self.sweep();
+        }
+    }
+
+    /// No device came. No event tells of it.
+    fn mounter_begins_again(&self) {
+        for pod in self.cluster.mountpoint_pods() {
+            let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+            self.cluster.edit("pods", NAMESPACE, &name, |pod| {
+                let before = pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or(0);
+                pod["status"]["containerStatuses"] = json!([{
+                    "name": pod::CONTAINER, "image": "i", "imageID": "", "ready": true, "restartCount": before + 1,
+                    "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+                }]);
+            });
+        }
+    }
+
     /// Lets time pass until nothing is left; when the pod was marked, and when all was gone.
     async fn until_gone(&mut self) -> (Duration, Duration) {
         let node_sweeps_every = csi::mounter::pod::Config::new("node").sweep_every;
+        let gone_within = if self.driver { GONE_WITHIN } else { GONE_WITHOUT_DRIVER_WITHIN };
         let (start, mut marked) = (self.now, None);
         loop {
             self.now += Duration::from_secs(1);
             self.cluster.wait(1);
             let passed = self.now - start;
             assert!(
-                passed <= GONE_WITHIN,
+                passed <= gone_within,
                 "left: {:#?}",
                 (self.cluster.mountpoint_pods(), self.cluster.attachments())
             );
@@ -98,15 +129,12 @@ impl World {
             if marked.is_none() && self.is_marked() {
                 marked = Some(passed);
             }
-            // The node's driver unmounts, and the engine ends; the kubelet says so.
-            if marked.is_some_and(|at| passed >= at + node_sweeps_every) {
-                for pod in self.cluster.mountpoint_pods() {
-                    let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
-                    self.cluster
-                        .edit("pods", NAMESPACE, &name, |pod| pod["status"]["phase"] = json!("Succeeded"));
-                    self.sweep();
-                }
+            if self.driver && marked.is_some_and(|at| passed >= at + node_sweeps_every) {
+                self.driver_ends_marked();
                 self.work().await;
+            }
+            if !self.driver && passed.as_secs().is_multiple_of(MOUNTER_WAITS.as_secs()) {
+                self.mounter_begins_again();
             }
             if self.is_gone() {
                 return (marked.expect("a mark before the end"), passed);
@@ -150,4 +178,14 @@ async fn what_nobody_uses_is_marked_in_two_minutes_and_gone_in_five_though_no_ev
         println!("{what}: marked after {marked:?}, gone after {gone:?}");
         assert!(marked <= MARKED_WITHIN, "{what}: marked after {marked:?}");
     }
+}
+
+#[tokio::test]
+async fn where_no_driver_runs_on_the_node_a_mountpoint_pod_is_gone_twelve_minutes_after_its_workload() {
+    let mut world = World::new().await;
+    world.driver = false;
+    world.cluster.remove("pods", "default", "w");
+    let (marked, gone) = world.until_gone().await;
+    println!("marked after {marked:?}, gone after {gone:?}");
+    assert!(marked <= MARKED_WITHIN, "marked after {marked:?}");
 }

@@ -168,7 +168,10 @@ async fn every_alert_of_the_chart_is_evaluated_and_sees_pods_that_are_not_made_o
         rules.into_iter().find(|(name, ..)| name == alert).map(|(_, query, _)| query).unwrap()
     };
     let quiet = expression("MountS3CSINoReconciler");
-    assert!(prometheus.query(&quiet).is_empty(), "a reconciler works");
+    // A scrape that a busy machine did not answer within its 500 ms leaves the series stale until the next one.
+    until("a reconciler is seen to work", || {
+        !prometheus.query("mount_s3_csi_leader == 1").is_empty() && prometheus.query(&quiet).is_empty()
+    });
     let pending = expression("MountS3CSIPodsPending");
     until("the pod that does not start is seen", || !prometheus.query(&pending).is_empty());
 

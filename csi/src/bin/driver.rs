@@ -102,7 +102,7 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
         () = on_stop(stopped.clone()) => return Ok(()),
     }
     let notices = tell(Teller::new(client.clone(), DRIVER, &config.node.node_id));
-    tokio::spawn(taint::remove(client.clone(), config.node.node_id.clone()));
+    let (of_taint, name) = (client.clone(), config.node.node_id.clone());
     let mounter = mounter(client, &config)?;
     let of_mounter = mounter.clone();
     let server = Server::bind(&endpoint).await?;
@@ -110,6 +110,7 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     let health = Health::new(server.endpoint(), device, Arc::new(move || of_mounter.fault()))?;
     let listener = listen(config.health_address).await?;
     let node = NodeService::new(config.node, mounter).with_notices(notices);
+    tokio::spawn(taint::keep_off(of_taint, name, node.registers()));
     let calls = node.calls();
     let health = health.with_page(Arc::new(move || calls.page(None)));
     tokio::try_join!(

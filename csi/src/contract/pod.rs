@@ -33,6 +33,9 @@ pub const CA_KEY: &str = "ca-bundle.crt";
 
 /// Annotation `"true"`: no workload is left; the node unmounts the source, the pod then ends by itself.
 pub const NEEDS_UNMOUNT: &str = "s3.csi.scality.com/needs-unmount";
+/// Annotation beside [`NEEDS_UNMOUNT`]: how often the mounter's container had begun again then. After another beginning no process of the pod
+/// serves a mount. A pod that was marked by hand, or by an earlier release, has none at first.
+pub const RESTARTS_WHEN_MARKED: &str = "s3.csi.scality.com/restarts-when-marked";
 /// Annotation `"true"`, set by administrators: the pod keeps its workloads and takes no new ones.
 pub const NO_NEW_WORKLOAD: &str = "s3.csi.scality.com/no-new-workload";
 /// Annotation: the PersistentVolume. Free text, so never a label: a volume's name may be longer than a label.
@@ -44,6 +47,9 @@ pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
 pub const VOLUME_UID: &str = "s3.csi.scality.com/volume-uid";
 /// Annotation: the UID of the workload that the pod was made for.
 pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
+/// Annotation: [`spec_digest`] of the specification that the reconciler asked for. One that it would not ask for any more, and that never began, is
+/// made anew. Pods of release 2.2 have none.
+pub const SPEC: &str = "s3.csi.scality.com/spec";
 /// Scheduling gate of a workload that is not scheduled before room is reserved for its Mountpoint Pods.
 pub const HEADROOM_GATE: &str = "s3.csi.scality.com/reserve-headroom-for-mppod";
 /// Label of such a workload, its own UID: headroom pods are drawn to it.
@@ -62,6 +68,12 @@ pub use super::attachment::MOUNTED_BY_VERSION;
 #[must_use]
 pub fn name(workload_uid: &str, volume: &str, driver_version: &str, attempt: u32) -> String {
     format!("mp-{}", digest(&[workload_uid, volume, driver_version, &attempt.to_string()]))
+}
+
+/// The digest of a specification, which is its JSON before the API server adds its defaults.
+#[must_use]
+pub fn spec_digest(spec: &str) -> String {
+    digest(&[spec])
 }
 
 /// The name of the pod that holds room for the Mountpoint Pod of a workload and a volume.

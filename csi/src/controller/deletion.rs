@@ -7,8 +7,8 @@ use mountpoint::s3::{self, Bucket, Deleted, ListObjects};
 use tracing::info;
 
 use super::cluster::Cluster;
+use super::on_delete::OnDelete;
 use super::ownership::{self, Proof, Recorded};
-use super::parameters::OnDelete;
 use super::purge::purge;
 use super::secrets::Keys;
 use super::store::{self, Looked};

@@ -10,6 +10,7 @@
 pub mod bucket_name;
 pub mod cluster;
 pub mod deletion;
+pub mod on_delete;
 pub mod ownership;
 pub mod parameters;
 pub mod pending;

@@ -7,7 +7,7 @@
 use mountpoint::s3::Tagging;
 
 use super::cluster::Cluster;
-use super::parameters::OnDelete;
+use super::on_delete::OnDelete;
 use super::tags::Mark;
 use super::volume_id::VolumeId;
 

@@ -4,12 +4,12 @@
 //! Never here: a Secret; the provisioner reads Secrets, and does not pass on the parameters that name them.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use mountpoint::s3::Tags;
 
 use super::bucket_name::{self, NAME_MAX};
 use super::cluster::Cluster;
+use super::on_delete::OnDelete;
 use super::template::{self, PV_NAME, PVC_NAME, PVC_NAMESPACE, Values};
 use super::volume_id::{Place, prefix_max};
 use crate::contract::volume;
@@ -53,36 +53,6 @@ const TAGS_MAX: usize = 40;
 const TAG_KEY_MAX: usize = 128;
 /// See there.
 const TAG_VALUE_MAX: usize = 256;
-
-/// The fate of a volume's data when it is deleted and has some.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnDelete {
-    /// The bucket, or the prefix, stays; the volume goes. As release 2.2.
-    #[default]
-    Keep,
-    /// The call fails until the data is gone.
-    Fail,
-    /// The data goes too: all versions, delete markers and open uploads.
-    Purge,
-}
-
-impl OnDelete {
-    /// Out of a parameter, a tag or an attribute.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Keep, Self::Fail, Self::Purge].into_iter().find(|it| it.to_string() == text)
-    }
-}
-
-impl fmt::Display for OnDelete {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Keep => "keep",
-            Self::Fail => "fail",
-            Self::Purge => "purge",
-        })
-    }
-}
 
 /// The settings of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,9 @@ use mountpoint::s3::{self, Bucket, Created, ListObjects, Tagging, Tags};
 use tracing::{info, warn};
 
 use super::cluster::Cluster;
+use super::on_delete::OnDelete;
 use super::ownership::{self, Found};
-use super::parameters::{Chosen, OnDelete};
+use super::parameters::Chosen;
 use super::request::Capacity;
 use super::secrets::Keys;
 use super::store::{self, Looked};

@@ -4,7 +4,7 @@
 use mountpoint::s3::Tags;
 
 use super::cluster::Cluster;
-use super::parameters::OnDelete;
+use super::on_delete::OnDelete;
 
 /// Keys of ours begin so.
 pub const PREFIX: &str = "s3.csi.scality.com/";

@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::cluster::Cluster;
+use super::on_delete::OnDelete;
 use super::ownership::Recorded;
-use super::parameters::OnDelete;
 use crate::contract::{DRIVER, volume};
 use crate::watch::lasting;
 

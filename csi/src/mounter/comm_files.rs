@@ -339,7 +339,10 @@ mod tests {
         std::fs::write(&ours, "").unwrap();
         assert_eq!(files.connect().unwrap_err().kind(), io::ErrorKind::InvalidData);
         std::fs::remove_file(&ours).unwrap();
-        drop(crate::contract::message::listen(&ours).unwrap());
+        let ended = crate::contract::message::listen(&ours).unwrap();
+        // Said, not left to the last close: the child of another test has it open, too, until it executes.
+        rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
+        drop(ended);
         assert_eq!(files.connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         std::fs::remove_file(&ours).unwrap();
         let listener = crate::contract::message::listen(&ours).unwrap();

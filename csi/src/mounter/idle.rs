@@ -22,6 +22,11 @@ use super::notes::Notes;
 use super::sys::{self, Busy, Health, Probes};
 use crate::contract::comm::{self, Comm};
 
+/// How long a source may be in use by who only looks at it.
+const LOOKED_AT: Duration = Duration::from_secs(3);
+/// Between two attempts to unmount it.
+const AGAIN: Duration = Duration::from_millis(100);
+
 /// The task that unmounts idle sources.
 #[derive(Debug)]
 pub(super) struct Idle {
@@ -85,12 +90,13 @@ impl Idle {
         }
     }
 
-    /// Forgets pods that are gone and have no source.
+    /// Forgets pods that are gone and have no source. The names of the sources say which are there, and no source is asked: one whose engine
+    /// hangs would never answer, with the picture borrowed, and one whose engine is dead would look as if it were gone.
     fn forget_the_gone(&self) {
+        let sources = self.sources();
         let pods = self.pods.borrow();
         if pods.synced {
-            let source = |name: &str| comm::source(&self.kubelet, name).symlink_metadata().is_ok();
-            self.notes.keep(|name| pods.items.contains_key(name) || source(name));
+            self.notes.keep(|name| pods.items.contains_key(name) || sources.iter().any(|it| it == name));
         }
     }
 
@@ -171,18 +177,7 @@ impl Unmounting {
         if !matches!(self.probes.check(&self.source, sys::PROBE_LIMIT).await, Health::Dead(_)) {
             self.unused().await?;
         }
-        match sys::unmount(&self.source, Busy::Refuse) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                let health = self.probes.check(&self.source, sys::PROBE_LIMIT).await;
-                if !matches!(health, Health::Dead(_)) {
-                    return Err(format!("a process has a file or a shell open at {at}"));
-                }
-                sys::unmount(&self.source, Busy::Detach)
-                    .map_err(|error| format!("unmounting {at}: {error}"))?;
-            }
-            Err(error) => return Err(format!("unmounting {at}: {error}")),
-        }
+        self.take_away().await?;
         match std::fs::remove_dir(&self.source) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(format!("removing the directory {at}: {error}"));
@@ -195,6 +190,34 @@ impl Unmounting {
         self.notes.forget(name).map_err(|error| format!("forgetting the pod: {error}"))?;
         tracing::info!("{at} is unmounted");
         Ok(())
+    }
+
+    /// Unmounts the source. One that is in use is asked again for a moment: the kubelet and a probe of ours look at mounts, and the next sweep
+    /// is far.
+    async fn take_away(&self) -> Result<(), String> {
+        let at = self.source.display();
+        let deadline = Instant::now() + self.within.min(LOOKED_AT);
+        loop {
+            match sys::unmount(&self.source, Busy::Refuse) {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+                Err(error) => return Err(format!("unmounting {at}: {error}")),
+            }
+            match self.probes.check(&self.source, sys::PROBE_LIMIT).await {
+                Health::Dead(_) => {
+                    return sys::unmount(&self.source, Busy::Detach)
+                        .map(drop)
+                        .map_err(|error| format!("unmounting {at}: {error}"));
+                }
+                Health::Hung => {
+                    return Err(format!("it is in use, and the engine that serves {at} does not answer"));
+                }
+                Health::Alive if Instant::now() >= deadline => {
+                    return Err(format!("a process has a file or a shell open at {at}"));
+                }
+                Health::Alive => tokio::time::sleep(AGAIN).await,
+            }
+        }
     }
 
     /// Waits until the source has no bind mount.

@@ -71,7 +71,9 @@ impl Seen {
 
     /// How long it may still stay as it is; `None`: no reconciler works.
     fn left(&self, now: Instant) -> Option<Duration> {
-        let duration = self.state.duration.unwrap_or(lease::DURATION);
+        // A leader that steps down writes a second, for those that wait for the Lease. They look every few seconds, and may have to start.
+        let is_held = self.state.holder.as_deref().is_some_and(|it| !it.is_empty());
+        let duration = self.state.duration.filter(|_| is_held).unwrap_or(lease::DURATION);
         duration.checked_sub(now.duration_since(self.since)).filter(|left| !left.is_zero())
     }
 }
@@ -151,6 +153,25 @@ mod tests {
         assert_eq!(seen.left(at(15)), None);
         // Much later the first look says so: it is the same renewal.
         assert_eq!(Seen::after(Some(seen), state("1970"), at(900)).left(at(900)), None);
+    }
+
+    /// Goal: a rolling update of the reconciler is no time without one.
+    #[test]
+    fn a_leader_that_steps_down_leaves_the_next_one_as_much_time_as_one_that_dies() {
+        // As kube-leader-election writes it.
+        let spec = serde_json::json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": "2025-06-01T10:00:00.000000Z"});
+        let free = State::of(serde_json::from_value(serde_json::json!({ "spec": spec })).unwrap());
+        assert_eq!((free.holder.as_deref(), free.duration), (Some(""), Some(Duration::from_secs(1))));
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let held = Seen::after(None, state("2025"), at(0));
+        let seen = Seen::after(Some(held), free.clone(), at(10));
+        assert_eq!(seen.left(at(10)), Some(lease::DURATION));
+        assert_eq!(seen.left(at(12)), Some(lease::DURATION - Duration::from_secs(2)));
+        assert_eq!(seen.left(at(10) + lease::DURATION), None);
+        // The word of a leader that holds it counts.
+        let held = State { holder: Some("b".into()), ..free };
+        assert_eq!(Seen::after(None, held, at(10)).left(at(11)), None);
     }
 
     #[test]

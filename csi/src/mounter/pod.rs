@@ -272,7 +272,8 @@ impl Node {
         if is_the_same || source::is_served(source, &self.probes).await? {
             self.check_place(request, pod)?;
             self.write_credentials(request, pod)?;
-            return bind(source, target, over, request.read_only);
+            // The source is as its volume was when it was made.
+            return bind(source, target, over, request.read_only || request.source_read_only);
         }
         let mounted = self.mount_source(request, source, pod, deadline).await;
         let bound = mounted.and_then(|mount| {

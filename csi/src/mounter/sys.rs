@@ -401,9 +401,10 @@ mod tests {
     #[test]
     fn a_mount_that_answers_is_alive() {
         let folder = tempfile::tempdir().unwrap();
-        let health = runtime().block_on(Probes::default().check(folder.path(), Duration::from_secs(60)));
+        let limit = Duration::from_secs(60);
+        let health = runtime().block_on(Probes::default().check(folder.path(), limit));
         assert_eq!(health, Health::Alive);
-        let gone = runtime().block_on(Probes::default().check(&folder.path().join("x"), PROBE_LIMIT));
+        let gone = runtime().block_on(Probes::default().check(&folder.path().join("x"), limit));
         assert!(matches!(gone, Health::Dead(_)), "{gone:?}");
     }
 

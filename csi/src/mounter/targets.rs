@@ -146,3 +146,59 @@ pub(super) fn mounted(path: &Path) -> Result<Option<MountId>> {
 pub(super) fn table() -> Result<Mounts> {
     Mounts::read().map_err(|error| Error::internal(format!("reading the table of mounts: {error}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::mounter::testing::{dirs, fuse, isolated};
+
+    /// All that a publish and an unpublish do on the caller's thread, except to ask whether the source answers.
+    fn bound_and_taken_away(kubelet: &Path, source: &Path) -> Result<()> {
+        let targets = Targets::new(kubelet, Arc::default());
+        let at = kubelet.join("pods/w/volumes/kubernetes.io~csi/pv-1/mount");
+        for read_only in [false, true] {
+            let target = targets.make(&at)?;
+            std::fs::create_dir(&at).unwrap();
+            sys::bind(source, &at, read_only).unwrap();
+            sys::make_read_only(&at).unwrap();
+            drop(target);
+            let target = targets.make(&at)?;
+            let mounts = table()?;
+            let (of_source, of_target) = (mounts.at(source).unwrap(), mounts.at(&at).unwrap());
+            check_ours(of_target)?;
+            assert_eq!(mounts.source_of(of_target, kubelet), Some(of_source));
+            assert!(mounted(&at)?.is_some() && of_target.read_only && !of_source.read_only);
+            for directory in [source, &at] {
+                let error = std::fs::create_dir(directory).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+                let error = std::fs::remove_dir(directory).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+            }
+            drop(target);
+            targets.find(&at)?.unwrap().take_away()?;
+        }
+        assert!(!at.exists());
+        sys::unmount(source, Busy::Refuse).unwrap();
+        Ok(())
+    }
+
+    /// Goal: no call of a publish or an unpublish but the probe's waits for an engine, so that one that hangs holds up its own volume alone.
+    #[test]
+    fn a_target_whose_engine_hangs_is_bound_and_taken_away_at_once() {
+        isolated(|| {
+            let ([kubelet], _folder) = dirs();
+            let Some(device) = fuse() else { return };
+            let source = kubelet.join("source");
+            std::fs::create_dir(&source).unwrap();
+            sys::mount_fuse(device.as_fd(), &source, false).unwrap();
+            let (done, is_done) = mpsc::channel();
+            thread::spawn(move || done.send(bound_and_taken_away(&kubelet, &source)).unwrap());
+            is_done.recv_timeout(Duration::from_secs(60)).expect("no call waits for the engine").unwrap();
+        });
+    }
+}

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use mountpoint::sync::Arc;
 use serde::Deserialize;
 
+use crate::contract::DRIVER;
 use crate::contract::target::OfPod;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::mountinfo::Mounts;
@@ -135,10 +136,10 @@ impl Claims {
     /// Another target of this volume that is live or about to be.
     fn other(&self, state: &State, target: &Path, volume: &str) -> Result<Option<PathBuf>> {
         let mounts = self.table.read()?;
-        let live = mounts.points().filter(|point| {
-            let of_kubelet = OfPod::of_mount_point(point, &self.table.kubelet);
-            of_kubelet.is_some_and(|it| it.volume == volume)
-                || state.published.get(*point).is_some_and(|it| it.name == volume)
+        // Of buckets alone: the kubelet's path of a volume in a pod's manifest holds the name that the pod gives it.
+        let live = mounts.buckets().filter(|point| match state.published.get(*point) {
+            Some(known) => known.name == volume,
+            None => OfPod::of_mount_point(point, &self.table.kubelet).is_some_and(|it| it.volume == volume),
         });
         let busy = state.busy.iter().filter(|(_, it)| it.as_ref().is_some_and(|it| it.name == volume));
         let coming = busy.map(|(point, _)| point.as_path());
@@ -203,16 +204,25 @@ impl Drop for Claim {
 /// The part of the kubelet's note beside a target that matters here.
 #[derive(Deserialize)]
 struct Note {
+    #[serde(rename = "driverName")]
+    driver: String,
     #[serde(rename = "volumeHandle")]
     handle: String,
+    #[serde(rename = "volumeLifecycleMode", default)]
+    lifecycle: String,
 }
 
-/// The volume at a target of the kubelet's making. Without a note its handle is not known, and nothing is refused because of it.
+/// The lifecycle of a volume in a pod's manifest: it has no PersistentVolume.
+const INLINE: &str = "Ephemeral";
+
+/// The volume at a target of the kubelet's making. Without a note its handle is not known, and nothing is refused because of it; handles
+/// of another driver, whose mounts may look like ours, are not of our volumes.
 fn noted(target: &Path, kubelet: &Path) -> Option<Volume> {
-    let name = OfPod::of_mount_point(target, kubelet)?.volume;
+    let of_path = OfPod::of_mount_point(target, kubelet)?.volume;
     let note = std::fs::read(target.with_file_name("vol_data.json")).ok()?;
-    let Note { handle } = serde_json::from_slice(&note).ok()?;
-    Some(Volume { name, handle })
+    let Note { driver, handle, lifecycle } = serde_json::from_slice(&note).ok()?;
+    let name = if lifecycle == INLINE { handle.clone() } else { of_path };
+    (driver == DRIVER).then_some(Volume { name, handle })
 }
 
 #[cfg(test)]
@@ -281,6 +291,30 @@ mod tests {
     }
 
     #[test]
+    fn a_single_writer_is_not_refused_for_another_drivers_volume_that_its_pod_calls_the_same() {
+        let it = Fixture::new();
+        let line = format!("40 30 0:50 / {} rw,relatime - tmpfs tmpfs rw\n", target("a").display());
+        std::fs::write(it.table.path(), line).unwrap();
+        it.claims.publish(&target("b"), &volume("pv-1"), true).unwrap();
+    }
+
+    #[test]
+    fn a_single_writer_is_not_refused_for_a_volume_in_a_pods_manifest_that_is_called_the_same() {
+        let it = Fixture::new();
+        let inline = Volume { name: "csi-0f".to_owned(), handle: "csi-0f".to_owned() };
+        it.claims.publish(&target("a"), &inline, false).unwrap().published();
+        it.mounted(&[&target("a")]);
+        it.claims.publish(&target("b"), &volume("pv-1"), true).unwrap();
+        // A driver started anew reads in the kubelet's note that it is none of a PersistentVolume.
+        let kubelet = Kubelet::new();
+        let inline = r#"{"driverName":"s3.csi.scality.com","specVolID":"pv-1","volumeHandle":"csi-0f","volumeLifecycleMode":"Ephemeral"}"#;
+        kubelet.notes("pv-1", inline);
+        it.mounted(&[&kubelet.at("pv-1")]);
+        let target = kubelet.directory.path().join("pods/b/volumes/kubernetes.io~csi/pv-1/mount");
+        kubelet.claims(&it).publish(&target, &volume("pv-1"), true).unwrap();
+    }
+
+    #[test]
     fn a_single_writer_that_is_being_published_is_a_target_already() {
         let it = Fixture::new();
         let _claim = it.claims.publish(&target("a"), &volume("pv-1"), true).unwrap();
@@ -346,27 +380,58 @@ mod tests {
         it.claims.publish(&second, &twin("pv-2"), false).unwrap();
     }
 
+    /// A kubelet's directory with notes of the kubelet.
+    struct Kubelet {
+        directory: tempfile::TempDir,
+    }
+
+    impl Kubelet {
+        fn new() -> Self {
+            Self { directory: tempfile::tempdir().unwrap() }
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            self.directory.path().join(target_of(name).strip_prefix(KUBELET).unwrap())
+        }
+
+        fn notes(&self, name: &str, text: &str) {
+            std::fs::create_dir_all(self.at(name)).unwrap();
+            std::fs::write(self.at(name).with_file_name("vol_data.json"), text).unwrap();
+        }
+
+        /// Those of a driver that starts now.
+        fn claims(&self, it: &Fixture) -> Claims {
+            let kubelet = self.directory.path().to_owned();
+            Claims::new(Arc::new(Table { path: it.table.path().to_owned(), kubelet }))
+        }
+    }
+
     #[test]
     fn a_driver_started_anew_knows_handles_from_the_kubelets_notes() {
-        let kubelet = tempfile::tempdir().unwrap();
-        let at = |name: &str| kubelet.path().join(target_of(name).strip_prefix(KUBELET).unwrap());
-        let note = |name: &str, text: &str| {
-            std::fs::create_dir_all(at(name)).unwrap();
-            std::fs::write(at(name).with_file_name("vol_data.json"), text).unwrap();
-        };
-        note(
+        let kubelet = Kubelet::new();
+        let at = |name| kubelet.at(name);
+        kubelet.notes(
             "pv-1",
             r#"{"driverName":"s3.csi.scality.com","specVolID":"pv-1","volumeHandle":"same","volumeLifecycleMode":"Persistent"}"#,
         );
-        note("pv-3", "half of a no");
+        kubelet.notes("pv-3", "half of a no");
         let it = Fixture::new();
         it.mounted(&[&at("pv-1"), &at("pv-3"), &at("pv-4")]);
-        let table = Table { path: it.table.path().to_owned(), kubelet: kubelet.path().to_owned() };
-        let anew = Claims::new(Arc::new(table));
+        let anew = kubelet.claims(&it);
         let error = anew.publish(&at("pv-2"), &twin("pv-2"), false).unwrap_err();
         assert!(error.to_string().contains("PersistentVolumes pv-2 and pv-1"), "{error}");
         anew.publish(&at("pv-2"), &volume("pv-2"), false).unwrap();
         anew.unpublish(&at("pv-1")).unwrap().gone();
         anew.publish(&at("pv-2"), &twin("pv-2"), false).unwrap();
+    }
+
+    /// Goal: beside AWS's driver, whose mounts have the same type and name.
+    #[test]
+    fn a_driver_started_anew_takes_no_other_drivers_volume_for_a_twin() {
+        let kubelet = Kubelet::new();
+        kubelet.notes("pv-1", r#"{"driverName":"s3.csi.aws.com","volumeHandle":"same"}"#);
+        let it = Fixture::new();
+        it.mounted(&[&kubelet.at("pv-1")]);
+        kubelet.claims(&it).publish(&kubelet.at("pv-2"), &twin("pv-2"), false).unwrap();
     }
 }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use mountpoint::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tonic::{Request, Response, Status};
 use tracing::{debug, info, warn};
 
@@ -120,6 +120,7 @@ pub struct NodeService {
     stats: Stats,
     notices: Option<mpsc::Sender<Notice>>,
     calls: Calls,
+    registers: watch::Sender<()>,
 }
 
 impl NodeService {
@@ -129,7 +130,14 @@ impl NodeService {
         let table = Arc::new(Table { path: config.mount_table.clone(), kubelet: config.kubelet.clone() });
         let claims = Claims::new(table.clone());
         let (stats, calls) = (Stats::default(), Calls::of("mount_s3_csi_node"));
-        Self { config: Arc::new(config), mounter, table, claims, stats, notices: None, calls }
+        let registers = watch::Sender::new(());
+        Self { config: Arc::new(config), mounter, table, claims, stats, notices: None, calls, registers }
+    }
+
+    /// Told each time the kubelet registers the driver: it asks for the node's name then, and at no other time.
+    #[must_use]
+    pub fn registers(&self) -> watch::Receiver<()> {
+        self.registers.subscribe()
     }
 
     /// The calls that it counts.
@@ -503,6 +511,7 @@ impl Node for NodeService {
         &self,
         _: Request<NodeGetInfoRequest>,
     ) -> std::result::Result<Response<NodeGetInfoResponse>, Status> {
+        self.registers.send_replace(());
         let info = NodeGetInfoResponse { node_id: self.config.node_id.clone(), ..Default::default() };
         answer("NodeGetInfo", Ok(info))
     }

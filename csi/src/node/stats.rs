@@ -150,14 +150,14 @@ mod tests {
     #[tokio::test]
     async fn a_live_file_system_tells_its_size() {
         let directory = tempfile::tempdir().unwrap();
-        let usage = Stats::default().of(directory.path()).await.unwrap();
+        let usage = Stats::new(statfs, Duration::from_secs(60)).of(directory.path()).await.unwrap();
         assert!(usage.total_bytes > 0 && usage.used_bytes <= usage.total_bytes, "{usage:?}");
     }
 
     #[tokio::test]
     async fn a_dead_mount_says_what_to_do() {
         let dead = |_: &Path| Err(io::Error::from(rustix::io::Errno::NOTCONN));
-        let error = Stats::new(dead, LIMIT).of(Path::new("/x")).await.unwrap_err();
+        let error = Stats::new(dead, Duration::from_secs(60)).of(Path::new("/x")).await.unwrap_err();
         assert!(error.contains("engine of the mount at /x is gone") && error.contains("restart"), "{error}");
     }
 

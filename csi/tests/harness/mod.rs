@@ -118,7 +118,12 @@ impl Recorder {
 
     /// Waits until a mount has begun.
     pub(crate) async fn reached(&self) {
-        self.begun.subscribe().wait_for(|&it| it > 0).await.unwrap();
+        self.reached_by(1).await;
+    }
+
+    /// Waits until so many mounts have begun.
+    pub(crate) async fn reached_by(&self, count: usize) {
+        self.begun.subscribe().wait_for(|&it| it >= count).await.unwrap();
     }
 }
 
@@ -129,6 +134,7 @@ pub(crate) struct Driver {
     stop: watch::Sender<bool>,
     notices: Mutex<mpsc::Receiver<Notice>>,
     calls: Calls,
+    registers: watch::Receiver<()>,
     serving: Option<JoinHandle<()>>,
 }
 
@@ -159,7 +165,7 @@ impl Driver {
         let mounter = Arc::new(Recorder::default());
         let (to_tell, notices) = mpsc::channel(8);
         let node = NodeService::new(config, mounter.clone()).with_stats(stats).with_notices(to_tell);
-        let calls = node.calls();
+        let (calls, registers) = (node.calls(), node.registers());
         let endpoint = Endpoint::Unix(directory.path().join("csi.sock"));
         let server = Server::bind(&endpoint).await.unwrap();
         let (stop, stopped) = watch::channel(false);
@@ -175,8 +181,14 @@ impl Driver {
             stop,
             notices: Mutex::new(notices),
             calls,
+            registers,
             serving: Some(serving),
         }
+    }
+
+    /// Returns once the kubelet has registered it.
+    pub(crate) async fn registered(&self) {
+        self.registers.clone().changed().await.unwrap();
     }
 
     pub(crate) fn directory(&self) -> &Path {

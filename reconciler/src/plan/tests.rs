@@ -8,6 +8,7 @@ use crate::pod_spec::Settings;
 
 mod attach_again;
 mod made_again;
+mod marked;
 
 const RELEASE: &str = "9.9.9";
 const VOLUME_UID: &str = "uid-v";
@@ -57,6 +58,9 @@ fn pod(of: &str) -> MountpointPod {
         resource_version: "7".into(),
         phase: Phase::Running,
         began: true,
+        runs: true,
+        restarts: 0,
+        restarts_when_marked: None,
         deleting: false,
         ours: true,
         release: Some(RELEASE.into()),
@@ -66,6 +70,8 @@ fn pod(of: &str) -> MountpointPod {
         volume: Some("v".into()),
         volume_uid: Some(VOLUME_UID.into()),
         created: Timestamp::UNIX_EPOCH,
+        spec: None,
+        outdated: false,
         named: true,
         used: true,
         trouble: None,
@@ -107,6 +113,11 @@ fn name(uid: &str, attempt: u32) -> String {
 
 fn version(name: &str, uid: &str, resource_version: &str) -> Version {
     Version { name: name.into(), uid: uid.into(), resource_version: resource_version.into() }
+}
+
+/// Its container has never begun again.
+fn mark(at: Version) -> Effect {
+    Effect::MarkNeedsUnmount { at, restarts: 0 }
 }
 
 fn create(uid: &str, attempt: u32) -> Effect {
@@ -232,7 +243,7 @@ fn a_pod_without_workloads_is_told_to_unmount_before_it_is_dropped_and_the_attac
     facts.workloads.clear();
     facts.attachments = vec![attachment("a", &[("mp", &[])])];
     facts.pods.get_mut("mp").unwrap().used = false;
-    let mark = Effect::MarkNeedsUnmount(version("mp", "uid-w", "7"));
+    let mark = mark(version("mp", "uid-w", "7"));
     assert_eq!(effects(&facts), [mark, Effect::DeleteAttachment(version("a", "uid-a", "3"))]);
     // Already marked, or gone.
     facts.pods.get_mut("mp").unwrap().needs_unmount = true;
@@ -246,7 +257,7 @@ fn nobody_joins_an_entry_that_was_seen_empty() {
     let mut facts = facts();
     facts.attachments = vec![attachment("a", &[("mp", &[])])];
     facts.pods = BTreeMap::from([("mp".to_owned(), MountpointPod { used: false, ..pod("gone") })]);
-    let mark = Effect::MarkNeedsUnmount(version("mp", "uid-gone", "7"));
+    let mark = mark(version("mp", "uid-gone", "7"));
     let own = name("w", 0);
     assert_eq!(effects(&facts), [mark, create("w", 0), update(&[("mp", None), (&own, Some(&["w"]))], None)]);
 }
@@ -320,9 +331,11 @@ fn a_name_that_was_used_up_is_not_used_again_when_its_pod_is_gone() {
 
 #[test]
 fn a_workload_that_runs_keeps_a_pod_that_is_leaving_and_one_that_waits_gets_another() {
-    for leaving in
-        [MountpointPod { deleting: true, ..pod("w") }, MountpointPod { needs_unmount: true, ..pod("w") }]
-    {
+    for leaving in [
+        MountpointPod { deleting: true, ..pod("w") },
+        MountpointPod { needs_unmount: true, ..pod("w") },
+        MountpointPod { outdated: true, ..pod("w") },
+    ] {
         let mut facts = served();
         facts.pods.insert("mp".into(), leaving);
         facts.workloads.get_mut("w").unwrap().phase = Phase::Running;
@@ -472,7 +485,7 @@ fn a_pod_that_nobody_names_is_told_to_unmount_after_a_while_and_not_before() {
     let young = plan(&facts);
     assert_eq!((young.effects, young.look_again_in), (Vec::new(), Some(UNNAMED_FOR)));
     facts.now += SignedDuration::from_secs(90);
-    let mark = Effect::MarkNeedsUnmount(version("mp", "uid-gone", "7"));
+    let mark = mark(version("mp", "uid-gone", "7"));
     assert_eq!(effects(&facts), [Effect::ConfirmUnnamed { pod: "mp".into() }, mark]);
 }
 
@@ -492,7 +505,13 @@ fn a_pod_that_is_over_is_deleted_once_nobody_names_it() {
 fn a_pod_that_never_began_and_is_told_to_unmount_is_deleted_and_one_that_runs_ends_by_itself() {
     let mut facts = facts();
     facts.workloads.clear();
-    let marked = MountpointPod { needs_unmount: true, named: false, used: false, ..pod("gone") };
+    let marked = MountpointPod {
+        needs_unmount: true,
+        restarts_when_marked: Some(0),
+        named: false,
+        used: false,
+        ..pod("gone")
+    };
     facts.pods.insert("mp".into(), MountpointPod { phase: Phase::Pending, ..marked.clone() });
     assert_eq!(effects(&facts), [Effect::DeletePod(version("mp", "uid-gone", "7"))]);
     facts.pods.insert("mp".into(), marked);

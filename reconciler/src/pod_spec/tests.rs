@@ -51,10 +51,15 @@ fn request() -> PodRequest {
     }
 }
 
+fn pod_of(config: &PodConfig, request: &PodRequest) -> Pod {
+    build(config, request, Owners::default())
+}
+
 #[test]
 fn a_mountpoint_pod_is_exactly_this() {
+    let pod = serde_json::to_value(pod_of(&config(), &request())).unwrap();
     assert_eq!(
-        serde_json::to_value(build(&config(), &request(), None)).unwrap(),
+        pod,
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
@@ -70,6 +75,7 @@ fn a_mountpoint_pod_is_exactly_this() {
                     "s3.csi.scality.com/volume-id": "handle-1",
                     "s3.csi.scality.com/volume-uid": "uid-of-pv-1",
                     "s3.csi.scality.com/pod-uid": "uid-1",
+                    "s3.csi.scality.com/spec": digest(&config(), &request()),
                     "cluster-autoscaler.kubernetes.io/daemonset-pod": "true",
                 },
             },
@@ -119,11 +125,27 @@ fn a_mountpoint_pod_is_exactly_this() {
 }
 
 #[test]
+fn what_kubernetes_runs_makes_the_digest_and_nothing_else_does() {
+    let was = digest(&config(), &request());
+    let of = |config: PodConfig| digest(&config, &request());
+    assert_eq!(
+        of(PodConfig { labels: BTreeMap::from([("team".to_owned(), "a".to_owned())]), ..config() }),
+        was
+    );
+    assert_eq!(
+        digest(&config(), &PodRequest { name: "mp-2".into(), workload_uid: "uid-2".into(), ..request() }),
+        was
+    );
+    assert_ne!(of(PodConfig { image: "another".into(), ..config() }), was);
+    assert_ne!(digest(&config(), &PodRequest { settings: Settings::default(), ..request() }), was);
+}
+
+#[test]
 fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
     let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), "team-ca".to_owned())]);
     let settings = Settings::new(&attributes, &[]).unwrap();
     let config = PodConfig { ca_config_map: "site-ca".into(), ..config() };
-    let pod = serde_json::to_value(build(&config, &PodRequest { settings, ..request() }, None)).unwrap();
+    let pod = serde_json::to_value(pod_of(&config, &PodRequest { settings, ..request() })).unwrap();
     assert_eq!(
         pod["spec"]["volumes"][2],
         json!({"name": "ca", "projected": {"sources": [
@@ -144,11 +166,13 @@ fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
 
 #[test]
 fn on_openshift_no_user_and_no_group_is_fixed_and_all_else_is_the_same() {
-    let mut wanted = serde_json::to_value(build(&config(), &request(), None)).unwrap();
+    let config = PodConfig { openshift: true, ..config() };
+    let mut wanted = serde_json::to_value(pod_of(&self::config(), &request())).unwrap();
+    wanted["metadata"]["annotations"][pod::SPEC] = json!(digest(&config, &request()));
     wanted["spec"].as_object_mut().unwrap().remove("securityContext");
     wanted["spec"]["containers"][0]["securityContext"].as_object_mut().unwrap().remove("runAsUser");
-    let made = build(&PodConfig { openshift: true, ..config() }, &request(), None);
-    assert_eq!(serde_json::to_value(&made).unwrap(), wanted);
+    let pod = pod_of(&config, &request());
+    assert_eq!(serde_json::to_value(&pod).unwrap(), wanted);
     let container = &wanted["spec"]["containers"][0]["securityContext"];
     assert_eq!(
         (&container["runAsNonRoot"], &container["allowPrivilegeEscalation"]),
@@ -156,11 +180,19 @@ fn on_openshift_no_user_and_no_group_is_fixed_and_all_else_is_the_same() {
     );
 }
 
+/// Kubernetes deletes what has no owner left, and takes an owner that is gone from a list with others.
 #[test]
-fn a_mountpoint_pod_is_its_nodes_so_that_a_drain_needs_no_force() {
-    let pod = serde_json::to_value(build(&config(), &request(), Some("uid-of-node"))).unwrap();
-    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": "uid-of-node", "controller": true}]);
-    assert_eq!(pod["metadata"]["ownerReferences"], owner);
+fn a_drain_needs_no_force_and_a_node_that_is_registered_again_ends_no_mount() {
+    let owners = |owners| {
+        serde_json::to_value(build(&config(), &request(), owners)).unwrap()["metadata"]["ownerReferences"]
+            .take()
+    };
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "name": "mount-s3", "uid": "n", "controller": true});
+    let node = json!({"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": "w"});
+    assert_eq!(owners(Owners { namespace: Some("n"), node: Some("w") }), json!([namespace, node]));
+    assert_eq!(owners(Owners { namespace: Some("n"), node: None }), json!([namespace]));
+    assert_eq!(owners(Owners::default()), serde_json::Value::Null);
 }
 
 #[test]
@@ -174,7 +206,7 @@ fn labels_annotations_variables_and_context_of_the_chart_stand_beside_ours_and_n
         se_linux: Some(SELinuxOptions { level: Some("s0:c1".into()), ..SELinuxOptions::default() }),
         ..config()
     };
-    let pod = serde_json::to_value(build(&config, &request(), None)).unwrap();
+    let pod = serde_json::to_value(pod_of(&config, &request())).unwrap();
     assert_eq!(pod["metadata"]["labels"]["team"], "storage");
     assert_eq!(pod["metadata"]["labels"][pod::MOUNTED_BY_VERSION], csi::contract::VERSION);
     assert_eq!(pod["metadata"]["annotations"]["note"], "a text");
@@ -196,7 +228,7 @@ fn what_the_chart_leaves_empty_is_left_out() {
         ..config()
     };
     let request = PodRequest { settings: Settings::default(), ..request() };
-    let pod = build(&config, &request, None);
+    let pod = pod_of(&config, &request);
     assert_eq!(pod.metadata.labels.as_ref().unwrap().len(), 1);
     let spec = pod.spec.unwrap();
     assert_eq!(spec.image_pull_secrets, None);
@@ -233,13 +265,13 @@ fn a_mountpoint_pod_asks_for_something_unless_a_limit_does() {
 #[test]
 fn free_text_of_any_length_goes_to_annotations_and_never_to_labels() {
     let long = "v".repeat(250);
-    let pod = build(&config(), &PodRequest { volume: long.clone(), handle: long, ..request() }, None);
+    let pod = pod_of(&config(), &PodRequest { volume: long.clone(), handle: long, ..request() });
     assert!(pod.metadata.labels.unwrap().values().all(|value| value.len() <= 63));
 }
 
 #[test]
 fn the_node_of_a_mountpoint_pod_is_known_before_it_is_scheduled() {
-    let mut pod = build(&config(), &request(), None);
+    let mut pod = pod_of(&config(), &request());
     assert_eq!(node_of(&pod), Some("worker-1"));
     pod.spec.as_mut().unwrap().affinity = None;
     assert_eq!(node_of(&pod), None);
@@ -263,7 +295,7 @@ fn the_cache_has_a_volume_of_its_kind_and_the_mounter_finds_it() {
         let attributes = attributes.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
         let options: Vec<_> = options.iter().map(|&it| it.to_owned()).collect();
         let settings = Settings::new(&attributes, &options).unwrap();
-        let pod = build(&config(), &PodRequest { settings, ..request() }, None);
+        let pod = pod_of(&config(), &PodRequest { settings, ..request() });
         let pod = serde_json::to_value(pod).unwrap();
         let mount = &pod["spec"]["containers"][0]["volumeMounts"][2];
         assert_eq!(*mount, json!({"name": "local-cache", "mountPath": "/local-cache"}));
@@ -294,7 +326,7 @@ fn the_cache_has_a_volume_of_its_kind_and_the_mounter_finds_it() {
 #[test]
 fn metrics_of_the_engine_have_a_port_of_the_pod_where_the_chart_wants_one() {
     let pod =
-        serde_json::to_value(build(&PodConfig { metrics_port: 9464, ..config() }, &request(), None)).unwrap();
+        serde_json::to_value(pod_of(&PodConfig { metrics_port: 9464, ..config() }, &request())).unwrap();
     let container = &pod["spec"]["containers"][0];
     assert_eq!(container["args"], json!(["--memory-target=960", "--metrics-port=9464"]));
     assert_eq!(container["ports"], json!([{"name": "metrics", "containerPort": 9464}]));
@@ -305,7 +337,7 @@ fn metrics_of_the_engine_have_a_port_of_the_pod_where_the_chart_wants_one() {
 #[test]
 fn mounters_log_as_the_reconciler_does() {
     let pod =
-        serde_json::to_value(build(&PodConfig { log_format: LogFormat::Json, ..config() }, &request(), None));
+        serde_json::to_value(pod_of(&PodConfig { log_format: LogFormat::Json, ..config() }, &request()));
     assert_eq!(
         pod.unwrap()["spec"]["containers"][0]["env"],
         json!([{"name": "LOG_FORMAT", "value": "json"}])
@@ -319,7 +351,7 @@ fn the_engines_memory_is_what_the_limit_leaves() {
         let mut settings = Settings::new(&attributes, &[]).unwrap();
         settings.resources.limits_memory = (!limit.is_empty()).then(|| limit.to_owned());
         let config = PodConfig { resources: Resources::default(), ..config() };
-        build(&config, &PodRequest { settings, ..request() }, None).spec.unwrap().containers[0].args.clone()
+        pod_of(&config, &PodRequest { settings, ..request() }).spec.unwrap().containers[0].args.clone()
     };
     let memory =
         [(volume::CACHE, "emptyDir"), (volume::CACHE_MEDIUM, "Memory"), (volume::CACHE_SIZE_LIMIT, "256Mi")];
@@ -423,7 +455,7 @@ fn a_headroom_pod_asks_for_what_its_mountpoint_pod_will_beside_its_workload_and_
     // What it asks for is what the Mountpoint Pod asks for, and only a workload that reserved has one that preempts.
     let class = |preempts: bool| {
         let settings = Settings { preempts, ..settings.clone() };
-        let pod = serde_json::to_value(build(&config, &PodRequest { settings, ..request() }, None)).unwrap();
+        let pod = serde_json::to_value(pod_of(&config, &PodRequest { settings, ..request() })).unwrap();
         assert_eq!(pod["spec"]["containers"][0]["resources"], made["spec"]["containers"][0]["resources"]);
         pod["spec"]["priorityClassName"].clone()
     };

@@ -6,7 +6,8 @@ use std::thread;
 use super::*;
 use std::os::fd::AsFd;
 
-const SOON: Duration = Duration::from_secs(10);
+/// Nothing takes so long.
+const SOON: Duration = Duration::from_secs(60);
 
 fn message() -> MountMessage {
     MountMessage {

@@ -1,9 +1,10 @@
-//! Due sources from hand-written pictures; then real mounts of a tmpfs in a separate namespace.
+//! Due sources from hand-written pictures; then real mounts of a tmpfs, and of FUSE devices that nobody serves, in a separate namespace.
 
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use super::*;
-use crate::mounter::testing::{dirs, isolated, runtime};
+use crate::mounter::testing::{dirs, fuse, isolated, runtime};
 
 fn pods(list: &[(&str, bool)], synced: bool) -> View<MountpointPod> {
     let mut view = View::default();
@@ -102,6 +103,27 @@ fn a_source_that_is_still_used_stays_as_it_is() {
     });
 }
 
+/// Goal: a look at a source costs a fraction of a second, and not the time until the next sweep.
+#[test]
+fn a_source_that_a_process_only_looks_at_is_unmounted_once_it_has_looked() {
+    isolated(|| {
+        let home = home();
+        sys::unmount(&home.target, Busy::Refuse).unwrap();
+        let look = std::fs::File::create(home.source.join("open")).unwrap();
+        runtime().block_on(async {
+            let unmounting = unmounting(&home, Duration::from_secs(60));
+            let mut unmount = std::pin::pin!(unmounting.run("mp-1", None));
+            assert!(
+                tokio::time::timeout(Duration::from_millis(20), unmount.as_mut()).await.is_err(),
+                "it is in use"
+            );
+            drop(look);
+            unmount.await.unwrap();
+        });
+        assert!(!is_mounted(&home.source) && !home.source.exists());
+    });
+}
+
 #[test]
 fn a_mark_and_a_pod_that_is_gone_each_end_their_source() {
     isolated(|| {
@@ -115,14 +137,8 @@ fn a_mark_and_a_pod_that_is_gone_each_end_their_source() {
         runtime().block_on(async {
             let (tell, pods_seen) = watch::channel(pods(&[("mp-1", false), ("mp-serving", false)], false));
             let idle = Idle {
-                kubelet: home.kubelet.clone(),
-                notes: Notes::of(&home.kubelet),
                 unused_within: Duration::from_secs(60),
-                sweep_every: Duration::from_secs(3600),
-                pods: pods_seen,
-                locks: Arc::new(Locks::default()),
-                files: HostFiles::of(&home.kubelet),
-                probes: Probes::default(),
+                ..idle(&home.kubelet, pods_seen, Duration::from_secs(3600))
             };
             let task = tokio::spawn(idle.run());
             let changes = Changes::watch().unwrap();
@@ -135,5 +151,90 @@ fn a_mark_and_a_pod_that_is_gone_each_end_their_source() {
             assert!(serving.is_dir());
             task.abort();
         });
+    });
+}
+
+/// The source and the note of a Mountpoint Pod that is gone. Its engine hangs for as long as the device is open; then it is dead.
+fn source_of_a_pod_that_is_gone(kubelet: &Path) -> Option<OwnedFd> {
+    let device = fuse()?;
+    let source = comm::source(kubelet, "mp-gone");
+    std::fs::create_dir_all(&source).unwrap();
+    sys::mount_fuse(device.as_fd(), &source, false).unwrap();
+    Notes::of(kubelet).remember("mp-gone", "uid-gone").unwrap();
+    Some(device)
+}
+
+fn idle(kubelet: &Path, pods: watch::Receiver<View<MountpointPod>>, sweep_every: Duration) -> Idle {
+    Idle {
+        kubelet: kubelet.to_owned(),
+        notes: Notes::of(kubelet),
+        unused_within: Duration::from_millis(20),
+        sweep_every,
+        pods,
+        locks: Arc::new(Locks::default()),
+        files: HostFiles::of(kubelet),
+        probes: Probes::default(),
+    }
+}
+
+/// Goal: a sweep asks no source, so that the driver of a node goes on beside an engine that hangs.
+#[test]
+fn a_source_that_hangs_when_its_pod_is_gone_holds_up_neither_the_sweeps_nor_the_picture_of_the_pods() {
+    isolated(|| {
+        let limit = Duration::from_secs(60);
+        let ([kubelet], _folder) = dirs();
+        let runtime = runtime();
+        // Closed before the runtime ends, which would wait for a thread that waits for the source. No limit is the runtime's: one such thread
+        // can stop its clock.
+        let Some(device) = source_of_a_pod_that_is_gone(&kubelet) else { return };
+        let (source, target) = (comm::source(&kubelet, "mp-gone"), kubelet.join("target"));
+        std::fs::create_dir(&target).unwrap();
+        sys::bind(&source, &target, false).unwrap();
+        let comm = Comm::on_host(&kubelet, "uid-gone");
+        std::fs::create_dir_all(comm.directory()).unwrap();
+        let notes = Notes::of(&kubelet);
+        notes.remember("mp-old", "uid-old").unwrap();
+        let forgotten = |pod| {
+            let until = std::time::Instant::now() + limit;
+            while notes.uid(pod).is_some() && std::time::Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            notes.uid(pod).is_none()
+        };
+        let (tell, picture) = watch::channel(pods(&[("mp-serving", false)], true));
+        runtime.spawn(idle(&kubelet, picture, Duration::from_millis(20)).run());
+        assert!(forgotten("mp-old"), "a sweep ends");
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            tell.send_replace(pods(&[("mp-serving", false), ("mp-new", false)], true));
+            // The task ends with its sender.
+            done.send(tell).unwrap();
+        });
+        let _tell = is_done.recv_timeout(limit).expect("a change of a pod is taken in");
+        assert!(is_mounted(&source), "others may wait for it");
+        assert_eq!(notes.uid("mp-gone").as_deref(), Some("uid-gone"));
+        // Once its engine is dead, it is unmounted like any other.
+        drop(device);
+        assert!(forgotten("mp-gone") && !source.exists());
+        assert!(comm.exit().exists(), "its pod's directory was found by the note");
+        sys::unmount(&target, Busy::Refuse).unwrap();
+    });
+}
+
+#[test]
+fn a_note_stays_while_its_source_is_mounted_though_the_engine_is_dead() {
+    isolated(|| {
+        let ([kubelet], _folder) = dirs();
+        let Some(device) = source_of_a_pod_that_is_gone(&kubelet) else { return };
+        drop(device);
+        let (_tell, picture) = watch::channel(pods(&[], true));
+        let idle = idle(&kubelet, picture, Duration::from_secs(3600));
+        idle.forget_the_gone();
+        assert_eq!(idle.notes.uid("mp-gone").as_deref(), Some("uid-gone"));
+        let source = comm::source(&kubelet, "mp-gone");
+        sys::unmount(&source, Busy::Refuse).unwrap();
+        std::fs::remove_dir(&source).unwrap();
+        idle.forget_the_gone();
+        assert_eq!(idle.notes.uid("mp-gone"), None);
     });
 }

@@ -75,6 +75,13 @@ impl Home {
         (gone, anew)
     }
 
+    /// Waits until the mounter has seen that this workload is assigned.
+    async fn knows(&self, workload: &str) {
+        while self.mounter.node.assignments.known("pv-1", workload).is_none() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     fn source(&self) -> PathBuf {
         comm::source(&self.kubelet, "mp-1")
     }
@@ -410,6 +417,22 @@ fn a_reader_s_target_that_a_crash_left_writable_is_made_read_only() {
 }
 
 #[test]
+fn a_volume_that_became_read_only_while_it_was_mounted_is_read_only_for_new_workloads() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let edited =
+                |workload| MountRequest { source_read_only: true, ..home.request(workload, "key-1") };
+            home.mounter.mount(edited("w2")).await.unwrap();
+            assert_eq!(home.pod.messages().len(), 1, "they share a source");
+            assert!(mounted(&home.target("w2")).unwrap().read_only);
+            home.mounter.mount(edited("w1")).await.unwrap();
+            assert!(!mounted(&home.target("w1")).unwrap().read_only, "what is mounted goes on as it is");
+        });
+    });
+}
+
+#[test]
 fn what_another_mounted_at_a_target_is_left_alone() {
     isolated(|| {
         at_home(async |home| {
@@ -487,15 +510,23 @@ fn without_a_reconciler_a_new_workload_is_told_and_an_assigned_one_is_mounted() 
                 assert!(said.contains("Lease kube-system/scality-csi-controller"), "{said}");
             }
             assert!(!home.target("w3").exists());
+            home.knows("w1").await;
+            home.knows("w2").await;
             // What was assigned needs no reconciler.
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
             home.mounter.mount(home.request("w2", "key-2")).await.unwrap();
             home.mounter.unmount(&home.target("w2")).await.unwrap();
             // Back: between two calls of the kubelet, and during a call.
-            home.server.leases().put("scality-csi-controller", lease("2025-06-01T11:00:00.000000Z"));
+            let renewed = |at: &str| {
+                let mut held = lease(at);
+                // No renewal follows, and a busy machine may need more than a second for the watch.
+                held["spec"]["leaseDurationSeconds"] = 60.into();
+                held
+            };
+            home.server.leases().put("scality-csi-controller", renewed("2025-06-01T11:00:00.000000Z"));
             home.server.attachments().put("a", json_pairs(&[("mp-1", &["w1", "w3"])]));
             home.mounter.mount(home.request("w3", "key-1")).await.unwrap();
-            home.server.leases().put("scality-csi-controller", lease("2025-06-01T12:00:00.000000Z"));
+            home.server.leases().put("scality-csi-controller", renewed("2025-06-01T12:00:00.000000Z"));
             let (outcome, ()) = tokio::join!(home.mounter.mount(home.request("w4", "key-1")), async {
                 tokio::task::yield_now().await;
                 home.server.attachments().put("a", json_pairs(&[("mp-1", &["w1", "w3", "w4"])]));

@@ -205,7 +205,10 @@ async fn a_mounter_that_never_listens_ends_the_wait_at_the_deadline() {
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
     assert!(error.to_string().contains("does not listen"), "{error}");
     // A socket that a container left behind when it was restarted.
-    drop(message::listen(&comm.socket()).unwrap());
+    let ended = message::listen(&comm.socket()).unwrap();
+    // Said, not left to the last close: the child of another test has it open, too, until it executes.
+    rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
+    drop(ended);
     let error = dial(&files, Instant::now() + Duration::from_millis(30)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
     std::fs::remove_file(comm.socket()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::{Child, Command, Stdio};
 
 use futures_util::future::join_all;
@@ -79,7 +79,8 @@ impl Home {
     }
 
     fn config(&self) -> Config {
-        Config { engine: built("mount-s3"), mount_within: LONG, ..Config::new(&self.kubelet) }
+        let engine = built("mount-s3");
+        Config { engine, mount_within: LONG, end_within: LONG, ..Config::new(&self.kubelet) }
     }
 
     fn driver(&self) -> SystemdMounter {
@@ -295,7 +296,11 @@ fn what_the_engine_says_is_the_error_and_nothing_is_left() {
             let error = driver.mount(token).await.unwrap_err();
             assert!(error.to_string().contains("node.mounter: pod"), "{error}");
 
-            let late = Config { mount_within: Duration::from_millis(1), ..home.config() };
+            // An engine that never mounts: one that does may be sooner than the look at the clock.
+            let asleep = home.root.join("asleep");
+            fs::write(&asleep, "#!/bin/sh\nexec sleep 600\n").unwrap();
+            fs::set_permissions(&asleep, fs::Permissions::from_mode(0o755)).unwrap();
+            let late = Config { engine: asleep, mount_within: Duration::from_millis(200), ..home.config() };
             let error = SystemdMounter::new(late).unwrap().mount(home.request("u1")).await.unwrap_err();
             assert!(
                 matches!(error.kind, ErrorKind::DeadlineExceeded | ErrorKind::FailedPrecondition),

@@ -32,7 +32,7 @@ fn an_attachment_emptied_by_hand_under_workloads_that_run_gets_them_back_and_its
     assert_eq!(effects(&facts), [unattached(&["w", "w2"]), update(&[("mp", Some(&["w", "w2"]))], None)]);
     // Without the one that the pod was made for, an entry is empty because its workloads ended. Release 1 may have mounted the others.
     facts.workloads.remove("w");
-    let mark = Effect::MarkNeedsUnmount(version("mp", "uid-w", "7"));
+    let mark = mark(version("mp", "uid-w", "7"));
     assert_eq!(effects(&facts), [mark, Effect::DeleteAttachment(version("a", "uid-a", "3"))]);
 }
 

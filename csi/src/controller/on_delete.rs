@@ -1,0 +1,47 @@
+//! The fate of a volume's data at its deletion. Enters: the word of a StorageClass's parameter, of a bucket's tag or of an attribute of the
+//! PersistentVolume. Leaves: the fate; and its word again. Pure.
+
+use std::fmt;
+
+/// The fate of a volume's data when it is deleted and has some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDelete {
+    /// The bucket, or the prefix, stays; the volume goes. As release 2.2.
+    #[default]
+    Keep,
+    /// The call fails until the data is gone.
+    Fail,
+    /// The data goes too: all versions, delete markers and open uploads.
+    Purge,
+}
+
+impl OnDelete {
+    /// Out of a parameter, a tag or an attribute.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Keep, Self::Fail, Self::Purge].into_iter().find(|it| it.to_string() == text)
+    }
+}
+
+impl fmt::Display for OnDelete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Keep => "keep",
+            Self::Fail => "fail",
+            Self::Purge => "purge",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fate_is_read_as_it_was_written_and_nothing_else_is_one() {
+        for fate in [OnDelete::Keep, OnDelete::Fail, OnDelete::Purge] {
+            assert_eq!(OnDelete::parse(&fate.to_string()), Some(fate));
+        }
+        assert_eq!(["", "Keep", "delete"].map(OnDelete::parse), [None; 3]);
+    }
+}

@@ -1,0 +1,112 @@
+//! Volumes in use, before an uninstall. Enters: the attachments, PersistentVolumes and pods of a cluster. Leaves: that there are none, or a refusal
+//! that names the first of them and says what to do.
+//!
+//! Attachments name the workloads of Mountpoint Pods. What a node's systemd has mounted has none: it is found by the pods. Never here: a write.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, ensure};
+use csi::contract::DRIVER;
+use csi::contract::attachment::MountpointS3PodAttachment;
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt as _};
+use serde::de::DeserializeOwned;
+
+use crate::mountpoint_pod;
+use crate::workload::claims_of;
+
+/// The most volumes in use that are named, of each kind.
+const NAMED: usize = 5;
+/// Objects that a list asks for at once. Only what is in use is kept.
+const PAGE: u32 = 500;
+
+/// By the namespace and the name of their claim, the names of the driver's volumes.
+type Volumes = BTreeMap<(String, String), String>;
+
+/// Succeeds if no workload uses a volume of the driver.
+///
+/// # Errors
+/// How many uses there are, the first of them, and what to do; or an error of the API server.
+pub async fn check_unused(client: Client) -> anyhow::Result<()> {
+    let (mut attachments, mut attached) = (Vec::new(), BTreeSet::new());
+    let listed = each(Api::all(client.clone()), |it: MountpointS3PodAttachment| {
+        let workloads = it.spec.mountpoint_pods.values().flatten();
+        attached.extend(workloads.map(|workload| workload.workload_pod_uid.clone()));
+        attachments.push(format!(
+            "PersistentVolume {} on node {}",
+            it.spec.persistent_volume_name, it.spec.node_name
+        ));
+    });
+    match listed.await {
+        // No CRD: mounts by systemd have none.
+        Err(kube::Error::Api(status)) if status.is_not_found() => {}
+        other => other.context("listing attachments")?,
+    }
+    let (mut volumes, mut pods) = (Volumes::new(), Vec::new());
+    let listed =
+        each(Api::all(client.clone()), |volume: PersistentVolume| volumes.extend(claim_and_name(&volume)));
+    listed.await.context("listing PersistentVolumes")?;
+    let listed = each(Api::all(client), |pod: Pod| {
+        if !pod.metadata.uid.as_ref().is_some_and(|uid| attached.contains(uid)) {
+            pods.extend(used_by(&pod, &volumes));
+        }
+    });
+    listed.await.context("listing pods")?;
+    let kinds = [(attachments, "attachments"), (pods, "pods that no attachment names")];
+    let found: Vec<_> = kinds.into_iter().filter_map(|(found, what)| in_words(&found, what)).collect();
+    ensure!(
+        found.is_empty(),
+        "volumes are in use: {}. End the pods that use them ('kubectl get s3pa' lists attachments), or uninstall with --no-hooks: mounts then \
+         keep working, and pods that use them can't end before the driver is installed again",
+        found.join("; ")
+    );
+    tracing::info!("no volume is in use");
+    Ok(())
+}
+
+/// All objects of a kind, a page at a time.
+async fn each<K>(api: Api<K>, mut see: impl FnMut(K)) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&params).await?;
+        page.items.into_iter().for_each(&mut see);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn claim_and_name(volume: &PersistentVolume) -> Option<((String, String), String)> {
+    let spec = volume.spec.as_ref()?;
+    spec.csi.as_ref().filter(|csi| csi.driver == DRIVER)?;
+    let claim = spec.claim_ref.as_ref()?;
+    Some(((claim.namespace.clone()?, claim.name.clone()?), volume.name_any()))
+}
+
+/// A pod on a node that has not ended, with the first of its volumes that is the driver's.
+fn used_by(pod: &Pod, volumes: &Volumes) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let node = spec.node_name.as_ref().filter(|node| !node.is_empty())?;
+    if mountpoint_pod::phase(pod).has_ended() {
+        return None;
+    }
+    let namespace = pod.namespace().unwrap_or_default();
+    let mut claimed = claims_of(pod).filter_map(|(claim, _)| volumes.get(&(namespace.clone(), claim)));
+    let inline =
+        || spec.volumes.iter().flatten().find(|it| it.csi.as_ref().is_some_and(|csi| csi.driver == DRIVER));
+    let volume = match claimed.next() {
+        Some(name) => format!("PersistentVolume {name}"),
+        None => format!("volume {}", inline()?.name),
+    };
+    Some(format!("{namespace}/{} on node {node} with {volume}", pod.name_any()))
+}
+
+fn in_words(found: &[String], what: &str) -> Option<String> {
+    let first: Vec<_> = found.iter().take(NAMED).map(String::as_str).collect();
+    (!found.is_empty()).then(|| format!("{} {what}, such as {}", found.len(), first.join(", ")))
+}

@@ -1,0 +1,53 @@
+//! Finds Mountpoint Pods that never began and would be made otherwise by now: somebody has lowered the chart's resources, named another image or a
+//! ConfigMap that exists. Enters: facts, the settings of all Mountpoint Pods. Leaves: the facts, where such pods are outdated.
+//!
+//! Never here: a pod that began, which may serve; a decision (`plan.rs` gives the workloads of such a pod another one). Only the digest of what was
+//! asked for is compared: the API server adds defaults, and webhooks add more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::facts::{Facts, MountpointPod, Phase};
+use crate::pod_spec::{self, PodConfig, PodRequest};
+
+/// Notes which pods of these facts are outdated. A pod is not, if any workload that waits for it would get the same.
+pub(crate) fn note(config: &PodConfig, facts: &mut Facts) {
+    if !facts.pods.values().any(waits) {
+        return;
+    }
+    let wanted = wanted(config, facts);
+    for (name, pod) in facts.pods.iter_mut().filter(|(_, pod)| waits(pod)) {
+        let wanted = wanted.get(name).filter(|wanted| !wanted.is_empty());
+        pod.outdated =
+            wanted.is_some_and(|wanted| pod.spec.as_ref().is_some_and(|spec| !wanted.contains(spec)));
+    }
+}
+
+/// It has not begun.
+fn waits(pod: &MountpointPod) -> bool {
+    pod.ours && pod.phase == Phase::Pending && !pod.began && pod.spec.is_some()
+}
+
+/// By Mountpoint Pod, the digests of what its workloads that wait would get.
+fn wanted(config: &PodConfig, facts: &Facts) -> BTreeMap<String, BTreeSet<String>> {
+    let mut wanted = BTreeMap::<_, BTreeSet<_>>::new();
+    for (name, workloads) in facts.attachments.iter().flat_map(|it| &it.spec.mountpoint_pods) {
+        let digests = workloads.iter().filter_map(|it| digest(config, facts, &it.workload_pod_uid));
+        wanted.entry(name.clone()).or_default().extend(digests);
+    }
+    wanted
+}
+
+fn digest(config: &PodConfig, facts: &Facts, uid: &str) -> Option<String> {
+    let workload = facts.workloads.get(uid).filter(|it| it.phase == Phase::Pending)?;
+    let wants = workload.wants.as_ref()?;
+    let request = PodRequest {
+        name: String::new(),
+        node: facts.group.node.clone(),
+        volume: facts.group.volume.clone(),
+        volume_uid: wants.volume_uid.clone(),
+        handle: wants.key.handle.clone(),
+        workload_uid: uid.to_owned(),
+        settings: wants.settings.clone().ok()?,
+    };
+    Some(pod_spec::digest(config, &request))
+}

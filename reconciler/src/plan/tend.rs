@@ -1,0 +1,58 @@
+//! Mountpoint Pods beside the plan of their workloads. Enters: the pods of the group, and which of them the plan names. Leaves: marks and deletions
+//! of those that no attachment names, and words to the workloads that wait for one.
+//!
+//! Never here: the deletion of a pod that may serve. Usually the node ends a marked pod: it unmounts the source and tells the mounter to end. On a node
+//! where no driver runs nobody does, and such a pod would stay for good. It is deleted once its container does not run, or has begun again since the
+//! mark: a mounter that waits for a device in vain ends within ten minutes. A time since the mark would not do, since a container can still have a
+//! mount that the host has not any more.
+
+use super::{Effect, Planner, UNNAMED_FOR, mark, version_of};
+use crate::facts::{MountpointPod, Phase};
+
+impl Planner<'_> {
+    /// Without an attachment that names them, pods that ended are deleted, and other pods are told to unmount.
+    pub(super) fn tend_pods(&mut self) {
+        for (name, pod) in &self.facts.pods {
+            self.explain(name, pod);
+            if !pod.ours || pod.deleting || pod.named || self.is_listed(name) || self.is_adopted(name) {
+                continue;
+            }
+            if pod.phase.has_ended() || (pod.needs_unmount && pod.phase == Phase::Pending) {
+                self.deletions.push(Effect::DeletePod(version_of(name, pod)));
+            } else if pod.needs_unmount && !pod.may_serve() {
+                self.unnamed.insert(name.clone());
+                self.deletions.push(Effect::DeletePod(version_of(name, pod)));
+            } else if pod.needs_unmount {
+                // An earlier release, or a person, has marked it.
+                if pod.restarts_when_marked.is_none() {
+                    self.marks.insert(name.clone(), mark(name, pod));
+                }
+            } else {
+                let age = self.facts.now.duration_since(pod.created).unsigned_abs();
+                if age >= UNNAMED_FOR {
+                    self.unnamed.insert(name.clone());
+                    self.marks.insert(name.clone(), mark(name, pod));
+                } else {
+                    self.look_again(UNNAMED_FOR - age);
+                }
+            }
+        }
+    }
+
+    /// Tells workloads why the pod they wait for does not start.
+    fn explain(&mut self, name: &str, pod: &MountpointPod) {
+        let Some(trouble) = pod.trouble.as_ref().filter(|_| pod.phase == Phase::Pending) else { return };
+        let named = self.drafts.iter().filter_map(|draft| draft.entries.get(name)).flatten();
+        let waiting: Vec<_> = named
+            .filter_map(|it| self.facts.workloads.get(&it.workload_pod_uid))
+            .filter(|workload| workload.phase == Phase::Pending)
+            .collect();
+        for workload in waiting {
+            self.tell(
+                workload,
+                "MountpointPodWaits",
+                format!("Mountpoint Pod {name} does not start: {trouble}"),
+            );
+        }
+    }
+}

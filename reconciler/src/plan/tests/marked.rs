@@ -1,0 +1,59 @@
+//! Marked Mountpoint Pods that no node driver ends: there is none on the node, or the mounter can't run. Such a pod is deleted, but never one
+//! whose process may still serve a container.
+
+use super::*;
+
+/// No attachment names it. It was told to unmount when its container had begun again so often.
+fn marked(restarts_when_marked: Option<u32>) -> MountpointPod {
+    MountpointPod { needs_unmount: true, restarts_when_marked, named: false, used: false, ..pod("gone") }
+}
+
+/// Nobody uses the volume any more.
+fn with(pod: MountpointPod) -> Facts {
+    let mut facts = facts();
+    facts.workloads.clear();
+    facts.pods.insert("mp".into(), pod);
+    facts
+}
+
+fn deleted() -> [Effect; 2] {
+    let delete = Effect::DeletePod(version("mp", "uid-gone", "7"));
+    [Effect::ConfirmUnnamed { pod: "mp".into() }, delete]
+}
+
+#[test]
+fn where_no_driver_runs_a_marked_pod_is_deleted_once_its_mounter_has_waited_in_vain_and_begun_again() {
+    assert_eq!(effects(&with(MountpointPod { restarts: 3, ..marked(Some(3)) })), []);
+    assert_eq!(effects(&with(MountpointPod { restarts: 4, ..marked(Some(3)) })), deleted());
+}
+
+#[test]
+fn a_marked_pod_whose_container_does_not_run_is_deleted() {
+    // CrashLoopBackOff: the phase is Running.
+    assert_eq!(effects(&with(MountpointPod { runs: false, ..marked(Some(0)) })), deleted());
+}
+
+#[test]
+fn a_marked_pod_that_may_serve_a_container_is_never_deleted_however_old_its_mark() {
+    let mut facts = with(marked(Some(0)));
+    facts.now += SignedDuration::from_hours(1000);
+    assert_eq!(effects(&facts), []);
+}
+
+#[test]
+fn a_pod_that_an_attachment_names_is_not_deleted_whatever_its_container_does() {
+    for restarts in [0, 9] {
+        let pod = MountpointPod { runs: false, restarts, named: true, ..marked(Some(0)) };
+        assert_eq!(effects(&with(pod)), []);
+    }
+    let mut facts = served();
+    facts.pods.insert("mp".into(), MountpointPod { runs: false, restarts: 9, ..marked(Some(0)) });
+    facts.workloads.get_mut("w").unwrap().phase = Phase::Running;
+    assert_eq!(effects(&facts), []);
+}
+
+#[test]
+fn where_a_person_or_an_earlier_release_has_marked_a_pod_the_beginnings_are_counted_from_now_on() {
+    let noted = Effect::MarkNeedsUnmount { at: version("mp", "uid-gone", "7"), restarts: 5 };
+    assert_eq!(effects(&with(MountpointPod { restarts: 5, ..marked(None) })), [noted]);
+}

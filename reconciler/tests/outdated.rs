@@ -1,0 +1,110 @@
+//! A Mountpoint Pod that never began gets a successor once the chart says something else, and no workload joins it. Facts, plan and calls are
+//! the product's, against the API in memory.
+
+mod fixtures;
+
+use csi::contract::{VERSION, pod};
+use csi::events::Teller;
+use fixtures::{Cluster, NAMESPACE};
+use reconciler::apply::Applier;
+use reconciler::controller::carry_out;
+use reconciler::facts::Group;
+use reconciler::leader::Leadership;
+use reconciler::pod_spec::{PodConfig, Resources};
+use serde_json::json;
+
+fn asking_for(memory: &str) -> PodConfig {
+    let resources = Resources { requests_memory: Some(memory.into()), ..Resources::default() };
+    PodConfig { resources, ..fixtures::config() }
+}
+
+/// Looks and acts with these settings until nothing changes.
+async fn settle(cluster: &Cluster, config: &PodConfig) {
+    loop {
+        let before = cluster.revision();
+        let group = Group { node: "node".into(), volume: "pv".into() };
+        let facts = cluster.cache().facts(&group, VERSION, cluster.now());
+        let teller = Teller::new(cluster.client(), "scality-csi-controller", "test");
+        let applier = Applier::new(cluster.client(), config.clone(), teller);
+        carry_out(&applier, &Leadership::forever(), facts).await.unwrap();
+        if cluster.revision() == before {
+            return;
+        }
+    }
+}
+
+/// Two workloads wait for a Mountpoint Pod that asks for 64Gi.
+async fn stuck() -> Cluster {
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    for name in ["w", "w2"] {
+        cluster.put("pods", fixtures::workload(name, "node", "pv"));
+        settle(&cluster, &asking_for("64Gi")).await;
+    }
+    assert_eq!(requests(&cluster), ["64Gi"]);
+    cluster
+}
+
+fn requests(cluster: &Cluster) -> Vec<String> {
+    let request =
+        |pod: &serde_json::Value| pod["spec"]["containers"][0]["resources"]["requests"]["memory"].clone();
+    cluster.mountpoint_pods().iter().map(|pod| request(pod).as_str().unwrap().to_owned()).collect()
+}
+
+fn first() -> String {
+    pod::name("uid-of-w", "pv", VERSION, 0)
+}
+
+#[tokio::test]
+async fn lower_resources_of_the_chart_reach_the_mountpoint_pod_that_a_node_has_no_room_for() {
+    let cluster = stuck().await;
+    settle(&cluster, &asking_for("1Gi")).await;
+    assert_eq!(requests(&cluster), ["1Gi"], "both share the new one, and the old one is gone");
+    let entries = cluster.attachments()[0]["spec"]["mountpointS3PodAttachments"].clone();
+    let named: Vec<_> = entries.as_object().unwrap().values().collect();
+    assert!(named.len() == 1 && named[0].as_array().unwrap().len() == 2, "{entries}");
+    let revision = cluster.revision();
+    settle(&cluster, &asking_for("1Gi")).await;
+    assert_eq!(cluster.revision(), revision, "once");
+}
+
+#[tokio::test]
+async fn a_mountpoint_pod_that_began_keeps_what_it_was_made_with() {
+    let cluster = stuck().await;
+    cluster.edit("pods", NAMESPACE, &first(), |pod| pod["status"]["phase"] = json!("Running"));
+    let revision = cluster.revision();
+    settle(&cluster, &asking_for("1Gi")).await;
+    assert_eq!((requests(&cluster), cluster.revision()), (vec!["64Gi".to_owned()], revision));
+}
+
+#[tokio::test]
+async fn a_mountpoint_pod_that_does_not_say_what_it_was_made_with_is_left() {
+    let cluster = stuck().await;
+    cluster.edit("pods", NAMESPACE, &first(), |it| {
+        it["metadata"]["annotations"].as_object_mut().unwrap().remove(pod::SPEC);
+    });
+    settle(&cluster, &asking_for("1Gi")).await;
+    assert_eq!(requests(&cluster), ["64Gi"]);
+}
+
+#[tokio::test]
+async fn a_mountpoint_pod_that_is_right_for_one_of_its_workloads_is_not_made_anew() {
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    for (name, memory) in [("w", "8Gi"), ("w2", "16Gi")] {
+        let mut workload = fixtures::workload(name, "node", "pv");
+        workload["spec"]["containers"] =
+            json!([{"name": "c", "resources": {"requests": {"memory": memory}}}]);
+        cluster.put("pods", workload);
+    }
+    let group = Group { node: "node".into(), volume: "pv".into() };
+    for _ in 0..5 {
+        let mut cache = cluster.cache();
+        cache.share_percent = 50;
+        let facts = cache.facts(&group, VERSION, cluster.now());
+        carry_out(&cluster.applier(), &Leadership::forever(), facts).await.unwrap();
+    }
+    assert_eq!(cluster.mountpoint_pods().len(), 1);
+}
