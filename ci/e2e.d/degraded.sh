@@ -2,7 +2,7 @@
 # No reconciler works: before it has made the Mountpoint Pod, and between that pod and its attachment. What is mounted goes on and is
 # unmounted; a new pod is told why it waits, and starts when a reconciler is back, with the Mountpoint Pod that was made for it.
 # needs: nobody beside it
-# shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
+# shellcheck disable=SC2154,SC2016,SC2034 # given by ci/e2e, and read by its functions; programs are quoted
 . ci/kubernetes/driver.bash
 
 controllers() { # HOW-MANY
@@ -38,6 +38,8 @@ none_mounted_below "$kubelet/pods/$uid/" || fail "the target of the pod that end
 workload second data
 until_ok "nor is a pod attached to one that serves" mount_refused second "no reconciler works"
 controllers 2
+# The kubelet asks again for a mount that was refused after up to two minutes.
+wait_s=240
 wait_pod first
 wait_pod second
 equal "the second pod reads" later "$(in_pod second cat /data/later)"

@@ -26,9 +26,12 @@ for example in static-volume:example own-credentials:example-own-credentials; do
         fail "pod $pod of helm/examples/${example%:*}.yaml is not ready"
     }
 done
-said=$(cluster kubectl --namespace default logs pod/example)
-equal "what the first example says" "Hello from a pod." "$said"
+# A pod is Ready when its program has begun, which may have written nothing yet.
+says() { [ "$(cluster kubectl --namespace default logs pod/example)" = "Hello from a pod." ]; }
+until_ok "the first example says hello" says
 equal "what it left in the bucket" "Hello from a pod." "$(s3_get hello.txt)"
+has_started() { s3_keys | grep -x team-a/started; }
+until_ok "the second example has written" has_started
 equal "keys of the bucket: the second example is confined to its prefix" "hello.txt team-a/started" "$(s3_keys | tr '\n' ' ' | sed 's/ $//')"
 cluster kubectl delete --timeout="${wait_s}s" --filename helm/examples/static-volume.yaml
 equal "the object is there when the volume is gone" "Hello from a pod." "$(s3_get hello.txt)"

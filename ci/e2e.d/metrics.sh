@@ -19,7 +19,8 @@ pods() { cluster kubectl -n "$driver_namespace" get pods --selector "app=$1" --f
 leader() {
     local pod
     for pod in $(pods s3-pod-reconciler); do
-        if page "$driver_namespace" "$pod" 8080 | grep -qx 'mount_s3_csi_leader 1'; then echo "$pod"; fi
+        # Not grep -q: it would end before curl has written all.
+        if page "$driver_namespace" "$pod" 8080 | grep -x 'mount_s3_csi_leader 1' >/dev/null; then echo "$pod"; fi
     done
 }
 # Not one of the Deployment before, which may hold the Lease for a moment yet.
@@ -30,10 +31,13 @@ wait_pod busy
 in_pod busy sh -c 'echo hello >/data/hello && cat /data/hello'
 holds "what the engine counts" "bucket=\"$bucket\"" "$(page mount-s3 "$(mountpoint_pods data)" 9464)"
 attached="mount_s3_csi_attached_workloads{node=\"$(field pod/busy .spec.nodeName)\",persistentvolume=\"$namespace-data\",persistentvolumeclaim=\"data\",claim_namespace=\"$namespace\"} 1"
+# Each sees it by a watch of its own, and counts a call when it is over.
+has_line() { page "$1" "$2" "$3" | grep -xF -- "$4"; }
 for pod in $(pods s3-pod-reconciler); do
-    holds "workloads as $pod sees them" "$attached" "$(page "$driver_namespace" "$pod" 8080)"
+    until_ok "workloads as $pod sees them" has_line "$driver_namespace" "$pod" 8080 "$attached"
 done
-holds "how long a pod took as its maker counts" "mount_s3_csi_mountpoint_pod_creation_seconds_count 1" "$(page "$driver_namespace" "$(leader)" 8080)"
-holds "the calls of the kubelet" 'mount_s3_csi_node_calls_total{call="NodePublishVolume",code="OK"}' "$(page "$driver_namespace" "$(pods s3-csi-node)" 9808)"
+until_ok "how long a pod took as its maker counts" has_line "$driver_namespace" "$(leader)" 8080 "mount_s3_csi_mountpoint_pod_creation_seconds_count 1"
+published() { page "$driver_namespace" "$(pods s3-csi-node)" 9808 | grep -F 'mount_s3_csi_node_calls_total{call="NodePublishVolume",code="OK"}'; }
+until_ok "the calls of the kubelet" published
 remove_pod busy
 until_ok "its attachment gone" count_is 0 attachment data .metadata.name

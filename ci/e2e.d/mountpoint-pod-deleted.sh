@@ -35,6 +35,6 @@ remove_pod two
 remove_pod three
 until_ok "no attachment is left" count_is 0 attachment data .metadata.name
 until_ok "no Mountpoint Pod is left" count_is 0 mountpoint_pods data
-none_mounted_below "$plugin/mnt/$old" || fail "the source of the first pod"
-is_missing "$plugin/mnt/$old" || fail "its directory"
+until_ok "the source of the first pod gone" none_mounted_below "$plugin/mnt/$old"
+until_ok "its directory gone" is_missing "$plugin/mnt/$old"
 for each in "${uids[@]}"; do none_mounted_below "$kubelet/pods/$each/" || fail "a target of pod $each"; done

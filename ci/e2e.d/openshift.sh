@@ -8,7 +8,7 @@
 range=1000650000
 restart_reconciler() {
     cluster kubectl -n kube-system rollout restart deployment/s3-csi-controller
-    cluster kubectl -n kube-system rollout status deployment/s3-csi-controller --timeout=120s
+    driver_is_settled
 }
 put_back() {
     cluster kubectl delete crd clusterversions.config.openshift.io --ignore-not-found
@@ -105,7 +105,7 @@ pod=$(mountpoint_pods data)
 of_pod() { cluster kubectl -n mount-s3 get pod "$pod" -o "jsonpath={$1}"; }
 equal "the group of the Mountpoint Pod" $range "$(of_pod .spec.securityContext.fsGroup)"
 equal "the user of its container" $range "$(of_pod '.spec.containers[0].securityContext.runAsUser')"
-engine=$(cluster run sh -c "grep -lz '^/mountpoint-s3/bin/mount-s3' /proc/[0-9]*/cmdline | cut -d/ -f3 | while read -r it; do grep -q '^Uid:.$range' /proc/\$it/status && echo \$it; done")
+engine=$(cluster run sh -c "grep -lz '^/mountpoint-s3/bin/mount-s3' /proc/[0-9]*/cmdline | cut -d/ -f3 | while read -r it; do if grep -q '^Uid:.$range' /proc/\$it/status; then echo \$it; fi; done")
 [ -n "$engine" ] || fail "no engine runs as user $range"
 uid=$(uid_of one)
 remove_pod one

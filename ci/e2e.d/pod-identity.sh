@@ -130,6 +130,9 @@ release_driver "${over_tls[@]}"
 workload doubting trusting account=writer
 until_ok "an unknown authority is named" mount_refused doubting "certificate"
 kube delete pod doubting --wait=false
+# The next pod of this account would join its Mountpoint Pod, which keeps what it was made with.
+until_ok "pod doubting gone" pod_gone doubting
+until_ok "its Mountpoint Pod gone" count_is 0 mountpoint_pods trusting
 
 release_driver "${over_tls[@]}" --set-file "tls.caCertData=$scratch/ca.crt"
 workload six trusting account=writer

@@ -29,7 +29,7 @@ equal "the object" hello "$(s3_get greeting)"
 remove_pod late
 
 # A token as the driver's pod has it.
-driver=$(cluster kubectl -n kube-system get pods -l app=s3-csi-node -o 'jsonpath={.items[0].metadata.name}')
+driver=$(cluster kubectl -n kube-system get pods -l app=s3-csi-node --field-selector status.phase=Running -o 'jsonpath={.items[0].metadata.name}')
 uid=$(cluster kubectl -n kube-system get pod "$driver" -o 'jsonpath={.metadata.uid}')
 token=$(cluster kubectl -n kube-system create token s3-csi-driver-sa --bound-object-kind Pod --bound-object-name "$driver" --bound-object-uid "$uid")
 as_driver() { cluster kubectl --token="$token" "$@"; }

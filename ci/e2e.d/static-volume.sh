@@ -5,7 +5,11 @@
 . ci/kubernetes/driver.bash
 
 # 1: the volume names a bucket, and waits for its claim.
-volume_is() { equal "phase of the volume" "$1" "$(cluster kubectl get pv "$namespace-data" -o 'jsonpath={.status.phase}')"; }
+volume_is() {
+    local is
+    is=$(cluster kubectl get pv "$namespace-data" -o 'jsonpath={.status.phase}') || return 1
+    [ "$is" = "$1" ] || { echo "the volume is \"$is\""; return 1; }
+}
 unclaimed_volume data policy=Delete
 until_ok "the volume is available" volume_is Available
 
@@ -66,7 +70,7 @@ remove_pod reader
 until_ok "the attachment gone" count_is 0 attachment data .metadata.name
 until_ok "the Mountpoint Pod gone" count_is 0 mountpoint_pods data
 none_mounted_below "$plugin/mnt/$mountpoint" || fail "the source"
-is_missing "$plugin/mnt/$mountpoint" || fail "the source's directory"
+until_ok "the source's directory gone" is_missing "$plugin/mnt/$mountpoint"
 is_missing "$kubelet/pods/$reader/volumes/kubernetes.io~csi/$namespace-data/mount" || fail "the target's directory"
 bucket_is_whole() {
     equal "the bucket's keys $1" "hello.txt outside.txt sub/numbers.txt" "$(s3_keys | tr '\n' ' ' | sed 's/ $//')"

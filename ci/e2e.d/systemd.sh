@@ -71,6 +71,7 @@ volume identity attributes="{ bucketName: $bucket, authenticationSource: pod }"
 workload identity identity
 until_ok "a role of the workload is refused" mount_refused identity "authenticationSource: pod needs Mountpoint Pods"
 kube delete pod identity --wait=false
+until_ok "pod identity gone" pod_gone identity
 
 # The upgrade. A pod that was there keeps its mount; one that comes now has a Mountpoint Pod.
 release_driver

@@ -53,7 +53,7 @@ workload elsewhere stays nodes="$(at node)"
 wait_pod allowed
 equal "its node" "$second" "$(field pod/allowed .spec.nodeName)"
 in_pod allowed sh -c 'echo x >/data/x'
-until_ok "the other pod is told" event "node affinity"
+until_ok "the other pod is told" event "PersistentVolume's node affinity"
 nodes_are stays "$second" || fail "of a volume with node affinity"
 
 kube delete pod there mover allowed elsewhere --wait=false

@@ -76,7 +76,7 @@ for pod in json.load(sys.stdin)["items"]:
 mounts_below() { cluster ${where:+"$where"} run awk -v below="$1" '$1 == "mountpoint-s3" && index($2, below) == 1 { print $2 }' /proc/1/mounts; }
 none_mounted_below() {
     local left
-    left=$(mounts_below "$1")
+    left=$(mounts_below "$1") || { echo "the node does not show its mounts"; return 1; }
     [ -z "$left" ] || { printf 'still mounted: %s\n' "$left"; return 1; }
 }
 is_mounted() { [ -n "$(mounts_below "$1")" ] || { echo "nothing is mounted at $1"; return 1; }; }
@@ -84,7 +84,9 @@ is_missing() { ! cluster ${where:+"$where"} run test -e "$1" || { echo "$1 is st
 
 count_is() {
     local is
-    is=$("${@:2}" | grep -c . || true)
+    # What fails shows nothing, which is not the same as showing that there is nothing.
+    is=$("${@:2}") || return 1
+    is=$(grep -c . <<<"$is" || true)
     [ "$is" -eq "$1" ] || { echo "$is instead of $1: ${*:2}"; return 1; }
 }
 

@@ -31,13 +31,15 @@ at() { printf '{ kubernetes.io/hostname: %s }' "$1"; }
 
 # nodes_of VOLUME: the nodes of its attachments and of its Mountpoint Pods, sorted.
 nodes_of() {
-    attachment "$1" .spec.nodeName | sort | tr '\n' ' '
+    local pod pods
+    pods=$(mountpoint_pods "$1") || return 1
+    attachment "$1" .spec.nodeName | sort | tr '\n' ' ' || return 1
     printf '/'
-    for pod in $(mountpoint_pods "$1"); do cluster kubectl -n mount-s3 get pod "$pod" -o 'jsonpath={.spec.nodeName}{"\n"}'; done | sort | sed 's/^/ /' | tr -d '\n'
+    for pod in $pods; do cluster kubectl -n mount-s3 get pod "$pod" -o 'jsonpath={.spec.nodeName}{"\n"}'; done | sort | sed 's/^/ /' | tr -d '\n'
 }
 # nodes_are VOLUME NODES: an attachment and a Mountpoint Pod on each of them, and none elsewhere.
 nodes_are() {
     local is
-    is=$(nodes_of "$1")
+    is=$(nodes_of "$1") || { echo "$is, and then no answer"; return 1; }
     [ "$is" = "${2:+$2 }/${2:+ $2}" ] || { echo "attachments / Mountpoint Pods of $1 are on: $is"; return 1; }
 }

@@ -69,7 +69,11 @@ pod_ready() {
 }
 wait_pod() { until_ok "pod $1 ready" pod_ready "$1"; }
 
-pod_gone() { ! kube get pod "$1" >/dev/null 2>&1; }
+# An API server that does not answer says nothing of the pod.
+pod_gone() {
+    local is
+    is=$(kube get pod "$1" --ignore-not-found -o name) && [ -z "$is" ]
+}
 # remove_pod POD: deletes it and waits until it, and so each of its volumes, is gone.
 remove_pod() {
     kube delete pod "$1" --wait=false
