@@ -6,8 +6,6 @@
 . ci/kubernetes/driver.bash
 . ci/kubernetes/nodes.bash
 
-taint=s3.csi.scality.com/agent-not-ready
-taints() { cluster kubectl get node "$second" -o 'jsonpath={range .spec.taints[*]}{.key}{"\n"}{end}'; }
 begin() { workload waits data nodes="$(at "$second")"; }
 # Of a taint NoExecute the kubelet and the controller that evicts have copies of their own. Either may be older than the scheduler's, and then
 # ends a pod that was just sent there; whoever made the pod makes another. That is Kubernetes', and only that is forgiven here.
@@ -20,7 +18,7 @@ runs() {
         /*) pod_ready waits; return ;;
         *) echo "pod waits is ending: $is"; return 1 ;;
     esac
-    ! taints | grep -xF "$taint" || fail "pod waits was sent to a node that still has the taint"
+    ! taints_of "$second" | grep -xF "$taint" || fail "pod waits was sent to a node that still has the taint"
     kube delete pod waits --ignore-not-found
     begin
     return 1
@@ -35,13 +33,13 @@ cluster second up "--register-with-taints=$taint=:NoExecute"
 # A new node starts each of its containers for the first time.
 wait_s=240
 until_ok "pod waits ready" runs
-! taints | grep -xF "$taint" || fail "a workload runs beside the taint"
+! taints_of "$second" | grep -xF "$taint" || fail "a workload runs beside the taint"
 equal "its node" "$second" "$(field pod/waits .spec.nodeName)"
 in_pod waits sh -c 'echo hello >/data/greeting'
 equal "the object" hello "$(s3_get greeting)"
 registered_at "$second" || fail "the driver is not registered"
 # Kubernetes looks every 5 s whether its own not-ready:NoExecute may go, which this pod tolerates.
-until_ok "no taint is left" count_is 0 taints
+until_ok "no taint is left" count_is 0 taints_of "$second"
 until_ok "attachments and Mountpoint Pods" nodes_are data "$second"
 ran=$(driver_at "$second" '.status.containerStatuses[?(@.name=="s3-plugin")].state.running.startedAt')
 scheduled=$(field pod/waits '.status.conditions[?(@.type=="PodScheduled")].lastTransitionTime')

@@ -8,8 +8,6 @@
 . ci/kubernetes/nodes.bash
 
 # With the startup taint, which it has again when it is registered again.
-taint=s3.csi.scality.com/agent-not-ready
-taints() { cluster kubectl get node "$second" -o 'jsonpath={range .spec.taints[*]}{.key}{"\n"}{end}'; }
 cluster second down
 cluster second up "--register-with-taints=$taint=:NoSchedule"
 second_node_with_data
@@ -30,7 +28,7 @@ is_another() { [ -n "$(node_uid)" ] && [ "$(node_uid)" != "$old" ]; }
 until_ok "another Node of its name" is_another
 until_ok "the driver of $second registered" registered_at "$second"
 # The driver, which has run all the time, takes it away again.
-until_ok "no taint is left" count_is 0 taints
+until_ok "no taint is left" count_is 0 taints_of "$second"
 # The garbage collector has judged the pod: it took the old Node from its owners.
 is_freed() { [[ "$(of_pod '{.metadata.ownerReferences[*].uid}')" != *$old* ]]; }
 until_ok "the old Node no owner of the Mountpoint Pod" is_freed

@@ -5,15 +5,13 @@
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 
-taint=s3.csi.scality.com/agent-not-ready
 put_back() {
     cluster kubectl taint node node "$taint-" || true # it is gone, unless something failed
     cluster kubectl delete node "$namespace-other" --ignore-not-found
 }
 trap put_back EXIT
-taints() { cluster kubectl get node node -o 'jsonpath={range .spec.taints[*]}{.key}{"\n"}{end}'; }
-is_tainted() { taints | grep -qx "$taint"; }
-not_tainted() { ! is_tainted || { taints; return 1; }; }
+is_tainted() { taints_of node | grep -qx "$taint"; }
+not_tainted() { ! is_tainted || { taints_of node; return 1; }; }
 
 cluster kubectl taint node node "$taint=:NoSchedule"
 volume data

@@ -3,6 +3,8 @@
 # shellcheck disable=SC2154,SC2034,SC2016 # namespace and bucket are given by ci/e2e; scenarios use the rest; programs are quoted
 
 kubelet=/var/lib/kubelet
+# With which a node may begin; its driver takes it away.
+taint=s3.csi.scality.com/agent-not-ready
 plugin=$kubelet/plugins/s3.csi.scality.com
 
 # volume NAME [KEY=VALUE]...: a PersistentVolume of the scenario's bucket and a claim of the same name, bound to each other. Keys of
@@ -52,6 +54,9 @@ workloads() {
         echo ---
     done | kube apply -f -
 }
+
+# taints_of NODE: their keys, a line each.
+taints_of() { cluster kubectl get node "$1" -o 'jsonpath={range .spec.taints[*]}{.key}{"\n"}{end}'; }
 
 uid_of() { field "pod/$1" .metadata.uid; }
 target_of() { printf '%s/pods/%s/volumes/kubernetes.io~csi/%s/mount' "$kubelet" "$(uid_of "$1")" "$namespace-$2"; } # POD VOLUME
