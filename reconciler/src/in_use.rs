@@ -81,7 +81,12 @@ where
     }
 }
 
+/// Not of a volume that its claim has left: it still says that claim's name, which another claim may have by now.
 fn claim_and_name(volume: &PersistentVolume) -> Option<((String, String), String)> {
+    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Released" | "Failed")) {
+        return None;
+    }
     let spec = volume.spec.as_ref()?;
     spec.csi.as_ref().filter(|csi| csi.driver == DRIVER)?;
     let claim = spec.claim_ref.as_ref()?;

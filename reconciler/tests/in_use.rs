@@ -49,6 +49,16 @@ async fn an_uninstall_is_refused_while_a_pod_has_a_volume_that_systemd_mounted()
 }
 
 #[tokio::test]
+async fn no_uninstall_is_refused_for_a_volume_that_its_claim_has_left() {
+    let cluster = cluster();
+    cluster.put("pods", fixtures::workload("w", "node", "pv"));
+    for (phase, refused) in [("Bound", true), ("Released", false), ("Failed", false)] {
+        cluster.edit("persistentvolumes", "", "pv", |it| it["status"] = json!({"phase": phase}));
+        assert_eq!(!refusal(&cluster).await.is_empty(), refused, "{phase}");
+    }
+}
+
+#[tokio::test]
 async fn an_uninstall_is_refused_while_a_pod_has_a_volume_in_its_own_manifest_or_of_a_claim_that_was_made_for_it()
  {
     let own: [(Value, &str); 2] = [
