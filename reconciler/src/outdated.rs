@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::facts::{Facts, MountpointPod, Phase};
 use crate::pod_spec::{self, PodConfig, PodRequest};
 
-/// Notes which pods of these facts are outdated. A pod is not, if any workload that waits for it would get the same.
+/// Notes which pods of these facts are outdated. A pod is not, if any of its workloads would get the same.
 pub(crate) fn note(config: &PodConfig, facts: &mut Facts) {
     if !facts.pods.values().any(waits) {
         return;
@@ -27,7 +27,7 @@ fn waits(pod: &MountpointPod) -> bool {
     pod.ours && pod.phase == Phase::Pending && !pod.began && pod.spec.is_some()
 }
 
-/// By Mountpoint Pod, the digests of what its workloads that wait would get.
+/// By Mountpoint Pod, the digests of what its workloads would get: those that wait, and those that run and have lost an earlier one.
 fn wanted(config: &PodConfig, facts: &Facts) -> BTreeMap<String, BTreeSet<String>> {
     let mut wanted = BTreeMap::<_, BTreeSet<_>>::new();
     for (name, workloads) in facts.attachments.iter().flat_map(|it| &it.spec.mountpoint_pods) {
@@ -38,7 +38,7 @@ fn wanted(config: &PodConfig, facts: &Facts) -> BTreeMap<String, BTreeSet<String
 }
 
 fn digest(config: &PodConfig, facts: &Facts, uid: &str) -> Option<String> {
-    let workload = facts.workloads.get(uid).filter(|it| it.phase == Phase::Pending)?;
+    let workload = facts.workloads.get(uid).filter(|it| !it.phase.has_ended())?;
     let wants = workload.wants.as_ref()?;
     let request = PodRequest {
         name: String::new(),

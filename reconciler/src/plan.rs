@@ -8,6 +8,7 @@
 //! - One write changes an attachment, and it fails if another writer changed the attachment first.
 //! - An entry that was seen empty is closed: no workload is added to it. A pod is told to unmount only when no workload can join.
 //! - "Not seen" is not "gone": before a plan concludes anything from an absence, it asks the API server.
+//! - A pod that was seen before it began may have begun: it is told to unmount before its workloads go to another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -144,6 +145,9 @@ struct Planner<'a> {
     /// By name: two attachments may have named one pod.
     marks: BTreeMap<String, Effect>,
     new_pods: Vec<Effect>,
+    /// Marks of pods that had not begun, by name, once their workloads have another. If such a pod has begun since, its mark fails, and its
+    /// workloads stay.
+    left: BTreeMap<String, Effect>,
     new_attachments: BTreeMap<ShareKey, MountpointS3PodAttachment>,
     writes: Vec<Effect>,
     deletions: Vec<Effect>,
@@ -169,6 +173,7 @@ impl<'a> Planner<'a> {
             unattached: BTreeSet::new(),
             marks: BTreeMap::new(),
             new_pods: Vec::new(),
+            left: BTreeMap::new(),
             new_attachments: BTreeMap::new(),
             writes: Vec::new(),
             deletions: Vec::new(),
@@ -230,8 +235,11 @@ impl<'a> Planner<'a> {
                 for attached in workloads {
                     let workload = &self.facts.workloads[&attached.workload_pod_uid];
                     let lost = pod.is_none_or(|pod| pod.phase.has_ended());
-                    // A workload that runs keeps what it has until the pod has really ended: the node unmounts nothing in use.
-                    let never_came = pod.is_some_and(|pod| !pod.stays()) && workload.phase == Phase::Pending;
+                    // A workload that runs keeps what it has until the pod has really ended: the node unmounts nothing in use. From a pod
+                    // that never began it has nothing.
+                    let never_came = pod.is_some_and(|pod| {
+                        !pod.stays() && (pod.outdated || workload.phase == Phase::Pending)
+                    });
                     if workload.deleting || !(lost || never_came) {
                         continue;
                     }
@@ -267,6 +275,9 @@ impl<'a> Planner<'a> {
                     if counted {
                         let draft = &mut self.drafts[index];
                         draft.replaced = draft.replaced.another(self.facts.now);
+                    }
+                    if let Some(pod) = pod.filter(|pod| pod.outdated && !pod.needs_unmount) {
+                        self.left.insert(name.clone(), mark(&name, pod));
                     }
                     let left = self.drafts[index]
                         .entries
@@ -478,6 +489,7 @@ impl<'a> Planner<'a> {
         }
         effects.extend(self.marks.into_values());
         effects.extend(self.new_pods);
+        effects.extend(self.left.into_values());
         effects.extend(self.writes);
         effects.extend(self.deletions);
         effects.extend(self.notices.into_iter().map(Effect::Tell));

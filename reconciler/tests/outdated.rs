@@ -7,26 +7,33 @@ use csi::contract::{VERSION, pod};
 use csi::events::Teller;
 use fixtures::{Cluster, NAMESPACE};
 use reconciler::apply::Applier;
-use reconciler::controller::carry_out;
-use reconciler::facts::Group;
+use reconciler::controller::{Again, carry_out};
+use reconciler::facts::{Facts, Group};
 use reconciler::leader::Leadership;
 use reconciler::pod_spec::{PodConfig, Resources};
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn asking_for(memory: &str) -> PodConfig {
     let resources = Resources { requests_memory: Some(memory.into()), ..Resources::default() };
     PodConfig { resources, ..fixtures::config() }
 }
 
+fn facts(cluster: &Cluster) -> Facts {
+    let group = Group { node: "node".into(), volume: "pv".into() };
+    cluster.cache().facts(&group, VERSION, cluster.now())
+}
+
+async fn act(cluster: &Cluster, config: &PodConfig, facts: Facts) -> Again {
+    let teller = Teller::new(cluster.client(), "scality-csi-controller", "test");
+    let applier = Applier::new(cluster.client(), config.clone(), teller);
+    carry_out(&applier, &Leadership::forever(), facts).await
+}
+
 /// Looks and acts with these settings until nothing changes.
 async fn settle(cluster: &Cluster, config: &PodConfig) {
     loop {
         let before = cluster.revision();
-        let group = Group { node: "node".into(), volume: "pv".into() };
-        let facts = cluster.cache().facts(&group, VERSION, cluster.now());
-        let teller = Teller::new(cluster.client(), "scality-csi-controller", "test");
-        let applier = Applier::new(cluster.client(), config.clone(), teller);
-        carry_out(&applier, &Leadership::forever(), facts).await.unwrap();
+        act(cluster, config, facts(cluster)).await.unwrap();
         if cluster.revision() == before {
             return;
         }
@@ -47,8 +54,7 @@ async fn stuck() -> Cluster {
 }
 
 fn requests(cluster: &Cluster) -> Vec<String> {
-    let request =
-        |pod: &serde_json::Value| pod["spec"]["containers"][0]["resources"]["requests"]["memory"].clone();
+    let request = |pod: &Value| pod["spec"]["containers"][0]["resources"]["requests"]["memory"].clone();
     cluster.mountpoint_pods().iter().map(|pod| request(pod).as_str().unwrap().to_owned()).collect()
 }
 
@@ -76,6 +82,37 @@ async fn a_mountpoint_pod_that_began_keeps_what_it_was_made_with() {
     let revision = cluster.revision();
     settle(&cluster, &asking_for("1Gi")).await;
     assert_eq!((requests(&cluster), cluster.revision()), (vec!["64Gi".to_owned()], revision));
+}
+
+#[tokio::test]
+async fn a_mountpoint_pod_that_began_behind_the_facts_keeps_its_workloads() {
+    let cluster = stuck().await;
+    let old = facts(&cluster);
+    let attached = cluster.attachments();
+    cluster.edit("pods", NAMESPACE, &first(), |pod| pod["status"]["phase"] = json!("Running"));
+    act(&cluster, &asking_for("1Gi"), old).await.unwrap_err();
+    assert_eq!(cluster.attachments(), attached);
+    let pods = cluster.mountpoint_pods();
+    let marked = pods.iter().find(|pod| !pod["metadata"]["annotations"][pod::NEEDS_UNMOUNT].is_null());
+    assert_eq!(marked, None);
+}
+
+#[tokio::test]
+async fn a_workload_that_runs_and_lost_its_mountpoint_pod_gets_one_by_the_new_settings() {
+    let cluster = stuck().await;
+    let status = |it: &mut Value, phase: &str| it["status"]["phase"] = json!(phase);
+    for name in ["w", "w2"] {
+        cluster.edit("pods", "default", name, |it| status(it, "Running"));
+    }
+    cluster.edit("pods", NAMESPACE, &first(), |it| status(it, "Failed"));
+    settle(&cluster, &asking_for("64Gi")).await;
+    assert_eq!(requests(&cluster), ["64Gi"], "a node has no room for the next one, either");
+    cluster.wait(600);
+    settle(&cluster, &asking_for("1Gi")).await;
+    assert_eq!(requests(&cluster), ["1Gi"]);
+    let entries = cluster.attachments()[0]["spec"]["mountpointS3PodAttachments"].clone();
+    let named: Vec<_> = entries.as_object().unwrap().values().collect();
+    assert!(named.len() == 1 && named[0].as_array().unwrap().len() == 2, "{entries}");
 }
 
 #[tokio::test]

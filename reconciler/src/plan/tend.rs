@@ -45,7 +45,7 @@ impl Planner<'_> {
         let named = self.drafts.iter().filter_map(|draft| draft.entries.get(name)).flatten();
         let waiting: Vec<_> = named
             .filter_map(|it| self.facts.workloads.get(&it.workload_pod_uid))
-            .filter(|workload| workload.phase == Phase::Pending)
+            .filter(|workload| !workload.phase.has_ended())
             .collect();
         for workload in waiting {
             self.tell(

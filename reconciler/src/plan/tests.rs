@@ -331,11 +331,9 @@ fn a_name_that_was_used_up_is_not_used_again_when_its_pod_is_gone() {
 
 #[test]
 fn a_workload_that_runs_keeps_a_pod_that_is_leaving_and_one_that_waits_gets_another() {
-    for leaving in [
-        MountpointPod { deleting: true, ..pod("w") },
-        MountpointPod { needs_unmount: true, ..pod("w") },
-        MountpointPod { outdated: true, ..pod("w") },
-    ] {
+    for leaving in
+        [MountpointPod { deleting: true, ..pod("w") }, MountpointPod { needs_unmount: true, ..pod("w") }]
+    {
         let mut facts = served();
         facts.pods.insert("mp".into(), leaving);
         facts.workloads.get_mut("w").unwrap().phase = Phase::Running;
@@ -343,6 +341,22 @@ fn a_workload_that_runs_keeps_a_pod_that_is_leaving_and_one_that_waits_gets_anot
         facts.workloads.get_mut("w").unwrap().phase = Phase::Pending;
         let moved = counted(&[("mp", Some(&[])), (&name("w", 0), Some(&["w"]))], None, 1);
         assert_eq!(effects(&facts), [create("w", 0), moved]);
+    }
+}
+
+/// As it was seen: by now it may have begun. Its mark fails then, and its workload stays.
+#[test]
+fn a_pod_that_never_began_is_told_to_unmount_before_its_workload_goes_elsewhere() {
+    let outdated =
+        MountpointPod { phase: Phase::Pending, began: false, runs: false, outdated: true, ..pod("w") };
+    // One that runs has lost an earlier one, and got nothing of this one.
+    for phase in [Phase::Pending, Phase::Running] {
+        let mut facts = served();
+        facts.pods.insert("mp".into(), outdated.clone());
+        facts.workloads.get_mut("w").unwrap().phase = phase;
+        let moved = counted(&[("mp", Some(&[])), (&name("w", 0), Some(&["w"]))], None, 1);
+        assert_eq!(effects(&facts), [create("w", 0), mark(version("mp", "uid-w", "7")), moved]);
+        assert_eq!(notices(&facts)[0].reason, "MountpointPodNotServing");
     }
 }
 
