@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::share::Carried;
-use super::tcp::Moved;
+use super::tcp::{Bytes, Direction, Moved};
 use super::width::Width;
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
@@ -44,8 +44,9 @@ pub(super) struct Lanes {
     bulk: Arc<Semaphore>,
     bulk_waiting: AtomicUsize,
     bulk_busy: AtomicUsize,
-    /// Places in use, of both lanes.
-    in_use: AtomicUsize,
+    /// Exchanges under way, by direction.
+    receiving: AtomicUsize,
+    sending: AtomicUsize,
     /// Bulk places above the limit: each is removed when its transfer ends.
     surplus: AtomicUsize,
     link: Mutex<Link>,
@@ -57,10 +58,11 @@ struct Link {
     /// Places of the bulk lane that exist, taken or free.
     places: usize,
     /// Open connections, with what was counted of them.
-    open: Vec<(Moved, u64)>,
-    total: u64,
+    open: Vec<(Moved, Bytes)>,
+    total: Bytes,
     looked: Option<(Instant, u64)>,
-    carried: Carried,
+    received: Carried,
+    sent: Carried,
 }
 
 /// Permission to use one connection. When dropped, the next request in the queue gets it.
@@ -70,6 +72,30 @@ pub(super) struct Place {
     lane: Lane,
     in_lane: Option<OwnedSemaphorePermit>,
     _in_all: Option<OwnedSemaphorePermit>,
+}
+
+/// One of those that share the line in a direction, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    lanes: Arc<Lanes>,
+    direction: Direction,
+}
+
+impl Exchange {
+    pub(super) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// What the line carried in its direction until now.
+    pub(super) fn carried(&self) -> Carried {
+        self.lanes.carried(self.direction)
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.lanes.under_way(self.direction).fetch_sub(1, Relaxed);
+    }
 }
 
 /// Connections that are kept for each of the lanes.
@@ -84,9 +110,10 @@ impl Lanes {
             width: Width::new(most),
             places: most,
             open: Vec::new(),
-            total: 0,
+            total: Bytes::default(),
             looked: None,
-            carried: Carried::default(),
+            received: Carried::default(),
+            sent: Carried::default(),
         };
         Arc::new(Self {
             all: Arc::new(Semaphore::new(connections)),
@@ -94,7 +121,8 @@ impl Lanes {
             bulk: Arc::new(Semaphore::new(most)),
             bulk_waiting: AtomicUsize::new(0),
             bulk_busy: AtomicUsize::new(0),
-            in_use: AtomicUsize::new(0),
+            receiving: AtomicUsize::new(0),
+            sending: AtomicUsize::new(0),
             surplus: AtomicUsize::new(0),
             link: Mutex::new(link),
         })
@@ -116,7 +144,6 @@ impl Lanes {
                 (in_lane, in_all)
             }
         };
-        self.in_use.fetch_add(1, Relaxed);
         Place { lanes: Arc::clone(self), lane, in_lane: in_lane.ok(), _in_all: in_all.ok() }
     }
 
@@ -124,18 +151,42 @@ impl Lanes {
     pub(super) fn opened(&self, moved: &Moved) {
         let mut link = self.link.lock();
         link.count();
-        link.open.push((moved.clone(), 0));
+        link.open.push((moved.clone(), Bytes::default()));
     }
 
     /// Bytes that moved so far on all connections.
     pub(super) fn moved(&self) -> u64 {
-        self.link.lock().count()
+        self.link.lock().count().sum()
     }
 
-    /// What the line carried until now, for a comparison with one connection.
-    pub(super) fn carried(&self) -> Carried {
-        let in_use = self.in_use.load(Relaxed);
-        self.link.lock().carried(in_use)
+    /// What the line carried in one direction until now, for a comparison with one connection.
+    fn carried(&self, direction: Direction) -> Carried {
+        let mut link = self.link.lock();
+        self.share(&mut link);
+        match direction {
+            Direction::Received => link.received,
+            Direction::Sent => link.sent,
+        }
+    }
+
+    /// An exchange is under way on the line, which moves most of its bytes in this direction.
+    pub(super) fn exchange(self: &Arc<Self>, direction: Direction) -> Exchange {
+        self.under_way(direction).fetch_add(1, Relaxed);
+        Exchange { lanes: Arc::clone(self), direction }
+    }
+
+    fn under_way(&self, direction: Direction) -> &AtomicUsize {
+        match direction {
+            Direction::Received => &self.receiving,
+            Direction::Sent => &self.sending,
+        }
+    }
+
+    /// What moved since the last look, divided by those that share it. They change all the time: each look makes the shares truer.
+    fn share(&self, link: &mut Link) {
+        let Bytes { received, sent } = link.count();
+        link.received.look(received, self.receiving.load(Relaxed));
+        link.sent.look(sent, self.sending.load(Relaxed));
     }
 
     /// Bytes per second that one busy connection carries, as far as it is known.
@@ -152,9 +203,8 @@ impl Lanes {
     pub(super) fn look(&self, now: Instant) -> bool {
         let (busy, wanted) = (self.bulk_busy.load(Relaxed), self.bulk_waiting.load(Relaxed) > 0);
         let mut link = self.link.lock();
-        // The connections in use change all the time: each look makes the shares truer.
-        link.carried(self.in_use.load(Relaxed));
-        let total = link.total;
+        self.share(&mut link);
+        let total = link.total.sum();
         if !self.is_busy() {
             link.looked = None;
             return false;
@@ -182,29 +232,26 @@ impl Lanes {
 }
 
 impl Link {
-    fn count(&mut self) -> u64 {
+    fn count(&mut self) -> Bytes {
+        fn add(total: &mut u64, counted: &mut u64, now: u64) {
+            *total += now.saturating_sub(*counted);
+            *counted = now.max(*counted);
+        }
         let total = &mut self.total;
         self.open.retain_mut(|(moved, counted)| {
             // Checked before the count is read, so that the last bytes of a closed connection still count.
             let is_open = !moved.is_last();
-            let now = moved.delivered().max(*counted);
-            *total += now - *counted;
-            *counted = now;
+            let now = moved.delivered();
+            add(&mut total.received, &mut counted.received, now.received);
+            add(&mut total.sent, &mut counted.sent, now.sent);
             is_open
         });
         self.total
-    }
-
-    fn carried(&mut self, in_use: usize) -> Carried {
-        let total = self.count();
-        self.carried.look(total, in_use);
-        self.carried
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.lanes.in_use.fetch_sub(1, Relaxed);
         if self.lane != Lane::Bulk {
             return;
         }

@@ -2,7 +2,7 @@
 //! decision out.
 //!
 //! One connection can't tell a slow line from a store that trickles. All of them together can: what one transfer lacks, the others have,
-//! unless the line is slow for each of them.
+//! unless the line is slow for each of them. Each direction is a line of its own: an upload is not compared with what others receive.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use std::time::Duration;
 /// uneven shares, as TCP makes them on a full line, and lets a store trickle on one connection at half the rate.
 const BEHIND: f64 = 4.0;
 
-/// What a line carried so far.
+/// What a line carried so far, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Carried {
     /// On all connections.
     all: u64,
-    /// On each connection in use, if all of them had equal shares.
+    /// For each exchange under way, if all of them had equal shares.
     each: f64,
 }
 
 impl Carried {
-    /// Bytes that moved until now, and the connections in use since the last look. The more looks, the truer the shares.
-    pub(super) fn look(&mut self, all: u64, in_use: usize) {
-        self.each += all.saturating_sub(self.all) as f64 / in_use.max(1) as f64;
+    /// Bytes that moved until now, and the exchanges under way since the last look. The more looks, the truer the shares.
+    pub(super) fn look(&mut self, all: u64, under_way: usize) {
+        self.each += all.saturating_sub(self.all) as f64 / under_way.max(1) as f64;
         self.all = all;
     }
 

@@ -11,6 +11,34 @@ use tokio::net::TcpStream;
 use super::unsent::Socket;
 use crate::sync::Arc;
 
+/// Which way bytes go. A line may carry far more one way than the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Direction {
+    Received,
+    Sent,
+}
+
+/// Bytes by direction.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Bytes {
+    pub(super) received: u64,
+    pub(super) sent: u64,
+}
+
+impl Bytes {
+    pub(super) fn of(self, direction: Direction) -> u64 {
+        match direction {
+            Direction::Received => self.received,
+            Direction::Sent => self.sent,
+        }
+    }
+
+    /// In both directions.
+    pub(super) fn sum(self) -> u64 {
+        self.received + self.sent
+    }
+}
+
 /// Bytes that moved, in both directions. A task that waits on the connection checks whether the count still grows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Moved(Arc<Counts>);
@@ -34,8 +62,8 @@ impl Moved {
         self.0.sent.load(Relaxed)
     }
 
-    pub(super) fn total(&self) -> u64 {
-        self.received() + self.sent()
+    pub(super) fn total(&self) -> Bytes {
+        Bytes { received: self.received(), sent: self.sent() }
     }
 
     /// Bytes that were received for the reader. A record of TLS that is not opened yet counts as a whole.
@@ -59,10 +87,10 @@ impl Moved {
     }
 
     /// Bytes that moved, without those sent that this machine still holds: they grow while the line carries anything. Asks the kernel.
-    pub(super) fn delivered(&self) -> u64 {
+    pub(super) fn delivered(&self) -> Bytes {
         // In this order: what is sent in between makes it less for a moment, never more.
-        let total = self.total();
-        total.saturating_sub(self.0.socket.unsent())
+        let Bytes { received, sent } = self.total();
+        Bytes { received, sent: sent.saturating_sub(self.0.socket.unsent()) }
     }
 
     /// Whether this is the last handle to the counts: the connection is gone.

@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::lanes::{Lanes, drains_in};
+use super::lanes::{Exchange, Lanes, drains_in};
 use super::share::{Carried, Floor, Verdict};
-use super::tcp::Moved;
+use super::tcp::{Bytes, Direction, Moved};
 use crate::clock::Clock;
 use crate::sync::Arc;
 
@@ -21,7 +21,7 @@ const LOOKS: u32 = 4;
 pub(super) struct Watch {
     clock: Clock,
     moved: Moved,
-    seen: u64,
+    seen: Bytes,
     since: Instant,
     quiet_max: Duration,
     deadline: Instant,
@@ -35,9 +35,9 @@ pub(super) struct Watch {
 
 /// The line on which an exchange is one of many.
 struct Sharing {
-    lanes: Arc<Lanes>,
+    exchange: Exchange,
     floor: Floor,
-    /// Bytes of the connection when the exchange began.
+    /// Bytes of the connection in that direction when the exchange began.
     began: u64,
     /// Of the line, at the first look: most exchanges end before.
     seen: Option<(Instant, Carried)>,
@@ -99,9 +99,10 @@ impl Watch {
     }
 
     /// The connection is one of those on this line: at the deadline it goes on while it has its share of a line that is above the floor.
-    pub(super) fn sharing(self, lanes: &Arc<Lanes>, floor: Floor) -> Self {
-        let (lanes, began) = (Arc::clone(lanes), self.seen);
-        Self { sharing: Some(Sharing { lanes, floor, began, seen: None }), ..self }
+    /// Most of its bytes move in `direction`.
+    pub(super) fn sharing(self, lanes: &Arc<Lanes>, floor: Floor, direction: Direction) -> Self {
+        let (exchange, began) = (lanes.exchange(direction), self.seen.of(direction));
+        Self { sharing: Some(Sharing { exchange, floor, began, seen: None }), ..self }
     }
 
     /// From here on, this much quiet is tolerated.
@@ -146,20 +147,21 @@ impl Watch {
     }
 
     /// Looks at the line, when the timer has fired, and says why the exchange ends, if its time is up.
-    fn look(&mut self, now: Instant, moved: u64, is_up: bool) -> Option<Expired> {
+    fn look(&mut self, now: Instant, moved: Bytes, is_up: bool) -> Option<Expired> {
         let Some(sharing) = &mut self.sharing else { return is_up.then_some(Expired::Deadline) };
         match sharing.seen {
             None if is_up => Some(Expired::Deadline),
             None => {
                 if self.timer.is_some() {
-                    sharing.seen = Some((now, sharing.lanes.carried()));
+                    sharing.seen = Some((now, sharing.exchange.carried()));
                 }
                 None
             }
             Some(_) if !is_up => None,
             Some((then, before)) => {
-                let (own, took) = (moved.saturating_sub(sharing.began), now.saturating_duration_since(then));
-                match sharing.floor.judge(own, before, sharing.lanes.carried(), took) {
+                let own = moved.of(sharing.exchange.direction()).saturating_sub(sharing.began);
+                let carried = sharing.exchange.carried();
+                match sharing.floor.judge(own, before, carried, now.saturating_duration_since(then)) {
                     Verdict::GoesOn => None,
                     Verdict::Behind => Some(Expired::Behind),
                     Verdict::Below => Some(Expired::Deadline),
@@ -246,20 +248,26 @@ mod tests {
         assert_eq!(second, (QUIET + longer).as_secs() + 1);
     }
 
-    /// When the first of connections that move so many bytes a second is given up, and why; `None`: not within a thousand seconds.
+    /// When the first of connections that receive so many bytes a second is given up, and why; `None`: not within a thousand seconds.
     async fn shares(rates: &[u64]) -> Option<(u64, Expired)> {
-        use futures_util::FutureExt as _;
+        shares_of(&rates.iter().map(|&rate| (Direction::Received, rate)).collect::<Vec<_>>()).await
+    }
+
+    /// The same of connections that move bytes in these directions.
+    async fn shares_of(rates: &[(Direction, u64)]) -> Option<(u64, Expired)> {
         let (clock, lanes) = (Clock::manual(), Lanes::new(16));
         let moved: Vec<_> = rates.iter().map(|_| Moved::default()).collect();
         moved.iter().for_each(|moved| lanes.opened(moved));
-        let _places: Vec<_> =
-            rates.iter().map(|_| lanes.enter(super::super::lanes::Lane::Small).now_or_never()).collect();
+        let _others: Vec<_> = rates[1..].iter().map(|(direction, _)| lanes.exchange(*direction)).collect();
         let floor = Floor { rate: 1000, after: Duration::from_secs(10) };
         let watch = Watch::new(&clock, &moved[0], QUIET, clock.now() + WHOLE);
-        let mut watch = watch.sharing(&lanes, floor);
+        let mut watch = watch.sharing(&lanes, floor, rates[0].0);
         let waiting = tokio::spawn(async move { poll_fn(|cx| watch.poll_expired(cx)).await });
         for second in 1..1000 {
-            moved.iter().zip(rates).for_each(|(moved, rate)| moved.count_received(*rate));
+            moved.iter().zip(rates).for_each(|(moved, &(direction, rate))| match direction {
+                Direction::Received => moved.count_received(rate),
+                Direction::Sent => moved.count_sent(rate),
+            });
             clock.advance(Duration::from_secs(1));
             for _ in 0..10 {
                 tokio::task::yield_now().await;
@@ -283,5 +291,27 @@ mod tests {
         );
         let (second, why) = shares(&[500]).await.unwrap();
         assert!(why == Expired::Deadline && second <= 65, "it is alone: {why} at {second}");
+    }
+
+    /// As a line does that is slow one way and fast the other.
+    #[tokio::test]
+    async fn an_upload_is_not_behind_because_others_receive_more_and_the_other_way_round() {
+        let ways = [(Direction::Sent, Direction::Received), (Direction::Received, Direction::Sent)];
+        for (slow, fast) in ways {
+            let rates: Vec<_> = [(slow, 300); 4].into_iter().chain([(fast, 10_000); 4]).collect();
+            assert_eq!(shares_of(&rates).await, None, "{slow:?}");
+            let rates: Vec<_> = [(slow, 100); 4].into_iter().chain([(fast, 10_000); 4]).collect();
+            let (second, why) = shares_of(&rates).await.unwrap();
+            assert!(why == Expired::Deadline && second <= 75, "below the least: {why} at {second}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_transfer_that_trickles_is_behind_its_kind_however_many_go_the_other_way() {
+        let ways = [(Direction::Sent, Direction::Received), (Direction::Received, Direction::Sent)];
+        for (one, other) in ways {
+            let rates: Vec<_> = [(one, 50), (one, 1100)].into_iter().chain([(other, 10_000); 12]).collect();
+            assert_eq!(shares_of(&rates).await, Some((60, Expired::Behind)), "{one:?}");
+        }
     }
 }

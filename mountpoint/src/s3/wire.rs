@@ -19,6 +19,7 @@ use super::pool::{ConnectionPool, Host, Lease, NoConnection};
 use super::retry::{Dice, Slots};
 use super::share::Floor;
 use super::sign::{EMPTY_SHA256, Signer, Skew, UNSIGNED_PAYLOAD, payload_sha256};
+use super::tcp::Direction;
 use super::watch::{Expired, Watch};
 use super::{Config, Error, ErrorKind, Result, answer, xml};
 use crate::buffer::Fill;
@@ -201,10 +202,12 @@ impl Wire {
             let lease = self.pool.connect(&self.host, place, fresh).await;
             let mut lease = lease.map_err(|e| self.unconnected(&context, e))?;
             let deadline = self.clock.now() + draft.clocks.whole;
+            let sends = request.body().len();
             let mut watch = Watch::new(&self.clock, &lease.moved, draft.clocks.silence, deadline)
-                .draining(&self.host.lanes, request.body().len());
+                .draining(&self.host.lanes, sends);
             if let Some(floor) = draft.clocks.floor {
-                watch = watch.sharing(&self.host.lanes, floor);
+                let direction = if sends > 0 { Direction::Sent } else { Direction::Received };
+                watch = watch.sharing(&self.host.lanes, floor, direction);
             }
             let received = lease.moved.content_received();
             self.metrics.s3_requests.of(draft.operation).inc();
@@ -517,6 +520,15 @@ impl Collected {
             .message(message)
             .request_id(answer::request_id(&self.headers));
         self.context.failure(error, true)
+    }
+
+    /// A success by its status, and no answer to what was asked: the error that a store tells behind status 200, when its head is sent already,
+    /// or one that makes no sense.
+    pub(super) fn unexpected(self, why: impl Into<String>, wall: std::time::SystemTime) -> Failure {
+        match xml::error_body(&self.body).code {
+            Some(_) => self.failed(wall),
+            None => self.bad(why),
+        }
     }
 
     /// The error that this answer is.
