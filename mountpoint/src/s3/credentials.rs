@@ -15,6 +15,7 @@ use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_smithy_types::error::display::DisplayErrorContext;
 use aws_types::region::Region;
 
+use super::aside::Aside;
 use super::pool::NoConnection;
 use super::sign::Skew;
 use super::{Config, Error, ErrorKind, Result};
@@ -30,7 +31,7 @@ const LAST_MOMENTS: Duration = Duration::from_secs(10);
 const REREAD: Duration = Duration::from_secs(900);
 /// The time between two looks at the credentials files, while there are requests. Doubled, a change is seen later and a stat is saved.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a look at the files, or the wait for another request that looks, may take: a home directory may be on a dead network.
+/// How long a look at the files, or the wait for another request that looks, may take.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 /// After an answer without usable credentials the source is not asked for this long; requests get the same error meanwhile.
 const REST: Duration = Duration::from_secs(10);
@@ -45,6 +46,9 @@ pub(super) struct Source {
     profile: Option<String>,
     given: Option<Credentials>,
     files: Vec<PathBuf>,
+    /// Looks at the files, and reads them: a home directory may be on a dead network.
+    looks: Aside,
+    asks: Aside,
     /// When the files were looked at. Held by the request that looks.
     looked: tokio::sync::Mutex<Option<Instant>>,
     clock: Clock,
@@ -67,6 +71,8 @@ pub(super) struct Held {
     /// The files as they were before they were read.
     stamps: Vec<Option<Stamp>>,
 }
+
+type Answer = std::result::Result<Credentials, CredentialsError>;
 
 /// What tells a file from what it was before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,6 +123,8 @@ impl Source {
             profile: config.profile.clone(),
             given: config.credentials.clone(),
             files: config.credential_files.clone(),
+            looks: Aside::default(),
+            asks: Aside::default(),
             looked: tokio::sync::Mutex::new(None),
             clock: clock.clone(),
             skew: Arc::clone(skew),
@@ -156,7 +164,7 @@ impl Source {
     }
 
     /// One request in [`LOOK`] looks whether a file has changed, and those that come meanwhile wait for it.
-    async fn look(&self) {
+    async fn look(self: &Arc<Self>) {
         let Some(mut looked) = self.clock.timeout(LOOK_MAX, self.looked.lock()).await else { return };
         let now = self.clock.now();
         if looked.is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
@@ -165,7 +173,7 @@ impl Source {
         let held = self.held.lock().clone();
         let Some(held) = held.filter(|held| self.age(held) != Age::Expired) else { return };
         *looked = Some(now);
-        let stamps = self.clock.timeout(LOOK_MAX, self.stamps()).await;
+        let stamps = self.stamps().await;
         if stamps.is_some_and(|stamps| stamps != held.stamps) {
             self.read_again(held).await;
         }
@@ -173,19 +181,18 @@ impl Source {
 
     /// A file that was read half written is whole a moment later.
     async fn has_changed(&self, held: Option<&Held>) -> bool {
-        let stamps = self.clock.timeout(LOOK_MAX, self.stamps()).await;
+        let stamps = self.stamps().await;
         held.zip(stamps).is_some_and(|(held, stamps)| stamps != held.stamps)
     }
 
-    /// Off the runtime's threads: a home directory may be on a network.
-    async fn stamps(&self) -> Vec<Option<Stamp>> {
+    /// `None`: the files do not answer.
+    async fn stamps(&self) -> Option<Vec<Option<Stamp>>> {
         let files = self.files.clone();
-        let looking = tokio::task::spawn_blocking(move || files.iter().map(|it| Stamp::of(it)).collect());
-        looking.await.unwrap_or_default()
+        self.looks.run(&self.clock, LOOK_MAX, move || files.iter().map(|it| Stamp::of(it)).collect()).await
     }
 
     /// A file has changed: takes its credentials, or keeps the old ones while it has none.
-    async fn read_again(&self, held: Held) {
+    async fn read_again(self: &Arc<Self>, held: Held) {
         let _turn = self.loading.lock().await;
         if self.held.lock().as_ref().is_some_and(|it| it.generation > held.generation) {
             return;
@@ -261,11 +268,12 @@ impl Source {
         }
     }
 
-    async fn load(&self) -> Result<Held> {
-        let stamps = self.stamps().await;
-        let asked = self.ask();
-        let answer = tokio::select! {
-            answer = asked => answer.map_err(|e| {
+    async fn load(self: &Arc<Self>) -> Result<Held> {
+        // Those of before make the next look read the files again.
+        let before = || self.held.lock().as_ref().map(|held| held.stamps.clone()).unwrap_or_default();
+        let stamps = self.stamps().await.unwrap_or_else(before);
+        let answer = match self.ask().await {
+            Some(answer) => answer.map_err(|e| {
                 let said = DisplayErrorContext(&e).to_string();
                 tracing::debug!("credentials: {said}");
                 match (unreached(&e), &self.profile) {
@@ -276,7 +284,7 @@ impl Source {
                     (None, None) => NONE_FOUND.to_owned(),
                 }
             }),
-            () = self.clock.sleep(LOAD_MAX) => Err(NO_ANSWER.to_owned()),
+            None => Err(NO_ANSWER.to_owned()),
         };
         let credentials = answer.map_err(|why| {
             let error = self.no_credentials(&why);
@@ -295,11 +303,18 @@ impl Source {
         Ok(held)
     }
 
-    /// A chain is made for each question: it keeps what it once read from files.
-    async fn ask(&self) -> std::result::Result<Credentials, CredentialsError> {
+    /// `None`: no answer in time, or to the question before this one.
+    async fn ask(self: &Arc<Self>) -> Option<Answer> {
         if let Some(given) = &self.given {
-            return Ok(given.clone());
+            return Some(Ok(given.clone()));
         }
+        // `aws-config` reads files on the thread that it runs on.
+        let (source, runtime) = (Arc::clone(self), tokio::runtime::Handle::current());
+        self.asks.run(&self.clock, LOAD_MAX, move || runtime.block_on(source.ask_chain())).await
+    }
+
+    /// A chain is made for each question: it keeps what it once read from files.
+    async fn ask_chain(&self) -> Answer {
         let region = Region::new(self.region.clone());
         let config =
             ProviderConfig::default().with_http_client(self.http.clone()).with_region(Some(region.clone()));
@@ -381,6 +396,25 @@ mod tests {
         }
         clock.advance(hours(1));
         assert_eq!(source.get().await.unwrap().generation, 2, "its hour is over");
+    }
+
+    /// As where a home directory is on a dead network.
+    #[tokio::test]
+    async fn files_that_do_not_answer_hold_up_no_request_and_no_refused_one() {
+        let (clock, skew) = (Clock::manual(), Arc::new(Skew::default()));
+        let given = Credentials::new("key", "secret", None, None, "test");
+        let files = vec!["/".into()];
+        let config = Config { credentials: Some(given), credential_files: files, ..Config::default() };
+        let source = Source::new(SharedHttpClient::new(NoHttp), "r", &config, &clock, &skew);
+        let (answer, silence) = std::sync::mpsc::channel::<()>();
+        let hangs = source.looks.run(&clock, Duration::ZERO, move || silence.recv());
+        assert_eq!(hangs.await, None);
+        for _ in 0..100 {
+            assert_eq!(source.get().await.unwrap().generation, 1);
+            clock.advance(LOOK);
+        }
+        assert!(!source.replace(1).await, "they are the same as before");
+        drop(answer);
     }
 
     #[test]
