@@ -51,7 +51,7 @@ async fn once(
         return Err(answer.failed(wire.clock.wall()));
     }
     wire.abilities.see(&answer.headers);
-    xml::list_page(&answer.body, request).map_err(|why| answer.bad(why))
+    xml::list_page(&answer.body, request).map_err(|why| answer.unexpected(why, wire.clock.wall()))
 }
 
 /// Path and query.

@@ -70,7 +70,7 @@ async fn created(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(String, 
     }
     match xml::upload_id(&answer.body) {
         Ok(id) => Ok((id, answer)),
-        Err(why) => Err(answer.bad(why)),
+        Err(why) => Err(answer.unexpected(why, wire.clock.wall())),
     }
 }
 
@@ -126,7 +126,7 @@ async fn page(wire: &Wire, draft: Draft<'_>) -> std::result::Result<xml::UploadP
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
-    xml::upload_page(&answer.body).map_err(|why| answer.bad(why))
+    xml::upload_page(&answer.body).map_err(|why| answer.unexpected(why, wire.clock.wall()))
 }
 
 /// Path and query, names in alphabetical order as signatures want them.

@@ -40,13 +40,13 @@ async fn put(wire: &Wire, request: &PutObject, named: bool, only_if_absent: bool
     let target = wire.endpoint.key_path(key.as_str());
     loop {
         let failure = match send(wire, &attempts, &target, &headers, &request.body).await {
-            Ok(answer) => {
+            Ok((etag, answer)) => {
                 attempts.succeeded();
                 encryption::proven(&wire.config, &answer.headers).map_err(|why| {
                     answer.wrong(ErrorKind::NotEncrypted, format!("{why}; {UNENCRYPTED}")).error
                 })?;
                 return Ok(Stored {
-                    etag: etag(&answer)?,
+                    etag,
                     checksum: answer::stored_checksum(&answer.headers),
                     modified: answer::date(&answer.headers),
                 });
@@ -84,15 +84,15 @@ async fn part(wire: &Wire, request: &UploadPart, named: bool) -> Result<Uploaded
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), size);
     loop {
         let sent = send(wire, &attempts, &target, &headers, &request.body).await;
-        match sent.and_then(|answer| same_checksum(answer, request.checksum)) {
-            Ok(answer) => {
+        match sent.and_then(|(etag, answer)| Ok((etag, same_checksum(answer, request.checksum)?))) {
+            Ok((etag, answer)) => {
                 attempts.succeeded();
                 encryption::not_denied(&wire.config, &answer.headers).map_err(|why| {
                     answer.wrong(ErrorKind::NotEncrypted, format!("{why}; {UNCOMPLETED}")).error
                 })?;
                 return Ok(UploadedPart {
                     part_number: request.part_number,
-                    etag: etag(&answer)?,
+                    etag,
                     size,
                     checksum: request.checksum.filter(|_| named),
                 });
@@ -108,7 +108,7 @@ async fn send(
     target: &str,
     headers: &Headers,
     body: &[bytes::Bytes],
-) -> std::result::Result<Collected, Failure> {
+) -> std::result::Result<(ETag, Collected), Failure> {
     let answer = wire
         .exchange(&Draft {
             headers: headers.clone(),
@@ -121,7 +121,10 @@ async fn send(
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
-    Ok(answer)
+    match etag(&answer) {
+        Some(etag) => Ok((etag, answer)),
+        None => Err(answer.unexpected("the answer has no ETag", wire.clock.wall())),
+    }
 }
 
 /// A part's checksum, where the store answers with one, is the one that was sent.
@@ -136,9 +139,6 @@ fn same_checksum(answer: Collected, sent: Option<Checksum>) -> std::result::Resu
     Ok(answer)
 }
 
-fn etag(answer: &Collected) -> Result<ETag> {
-    match answer::text(&answer.headers, "etag") {
-        Some(etag) if !etag.is_empty() => Ok(ETag::new(etag)),
-        _ => Err(answer.bad("the answer has no ETag").error),
-    }
+fn etag(answer: &Collected) -> Option<ETag> {
+    answer::text(&answer.headers, "etag").filter(|etag| !etag.is_empty()).map(ETag::new)
 }

@@ -46,7 +46,7 @@ async fn got(wire: &Wire, draft: Draft<'_>) -> std::result::Result<Tags, Failure
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
-    xml::tags(&answer.body).map_err(|why| answer.bad(why))
+    xml::tags(&answer.body).map_err(|why| answer.unexpected(why, wire.clock.wall()))
 }
 
 /// See [`super::Bucket::set_tags`].

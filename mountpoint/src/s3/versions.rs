@@ -32,7 +32,7 @@ async fn page(wire: &Wire, draft: Draft<'_>, prefix: &str) -> std::result::Resul
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
-    xml::version_page(&answer.body, prefix).map_err(|why| answer.bad(why))
+    xml::version_page(&answer.body, prefix).map_err(|why| answer.unexpected(why, wire.clock.wall()))
 }
 
 /// Path and query, names in alphabetical order as signatures want them.

@@ -198,6 +198,12 @@ fn a_write_survives_what_passes() {
         put(Effect::Reset { after_bytes: None }),
         put(Effect::ResetUpload { after_bytes: 100_000 }),
         put(Effect::DropAnswer),
+        put(Effect::OkWithError { code: "InternalError".to_owned() }),
+        part(Effect::OkWithError { code: "SlowDown".to_owned() }),
+        (
+            Fault::on("CreateMultipartUpload", Effect::OkWithError { code: "InternalError".to_owned() }),
+            20 << 20,
+        ),
         part(error(500, "InternalError")),
         part(error(503, "SlowDown")),
         part(Effect::ResetUpload { after_bytes: 1_000_000 }),
