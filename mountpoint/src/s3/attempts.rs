@@ -33,6 +33,7 @@ pub(super) struct Attempts<'a> {
     /// An attempt before this one may have done what was asked.
     pub(super) ambiguous: bool,
     slot: Option<Slot<'a>>,
+    takes_slots: bool,
     _call: Call<'a>,
 }
 
@@ -59,6 +60,7 @@ impl<'a> Attempts<'a> {
             corrected: false,
             ambiguous: false,
             slot: None,
+            takes_slots: true,
             _call: wire.slots.call(),
         }
     }
@@ -73,6 +75,11 @@ impl<'a> Attempts<'a> {
     /// In this lane, however long the body is.
     pub(super) fn in_lane(self, lane: Lane) -> Self {
         Self { lane, ..self }
+    }
+
+    /// Its retries are so rare, and wait for the store for so long, that they are not counted with the others.
+    pub(super) fn without_slots(self) -> Self {
+        Self { takes_slots: false, ..self }
     }
 
     /// The request of the attempt that is under way: without headers of its own, without a body.
@@ -139,6 +146,9 @@ impl<'a> Attempts<'a> {
 
     /// Waits for a slot, until the time is over: the last attempt needs none.
     async fn take_slot(&mut self) -> Option<Slot<'a>> {
+        if !self.takes_slots {
+            return None;
+        }
         let left = self.patience.deadline()?.saturating_duration_since(self.wire.clock.now());
         tokio::select! {
             biased;

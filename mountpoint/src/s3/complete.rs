@@ -32,7 +32,8 @@ pub(super) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
     let headers = headers(only_if_absent, &whole)?;
     let document = [Bytes::from(xml::complete_document(&request.parts))];
     let timeouts = &wire.config.timeouts;
-    let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
+    // The store is asked at most once in minutes, and other retries would wait behind it.
+    let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0).without_slots();
     // A store that can't be reached is given up as early as for any other request; one that is at work has its time.
     let end = wire.clock.now() + timeouts.operation + timeouts.complete;
     loop {
