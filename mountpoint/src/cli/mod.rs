@@ -29,7 +29,7 @@ pub(crate) use logging::{LogFormat, LoggingOptions};
 pub(crate) use mounting::MountOptions;
 pub(crate) use store::StoreOptions;
 
-use crate::s3::ProxyVariables;
+use crate::s3::{ProxyVariables, without_password};
 
 /// Our version, and the release of AWS's mount-s3 that it replaces. `docs/migrating.md` lists the differences.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+aws.1.24");
@@ -223,16 +223,6 @@ impl Args {
     }
 }
 
-/// The word without what stands between `://` and `@`.
-pub(crate) fn without_password(word: &str) -> String {
-    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
-    let end = rest.find('/').unwrap_or(rest.len());
-    match rest[..end].rfind('@') {
-        Some(at) => format!("{scheme}://{}", &rest[at + 1..]),
-        None => word.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,7 +242,6 @@ mod tests {
         let args =
             parse(&["--read-only", "--endpoint-url", "https://me:key@store:9/x@y", "--cache=/c"]).unwrap();
         assert_eq!(args.flags, ["--read-only", "--endpoint-url", "https://store:9/x@y", "--cache=/c"]);
-        assert_eq!(without_password("--endpoint-url=http://a:b@h"), "--endpoint-url=http://h");
     }
 
     const KEY: &str = "arn:aws:kms:eu-west-3:111122223333:key/1234-abcd";

@@ -61,6 +61,16 @@ pub(super) struct Signing {
     pub(super) region: Option<String>,
 }
 
+/// The word without what stands between `://` and `@`.
+pub(crate) fn without_password(word: &str) -> String {
+    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
+    let end = rest.find('/').unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}://{}", &rest[at + 1..]),
+        None => word.to_owned(),
+    }
+}
+
 impl Endpoint {
     /// # Errors
     /// `InvalidRequest`: the URL, the ARN, or flags that AWS does not combine.
@@ -82,8 +92,9 @@ impl Endpoint {
             None => format!("https://{}", place.host),
         };
         let wrong = |what: &str| {
+            let shown = without_password(url.split('?').next().unwrap_or_default());
             refused(format!(
-                "the endpoint URL {url:?} {what}; it should look like https://s3.example.com:9000"
+                "the endpoint URL {shown:?} {what}; it should look like https://s3.example.com:9000"
             ))
         };
         let uri: http::Uri = url.parse().map_err(|_| wrong("is no URL"))?;

@@ -104,11 +104,13 @@ impl Proxies {
     }
 }
 
-/// Instances and containers find their credentials on addresses of the link, which no proxy reaches.
+/// Instances and containers find their credentials on addresses of the link, or on AWS's own (fd00:ec2::/32), which no proxy reaches.
 fn is_metadata(host: &str) -> bool {
     match host.parse() {
         Ok(IpAddr::V4(address)) => address.is_link_local(),
-        Ok(IpAddr::V6(address)) => address.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254],
+        Ok(IpAddr::V6(address)) => {
+            address.segments()[..2] == [0xfd00, 0xec2] || address.is_unicast_link_local()
+        }
         Err(_) => false,
     }
 }
@@ -283,6 +285,10 @@ mod tests {
             ("", "169.254.169.254", true),
             ("", "169.254.170.2", true),
             ("", "fd00:ec2::254", true),
+            // The agent of EKS.
+            ("", "fd00:ec2::23", true),
+            ("", "fe80::1", true),
+            ("", "fd00:ec3::23", false),
         ] {
             let found = proxies(no_proxy).on_the_way_to(&host(true, name, 443)).is_none();
             assert_eq!(found, direct, "{no_proxy:?} {name}");
