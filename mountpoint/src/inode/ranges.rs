@@ -171,7 +171,9 @@ impl Ranges {
         let here: usize = self.ranges.iter().map(|range| range.pages.len()).sum();
         let ahead = (Self::AHEAD * self.given + 1).min(Self::AHEAD_MAX).saturating_sub(flying + here);
         let mut free = self.width.saturating_sub(flying).min(ahead);
-        if here + flying == 0 {
+        // However much lies ready behind it: nothing else makes room.
+        let front = self.ranges.iter().find(|range| !range.is_given_out());
+        if front.is_some_and(|range| !range.flying && range.pages.is_empty() && range.failed.is_none()) {
             free = free.max(1);
         }
         let idle = self.ranges.iter().filter(|range| range.next.is_some()).count();
@@ -266,7 +268,7 @@ impl Ranges {
 
     /// Whether all was given out.
     pub(super) fn is_over(&self) -> bool {
-        self.ranges.iter().all(|range| range.pages.is_empty() && !range.flying && range.next.is_none())
+        self.ranges.iter().all(Range::is_given_out)
     }
 
     /// The next page in order.
@@ -331,6 +333,10 @@ impl Ranges {
 }
 
 impl Range {
+    fn is_given_out(&self) -> bool {
+        self.pages.is_empty() && !self.flying && self.next.is_none()
+    }
+
     /// Names that may still come, by what came and how far that is on the way. `None`: nothing came yet.
     fn left(&self, until: &str, letters: &Letters) -> Option<f64> {
         let last = self.last.as_deref()?;

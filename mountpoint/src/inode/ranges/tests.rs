@@ -51,8 +51,8 @@ impl Bench {
         ListPage { objects, common_prefixes: Vec::new(), next_token }
     }
 
-    /// Lists all: the names that were given out, in the order in which they were.
-    fn list(&mut self) -> Vec<String> {
+    /// The names of the first two pages, the token for the next one, and ranges where they taught anything.
+    fn begin(&mut self) -> (Vec<String>, Option<String>, Option<Ranges>) {
         let mut given = Vec::new();
         let mut letters = Letters::new();
         let mut token: Option<String> = None;
@@ -65,11 +65,34 @@ impl Bench {
             }
             token = page.next_token;
             if token.is_none() {
-                return given;
+                return (given, None, None);
             }
         }
         let last = given.last().unwrap()[DIRECTORY.len()..].to_owned();
         let ranges = Ranges::new(DIRECTORY, letters, &last, token.clone().unwrap(), self.page);
+        (given, token, ranges)
+    }
+
+    /// Answers questions, until there are none that `is_held` leaves.
+    fn answer_all(&mut self, ranges: &mut Ranges, is_held: impl Fn(&Question) -> bool) -> Vec<Question> {
+        let (mut held, now) = (Vec::new(), Instant::now());
+        loop {
+            let (hold, ask): (Vec<_>, Vec<_>) = ranges.questions().into_iter().partition(&is_held);
+            held.extend(hold);
+            if ask.is_empty() {
+                return held;
+            }
+            for question in ask {
+                let after = question.token.as_ref().or(question.start_after.as_ref());
+                let page = self.answer(after.map(String::as_str), question.max_keys);
+                ranges.arrives(&question, Ok(page), 1, [now; 2]).unwrap();
+            }
+        }
+    }
+
+    /// Lists all: the names that were given out, in the order in which they were.
+    fn list(&mut self) -> Vec<String> {
+        let (mut given, mut token, ranges) = self.begin();
         let Some(mut ranges) = ranges else {
             // Nothing to be learned: one page after another.
             while let Some(after) = token {
@@ -248,6 +271,23 @@ fn requests_that_fail_are_made_again_and_no_name_is_lost() {
         bench.assert_whole();
         assert!(bench.failures > 0);
     }
+}
+
+/// As where one range of keys stalls: the others fill what may be read ahead, and its request fails at last.
+#[test]
+fn the_range_that_is_read_next_is_asked_again_however_much_lies_ready_behind_it() {
+    let mut bench = Bench::new((0..100_000).map(|i| format!("{i:06}")), 1000);
+    let (_, _, Some(mut ranges)) = bench.begin() else { panic!("names with digits") };
+    let held = bench.answer_all(&mut ranges, |question| question.range == 1);
+    let [front] = &held[..] else { panic!("one of the range that is read next: {held:?}") };
+    assert!(matches!(ranges.turn(), Turn::Wait));
+    let error = Error::new(ErrorKind::Timeout, "ListObjectsV2");
+    ranges.arrives(front, Err(error), 1, [Instant::now(); 2]).unwrap();
+    bench.answer_all(&mut ranges, |_| false);
+    assert!(matches!(ranges.turn(), Turn::Failed(_)), "a program hears of it");
+    assert!(matches!(ranges.turn(), Turn::Wait));
+    bench.answer_all(&mut ranges, |_| false);
+    assert!(matches!(ranges.turn(), Turn::Page(_)));
 }
 
 #[test]
