@@ -239,7 +239,9 @@ impl Walk {
         let path = format!("{directory}{name}");
         let below = format!("{path}/");
         let says = flat.has(&path) || flat.has(&below);
-        let is_passed = says || path.as_str() <= flat.last_key();
+        // The keys of a directory come behind its name, and others may come between: a page can end there.
+        let end = if is_there { &path } else { &below };
+        let is_passed = says || end.as_str() <= flat.last_key();
         match &flat.next {
             _ if is_passed && says == is_there => {}
             _ if is_passed => self.is_known_better(directory, &below, at),

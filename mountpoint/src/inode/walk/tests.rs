@@ -239,6 +239,25 @@ fn a_page_on_its_way_is_compared_with_what_was_learned_meanwhile() {
     }
 }
 
+/// The page ends between the name of a directory and its keys.
+#[test]
+fn a_page_on_its_way_brings_no_directory_back_that_is_gone() {
+    let keys =
+        ["d000/f", "d001/f", "d002/f0", "d002/f1", "d003/a", "d003/b.tar", "d003/b/1", "d003/c", "d004/f"];
+    let mut bench = Bench::new(&keys);
+    (0..3).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
+    assert_eq!((bench.event, bench.pages), (1, 1));
+    let key = ObjectKey::new("d003/");
+    bench.walk.opens(&key, bench.now);
+    let Course::Ask(question) = bench.walk.course(&key, bench.now) else { panic!("the rest of it") };
+    let never: BoxFuture<'static, ()> = Box::pin(async {});
+    bench.walk.asks(&question, 2, never.shared());
+    bench.walk.learned("d003/", "b", false, 3);
+    bench.walk.arrives(&question, Some(bench.answer(&question)), 2, bench.now);
+    bench.list("d003/");
+    assert_eq!(bench.alone, ["d000/", "d001/", "d003/"]);
+}
+
 #[test]
 fn changes_in_directories_that_a_walk_has_behind_it_end_no_pages() {
     let mut bench = bench_of(&folders(999, 2));
