@@ -12,6 +12,7 @@ use super::state::{Node, Place};
 use super::tree::{Tree, stale};
 use super::{InodeNo, InodeTable};
 use crate::first::{Cause, First};
+use crate::object::ObjectMeta;
 use crate::s3::{self, BoxFuture};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Weak};
@@ -31,12 +32,20 @@ impl InodeTable {
         let said = tree.ttl.said(asked, now);
         let key = tree.key(ino).ok_or_else(|| stale(ino))?;
         let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;
-        let local = matches!(&inode.node, Node::File(file) if file.is_local());
+        let (local, stored) = match &inode.node {
+            Node::File(file) => (file.is_local(), file.stored.as_ref()),
+            Node::Directory(_) => (false, None),
+        };
+        // That a doubted version is gone, an older answer says, too.
+        let is_gone = stored.is_some_and(|stored| {
+            let is_it = |meta: &ObjectMeta| stored.is_version(meta.size, meta.etag.as_str());
+            stored.until().is_none() && !meta.as_ref().is_some_and(is_it)
+        });
         if inode.place == Place::Nowhere {
             return Err(Error::new(ErrorKind::Stale, key.as_str()));
         }
         // What happened here since the question stands.
-        if local || inode.learned > asked {
+        if local || inode.learned > asked && !is_gone {
             return Ok(first);
         }
         match meta {

@@ -105,7 +105,8 @@ impl InodeTable {
         }
     }
 
-    /// A read met another version of the object, or none: what S3 said of it holds no longer, whatever the TTL.
+    /// A read met another version of the object, or none: what S3 said of it holds no longer, whatever the TTL. Nor does what a listing of
+    /// before says.
     pub fn doubt(&self, ino: InodeNo) {
         let mut tree = self.0.tree.lock();
         tree.fresh.forget(ino);
@@ -113,6 +114,7 @@ impl InodeTable {
             && let Some(stored) = &mut file.stored
         {
             stored.doubt();
+            tree.touched(ino, false);
         }
     }
 

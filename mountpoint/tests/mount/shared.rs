@@ -66,6 +66,25 @@ fn a_file_that_a_read_found_replaced_is_opened_anew_at_once_however_long_the_ttl
 }
 
 #[test]
+fn a_listing_does_not_bring_back_a_version_that_a_read_found_replaced() {
+    for ttl in ["3600", "indefinite"] {
+        let store = Store::new();
+        store.put("file", Pattern(1).bytes(0, 8 << 20));
+        let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", ttl])) else { return };
+        let path = mount.path("file");
+        let list = || assert_eq!(fs::read_dir(mount.dir()).unwrap().count(), 1);
+        list();
+        let open = File::open(&path).unwrap();
+        store.put("file", "new");
+        open.read_at(&mut [0; 4096], 6 << 20).expect_err("the version is gone");
+        drop(open);
+        // As a glob does before the program opens what it finds.
+        list();
+        assert_eq!(fs::read(&path).unwrap(), b"new", "--metadata-ttl {ttl}");
+    }
+}
+
+#[test]
 fn a_file_deleted_on_one_mount_is_gone_on_the_other() {
     let Some(one) = TestMount::new(&["--allow-delete"]) else { return };
     let two = one.second_mount(&[]);
