@@ -180,7 +180,10 @@ impl<O: Operations> Channel<O> {
             return self.reply(unique, reply_to, "access", None).errno(Errno::ACCESS);
         }
         // A change of names runs to its end. A request that only waits can be interrupted; an interrupted open is undone.
-        let waiter = |goes_on| Some(Waiter { tid: pid, goes_on, reply_to: reply_to.clone() });
+        let waiter = |goes_on| {
+            let may_end = !matches!(goes_on, GoesOn::Written(_));
+            Some(Waiter { tid: pid, may_end, goes_on, reply_to: reply_to.clone() })
+        };
         let waits = |operation| self.reply(unique, reply_to, operation, waiter(GoesOn::Nothing));
         let runs = |operation| self.reply(unique, reply_to, operation, None);
         // The upload of a file goes on without the thread that waited for it.
@@ -268,7 +271,8 @@ impl<O: Operations> Channel<O> {
             }
             Operation::Write { flags, .. } if open_flags(flags).sync => waits("write").refuse(&unsynced()),
             Operation::Write { handle, offset, data, .. } => {
-                // Interrupted or not, its bytes are taken in their turn: only the reply is held, until there is room for more.
+                // Interrupted or not, its bytes are taken in their turn: only the reply is held, until there is room for more. An interrupt ends
+                // that wait, and not what comes before: its answer says that the bytes are taken.
                 let len = data.len() as u32;
                 let reply = self.reply(unique, reply_to, "write", waiter(GoesOn::Written(len)));
                 self.metrics.fuse_io.of("write").record(len.into());
@@ -278,6 +282,7 @@ impl<O: Operations> Channel<O> {
                     }
                     Err(error) => reply.refuse(&error),
                 });
+                self.pending.may_end(unique);
             }
             Operation::Flush { handle } => {
                 let handle = HandleNo(handle);

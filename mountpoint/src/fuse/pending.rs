@@ -22,6 +22,8 @@ pub(super) struct Pending {
 pub(super) struct Waiter {
     /// The thread that waits.
     pub(super) tid: u32,
+    /// Its death ends the request. Not before the operation has what it was given, where something goes on without the thread.
+    pub(super) may_end: bool,
     pub(super) goes_on: GoesOn,
     /// Where its answer goes.
     pub(super) reply_to: ReplyTo,
@@ -50,7 +52,7 @@ pub(super) enum ReplyTo {
 pub(super) enum Interrupted {
     /// The request is ours to answer, as [`GoesOn`] says; its outcome will find that it was answered.
     Now(Waiter),
-    /// Its thread goes on living: so does the request.
+    /// Its thread goes on living, or the operation has not taken what it was given: so does the request.
     NotYet,
     /// It must run to its end.
     Never,
@@ -75,6 +77,14 @@ impl Pending {
         self.shard(unique).lock().insert(unique, waiter);
     }
 
+    /// The operation has what it was given: from now on the death of the thread ends the request. One that was interrupted before is looked at
+    /// again.
+    pub(super) fn may_end(&self, unique: u64) {
+        if let Some(Some(waiter)) = self.shard(unique).lock().get_mut(&unique) {
+            waiter.may_end = true;
+        }
+    }
+
     /// Its answer is there. False: it was interrupted, and no thread waits for it.
     pub(super) fn end(&self, unique: u64) -> bool {
         self.shard(unique).lock().remove(&unique).is_some()
@@ -84,10 +94,12 @@ impl Pending {
     pub(super) fn interrupt(&self, unique: u64, is_dying: impl FnOnce(u32) -> bool) -> Interrupted {
         let mut shard = self.shard(unique).lock();
         match shard.get(&unique) {
-            Some(Some(waiter)) if is_dying(waiter.tid) => match shard.remove(&unique).flatten() {
-                Some(waiter) => Interrupted::Now(waiter),
-                None => Interrupted::Unknown,
-            },
+            Some(Some(waiter)) if waiter.may_end && is_dying(waiter.tid) => {
+                match shard.remove(&unique).flatten() {
+                    Some(waiter) => Interrupted::Now(waiter),
+                    None => Interrupted::Unknown,
+                }
+            }
             Some(Some(_)) => Interrupted::NotYet,
             Some(None) => Interrupted::Never,
             None => Interrupted::Unknown,
@@ -103,7 +115,7 @@ mod tests {
     fn a_request_is_answered_once_by_its_outcome_or_by_the_interrupt() {
         let pending = Pending::default();
         let goes_on = GoesOn::Storing(HandleNo(7), "close");
-        let waiter = || Waiter { tid: 1, goes_on, reply_to: ReplyTo::Device };
+        let waiter = || Waiter { tid: 1, may_end: true, goes_on, reply_to: ReplyTo::Device };
         pending.begin(4, Some(waiter()));
         assert!(matches!(pending.interrupt(4, |_| false), Interrupted::NotYet));
         let Interrupted::Now(ended) = pending.interrupt(4, |tid| tid == 1) else {
@@ -119,6 +131,18 @@ mod tests {
         assert!(pending.end(8));
     }
 
+    #[test]
+    fn a_write_is_interrupted_only_once_its_bytes_are_taken() {
+        let pending = Pending::default();
+        let goes_on = GoesOn::Written(5);
+        pending.begin(4, Some(Waiter { tid: 1, may_end: false, goes_on, reply_to: ReplyTo::Device }));
+        assert!(matches!(pending.interrupt(4, |_| true), Interrupted::NotYet), "it is looked at again");
+        pending.may_end(4);
+        assert!(matches!(pending.interrupt(4, |_| true), Interrupted::Now(_)));
+        pending.may_end(4);
+        assert!(!pending.end(4));
+    }
+
     #[cfg(feature = "shuttle")]
     #[test]
     fn shuttle_each_request_is_answered_once_whichever_thread_comes_first() {
@@ -131,7 +155,8 @@ mod tests {
             let requests = [4, 4 + 2 * SHARDS as u64];
             let pending = Arc::new(Pending::default());
             let answers = Arc::new(requests.map(|_| AtomicU32::new(0)));
-            let waiter = || Waiter { tid: 1, goes_on: GoesOn::Nothing, reply_to: ReplyTo::Device };
+            let waiter =
+                || Waiter { tid: 1, may_end: true, goes_on: GoesOn::Nothing, reply_to: ReplyTo::Device };
             let mut threads = Vec::new();
             for (n, unique) in requests.into_iter().enumerate() {
                 let answer = |does: fn(&Pending, u64) -> bool| {
