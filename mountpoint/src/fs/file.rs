@@ -174,8 +174,9 @@ impl FileSystem {
                 self.io_modes.enter(ino, &key, Wish::Engine, self.clock.now(), || None);
                 // The store decides at the end, in one step: another client may have stored the name since it was asked for it.
                 let only_if_absent = before == Before::Absent && !self.config.allow_overwrite;
-                let writer = Writer::new(self.uploader.create(key.clone(), only_if_absent), key);
                 let opener = thread_group(pid).unwrap_or(pid);
+                let upload = self.uploader.create(key.clone(), only_if_absent);
+                let writer = Writer::new(upload, key, (pid, opener));
                 let mapping = Mapping::default();
                 let handle = FileHandle {
                     ino,

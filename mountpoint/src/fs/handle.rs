@@ -10,7 +10,7 @@ use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
 use crate::object::ObjectKey;
 use crate::prefetch::Reader;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex, RwLock};
 use crate::upload::Upload;
 
@@ -54,10 +54,52 @@ pub(super) struct Writer {
     pub(super) settling: Mutex<()>,
     /// Whether a program receives the outcome, or the log.
     pub(super) ending: Ending,
-    /// The thread that wrote last; 0 before the first byte.
-    pub(super) last: AtomicU32,
+    pub(super) last: LastWriter,
     /// The opener closed its last descriptor and the writing went on: a process that closes one is another, even by the same number.
     pub(super) opener_left: AtomicBool,
+}
+
+/// Who wrote to a handle last. The process is noted with the write, since a thread may have ended when it matters.
+#[derive(Debug)]
+pub(super) struct LastWriter {
+    /// The thread that opened the file, and its process.
+    opened_by: (u32, u32),
+    /// The process and, in the lower half, the thread; 0 before the first byte.
+    last: AtomicU64,
+    /// Processes of other threads that wrote before: programs write by many threads in turn.
+    known: Mutex<HashMap<u32, u32>>,
+}
+
+impl LastWriter {
+    /// The most threads that are remembered. More are asked for again.
+    const KNOWN_MAX: usize = 64;
+
+    fn new(opened_by: (u32, u32)) -> Self {
+        Self { opened_by, last: AtomicU64::new(0), known: Mutex::default() }
+    }
+
+    /// A thread writes. `process_of` is asked of one that neither opened the file nor is known.
+    pub(super) fn is(&self, thread: u32, process_of: impl FnOnce(u32) -> Option<u32>) {
+        if self.last.load(Relaxed) as u32 == thread {
+            return;
+        }
+        let process = if thread == self.opened_by.0 {
+            self.opened_by.1
+        } else {
+            let mut known = self.known.lock();
+            if known.len() >= Self::KNOWN_MAX && !known.contains_key(&thread) {
+                known.clear();
+            }
+            *known.entry(thread).or_insert_with(|| process_of(thread).unwrap_or(thread))
+        };
+        self.last.store(u64::from(process) << 32 | u64::from(thread), Relaxed);
+    }
+
+    /// The thread and its process; `None` before the first byte, and for one of a namespace that can't be seen.
+    pub(super) fn get(&self) -> Option<(u32, u32)> {
+        let last = self.last.load(Relaxed);
+        (last as u32 != 0).then_some((last as u32, (last >> 32) as u32))
+    }
 }
 
 /// The mappings of a handle, as far as they are known (see `mapping.rs`).
@@ -121,14 +163,14 @@ impl<T> HandleTable<T> {
 }
 
 impl Writer {
-    /// Of a new file, to be stored under `key`.
-    pub(super) fn new(upload: Arc<Upload>, key: ObjectKey) -> Self {
+    /// Of a new file, to be stored under `key`. `opened_by`: a thread and its process.
+    pub(super) fn new(upload: Arc<Upload>, key: ObjectKey, opened_by: (u32, u32)) -> Self {
         Self {
             key,
             upload,
             settling: Mutex::new(()),
             ending: Ending::default(),
-            last: AtomicU32::new(0),
+            last: LastWriter::new(opened_by),
             opener_left: AtomicBool::new(false),
         }
     }
@@ -193,6 +235,23 @@ impl Closing {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn the_process_of_a_thread_is_asked_once_and_kept_beyond_its_end() {
+        let last = super::LastWriter::new((11, 10));
+        assert_eq!(last.get(), None);
+        last.is(11, |_| unreachable!("it opened the file"));
+        assert_eq!(last.get(), Some((11, 10)));
+        last.is(21, |_| Some(20));
+        last.is(11, |_| unreachable!("it opened the file"));
+        last.is(21, |_| None);
+        assert_eq!(last.get(), Some((21, 20)));
+        for other in 100..1000 {
+            last.is(other, |_| None);
+            assert_eq!(last.get(), Some((other, other)));
+        }
+        assert!(last.known.lock().len() <= super::LastWriter::KNOWN_MAX);
+    }
+
     #[cfg(feature = "shuttle")]
     #[test]
     fn shuttle_a_handle_is_found_by_its_number_until_one_thread_removes_it() {

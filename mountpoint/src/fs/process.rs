@@ -57,6 +57,10 @@ impl OwnMount {
 /// FUSE thread spends here.
 const DESCRIPTORS_MAX: usize = 1024;
 
+/// Threads of one process that are looked at: mostly the first one has its descriptors, and only those that have ended have not. Doubling it
+/// doubles the longest time that a FUSE thread spends here.
+const THREADS_MAX: usize = 64;
+
 /// FUSE names the calling *thread*; a file is opened by one thread and often closed by another of the same process.
 /// `process` was [`thread_group`] of the opener: the thread itself may be gone.
 pub(super) fn is_of_process(process: u32, thread: u32) -> bool {
@@ -73,6 +77,12 @@ pub(super) fn program(tid: u32) -> Option<Box<str>> {
 pub(super) fn thread_group(tid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// The threads of a process that live, at most [`THREADS_MAX`] of them; none where the engine can't see it.
+pub(super) fn threads(process: u32) -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
+    entries.take(THREADS_MAX).filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
 /// Whether this thread has a descriptor of this file of our mount that it can use; one of `O_PATH` neither reads nor writes, and its close

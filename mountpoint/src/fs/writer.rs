@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::handle::{FileHandle, HandleNo, Mode, Writer};
-use super::process::{holds, is_of_process};
+use super::process::{holds, is_of_process, thread_group, threads};
 use super::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
 use crate::object::ObjectMeta;
@@ -53,10 +53,10 @@ impl FileSystem {
             Ok(writer) => writer,
             Err(error) => return done(Err(error)),
         };
-        writer.last.store(tid, Relaxed);
+        writer.last.is(tid, thread_group);
         let (fs, ino, upload) = (Arc::clone(self), open.ino, Arc::clone(&writer.upload));
         let after = Arc::clone(&upload);
-        upload.write(
+        let waits = upload.write(
             offset,
             data,
             Box::new(move |result| {
@@ -66,6 +66,10 @@ impl FileSystem {
                 done(result.map_err(Error::from));
             }),
         );
+        // If its thread is killed, programs that share the descriptor go on behind its bytes, which are taken.
+        if waits {
+            self.inodes.written(open.ino, writer.upload.size());
+        }
     }
 
     /// close(2) of one descriptor by thread `tid`. `None`: wait for the outcome with [`FileSystem::fsync`].
@@ -105,12 +109,13 @@ impl FileSystem {
         // Descriptors are read only where the answer matters.
         let holds = |tid| self.mount.get().and_then(|&mount| holds(tid, mount, open.ino));
         let holds_another = if is_opener { holds(tid) } else { None };
-        let last = writer.last.load(Relaxed);
         let another_writes = is_opener
             && holds_another != Some(true)
-            && last != 0
-            && !is_of_process(open.opener, last)
-            && holds(last) == Some(true);
+            && writer.last.get().is_some_and(|(thread, process)| {
+                // A thread that has ended has no descriptors: its process has them still.
+                let holds = |thread| holds(thread) == Some(true);
+                process != open.opener && (holds(thread) || threads(process).any(holds))
+            });
         Closer { is_opener, holds_another, another_writes }
     }
 
@@ -275,7 +280,7 @@ impl FileSystem {
             }
             Reply::GiveUp => {
                 tracing::warn!(
-                    "\"{}\" was closed without a byte after a refused truncate: nothing is stored",
+                    "\"{}\" was closed, and has not the size that a program asked for, which was refused: nothing is stored",
                     writer.key
                 );
                 self.give_up(&open, writer).await;

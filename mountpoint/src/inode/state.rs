@@ -320,7 +320,7 @@ impl File {
     /// The writer got this far.
     pub(super) fn written(&mut self, size: u64, modified: SystemTime) {
         if let Phase::Writing(writing) = &mut self.phase {
-            (writing.size, writing.times.modified) = (size, modified);
+            (writing.size, writing.times.modified) = (writing.size.max(size), modified);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Why no writer waits for ever: a writer in the queue holds nothing, or parts that are being sent (sending needs no more memory), or one
 //! small first block. All first blocks together stay within a quarter of the writers' guaranteed memory; a part is cut to the
-//! other three quarters. When no part is being sent and idle parts are spilled, the first writer in the queue therefore fits.
+//! other three quarters, and to what readers may have, who lend it where idle parts hold all of the writers'. When no part is being sent and idle parts are spilled, the first writer in the queue therefore fits.
 
 use std::io;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl Memory {
         let sure = pool.request_max(Use::Write);
         let first_max = sure / 4;
         Self {
-            part_max: (sure - first_max) / BLOCK as u64 * BLOCK as u64,
+            part_max: (sure - first_max).min(pool.request_max(Use::Demand)) / BLOCK as u64 * BLOCK as u64,
             first_max,
             pool,
             clock,
@@ -172,15 +172,10 @@ impl Memory {
     /// As [`Memory::wait`], for a part on disk that is to be sent: its file is safe, and must not fail for lack of memory. Where writers get
     /// none, because idle parts hold it and none of them can go to disk, it takes that of readers, which always comes back.
     pub(super) async fn wait_to_send(&self, bytes: u64) -> Reservation {
-        loop {
-            match self.wait(bytes).await {
-                Ok(reservation) => return reservation,
-                Err(_) if bytes <= self.pool.request_max(Use::Demand) => {
-                    return self.pool.reserve(Use::Demand, bytes).await;
-                }
-                // A part larger than readers may have waits until a writer goes on.
-                Err(_) => {}
-            }
+        match self.wait(bytes).await {
+            Ok(reservation) => reservation,
+            // No part is larger than readers may have.
+            Err(_) => self.pool.reserve(Use::Demand, bytes).await,
         }
     }
 

@@ -105,16 +105,17 @@ impl Upload {
 
     /// Takes the bytes at `offset`, which must be where the write before ended. They are copied before this returns;
     /// `done` is called at once, or later when there is room again: a writer that waits for it is slowed to the
-    /// pace of the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk.
+    /// pace of the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk. True: the write waits.
     ///
     /// # Errors
     /// To `done`: any [`Error`]. Each gives the upload up, and later calls get it again; `Finished` alone changes nothing.
-    pub fn write(self: &Arc<Self>, offset: u64, data: &[u8], done: WriteDone) {
+    pub fn write(self: &Arc<Self>, offset: u64, data: &[u8], done: WriteDone) -> bool {
         let mut state = self.state.lock();
         let was_closed = state.stage.is_still_closed();
         if state.on(Event::Write) == Reply::Finished {
             drop(state);
-            return done(Err(Error::Finished));
+            done(Err(Error::Finished));
+            return false;
         }
         let refused = match &state.error {
             Some(error) => Err(error.clone()),
@@ -134,7 +135,8 @@ impl Upload {
         let held = match need {
             Ok(None) if !state.stage.is_busy() => {
                 drop(state);
-                return done(Ok(()));
+                done(Ok(()));
+                return false;
             }
             Ok(None) => self.permit_to_queue(state.held.len(), rest.len()).map(|permit| (None, permit)),
             Ok(Some((need, permit))) => Ok((Some(need), permit)),
@@ -149,6 +151,7 @@ impl Upload {
                     drop(state);
                     self.shared.runtime.spawn(Box::pin(Arc::clone(self).pump(Some(need))));
                 }
+                true
             }
             Err(error) => {
                 // Under the same lock: a file that lacks this write must not be finished.
@@ -156,6 +159,7 @@ impl Upload {
                 drop(state);
                 self.clean_up(remains);
                 done(Err(error));
+                false
             }
         }
     }
@@ -192,8 +196,13 @@ impl Upload {
             event,
             Event::Close { completes: true, .. } | Event::Sync | Event::Release | Event::End { .. }
         );
-        let remains = if ends && state.lacks() { state.fail(Error::Unmeant) } else { None };
-        let reply = state.on(event);
+        let lacks = ends && state.lacks();
+        // At a release no program receives the error any more: the caller says so, and gives the file up.
+        let remains = if lacks && event != Event::Release { state.fail(Error::Unmeant) } else { None };
+        let reply = match state.on(event) {
+            Reply::Store if lacks => Reply::GiveUp,
+            reply => reply,
+        };
         drop(state);
         self.clean_up(remains);
         if matches!(event, Event::Close { .. } | Event::Sync | Event::Release) {

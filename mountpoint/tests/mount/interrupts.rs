@@ -336,6 +336,33 @@ fn the_next_program_writes_on_behind_one_that_was_killed_while_it_wrote() {
     }
 }
 
+/// A look at the file tells the kernel its size: behind that it appends.
+#[test]
+fn a_program_that_looks_at_the_file_appends_behind_one_that_was_killed_while_it_wrote() {
+    let Some(mount) = TestMount::with(&Setup::new(&["--memory-target", "128"])) else { return };
+    let store = mount.store();
+    store.faults().add(hold("UploadPart", "file"));
+    let script = "(head -c 1G /dev/zero & echo $! >&2; wait $!; stat \"$0\" >/dev/null; echo looked >&2; echo end) >>\"$0\"";
+    let mut command = program(&["bash", "-c", script], &mount.path("file"));
+    let mut shell = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(shell.stderr.take().unwrap()).lines();
+    let killed = said.next().unwrap().unwrap();
+    until("its part is on its way", || store.faults().fired() > 0);
+    let waits = Path::new("/proc").join(&killed).join("stat");
+    until_it_waits("it waits for room", waits.to_str().unwrap());
+    kill_process(Pid::from_raw(killed.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    // Between them stands that the program was killed.
+    assert!(said.by_ref().map(Result::unwrap).any(|line| line == "looked"));
+    store.faults().release();
+    store.faults().clear();
+    assert!(shell.wait().unwrap().success(), "{}", mount.log());
+    drop(said);
+    let stored = fs::read(mount.path("file")).unwrap();
+    let (zeros, end) = stored.split_at(stored.len() - 4);
+    assert_eq!(end, b"end\n");
+    assert!(zeros.len() > 1 << 20 && zeros.iter().all(|byte| *byte == 0), "{}", zeros.len());
+}
+
 #[test]
 fn an_open_that_is_killed_while_it_waits_leaves_the_file_as_it_is_and_free_for_the_next() {
     let Some(mount) = TestMount::with(&Setup::new(&["--allow-overwrite"])) else { return };

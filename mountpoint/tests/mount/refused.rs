@@ -151,6 +151,36 @@ says('close', lambda: os.close(file))
     assert_eq!(mount.store().keys(), ["file", "file-emptied", "file-synced"]);
 }
 
+/// The opener has left before the first byte, so the other process's close stores nothing, and its RELEASE decides.
+#[test]
+fn a_refused_size_of_a_file_that_another_process_closes_last_is_in_the_log() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    if !need_tool("python3") {
+        return;
+    }
+    let script = "
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+left, leaves = os.pipe()
+if os.fork() == 0:
+    os.close(leaves)
+    os.read(left, 1)
+    says('written', lambda: os.write(file, b'12345'))
+    says('1000', lambda: os.ftruncate(file, 1000))
+    says('close', lambda: os.close(file))
+    sys.stdout.flush()
+    os._exit(0)
+os.close(file)
+os.close(leaves)
+os.wait()
+";
+    assert_eq!(python(script, &mount.path("file"), &[]), "written ok\n1000 EPERM\nclose ok\n");
+    until("the log says that it is not stored", || {
+        mount.log().contains("\"file\" was closed, and has not the size")
+    });
+    until("its name is gone", || fs::metadata(mount.path("file")).is_err());
+    assert_eq!(mount.store().keys(), Vec::<String>::new());
+}
+
 #[test]
 fn a_refused_truncate_of_another_program_does_not_change_what_a_writer_stores() {
     let Some(mount) = TestMount::new(&[]) else { return };

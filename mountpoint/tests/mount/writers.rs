@@ -162,6 +162,40 @@ fn a_child_that_has_written_goes_on_when_its_parent_closes_the_file() {
     assert_eq!(mount.store().get("file").unwrap(), b"first\nlast\n");
 }
 
+/// It writes by a thread that has ended when its parent closes the file.
+const THREADED: &str = "
+import os, sys, threading
+thread = threading.Thread(target=lambda: os.write(1, b'first '))
+thread.start()
+thread.join()
+os.write(2, b'joined')
+os.close(2)
+sys.stdin.readline()
+os.write(1, b'last')
+";
+
+#[test]
+fn a_child_whose_writing_thread_has_ended_goes_on_when_its_parent_closes_the_file() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    if !need_tool("python3") {
+        return;
+    }
+    let path = mount.path("file");
+    let file = File::create_new(&path).unwrap();
+    let mut command = Command::new("python3");
+    command.args(["-c", THREADED]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.stdout(file.try_clone().unwrap()).spawn().unwrap();
+    drop(command);
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "joined");
+    drop(file);
+    assert_eq!(mount.store().get("file"), None, "the child writes it");
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(mount.store().get("file").unwrap(), b"first last");
+}
+
 /// The opener ends before the first byte. Its heir writes, and starts children; one of them gets the number of the opener.
 const SUCCESSOR: &str = "
 import time

@@ -365,9 +365,11 @@ async fn where_no_more_files_may_be_open_parts_stay_in_memory_and_a_write_withou
 
 #[tokio::test]
 async fn a_file_whose_bytes_are_on_disk_is_stored_though_idle_parts_hold_all_memory_of_writers() {
-    for len in [2 * MIB, 20 * MIB] {
+    // The last one has parts as large as memory allows.
+    for (len, part_size) in [(2, 8), (20, 8), (30, 1 << 10)] {
+        let (len, part_size) = (len * MIB, part_size * MIB as u64);
         let dir = tempfile::tempdir().unwrap();
-        let config = large_parts(Some(&dir));
+        let config = Config { part_size, ..large_parts(Some(&dir)) };
         let wait_max = config.wait_max;
         let bench = Bench::with(config, Clock::manual());
         let (upload, data) = (bench.create("a"), data(len, 6));
