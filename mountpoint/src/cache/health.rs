@@ -28,7 +28,7 @@ pub(super) enum Doing {
 /// The consequence of an error for the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
-    /// This process is short of something; the file is fine.
+    /// This process is short of something, or the file would be longer than it may be; what is there is fine.
     Passing,
     /// No room on the disk.
     Full,
@@ -41,6 +41,8 @@ enum Trouble {
 fn judge(doing: Doing, error: Option<Errno>) -> Trouble {
     match error {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR) => Trouble::Passing,
+        // RLIMIT_FSIZE, or the longest file of the file system: the next one may be short enough.
+        Some(Errno::FBIG) if doing == Doing::Writing => Trouble::Passing,
         Some(Errno::NOSPC | Errno::DQUOT) => Trouble::Full,
         Some(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::NOENT) if doing == Doing::Writing => {
             Trouble::Final
@@ -198,6 +200,14 @@ mod tests {
         let health = Health::new(Path::new("d"), Clock::manual());
         for _ in 0..10 * FAILURES_MAX {
             assert!(!health.failure(Doing::Writing, &error(Errno::MFILE)));
+        }
+        assert!(!health.is_off() && !health.is_full());
+    }
+    #[test]
+    fn a_file_that_is_too_long_for_the_disk_blames_nobody() {
+        let health = Health::new(Path::new("d"), Clock::manual());
+        for _ in 0..10 * FAILURES_MAX {
+            assert!(!health.failure(Doing::Writing, &error(Errno::FBIG)));
         }
         assert!(!health.is_off() && !health.is_full());
     }
