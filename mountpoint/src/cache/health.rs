@@ -51,12 +51,18 @@ fn judge(doing: Doing, error: Option<Errno>) -> Trouble {
     }
 }
 
+/// Whether a file can't be read back: by its disk, or because its file system found itself damaged.
+fn is_unreadable(error: Option<Errno>) -> bool {
+    matches!(error, Some(Errno::IO | Errno::UCLEAN | Errno::BADMSG | Errno::NODATA))
+}
+
 /// The state of one cache.
 #[derive(Debug)]
 pub(super) struct Health {
     dir: PathBuf,
     clock: Clock,
     off: AtomicBool,
+    unreadable: AtomicBool,
     failures: AtomicU32,
     full_said: AtomicBool,
     no_room_said: AtomicBool,
@@ -70,6 +76,7 @@ impl Health {
             dir: dir.to_owned(),
             clock,
             off: AtomicBool::new(false),
+            unreadable: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             full_said: AtomicBool::new(false),
             no_room_said: AtomicBool::new(false),
@@ -80,6 +87,11 @@ impl Health {
     /// Whether the cache was switched off: for good, until the next mount.
     pub(super) fn is_off(&self) -> bool {
         self.off.load(Relaxed)
+    }
+
+    /// Whether a file could not be read back in this run. Who reads past the engine hears such an error; the engine fetches the bytes anew.
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.unreadable.load(Relaxed)
     }
 
     /// Whether nothing should be written now.
@@ -100,7 +112,15 @@ impl Health {
 
     /// Something did not. True when the file is to blame and should go.
     pub(super) fn failure(&self, doing: Doing, error: &io::Error) -> bool {
-        match judge(doing, Errno::from_io_error(error)) {
+        let errno = Errno::from_io_error(error);
+        if doing == Doing::Reading && is_unreadable(errno) && !self.unreadable.swap(true, Relaxed) {
+            tracing::warn!(
+                "cache {}: reading failed: {error}; the engine fetches these bytes anew, and until the next mount it reads all cached \
+                 files, not the kernel by itself; check the disk (logged once)",
+                self.dir.display()
+            );
+        }
+        match judge(doing, errno) {
             Trouble::Passing => return false,
             Trouble::Full => {
                 *self.full_until.lock() = Some(self.clock.now() + FULL_PAUSE);

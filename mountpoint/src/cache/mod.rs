@@ -146,7 +146,7 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     ) -> Result<(), (BlockMut, Later)>;
 
     /// The file with the whole object, if there is one that the kernel may read by itself: each byte was compared with its checksum since
-    /// the start. `None` where the cache has no such files.
+    /// the start. `None` where the cache has no such files, or its disk failed to read one.
     fn whole(&self, _id: &ObjectId, _object_size: u64) -> Option<Whole> {
         None
     }

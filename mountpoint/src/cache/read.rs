@@ -166,9 +166,9 @@ impl Store {
     }
 
     /// The data file of a version that is here from its first byte to its last, all found sound since the start; see
-    /// [`super::BlockCache::whole`].
+    /// [`super::BlockCache::whole`]. None of a disk that failed to read: its next error would be the program's.
     pub(super) fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
-        if self.health.is_off() {
+        if self.health.is_off() || self.health.is_unreadable() {
             return None;
         }
         let entry = self.index.get(&self.identity(id)).filter(|entry| entry.object_size == object_size)?;
