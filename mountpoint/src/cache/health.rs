@@ -66,6 +66,7 @@ pub(super) struct Health {
     failures: AtomicU32,
     full_said: AtomicBool,
     no_room_said: AtomicBool,
+    index_full_said: AtomicBool,
     full_until: Mutex<Option<Instant>>,
 }
 
@@ -80,6 +81,7 @@ impl Health {
             failures: AtomicU32::new(0),
             full_said: AtomicBool::new(false),
             no_room_said: AtomicBool::new(false),
+            index_full_said: AtomicBool::new(false),
             full_until: Mutex::new(None),
         }
     }
@@ -156,6 +158,18 @@ impl Health {
             None => tracing::warn!(
                 "cache {dir}: keeps nothing: not one block fits; raise --max-cache-size (logged once)"
             ),
+        }
+    }
+
+    /// The index takes all memory that it may have.
+    pub(super) fn index_is_full(&self, most: u64) {
+        if !self.index_full_said.swap(true, Relaxed) {
+            tracing::info!(
+                "cache {}: its index takes {} MiB of memory, all that it may; what was used the longest ago leaves, though the disk has \
+                 room; raise --memory-target to keep more (logged once)",
+                self.dir.display(),
+                most >> 20
+            );
         }
     }
 
