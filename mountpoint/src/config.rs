@@ -69,15 +69,18 @@ impl Config {
             proxies: &args.proxies,
             credential_files: &args.credential_files,
         };
+        let cache_dir = args.cache.cache.as_ref().filter(|_| args.cache.max_cache_size != Some(0));
+        let (memory, index_max) = memory::shares(memory, cache_dir.is_some());
         let mut s3 = flags.s3(&bucket, &prefix, memory);
         s3.state_dir = state_dir(args);
         // Memory comes free when requests end: those that an outage left without an answer, too, shall have ended by then. A part on a slow
         // line may take longer; a writer waits for as long as one is on its way.
         let memory_within = s3.timeouts.operation + OUTAGE_TAIL;
 
-        let cache = args.cache.cache.as_ref().filter(|_| args.cache.max_cache_size != Some(0)).map(|dir| {
+        let cache = cache_dir.map(|dir| {
             cache::Config {
                 size_max: args.cache.max_cache_size.map(|mib| mib << 20),
+                index_max,
                 // What a network brings faster than the disk takes waits in memory, and holds its share of it: so
                 // read-ahead slows down before blocks have to be dropped.
                 queue_max: (memory / 4 / cache::CACHE_BLOCK) as usize,

@@ -196,7 +196,7 @@ metrics! {
     open_files: ByName<Gauge> = ByName::new(&MODE, Gauge::default), Count => "fs.open_files",
     /// Memory for data that is in use, of `memory.target`.
     memory_used: ByName<Gauge> = ByName::new(&USE, Gauge::default), Bytes => "memory.used",
-    /// Memory for data that may be in use (`--memory-target`).
+    /// Memory for data that may be in use (`--memory-target`, less the share of the cache's index).
     memory_target: Gauge = Gauge::default(), Bytes => "memory.target",
     /// Memory that the process holds (RSS).
     process_memory: Gauge = Gauge::default(), Bytes => "process.memory_usage",

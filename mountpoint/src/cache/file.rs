@@ -7,13 +7,17 @@
 //! A version that was lent to the kernel once is never changed again: a program's mapping of its file outlives the program's descriptor, and no
 //! one tells us when it ends. Such a version leaves as a whole, by its name; the bytes stay until the last mapping is gone.
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use super::CACHE_BLOCK;
-use super::format::{Checksums, Header, Identity, Name, block_len};
-use super::owner::Owner;
+use super::blocks::{self, Blocks, State, Stored};
+use super::format::{Header, Identity, Name, block_len};
+use super::owner::{self, Owner};
 use super::sector::Sectors;
+use super::sums::Sums;
+use super::weight::{Share, heap};
+use crate::object::ObjectId;
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, Mutex};
 
 /// Bytes that a file system hands out at once.
@@ -25,6 +29,18 @@ pub(super) const FILE_CHARGE: u64 = PAGE;
 /// The disk space of a block of `len` bytes: its pages, and at most one page of the sidecar for its slot.
 pub(super) fn block_charge(len: usize) -> u64 {
     (len as u64).next_multiple_of(PAGE) + PAGE
+}
+
+/// The memory of a version that holds no block, without its texts, in bytes, about: itself behind two counters, and its place in the
+/// map, which has room for twice as many as it holds.
+fn empty_memory() -> u64 {
+    let place = size_of::<(u64, Arc<Entry>)>() + 1;
+    heap(2 * size_of::<usize>() + size_of::<Entry>()) + 2 * place as u64
+}
+
+/// The most memory that a put of a block of this object takes, in bytes.
+pub(super) fn most_memory(id: &ObjectId) -> u64 {
+    empty_memory() + owner::memory(&id.key, &id.etag) + blocks::most_memory()
 }
 
 /// One object version.
@@ -41,9 +57,9 @@ pub(super) struct Entry {
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
-    blocks: BTreeMap<u32, Stored>,
+    blocks: Blocks,
     file: Option<Arc<OwnedFd>>,
     file_used: bool,
     /// Writes and punches under way: the files stay while there are any.
@@ -57,35 +73,15 @@ struct Inner {
     /// All of it was found sound, and nothing left since.
     whole: bool,
     removed: bool,
-}
-
-#[derive(Debug)]
-struct Stored {
-    crcs: Box<Checksums>,
-    present: Sectors,
-    /// Which of them this run wrote, or read and compared with their checksums.
-    sound: Sectors,
-    state: State,
-    /// Which put it came from: another number, other bytes on disk.
-    born: u64,
-    /// When it was last read or written; smaller is colder.
-    used: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    /// Its first sectors are being written, or it is being punched: absent for every reader.
-    Moving,
-    /// More sectors are being written; those that were here can be read.
-    Growing,
-    /// On disk.
-    Stored,
+    /// All of this in memory.
+    memory: Share,
 }
 
 /// A block that a read found.
 #[derive(Debug)]
 pub(super) struct Seen {
-    pub(super) crcs: Box<Checksums>,
+    /// Of the sectors that are wanted.
+    pub(super) crcs: Box<[u32]>,
     pub(super) born: u64,
     /// This run found them sound before.
     pub(super) known: bool,
@@ -98,11 +94,19 @@ pub(super) struct Seen {
 pub(super) struct Claim {
     /// Which: those that were not here.
     pub(super) new: Sectors,
-    /// Checksums and sectors of the block once these are written.
-    pub(super) crcs: Box<Checksums>,
-    pub(super) present: Sectors,
-    /// Their disk space in bytes.
+    /// Those that were.
+    pub(super) before: Sums,
+    /// The disk space of the new ones, in bytes.
     pub(super) charge: u64,
+}
+
+/// What leaves with a block, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Charge {
+    /// On the disk.
+    pub(super) disk: u64,
+    /// In the index: its part of what the version takes.
+    pub(super) memory: u64,
 }
 
 /// What the caller does to evict blocks.
@@ -117,29 +121,47 @@ pub(super) enum Eviction {
 }
 
 impl Entry {
-    /// Of a decoded (or just encoded) header, with the blocks its slots name.
+    /// Of a decoded (or just encoded) header, with the blocks its slots name. Its memory is counted in `account` as long as it lives.
     pub(super) fn new(
         owner: Owner,
         name: Name,
         header: &Header<'_>,
-        blocks: impl IntoIterator<Item = (u32, Box<Checksums>, Sectors)>,
+        blocks: impl IntoIterator<Item = (u32, Sums)>,
         used: u64,
+        account: &Arc<AtomicU64>,
     ) -> Self {
         debug_assert_eq!(owner.identity(), header.identity);
-        let blocks = blocks
+        let blocks: Blocks = blocks
             .into_iter()
-            .map(|(block, crcs, present)| {
-                let sound = Sectors::NONE;
-                (block, Stored { crcs, present, sound, state: State::Stored, born: 0, used })
+            .map(|(block, sums)| {
+                (block, Stored { sums, sound: Sectors::NONE, state: State::Stored, born: 0, used })
             })
             .collect();
+        let memory = Share::new(account, empty_memory() + owner.memory() + blocks.memory());
+        let inner = Inner {
+            blocks,
+            file: None,
+            file_used: false,
+            busy: 0,
+            holds: 0,
+            held: 0,
+            lent: false,
+            whole: false,
+            removed: false,
+            memory,
+        };
         Self {
             owner,
             name,
             object_size: header.object_size,
             slots_at: header.slots_at,
-            inner: Mutex::new(Inner { blocks, ..Inner::default() }),
+            inner: Mutex::new(inner),
         }
+    }
+
+    /// After each change of the blocks.
+    fn weigh(&self, inner: &mut Inner) {
+        inner.memory.set(empty_memory() + self.owner.memory() + inner.blocks.memory());
     }
 
     /// The object version that the bytes are of.
@@ -158,13 +180,17 @@ impl Entry {
     }
 
     fn charge_blocks(&self, inner: &Inner) -> u64 {
-        inner.blocks.iter().map(|(&b, s)| self.charge(b, s.present)).sum()
+        inner.blocks.iter().map(|(b, s)| self.charge(b, s.sums.present())).sum()
     }
 
     /// Which sectors of the block can be read.
     pub(super) fn present(&self, block: u32) -> Sectors {
         let inner = self.inner.lock();
-        inner.blocks.get(&block).filter(|b| b.state != State::Moving).map_or(Sectors::NONE, |b| b.present)
+        inner
+            .blocks
+            .get(block)
+            .filter(|b| b.state != State::Moving)
+            .map_or(Sectors::NONE, |b| b.sums.present())
     }
 
     /// A read of sectors of the block begins: what to read them from, and what to compare with.
@@ -172,29 +198,30 @@ impl Entry {
         let mut inner = self.inner.lock();
         inner.file_used = true;
         let file = inner.file.clone();
-        let stored = inner.blocks.get_mut(&block).filter(|b| b.state != State::Moving)?;
-        stored.used = now;
-        let known = stored.sound.contains(wanted);
-        stored.present.contains(wanted).then(|| Seen {
-            crcs: stored.crcs.clone(),
-            born: stored.born,
-            known,
-            file,
-        })
+        let look = |stored: &mut Stored| {
+            if stored.state == State::Moving {
+                return None;
+            }
+            stored.used = now;
+            let known = stored.sound.contains(wanted);
+            stored.sums.of(wanted).map(|crcs| Seen { crcs: crcs.into(), born: stored.born, known, file })
+        };
+        inner.blocks.change(block, look).flatten()
     }
 
     /// A read compared sectors of the block with their checksums, which were right.
     pub(super) fn found_sound(&self, block: u32, born: u64, sectors: Sectors) {
-        let mut inner = self.inner.lock();
-        if let Some(stored) = inner.blocks.get_mut(&block).filter(|b| b.born == born) {
-            stored.sound = stored.sound.and(sectors);
-        }
+        self.inner.lock().blocks.change(block, |stored| {
+            if stored.born == born {
+                stored.sound = stored.sound.and(sectors);
+            }
+        });
     }
 
     /// An earlier run lent it to the kernel. `None` if a part of it is missing: it can't be written where programs may still read.
     pub(super) fn was_lent(self) -> Option<Self> {
         let mut inner = self.inner.lock();
-        let is_whole = self.is_whole(&inner, |stored| stored.present);
+        let is_whole = self.is_whole(&inner, |stored| stored.sums.present());
         inner.lent = is_whole;
         drop(inner);
         is_whole.then_some(self)
@@ -203,7 +230,7 @@ impl Entry {
     /// Whether each block is on disk, and all its sectors are among those that `sectors` names.
     fn is_whole(&self, inner: &Inner, sectors: impl Fn(&Stored) -> Sectors) -> bool {
         inner.blocks.len() as u64 == self.object_size.div_ceil(CACHE_BLOCK)
-            && inner.blocks.iter().all(|(&block, stored)| {
+            && inner.blocks.iter().all(|(block, stored)| {
                 let len = block_len(self.object_size, block.into()) as u64;
                 stored.state == State::Stored && sectors(stored).contains(Sectors::touching(&(0..len)))
             })
@@ -244,7 +271,7 @@ impl Entry {
     /// Whether the block that a read looked at is there still: what did not match its checksum is rot then.
     pub(super) fn still(&self, block: u32, born: u64) -> bool {
         let inner = self.inner.lock();
-        inner.blocks.get(&block).is_some_and(|b| b.state != State::Moving && b.born == born)
+        inner.blocks.get(block).is_some_and(|b| b.state != State::Moving && b.born == born)
     }
 
     /// A write of sectors of the block begins, unless all are here or another operation works on it. Ends with [`Entry::wrote`].
@@ -253,52 +280,49 @@ impl Entry {
         if inner.removed {
             return None;
         }
-        let (present, crcs) = match inner.blocks.get_mut(&block) {
+        let before = match inner.blocks.get(block) {
             None => {
-                let crcs = Box::new([0; super::sector::SECTORS]);
-                let stored = Stored {
-                    crcs: crcs.clone(),
-                    present: Sectors::NONE,
-                    sound: Sectors::NONE,
-                    state: State::Moving,
-                    born,
-                    used: born,
-                };
-                inner.blocks.insert(block, stored);
-                (Sectors::NONE, crcs)
+                let (sums, sound) = (Sums::default(), Sectors::NONE);
+                inner.blocks.insert(block, Stored { sums, sound, state: State::Moving, born, used: born });
+                self.weigh(&mut inner);
+                Sums::default()
             }
-            Some(stored) if stored.state == State::Stored && !stored.present.contains(sectors) => {
-                stored.state = State::Growing;
-                stored.used = born;
-                (stored.present, stored.crcs.clone())
+            Some(stored) if stored.state == State::Stored && !stored.sums.present().contains(sectors) => {
+                let sums = stored.sums.clone();
+                inner.blocks.change(block, |stored| (stored.state, stored.used) = (State::Growing, born));
+                sums
             }
             Some(_) => return None,
         };
         inner.busy += 1;
+        let present = before.present();
         let (new, all) = (sectors.without(present), sectors.and(present));
-        let before = if present.is_empty() { 0 } else { self.charge(block, present) };
-        Some(Claim { new, crcs, present: all, charge: self.charge(block, all) - before })
+        let charged = if present.is_empty() { 0 } else { self.charge(block, present) };
+        Some(Claim { new, before, charge: self.charge(block, all) - charged })
     }
 
-    /// A write ended. `Some`: data and slot are on their way to the disk, and these are the block's checksums now.
-    pub(super) fn wrote(&self, block: u32, whole: Option<Claim>) {
+    /// A write ended. `Some`: data and slot are on their way to the disk, and these are the block's sectors now.
+    pub(super) fn wrote(&self, block: u32, whole: Option<Sums>) {
         let mut inner = self.inner.lock();
         inner.busy -= 1;
-        let Some(stored) = inner.blocks.get_mut(&block) else { return };
-        stored.state = State::Stored;
-        if let Some(claim) = whole {
-            (stored.crcs, stored.present) = (claim.crcs, claim.present);
-            stored.sound = stored.sound.and(claim.new);
+        let is_empty = inner.blocks.change(block, |stored| {
+            stored.state = State::Stored;
+            if let Some(sums) = whole {
+                stored.sound = stored.sound.and(sums.present().without(stored.sums.present()));
+                stored.sums = sums;
+            }
+            stored.sums.present().is_empty()
+        });
+        if is_empty == Some(true) {
+            inner.blocks.remove(block);
         }
-        if stored.present.is_empty() {
-            inner.blocks.remove(&block);
-        }
+        self.weigh(&mut inner);
     }
 
     /// Begins to evict these blocks.
     pub(super) fn evict(&self, blocks: &[u32]) -> Eviction {
         let mut inner = self.inner.lock();
-        let here = |inner: &Inner, b: &u32| inner.blocks.get(b).is_some_and(|s| s.state == State::Stored);
+        let here = |inner: &Inner, b: &u32| inner.blocks.get(*b).is_some_and(|s| s.state == State::Stored);
         let going: Vec<u32> = blocks.iter().copied().filter(|b| here(&inner, b)).collect();
         if inner.removed || inner.holds > 0 || going.is_empty() {
             return Eviction::Nothing;
@@ -314,10 +338,10 @@ impl Entry {
         inner.busy += 1;
         let mut bytes = 0;
         for &block in &going {
-            if let Some(stored) = inner.blocks.get_mut(&block) {
+            inner.blocks.change(block, |stored| {
                 stored.state = State::Moving;
-                bytes += self.charge(block, stored.present);
-            }
+                bytes += self.charge(block, stored.sums.present());
+            });
         }
         Eviction::Blocks(going, bytes)
     }
@@ -326,9 +350,10 @@ impl Entry {
     pub(super) fn punched(&self, blocks: &[u32]) {
         let mut inner = self.inner.lock();
         inner.busy -= 1;
-        for block in blocks {
+        for &block in blocks {
             inner.blocks.remove(block);
         }
+        self.weigh(&mut inner);
     }
 
     /// Removes all of it: returns the bytes it took, or `None` if another operation works on it or already removes it.
@@ -347,27 +372,36 @@ impl Entry {
         (inner.removed, inner.whole) = (true, false);
         inner.file = None;
         let bytes = self.charge_blocks(inner);
-        inner.blocks.clear();
+        inner.blocks = Blocks::default();
+        self.weigh(inner);
         FILE_CHARGE + bytes
     }
 
-    /// Each block that could be evicted, when it was last used, and what it takes on disk. One block stands for all of a version that only
-    /// leaves as a whole.
-    pub(super) fn for_each_evictable(&self, mut visit: impl FnMut(u32, u64, u64)) {
+    /// Each block that could be evicted, when it was last used, and what it takes. One block stands for all of a version that only leaves
+    /// as a whole.
+    pub(super) fn for_each_evictable(&self, mut visit: impl FnMut(u32, u64, Charge)) {
         let inner = self.inner.lock();
         if inner.holds > 0 {
             return;
         }
+        let memory = inner.memory.bytes();
         if inner.lent {
-            let used = inner.blocks.values().map(|stored| stored.used).fold(inner.held, u64::max);
-            if let Some(&block) = inner.blocks.keys().next() {
-                visit(block, used, FILE_CHARGE + self.charge_blocks(&inner));
+            let used = inner.blocks.iter().map(|(_, stored)| stored.used).fold(inner.held, u64::max);
+            if let Some((block, _)) = inner.blocks.iter().next() {
+                visit(block, used, Charge { disk: FILE_CHARGE + self.charge_blocks(&inner), memory });
             }
             return;
         }
-        for (&block, stored) in inner.blocks.iter().filter(|(_, s)| s.state == State::Stored) {
-            visit(block, stored.used, self.charge(block, stored.present));
+        let memory = memory / inner.blocks.len().max(1) as u64;
+        for (block, stored) in inner.blocks.iter().filter(|(_, s)| s.state == State::Stored) {
+            visit(block, stored.used, Charge { disk: self.charge(block, stored.sums.present()), memory });
         }
+    }
+
+    /// The memory that it takes, in bytes, about.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> u64 {
+        self.inner.lock().memory.bytes()
     }
 
     /// The open data file, if it is.

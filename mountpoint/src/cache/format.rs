@@ -13,6 +13,7 @@
 use sha2::{Digest, Sha256};
 
 use super::sector::{SECTORS, Sectors};
+use super::sums::Sums;
 use super::{BlockIndex, CACHE_BLOCK};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::ObjectKey;
@@ -71,11 +72,8 @@ pub(super) enum Slot {
     /// It says nothing that can be believed.
     Broken,
     /// These sectors are here if their bytes have these CRC32C.
-    Filled(Box<Checksums>, Sectors),
+    Filled(Sums),
 }
-
-/// CRC32C of a block's sectors, by number; those of sectors that are not here mean nothing.
-pub(super) type Checksums = [u32; SECTORS];
 
 impl Identity<'_> {
     /// Whether it can be written down at all.
@@ -157,18 +155,12 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
 }
 
 /// A filled slot's bytes.
-pub(super) fn encode_slot(
-    name: &Name,
-    block: u32,
-    crcs: &Checksums,
-    present: Sectors,
-    len: usize,
-) -> [u8; SLOT] {
+pub(super) fn encode_slot(name: &Name, block: u32, sums: &Sums, len: usize) -> [u8; SLOT] {
     let mut out = [0; SLOT];
-    for n in present.numbers() {
-        out[4 * n..4 * n + 4].copy_from_slice(&crcs[n].to_le_bytes());
+    for (n, crc) in sums.each() {
+        out[4 * n..4 * n + 4].copy_from_slice(&crc.to_le_bytes());
     }
-    out[PRESENT..LEN].copy_from_slice(&present.bits().to_le_bytes());
+    out[PRESENT..LEN].copy_from_slice(&sums.present().bits().to_le_bytes());
     out[LEN..MARKED].copy_from_slice(&(len as u32).to_le_bytes());
     out[MARKED..MARKED + 4].copy_from_slice(&MARK.to_le_bytes());
     let check = slot_check(name, block, &out);
@@ -190,11 +182,7 @@ pub(super) fn decode_slot(name: &Name, block: u32, object_size: u64, slot: &[u8;
         && u32_at(slot, LEN) == len as u32
         && Sectors::touching(&(0..len as u64)).contains(present)
         && !present.is_empty();
-    if sound {
-        Slot::Filled(Box::new(std::array::from_fn(|n| u32_at(slot, 4 * n))), present)
-    } else {
-        Slot::Broken
-    }
+    if sound { Slot::Filled(Sums::new(present, |n| u32_at(slot, 4 * n))) } else { Slot::Broken }
 }
 
 fn slot_check(name: &Name, block: u32, slot: &[u8; SLOT]) -> u32 {
@@ -248,10 +236,9 @@ mod tests {
     fn every_flipped_bit_of_a_slot_is_detected() {
         let name = WHO.name();
         let size = 2 * CACHE_BLOCK + 7;
-        let mut crcs = [0; SECTORS];
-        crcs[0] = 0xdead_beef;
-        let slot = encode_slot(&name, 2, &crcs, FIRST, 7);
-        assert_eq!(decode_slot(&name, 2, size, &slot), Slot::Filled(Box::new(crcs), FIRST));
+        let sums = Sums::new(FIRST, |_| 0xdead_beef);
+        let slot = encode_slot(&name, 2, &sums, 7);
+        assert_eq!(decode_slot(&name, 2, size, &slot), Slot::Filled(sums));
         for bit in 0..SLOT * 8 {
             let mut bad = slot;
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -263,11 +250,11 @@ mod tests {
     #[test]
     fn a_slot_of_another_block_file_or_size_is_not_believed() {
         let name = WHO.name();
-        let slot = encode_slot(&name, 2, &[1; SECTORS], FIRST, 7);
+        let slot = encode_slot(&name, 2, &Sums::new(FIRST, |_| 1), 7);
         let size = 2 * CACHE_BLOCK + 7;
         assert_eq!(decode_slot(&name, 1, size, &slot), Slot::Broken);
         assert_eq!(decode_slot(&name, 2, size + 1, &slot), Slot::Broken);
-        let beyond = encode_slot(&name, 2, &[1; SECTORS], Sectors::from_bits(3), 7);
+        let beyond = encode_slot(&name, 2, &Sums::new(Sectors::from_bits(3), |_| 1), 7);
         assert_eq!(decode_slot(&name, 2, size, &beyond), Slot::Broken, "it has one sector");
         let other = Identity { key: "a/b", ..WHO }.name();
         assert_eq!(decode_slot(&other, 2, size, &slot), Slot::Broken);

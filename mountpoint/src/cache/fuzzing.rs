@@ -35,11 +35,14 @@ pub fn sectors(sidecar: &[u8]) -> Option<usize> {
     let name = header.identity.name();
     let mut count = 0;
     for (block, slot) in (0..).zip(sidecar[head..].as_chunks::<SLOT>().0) {
-        if let Slot::Filled(crcs, present) = decode_slot(&name, block, header.object_size, slot) {
+        if let Slot::Filled(sums) = decode_slot(&name, block, header.object_size, slot) {
             let len = block_len(header.object_size, u64::from(block));
-            assert!(Sectors::touching(&(0..len as u64)).contains(present), "sectors behind the object's end");
-            assert_eq!(encode_slot(&name, block, &crcs, present, len)[..], slot[..], "a slot, written again");
-            count += present.numbers().count();
+            assert!(
+                Sectors::touching(&(0..len as u64)).contains(sums.present()),
+                "sectors behind the object's end"
+            );
+            assert_eq!(encode_slot(&name, block, &sums, len)[..], slot[..], "a slot, written again");
+            count += sums.present().count();
         }
     }
     Some(count)

@@ -28,7 +28,7 @@ pub(super) enum Doing {
 /// The consequence of an error for the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
-    /// This process is short of something; the file is fine.
+    /// This process is short of something, or the file would be longer than it may be; what is there is fine.
     Passing,
     /// No room on the disk.
     Full,
@@ -41,6 +41,8 @@ enum Trouble {
 fn judge(doing: Doing, error: Option<Errno>) -> Trouble {
     match error {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR) => Trouble::Passing,
+        // RLIMIT_FSIZE, or the longest file of the file system: the next one may be short enough.
+        Some(Errno::FBIG) if doing == Doing::Writing => Trouble::Passing,
         Some(Errno::NOSPC | Errno::DQUOT) => Trouble::Full,
         Some(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::NOENT) if doing == Doing::Writing => {
             Trouble::Final
@@ -49,15 +51,22 @@ fn judge(doing: Doing, error: Option<Errno>) -> Trouble {
     }
 }
 
+/// Whether a file can't be read back: by its disk, or because its file system found itself damaged.
+fn is_unreadable(error: Option<Errno>) -> bool {
+    matches!(error, Some(Errno::IO | Errno::UCLEAN | Errno::BADMSG | Errno::NODATA))
+}
+
 /// The state of one cache.
 #[derive(Debug)]
 pub(super) struct Health {
     dir: PathBuf,
     clock: Clock,
     off: AtomicBool,
+    unreadable: AtomicBool,
     failures: AtomicU32,
     full_said: AtomicBool,
     no_room_said: AtomicBool,
+    index_full_said: AtomicBool,
     full_until: Mutex<Option<Instant>>,
 }
 
@@ -68,9 +77,11 @@ impl Health {
             dir: dir.to_owned(),
             clock,
             off: AtomicBool::new(false),
+            unreadable: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             full_said: AtomicBool::new(false),
             no_room_said: AtomicBool::new(false),
+            index_full_said: AtomicBool::new(false),
             full_until: Mutex::new(None),
         }
     }
@@ -78,6 +89,11 @@ impl Health {
     /// Whether the cache was switched off: for good, until the next mount.
     pub(super) fn is_off(&self) -> bool {
         self.off.load(Relaxed)
+    }
+
+    /// Whether a file could not be read back in this run. Who reads past the engine hears such an error; the engine fetches the bytes anew.
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.unreadable.load(Relaxed)
     }
 
     /// Whether nothing should be written now.
@@ -98,7 +114,15 @@ impl Health {
 
     /// Something did not. True when the file is to blame and should go.
     pub(super) fn failure(&self, doing: Doing, error: &io::Error) -> bool {
-        match judge(doing, Errno::from_io_error(error)) {
+        let errno = Errno::from_io_error(error);
+        if doing == Doing::Reading && is_unreadable(errno) && !self.unreadable.swap(true, Relaxed) {
+            tracing::warn!(
+                "cache {}: reading failed: {error}; the engine fetches these bytes anew, and until the next mount it reads all cached \
+                 files, not the kernel by itself; check the disk (logged once)",
+                self.dir.display()
+            );
+        }
+        match judge(doing, errno) {
             Trouble::Passing => return false,
             Trouble::Full => {
                 *self.full_until.lock() = Some(self.clock.now() + FULL_PAUSE);
@@ -134,6 +158,18 @@ impl Health {
             None => tracing::warn!(
                 "cache {dir}: keeps nothing: not one block fits; raise --max-cache-size (logged once)"
             ),
+        }
+    }
+
+    /// The index takes all memory that it may have.
+    pub(super) fn index_is_full(&self, most: u64) {
+        if !self.index_full_said.swap(true, Relaxed) {
+            tracing::info!(
+                "cache {}: its index takes {} MiB of memory, all that it may; what was used the longest ago leaves, though the disk has \
+                 room; raise --memory-target to keep more (logged once)",
+                self.dir.display(),
+                most >> 20
+            );
         }
     }
 
@@ -198,6 +234,14 @@ mod tests {
         let health = Health::new(Path::new("d"), Clock::manual());
         for _ in 0..10 * FAILURES_MAX {
             assert!(!health.failure(Doing::Writing, &error(Errno::MFILE)));
+        }
+        assert!(!health.is_off() && !health.is_full());
+    }
+    #[test]
+    fn a_file_that_is_too_long_for_the_disk_blames_nobody() {
+        let health = Health::new(Path::new("d"), Clock::manual());
+        for _ in 0..10 * FAILURES_MAX {
+            assert!(!health.failure(Doing::Writing, &error(Errno::FBIG)));
         }
         assert!(!health.is_off() && !health.is_full());
     }

@@ -3,12 +3,13 @@
 use std::io::{self, IoSliceMut};
 
 use super::file::Entry;
-use super::format::{Checksums, HEADER_MAX, Name, SLOT, Slot, block_len, decode_header, decode_slot};
+use super::format::{HEADER_MAX, Name, SLOT, Slot, block_len, decode_header, decode_slot};
 use super::health::Doing;
 use super::io::{How, Kind, Waits};
 use super::owner::Owner;
 use super::sector::Sectors;
 use super::store::{PREFIXES, Store};
+use super::sums::Sums;
 use super::{BlockIndex, CACHE_BLOCK};
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -23,6 +24,8 @@ enum Found {
     Ours,
     /// Nothing in it, or data without a sidecar: no harm was done.
     Empty,
+    /// The index has no room for it, whatever else left.
+    TooLarge,
     /// It says nothing that can be believed.
     Broken,
 }
@@ -40,8 +43,12 @@ impl Store {
                         if stop.load(Relaxed) || self.health.is_off() {
                             return;
                         }
-                        let _making = self.name_lock(&name);
-                        self.load(&name);
+                        {
+                            let _making = self.name_lock(&name);
+                            self.load(&name);
+                        }
+                        // Past the name lock, which an eviction takes. What earlier runs left may be more than this one has memory for.
+                        self.shrink_index();
                     }
                 }
                 Err(e) => {
@@ -62,7 +69,7 @@ impl Store {
                 self.adopt(entry);
             }
             Ok(Found::Ours) => {}
-            Ok(Found::Empty) => self.unlink(name),
+            Ok(Found::Empty | Found::TooLarge) => self.unlink(name),
             Ok(Found::Broken) => {
                 self.metrics.cache_corrupt.inc();
                 self.unlink(name);
@@ -102,7 +109,7 @@ impl Store {
         }
 
         let blocks_max = header.object_size.div_ceil(CACHE_BLOCK);
-        let (mut blocks, mut block): (Vec<(u32, Box<Checksums>, Sectors)>, BlockIndex) = (Vec::new(), 0);
+        let (mut blocks, mut block, mut memory): (Vec<(u32, Sums)>, BlockIndex, u64) = (Vec::new(), 0, 0);
         let (mut from, mut at) = (header.slots_at as usize, 0);
         while block < blocks_max {
             for slot in chunk[from..len].as_chunks::<SLOT>().0.iter().take((blocks_max - block) as usize) {
@@ -111,10 +118,16 @@ impl Store {
                 let is_there = |present: Sectors| block * CACHE_BLOCK + present.end(len) <= data.len;
                 match decode_slot(name, index, header.object_size, slot) {
                     Slot::Empty => {}
-                    Slot::Filled(crcs, present) if is_there(present) => blocks.push((index, crcs, present)),
+                    Slot::Filled(sums) if is_there(sums.present()) => {
+                        memory += size_of_val(&sums) as u64 + sums.memory();
+                        blocks.push((index, sums));
+                    }
                     Slot::Filled(..) | Slot::Broken => self.metrics.cache_corrupt.inc(),
                 }
                 block += 1;
+            }
+            if memory > self.index_max {
+                return Ok(Found::TooLarge);
             }
             if len < CHUNK {
                 break;
@@ -127,7 +140,7 @@ impl Store {
             return Ok(Found::Empty);
         }
         let owner = Owner::read(&self.scope, &header.identity);
-        let entry = Entry::new(owner, *name, &header, blocks, data.modified);
+        let entry = Entry::new(owner, *name, &header, blocks, data.modified, &self.index_bytes);
         // A program may read it still: by a mapping, or by a descriptor of a mount whose engine was killed.
         let entry = if data.lent { entry.was_lent() } else { Some(entry) };
         Ok(entry.map_or(Found::Broken, Found::Sound))

@@ -7,7 +7,8 @@
 //! disk.rs   the interface to the engine; the writers' queue
 //! read.rs, write.rs  read sectors, write sectors
 //! store.rs  the accounts, eviction ....... load.rs  loads the files of an earlier run
-//!   file.rs, index.rs, owner.rs   which blocks are here, and which operations may touch them (memory only)
+//!   file.rs, index.rs, owner.rs, blocks.rs, sums.rs   which blocks are here, and which operations may touch them (memory only)
+//!   weight.rs   what that takes in memory
 //!   format.rs, sector.rs, eviction.rs, health.rs   the decisions: which bytes are valid, what to evict, when to stop
 //!   io.rs   the system calls ..... later.rs, ring.rs, bell.rs   reads that wait for the disk, by io_uring
 //! ```
@@ -15,6 +16,7 @@
 //! of one checksum. The checksum is compared each time the sector is read from the disk, however often it was right before.
 
 mod bell;
+mod blocks;
 mod disk;
 mod error;
 mod eviction;
@@ -36,8 +38,10 @@ mod read;
 mod ring;
 mod sector;
 mod store;
+mod sums;
 #[cfg(test)]
 mod tests;
+mod weight;
 mod write;
 
 use std::fmt::Debug;
@@ -74,6 +78,9 @@ pub struct Config {
     pub size_max: Option<u64>,
     /// Share of the file system kept free for others when there is no `size_max`, in percent.
     pub free_min_percent: u8,
+    /// Most memory for the index, in bytes: beyond it the coldest leave, as beyond `size_max`. Doubling it keeps twice as many small files
+    /// (half a KiB each), or twice as much of large ones (0.4 KiB for each MiB) on a disk that has room. [`Config::INDEX_MIN`] is of use.
+    pub index_max: u64,
     /// Blocks that may wait to be written; more are dropped. Doubling it holds that many MiB more of memory, and keeps more
     /// of what a fast network brings to a slow disk.
     pub queue_max: usize,
@@ -84,7 +91,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// With the defaults: 5 % free, 32 blocks waiting, 2 writers.
+    /// The least memory for an index that is of use: 35,000 small files, or 38 GiB in whole blocks. An eighth of the least memory target.
+    pub const INDEX_MIN: u64 = 16 << 20;
+
+    /// With the defaults: 5 % free, 16 MiB for the index, 32 blocks waiting, 2 writers.
     pub fn new(dir: impl Into<PathBuf>, endpoint: impl Into<String>, bucket: impl Into<String>) -> Self {
         Self {
             dir: dir.into(),
@@ -92,6 +102,7 @@ impl Config {
             bucket: bucket.into(),
             size_max: None,
             free_min_percent: 5,
+            index_max: Self::INDEX_MIN,
             queue_max: 32,
             writers: 2,
             ring: true,
@@ -146,7 +157,7 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     ) -> Result<(), (BlockMut, Later)>;
 
     /// The file with the whole object, if there is one that the kernel may read by itself: each byte was compared with its checksum since
-    /// the start. `None` where the cache has no such files.
+    /// the start. `None` where the cache has no such files, or its disk failed to read one.
     fn whole(&self, _id: &ObjectId, _object_size: u64) -> Option<Whole> {
         None
     }

@@ -49,7 +49,8 @@ mod tests {
     fn entry(key: &str) -> Arc<Entry> {
         let identity = Identity { scope: "s", key, etag: "e" };
         let header = Header { identity, object_size: 1, slots_at: 48 };
-        Arc::new(Entry::new(Owner::read(&Arc::from("s"), &identity), identity.name(), &header, [], 0))
+        let owner = Owner::read(&Arc::from("s"), &identity);
+        Arc::new(Entry::new(owner, identity.name(), &header, [], 0, &Arc::default()))
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Enters: an object's id and its bucket, or what a sidecar says. Leaves: the [`Identity`] that both of them spell alike.
 
 use super::format::Identity;
+use super::weight::heap;
 use crate::object::{ETag, ObjectId, ObjectKey};
 use crate::sync::Arc;
 
@@ -30,10 +31,21 @@ impl Owner {
         }
     }
 
+    /// The memory of its texts, in bytes, about.
+    pub(super) fn memory(&self) -> u64 {
+        memory(&self.key, &self.etag)
+    }
+
     /// What it says.
     pub(super) fn identity(&self) -> Identity<'_> {
         identity(&self.scope, &self.key, &self.etag)
     }
+}
+
+/// The memory of the texts of an id, in bytes, about: each lies behind two counters.
+pub(super) fn memory(key: &ObjectKey, etag: &ETag) -> u64 {
+    let counters = 2 * size_of::<usize>();
+    heap(counters + key.as_str().len()) + heap(counters + etag.as_str().len())
 }
 
 /// The identity of an object of the bucket that `scope` names.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use super::file::Entry;
-use super::format::{Checksums, block_len, crc32c};
+use super::format::{block_len, crc32c};
 use super::health::Doing;
 use super::io::{BlockIo, How, Kind, Waits};
 use super::sector::{SECTOR, SECTORS, Sectors, bytes_of};
@@ -54,7 +54,8 @@ pub(super) struct Reading {
     block: u32,
     born: u64,
     known: bool,
-    crcs: Box<Checksums>,
+    /// Of the sectors of the span.
+    crcs: Box<[u32]>,
     pub(super) file: Arc<OwnedFd>,
     pub(super) span: Span,
 }
@@ -166,9 +167,9 @@ impl Store {
     }
 
     /// The data file of a version that is here from its first byte to its last, all found sound since the start; see
-    /// [`super::BlockCache::whole`].
+    /// [`super::BlockCache::whole`]. None of a disk that failed to read: its next error would be the program's.
     pub(super) fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
-        if self.health.is_off() {
+        if self.health.is_off() || self.health.is_unreadable() {
             return None;
         }
         let entry = self.index.get(&self.identity(id)).filter(|entry| entry.object_size == object_size)?;
@@ -256,32 +257,31 @@ impl Span {
         Ok(())
     }
 
-    /// Whether each sector is what its checksum says.
-    fn is_sound(&self, crcs: &Checksums, body: &[u8], pads: &[u8]) -> bool {
+    /// Whether each sector is what its checksum says; `crcs` are those of its sectors.
+    fn is_sound(&self, crcs: &[u32], body: &[u8], pads: &[u8]) -> bool {
         let (head, tail) = pads.split_at(self.head());
         let mut parts = [head, body, tail].into_iter();
         let mut part: &[u8] = &[];
         let sectors = (self.whole.start / SECTOR) as usize..SECTORS;
-        sectors.map(|n| (n, bytes_of(n, self.block_len))).take_while(|(_, at)| at.start < self.whole.end).all(
-            |(n, at)| {
-                let mut left = (at.end - at.start) as usize;
-                if let Some((sector, rest)) = part.split_at_checked(left) {
-                    part = rest;
-                    return crc32c(sector) == crcs[n];
+        let bytes = sectors.map(|n| bytes_of(n, self.block_len)).take_while(|at| at.start < self.whole.end);
+        bytes.enumerate().all(|(n, at)| {
+            let mut left = (at.end - at.start) as usize;
+            if let Some((sector, rest)) = part.split_at_checked(left) {
+                part = rest;
+                return crcs.get(n) == Some(&crc32c(sector));
+            }
+            let mut hasher = Hasher::new(ChecksumAlgorithm::Crc32c);
+            while left > 0 {
+                if part.is_empty() {
+                    let Some(next) = parts.next() else { return false };
+                    part = next;
                 }
-                let mut hasher = Hasher::new(ChecksumAlgorithm::Crc32c);
-                while left > 0 {
-                    if part.is_empty() {
-                        let Some(next) = parts.next() else { return false };
-                        part = next;
-                    }
-                    let (mine, rest) = part.split_at(left.min(part.len()));
-                    hasher.update(mine);
-                    (part, left) = (rest, left - mine.len());
-                }
-                hasher.finish().value as u32 == crcs[n]
-            },
-        )
+                let (mine, rest) = part.split_at(left.min(part.len()));
+                hasher.update(mine);
+                (part, left) = (rest, left - mine.len());
+            }
+            crcs.get(n) == Some(&(hasher.finish().value as u32))
+        })
     }
 }
 
@@ -299,10 +299,6 @@ mod tests {
             flip in any::<prop::sample::Index>(),
         ) {
             let block: Vec<u8> = (0..len).map(|i| ((i * 7) >> 3) as u8).collect();
-            let crcs: Checksums = std::array::from_fn(|n| {
-                let at = bytes_of(n, len as u64);
-                crc32c(&block[at.start as usize..at.end as usize])
-            });
             let start = from % len as u64;
             let range = start..start + 1 + to % (len as u64 - start);
             let span = Span::of(0, range.clone(), len);
@@ -310,7 +306,10 @@ mod tests {
             let mut body = bytes(&range);
             let mut pads = [bytes(&(span.whole.start..range.start)), bytes(&(range.end..span.whole.end))].concat();
             prop_assert_eq!((span.pads().len(), span.len()), (pads.len(), pads.len() + body.len()));
+            let crc = |n| crc32c(&bytes(&bytes_of(n, len as u64)));
+            let crcs: Vec<u32> = Sectors::touching(&range).numbers().map(crc).collect();
             prop_assert!(span.is_sound(&crcs, &body, &pads));
+            prop_assert!(!span.is_sound(&crcs[1..], &body, &pads), "a sector without a checksum");
             let at = flip.index(span.len());
             match at.checked_sub(body.len()) {
                 None => body[at] ^= 1,

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::CACHE_BLOCK;
 
-/// Bytes that one checksum covers and the least that is kept. Doubling it halves the checksums in memory (256 bytes for each
-/// block that is kept) and doubles what a small read must read and compare.
+/// Bytes that one checksum covers and the least that is kept. Doubling it halves the checksums in memory (256 bytes for a
+/// block that is kept whole) and doubles what a small read must read and compare.
 pub const SECTOR: u64 = 16 << 10;
 
 /// Sectors of a block.
@@ -66,9 +66,29 @@ impl Sectors {
         Self(self.0 & !others.0)
     }
 
+    /// Those before the first of `others`.
+    pub(super) fn before(self, others: Self) -> Self {
+        Self(self.0 & !u64::MAX.checked_shl(others.0.trailing_zeros()).unwrap_or(0))
+    }
+
+    /// Whether they lie side by side.
+    pub(super) fn is_row(self) -> bool {
+        self.0.leading_zeros() + self.0.count_ones() + self.0.trailing_zeros() == u64::BITS || self.is_empty()
+    }
+
+    /// How many there are.
+    pub(super) fn count(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether this number is among them.
+    pub(super) fn has(self, n: usize) -> bool {
+        self.0 >> n & 1 == 1
+    }
+
     /// Their numbers, in order.
     pub(super) fn numbers(self) -> impl Iterator<Item = usize> {
-        (0..SECTORS).filter(move |n| self.0 >> n & 1 == 1)
+        (0..SECTORS).filter(move |&n| self.has(n))
     }
 
     /// Their bytes in a block of `len` bytes, neighbours joined.

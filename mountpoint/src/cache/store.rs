@@ -7,7 +7,7 @@ use std::io;
 use std::time::Instant;
 
 use super::eviction::{Coldest, allowed, to_free};
-use super::file::{Entry, Eviction, FILE_CHARGE, block_charge};
+use super::file::{Charge, Entry, Eviction, FILE_CHARGE, block_charge};
 use super::format::{Identity, Name, SLOT, slot_at};
 use super::health::{Doing, Health};
 use super::index::Index;
@@ -15,6 +15,7 @@ use super::io::{BlockIo, How, Kind, write_full};
 use super::open_files::OpenFiles;
 use super::owner::identity;
 use super::sector::Sectors;
+use super::weight::Share;
 use super::{CACHE_BLOCK, Config};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -34,6 +35,25 @@ const ROUNDS_MAX: u32 = 4;
 /// First bytes of a folder's name, all of them: how many there are to load.
 pub(super) const PREFIXES: u32 = 256;
 
+/// A limit that evictions keep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Limit {
+    /// Of bytes on the disk.
+    Disk,
+    /// Of the index, in memory.
+    Index,
+}
+
+impl Limit {
+    /// What of a block counts.
+    fn of(self, charge: Charge) -> u64 {
+        match self {
+            Self::Disk => charge.disk,
+            Self::Index => charge.memory,
+        }
+    }
+}
+
 /// The files of one cache directory, seen by one bucket's mount.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -51,6 +71,9 @@ pub(super) struct Store {
     pub(super) uses: Arc<AtomicU64>,
     pub(super) used_bytes: AtomicU64,
     allowed_bytes: AtomicU64,
+    /// Memory of the versions in the index, and of the puts under way at most.
+    pub(super) index_bytes: Arc<AtomicU64>,
+    pub(super) index_max: u64,
     /// The percentage of the file system that stays free; `None` under a fixed limit.
     free_min_percent: Option<u8>,
     evicting: Mutex<()>,
@@ -80,6 +103,8 @@ impl Store {
             uses: Arc::new(AtomicU64::new(FIRST_USE)),
             used_bytes: AtomicU64::new(0),
             allowed_bytes: AtomicU64::new(config.size_max.unwrap_or(0)),
+            index_bytes: Arc::default(),
+            index_max: config.index_max,
             free_min_percent: config.size_max.is_none().then_some(config.free_min_percent),
             evicting: Mutex::new(()),
             loaded: AtomicU32::new(0),
@@ -141,32 +166,64 @@ impl Store {
         })
     }
 
-    /// Takes `charge` bytes of the limit, evicting what is coldest if need be; false when that does not help.
-    pub(super) fn make_room(&self, charge: u64) -> bool {
+    /// Takes `charge` bytes of the disk and `memory` of the index, evicting what is coldest if need be; `None` when that does not help. The
+    /// memory is given back with what is returned: what the put really takes is counted as it comes.
+    pub(super) fn make_room(&self, charge: u64, memory: u64) -> Option<Share> {
         self.used_bytes.fetch_add(charge, Relaxed);
-        let fits = self.used_bytes() <= self.allowed_bytes.load(Relaxed) || self.shrink();
-        if !fits {
-            self.used_bytes.fetch_sub(charge, Relaxed);
-            if self.allowed_bytes.load(Relaxed) < charge {
-                self.health.no_room(self.free_min_percent);
-            }
+        let room = Share::new(&self.index_bytes, memory);
+        if self.fits(Limit::Disk) && self.fits(Limit::Index) || self.shrink() {
+            return Some(room);
         }
-        fits
+        self.used_bytes.fetch_sub(charge, Relaxed);
+        if self.allowed_bytes.load(Relaxed) < charge {
+            self.health.no_room(self.free_min_percent);
+        }
+        None
     }
 
-    /// Evicts until the cache is within its limit; false when it is not in the end.
+    /// Evicts until the cache is within its limits; false when it is not in the end.
     pub(super) fn shrink(&self) -> bool {
         let _one = self.evicting.lock();
+        let fits_disk = self.shrink_below(Limit::Disk);
+        self.shrink_below(Limit::Index) && fits_disk
+    }
+
+    /// Evicts until the index is within its limit, if it is not.
+    pub(super) fn shrink_index(&self) {
+        if !self.fits(Limit::Index) {
+            let _one = self.evicting.lock();
+            self.shrink_below(Limit::Index);
+        }
+    }
+
+    /// What there is, and how much there may be.
+    fn account(&self, limit: Limit) -> (u64, u64) {
+        match limit {
+            Limit::Disk => (self.used_bytes(), self.allowed_bytes.load(Relaxed)),
+            Limit::Index => (self.index_bytes.load(Relaxed), self.index_max),
+        }
+    }
+
+    fn fits(&self, limit: Limit) -> bool {
+        let (used, most) = self.account(limit);
+        used <= most
+    }
+
+    fn shrink_below(&self, limit: Limit) -> bool {
         for _ in 0..ROUNDS_MAX {
-            let need = to_free(self.used_bytes(), self.allowed_bytes.load(Relaxed));
+            let (used, most) = self.account(limit);
+            let need = to_free(used, most);
             if need == 0 {
                 return true;
             }
-            if self.evict(need) == 0 {
+            if limit == Limit::Index {
+                self.health.index_is_full(most);
+            }
+            if self.evict(need, limit) == 0 {
                 break;
             }
         }
-        self.used_bytes() <= self.allowed_bytes.load(Relaxed)
+        self.fits(limit)
     }
 
     /// Another user of the disk found it full and needs `bytes`: the coldest blocks go. The bytes that went. The cache writes nothing for a
@@ -175,20 +232,20 @@ impl Store {
         self.health.failure(Doing::Writing, &rustix::io::Errno::NOSPC.into());
         let freed = {
             let _one = self.evicting.lock();
-            self.evict(bytes.min(self.used_bytes()))
+            self.evict(bytes.min(self.used_bytes()), Limit::Disk)
         };
         self.look_at_space();
         freed
     }
 
-    /// One round: the coldest blocks of about `need` bytes go. The bytes that went.
-    fn evict(&self, need: u64) -> u64 {
+    /// One round: the coldest blocks of about `need` bytes go. The bytes of the disk that went.
+    fn evict(&self, need: u64, limit: Limit) -> u64 {
         let started = self.clock.now();
         let mut coldest = Coldest::new(need);
         self.index.for_each(|entry| {
             entry.for_each_evictable(|block, used, charge| {
                 if coldest.wants(used) {
-                    coldest.offer(used, charge, (Arc::clone(entry), block));
+                    coldest.offer(used, limit.of(charge), (Arc::clone(entry), block));
                 }
             });
         });

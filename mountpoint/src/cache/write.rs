@@ -4,13 +4,14 @@ use std::io;
 use std::ops::Range;
 
 use super::CACHE_BLOCK;
-use super::file::{Claim, Entry, FILE_CHARGE, block_charge};
+use super::file::{Entry, FILE_CHARGE, block_charge, most_memory};
 use super::format::{Header, OBJECT_MAX, block_len, crc32c, encode_header, encode_slot, slot_at};
 use super::health::Doing;
 use super::io::{How, Kind, write_full};
 use super::owner::Owner;
 use super::sector::{Sectors, bytes_of};
 use super::store::Store;
+use super::sums::Sums;
 use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -36,9 +37,7 @@ impl Store {
             self.look_at_space();
         }
         let charge = block_charge(sectors.len(len) as usize);
-        if !self.make_room(charge + FILE_CHARGE) {
-            return false;
-        }
+        let Some(_room) = self.make_room(charge + FILE_CHARGE, most_memory(id)) else { return false };
         let piece = Piece { block, start, len, sectors, bytes };
         let done = self.write_charged(id, object_size, &piece, now);
         let used = match &done {
@@ -72,19 +71,16 @@ impl Store {
         }
         let _one =
             self.writing[(usize::from(entry.name[1]) + piece.block as usize) % self.writing.len()].lock();
-        let Some(mut claim) = entry.claim(piece.block, piece.sectors, now) else {
+        let Some(claim) = entry.claim(piece.block, piece.sectors, now) else {
             return Ok(Wrote { new_file, kept: None });
         };
-        for n in claim.new.numbers() {
-            claim.crcs[n] = crc32c(piece.of(&bytes_of(n, piece.len)));
-        }
-        let result = self.write_claimed(&entry, piece, &claim);
-        let charge = claim.charge;
-        entry.wrote(piece.block, result.is_ok().then_some(claim));
+        let sums = claim.before.with(claim.new, |n| crc32c(piece.of(&bytes_of(n, piece.len))));
+        let result = self.write_claimed(&entry, piece, claim.new, &sums);
+        entry.wrote(piece.block, result.is_ok().then_some(sums));
         match result {
             Ok(()) => {
                 self.health.success();
-                Ok(Wrote { new_file, kept: Some(charge) })
+                Ok(Wrote { new_file, kept: Some(claim.charge) })
             }
             Err(e) => {
                 self.health.failure(Doing::Writing, &e);
@@ -95,15 +91,21 @@ impl Store {
         }
     }
 
-    /// Data first, then its slot: a crash between the two leaves sectors that are not here.
-    fn write_claimed(&self, entry: &Arc<Entry>, piece: &Piece<'_>, claim: &Claim) -> io::Result<()> {
+    /// Data of the new sectors first, then the slot of all: a crash between the two leaves sectors that are not here.
+    fn write_claimed(
+        &self,
+        entry: &Arc<Entry>,
+        piece: &Piece<'_>,
+        new: Sectors,
+        sums: &Sums,
+    ) -> io::Result<()> {
         let at = u64::from(piece.block) * CACHE_BLOCK;
         let data = self.io.open(&entry.name, Kind::Data, How::Write)?;
-        let runs = claim.new.runs(piece.len);
+        let runs = new.runs(piece.len);
         let mut to_data = runs.iter().map(|run| write_full(&*self.io, &data, piece.of(run), at + run.start));
         let written = to_data.try_for_each(|run| run).and_then(|()| {
             let meta = self.io.open(&entry.name, Kind::Meta, How::Write)?;
-            let slot = encode_slot(&entry.name, piece.block, &claim.crcs, claim.present, piece.len as usize);
+            let slot = encode_slot(&entry.name, piece.block, sums, piece.len as usize);
             write_full(&*self.io, &meta, &slot, slot_at(entry.slots_at, piece.block))
         });
         if written.is_err() {
@@ -134,7 +136,7 @@ impl Store {
         let bytes = encode_header(&identity, object_size);
         let header = Header { identity, object_size, slots_at: bytes.len() as u64 };
         let owner = Owner::new(&self.scope, id);
-        let entry = Arc::new(Entry::new(owner, name, &header, [], now));
+        let entry = Arc::new(Entry::new(owner, name, &header, [], now, &self.index_bytes));
         // The data is emptied before there is a sidecar that could speak of it.
         let made = self.io.open(&name, Kind::Data, How::Create).and_then(|_| {
             let meta = self.io.open(&name, Kind::Meta, How::Create)?;

@@ -7,11 +7,14 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use crate::buffer;
 use crate::mountinfo::{self, Line};
+use crate::{buffer, cache};
 
 /// Memory of the engine's code, its tables and the network's last bytes, beside the target: peak RSS stays within both together.
 const BESIDE_TARGET: u64 = 64 << 20;
+/// The share of the memory target that the index of a disk cache may take. Twice of it keeps twice as many small files, and leaves readers
+/// and writers a seventh less.
+const INDEX_SHARE: u64 = 8;
 /// Where `/proc/meminfo` says nothing.
 const UNKNOWN_MACHINE: u64 = 4 << 30;
 
@@ -29,6 +32,13 @@ pub(super) fn default_target() -> u64 {
         );
     }
     target
+}
+
+/// Of a memory target, what blocks may take and what the index of the cache: together no more than the target, but that each gets its least.
+/// Those together exceed it by [`cache::Config::INDEX_MIN`] at most, which fits beside it.
+pub(super) fn shares(target: u64, has_cache: bool) -> (u64, u64) {
+    let index = if has_cache { (target / INDEX_SHARE).max(cache::Config::INDEX_MIN) } else { 0 };
+    (target.saturating_sub(index).max(target.min(buffer::Config::TARGET_MIN)), index)
 }
 
 fn target_for(memory: u64) -> u64 {
@@ -154,6 +164,15 @@ mod tests {
         let root = tree(&[("proc/meminfo", "MemFree: 1 kB\nMemTotal:       24683000 kB\n")]);
         assert_eq!(machine(root.path()), 24_683_000 << 10);
         assert_eq!(machine(tree(&[]).path()), UNKNOWN_MACHINE);
+    }
+
+    #[test]
+    fn the_index_of_a_cache_takes_its_share_of_the_target_and_leaves_the_least_that_makes_progress() {
+        assert_eq!(shares(4 << 30, false), (4 << 30, 0));
+        assert_eq!(shares(4 << 30, true), (3584 * MIB, 512 * MIB));
+        assert_eq!(shares(192 * MIB, true), (168 * MIB, 24 * MIB));
+        assert_eq!(shares(128 * MIB, true), (128 * MIB, 16 * MIB));
+        assert_eq!(shares(130 * MIB, true), (128 * MIB, 130 * MIB / 8));
     }
 
     #[test]

@@ -334,3 +334,26 @@ fn a_full_disk_stops_writing_for_a_while_and_never_reading() {
     assert!(put(&store, &a, 3 * MIB, 1));
     assert!(!store.health.is_off());
 }
+
+/// The kernel reads a lent file by itself: an error of the disk would be the program's, and the engine would not hear of it.
+#[test]
+fn after_a_read_error_no_file_is_lent_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let (io, plan) = FaultyDisk::over(dir.path(), Fault::Once(Errno::IO), u64::MAX);
+    let store = store_with(io, dir.path(), Some(64 * MIB));
+    store.load_all(&AtomicBool::new(false));
+    let (a, b) = (id("a", "\"1\""), id("b", "\"1\""));
+    let put_all = |id: &ObjectId| (0..2).all(|block| put(&store, id, SIZE, block));
+    assert!(put_all(&a) && put_all(&b));
+    assert!(store.whole(&a, SIZE).is_some() && store.whole(&b, SIZE).is_some());
+    // Both are open: the next call is the read.
+    let next = plan.lock().calls + 1;
+    plan.lock().at = next;
+    let said = log_of(|| assert!(!store.read(&a, SIZE, &(0..10), &mut [0; 10])));
+    assert!(said.contains("reading failed") && said.contains(dir.path().to_str().unwrap()), "{said}");
+    assert!(store.whole(&b, SIZE).is_none());
+    assert!((0..2).all(|block| read_block(&store, &b, SIZE, block)), "the engine reads it");
+    assert!(put_all(&a) && (0..2).all(|block| read_block(&store, &a, SIZE, block)), "fetched anew");
+    assert!(store.whole(&a, SIZE).is_none());
+    assert!(!store.health.is_off());
+}

@@ -61,3 +61,38 @@ fn cost_of_hits_and_puts() {
     println!("contains: {:.0} ns CPU", (cpu() - start).as_secs_f64() / count as f64 * 1e9);
     assert!(here > 0);
 }
+
+/// Prints what a small file takes of this process's memory, beside the estimate of it:
+/// `cargo test -p mountpoint --lib cache::tests::measure -- --ignored --nocapture --test-threads 1`
+#[test]
+#[ignore = "prints figures; what the allocator does is its own affair"]
+#[expect(clippy::print_stdout, reason = "figures for whoever runs it")]
+fn memory_of_small_files_in_the_index() {
+    use super::super::file::Entry;
+    use super::super::format::Header;
+    use super::super::owner::Owner;
+    use super::super::sums::Sums;
+
+    const FILES: u64 = 200_000;
+    let rss = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    };
+    let (index, account) = (super::super::index::Index::new(), Arc::default());
+    let scope = Arc::from("http://s3.test\nbucket");
+    let before = rss();
+    for n in 0..FILES {
+        let id = id(
+            &format!("data/train/images/part-0001/sample-{n:08}.jpg"),
+            "\"9b2cf535f27731c974343645a3985328\"",
+        );
+        let owner = Owner::new(&scope, &id);
+        let (name, identity) = (owner.identity().name(), owner.clone());
+        let header = Header { identity: identity.identity(), object_size: 100_000, slots_at: 512 };
+        let sums = Sums::new(Sectors::touching(&(0..100_000)), |n| n as u32);
+        let entry = Arc::new(Entry::new(owner, name, &header, [(0, sums)], n, &account));
+        assert!(index.insert(&entry));
+    }
+    let (real, estimated) = (rss() - before, account.load(crate::sync::atomic::Ordering::Relaxed));
+    println!("{} bytes of RSS a file, estimated {}", real / FILES, estimated / FILES);
+}

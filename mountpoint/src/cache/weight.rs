@@ -1,0 +1,64 @@
+//! The memory that the index takes: what allocations cost, and the account of them. Pure but for the account, a number.
+
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The memory of one allocation of `len` bytes, about: an allocator has sizes that lie up to a quarter apart.
+pub(super) fn heap(len: usize) -> u64 {
+    let len = len as u64;
+    len.next_multiple_of(16) + len / 8
+}
+
+/// A part of an account. It leaves the account when it is dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    account: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Share {
+    /// Puts `bytes` into the account.
+    pub(super) fn new(account: &Arc<AtomicU64>, bytes: u64) -> Self {
+        account.fetch_add(bytes, Relaxed);
+        Self { account: Arc::clone(account), bytes }
+    }
+
+    /// Its bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// From now on it is `bytes`.
+    pub(super) fn set(&mut self, bytes: u64) {
+        if bytes > self.bytes {
+            self.account.fetch_add(bytes - self.bytes, Relaxed);
+        } else {
+            self.account.fetch_sub(self.bytes - bytes, Relaxed);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.account.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_the_sum_of_the_shares_that_live() {
+        let account = Arc::default();
+        let (mut one, two) = (Share::new(&account, 10), Share::new(&account, 7));
+        one.set(30);
+        assert_eq!((one.bytes(), account.load(Relaxed)), (30, 37));
+        one.set(3);
+        drop(two);
+        assert_eq!(account.load(Relaxed), 3);
+        drop(one);
+        assert_eq!(account.load(Relaxed), 0);
+    }
+}
