@@ -1,5 +1,6 @@
 //! The controller service as the provisioner sees it: real gRPC over a socket, a real S3 server behind it.
 
+mod owners;
 mod provisioner;
 
 use csi::controller::cluster::Cluster;

@@ -2,7 +2,7 @@
 //! answer to the call.
 //!
 //! This room parses a call (`request`, `parameters`, `secrets`), chooses a place (`template`, `bucket_name`, `volume_id`), checks the
-//! owner of a bucket (`ownership`, `tags`), and admits one call at a time for a volume (`pending`). A call that has begun runs to its end
+//! owner of a bucket (`ownership`, `tags`), and admits one call at a time for a volume, and for a bucket (`pending`). A call that has begun runs to its end
 //! even if the caller stops waiting; the caller's next try then finds it done.
 //!
 //! Never here: a mount, a secret in a log or an error, a deletion without proof.
@@ -114,6 +114,7 @@ impl ControllerService {
         let chosen = parameters.place(cluster, name, &values)?;
         let tags = parameters.tags(&values)?;
         let _turn = self.pending.begin(name)?;
+        let _of_bucket = self.pending.begin_for(&endpoint, &chosen.place)?;
         let region = parameters.region.as_deref();
         let bucket = self.stores.bucket(&endpoint, region, chosen.place.bucket(), &keys)?;
         let request = provision::Request {
@@ -157,6 +158,7 @@ impl ControllerService {
         for endpoint in
             self.endpoints(recorded.and_then(|it| it.endpoint_url.as_deref()), recorded.is_some())?
         {
+            let _of_bucket = self.pending.begin_for(&endpoint, &id.place())?;
             let bucket = self.stores.bucket(&endpoint, region, id.bucket(), &keys)?;
             match request.run(bucket).await? {
                 Outcome::NotHere => {}

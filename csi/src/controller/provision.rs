@@ -121,16 +121,6 @@ impl Request<'_> {
 
     /// Uses a bucket that is there, if it is ours.
     async fn take(&self, bucket: &Bucket, tagging: &Tagging, made_just_now: bool) -> Result<i64> {
-        let taken = |why: &str| {
-            Error::new(
-                ErrorKind::AlreadyExists,
-                format!(
-                    "the bucket {} is there already, and {why}: remove it if it is a left-over, or choose other names by \
-                     bucketNameTemplate of the StorageClass (${{hash}} makes them unique)",
-                    bucket.name()
-                ),
-            )
-        };
         let found =
             ownership::at_creation(tagging, self.cluster, self.name, self.chosen.is_digest, made_just_now);
         match found {
@@ -151,11 +141,11 @@ impl Request<'_> {
                 let one = ListObjects { max_keys: 1, ..ListObjects::default() };
                 let page = bucket.list(&one).await.map_err(|error| self.failed("listing", bucket, &error))?;
                 if !page.objects.is_empty() {
-                    return Err(taken("it has no tag of this driver and is not empty"));
+                    return Err(self.taken(bucket, "it has no tag of this driver and is not empty"));
                 }
                 self.mark(bucket, false).await
             }
-            Found::Taken(why) => Err(taken(&why)),
+            Found::Taken(why) => Err(self.taken(bucket, &why)),
         }
     }
 
@@ -164,7 +154,10 @@ impl Request<'_> {
         let capacity = self.capacity.recorded();
         let mark = Mark::new(self.cluster, self.name, capacity, self.on_delete);
         match bucket.set_tags(&mark.tags(self.tags.clone())).await {
-            Ok(true) => info!(bucket = bucket.name(), volume = self.name, new, "bucket made"),
+            Ok(true) => {
+                self.check_mark(bucket).await?;
+                info!(bucket = bucket.name(), volume = self.name, new, "bucket made");
+            }
             Ok(false) => {
                 info!(
                     bucket = bucket.name(),
@@ -181,6 +174,28 @@ impl Request<'_> {
             }
         }
         Ok(capacity)
+    }
+
+    /// Reads our tags back. Another cluster may have written its own over them: where a store answers CreateBucket alike for all who own
+    /// the bucket, both of us took it for new. Whoever wrote last has it.
+    async fn check_mark(&self, bucket: &Bucket) -> Result<()> {
+        let read = bucket.tags().await.map_err(|error| self.failed("reading the tags of", bucket, &error))?;
+        match ownership::at_creation(&read, self.cluster, self.name, true, true) {
+            // A store may show tags a moment after it took them. None are nobody else's.
+            Found::Ours { .. } | Found::OursIfEmpty => Ok(()),
+            Found::Taken(why) => Err(self.taken(bucket, &why)),
+        }
+    }
+
+    fn taken(&self, bucket: &Bucket, why: &str) -> Error {
+        Error::new(
+            ErrorKind::AlreadyExists,
+            format!(
+                "the bucket {} is there already, and {why}: remove it if it is a left-over, or choose other names by \
+                 bucketNameTemplate of the StorageClass (${{hash}} makes them unique)",
+                bucket.name()
+            ),
+        )
     }
 
     fn failed(&self, doing: &str, bucket: &Bucket, error: &s3::Error) -> Error {
