@@ -196,6 +196,7 @@ mod tests {
                 secret_access_key: "canary".into(),
                 session_token: None,
             }),
+            of_secret: false,
             token: None,
         }
     }

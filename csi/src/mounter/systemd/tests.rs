@@ -112,6 +112,7 @@ impl Home {
                 secret_access_key: SECRET.into(),
                 session_token: None,
             }),
+            of_secret: false,
             token: None,
         }
     }
