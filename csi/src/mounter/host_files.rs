@@ -1,7 +1,8 @@
 //! The files of a mount on the node when systemd runs its engine: keys and a cache, in the driver's own directory. Enters: keys, a
 //! target. Leaves: files that the engine reads. Removes the files of targets that are no longer mounted.
 //!
-//! The files of keys have the paths of release 1.2, so that an engine which that release started gets new keys from here.
+//! The files of keys have the paths of release 1.2 where these tell all handles apart; those that that release wrote are kept up beside ours. So
+//! an engine which it started gets new keys from here.
 //!
 //! Never here: a mount, a key in an error or a log.
 
