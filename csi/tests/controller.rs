@@ -1,5 +1,6 @@
 //! The controller service as the provisioner sees it: real gRPC over a socket, a real S3 server behind it.
 
+mod owners;
 mod provisioner;
 
 use csi::controller::cluster::Cluster;
@@ -369,6 +370,58 @@ async fn a_region_goes_to_the_node_and_to_the_store() {
     let lab = Lab::start().await;
     let volume = lab.create(lab.call("pvc-1", &[("region", "eu-west-1")])).await.unwrap();
     assert_eq!(volume.volume_context["region"], "eu-west-1");
+}
+
+/// Goal: a class that names the wrong region, or none, works as far as the store helps; the node, and later calls, then ask in the right one.
+#[tokio::test]
+async fn a_bucket_that_the_store_says_is_elsewhere_is_made_mounted_and_deleted_there() {
+    let lab = Lab::start().await;
+    lab.make_bucket("shared");
+    let moved = |operation: &str| {
+        lab.server().faults().clear();
+        lab.server()
+            .faults()
+            .add(Fault::on(operation, Effect::Redirect { region: "eu-west-3".into() }).nth(1));
+    };
+    for (class, asks) in [
+        (&[("region", "eu-west-1"), ("onDelete", "purge")][..], "GetBucketTagging"),
+        (
+            &[("bucketName", "shared"), ("prefixTemplate", "${pv.name}"), ("onDelete", "purge")],
+            "ListObjectsV2",
+        ),
+    ] {
+        lab.create(lab.call("pvc-1", class)).await.unwrap();
+        moved(asks);
+        let volume = lab.create(lab.call("pvc-1", class)).await.unwrap();
+        assert_eq!(volume.volume_context["region"], "eu-west-3", "the node asks there");
+        let bucket = volume.volume_context["bucketName"].clone();
+        lab.put(&bucket, "pvc-1/a").await;
+
+        moved(asks);
+        let call = ValidateVolumeCapabilitiesRequest {
+            volume_id: volume.volume_id.clone(),
+            volume_capabilities: vec![capability(Mode::MultiNodeMultiWriter)],
+            ..Default::default()
+        };
+        let confirmed = lab.controller().validate_volume_capabilities(call).await.unwrap().into_inner();
+        assert!(confirmed.confirmed.is_some(), "{confirmed:?}");
+
+        // Its PersistentVolume may be of a release that did not write the region.
+        moved(asks);
+        let purge = Recorded { on_delete: Some(OnDelete::Purge), ..Recorded::default() };
+        lab.recorded(&volume.volume_id, purge).await.delete(&volume.volume_id).await.unwrap();
+        assert_eq!(lab.server().faults().fired(), 1);
+        lab.server().faults().clear();
+        assert!(bucket != "shared" || lab.keys("shared").await.is_empty());
+    }
+    assert_eq!(lab.buckets(), ["shared"]);
+    // Kept data of a prefix, too, is looked for where it is.
+    let class = [("bucketName", "shared"), ("prefixTemplate", "${pv.name}")];
+    let volume = lab.create(lab.call("pvc-2", &class)).await.unwrap();
+    moved("ListObjectsV2");
+    lab.delete(&volume.volume_id).await.unwrap();
+    let page = lab.service.page();
+    assert!(page.contains("mount_s3_csi_controller_volumes_kept_total 0"), "{page}");
 }
 
 #[tokio::test]

@@ -377,6 +377,23 @@ def switches(what, path):
     check(f"{what}: every taint is tolerated", "" if tolerations == [{"operator": "Exists"}] else str(tolerations))
 
 
+def names_that_look_like_numbers_stay_text(what, path, *given):
+    """YAML reads 2025 as a number and `on` as true, and Kubernetes takes neither for a name."""
+    texts = {"name", "namespace", "resourceNames", "value", "values", "key", "secretName", "serviceAccountName", "priorityClassName", "storageClassName", "bucketName"}
+    wrong, seen = [], set()
+    for it in read(path):
+        for at, value in leaves(it):
+            last = at.split(".")[-1]
+            in_words = ".labels." in at or ".annotations." in at
+            if (last in texts or in_words) and not isinstance(value, str) and (it["kind"], at) != ("PriorityClass", "value"):
+                wrong.append(f"{it['kind']} {it['metadata']['name']}: {at} is {value!r}")
+            if isinstance(value, str):
+                seen.add(value)
+    check(f"{what}: they stay text", "; ".join(wrong))
+    unseen = [it for it in given if it not in seen]
+    check(f"{what}: each stands where it is used", f"{unseen} are nowhere" if unseen else "")
+
+
 def registry(what, path, registry, digest):
     """Every image comes from one registry, under its own path there; one with a digest is pulled by it."""
     rendered = Rendered(path)
@@ -657,7 +674,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "names-that-look-like-numbers-stay-text": names_that_look_like_numbers_stay_text, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

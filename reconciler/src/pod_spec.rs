@@ -83,6 +83,8 @@ pub struct Settings {
     pub cache: Option<Cache>,
     /// A share of the workload's resources, where neither volume nor chart says anything.
     pub share: Resources,
+    /// The volume names a Secret with keys of its own.
+    pub has_secret: bool,
     /// The workload has reserved room, which this pod takes by preemption.
     pub preempts: bool,
 }
@@ -166,6 +168,9 @@ pub fn build(config: &PodConfig, request: &PodRequest, owners: Owners<'_>) -> Po
     let mut annotations = config.annotations.clone();
     annotations.extend(ours);
     annotations.extend(request.volume_uid.clone().map(|uid| (pod::VOLUME_UID.to_owned(), uid)));
+    if request.settings.has_secret {
+        annotations.insert(pod::KEYS.to_owned(), pod::KEYS_OF_SECRET.to_owned());
+    }
     let spec = spec(config, request);
     annotations.insert(pod::SPEC.to_owned(), digest_of(&spec));
     Pod {

@@ -267,7 +267,9 @@ impl Cache {
         };
         let share = (self.share_percent > 0).then(|| Resources::share_of(pod, self.share_percent));
         let preempts = has_reserved(pod);
-        let settings = settings.map(|it| Settings { share: share.unwrap_or_default(), preempts, ..it });
+        let has_secret = csi.node_publish_secret_ref.is_some();
+        let share = share.unwrap_or_default();
+        let settings = settings.map(|it| Settings { share, has_secret, preempts, ..it });
         Some(Wants { key, volume_uid: volume.metadata.uid.clone(), settings })
     }
 

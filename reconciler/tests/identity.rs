@@ -5,10 +5,12 @@ mod fixtures;
 use std::collections::BTreeSet;
 
 use csi::contract::attachment::Identity;
+use csi::contract::pod;
 use csi::contract::volume::inline_handle;
 use fixtures::Cluster;
 use k8s_openapi::jiff::Timestamp;
 use reconciler::facts::{Group, Wants};
+use reconciler::pod_spec::{self, Owners, PodRequest};
 use reconciler::workload::Cache;
 use serde_json::{Value, json};
 
@@ -61,6 +63,34 @@ fn the_identity_is_the_workloads_account_and_the_role_that_it_is_annotated_with(
         volume["spec"]["csi"]["nodePublishSecretRef"] = json!({"name": "s", "namespace": "default"});
     });
     assert_eq!(wants(&cluster.cache(), "pv").key.identity, None);
+}
+
+/// To the node an empty Secret looks like none.
+#[test]
+fn a_mountpoint_pod_says_that_its_keys_are_those_of_a_secret_as_its_volume_does() {
+    let cluster = cluster();
+    cluster.edit("persistentvolumes", "", "pv", |volume| {
+        volume["spec"]["csi"]["volumeAttributes"]["authenticationSource"] = json!("driver");
+    });
+    let keys = || {
+        let wants = wants(&cluster.cache(), "pv");
+        let request = PodRequest {
+            name: "mp-1".into(),
+            node: "n".into(),
+            volume: "pv".into(),
+            volume_uid: wants.volume_uid,
+            handle: wants.key.handle,
+            workload_uid: "uid-of-w".into(),
+            settings: wants.settings.unwrap(),
+        };
+        let pod = pod_spec::build(&fixtures::config(), &request, Owners::default());
+        pod.metadata.annotations.unwrap().remove(pod::KEYS)
+    };
+    assert_eq!(keys(), None);
+    cluster.edit("persistentvolumes", "", "pv", |volume| {
+        volume["spec"]["csi"]["nodePublishSecretRef"] = json!({"name": "s", "namespace": "default"});
+    });
+    assert_eq!(keys().as_deref(), Some(pod::KEYS_OF_SECRET));
 }
 
 #[test]

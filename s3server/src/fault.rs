@@ -125,6 +125,8 @@ pub enum Effect {
     /// Parameters and headers that this server would refuse are not looked at: the request is taken for a plain one, as by servers
     /// that do not know them.
     IgnoreUnknown,
+    /// A CreateBucket of a bucket that is there is answered with 200, as AWS S3 does in us-east-1 for one's own.
+    OwnBucketAgain,
     /// The bucket is said to be in this region, with status 301; nothing is done.
     Redirect {
         /// The region's name.

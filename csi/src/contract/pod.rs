@@ -47,6 +47,11 @@ pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
 pub const VOLUME_UID: &str = "s3.csi.scality.com/volume-uid";
 /// Annotation: the UID of the workload that the pod was made for.
 pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
+/// Annotation: whose keys its mounts have, where the volume says that for good. Pods of an older release have none, and neither have those of
+/// volumes without a Secret.
+pub const KEYS: &str = "s3.csi.scality.com/keys";
+/// See [`KEYS`]: those of the Secret that the PersistentVolume names. To the node, an empty Secret looks like none.
+pub const KEYS_OF_SECRET: &str = "secret";
 /// Annotation: [`spec_digest`] of the specification that the reconciler asked for. One that it would not ask for any more, and that never began, is
 /// made anew. Pods of release 2.2 have none.
 pub const SPEC: &str = "s3.csi.scality.com/spec";

@@ -11,7 +11,7 @@ use super::on_delete::OnDelete;
 use super::ownership::{self, Proof, Recorded};
 use super::purge::purge;
 use super::secrets::Keys;
-use super::store::{self, Looked};
+use super::store::{self, Listed, Looked};
 use super::volume_id::{Place, VolumeId};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -53,14 +53,14 @@ impl Request<'_> {
     pub async fn run(&self, bucket: Bucket) -> Result<Outcome> {
         match self.id.place() {
             Place::Bucket(_) => self.delete_bucket(bucket).await,
-            Place::Prefix { .. } => self.delete_prefix(&bucket).await,
+            Place::Prefix { .. } => self.delete_prefix(bucket).await,
         }
     }
 
     async fn delete_bucket(&self, bucket: Bucket) -> Result<Outcome> {
         let name = bucket.name().to_owned();
         let looked = store::look(bucket).await;
-        let Looked { bucket, tagging } = looked
+        let Looked { bucket, tagging, .. } = looked
             .map_err(|error| self.failed(&format!("checking whether the bucket {name} exists"), &error))?;
         let Some(tagging) = tagging else { return Ok(Outcome::NotHere) };
         let allowed = ownership::at_deletion(self.id, &tagging, self.cluster, self.recorded);
@@ -103,7 +103,7 @@ impl Request<'_> {
         Err(filled_again(&format!("the bucket {name}")))
     }
 
-    async fn delete_prefix(&self, bucket: &Bucket) -> Result<Outcome> {
+    async fn delete_prefix(&self, bucket: Bucket) -> Result<Outcome> {
         let Some(prefix) = self.id.place().prefix() else { return Ok(Outcome::Gone) };
         let what = format!("the prefix {prefix} of the bucket {}", bucket.name());
         if self.recorded.is_none() && !self.volumes_known {
@@ -111,9 +111,9 @@ impl Request<'_> {
         }
         // Without a PersistentVolume no workload mounted it, and nothing is there to delete.
         let on_delete = self.recorded.and_then(|it| it.on_delete).unwrap_or_default();
+        let one = ListObjects { prefix: prefix.clone(), max_keys: 1, ..ListObjects::default() };
         if on_delete == OnDelete::Keep {
-            let one = ListObjects { prefix: prefix.clone(), max_keys: 1, ..ListObjects::default() };
-            if bucket.list(&one).await.is_ok_and(|page| page.objects.is_empty()) {
+            if store::listed(bucket, &one).await.is_ok_and(|it| it.page.objects.is_empty()) {
                 return Ok(Outcome::Gone);
             }
             return Ok(Outcome::Kept(format!(
@@ -129,18 +129,18 @@ impl Request<'_> {
                 ),
             ));
         }
+        let mut bucket = bucket;
         for _ in 0..ROUNDS {
-            let one = ListObjects { prefix: prefix.clone(), max_keys: 1, ..ListObjects::default() };
-            match bucket.list(&one).await {
-                Ok(page) if page.objects.is_empty() && on_delete == OnDelete::Fail => {
+            match store::listed(bucket, &one).await {
+                Ok(Listed { page, .. }) if page.objects.is_empty() && on_delete == OnDelete::Fail => {
                     return Ok(Outcome::Gone);
                 }
                 Ok(_) if on_delete == OnDelete::Fail => return Err(has_data(&what)),
-                Ok(_) => {}
+                Ok(Listed { bucket: there, .. }) => bucket = there,
                 Err(error) if *error.kind() == s3::ErrorKind::NoSuchBucket => return Ok(Outcome::NotHere),
                 Err(error) => return Err(self.failed(&format!("listing {what}"), &error)),
             }
-            self.purge(bucket, &prefix).await?;
+            self.purge(&bucket, &prefix).await?;
             let left =
                 bucket.list(&one).await.map_err(|error| self.failed(&format!("listing {what}"), &error))?;
             if left.objects.is_empty() {

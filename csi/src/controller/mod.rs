@@ -2,7 +2,7 @@
 //! answer to the call.
 //!
 //! This room parses a call (`request`, `parameters`, `secrets`), chooses a place (`template`, `bucket_name`, `volume_id`), checks the
-//! owner of a bucket (`ownership`, `tags`), and admits one call at a time for a volume (`pending`). A call that has begun runs to its end
+//! owner of a bucket (`ownership`, `tags`), and admits one call at a time for a volume, and for a bucket (`pending`). A call that has begun runs to its end
 //! even if the caller stops waiting; the caller's next try then finds it done.
 //!
 //! Never here: a mount, a secret in a log or an error, a deletion without proof.
@@ -38,6 +38,7 @@ use self::cluster::Cluster;
 use self::deletion::Outcome;
 use self::parameters::Parameters;
 use self::pending::Pending;
+use self::provision::Made;
 use self::request::Capacity;
 use self::secrets::Keys;
 use self::store::{Looked, Stores};
@@ -114,6 +115,7 @@ impl ControllerService {
         let chosen = parameters.place(cluster, name, &values)?;
         let tags = parameters.tags(&values)?;
         let _turn = self.pending.begin(name)?;
+        let _of_bucket = self.pending.begin_for(&endpoint, &chosen.place)?;
         let region = parameters.region.as_deref();
         let bucket = self.stores.bucket(&endpoint, region, chosen.place.bucket(), &keys)?;
         let request = provision::Request {
@@ -126,9 +128,9 @@ impl ControllerService {
             location: region.filter(|it| *it != "us-east-1"),
             keys: &keys,
         };
-        let capacity_bytes = request.make(bucket).await?;
+        let Made { capacity_bytes, region } = request.make(bucket).await?;
         let volume_id = VolumeId::new(cluster, name, chosen.place.clone()).to_string();
-        let volume_context = context(&parameters, &chosen.place, &keys);
+        let volume_context = context(&parameters, &chosen.place, region, &keys);
         let volume = Volume { capacity_bytes, volume_id, volume_context, ..Volume::default() };
         Ok(CreateVolumeResponse { volume: Some(volume) })
     }
@@ -157,6 +159,7 @@ impl ControllerService {
         for endpoint in
             self.endpoints(recorded.and_then(|it| it.endpoint_url.as_deref()), recorded.is_some())?
         {
+            let _of_bucket = self.pending.begin_for(&endpoint, &id.place())?;
             let bucket = self.stores.bucket(&endpoint, region, id.bucket(), &keys)?;
             match request.run(bucket).await? {
                 Outcome::NotHere => {}
@@ -216,7 +219,7 @@ impl ControllerService {
             Place::Prefix { .. } => {
                 let prefix = id.place().prefix().unwrap_or_default();
                 let one = ListObjects { prefix, max_keys: 1, ..ListObjects::default() };
-                match bucket.list(&one).await {
+                match store::listed(bucket, &one).await {
                     Ok(_) => true,
                     Err(error) if *error.kind() == mountpoint::s3::ErrorKind::NoSuchBucket => false,
                     Err(error) => return Err(store::error_of(&trying, &error, &keys)),
@@ -244,8 +247,14 @@ impl ControllerService {
     }
 }
 
-/// The attributes of the PersistentVolume, which the node reads.
-fn context(parameters: &Parameters, place: &Place, keys: &Keys) -> HashMap<String, String> {
+/// The attributes of the PersistentVolume, which the node reads. `elsewhere`: the region that the store named for the bucket, if it was not asked
+/// there.
+fn context(
+    parameters: &Parameters,
+    place: &Place,
+    elsewhere: Option<String>,
+    keys: &Keys,
+) -> HashMap<String, String> {
     // As release 2.2: the keys of this call say which keys the node uses.
     let source = match (parameters.of_pod, keys.of_secret) {
         (true, _) => volume::SOURCE_POD,
@@ -255,7 +264,7 @@ fn context(parameters: &Parameters, place: &Place, keys: &Keys) -> HashMap<Strin
     let said = [
         (volume::BUCKET_NAME, Some(place.bucket().to_owned())),
         (volume::PREFIX, place.prefix()),
-        (volume::REGION, parameters.region.clone().or_else(|| keys.region.clone())),
+        (volume::REGION, elsewhere.or_else(|| parameters.region.clone()).or_else(|| keys.region.clone())),
         (volume::ENDPOINT_URL, parameters.endpoint_url.clone()),
         (volume::ON_DELETE, Some(parameters.on_delete.to_string())),
         (volume::AUTHENTICATION_SOURCE, Some(source.to_owned())),
@@ -316,7 +325,7 @@ impl Controller for ControllerService {
             &self.calls,
             "DeleteVolume",
             call.volume_id.clone(),
-            Box::pin(async move { service.delete(call).await }),
+            Box::pin(async move { Box::pin(service.delete(call)).await }),
         )
         .await
     }

@@ -1,11 +1,12 @@
-//! One call at a time for a volume. Enters: the name of a request, or a volume id. Leaves: a turn that ends when it is dropped, or the
-//! reason to refuse.
+//! One call at a time for a volume, and for a bucket of its own. Enters: the name of a request, a volume id, or a bucket. Leaves: a turn that
+//! ends when it is dropped, or the reason to refuse.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use mountpoint::sync::Arc;
 
+use super::volume_id::Place;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The calls under way. Clones share them.
@@ -34,6 +35,18 @@ impl Pending {
         }
         Ok(Turn { all: self.clone(), of: of.to_owned() })
     }
+
+    /// Begins a call that makes or deletes the bucket of this place. Two volumes may have one name of a bucket, and some stores answer a
+    /// second CreateBucket as the first. `None`: the place is a prefix, whose bucket stays as it is.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn begin_for(&self, endpoint: &str, place: &Place) -> Result<Option<Turn>> {
+        match place {
+            Place::Bucket(bucket) => self.begin(&format!("bucket {endpoint}/{bucket}")).map(Some),
+            Place::Prefix { .. } => Ok(None),
+        }
+    }
 }
 
 impl Drop for Turn {
@@ -54,5 +67,21 @@ mod tests {
         drop(pending.begin("pvc-2").unwrap());
         drop(turn);
         assert!(pending.begin("pvc-1").is_ok());
+    }
+
+    #[test]
+    fn a_bucket_of_a_store_is_made_or_deleted_by_one_call_at_a_time_and_prefixes_wait_for_nobody() {
+        let pending = Pending::default();
+        let bucket = |name: &str| Place::Bucket(name.to_owned());
+        let turn = pending.begin_for("http://a.test", &bucket("data")).unwrap();
+        let error = pending.begin_for("http://a.test", &bucket("data")).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Aborted);
+        assert!(error.to_string().contains("bucket http://a.test/data"), "{error}");
+        drop(pending.begin_for("http://a.test", &bucket("other")).unwrap());
+        drop(pending.begin_for("http://b.test", &bucket("data")).unwrap());
+        let prefix = Place::Prefix { bucket: "data".into(), prefix: "p".into() };
+        assert!(pending.begin_for("http://a.test", &prefix).unwrap().is_none());
+        drop(turn);
+        assert!(pending.begin_for("http://a.test", &bucket("data")).unwrap().is_some());
     }
 }

@@ -13,7 +13,7 @@ use super::ownership::{self, Found};
 use super::parameters::Chosen;
 use super::request::Capacity;
 use super::secrets::Keys;
-use super::store::{self, Looked};
+use super::store::{self, Listed, Looked};
 use super::tags::Mark;
 use super::volume_id::Place;
 use crate::error::{Error, ErrorKind, Result};
@@ -42,62 +42,66 @@ pub struct Request<'a> {
     pub keys: &'a Keys,
 }
 
+/// A volume that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Its size as it was recorded.
+    pub capacity_bytes: i64,
+    /// The region of its bucket, where the store named another than it was asked in.
+    pub region: Option<String>,
+}
+
 impl Request<'_> {
-    /// Makes it, or finds it; its size as it was recorded, in bytes.
+    /// Makes it, or finds it.
     ///
     /// # Errors
     /// `AlreadyExists`: the bucket belongs to another owner, or has another size. `FailedPrecondition`: the bucket of all prefixes is not there.
     /// And what a store may answer.
-    pub async fn make(&self, bucket: Bucket) -> Result<i64> {
+    pub async fn make(&self, bucket: Bucket) -> Result<Made> {
         match &self.chosen.place {
             Place::Bucket(_) => self.make_bucket(bucket).await,
-            Place::Prefix { .. } => self.find_bucket(&bucket).await,
+            Place::Prefix { .. } => self.find_bucket(bucket).await,
         }
     }
 
     /// A prefix needs nothing but its bucket, which our keys can list.
-    async fn find_bucket(&self, bucket: &Bucket) -> Result<i64> {
+    async fn find_bucket(&self, bucket: Bucket) -> Result<Made> {
+        let name = bucket.name().to_owned();
         let prefix = self.chosen.place.prefix().unwrap_or_default();
-        let request = ListObjects { prefix, max_keys: 1, ..ListObjects::default() };
-        let listed = match bucket.list(&request).await {
-            Err(error) => match error.kind() {
-                s3::ErrorKind::WrongRegion(Some(region)) => {
-                    let there = bucket.in_region(region).map_err(|e| self.failed("listing", bucket, &e))?;
-                    there.list(&request).await
-                }
-                _ => Err(error),
-            },
-            listed => listed,
-        };
-        match listed {
-            Ok(_) => Ok(self.capacity.recorded()),
+        let one = ListObjects { prefix, max_keys: 1, ..ListObjects::default() };
+        match store::listed(bucket, &one).await {
+            Ok(Listed { region, .. }) => Ok(Made { capacity_bytes: self.capacity.recorded(), region }),
             Err(error) if *error.kind() == s3::ErrorKind::NoSuchBucket => Err(Error::new(
                 ErrorKind::FailedPrecondition,
                 format!(
-                    "the bucket {} does not exist: create it, or correct the parameter bucketName of the StorageClass",
-                    bucket.name()
+                    "the bucket {name} does not exist: create it, or correct the parameter bucketName of the StorageClass"
                 ),
             )),
-            Err(error) => Err(self.failed("listing", bucket, &error)),
+            Err(error) => Err(store::error_of(&format!("listing the bucket {name}"), &error, self.keys)),
         }
     }
 
-    async fn make_bucket(&self, bucket: Bucket) -> Result<i64> {
+    async fn make_bucket(&self, bucket: Bucket) -> Result<Made> {
         let name = bucket.name().to_owned();
-        let mut bucket = bucket;
+        let (mut bucket, mut region) = (bucket, None);
         let mut made_just_now = false;
         for _ in 0..LOOKS {
             let looked = store::look(bucket).await;
-            let Looked { bucket: there, tagging } = match looked {
+            let Looked { bucket: there, region: named, tagging } = match looked {
                 Ok(looked) => looked,
                 Err(error) => return Err(self.look_failed(&name, &error)),
             };
             bucket = there;
+            region = named.or(region);
             if let Some(tagging) = tagging {
-                return self.take(&bucket, &tagging, made_just_now).await;
+                let capacity_bytes = self.take(&bucket, &tagging, made_just_now).await?;
+                return Ok(Made { capacity_bytes, region });
             }
             match bucket.create(self.location).await {
-                Ok(Created::New) => return self.mark(&bucket, true).await,
+                Ok(Created::New) => {
+                    let capacity_bytes = self.mark(&bucket, true).await?;
+                    return Ok(Made { capacity_bytes, region });
+                }
                 Ok(Created::Yours { perhaps_by_us }) => made_just_now = perhaps_by_us,
                 Ok(Created::Others) => {
                     return Err(Error::new(
@@ -121,16 +125,6 @@ impl Request<'_> {
 
     /// Uses a bucket that is there, if it is ours.
     async fn take(&self, bucket: &Bucket, tagging: &Tagging, made_just_now: bool) -> Result<i64> {
-        let taken = |why: &str| {
-            Error::new(
-                ErrorKind::AlreadyExists,
-                format!(
-                    "the bucket {} is there already, and {why}: remove it if it is a left-over, or choose other names by \
-                     bucketNameTemplate of the StorageClass (${{hash}} makes them unique)",
-                    bucket.name()
-                ),
-            )
-        };
         let found =
             ownership::at_creation(tagging, self.cluster, self.name, self.chosen.is_digest, made_just_now);
         match found {
@@ -151,11 +145,11 @@ impl Request<'_> {
                 let one = ListObjects { max_keys: 1, ..ListObjects::default() };
                 let page = bucket.list(&one).await.map_err(|error| self.failed("listing", bucket, &error))?;
                 if !page.objects.is_empty() {
-                    return Err(taken("it has no tag of this driver and is not empty"));
+                    return Err(self.taken(bucket, "it has no tag of this driver and is not empty"));
                 }
                 self.mark(bucket, false).await
             }
-            Found::Taken(why) => Err(taken(&why)),
+            Found::Taken(why) => Err(self.taken(bucket, &why)),
         }
     }
 
@@ -164,7 +158,10 @@ impl Request<'_> {
         let capacity = self.capacity.recorded();
         let mark = Mark::new(self.cluster, self.name, capacity, self.on_delete);
         match bucket.set_tags(&mark.tags(self.tags.clone())).await {
-            Ok(true) => info!(bucket = bucket.name(), volume = self.name, new, "bucket made"),
+            Ok(true) => {
+                self.check_mark(bucket).await?;
+                info!(bucket = bucket.name(), volume = self.name, new, "bucket made");
+            }
             Ok(false) => {
                 info!(
                     bucket = bucket.name(),
@@ -181,6 +178,28 @@ impl Request<'_> {
             }
         }
         Ok(capacity)
+    }
+
+    /// Reads our tags back. Another cluster may have written its own over them: where a store answers CreateBucket alike for all who own
+    /// the bucket, both of us took it for new. Whoever wrote last has it.
+    async fn check_mark(&self, bucket: &Bucket) -> Result<()> {
+        let read = bucket.tags().await.map_err(|error| self.failed("reading the tags of", bucket, &error))?;
+        match ownership::at_creation(&read, self.cluster, self.name, true, true) {
+            // A store may show tags a moment after it took them. None are nobody else's.
+            Found::Ours { .. } | Found::OursIfEmpty => Ok(()),
+            Found::Taken(why) => Err(self.taken(bucket, &why)),
+        }
+    }
+
+    fn taken(&self, bucket: &Bucket, why: &str) -> Error {
+        Error::new(
+            ErrorKind::AlreadyExists,
+            format!(
+                "the bucket {} is there already, and {why}: remove it if it is a left-over, or choose other names by \
+                 bucketNameTemplate of the StorageClass (${{hash}} makes them unique)",
+                bucket.name()
+            ),
+        )
     }
 
     fn failed(&self, doing: &str, bucket: &Bucket, error: &s3::Error) -> Error {

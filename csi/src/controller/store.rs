@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
-use mountpoint::s3::{self, Bucket, Tagging, Timeouts};
+use mountpoint::s3::{self, Bucket, ListObjects, ListPage, Tagging, Timeouts};
 use mountpoint::sync::Arc;
 
 use super::secrets::Keys;
@@ -55,8 +55,21 @@ pub struct Stores {
 pub struct Looked {
     /// In its own region.
     pub bucket: Bucket,
+    /// That region, where the store named another than it was asked in.
+    pub region: Option<String>,
     /// Its tags; `None`: there is no such bucket.
     pub tagging: Option<Tagging>,
+}
+
+/// A bucket, and one page of its keys.
+#[derive(Debug)]
+pub struct Listed {
+    /// In its own region.
+    pub bucket: Bucket,
+    /// That region, where the store named another than it was asked in.
+    pub region: Option<String>,
+    /// The page.
+    pub page: ListPage,
 }
 
 impl Stores {
@@ -135,12 +148,11 @@ impl Stores {
 /// # Errors
 /// Any but `NoSuchBucket`.
 pub async fn look(bucket: Bucket) -> s3::Result<Looked> {
-    let mut bucket = bucket;
+    let (mut bucket, mut region) = (bucket, None);
     let mut asked = bucket.tags().await;
-    if let Err(error) = &asked
-        && let s3::ErrorKind::WrongRegion(Some(region)) = error.kind()
-    {
-        bucket = bucket.in_region(region)?;
+    if let Some(named) = elsewhere(&asked) {
+        bucket = bucket.in_region(&named)?;
+        region = Some(named);
         asked = bucket.tags().await;
     }
     let tagging = match asked {
@@ -153,7 +165,29 @@ pub async fn look(bucket: Bucket) -> s3::Result<Looked> {
         Err(error) if *error.kind() == s3::ErrorKind::NoSuchBucket => None,
         Err(error) => return Err(error),
     };
-    Ok(Looked { bucket, tagging })
+    Ok(Looked { bucket, region, tagging })
+}
+
+/// Lists a bucket; where it lives in another region, once more there.
+///
+/// # Errors
+/// Those of a list.
+pub async fn listed(bucket: Bucket, request: &ListObjects) -> s3::Result<Listed> {
+    let asked = bucket.list(request).await;
+    let Some(region) = elsewhere(&asked) else {
+        return asked.map(|page| Listed { bucket, region: None, page });
+    };
+    let bucket = bucket.in_region(&region)?;
+    let page = bucket.list(request).await?;
+    Ok(Listed { bucket, region: Some(region), page })
+}
+
+/// The region that the store named instead of an answer.
+fn elsewhere<T>(asked: &s3::Result<T>) -> Option<String> {
+    match asked.as_ref().err()?.kind() {
+        s3::ErrorKind::WrongRegion(region) => region.clone(),
+        _ => None,
+    }
 }
 
 /// The error for the caller, made from an error of a store; `trying` says what was tried, on what.

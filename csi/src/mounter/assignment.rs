@@ -127,6 +127,8 @@ pub struct MountpointPod {
     pub phase: String,
     /// No workload is left: its source is to be unmounted.
     pub needs_unmount: bool,
+    /// Its volume names a Secret: its mounts have no other keys.
+    pub keys_of_secret: bool,
     /// It is being deleted.
     pub leaving: bool,
     /// Why its container does not run, if it has been tried: no image, a crash, a configuration that makes no sense.
@@ -138,11 +140,12 @@ pub struct MountpointPod {
 impl MountpointPod {
     fn of(it: &Pod) -> Self {
         let status = it.status.as_ref();
-        let annotation = it.annotations().get(pod::NEEDS_UNMOUNT);
+        let says = |key: &str, value: &str| it.annotations().get(key).is_some_and(|said| said == value);
         Self {
             uid: it.uid().unwrap_or_default(),
             phase: status.and_then(|status| status.phase.clone()).unwrap_or_default(),
-            needs_unmount: annotation.is_some_and(|value| value == "true"),
+            needs_unmount: says(pod::NEEDS_UNMOUNT, "true"),
+            keys_of_secret: says(pod::KEYS, pod::KEYS_OF_SECRET),
             leaving: it.metadata.deletion_timestamp.is_some(),
             waits: status.and_then(waits),
             why: why(it),

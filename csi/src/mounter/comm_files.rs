@@ -204,6 +204,12 @@ impl CredentialFiles {
         written
     }
 
+    /// Whether there is a file of this name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
     fn says(&self, name: &str, text: &str) -> bool {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::openat(&self.directory, name, flags, Mode::empty()) else { return false };

@@ -12,14 +12,41 @@ use super::comm_files::CredentialFiles;
 use super::{Credentials, Token};
 use crate::error::{Error, ErrorKind, Result};
 
+/// Digits of a handle's hash that stand behind its name where that does not tell it from all others.
+const DIGITS: usize = 8;
+
 /// A longer handle stands in file names by its hash: a name has at most 255 bytes, and a UID and our words take 70 of them.
 const HANDLE_MAX_BYTES: usize = 150;
 
 /// The profile of one volume in one Mountpoint Pod, or of one volume of one workload where systemd runs the engine. Its name stays the
-/// same for as long as the pod lives.
+/// same for as long as the pod lives, within a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     name: String,
+    /// Its name in releases that gave handles like `a/b` and `a:b` one name. Engines that such a release started read its files, and get new
+    /// keys there for as long as these are there.
+    earlier: Option<String>,
+}
+
+/// The files of a profile.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Config,
+    Credentials,
+    Token,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Config, Self::Credentials, Self::Token];
+
+    fn of(self, profile: &str) -> String {
+        let kind = match self {
+            Self::Config => "config",
+            Self::Credentials => "credentials",
+            Self::Token => "token",
+        };
+        format!("{profile}-{kind}")
+    }
 }
 
 impl Profile {
@@ -31,8 +58,30 @@ impl Profile {
         if handle.chars().any(char::is_control) {
             return Err(Error::invalid("volumeHandle holds a character that can't be printed: remove it"));
         }
-        let handle = if handle.len() > HANDLE_MAX_BYTES { hashed(handle) } else { escaped(handle) };
-        Ok(Self { name: format!("{}{handle}{SUFFIX}", prefix(pod_uid)) })
+        let named = |handle: &str| format!("{}{handle}{SUFFIX}", prefix(pod_uid));
+        if handle.len() > HANDLE_MAX_BYTES {
+            return Ok(Self { name: named(&hashed(handle)), earlier: None });
+        }
+        let plain = named(&escaped(handle));
+        if handle.chars().all(is_plain) {
+            return Ok(Self { name: plain, earlier: None });
+        }
+        let digits = &hashed(handle)[..DIGITS];
+        Ok(Self { name: named(&format!("{}-{digits}", escaped(handle))), earlier: Some(plain) })
+    }
+
+    /// The names under which files of this kind are kept there.
+    fn names<'a>(&'a self, directory: &CredentialFiles, kind: Kind) -> impl Iterator<Item = &'a String> {
+        let earlier = self.earlier.as_ref().filter(|name| directory.has(&kind.of(name)));
+        [&self.name].into_iter().chain(earlier)
+    }
+
+    /// Whether a file is one of its own. A driver that ended while it wrote one has left it under another name.
+    #[must_use]
+    pub fn owns(&self, file: &str) -> bool {
+        let unfinished = file.strip_prefix('.').and_then(|file| file.strip_suffix(".new"));
+        let file = unfinished.unwrap_or(file);
+        Kind::ALL.iter().any(|kind| kind.of(&self.name) == file)
     }
 
     /// Writes both files. What an earlier call wrote is replaced as a whole: keys that lost their token have none afterwards.
@@ -40,10 +89,13 @@ impl Profile {
     /// # Errors
     /// `InvalidArgument` for keys that no engine could use; `Internal` for what the file system says.
     pub fn write(&self, directory: &CredentialFiles, keys: &Credentials) -> Result<()> {
-        let text = self.credentials_text(keys)?;
         let failed = |error: io::Error| failed(directory.path(), &error);
-        directory.write(&self.config_file(), &format!("[profile {}]\n", self.name)).map_err(failed)?;
-        directory.write(&self.credentials_file(), &text).map_err(failed)
+        for name in self.names(directory, Kind::Credentials) {
+            let text = credentials_text(name, keys)?;
+            directory.write(&Kind::Config.of(name), &format!("[profile {name}]\n")).map_err(failed)?;
+            directory.write(&Kind::Credentials.of(name), &text).map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Writes the token of a service account.
@@ -56,14 +108,18 @@ impl Profile {
                 "the kubelet sent a service account token that is empty or has invalid characters",
             ));
         }
-        directory.write(&self.token_file(), &token.0).map_err(|error| failed(directory.path(), &error))
+        for name in self.names(directory, Kind::Token) {
+            let written = directory.write(&Kind::Token.of(name), &token.0);
+            written.map_err(|error| failed(directory.path(), &error))?;
+        }
+        Ok(())
     }
 
     /// What leads the engine to the token in this directory, and the role that it takes with it. Neither keys of the pod's surroundings nor
     /// those of its machine are looked for.
     #[must_use]
     pub fn token_env(&self, directory: &Path, role: &str) -> [(String, String); 4] {
-        let token = directory.join(self.token_file());
+        let token = directory.join(Kind::Token.of(&self.name));
         [
             ("AWS_EC2_METADATA_DISABLED".to_owned(), "true".to_owned()),
             ("AWS_ROLE_ARN".to_owned(), role.to_owned()),
@@ -75,48 +131,36 @@ impl Profile {
     /// What leads the engine to the files in this directory, which is named as the engine sees it.
     #[must_use]
     pub fn env(&self, directory: &Path) -> [(String, String); 3] {
-        let path = |file: String| directory.join(file).to_string_lossy().into_owned();
+        let path = |kind: Kind| directory.join(kind.of(&self.name)).to_string_lossy().into_owned();
         [
-            ("AWS_CONFIG_FILE".to_owned(), path(self.config_file())),
+            ("AWS_CONFIG_FILE".to_owned(), path(Kind::Config)),
             ("AWS_PROFILE".to_owned(), self.name.clone()),
-            ("AWS_SHARED_CREDENTIALS_FILE".to_owned(), path(self.credentials_file())),
+            ("AWS_SHARED_CREDENTIALS_FILE".to_owned(), path(Kind::Credentials)),
         ]
     }
+}
 
-    fn config_file(&self) -> String {
-        format!("{}-config", self.name)
-    }
-
-    fn credentials_file(&self) -> String {
-        format!("{}-credentials", self.name)
-    }
-
-    fn token_file(&self) -> String {
-        format!("{}-token", self.name)
-    }
-
-    fn credentials_text(&self, keys: &Credentials) -> Result<String> {
-        let mut text = format!("[{}]\n", self.name);
-        let token = keys.session_token.as_deref().map(|token| ("aws_session_token", token));
-        let pairs = [
-            ("aws_access_key_id", keys.access_key_id.as_str()),
-            ("aws_secret_access_key", keys.secret_access_key.as_str()),
-        ];
-        for (name, value) in pairs.into_iter().chain(token) {
-            if value.is_empty() {
-                return Err(Error::invalid(format!("{name} is empty: look at the Secret")));
-            }
-            // A line end would begin another setting, and a blank may begin a comment.
-            if value.chars().any(|c| c.is_control() || c.is_whitespace()) {
-                return Err(Error::invalid(format!(
-                    "{name} holds a blank, a line end or a character that can't be printed: was the Secret made with \
-                     `echo` where `echo -n` was meant?"
-                )));
-            }
-            text.push_str(&format!("{name} = {value}\n"));
+fn credentials_text(profile: &str, keys: &Credentials) -> Result<String> {
+    let mut text = format!("[{profile}]\n");
+    let token = keys.session_token.as_deref().map(|token| ("aws_session_token", token));
+    let pairs = [
+        ("aws_access_key_id", keys.access_key_id.as_str()),
+        ("aws_secret_access_key", keys.secret_access_key.as_str()),
+    ];
+    for (name, value) in pairs.into_iter().chain(token) {
+        if value.is_empty() {
+            return Err(Error::invalid(format!("{name} is empty: look at the Secret")));
         }
-        Ok(text)
+        // A line end would begin another setting, and a blank may begin a comment.
+        if value.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err(Error::invalid(format!(
+                "{name} holds a blank, a line end or a character that can't be printed: was the Secret made with \
+                 `echo` where `echo -n` was meant?"
+            )));
+        }
+        text.push_str(&format!("{name} = {value}\n"));
     }
+    Ok(text)
 }
 
 /// The error for a directory of credentials that can't be opened or written.
@@ -139,7 +183,7 @@ fn prefix(pod_uid: &str) -> String {
 /// Whether a file belongs to a profile, of whatever pod. A driver that ended while it wrote one has left it under another name.
 pub(super) fn is_of_a_profile(file: &str) -> bool {
     let file = file.strip_suffix(".new").unwrap_or(file);
-    ["config", "credentials", "token"].iter().any(|kind| file.ends_with(&format!("{SUFFIX}-{kind}")))
+    Kind::ALL.iter().any(|kind| file.ends_with(&kind.of(SUFFIX)))
 }
 
 /// Whether a file belongs to a profile of this pod.
@@ -148,10 +192,14 @@ pub(super) fn is_of_pod(file: &str, pod_uid: &str) -> bool {
 }
 
 /// What may stand in a file name and in a profile's brackets; the rest becomes `%`. AWS's tools ignore a profile with other characters in its
-/// name. A pod has one volume, so no two meet.
+/// name. Handles that meet in it are told apart by their hash: a workload may have several volumes, whose files are side by side where systemd
+/// mounts.
 fn escaped(id: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    id.chars().map(|c| if plain(c) { c } else { '%' }).collect()
+    id.chars().map(|c| if is_plain(c) { c } else { '%' }).collect()
+}
+
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_.".contains(c)
 }
 
 fn hashed(id: &str) -> String {
@@ -182,7 +230,8 @@ mod tests {
         let (files, folder) = comm();
         let profile = Profile::new("uid-1", "bucket/with prefix").unwrap();
         profile.write(&files, &keys(Some("token"))).unwrap();
-        let name = "uid-1-bucket%with%prefix-s3-csi";
+        let digits = &hashed("bucket/with prefix")[..DIGITS];
+        let name = &format!("uid-1-bucket%with%prefix-{digits}-s3-csi");
         let read =
             |file: &str| std::fs::read_to_string(folder.path().join("credentials").join(file)).unwrap();
         assert_eq!(read(&format!("{name}-config")), format!("[profile {name}]\n"));
@@ -196,7 +245,7 @@ mod tests {
             profile.env(Path::new("/comm/credentials")),
             [
                 ("AWS_CONFIG_FILE".to_owned(), format!("/comm/credentials/{name}-config")),
-                ("AWS_PROFILE".to_owned(), name.to_owned()),
+                ("AWS_PROFILE".to_owned(), name.clone()),
                 ("AWS_SHARED_CREDENTIALS_FILE".to_owned(), format!("/comm/credentials/{name}-credentials")),
             ]
         );
@@ -229,10 +278,48 @@ mod tests {
     }
 
     #[test]
+    fn two_handles_that_differ_in_odd_characters_have_two_profiles() {
+        let handles = ["team/a", "team:a", "team a", "team%a", "team-a"];
+        let profiles = handles.map(|handle| Profile::new("u", handle).unwrap());
+        for (at, profile) in profiles.iter().enumerate() {
+            for other in &profiles[at + 1..] {
+                assert_ne!(profile.name, other.name);
+            }
+            for kind in Kind::ALL {
+                assert!(is_of_pod(&kind.of(&profile.name), "u") && is_of_a_profile(&kind.of(&profile.name)));
+            }
+        }
+        let ours: Vec<_> = profiles.iter().filter(|it| it.owns(&Kind::Token.of(&profiles[0].name))).collect();
+        assert_eq!(ours, [&profiles[0]]);
+        assert!(profiles[0].owns(&format!(".{}.new", Kind::Config.of(&profiles[0].name))));
+    }
+
+    /// It has the profile's name as it was, in its options, for as long as it runs.
+    #[test]
+    fn an_engine_of_an_older_release_gets_new_keys_under_the_name_that_it_knows() {
+        let (files, folder) = comm();
+        let held = |file: &str| std::fs::read_to_string(folder.path().join("credentials").join(file)).ok();
+        let profile = Profile::new("u", "team/a").unwrap();
+        profile.write(&files, &keys(None)).unwrap();
+        profile.write_token(&files, &Token("t".into())).unwrap();
+        assert_eq!(held("u-team%a-s3-csi-credentials"), None, "nothing of an older release is here");
+        for file in ["u-team%a-s3-csi-config", "u-team%a-s3-csi-credentials", "u-team%a-s3-csi-token"] {
+            files.write(file, "old").unwrap();
+        }
+        profile.write(&files, &keys(None)).unwrap();
+        profile.write_token(&files, &Token("t".into())).unwrap();
+        let credentials = held("u-team%a-s3-csi-credentials").unwrap();
+        assert!(credentials.starts_with("[u-team%a-s3-csi]\n") && credentials.contains("AKIA"));
+        assert_eq!(held("u-team%a-s3-csi-config").as_deref(), Some("[profile u-team%a-s3-csi]\n"));
+        assert_eq!(held("u-team%a-s3-csi-token").as_deref(), Some("t"));
+    }
+
+    #[test]
     fn a_handle_stands_in_the_name_safely_whatever_it_is() {
         assert!(Profile::new("u", "a\nb").is_err());
-        assert_eq!(Profile::new("u", "../x").unwrap().name, "u-..%x-s3-csi");
-        assert_eq!(Profile::new("u", "a]b#ü").unwrap().name, "u-a%b%%-s3-csi");
+        let name = |handle: &str| Profile::new("u", handle).unwrap().name;
+        assert_eq!(name("a-b_c.d"), "u-a-b_c.d-s3-csi");
+        assert!(name("../x").starts_with("u-..%x-") && name("a]b#ü").starts_with("u-a%b%%-"));
         let long = |end: &str| Profile::new("u", &format!("{}{end}", "x".repeat(300))).unwrap().name;
         assert!(long("a").len() < 100 && long("a") != long("b"));
     }

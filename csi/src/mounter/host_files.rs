@@ -1,7 +1,8 @@
 //! The files of a mount on the node when systemd runs its engine: keys and a cache, in the driver's own directory. Enters: keys, a
 //! target. Leaves: files that the engine reads. Removes the files of targets that are no longer mounted.
 //!
-//! The files of keys have the paths of release 1.2, so that an engine which that release started gets new keys from here.
+//! The files of keys have the paths of release 1.2 where these tell all handles apart; those that that release wrote are kept up beside ours. So
+//! an engine which it started gets new keys from here.
 //!
 //! Never here: a mount, a key in an error or a log.
 
@@ -108,6 +109,14 @@ impl HostFiles {
         }
     }
 
+    /// Removes what a mount that failed made. Other volumes of its workload may be in the making, whose keys no mounted target shows yet.
+    pub(super) fn forget_failed(&self, request: &MountRequest, target: &Path) {
+        self.remove_cache(&self.caches().join(key(target)));
+        if let Ok(profile) = Profile::new(&request.workload_uid, &request.handle) {
+            self.remove_keys(|file| profile.owns(file));
+        }
+    }
+
     /// Removes what no mounted target needs: a driver may have ended between an unmount and this. The caller is [`Self::alone`].
     pub(super) fn sweep(&self, mounts: &Mounts) {
         let used: BTreeSet<_> = mounts.buckets().map(key).collect();
@@ -196,6 +205,7 @@ mod tests {
                 secret_access_key: "canary".into(),
                 session_token: None,
             }),
+            of_secret: false,
             token: None,
         }
     }
@@ -247,6 +257,23 @@ mod tests {
         assert!(names(&files).contains(&"u1-a-s3-csi-credentials".to_owned()), "another volume is mounted");
         files.forget(&b, &table(folder.path(), &[]));
         assert_eq!(names(&files), ["cache", "csi.sock", "u10-c-s3-csi-config", "u10-c-s3-csi-credentials"]);
+    }
+
+    #[test]
+    fn a_mount_that_failed_takes_its_own_keys_and_cache_away_and_no_others() {
+        let (files, kubelet, _folder) = home();
+        for (uid, handle) in [("u1", "a/b"), ("u1", "a:b"), ("u1", "a")] {
+            files.write_keys(&request(uid, handle)).unwrap();
+        }
+        let (target, beside) = (target(&kubelet, "u1", "a"), target(&kubelet, "u1", "b"));
+        let caches = [files.cache(&target).unwrap(), files.cache(&beside).unwrap()];
+        files.forget_failed(&request("u1", "a/b"), &target);
+        assert!(!caches[0].exists() && caches[1].exists());
+        let left = names(&files);
+        assert_eq!(left.len(), 5, "two files of each other volume, and the caches: {left:?}");
+        assert!(left.contains(&"u1-a-s3-csi-credentials".to_owned()));
+        files.forget_failed(&request("u1", "a:b"), &beside);
+        assert_eq!(names(&files), ["cache", "u1-a-s3-csi-config", "u1-a-s3-csi-credentials"]);
     }
 
     #[tokio::test]

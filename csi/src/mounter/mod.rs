@@ -56,6 +56,8 @@ pub struct MountRequest {
     pub unusable: Option<String>,
     /// Whose keys the engine uses; written to files, never sent in a message. `None`: the engine's own chain.
     pub credentials: Option<Credentials>,
+    /// They are those of the volume's own Secret.
+    pub of_secret: bool,
     /// In their place the token of the workload's service account, for the role that the attachment names.
     pub token: Option<Token>,
 }

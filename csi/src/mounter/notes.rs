@@ -1,6 +1,6 @@
-//! A node's notes on its Mountpoint Pods: the UID of each pod with a mounted source, and a digest of where the data is that the source serves.
-//! A restarted driver finds the comm directory of a source by the UID, without the API server, and knows by the digest whom the source may
-//! serve. Enters: names and UIDs from the API server, digests. Leaves: the same.
+//! A node's notes on its Mountpoint Pods: the UID of each pod with a mounted source, a digest of where the data is that the source serves, and
+//! whether its keys are those of a Secret. A restarted driver finds the comm directory of a source by the UID, without the API server, and knows
+//! by the rest whom the source may serve, and with which keys. Enters: names and UIDs from the API server, digests. Leaves: the same.
 //!
 //! The files are in the driver's own directory on the node, which no pod can write to. A workload could plant a note in a pod's volume,
 //! and the next refresh would bring it the keys of another pod.
@@ -13,6 +13,9 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::contract::comm;
+
+/// The third line of a note, if the keys are those of a Secret.
+const OF_SECRET: &str = "secret";
 
 /// The notes of this node.
 #[derive(Clone, Debug)]
@@ -36,12 +39,19 @@ impl Notes {
         self.write(mountpoint_pod, uid)
     }
 
-    /// Remembers a Mountpoint Pod and where the data is that its source serves from now on.
+    /// Remembers a Mountpoint Pod, where the data is that its source serves from now on, and whether the keys are those of a Secret.
     ///
     /// # Errors
     /// As [`Self::remember`].
-    pub fn remember_source(&self, mountpoint_pod: &str, uid: &str, place: &str) -> io::Result<()> {
-        self.write(mountpoint_pod, &format!("{uid}\n{place}"))
+    pub fn remember_source(
+        &self,
+        mountpoint_pod: &str,
+        uid: &str,
+        place: &str,
+        of_secret: bool,
+    ) -> io::Result<()> {
+        let keys = if of_secret { OF_SECRET } else { "" };
+        self.write(mountpoint_pod, &format!("{uid}\n{place}\n{keys}"))
     }
 
     fn write(&self, mountpoint_pod: &str, note: &str) -> io::Result<()> {
@@ -63,6 +73,12 @@ impl Notes {
     #[must_use]
     pub fn place(&self, mountpoint_pod: &str) -> Option<String> {
         self.line(mountpoint_pod, 1)
+    }
+
+    /// Whether its source was mounted with the keys of a Secret, as far as is remembered.
+    #[must_use]
+    pub fn is_of_secret(&self, mountpoint_pod: &str) -> bool {
+        self.line(mountpoint_pod, 2).as_deref() == Some(OF_SECRET)
     }
 
     fn line(&self, mountpoint_pod: &str, number: usize) -> Option<String> {
@@ -146,17 +162,21 @@ mod tests {
     }
 
     #[test]
-    fn where_a_sources_data_is_stays_remembered_with_the_pod_and_goes_with_another() {
+    fn where_a_sources_data_is_and_whose_keys_it_has_stays_remembered_with_the_pod_and_goes_with_another() {
         let kubelet = tempfile::tempdir().unwrap();
         let notes = Notes::of(kubelet.path());
         notes.remember("mp-1", "uid-1").unwrap();
         assert_eq!(notes.place("mp-1"), None, "as an older release left it");
-        notes.remember_source("mp-1", "uid-1", "here").unwrap();
+        notes.remember_source("mp-1", "uid-1", "here", true).unwrap();
         notes.remember("mp-1", "uid-1").unwrap();
         assert_eq!((notes.uid("mp-1"), notes.place("mp-1")), (Some("uid-1".into()), Some("here".into())));
-        notes.remember_source("mp-1", "uid-1", "there").unwrap();
+        assert!(notes.is_of_secret("mp-1"));
+        notes.remember_source("mp-1", "uid-1", "there", false).unwrap();
         assert_eq!(notes.place("mp-1").as_deref(), Some("there"));
+        assert!(!notes.is_of_secret("mp-1"));
+        notes.remember_source("mp-1", "uid-1", "there", true).unwrap();
         notes.remember("mp-1", "uid-2").unwrap();
+        assert!(!notes.is_of_secret("mp-1"));
         assert_eq!((notes.uid("mp-1"), notes.place("mp-1")), (Some("uid-2".into()), None));
     }
 

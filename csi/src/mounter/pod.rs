@@ -14,7 +14,7 @@ use mountpoint::sync::Arc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use super::assignment::Assignments;
+use super::assignment::{Assignments, MountpointPod};
 use super::comm_files::{CommFiles, CredentialFiles};
 use super::credentials::{self, Profile};
 use super::host_files::HostFiles;
@@ -188,7 +188,8 @@ impl Node {
                 return Ok(Made::BySystemdInstead(why.to_string()));
             }
         };
-        self.assignments.wait_running(&name, deadline).await?;
+        let pod = self.assignments.wait_running(&name, deadline).await?;
+        self.check_keys(request, &name, Some(&pod))?;
         let told = |error: Error| {
             let look = format!("kubectl -n {} logs {name}", self.config.namespace);
             Error::new(
@@ -237,8 +238,12 @@ impl Node {
                 Error::internal(format!("making {} read-only: {error}", target.display()))
             })?;
         }
+        let pod = source.and_then(|name| self.assignments.pod(name));
+        if let Some(name) = source {
+            self.check_keys(request, name, pod.as_ref())?;
+        }
         if let (true, Some(name)) = (request.credentials.is_some() || request.token.is_some(), source) {
-            let uid = self.assignments.pod(name).map(|pod| pod.uid);
+            let uid = pod.map(|pod| pod.uid);
             let uid = uid.or_else(|| self.notes.uid(name)).ok_or_else(|| {
                 let text = format!(
                     "refreshing credentials: the API server does not answer, and this node has no note of Mountpoint Pod {name}"
@@ -329,6 +334,20 @@ impl Node {
         }
     }
 
+    /// Whoever names a Secret never gets the driver's keys in its place. The kubelet's call does not tell an empty Secret from none, but the
+    /// reconciler's word on the pod does, and the note on how the source was mounted, which is there without the API server.
+    fn check_keys(&self, request: &MountRequest, name: &str, pod: Option<&MountpointPod>) -> Result<()> {
+        let needs_secret = pod.is_some_and(|pod| pod.keys_of_secret) || self.notes.is_of_secret(name);
+        if request.of_secret || !needs_secret {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the Secret that nodePublishSecretRef of PersistentVolume {} names is empty, and the driver's keys are never used in its place: \
+             write access_key_id and secret_access_key into that Secret",
+            request.volume
+        )))
+    }
+
     /// `None`: the request has none.
     fn write_credentials(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<Option<Profile>> {
         let profile = Profile::new(pod.uid, &request.handle)?;
@@ -379,7 +398,7 @@ impl Node {
     }
 
     fn remember_source(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<()> {
-        let noted = self.notes.remember_source(pod.name, pod.uid, &request.place);
+        let noted = self.notes.remember_source(pod.name, pod.uid, &request.place, request.of_secret);
         noted.map_err(|error| unnoted(pod, &error))
     }
 

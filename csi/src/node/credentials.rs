@@ -63,7 +63,8 @@ impl fmt::Display for AuthenticationSource {
 
 /// The keys to use, and their owner. A volume with a Secret uses it, whatever its `authenticationSource` says: the author of
 /// nodePublishSecretRef meant those keys, and the driver's may allow more. A volume that says `secret` and has none uses the
-/// driver's keys, as volumes do whose StorageClass names only the Secret of the provisioner.
+/// driver's keys, as volumes do whose StorageClass names only the Secret of the provisioner. A Secret that is empty can't be told from none here;
+/// the mounter can, where a Mountpoint Pod says that its volume has one.
 ///
 /// # Errors
 /// `InvalidArgument` if a Secret came and is not whole; those of the driver's keys where they are used.

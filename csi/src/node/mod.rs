@@ -228,6 +228,7 @@ impl NodeService {
             }),
             unusable,
             credentials,
+            of_secret: whose == AuthenticationSource::Secret,
             token,
         };
         let (mounter, notices, workload) = (self.mounter.clone(), self.notices.clone(), request.workload);

@@ -237,6 +237,11 @@ impl Lab {
         }
     }
 
+    /// Replaces the tags of a bucket, as another program does.
+    pub(crate) async fn tag(&self, bucket: &str, tags: &Tags) {
+        assert!(self.admin(bucket).set_tags(tags).await.unwrap());
+    }
+
     pub(crate) async fn keys(&self, bucket: &str) -> Vec<String> {
         let request = ListObjects { max_keys: 1000, ..ListObjects::default() };
         let page = self.admin(bucket).list(&request).await.unwrap();

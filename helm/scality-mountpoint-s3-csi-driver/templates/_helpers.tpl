@@ -4,8 +4,8 @@
 {{- end }}
 
 {{- define "mount-s3.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "mount-s3.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "mount-s3.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "mount-s3.labels" -}}
@@ -65,7 +65,7 @@ programs, which these templates can't run.
 {{- with include "mount-s3.pullSecretNames" . -}}
 imagePullSecrets:
 {{- range splitList "," . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -124,12 +124,12 @@ imagePullSecrets:
 {{- with .Values.s3CredentialSecret }}
 - name: driver-credentials
   secret:
-    secretName: {{ .name }}
+    secretName: {{ .name | quote }}
     optional: true
     items:
-      - { key: {{ .accessKeyId }}, path: access_key_id }
-      - { key: {{ .secretAccessKey }}, path: secret_access_key }
-      - { key: {{ .sessionToken }}, path: session_token }
+      - { key: {{ .accessKeyId | quote }}, path: access_key_id }
+      - { key: {{ .secretAccessKey | quote }}, path: secret_access_key }
+      - { key: {{ .sessionToken | quote }}, path: session_token }
 {{- end }}
 {{- end }}
 
@@ -189,8 +189,8 @@ imagePullSecrets:
 {{- define "mount-s3.headroom" -}}
 {{- $pod := .Values.mountpointPod -}}
 {{- $image := mergeOverwrite (dict "repository" "registry.k8s.io/pause" "tag" "3.10") (default dict $pod.headroomImage) -}}
-preempting: {{ default "mount-s3-preempting" $pod.preemptingPriorityClassName }}
-class: {{ default "mount-s3-headroom" $pod.headroomPriorityClassName }}
+preempting: {{ default "mount-s3-preempting" $pod.preemptingPriorityClassName | quote }}
+class: {{ default "mount-s3-headroom" $pod.headroomPriorityClassName | quote }}
 image: {{ include "mount-s3.otherImage" (dict "root" . "image" $image) }}
 pullPolicy: {{ default .Values.image.pullPolicy $image.pullPolicy }}
 {{- end }}

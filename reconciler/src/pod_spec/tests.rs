@@ -141,6 +141,17 @@ fn what_kubernetes_runs_makes_the_digest_and_nothing_else_does() {
 }
 
 #[test]
+fn a_mountpoint_pod_says_that_its_volume_names_a_secret_and_is_not_made_anew_for_it() {
+    let keys = |request: &PodRequest| {
+        pod_of(&config(), request).metadata.annotations.unwrap().get(pod::KEYS).cloned()
+    };
+    let settings = Settings { has_secret: true, ..request().settings };
+    let with = PodRequest { settings, ..request() };
+    assert_eq!((keys(&request()), keys(&with).as_deref()), (None, Some("secret")));
+    assert_eq!(digest(&config(), &with), digest(&config(), &request()));
+}
+
+#[test]
 fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
     let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), "team-ca".to_owned())]);
     let settings = Settings::new(&attributes, &[]).unwrap();

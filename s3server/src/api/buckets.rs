@@ -34,12 +34,21 @@ impl Folder {
         }))
     }
 
-    pub(super) async fn create_bucket_(&self, input: CreateBucketInput) -> Answer<CreateBucketOutput> {
+    /// `again`: a bucket that is there is no error.
+    pub(super) async fn create_bucket_(
+        &self,
+        input: CreateBucketInput,
+        again: bool,
+    ) -> Answer<CreateBucketOutput> {
         if !s3s::path::check_bucket_name(&input.bucket) {
             return Err(S3Error::new(S3ErrorCode::InvalidBucketName));
         }
         let location = format!("/{}", input.bucket);
-        self.blocking(move |store| store.create_bucket(&input.bucket)).await?;
+        let made = self.blocking(move |store| store.create_bucket(&input.bucket)).await;
+        match made {
+            Err(error) if again && *error.code() == S3ErrorCode::BucketAlreadyOwnedByYou => {}
+            made => made?,
+        }
         Ok(S3Response::new(CreateBucketOutput { location: Some(location) }))
     }
 

@@ -64,7 +64,8 @@ impl S3 for Folder {
     }
 
     async fn create_bucket(&self, req: S3Request<CreateBucketInput>) -> Answer<CreateBucketOutput> {
-        self.create_bucket_(req.input).await
+        let again = req.extensions.get::<Exchange>().is_some_and(|it| it.has(&Effect::OwnBucketAgain));
+        self.create_bucket_(req.input, again).await
     }
 
     async fn delete_bucket(&self, req: S3Request<DeleteBucketInput>) -> Answer<DeleteBucketOutput> {

@@ -139,6 +139,15 @@ fn an_answer_can_lie_about_its_etag_or_ignore_what_was_asked() {
 }
 
 #[test]
+fn a_bucket_that_is_there_can_be_made_again_and_keeps_its_objects() {
+    let (lab, data) = lab(Fault::on("CreateBucket", Effect::OwnBucketAgain));
+    lab.bucket("PUT").send().ok();
+    assert_eq!(lab.get("k").ok().body, data);
+    lab.server().faults().clear();
+    lab.bucket("PUT").send().fails(409, "BucketAlreadyOwnedByYou");
+}
+
+#[test]
 fn a_complete_can_fail_with_status_200() {
     let (lab, _) =
         lab(Fault::on("CompleteMultipartUpload", Effect::OkWithError { code: "InternalError".into() }));

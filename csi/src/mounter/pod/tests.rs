@@ -1,5 +1,7 @@
 //! Whole mounts on real FUSE devices: the API server is in memory, the engine serves an empty directory and can be killed.
 
+mod empty_secret;
+
 use super::*;
 use crate::mounter::mountinfo::{Changes, Mount, Mounts};
 use crate::mounter::testing::api::{Server, attachment, lease, mountpoint_pod};
@@ -55,6 +57,7 @@ impl Home {
                 secret_access_key: "canary".into(),
                 session_token: None,
             }),
+            of_secret: false,
             token: None,
         }
     }

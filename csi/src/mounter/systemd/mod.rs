@@ -199,7 +199,7 @@ impl Node {
         });
         if served.is_err() {
             self.manager.stop(unit, Instant::now() + self.config.end_within).await;
-            self.clean_up(path, made_directory);
+            self.clean_up(request, path, made_directory);
         }
         served
     }
@@ -235,11 +235,11 @@ impl Node {
         Ok(Some(self.files.directory().join(CA_BUNDLE)))
     }
 
-    /// After a failure: nothing that this call made is left.
-    fn clean_up(&self, target: &Path, made_directory: bool) {
+    /// After a failure: nothing that this call made is left. What the workload's other volumes have goes with their unmounts.
+    fn clean_up(&self, request: &MountRequest, target: &Path, made_directory: bool) {
         let cleaned = table().map(|mounts| {
             if mounts.at(target).is_none() {
-                self.files.forget(target, &mounts);
+                self.files.forget_failed(request, target);
                 if made_directory && let Err(error) = std::fs::remove_dir(target) {
                     tracing::warn!("removing {} after a failure: {error}", target.display());
                 }

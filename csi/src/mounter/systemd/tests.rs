@@ -112,6 +112,7 @@ impl Home {
                 secret_access_key: SECRET.into(),
                 session_token: None,
             }),
+            of_secret: false,
             token: None,
         }
     }
@@ -314,6 +315,28 @@ fn what_the_engine_says_is_the_error_and_nothing_is_left() {
             let error = deaf.mount(home.request("u1")).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
             assert!(!home.target("u1").exists());
+        });
+    });
+}
+
+#[test]
+fn a_mount_that_fails_leaves_the_keys_of_the_volume_beside_it_that_is_being_made() {
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let driver = home.driver();
+            // A volume of the same pod whose unit is about to start: its keys are written, and no mount shows them.
+            let target = home.kubelet.join("pods/u1/volumes/kubernetes.io~csi/beside/mount");
+            let beside =
+                MountRequest { handle: "beside".into(), target: target.clone(), ..home.request("u1") };
+            driver.files().write_keys(&beside).unwrap();
+            let missing = MountRequest { bucket: "no-such-bucket".into(), ..home.request("u1") };
+            driver.mount(missing).await.unwrap_err();
+            assert_eq!(home.files(), ["u1-beside-s3-csi-config", "u1-beside-s3-csi-credentials"]);
+            driver.mount(beside).await.unwrap();
+            assert_eq!(hello(&target).unwrap(), "from the bucket");
+            driver.unmount(&target).await.unwrap();
+            home.assert_nothing_is_left("u1");
         });
     });
 }

@@ -127,6 +127,7 @@ mod tests {
             env: Vec::new(),
             unusable: None,
             credentials: None,
+            of_secret: false,
             token: None,
         }
     }
