@@ -43,7 +43,7 @@ pub(super) struct Fetch {
 
 /// With a cache that keeps what it is given, requests begin and end at multiples of this, in bytes. Doubling it doubles what a random
 /// read fetches, and what is here already when its neighbours are read.
-const KEPT: u64 = 64 << 10;
+pub(super) const KEPT: u64 = 64 << 10;
 const _: () = assert!(KEPT.is_multiple_of(SECTOR) && CACHE_BLOCK.is_multiple_of(KEPT));
 /// A request's first pieces are small, so that the first of them can be answered early.
 const FIRST_PIECE: u64 = 128 << 10;

@@ -34,9 +34,15 @@ struct Piece {
     keep: bool,
     /// How many of its bytes each handle has read.
     read: Vec<(ReaderNo, u64)>,
+    /// Its reader has left it behind: it stays only as long as a read waits for it, or a handle is about to read it.
+    left: bool,
 }
 
 impl Piece {
+    fn new(len: u64, state: State, keep: bool) -> Self {
+        Self { len, state, keep, read: Vec::new(), left: false }
+    }
+
     /// Counts bytes that a handle has read of it; true when it has read all of it.
     fn count(&mut self, reader: ReaderNo, bytes: u64) -> bool {
         let at = self.read.iter().position(|(no, _)| *no == reader).unwrap_or_else(|| {
@@ -78,6 +84,8 @@ pub(super) struct Pieces {
     waiters: Vec<Waiter>,
     /// Handles, and where each that reads in sequence has got to. One that has not read yet may begin at the start.
     readers: Vec<(ReaderNo, Option<u64>)>,
+    /// Where pieces were left behind and stayed. Some may be gone since.
+    left: Vec<u64>,
 }
 
 impl Pieces {
@@ -104,7 +112,9 @@ impl Pieces {
         let (readers, waiters) = (&self.readers, &self.waiters);
         self.pieces.retain(|&start, piece| {
             let end = start + piece.len;
-            piece.unread() > 0 || wanted(waiters, start, end) || awaited(readers, reader, start, end)
+            (piece.unread() > 0 && !piece.left)
+                || wanted(waiters, start, end)
+                || awaited(readers, Some(reader), start, end)
         });
     }
 
@@ -148,7 +158,7 @@ impl Pieces {
             if wanted(waiters, start, end) {
                 continue;
             }
-            let done = !piece.keep || (whole && !awaited(readers, reader, start, end));
+            let done = !piece.keep || (whole && !awaited(readers, Some(reader), start, end));
             // A block that a reader waited for counts as read-ahead from now on, if there is room for that.
             if done || !block.try_convert(Use::Ahead) {
                 gone.push(start);
@@ -181,16 +191,14 @@ impl Pieces {
     /// Says that `range`, which was missing, is now on its way.
     pub(super) fn expect(&mut self, range: Range<u64>, fetch: FetchNo, keep: bool) {
         let len = range.end - range.start;
-        self.pieces.insert(range.start, Piece { len, state: State::OnItsWay(fetch), keep, read: Vec::new() });
+        self.pieces.insert(range.start, Piece::new(len, State::OnItsWay(fetch), keep));
     }
 
     /// Takes in bytes that came before any read asked for them, if none of them is here or on its way.
     pub(super) fn put(&mut self, start: u64, block: Block) {
         let range = start..start + block.len() as u64;
         if !range.is_empty() && self.missing(&range) == [range.clone()] {
-            let len = range.end - range.start;
-            self.pieces
-                .insert(start, Piece { len, state: State::Ready(block), keep: true, read: Vec::new() });
+            self.pieces.insert(start, Piece::new(range.end - range.start, State::Ready(block), true));
         }
     }
 
@@ -242,24 +250,36 @@ impl Pieces {
         hit.into_iter().map(|w| Answer { done: w.done, result: Err(error.clone()) }).collect()
     }
 
-    /// Drops the bytes of `range` that no read waits for. Returns the bytes dropped unread and
-    /// the requests of which nothing is wanted any more.
+    /// The reader of the pieces that end in `range` has left them behind. Drops those, and those that were left behind before, unless a read
+    /// waits for them or a handle is about to read them. Returns the bytes dropped unread and the requests of which nothing is wanted any
+    /// more.
     pub(super) fn forget(&mut self, range: &Range<u64>) -> (u64, Vec<FetchNo>) {
-        let waiters = std::mem::take(&mut self.waiters);
+        for (&start, piece) in self.pieces.range_mut(..range.end).rev() {
+            let end = start + piece.len;
+            if end <= range.start {
+                break;
+            }
+            if end <= range.end && !piece.left {
+                piece.left = true;
+                self.left.push(start);
+            }
+        }
         let mut dropped = 0;
         let mut idle = Vec::new();
-        self.pieces.retain(|start, piece| {
+        let (pieces, waiters, readers) = (&mut self.pieces, &self.waiters, &self.readers);
+        self.left.retain(|start| {
+            let Some(piece) = pieces.get(start).filter(|piece| piece.left) else { return false };
             let end = start + piece.len;
-            if *start < range.start || end > range.end || wanted(&waiters, *start, end) {
+            if wanted(waiters, *start, end) || awaited(readers, None, *start, end) {
                 return true;
             }
             match &piece.state {
                 State::Ready(_) => dropped += piece.unread(),
                 State::OnItsWay(fetch) => idle.push(*fetch),
             }
+            pieces.remove(start);
             false
         });
-        self.waiters = waiters;
         idle.sort_unstable();
         idle.dedup();
         idle.retain(|f| !self.pieces.values().any(|p| matches!(p.state, State::OnItsWay(g) if g == *f)));
@@ -282,9 +302,9 @@ impl Pieces {
     }
 }
 
-/// Whether another handle than this one reads in sequence towards a piece and is near it, or in it.
-fn awaited(readers: &[(ReaderNo, Option<u64>)], but: ReaderNo, start: u64, end: u64) -> bool {
-    let mut fronts = readers.iter().filter(|(no, _)| *no != but).filter_map(|(_, front)| *front);
+/// Whether a handle (another one than this) reads in sequence towards a piece and is near it, or in it.
+fn awaited(readers: &[(ReaderNo, Option<u64>)], but: Option<ReaderNo>, start: u64, end: u64) -> bool {
+    let mut fronts = readers.iter().filter(|(no, _)| Some(*no) != but).filter_map(|(_, front)| *front);
     fronts.any(|front| front < end && front + BEHIND_MAX >= start)
 }
 
@@ -368,6 +388,43 @@ mod tests {
         pieces.wait(1, 0..2, done());
         assert_eq!(pieces.forget(&(0..100)), (4, vec![2]));
         assert_eq!(pieces.missing(&(0..12)), [4..12]);
+    }
+
+    #[test]
+    fn what_a_run_leaves_behind_are_the_pieces_that_end_there() {
+        let (pool, mut pieces) = (pool(), Pieces::default());
+        for (n, start) in [0, 4, 8, 12].into_iter().enumerate() {
+            pieces.expect(start..start + 4, n as u64, true);
+            pieces.ready(start, n as u64, block(&pool, b"abcd"));
+        }
+        assert!(pieces.take(1, &(6..7)).is_some());
+        assert_eq!(pieces.forget(&(6..14)).0, 3 + 4, "the first byte of the range lies in the second piece");
+        assert_eq!(pieces.missing(&(0..16)), [4..12], "what goes on behind the range stays");
+        assert_eq!(pieces.forget(&(4..12)).0, 0, "what ends where the range begins stays, too");
+        assert_eq!(pieces.missing(&(0..16)), [4..12]);
+        assert_eq!(pieces.forget(&(14..16)).0, 4);
+        assert_eq!(pieces.missing(&(0..16)), [4..16]);
+    }
+
+    #[test]
+    fn what_is_left_behind_stays_for_a_handle_that_comes_and_goes_when_none_does() {
+        let (pool, mut pieces) = (pool(), Pieces::default());
+        pieces.enter(1);
+        pieces.enter(2);
+        let skip = |pieces: &mut Pieces| {
+            pieces.expect(0..4, 1, true);
+            pieces.ready(0, 1, block(&pool, b"abcd"));
+            pieces.reads(1, Some(100));
+            pieces.forget(&(0..50))
+        };
+        assert_eq!(skip(&mut pieces), (0, vec![]), "the other is still to read it");
+        assert!(pieces.missing(&(0..4)).is_empty());
+        pieces.reads(2, None);
+        assert_eq!(pieces.forget(&(50..60)), (4, vec![]), "it went elsewhere");
+        pieces.reads(2, Some(0));
+        assert_eq!(skip(&mut pieces), (0, vec![]));
+        pieces.leave(2);
+        assert!(pieces.is_empty(), "it is closed");
     }
 
     #[test]

@@ -3,11 +3,13 @@
 //! Several streams often read one handle at once (threads with their own regions, a kernel that sends its read-ahead out of order),
 //! so a [`Window`] follows up to eight *runs*. A read that continues a run is sequential and moves the run's window. Any other
 //! read is random, and gets the bytes it asked for and no more. A window grows fourfold as its run goes on, up to a limit learned
-//! from the link (`link.rs`), and to where a run ends if it is like those before it.
+//! from the link (`link.rs`), and to where a run ends if it is like those before it. What was fetched for a run and lies behind it, or is left of
+//! a run that ended, is forgotten: else a handle that skips or jumps would fill the memory of all.
 
 use std::ops::Range;
 
-use crate::buffer::Pressure;
+use super::fetch::KEPT;
+use crate::buffer::{BLOCK, Pressure};
 
 /// The sizes a window works with, in bytes.
 #[derive(Clone, Debug)]
@@ -40,7 +42,7 @@ pub struct Plan {
     pub request: u64,
     /// Whether the read continues a run (its block is worth keeping until it was read to the end).
     pub sequential: bool,
-    /// A region that a run left behind: what is held of it will not be asked for.
+    /// A region that a run left behind: pieces that end in it will not be asked for.
     pub forget: Range<u64>,
     /// Whether it continues none of the reads before it.
     pub jumped: bool,
@@ -54,6 +56,10 @@ const PAGE: u64 = 4096;
 const GROWTH: u64 = 4;
 /// How far out of order the reads of one run may come: a kernel's read-ahead in flight.
 const SLACK: u64 = 1 << 20;
+/// How far behind its front a run holds what it has not read to its end. A read that another thread serves a little later, and bytes that the
+/// kernel dropped and wants again, find it. Doubling it costs as much memory for each run that skips bytes.
+const LATE: u64 = 4 << 20;
+const _: () = assert!(LATE >= SLACK + BLOCK as u64, "reads of a run find what they continue");
 
 /// Runs whose lengths are remembered. Doubling it lets one long run among short ones count for longer.
 const ENDED: usize = 4;
@@ -93,6 +99,8 @@ struct Run {
     front: u64,
     /// Where the run's requests end.
     planned_to: u64,
+    /// Where bytes may be that were fetched for this run. Some may lie behind `planned_to`, where it had to plan again.
+    held: Range<u64>,
     /// How many bytes it has read.
     progress: u64,
     window: u64,
@@ -144,10 +152,12 @@ impl Window {
     }
 
     fn begin(&mut self, range: &Range<u64>, pressure: Pressure) -> (Range<u64>, Range<u64>) {
+        let planned_to = range.end.next_multiple_of(PAGE).min(self.size);
         let mut run = Run {
             begun: range.start,
             front: range.end,
-            planned_to: range.end.next_multiple_of(PAGE).min(self.size),
+            planned_to,
+            held: range.start..planned_to,
             progress: range.end - range.start,
             window: 0,
             last_used: self.reads,
@@ -158,6 +168,7 @@ impl Window {
             run.window = self.config.first;
             ahead = run.planned_to..self.config.first.clamp(run.planned_to, self.size.max(run.planned_to));
             run.planned_to = ahead.end;
+            run.held.end = ahead.end;
         }
         let mut forget = 0..0;
         if self.runs.len() == RUNS_MAX {
@@ -165,10 +176,11 @@ impl Window {
             let coldest = self.runs.iter().enumerate().min_by_key(|(_, r)| (r.window > 0, r.last_used));
             if let Some(at) = coldest.map(|(at, _)| at) {
                 let old = self.runs.swap_remove(at);
+                // A single read leaves nothing behind.
                 if old.window > 0 {
                     self.lengths.ended(old.front - old.begun);
+                    forget = old.held.start..old.held.end.max(old.front).next_multiple_of(KEPT);
                 }
-                forget = if old.window > 0 { old.front..old.planned_to.max(old.front) } else { 0..0 };
             }
         }
         self.runs.push(run);
@@ -196,8 +208,16 @@ impl Run {
         if limit <= 4 * part {
             return part;
         }
-        let block = crate::buffer::BLOCK as u64;
+        let block = BLOCK as u64;
         (self.window / 8 / block * block).clamp(block.min(part), part)
+    }
+
+    /// What is now so far behind that no read of the run asks for it. Whole blocks: not for every page that the front moves.
+    fn left_behind(&mut self) -> Range<u64> {
+        let block = BLOCK as u64;
+        let from = self.held.start;
+        self.held.start = from.max(self.front.saturating_sub(LATE) / block * block);
+        from..self.held.start
     }
 
     fn advance(
@@ -209,9 +229,11 @@ impl Run {
         limit: u64,
         lengths: &Lengths,
     ) -> (Range<u64>, Range<u64>) {
-        let skipped = if range.start > self.front + SLACK { self.front..range.start } else { 0..0 };
         self.progress += range.end.saturating_sub(self.front.max(range.start));
         self.front = self.front.max(range.end);
+        // Reads out of order may reach back to before the first one.
+        self.held.start = self.held.start.min(range.start);
+        let forget = self.left_behind();
         let grown = match pressure {
             Pressure::Low => self.progress.saturating_mul(GROWTH).min(self.window.saturating_mul(GROWTH)),
             Pressure::Some => self.window,
@@ -228,15 +250,16 @@ impl Run {
         // Ask for whole parts, or when little is on its way; not for every page that the front moves.
         let worth = config.part.min(self.window / 2).max(1);
         if wish <= start || (wish - start < worth && self.planned_to > self.front && wish < last) {
-            return (0..0, skipped);
+            return (0..0, forget);
         }
-        let block = crate::buffer::BLOCK as u64;
+        let block = BLOCK as u64;
         let end = (self.front + self.window).next_multiple_of(block.min(config.part)).min(last);
         // Ends at part borders where it can, so that each request is one whole part.
         let border = end / config.part * config.part;
         let end = if border > start && end < last { border } else { end };
         self.planned_to = end.max(start);
-        (start..self.planned_to, skipped)
+        self.held.end = self.held.end.max(self.planned_to);
+        (start..self.planned_to, forget)
     }
 }
 
@@ -316,7 +339,7 @@ mod tests {
         let mut sizes = Vec::new();
         for offset in (0..64 * MIB).step_by(128 << 10) {
             let plan = window.on_read(&(offset..offset + (128 << 10)), Pressure::Low, CALM);
-            assert!(plan.sequential && plan.forget.is_empty());
+            assert!(plan.sequential && (plan.forget.is_empty() || plan.forget.end <= offset - SLACK));
             planned = planned.max(plan.demand.end);
             if !plan.ahead.is_empty() {
                 assert_eq!(plan.ahead.start, planned, "no gap and nothing twice");
@@ -360,6 +383,34 @@ mod tests {
         let jumped = [0, MIB, 2 * MIB, 600 * MIB, 3 * MIB, 900 * MIB]
             .map(|at| window.on_read(&(at..at + MIB), Pressure::Low, CALM).jumped);
         assert_eq!(jumped, [false, false, false, true, false, true]);
+    }
+
+    #[test]
+    fn a_run_leaves_behind_all_that_was_fetched_for_it_and_each_byte_once() {
+        let mut window = window(4 << 30);
+        let (begun, skips) = (MIB + PAGE, 700 << 10);
+        let mut read = |at: u64, len: u64| window.on_read(&(at..at + len), Pressure::Low, CALM);
+        // Two that join, one out of order before both, and skips.
+        let mut held = begun - PAGE;
+        let mut fetched = 0;
+        for at in [begun, begun + PAGE, begun - PAGE].into_iter().chain((1..200).map(|n| begun + n * skips)) {
+            let plan = read(at, PAGE);
+            if !plan.forget.is_empty() {
+                assert!(plan.forget.start == held && plan.forget.end + LATE <= at + PAGE, "{plan:?}");
+                held = plan.forget.end;
+            }
+            fetched = plan.ahead.end.max(plan.demand.end).max(fetched);
+        }
+        assert!(held + LATE + MIB >= begun + 199 * skips, "{held}");
+        // Another run after another takes its place, in the end.
+        let mut left = Vec::new();
+        for run in 1..=RUNS_MAX as u64 {
+            for at in [0, PAGE] {
+                left.push(read((run << 28) + at, PAGE).forget);
+            }
+        }
+        left.retain(|range| !range.is_empty());
+        assert_eq!(left, [held..fetched.next_multiple_of(KEPT)]);
     }
 
     #[test]
