@@ -2,7 +2,7 @@
 
 mod memory;
 
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -69,15 +69,17 @@ impl Config {
             proxies: &args.proxies,
             credential_files: &args.credential_files,
         };
-        let cache_dir = args.cache.cache.as_ref().filter(|_| args.cache.max_cache_size != Some(0));
-        let (memory, index_max) = memory::shares(memory, cache_dir.is_some());
+        let cache_dir = absolute("--cache", args.cache.cache.as_deref())?;
+        let spill_dir = absolute("--spill-dir", args.client.spill_dir.as_deref())?;
+        let cached = cache_dir.as_ref().filter(|_| args.cache.max_cache_size != Some(0));
+        let (memory, index_max) = memory::shares(memory, cached.is_some());
         let mut s3 = flags.s3(&bucket, &prefix, memory);
-        s3.state_dir = state_dir(args);
+        s3.state_dir = state_dir(args)?;
         // Memory comes free when requests end: those that an outage left without an answer, too, shall have ended by then. A part on a slow
         // line may take longer; a writer waits for as long as one is on its way.
         let memory_within = s3.timeouts.operation + OUTAGE_TAIL;
 
-        let cache = cache_dir.map(|dir| {
+        let cache = cached.map(|dir| {
             cache::Config {
                 size_max: args.cache.max_cache_size.map(|mib| mib << 20),
                 index_max,
@@ -106,14 +108,10 @@ impl Config {
                 prefix: prefix.clone(),
                 mount_point: mount_point.to_string_lossy().into_owned(),
                 flags: args.flags.clone(),
-                cache: cache.as_ref().map(|_: &cache::Config| {
-                    args.cache
-                        .cache
-                        .as_deref()
-                        .unwrap_or_else(|| Path::new(""))
-                        .to_string_lossy()
-                        .into_owned()
-                }),
+                cache: cache_dir
+                    .as_ref()
+                    .filter(|_| cache.is_some())
+                    .map(|dir| dir.to_string_lossy().into_owned()),
                 pid: std::process::id(),
                 uid: user,
                 version: cli::VERSION.to_owned(),
@@ -160,11 +158,11 @@ impl Config {
                     true => type_by_extension,
                     false => |_| None,
                 },
-                spill_dir: args.client.spill_dir.clone().or_else(|| args.cache.cache.clone()),
+                spill_dir: spill_dir.or(cache_dir),
                 // The other half is for the cache, which takes a quarter at most, for connections and the journal.
                 spill_files_max: open_files / 2,
                 wait_max: memory_within,
-                journal: journal(args, &bucket, &prefix),
+                journal: journal(args, &bucket, &prefix)?,
                 ..upload::Config::default()
             },
             cache,
@@ -249,20 +247,29 @@ pub(crate) fn doctor(
     })
 }
 
-/// Nothing is written through a read-only mount, and its keys may allow no abort.
-fn state_dir(args: &Args) -> Option<PathBuf> {
-    let dir = args.client.state_dir.clone().or_else(|| args.state_dir_default.clone());
-    dir.filter(|_| !args.mount.read_only)
+/// The path, whatever directory this process goes to later: in the background it leaves the one that it was started in.
+fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+    let absolute = |path: &Path| {
+        std::path::absolute(path)
+            .with_context(|| format!("{named} {}: the current directory", path.display()))
+    };
+    path.map(absolute).transpose()
 }
 
-fn journal(args: &Args, bucket: &str, prefix: &str) -> Option<upload::JournalConfig> {
-    state_dir(args).map(|dir| upload::JournalConfig {
+/// Nothing is written through a read-only mount, and its keys may allow no abort.
+fn state_dir(args: &Args) -> anyhow::Result<Option<PathBuf>> {
+    let dir = args.client.state_dir.as_deref().or(args.state_dir_default.as_deref());
+    absolute("--state-dir", dir.filter(|_| !args.mount.read_only))
+}
+
+fn journal(args: &Args, bucket: &str, prefix: &str) -> anyhow::Result<Option<upload::JournalConfig>> {
+    Ok(state_dir(args)?.map(|dir| upload::JournalConfig {
         dir,
         asked: args.client.state_dir.is_some(),
         endpoint: String::new(),
         bucket: bucket.to_owned(),
         prefix: prefix.to_owned(),
-    })
+    }))
 }
 
 /// The MIME type that the extension of a name stands for, as far as it is known.
@@ -327,6 +334,27 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     Ok(fuse::Device::Adopted(fd))
 }
 
+/// Closes a ready file that is `/dev/fd/N` in the processes that this one starts: a reader waits until the last process has closed it.
+/// Standard input, output and error are theirs all the same.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn keep_from_children(ready_file: &Path) -> anyhow::Result<()> {
+    let number = ready_file.to_str().and_then(|path| path.strip_prefix("/dev/fd/")?.parse::<i32>().ok());
+    let Some(number) =
+        number.filter(|&number| number > 2 && Path::new(&format!("/proc/self/fd/{number}")).exists())
+    else {
+        return Ok(());
+    };
+    let fd = adopt(number);
+    let set = rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC);
+    // It stays open in this process: the ready file is opened by its path.
+    let _ = fd.into_raw_fd();
+    set.with_context(|| {
+        format!("keeping the ready file {} from the background process", ready_file.display())
+    })
+}
+
 /// What a descriptor leads to, in a word.
 fn kind_of(target: &Path) -> String {
     match target.to_str().and_then(|target| target.split_once(":[")) {
@@ -341,8 +369,8 @@ fn kind_of(target: &Path) -> String {
     reason = "a descriptor by its number can't be had otherwise: fence 2 of ARCHITECTURE.md"
 )]
 fn adopt(number: i32) -> OwnedFd {
-    // SAFETY: the caller saw that the descriptor is open and is /dev/fuse; the process that started this one handed it over by putting
-    // its number on the command line, and nothing else in this process knows it.
+    // SAFETY: the caller saw that the descriptor is open; the process that started this one handed it over by putting its number on the
+    // command line, and nothing else in this process knows it. `device` saw that it is /dev/fuse, `keep_from_children` leaves it open.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
@@ -353,12 +381,12 @@ fn mount_directory(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf>
     // Past the kernel's cache, which answers for a dead mount.
     let asked = over_dead.then(|| statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS));
     // CONNABORTED: its process ended just now, and the kernel was still taking its io_uring apart when we asked.
-    if let Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) = asked
-        && let (Some(parent), Some(name)) = (directory.parent(), directory.file_name())
-    {
+    if let Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) = asked {
         let shown = directory.display();
-        tracing::warn!("mounting over a mount at {shown} whose process has ended");
-        return Ok(parent.canonicalize().with_context(|| format!("mount point {shown}"))?.join(name));
+        if let Some(point) = dead_mount(directory).with_context(|| format!("mount point {shown}"))? {
+            tracing::warn!("mounting over a mount at {shown} whose process has ended");
+            return Ok(point);
+        }
     }
     let absolute = std::fs::canonicalize(directory).map_err(|error| {
         let shown = directory.display();
@@ -382,10 +410,44 @@ fn mount_directory(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf>
     Ok(absolute)
 }
 
+/// The path of a mount whose process is gone as the kernel's table has it. Nothing is asked of the mount: its directory is only looked at
+/// from its parent, as a link that it may be.
+fn dead_mount(directory: &Path) -> std::io::Result<Option<PathBuf>> {
+    let mut path = std::path::absolute(directory)?;
+    // As many links as the kernel follows.
+    for _ in 0..40 {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+        path = parent.canonicalize()?.join(name);
+        match std::fs::read_link(&path) {
+            Ok(target) => path = path.with_file_name(target),
+            Err(_) => return Ok(Some(path)),
+        }
+    }
+    Ok(None)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::Parser;
+
+    #[test]
+    fn a_dead_mount_is_found_behind_links_and_by_a_name_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        let at = |name: &str| real.join(name);
+        std::fs::create_dir_all(at("a/point")).unwrap();
+        std::os::unix::fs::symlink("a", at("b")).unwrap();
+        std::os::unix::fs::symlink("../b/point", at("a/near")).unwrap();
+        std::os::unix::fs::symlink(at("b/near"), at("far")).unwrap();
+        std::os::unix::fs::symlink("round", at("round")).unwrap();
+        for name in ["a/point", "b/point", "a/near", "far", "a/../b/near"] {
+            assert_eq!(dead_mount(&at(name)).unwrap(), Some(at("a/point")), "{name}");
+        }
+        assert_eq!(dead_mount(&at("round")).unwrap(), None);
+        let here = std::env::current_dir().unwrap().canonicalize().unwrap();
+        assert_eq!(dead_mount(Path::new("name")).unwrap(), Some(here.join("name")));
+    }
 
     fn config(args: &[&str]) -> anyhow::Result<Config> {
         Config::from_args(&Args::try_parse_from(["mount-s3"].iter().chain(args)).unwrap())
@@ -397,6 +459,19 @@ mod tests {
         assert!(error("/no/such/dir").contains("/no/such/dir"));
         assert!(error("/proc").contains("is already mounted"));
         assert!(error("/etc/passwd").contains("is not a directory"));
+    }
+
+    #[test]
+    fn directories_are_absolute_in_the_configuration() {
+        let (here, dir) = (std::env::current_dir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = dir.path().to_str().unwrap();
+        let config =
+            config(&["bucket", dir, "--cache", "c", "--spill-dir", "../s", "--state-dir", "t/u"]).unwrap();
+        assert_eq!(config.cache.unwrap().dir, here.join("c"));
+        assert_eq!(config.telemetry.origin.cache.as_deref(), here.join("c").to_str());
+        assert_eq!(config.upload.spill_dir, Some(here.join("../s")));
+        assert_eq!(config.upload.journal.unwrap().dir, here.join("t/u"));
+        assert_eq!(config.s3.state_dir, Some(here.join("t/u")));
     }
 
     #[test]

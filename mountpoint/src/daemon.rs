@@ -21,6 +21,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::thread::LinkNameSpaceType;
 
+use crate::cli;
 use crate::supervise::no_thread;
 
 /// Tells the second process what it is.
@@ -76,6 +77,8 @@ fn start_second(elsewhere: bool) -> anyhow::Result<Child> {
     let mut child = command
         .args(args)
         .env(BACKGROUND_ENV, "1")
+        // It leaves this directory once it has mounted.
+        .envs(cli::absolute_files())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

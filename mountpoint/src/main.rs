@@ -72,6 +72,9 @@ fn in_the_background(args: &Args, from_mount: &FromMount) -> anyhow::Result<()> 
     if let Some(namespace) = &from_mount.namespace {
         daemon::enter_mount_namespace(namespace)?;
     }
+    if let Some(ready) = &args.ready_file {
+        config::keep_from_children(ready)?;
+    }
     daemon::start(args.ready_file.as_deref(), from_mount.namespace.is_some())?;
     say(&is_mounted(args));
     Ok(())

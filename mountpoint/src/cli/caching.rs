@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
+use super::MIB_MAX;
 use crate::fs::ReadMode;
 use crate::inode::Ttl;
 
@@ -16,7 +17,7 @@ pub(crate) struct CacheOptions {
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) cache: Option<PathBuf>,
     /// Limit of the cache, in MiB [default: leaves 5 % of its file system free]
-    #[arg(long, value_name = "MiB", requires = "cache")]
+    #[arg(long, value_name = "MiB", requires = "cache", value_parser = clap::value_parser!(u64).range(..=MIB_MAX))]
     pub(crate) max_cache_size: Option<u64>,
     /// Let the kernel read cached files directly (FUSE passthrough); auto: if root mounts, on Linux 6.9 or later
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", requires = "cache")]

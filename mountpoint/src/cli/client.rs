@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
+use super::MIB_MAX;
 use crate::fuse::Transport;
 
 /// Threads, memory, sizes of requests, timeouts, certificates.
@@ -17,7 +18,7 @@ pub(crate) struct ClientOptions {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_threads: u64,
     /// Memory for data, in MiB, 128 or more [default: a quarter of the machine's memory or of the control group's limit, up to 4096]
-    #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u64).range(128..))]
+    #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u64).range(128..=MIB_MAX))]
     pub(crate) memory_target: Option<u64>,
     /// Largest read request and size of the first parts of an upload, in bytes
     #[arg(long, value_name = "SIZE", default_value_t = 8 << 20, value_parser = clap::value_parser!(u64).range(1..))]

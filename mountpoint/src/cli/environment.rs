@@ -39,6 +39,25 @@ pub(super) fn credential_files() -> Vec<PathBuf> {
     named.into_iter().filter_map(|(variable, usual)| set(variable).or_else(|| of_home(usual))).collect()
 }
 
+/// Variables with the name of a file, which the SDK reads by itself.
+const FILES: [&str; 3] = ["AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"];
+
+/// The variables that lead elsewhere for a process that leaves this directory, and what leads it to the same files.
+pub(crate) fn absolute_files() -> Vec<(&'static str, PathBuf)> {
+    absolute_of(|name| std::env::var_os(name))
+}
+
+fn absolute_of(variable: impl Fn(&str) -> Option<OsString>) -> Vec<(&'static str, PathBuf)> {
+    let absolute = |name| {
+        let path = PathBuf::from(variable(name)?);
+        // The SDK reads a tilde as the home directory.
+        let is_relative = path.is_relative() && !path.as_os_str().is_empty() && !path.starts_with("~");
+        let path = std::path::absolute(path).ok().filter(|_| is_relative)?;
+        Some((name, path))
+    };
+    FILES.into_iter().filter_map(absolute).collect()
+}
+
 /// The directory where programs of this user, or of this systemd unit, keep state across restarts.
 pub(super) fn state_dir() -> Option<PathBuf> {
     let is_root = rustix::process::geteuid().is_root();
@@ -71,7 +90,8 @@ pub(super) fn runtime_dir() -> Option<PathBuf> {
 fn with(command: Command, variable: impl Fn(&OsStr) -> Option<OsString>) -> (Command, Vec<Remark>) {
     let mut remarks = Vec::new();
     let is_set = |name: &OsStr| variable(name).is_some_and(|value| !value.is_empty());
-    let command = match is_set(OsStr::new(ENDPOINT_URL_S3)) {
+    let has_endpoint = command.get_arguments().any(|arg| arg.get_id() == "endpoint_url");
+    let command = match has_endpoint && is_set(OsStr::new(ENDPOINT_URL_S3)) {
         true => command.mut_arg("endpoint_url", |arg| arg.env(ENDPOINT_URL_S3)),
         false => command,
     };
@@ -100,6 +120,18 @@ fn is_count(value: &OsStr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_relative_name_of_a_file_of_keys_is_made_absolute_and_no_other_is_touched() {
+        let here = std::env::current_dir().unwrap();
+        for (value, expected) in
+            [("keys", Some(here.join("keys"))), ("/keys", None), ("", None), ("~/.aws/keys", None)]
+        {
+            let absolute = absolute_of(|name| (name == "AWS_CONFIG_FILE").then(|| value.into()));
+            let expected: Vec<_> = expected.into_iter().map(|path| ("AWS_CONFIG_FILE", path)).collect();
+            assert_eq!(absolute, expected, "{value:?}");
+        }
+    }
 
     #[test]
     fn state_is_kept_where_the_unit_the_user_or_root_keeps_it() {

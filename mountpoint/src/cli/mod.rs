@@ -24,7 +24,7 @@ pub(crate) use bucket::{BucketOptions, bucket_and_prefix};
 pub(crate) use caching::{CacheOptions, ReadModeArg, When};
 pub(crate) use client::ClientOptions;
 pub(crate) use credentials::CredentialOptions;
-pub(crate) use environment::heeded;
+pub(crate) use environment::{absolute_files, heeded};
 pub(crate) use logging::{LogFormat, LoggingOptions};
 pub(crate) use mounting::MountOptions;
 pub(crate) use store::StoreOptions;
@@ -33,6 +33,9 @@ use crate::s3::{ProxyVariables, without_password};
 
 /// Our version, and the release of AWS's mount-s3 that it replaces. `docs/migrating.md` lists the differences.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+aws.1.24");
+
+/// The most MiB whose bytes fit into a number of 64 bits.
+const MIB_MAX: u64 = u64::MAX >> 20;
 
 const EXAMPLE: &str = "\
 Example:
@@ -260,6 +263,8 @@ mod tests {
             &["--sse", "aws:kms", "--sse-kms-key-id", "arn:aws:kms:eu-west-3:111122223333:key/"],
             &["--sse", "aws:kms", "--sse-kms-key-id", "arn:aws:kms:eu-west-3:111122223333:key/1\n"],
             &["--memory-target", "100"],
+            &["--memory-target", "17592186044416"],
+            &["--cache", "/c", "--max-cache-size", "17592186044416"],
             &["--operation-timeout", "0"],
             &["--operation-timeout", "a minute"],
             &["--metadata-ttl", "soon"],

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, header};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -15,10 +15,13 @@ use tokio::net::UnixStream;
 
 use super::find::Found;
 use crate::clock::Clock;
-use crate::telemetry::{Origin, Status};
+use crate::telemetry::{Entry, Origin, Status};
 
 /// How long a mount may take to answer a person who asks for its state. One that serves needs a millisecond.
 pub(super) const SOON: Duration = Duration::from_secs(1);
+
+/// Bytes of an answer that are read: any user may give one to root. A mount with ten thousand files being written needs a few MiB.
+const ANSWER_MAX: usize = 64 << 20;
 
 /// The hidden subcommand that runs [`look`].
 pub(super) const LOOK: &str = "look";
@@ -66,9 +69,10 @@ pub(super) async fn ask(found: &Found, within: Duration) -> Seen {
             },
         };
     };
-    match Clock::machine().timeout(within, get_status(&entry.socket)).await {
+    match Clock::machine().timeout(within, get_status(entry)).await {
         None => Seen::Hangs(Box::new(entry.origin.clone())),
-        Some(Ok(status)) => Seen::Serving(Box::new(status)),
+        // Its file said where it is mounted, and was compared with the kernel's table.
+        Some(Ok(status)) => Seen::Serving(Box::new(Status { origin: entry.origin.clone(), ..status })),
         Some(Err(error)) => match error.kind() {
             io::ErrorKind::PermissionDenied => not_yours(owner.unwrap_or_default()),
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
@@ -81,14 +85,16 @@ pub(super) async fn ask(found: &Found, within: Duration) -> Seen {
     }
 }
 
-async fn get_status(socket: &Path) -> io::Result<Status> {
-    let stream = UnixStream::connect(socket).await?;
+async fn get_status(entry: &Entry) -> io::Result<Status> {
+    let socket = entry.socket()?;
+    let stream = UnixStream::connect(socket.path()).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     let ask = async move {
         let request = Request::get("/status").header(header::HOST, "mount-s3").body(Empty::<Bytes>::new());
         let response =
             sender.send_request(request.map_err(io::Error::other)?).await.map_err(io::Error::other)?;
-        let body = response.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
+        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+        let body = body.map_err(io::Error::other)?.to_bytes();
         serde_json::from_slice(&body).map_err(io::Error::other)
     };
     tokio::pin!(ask);

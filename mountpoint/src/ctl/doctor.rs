@@ -9,7 +9,7 @@ use console::{Term, measure_text_width, style};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{printable, say};
+use super::{printable, quoted, say};
 use crate::clock::Clock;
 use crate::doctor::{self, Around, Report, Verdict, applied};
 use crate::s3::without_password;
@@ -165,15 +165,6 @@ fn text(report: &Report, bucket: &str, flags: &[String], columns: usize) -> Stri
     list("Still in the bucket:", kept.collect());
     lines.push(String::new());
     lines.join("\n")
-}
-
-/// As a shell takes it for one word.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.:,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// Breaks text between words into lines of a limited width; lines after the first one begin at `indent`.

@@ -5,10 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use super::table::{self, Mounted};
-use crate::telemetry::{self, Entry};
-
-/// Folders of users' runtime directories, for root.
-const OF_USERS: &str = "/run/user";
+use crate::telemetry::{self, Entry, Place};
 
 /// A mount, as far as it is known without asking it.
 #[derive(Clone, Debug)]
@@ -29,24 +26,29 @@ impl Found {
     }
 }
 
-/// All folders that may have sockets for us.
-pub(super) fn places(runtime_dir: Option<&Path>) -> Vec<PathBuf> {
+/// All folders that may have sockets for us. `of_users` has a runtime directory for each user.
+pub(super) fn places(runtime_dir: Option<&Path>, of_users: &Path) -> Vec<Place> {
     let mut places = telemetry::places(runtime_dir);
-    let of_users = std::fs::read_dir(OF_USERS).into_iter().flatten().flatten();
-    places.extend(of_users.map(|user| user.path().join("mount-s3")));
+    for user in std::fs::read_dir(of_users).into_iter().flatten().flatten() {
+        let Some(owner) = user.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // Root's: a mount by `sudo -E`.
+        places.extend([owner, 0].map(|owner| Place::below(&user.path(), Some(owner))));
+    }
     places.sort();
+    // One that is there twice comes first without an owner, which is the less strict of both.
+    places.dedup_by(|again, first| again.folder == first.folder && first.owner.is_none());
     places.dedup();
     places
 }
 
 /// Every mount of this user, or of all users for root. What a dead process left is removed, unless its mount is still there.
-pub(super) fn all(places: &[PathBuf]) -> anyhow::Result<Vec<Found>> {
+pub(super) fn all(places: &[Place]) -> anyhow::Result<Vec<Found>> {
     let me = rustix::process::geteuid().as_raw();
-    let entries: Vec<Entry> = places.iter().flat_map(|folder| telemetry::read_entries(folder)).collect();
+    let entries: Vec<Entry> = places.iter().flat_map(telemetry::read_entries).collect();
     let mut table = table::read()?;
     let mut found = Vec::new();
     for entry in entries {
-        let at = table.iter().rposition(|mounted| mounted.point == Path::new(&entry.origin.mount_point));
+        let at = table.iter().rposition(|mounted| tells_of(&entry, mounted));
         let mounted = at.map(|at| table.remove(at));
         if mounted.is_none() && entry.is_gone() {
             entry.remove();
@@ -60,18 +62,25 @@ pub(super) fn all(places: &[PathBuf]) -> anyhow::Result<Vec<Found>> {
     Ok(found)
 }
 
+/// Whether this is the mount that the entry names. A user who names another's mount has no say in it.
+fn tells_of(entry: &Entry, mounted: &Mounted) -> bool {
+    mounted.uid == entry.origin.uid && mounted.point == Path::new(&entry.origin.mount_point)
+}
+
 /// The mount that contains this path, of any user.
 ///
 /// # Errors
 /// It is in no mount of ours.
-pub(super) fn at(places: &[PathBuf], dir: &Path) -> anyhow::Result<Found> {
+pub(super) fn at(places: &[Place], dir: &Path) -> anyhow::Result<Found> {
     let table = table::read()?;
-    let entries: Vec<Entry> = places.iter().flat_map(|folder| telemetry::read_entries(folder)).collect();
+    let entries: Vec<Entry> = places.iter().flat_map(telemetry::read_entries).collect();
     for path in spellings(dir)? {
         let mounted = table::holding(&table, &path).cloned();
-        let point = mounted.as_ref().map_or(&path, |mounted| &mounted.point);
-        let mut of_it: Vec<&Entry> =
-            entries.iter().filter(|entry| Path::new(&entry.origin.mount_point) == point).collect();
+        let is_of_it = |entry: &&Entry| match &mounted {
+            Some(mounted) => tells_of(entry, mounted),
+            None => Path::new(&entry.origin.mount_point) == path,
+        };
+        let mut of_it: Vec<&Entry> = entries.iter().filter(is_of_it).collect();
         // A dead one's file may lie beside the file of the mount that took its place.
         of_it.sort_by_key(|entry| entry.is_gone());
         let entry = of_it.first().copied().cloned();
@@ -105,4 +114,123 @@ fn spellings(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
         spellings.push(parent.join(name));
     }
     Ok(spellings)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+    use super::*;
+    use crate::ctl::ask::Seen;
+    use crate::ctl::show;
+    use crate::telemetry::Origin;
+
+    /// What a mount of this user writes into its file.
+    fn origin(uid: u32, mount_point: &str) -> Vec<u8> {
+        let mount_point = mount_point.to_owned();
+        serde_json::to_vec(&Origin { uid, mount_point, pid: 7, ..Origin::default() }).unwrap()
+    }
+
+    /// A socket whose queue is full, so that a connect(2) that waits waits for ever.
+    fn crowded(path: &Path) -> impl Sized + use<> {
+        let listener =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let listener = listener.unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        (listener, UnixStream::connect(path).unwrap())
+    }
+
+    /// A socket that nothing listens on.
+    fn dead(path: &Path) {
+        let ended = UnixListener::bind(path).unwrap();
+        // Said, not left to the last close: the child of another test has it open, too, until it executes.
+        rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
+    }
+
+    #[test]
+    fn a_user_s_folder_makes_root_s_ctl_neither_wait_nor_delete_nor_speak_to_the_terminal() {
+        let me = rustix::process::geteuid().as_raw();
+        // Without root's rights another user's folder can't be made: ours has to do.
+        let [user, other] = if me == 0 { [4321, 4322] } else { [me, me + 1] };
+        let (run, victim) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = run.path().join(user.to_string()).join("mount-s3");
+        std::fs::create_dir_all(&folder).unwrap();
+        mkfifoat(CWD, folder.join("fifo.json"), Mode::RUSR | Mode::WUSR).unwrap();
+        std::fs::write(folder.join("1.json"), origin(user, "/mnt/\u{1b}[2J")).unwrap();
+        let _crowded = crowded(&folder.join("1.sock"));
+        std::fs::write(folder.join("liar.json"), origin(other, "/mnt/liar")).unwrap();
+        let mut long = origin(user, "/mnt/long");
+        long.extend([b' '; 64 << 10]);
+        std::fs::write(folder.join("long.json"), long).unwrap();
+        dead(&folder.join("long.sock"));
+        std::fs::write(victim.path().join("linked"), origin(user, "/mnt/linked")).unwrap();
+        symlink(victim.path().join("linked"), folder.join("linked.json")).unwrap();
+        std::fs::write(folder.join("2.json"), origin(user, "/mnt/dead")).unwrap();
+        dead(&folder.join("2.sock"));
+        std::fs::write(folder.join("stranger.json"), origin(user, "/mnt/stranger")).unwrap();
+        if me == 0 {
+            for file in std::fs::read_dir(&folder).unwrap() {
+                std::os::unix::fs::lchown(file.unwrap().path(), Some(user), Some(user)).unwrap();
+            }
+            chown(folder.join("stranger.json"), Some(other), Some(other)).unwrap();
+            chown(&folder, Some(user), Some(user)).unwrap();
+        } else {
+            std::fs::remove_file(folder.join("stranger.json")).unwrap();
+        }
+        // What some service of root's keeps, and a folder of a user that leads there.
+        std::fs::write(victim.path().join("daemon.json"), origin(other, "/mnt/victim")).unwrap();
+        dead(&victim.path().join("daemon.sock"));
+        std::fs::create_dir(run.path().join(other.to_string())).unwrap();
+        symlink(victim.path(), run.path().join(other.to_string()).join("mount-s3")).unwrap();
+        // A folder that everybody may write to.
+        let open = run.path().join("9").join("mount-s3");
+        std::fs::create_dir_all(&open).unwrap();
+        std::fs::write(open.join("1.json"), origin(9, "/mnt/open")).unwrap();
+        if me == 0 {
+            chown(open.join("1.json"), Some(9), Some(9)).unwrap();
+            chown(&open, Some(9), Some(9)).unwrap();
+        }
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+
+        let (done, found) = mpsc::channel();
+        let of_users = run.path().to_owned();
+        std::thread::spawn(move || {
+            let mut places = places(None, &of_users);
+            places.retain(|place| place.folder.starts_with(&of_users));
+            done.send(all(&places).unwrap())
+        });
+        // An idle machine needs a millisecond.
+        let found = found.recv_timeout(Duration::from_secs(20)).expect("it waits for what a user put there");
+        let origins: Vec<Origin> = found.into_iter().filter_map(|it| Some(it.entry?.origin)).collect();
+        let points: Vec<&str> = origins.iter().map(|it| it.mount_point.as_str()).collect();
+        assert_eq!(points, ["/mnt/\u{1b}[2J"]);
+        let text = show::seen(&Seen::Hangs(Box::new(origins[0].clone())));
+        assert!(!text.contains('\x1b'), "{text:?}");
+        for kept in ["daemon.json", "daemon.sock", "linked"] {
+            assert!(victim.path().join(kept).exists(), "{kept} is gone");
+        }
+        for kept in ["fifo.json", "1.json", "1.sock", "long.json", "long.sock", "liar.json"] {
+            assert!(folder.join(kept).exists(), "{kept} is gone");
+        }
+        assert!(!folder.join("2.json").exists() && !folder.join("2.sock").exists(), "a dead mount's stay");
+    }
+
+    #[test]
+    fn a_user_who_names_another_s_mount_has_no_say_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let me = rustix::process::geteuid().as_raw();
+        std::fs::write(folder.path().join("1.json"), origin(me, "/mnt")).unwrap();
+        let place = Place { folder: folder.path().to_owned(), owner: Some(me) };
+        let entry = telemetry::read_entries(&place).remove(0);
+        let mounted = |point: &str, uid| Mounted { point: point.into(), uid };
+        assert!(tells_of(&entry, &mounted("/mnt", me)));
+        assert!(!tells_of(&entry, &mounted("/mnt", me + 1)) && !tells_of(&entry, &mounted("/m", me)));
+    }
 }

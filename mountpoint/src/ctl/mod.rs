@@ -14,7 +14,7 @@ mod warm;
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -24,6 +24,9 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use crate::cli::{self, StoreOptions, VERSION};
 use crate::config;
 use crate::daemon::one_line;
+
+/// Folders of users' runtime directories, for root. Each is named by its user's number.
+const OF_USERS: &str = "/run/user";
 
 /// Look at running mounts of mount-s3, and at stores before they are mounted
 #[derive(Debug, Parser)]
@@ -97,7 +100,8 @@ Exit code 0: everything that was tried will work; 1: something will not work, or
 /// The command line, with the environment as AWS's tools understand it.
 fn read(line: Vec<OsString>) -> Result<Line, clap::Error> {
     let mut remarks = Vec::new();
-    let command = Line::command().mut_subcommand("doctor", |doctor| {
+    let (command, _) = cli::heeded(Line::command());
+    let command = command.mut_subcommand("doctor", |doctor| {
         let (doctor, found) = cli::heeded(doctor);
         remarks = found;
         doctor
@@ -138,7 +142,8 @@ pub fn main() -> ExitCode {
 fn run(line: Line) -> anyhow::Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting a runtime")?;
-    let places = find::places(line.runtime_dir.as_deref().filter(|dir| !dir.as_os_str().is_empty()));
+    let runtime_dir = line.runtime_dir.as_deref().filter(|dir| !dir.as_os_str().is_empty());
+    let places = find::places(runtime_dir, Path::new(OF_USERS));
     let outcome = match line.command {
         Command::Status { dir, json } => runtime.block_on(status::run(&places, dir.as_deref(), json)),
         Command::Look { dir } => Ok(ask::look(&dir)),
@@ -162,6 +167,15 @@ fn run(line: Line) -> anyhow::Result<ExitCode> {
 /// A name fit for a terminal: a control character in it could speak to the terminal.
 fn printable(name: impl std::fmt::Display) -> String {
     name.to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// Prints on standard output. A closed output is no error.

@@ -7,10 +7,11 @@ use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use time::OffsetDateTime;
 
 use super::ask::Seen;
-use super::printable;
+use super::{printable, quoted};
 use crate::telemetry::{ErrorLine, Hits, Origin, Status};
 
-/// One mount, several lines.
+/// One mount, several lines. The files and answers that it is made of may be another user's: no word of theirs speaks to the terminal, or
+/// ends a command that the text proposes.
 pub(super) fn seen(seen: &Seen) -> String {
     match seen {
         Seen::Serving(status) => serving(status),
@@ -19,26 +20,30 @@ pub(super) fn seen(seen: &Seen) -> String {
             title(origin),
             origin.pid,
             origin.pid,
-            origin.mount_point
+            word(&origin.mount_point)
         ),
         Seen::Gone { mount_point, still_mounted: true } => format!(
-            "{0}\n  GONE        its process has ended, and every access fails; remove the mount: umount -l {0}\n",
-            mount_point.display()
+            "{}\n  GONE        its process has ended, and every access fails; remove the mount: umount -l {}\n",
+            printable(mount_point.display()),
+            word(mount_point.display())
         ),
         Seen::Gone { mount_point, still_mounted: false } => {
-            format!("{}\n  GONE        unmounted, and its process has ended\n", mount_point.display())
+            format!(
+                "{}\n  GONE        unmounted, and its process has ended\n",
+                printable(mount_point.display())
+            )
         }
         Seen::NotYours { mount_point, uid } => format!(
             "{}\n  NOT YOURS   user {uid} mounted it; this user or root may ask for its state\n",
-            mount_point.display()
+            printable(mount_point.display())
         ),
         Seen::Silent { mount_point, answers: false } => format!(
             "{}\n  SILENT      it does not answer, and has no socket to ask; look for its process: pgrep -af mount-s3\n",
-            mount_point.display()
+            printable(mount_point.display())
         ),
         Seen::Silent { mount_point, answers: true } => format!(
             "{}\n  SILENT      mounted, without a socket to ask: its log says why ('mount-s3-ctl will not find this mount')\n",
-            mount_point.display()
+            printable(mount_point.display())
         ),
     }
 }
@@ -48,7 +53,12 @@ fn title(origin: &Origin) -> String {
         "" => String::new(),
         prefix => format!("/{prefix}"),
     };
-    format!("{}{prefix} at {}", origin.bucket, origin.mount_point)
+    printable(format_args!("{}{prefix} at {}", origin.bucket, origin.mount_point))
+}
+
+/// A word of a command.
+fn word(text: impl std::fmt::Display) -> String {
+    quoted(&printable(text))
 }
 
 fn bytes(bytes: u64) -> String {
@@ -60,7 +70,7 @@ pub(super) fn serving(status: &Status) -> String {
     let (origin, now, requests) = (&status.origin, &status.throughput, &status.requests);
     let mut text = format!("{}\n", title(origin));
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "  {name:<11} {value}");
+        let _ = writeln!(text, "  {name:<11} {}", printable(value));
     };
     let uptime = HumanDuration(Duration::from_secs(status.uptime_s));
     line(
@@ -122,7 +132,7 @@ pub(super) fn serving(status: &Status) -> String {
     }
     line("open", format!("{} for reading, {} for writing", status.open_files.read, status.open_files.write));
     for upload in &status.uploads {
-        line("upload", format!("{}: {}, {}", printable(&upload.key), bytes(upload.bytes), upload.state));
+        line("upload", format!("{}: {}, {}", upload.key, bytes(upload.bytes), upload.state));
     }
     for error in &status.errors {
         line("log", error_line(error));
@@ -140,12 +150,11 @@ fn hits(hits: &Hits) -> String {
     )
 }
 
-/// Names of objects may stand in it, and control characters in them.
 fn error_line(error: &ErrorLine) -> String {
     let at = i64::try_from(error.at_s).ok().and_then(|at| OffsetDateTime::from_unix_timestamp(at).ok());
     let at =
         at.and_then(|at| at.format(&time::format_description::well_known::Rfc3339).ok()).unwrap_or_default();
-    format!("{at} {} {}", error.level, printable(&error.message))
+    format!("{at} {} {}", error.level, error.message)
 }
 
 /// Latencies, one line per kind of request.
@@ -157,8 +166,8 @@ pub(super) fn latencies(status: &Status) -> String {
         let _ = writeln!(
             text,
             "  {:<5} {:<24} {:>12} {:>12} {:>12}",
-            latency.of,
-            latency.request,
+            printable(&latency.of),
+            printable(&latency.request),
             HumanCount(latency.count).to_string(),
             ms(latency.p50_us),
             ms(latency.p99_us)
@@ -170,7 +179,7 @@ pub(super) fn latencies(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::{Throughput, Upload};
+    use crate::telemetry::{Cache, Latency, Throughput, Upload};
 
     fn status() -> Status {
         Status {
@@ -204,8 +213,52 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_an_object_cannot_speak_to_the_terminal() {
-        assert!(!serving(&status()).contains('\x1b'));
+    fn no_word_of_a_state_speaks_to_the_terminal_or_begins_a_line() {
+        let bad = "a\x1b[2J\r\n\u{9b}b".to_owned();
+        let point = std::path::PathBuf::from(&bad);
+        let origin = Origin {
+            bucket: bad.clone(),
+            prefix: bad.clone(),
+            mount_point: bad.clone(),
+            flags: vec![bad.clone()],
+            cache: Some(bad.clone()),
+            version: bad.clone(),
+            ..Origin::default()
+        };
+        let status = Status {
+            origin: origin.clone(),
+            disk_cache: Some(Cache { directory: bad.clone(), ..Cache::default() }),
+            uploads: vec![Upload { key: bad.clone(), bytes: 1, state: bad.clone() }],
+            errors: vec![ErrorLine { at_s: 0, level: bad.clone(), message: bad.clone() }],
+            latencies: vec![Latency { of: bad.clone(), request: bad, count: 1, p50_us: 1, p99_us: 1 }],
+            ..Status::default()
+        };
+        let table = latencies(&status);
+        assert_eq!(table.lines().count(), 2, "{table:?}");
+        let states = [
+            Seen::Serving(Box::new(status)),
+            Seen::Hangs(Box::new(origin)),
+            Seen::Gone { mount_point: point.clone(), still_mounted: true },
+            Seen::Gone { mount_point: point.clone(), still_mounted: false },
+            Seen::NotYours { mount_point: point.clone(), uid: 7 },
+            Seen::Silent { mount_point: point.clone(), answers: true },
+            Seen::Silent { mount_point: point, answers: false },
+        ];
+        for text in states.iter().map(seen).chain([table]) {
+            assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+            assert!(text.lines().skip(1).all(|line| line.starts_with("  ")), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_one_word_of_the_command_that_removes_it() {
+        let mount_point = "/m; touch x $(y) 'z'".to_owned();
+        let word = r"umount -l '/m; touch x $(y) '\''z'\'''";
+        let gone = Seen::Gone { mount_point: mount_point.clone().into(), still_mounted: true };
+        let hangs = Seen::Hangs(Box::new(Origin { mount_point, ..Origin::default() }));
+        for text in [seen(&gone), seen(&hangs)] {
+            assert!(text.ends_with(&format!("{word}\n")), "{text}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::ask::{Seen, ask};
 use super::find::{self, Found};
 use super::{printable, say};
 use crate::clock::Clock;
-use crate::telemetry::Cache;
+use crate::telemetry::{Cache, Place};
 
 /// Bytes of one read: a block of the cache.
 const CHUNK: usize = 1 << 20;
@@ -58,7 +58,7 @@ struct Wanted {
 /// Reads all of `paths`, `at_once` files at a time. The exit code is 1 if a file could not be read or the cache did not keep all.
 pub(super) fn run(
     runtime: &tokio::runtime::Runtime,
-    places: &[PathBuf],
+    places: &[Place],
     paths: &[PathBuf],
     at_once: usize,
     json: bool,
@@ -111,7 +111,10 @@ impl Report {
         for mount in &self.mounts {
             let lost = |blocks: u64, why: &str| {
                 if blocks > 0 {
-                    eprintln!("mount-s3-ctl: {}: {blocks} blocks {why}", mount.mount_point.display());
+                    eprintln!(
+                        "mount-s3-ctl: {}: {blocks} blocks {why}",
+                        printable(mount.mount_point.display())
+                    );
                 }
             };
             lost(mount.blocks_not_kept, "were not kept: its disk is slow or full; run it again");

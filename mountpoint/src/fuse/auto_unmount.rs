@@ -13,17 +13,28 @@ use std::process::{Child, Command, Stdio};
 use crate::fs::DeviceNo;
 
 /// `$0` is the directory; `$1` and `$2` are its device and its path as mountinfo shows them. Another mount that came to the same place
-/// meanwhile has another device. The last line of a path is the topmost mount, the only one that its path unmounts. Signals to the engine's
-/// whole group are not meant for the watcher.
+/// meanwhile has another device; and the mount has another path if a directory above it was renamed. At another path it counts if it is
+/// dead: a mount that was made since ours was unmounted may have got its number. The last line of a path is the topmost mount, the only
+/// one that its path unmounts. Signals to the engine's whole group are not meant for the watcher.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 while read -r _; do :; done
+_point=
+while read -r _ _ _device _ _path _; do
+    if [ "$_device" = "$1" ] && [ "$_point" != "$2" ]; then _point=$_path; fi
+done </proc/self/mountinfo
 _top=
 while read -r _ _ _device _ _path _; do
-    if [ "$_path" = "$2" ]; then _top=$_device; fi
+    if [ "$_path" = "$_point" ]; then _top=$_device; fi
 done </proc/self/mountinfo
 if [ "$_top" = "$1" ]; then
-    fusermount3 -u -z -q -- "$0" || umount -l -- "$0"
+    _dir=$0
+    if [ "$_point" != "$2" ]; then
+        _dir=$(printf '%bx' "$_point")
+        _dir=${_dir%x}
+        if stat -f -- "$_dir" >/dev/null 2>&1; then exit; fi
+    fi
+    fusermount3 -u -z -q -- "$_dir" || umount -l -- "$_dir"
 fi
 "#;
 
@@ -82,16 +93,17 @@ mod tests {
         assert_eq!(as_in_mountinfo(Path::new("/a b\\c\td\ne/ü")), "/a\\040b\\134c\\011d\\012e/ü");
     }
 
-    /// What the watcher of a mount of this device on /proc runs when its engine ends. Both tools say what they were asked, instead of doing
-    /// it; `fusermount3` then ends with this status.
-    fn runs(device: DeviceNo, status: u8) -> String {
+    /// What the watcher of a mount of this device on this directory runs when its engine ends. Both tools say what they were asked, instead
+    /// of doing it; `fusermount3` then ends with this status, and each file system seems dead.
+    fn runs(dir: &Path, device: DeviceNo, status: u8) -> String {
         let folder = tempfile::tempdir().unwrap();
         // Another process writes the tools: a test that forks meanwhile would hold them open for writing, and they could not be run.
         let tools = r#"
             cd "$0"
             printf '#!/bin/sh\necho fusermount3 "$@"\nexit %s\n' "$1" >fusermount3
             printf '#!/bin/sh\necho umount "$@"\n' >umount
-            chmod 755 fusermount3 umount
+            printf '#!/bin/sh\nexit 1\n' >stat
+            chmod 755 fusermount3 umount stat
         "#;
         let written =
             Command::new("sh").args(["-c", tools]).arg(folder.path()).arg(status.to_string()).status();
@@ -99,7 +111,7 @@ mod tests {
         let mut path = folder.path().as_os_str().to_owned();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
-        let mut watcher = command(Path::new("/proc"), device);
+        let mut watcher = command(dir, device);
         let mut child = watcher.env("PATH", path).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = child.stdout.take().unwrap();
         drop(AutoUnmount(child));
@@ -116,10 +128,16 @@ mod tests {
 
     #[test]
     fn the_watcher_unmounts_when_its_engine_ends_and_leaves_other_mounts_alone() {
-        let device = device_of_proc();
-        assert_eq!(runs(device, 0), "fusermount3 -u -z -q -- /proc\n");
-        assert_eq!(runs(device, 1), "fusermount3 -u -z -q -- /proc\numount -l -- /proc\n");
+        let (proc, device) = (Path::new("/proc"), device_of_proc());
+        assert_eq!(runs(proc, device, 0), "fusermount3 -u -z -q -- /proc\n");
+        assert_eq!(runs(proc, device, 1), "fusermount3 -u -z -q -- /proc\numount -l -- /proc\n");
+        // Its path was another one when it was mounted.
+        let elsewhere = runs(Path::new("/no such"), device, 0);
+        assert!(
+            elsewhere.starts_with("fusermount3 -u -z -q -- /") && !elsewhere.contains("no such"),
+            "{elsewhere}"
+        );
         // Something is mounted there, and it is of another device.
-        assert_eq!(runs(DeviceNo { minor: u32::MAX, ..device }, 0), "");
+        assert_eq!(runs(proc, DeviceNo { minor: u32::MAX, ..device }, 0), "");
     }
 }

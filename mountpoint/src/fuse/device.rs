@@ -8,10 +8,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 
 use super::options::MountOptions;
+use crate::sync::{Arc, Weak};
 
 /// Name of the file system's source in mount tables.
 const SOURCE: &str = "mountpoint-s3";
@@ -20,12 +22,30 @@ const SUBTYPE: &str = "mount-s3";
 
 /// A connection to the kernel's FUSE.
 #[derive(Debug)]
-pub(super) struct FuseDevice(OwnedFd);
+pub(super) struct FuseDevice(Arc<OwnedFd>);
+
+/// Tells whether the kernel still has the other end of a connection. It does not keep the connection.
+#[derive(Clone, Debug)]
+pub(super) struct Connection(Weak<OwnedFd>);
+
+impl Connection {
+    /// Whether its file system was neither taken down nor aborted.
+    pub(super) fn is_there(&self) -> bool {
+        let Some(device) = self.0.upgrade() else { return false };
+        let mut polled = [PollFd::new(&*device, PollFlags::empty())];
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready == 0)
+    }
+}
 
 impl FuseDevice {
     /// A device that another process opened and mounted.
     pub(super) fn adopt(fd: OwnedFd) -> Self {
-        Self(fd)
+        Self(Arc::new(fd))
+    }
+
+    /// Its connection, to be asked from elsewhere.
+    pub(super) fn connection(&self) -> Connection {
+        Connection(Arc::downgrade(&self.0))
     }
 
     /// Opens the device and mounts it on `dir`: by mount(2) where we may, else through `fusermount3`.
@@ -40,7 +60,7 @@ impl FuseDevice {
     /// Waits for the next request; `None` once the file system is unmounted.
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
-            match rustix::io::read(&self.0, &mut *buffer) {
+            match rustix::io::read(&*self.0, &mut *buffer) {
                 Ok(n) => return Ok(Some(n)),
                 Err(error) => match after_failed_read(error) {
                     AfterFailedRead::Again => {}
@@ -86,10 +106,10 @@ impl FuseDevice {
         header[8..].copy_from_slice(&unique.to_ne_bytes());
         list[0] = IoSlice::new(&header);
         let written = if more.is_empty() {
-            rustix::io::writev(&self.0, &list[..count])
+            rustix::io::writev(&*self.0, &list[..count])
         } else {
             let all: Vec<_> = list.into_iter().chain(more).collect();
-            rustix::io::writev(&self.0, &all)
+            rustix::io::writev(&*self.0, &all)
         };
         match written {
             Ok(_) | Err(Errno::NOENT | Errno::NODEV) => Ok(()),
@@ -140,7 +160,7 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<FuseDevice, Errn
     flags.set(MountFlags::NOEXEC, options.no_exec);
     let data = std::ffi::CString::new(data(fd.as_raw_fd(), options)).map_err(|_| Errno::INVAL)?;
     mount(SOURCE, dir, format!("fuse.{SUBTYPE}"), flags, data.as_c_str())?;
-    Ok(FuseDevice(fd))
+    Ok(FuseDevice::adopt(fd))
 }
 
 /// `fusermount3` is allowed what we are not: it opens and mounts the device, and sends it over a socket.
@@ -168,7 +188,7 @@ fn mount_by_helper(dir: &Path, options: &MountOptions) -> anyhow::Result<FuseDev
     match receive_device(&ours) {
         Ok(Some(fd)) => {
             let _ = helper.wait();
-            Ok(FuseDevice(fd))
+            Ok(FuseDevice::adopt(fd))
         }
         other => {
             let said =

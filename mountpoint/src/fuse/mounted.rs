@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
@@ -51,24 +51,26 @@ pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
     Some(DeviceNo { major: 0, minor })
 }
 
-/// Where our mount stands at its directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where our mount stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Standing {
-    /// The path leads to it.
-    Top,
-    /// The path leads to a later mount.
-    Covered,
+    /// This path leads to it.
+    Top(PathBuf),
+    /// This path leads to a later mount.
+    Covered(PathBuf),
     Gone,
 }
 
-/// Of the mount of `device` on `dir`, by a table of mounts. A later line covers an earlier one.
-fn standing(table: &[u8], dir: &Path, device: DeviceNo) -> Standing {
-    let mut here = mountinfo::lines(table).filter(|line| line.point.is(dir)).rev();
-    let is_ours = |line: mountinfo::Line<'_>| device.is(line.device);
-    match here.next() {
-        Some(top) if is_ours(top) => Standing::Top,
-        _ if here.any(is_ours) => Standing::Covered,
-        _ => Standing::Gone,
+/// Of the mount of `device` on `dir`, by a table of mounts. A later line covers an earlier one. `anywhere`: the table may have another path
+/// for it, as a directory above it was renamed since. If it has several, as after a bind mount, `dir` goes first, then the last.
+fn standing(table: &[u8], dir: &Path, device: DeviceNo, anywhere: bool) -> Standing {
+    let ours = || mountinfo::lines(table).rev().filter(|line| device.is(line.device));
+    let here = ours().find(|line| line.point.is(dir));
+    let Some(line) = here.or_else(|| ours().next().filter(|_| anywhere)) else { return Standing::Gone };
+    let point = line.point.path();
+    match mountinfo::lines(table).rfind(|line| line.point.is(&point)) {
+        Some(top) if device.is(top.device) => Standing::Top(point),
+        _ => Standing::Covered(point),
     }
 }
 
@@ -77,10 +79,13 @@ fn standing(table: &[u8], dir: &Path, device: DeviceNo) -> Standing {
 ///
 /// # Errors
 /// Another mount covers ours; or an error of umount(2) or fusermount3.
-pub(super) fn unmount_directory(dir: &Path, device: Option<DeviceNo>) -> anyhow::Result<()> {
-    if !is_topmost(dir, device)? {
-        return Ok(());
-    }
+pub(super) fn unmount_directory(
+    dir: &Path,
+    device: Option<DeviceNo>,
+    is_connected: bool,
+) -> anyhow::Result<()> {
+    let Some(dir) = topmost(dir, device, is_connected)? else { return Ok(()) };
+    let dir = dir.as_path();
     match unmount(dir, UnmountFlags::empty()) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => {
@@ -112,17 +117,26 @@ fn fusermount(dir: &Path, clock: &Clock) -> io::Result<ExitStatus> {
     }
 }
 
-/// Whether our mount of `device` is what an unmount of `dir` would unmount. `false`: it is there no more. What can't be known is assumed.
+/// The path whose unmount unmounts our mount of `device` on `dir`. `None`: it is there no more. What can't be known is assumed.
+///
+/// Once the kernel has taken the file system down, its number is soon another one's, at whatever path. So it is looked for at other paths
+/// than `dir` only while it `is_connected`.
 ///
 /// # Errors
 /// Another mount covers ours.
-pub(super) fn is_topmost(dir: &Path, device: Option<DeviceNo>) -> anyhow::Result<bool> {
-    let (Some(device), Ok(table)) = (device, std::fs::read(mountinfo::OWN)) else { return Ok(true) };
-    match standing(&table, dir, device) {
-        Standing::Top => Ok(true),
-        Standing::Gone => Ok(false),
-        Standing::Covered => {
-            bail!("{} is covered by another mount: unmount that first", dir.display())
+pub(super) fn topmost(
+    dir: &Path,
+    device: Option<DeviceNo>,
+    is_connected: bool,
+) -> anyhow::Result<Option<PathBuf>> {
+    let (Some(device), Ok(table)) = (device, std::fs::read(mountinfo::OWN)) else {
+        return Ok(Some(dir.to_owned()));
+    };
+    match standing(&table, dir, device, is_connected) {
+        Standing::Top(point) => Ok(Some(point)),
+        Standing::Gone => Ok(None),
+        Standing::Covered(point) => {
+            bail!("{} is covered by another mount: unmount that first", point.display())
         }
     }
 }
@@ -137,14 +151,36 @@ mod tests {
         let (ours, other) = (line(7, 44, "/a\\040b"), line(8, 45, "/a\\040b"));
         let elsewhere = line(9, 46, "/a") + &line(10, 44, "/c");
         let device = DeviceNo { major: 0, minor: 44 };
+        let (top, covered) = (Standing::Top("/a b".into()), Standing::Covered("/a b".into()));
         for (table, means) in [
-            (format!("{ours}{elsewhere}"), Standing::Top),
-            (format!("{other}{ours}{elsewhere}"), Standing::Top),
-            (format!("{ours}{other}{elsewhere}"), Standing::Covered),
-            (format!("{other}{elsewhere}"), Standing::Gone),
-            (elsewhere, Standing::Gone),
+            (format!("{ours}{elsewhere}"), &top),
+            (format!("{other}{ours}{elsewhere}"), &top),
+            (format!("{ours}{other}{elsewhere}"), &covered),
+            (format!("{other}{}", line(9, 46, "/a")), &Standing::Gone),
         ] {
-            assert_eq!(standing(table.as_bytes(), Path::new("/a b"), device), means, "{table}");
+            assert_eq!(standing(table.as_bytes(), Path::new("/a b"), device, true), *means, "{table}");
+        }
+    }
+
+    #[test]
+    fn our_mount_is_found_by_its_device_where_its_path_has_changed() {
+        let line = |id: u32, minor: u32, point: &str| format!("{id} 1 0:{minor} / {point} rw - any any rw\n");
+        let (moved, bound, other) = (line(7, 44, "/new"), line(8, 44, "/bound"), line(9, 45, "/old"));
+        let device = DeviceNo { major: 0, minor: 44 };
+        let top = |point: &str| Standing::Top(point.into());
+        for (table, dir, means) in [
+            (moved.clone(), "/old", top("/new")),
+            // What came to the old path is somebody else's.
+            (format!("{moved}{other}"), "/old", top("/new")),
+            (format!("{moved}{}", line(9, 45, "/new")), "/old", Standing::Covered("/new".into())),
+            (format!("{moved}{bound}"), "/new", top("/new")),
+            (format!("{moved}{bound}"), "/old", top("/bound")),
+            (other, "/old", Standing::Gone),
+        ] {
+            assert_eq!(standing(table.as_bytes(), Path::new(dir), device, true), means, "{dir} in {table}");
+            // Without a connection the number may be another's by now, except at its own path.
+            let means = if means == top(dir) { means } else { Standing::Gone };
+            assert_eq!(standing(table.as_bytes(), Path::new(dir), device, false), means, "{dir} in {table}");
         }
     }
 }

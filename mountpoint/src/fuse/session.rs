@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use anyhow::Context as _;
 
 use super::auto_unmount::AutoUnmount;
-use super::device::FuseDevice;
+use super::device::{Connection, FuseDevice};
 use super::fuser::start_fuser;
-use super::mounted::{device_behind, device_of, is_topmost, unmount_directory};
+use super::mounted::{device_behind, device_of, topmost, unmount_directory};
 use super::on_runtime::OnRuntime;
 use super::operations::Operations;
 use super::options::{Device, MountOptions, Transport};
@@ -34,6 +34,8 @@ pub struct Unmounter {
     way: Way,
     /// Number of the file system, where it is known.
     device: Option<fs::DeviceNo>,
+    /// Where it can be asked: not of fuser.
+    connection: Option<Connection>,
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +84,7 @@ impl Session {
                     (Some(dir), Some(unmounter)) => Way::Fuser(dir.clone(), Arc::new(Mutex::new(unmounter))),
                     _ => Way::NotOurs,
                 };
-                let unmounter = Unmounter { way, device: started.number };
+                let unmounter = Unmounter { way, device: started.number, connection: None };
                 Self { serving: vec![started.serving], unmounter, auto_unmount: None }
             }
         };
@@ -124,6 +126,7 @@ impl Session {
                 (device, Some(dir), number)
             }
         };
+        let connection = Some(device.connection());
         number.into_iter().for_each(|number| ops.mounted_as(number));
         let by_ring = options.transport == Transport::IoUring;
         let rings = |offered, device: BorrowedFd<'_>| by_ring.then(|| rings_for(offered, device)).flatten();
@@ -132,11 +135,12 @@ impl Session {
         match (started, dir) {
             (Ok(serving), dir) => {
                 let way = dir.map_or(Way::NotOurs, Way::Directory);
-                Ok(Self { serving, unmounter: Unmounter { way, device: number }, auto_unmount: None })
+                let unmounter = Unmounter { way, device: number, connection };
+                Ok(Self { serving, unmounter, auto_unmount: None })
             }
             (Err(error), dir) => {
                 if let Some(dir) = dir {
-                    let _ = unmount_directory(&dir, number);
+                    let _ = unmount_directory(&dir, number, false);
                 }
                 Err(error)
             }
@@ -169,12 +173,14 @@ impl Unmounter {
     /// # Errors
     /// Another mount covers it; or an error of umount(2) or fusermount3.
     pub fn unmount(&self) -> anyhow::Result<bool> {
+        let is_connected = self.connection.as_ref().is_some_and(Connection::is_there);
         match &self.way {
             Way::NotOurs => return Ok(false),
-            Way::Directory(dir) => unmount_directory(dir, self.device)?,
+            Way::Directory(dir) => unmount_directory(dir, self.device, is_connected)?,
             Way::Fuser(dir, unmounter) => {
-                if is_topmost(dir, self.device)? && unmounter.lock().unmount().is_err() {
-                    unmount_directory(dir, self.device)?;
+                let is_there = topmost(dir, self.device, is_connected)?.is_some();
+                if is_there && unmounter.lock().unmount().is_err() {
+                    unmount_directory(dir, self.device, is_connected)?;
                 }
             }
         }

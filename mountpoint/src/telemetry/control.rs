@@ -4,14 +4,19 @@
 //! The next mount of the same user, and `mount-s3-ctl`, remove the files of dead processes.
 
 use std::cmp::Reverse;
-use std::fs::{DirBuilder, OpenOptions, Permissions};
-use std::io::Write as _;
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, unlinkat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::http::{Door, bind_unix, serve_unix};
 use super::{Origin, Telemetry};
@@ -24,11 +29,48 @@ const FOLDER: &str = "mount-s3";
 const OF_THE_SYSTEM: &str = "/run";
 /// Only the mounting user.
 pub const PERMITTED: u32 = 0o600;
+/// The ending of the file that describes a mount.
+const FILE: &str = "json";
+/// The ending of its socket.
+const SOCKET: &str = "sock";
+/// Bytes of a file that are read: the longest command line that anyone writes by hand has a tenth of it.
+const FILE_MAX: u64 = 64 << 10;
+/// Files of one folder that are read. No machine has so many mounts.
+const FILES_MAX: usize = 1_000;
+
+/// A folder for sockets, and the user who is believed there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Folder and files must be this user's. `None`: one user's, whose ever, where nobody but root makes a folder.
+    pub owner: Option<u32>,
+}
 
 /// Folders for sockets: that of the user's runtime directory (`XDG_RUNTIME_DIR`) if there is one, then the system's.
-pub fn places(runtime_dir: Option<&Path>) -> Vec<PathBuf> {
+pub fn places(runtime_dir: Option<&Path>) -> Vec<Place> {
+    let me = rustix::process::geteuid().as_raw();
     let absolute = runtime_dir.filter(|dir| dir.is_absolute());
-    absolute.into_iter().chain([Path::new(OF_THE_SYSTEM)]).map(|dir| dir.join(FOLDER)).collect()
+    let of_user = absolute.map(|dir| Place::below(dir, Some(me)));
+    of_user.into_iter().chain([Place::below(Path::new(OF_THE_SYSTEM), None)]).collect()
+}
+
+impl Place {
+    /// Our folder in a runtime directory.
+    pub fn below(runtime_dir: &Path, owner: Option<u32>) -> Self {
+        Self { folder: runtime_dir.join(FOLDER), owner }
+    }
+
+    /// The folder, whatever its path leads to later, and its owner.
+    fn open(&self) -> io::Result<(OwnedFd, u32)> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(&self.folder, flags, Mode::empty())?;
+        let there = fstat(&folder)?;
+        if self.owner.is_some_and(|owner| owner != there.st_uid) || there.st_mode & 0o022 != 0 {
+            return Err(Errno::PERM.into());
+        }
+        Ok((folder, there.st_uid))
+    }
 }
 
 /// A mount that a folder tells of.
@@ -36,43 +78,105 @@ pub fn places(runtime_dir: Option<&Path>) -> Vec<PathBuf> {
 pub struct Entry {
     /// What is mounted where.
     pub origin: Origin,
-    /// Where it is asked for its state.
-    pub socket: PathBuf,
+    folder: Arc<OwnedFd>,
+    /// Of its files, without their endings.
+    name: OsString,
+}
+
+/// A socket that is held: its path leads to it, whatever becomes of its name meanwhile.
+#[derive(Debug)]
+pub struct Socket(OwnedFd);
+
+impl Socket {
+    /// For connect(2).
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
 }
 
 impl Entry {
-    /// Whether its process is gone: nothing listens on the socket. A process that hangs still does.
-    pub fn is_gone(&self) -> bool {
-        match UnixStream::connect(&self.socket) {
-            Ok(_) => false,
-            Err(error) => {
-                matches!(error.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound)
-            }
+    /// Where it is asked for its state.
+    ///
+    /// # Errors
+    /// `NotFound`; or `ConnectionRefused`, as by a socket without a listener: what has its name is no socket, or another user's.
+    pub fn socket(&self) -> io::Result<Socket> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let socket = openat(&*self.folder, self.file(SOCKET), flags, Mode::empty())?;
+        let there = fstat(&socket)?;
+        if FileType::from_raw_mode(there.st_mode) != FileType::Socket || there.st_uid != self.origin.uid {
+            return Err(Errno::CONNREFUSED.into());
         }
+        Ok(Socket(socket))
+    }
+
+    /// Whether its process is gone: nothing listens on the socket. A process that hangs still does, also when its queue is full.
+    pub fn is_gone(&self) -> bool {
+        self.knock().is_err_and(|error| {
+            matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+        })
+    }
+
+    fn knock(&self) -> io::Result<()> {
+        let socket = self.socket()?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let ours = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&ours, &SocketAddrUnix::new(socket.path())?)?;
+        Ok(())
     }
 
     /// Removes what a dead process left.
     pub fn remove(&self) {
-        let _ = std::fs::remove_file(&self.socket);
-        let _ = std::fs::remove_file(self.socket.with_extension("json"));
+        for ending in [SOCKET, FILE] {
+            let _ = unlinkat(&*self.folder, self.file(ending), AtFlags::empty());
+        }
+    }
+
+    fn file(&self, ending: &str) -> OsString {
+        let mut file = self.name.clone();
+        file.push(".");
+        file.push(ending);
+        file
     }
 }
 
 /// The mounts that a folder tells of, as far as this user may read it; the newest first. An unmounted one may still be storing files while
 /// the next is mounted in its place.
-pub fn read_entries(folder: &Path) -> Vec<Entry> {
-    let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
-    let named =
-        files.flatten().map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "json"));
+///
+/// Root reads the folders of users, who may put there what they like: it follows no link, waits for no pipe, and takes a file for its
+/// owner's word only.
+pub fn read_entries(place: &Place) -> Vec<Entry> {
+    let Ok((folder, owner)) = place.open() else { return Vec::new() };
+    let folder = Arc::new(folder);
+    let Ok(files) = Dir::read_from(&*folder) else { return Vec::new() };
+    let files = files.flatten().map(|file| OsStr::from_bytes(file.file_name().to_bytes()).to_owned());
+    let named = files.filter(|file| Path::new(file).extension().is_some_and(|ending| ending == FILE));
     let mut entries: Vec<(SystemTime, Entry)> = named
-        .filter_map(|path| {
-            let origin = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
-            let since = std::fs::metadata(&path).and_then(|file| file.modified()).ok()?;
-            Some((since, Entry { origin, socket: path.with_extension("sock") }))
+        .take(FILES_MAX)
+        .filter_map(|file| {
+            let (origin, since) = read_origin(&folder, &file, owner).ok()?;
+            let name = Path::new(&file).file_stem()?.to_owned();
+            Some((since, Entry { origin, folder: Arc::clone(&folder), name }))
         })
         .collect();
     entries.sort_by_key(|(since, _)| Reverse(*since));
     entries.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// What a file of this owner says, and since when.
+fn read_origin(folder: &OwnedFd, name: &OsStr, owner: u32) -> io::Result<(Origin, SystemTime)> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat(folder.as_fd(), name, flags, Mode::empty())?);
+    let there = file.metadata()?;
+    if !there.is_file() || there.uid() != owner || there.len() > FILE_MAX {
+        return Err(Errno::PERM.into());
+    }
+    let mut text = Vec::new();
+    file.take(FILE_MAX).read_to_end(&mut text)?;
+    let origin: Origin = serde_json::from_slice(&text)?;
+    match origin.uid == owner {
+        true => Ok((origin, there.modified()?)),
+        false => Err(Errno::PERM.into()),
+    }
 }
 
 /// This mount's socket and file; removed when the mount ends.
@@ -88,14 +192,14 @@ impl Drop for Registered {
 impl Registered {
     /// In the first folder that can be used.
     pub(super) fn serve(
-        folders: &[PathBuf],
+        places: &[Place],
         telemetry: &Arc<Telemetry>,
         supervisor: &Supervisor,
         runtime: &tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
         let mut last = None;
-        for folder in folders {
-            match Self::serve_in(folder, telemetry, supervisor, runtime) {
+        for place in places {
+            match Self::serve_in(place, telemetry, supervisor, runtime) {
                 Ok(registered) => return Ok(registered),
                 Err(error) => last = Some(error),
             }
@@ -104,19 +208,23 @@ impl Registered {
     }
 
     fn serve_in(
-        folder: &Path,
+        place: &Place,
         telemetry: &Arc<Telemetry>,
         supervisor: &Supervisor,
         runtime: &tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
-        make_folder(folder)?;
-        read_entries(folder).iter().filter(|entry| entry.is_gone()).for_each(Entry::remove);
-        let socket = folder.join(format!("{}.sock", telemetry.origin.pid));
+        make_folder(&place.folder)?;
+        read_entries(place).iter().filter(|entry| entry.is_gone()).for_each(Entry::remove);
+        let (folder, _) =
+            place.open().with_context(|| format!("opening the folder {}", place.folder.display()))?;
+        let name = OsString::from(telemetry.origin.pid.to_string());
+        let entry = Entry { origin: telemetry.origin.clone(), folder: Arc::new(folder), name };
+        let socket = place.folder.join(entry.file(SOCKET));
         let listener = bind_unix(&socket)?;
-        let registered = Self(Entry { origin: telemetry.origin.clone(), socket: socket.clone() });
+        let registered = Self(entry);
         std::fs::set_permissions(&socket, Permissions::from_mode(PERMITTED))
             .with_context(|| format!("setting the mode of {}", socket.display()))?;
-        let beside = socket.with_extension("json");
+        let beside = socket.with_extension(FILE);
         let context = || format!("writing {}", beside.display());
         let mut file = OpenOptions::new()
             .write(true)

@@ -125,43 +125,46 @@ fn latencies_are_histograms_and_processor_time_is_a_counter() {
 async fn a_socket_is_for_its_user_names_the_mount_and_goes_with_it() {
     use std::os::unix::fs::PermissionsExt as _;
     let runtime_dir = tempfile::tempdir().unwrap();
-    let folder = places(Some(runtime_dir.path())).remove(0);
+    let place = places(Some(runtime_dir.path())).remove(0);
+    let folder = &place.folder;
     let told = Arc::new(telemetry());
     let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
-    let dead = Entry { origin: Origin::default(), socket: folder.join("1.sock") };
-    std::fs::create_dir(&folder).unwrap();
-    std::fs::write(dead.socket.with_extension("json"), serde_json::to_vec(&dead.origin).unwrap()).unwrap();
-    let ended = std::os::unix::net::UnixListener::bind(&dead.socket).unwrap();
+    std::fs::create_dir(folder).unwrap();
+    std::fs::write(folder.join("1.json"), serde_json::to_vec(&told.origin).unwrap()).unwrap();
+    let ended = std::os::unix::net::UnixListener::bind(folder.join("1.sock")).unwrap();
     // Said, not left to the last close: the child of another test has it open, too, until it executes.
     rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
     drop(ended);
     let handle = tokio::runtime::Handle::current();
     let registered =
-        control::Registered::serve(std::slice::from_ref(&folder), &told, &supervisor, &handle).unwrap();
-    let entries = read_entries(&folder);
+        control::Registered::serve(std::slice::from_ref(&place), &told, &supervisor, &handle).unwrap();
+    let entries = read_entries(&place);
     assert_eq!(
         entries.iter().map(|entry| &entry.origin).collect::<Vec<_>>(),
         [&told.origin],
         "the dead one is gone"
     );
     assert!(!entries[0].is_gone());
-    for file in std::fs::read_dir(&folder).unwrap() {
+    for file in std::fs::read_dir(folder).unwrap() {
         assert_eq!(file.unwrap().metadata().unwrap().permissions().mode() & 0o777, PERMITTED);
     }
     drop(registered);
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0);
 }
 
 #[test]
 fn of_two_mounts_the_newer_comes_first_whatever_their_processes_are_called() {
     let folder = tempfile::tempdir().unwrap();
+    let uid = rustix::process::geteuid().as_raw();
     for (pid, age_s) in [(1, 10), (2, 30), (3, 20)] {
         let path = folder.path().join(format!("{pid}.json"));
-        std::fs::write(&path, serde_json::to_vec(&Origin { pid, ..Origin::default() }).unwrap()).unwrap();
+        std::fs::write(&path, serde_json::to_vec(&Origin { pid, uid, ..Origin::default() }).unwrap())
+            .unwrap();
         let file = std::fs::File::options().append(true).open(&path).unwrap();
         file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age_s)).unwrap();
     }
-    let pids: Vec<_> = read_entries(folder.path()).iter().map(|entry| entry.origin.pid).collect();
+    let place = Place { folder: folder.path().to_owned(), owner: Some(uid) };
+    let pids: Vec<_> = read_entries(&place).iter().map(|entry| entry.origin.pid).collect();
     assert_eq!(pids, [1, 3, 2]);
 }
 
@@ -175,7 +178,8 @@ async fn a_folder_that_others_may_write_to_is_not_used() {
     let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
     let handle = tokio::runtime::Handle::current();
     let told = Arc::new(telemetry());
-    let refused = control::Registered::serve(std::slice::from_ref(&folder), &told, &supervisor, &handle);
+    let place = Place { folder: folder.clone(), owner: None };
+    let refused = control::Registered::serve(std::slice::from_ref(&place), &told, &supervisor, &handle);
     assert!(refused.unwrap_err().to_string().contains("only this user may write"));
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use procfs::process::Process;
-use rustix::fs::{Access, FlockOperation, OFlags, access, flock};
+use rustix::fs::{Access, FlockOperation, OFlags, access, flock, fstatfs};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,21 @@ const ENTRIES_MAX: usize = 10_000;
 const ENTRY_MAX: u64 = 64 << 10;
 /// An entry that can't be read is removed when it is as old as this: a younger one may be half written by a process that lives.
 const TORN_AFTER: Duration = Duration::from_secs(60);
+
+/// Says which machine this is, over all its boots. Containers may have none.
+const MACHINE: &str = "/etc/machine-id";
+/// What statfs(2) calls the file systems of local disks, and of memory. Locks hold on them for all who can see a file. On a network's, a
+/// lock may hold on its own machine only: NFS with `nolock`, Lustre with `localflock`, BeeGFS.
+const LOCAL: [u32; 8] = [
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0xf2f5_2010, // F2FS
+    0x2fc1_2fc1, // ZFS
+    0xca45_1a4e, // bcachefs
+    0x0102_1994, // tmpfs
+    0x794c_7630, // overlayfs
+];
 
 /// Where the journal is, and of which bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +67,8 @@ pub(super) struct Journal {
     config: Config,
     folder: PathBuf,
     process: Owner,
+    /// As in its records.
+    machine: String,
     entries: AtomicU64,
     failed: AtomicBool,
     late: AtomicBool,
@@ -73,6 +90,9 @@ struct Record {
     bucket: String,
     key: String,
     upload_id: String,
+    /// The machine of the process; empty where it is not known, as in entries of older releases.
+    #[serde(default)]
+    machine: String,
     #[serde(flatten)]
     owner: Owner,
 }
@@ -111,8 +131,9 @@ impl Journal {
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         access(&folder, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)?;
         let process = Owner::this().map_err(io::Error::other)?;
+        let machine = fs::read_to_string(MACHINE).unwrap_or_default().trim().to_owned();
         let (entries, failed, late) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { config, folder, process, entries, failed, late })
+        Ok(Self { config, folder, process, machine, entries, failed, late })
     }
 
     /// Notes an upload. To be called before its first part is sent.
@@ -130,6 +151,7 @@ impl Journal {
             bucket: self.config.bucket.clone(),
             key: upload.key.as_str().to_owned(),
             upload_id: upload.id.clone(),
+            machine: self.machine.clone(),
             owner: self.process.clone(),
         };
         let text = serde_json::to_string(&record)?;
@@ -184,13 +206,18 @@ impl Journal {
     /// # Errors
     /// The directory can't be read.
     pub(super) fn left_behind(&self, now: SystemTime) -> io::Result<Vec<Left>> {
+        self.left_behind_on(kind, now)
+    }
+
+    /// As [`Journal::left_behind`], on a file system of the kind that `kind` says.
+    fn left_behind_on(&self, kind: impl Fn(&File) -> Option<u32>, now: SystemTime) -> io::Result<Vec<Left>> {
         let entries = fs::read_dir(&self.folder)?.take(ENTRIES_MAX);
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         let named = paths.filter(|path| path.extension().is_some_and(|it| it == ENDING));
-        Ok(named.filter_map(|path| self.take(path, now)).collect())
+        Ok(named.filter_map(|path| self.take(path, &kind, now)).collect())
     }
 
-    fn take(&self, path: PathBuf, now: SystemTime) -> Option<Left> {
+    fn take(&self, path: PathBuf, kind: impl Fn(&File) -> Option<u32>, now: SystemTime) -> Option<Left> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags as i32).open(&path).ok()?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -205,6 +232,7 @@ impl Journal {
         let mut text = String::new();
         let read = (&file).take(ENTRY_MAX).read_to_string(&mut text);
         let modified = file.metadata().and_then(|it| it.modified());
+        let is_local = kind(&file).is_some_and(|kind| LOCAL.contains(&kind));
         let entry = Entry { path, _locked: Locked(file) };
         let record = read.ok().and_then(|_| serde_json::from_str::<Record>(&text).ok());
         let Some(record) = record else {
@@ -218,7 +246,8 @@ impl Journal {
         let is_ours = record.endpoint == self.config.endpoint
             && record.bucket == self.config.bucket
             && record.key.starts_with(&self.config.prefix);
-        let is_dead = record.owner.is_dead(&self.process.boot_id, start_of(record.owner.pid));
+        let is_known = is_local || (!self.machine.is_empty() && record.machine == self.machine);
+        let is_dead = record.owner.is_dead(&self.process.boot_id, is_known, start_of(record.owner.pid));
         let upload = UploadId { key: ObjectKey::new(record.key), id: record.upload_id };
         (is_ours && is_dead).then_some(Left { upload, entry })
     }
@@ -231,14 +260,24 @@ impl Owner {
     }
 
     /// Pure. `boot_id` is this boot's, `start` that of the process which has this number now. The lock of the entry is free already;
-    /// this protects a process that lives where a file system knows no locks.
-    fn is_dead(&self, boot_id: &str, start: Option<u64>) -> bool {
-        self.boot_id != boot_id || start != Some(self.start)
+    /// this protects a process that lives where a file system knows no locks, or each machine its own. `is_known`: if the process were alive,
+    /// it would be on this machine, or hold the lock. Another machine that is running has another boot, too.
+    fn is_dead(&self, boot_id: &str, is_known: bool, start: Option<u64>) -> bool {
+        match self.boot_id == boot_id {
+            true => start != Some(self.start),
+            false => is_known,
+        }
     }
 }
 
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// The kind of the file system that it is on.
+fn kind(file: &File) -> Option<u32> {
+    // The kernel's numbers have 32 bits, in a field whose width and sign differ between architectures.
+    Some(fstatfs(file).ok()?.f_type as u32)
 }
 
 fn start_of(pid: i32) -> Option<u64> {
@@ -282,10 +321,14 @@ mod tests {
 
     /// Writes an entry as a process with this owner did that is gone.
     fn plant(config: &Config, key: &str, change: impl FnOnce(&mut Owner)) -> PathBuf {
+        plant_record(config, key, |record| change(&mut record.owner))
+    }
+
+    fn plant_record(config: &Config, key: &str, change: impl FnOnce(&mut Record)) -> PathBuf {
         let journal = Journal::open(config.clone()).unwrap();
         let entry = journal.note(&upload(key)).unwrap();
         let mut record: Record = serde_json::from_str(&fs::read_to_string(&entry.path).unwrap()).unwrap();
-        change(&mut record.owner);
+        change(&mut record);
         let path = entry.path.with_file_name(format!("of {}.json", key.replace('/', "-")));
         fs::write(&path, serde_json::to_string(&record).unwrap()).unwrap();
         entry.remove();
@@ -342,6 +385,44 @@ mod tests {
             left.entry.remove();
         }
         assert!(found(&config).is_empty());
+    }
+
+    #[test]
+    fn an_upload_of_another_machine_is_left_alone_where_a_lock_proves_nothing() {
+        const NFS: u32 = 0x6969;
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let plant = |key: &str, machine: Option<&str>| {
+            plant_record(&config, key, |record| {
+                record.machine = machine.unwrap_or("this").to_owned();
+                record.owner.boot_id = "another".into();
+            })
+        };
+        plant("another boot of this machine", None);
+        plant("another machine", Some("that"));
+        let old = plant("an older release's", Some(""));
+        let text = fs::read_to_string(&old).unwrap();
+        fs::write(&old, text.replace("\"machine\":\"\",", "")).unwrap();
+        assert_ne!(text, fs::read_to_string(&old).unwrap());
+        let found = |machine: &str, kind: Option<u32>| {
+            let journal = Journal { machine: machine.into(), ..Journal::open(config.clone()).unwrap() };
+            let left = journal.left_behind_on(|_| kind, SystemTime::now()).unwrap();
+            let mut keys: Vec<_> = left.iter().map(|it| it.upload.key.as_str().to_owned()).collect();
+            keys.sort();
+            keys
+        };
+        let all = ["an older release's", "another boot of this machine", "another machine"];
+        for kind in [Some(NFS), None] {
+            assert_eq!(found("this", kind), ["another boot of this machine"], "{kind:?}");
+            assert!(
+                found("", kind).is_empty(),
+                "{kind:?}: who does not know its machine knows none as its own"
+            );
+        }
+        for kind in LOCAL {
+            assert_eq!(found("this", Some(kind)), all, "{kind:x}");
+            assert_eq!(found("", Some(kind)), all, "{kind:x}");
+        }
     }
 
     #[test]

@@ -5,8 +5,10 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::ready::{Engine, LIMIT, has_fuse};
-use crate::common::{Setup, Store, command};
+use crate::common::{Setup, Store, command, is_mounted};
 
 /// A service manager's socket, and an engine of its making.
 fn notified(store: &Store, dir: &Path, bucket: &str) -> (Child, UnixDatagram, tempfile::TempDir) {
@@ -50,6 +52,53 @@ fn a_service_manager_hears_that_the_mount_is_ready_and_a_new_engine_mounts_over_
     rustix::mount::unmount(dir.path(), flags).unwrap();
     rustix::mount::unmount(dir.path(), flags).unwrap();
     assert_eq!(engines.pop().unwrap().wait().code(), Some(0));
+}
+
+#[test]
+fn a_new_engine_over_a_dead_mount_behind_a_link_ends_by_a_signal() {
+    if !has_fuse() {
+        return;
+    }
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let (dir, link) = (folder.path().join("dir"), folder.path().join("link"));
+    fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink("dir", &link).unwrap();
+    store.plant("file", b"1");
+    let bucket = Setup::new(&[]).bucket;
+    let (child, socket, _folder) = notified(&store, &link, &bucket);
+    let mut dead = Engine::of(child, &dir);
+    assert_eq!(word(&socket), "READY=1\nSTATUS=mounted\n");
+    dead.child.kill().unwrap();
+    dead.wait();
+    let (child, socket, _folder) = notified(&store, &link, &bucket);
+    let mut engine = Engine::of(child, &dir);
+    assert_eq!(word(&socket), "READY=1\nSTATUS=mounted\n");
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"1");
+    kill_process(Pid::from_child(&engine.child), Signal::TERM).unwrap();
+    assert_eq!(engine.wait().code(), Some(0));
+    // The dead one is left: it is another engine's.
+    assert!(is_mounted(&dir));
+    rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert!(!is_mounted(&dir));
+}
+
+#[test]
+fn a_mount_below_a_directory_that_was_renamed_ends_by_a_signal() {
+    if !has_fuse() {
+        return;
+    }
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let [before, after] = ["before", "after"].map(|name| folder.path().join(name));
+    let (dir, moved) = (before.join("mnt"), after.join("mnt"));
+    fs::create_dir_all(&dir).unwrap();
+    let (child, socket, _folder) = notified(&store, &dir, &Setup::new(&[]).bucket);
+    let mut engine = Engine::of(child, &moved);
+    assert_eq!(word(&socket), "READY=1\nSTATUS=mounted\n");
+    fs::rename(&before, &after).unwrap();
+    assert!(is_mounted(&moved));
+    kill_process(Pid::from_child(&engine.child), Signal::TERM).unwrap();
+    assert_eq!(engine.wait().code(), Some(0));
+    assert!(!is_mounted(&moved));
 }
 
 #[test]

@@ -34,6 +34,12 @@ echo two >/mnt/data/b
 # After a crash it is there again.
 systemctl kill --signal=KILL mount-s3@data
 soon bash -c '[ "$(systemctl show --property=NRestarts --value mount-s3@data)" = 1 ] && [ "$(cat /mnt/data/b 2>/dev/null)" = two ]'
+# Also where the kernel remembers the directory, and once only.
+ls -l /mnt/data
+cat /mnt/data/a
+systemctl kill --signal=KILL mount-s3@data
+soon bash -c '[ "$(systemctl show --property=NRestarts --value mount-s3@data)" = 2 ] && [ "$(cat /mnt/data/b 2>/dev/null)" = two ]'
+[ "$(grep -c " /mnt/data " /proc/self/mounts)" = 1 ]
 systemctl stop mount-s3@data
 # Neither that mount is left nor the one that the crash left dead.
 soon bash -c '! grep -q " /mnt/data " /proc/self/mounts'

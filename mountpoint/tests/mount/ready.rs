@@ -97,6 +97,27 @@ fn a_supervisor_hears_through_its_pipe_that_the_mount_can_be_used() {
 }
 
 #[test]
+fn a_mount_in_the_background_keeps_the_pipe_of_its_supervisor_open_no_longer_than_the_first_process() {
+    if !has_fuse() {
+        return;
+    }
+    let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
+    let (mut hears, says) = std::io::pipe().unwrap();
+    let setup = Setup { foreground: false, ..Setup::new(&[]) };
+    let mut engine = Engine::start(&store, dir.path(), &setup, says);
+    assert_eq!(engine.wait().code(), Some(0));
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut said = String::new();
+        let _ = send.send(hears.read_to_string(&mut said).map(|_| said));
+    });
+    let said = receive.recv_timeout(Duration::from_secs(20));
+    assert!(is_mounted(dir.path()));
+    drop(engine);
+    assert_eq!(said.expect("the end of what is said comes").unwrap(), "ready\n");
+}
+
+#[test]
 fn a_supervisor_hears_through_its_pipe_what_went_wrong() {
     for foreground in [true, false] {
         let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());

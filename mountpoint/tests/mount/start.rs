@@ -323,6 +323,57 @@ fn in_the_background_it_returns_once_mounted() {
     until_within(START_AND_END, "the daemon ends with its mount", || !runs_with(dir.path()));
 }
 
+#[test]
+fn paths_that_are_relative_hold_in_the_background_too() {
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+    if !need("/dev/fuse", fuse.is_ok()) {
+        return;
+    }
+    let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
+    store.plant("file", &Pattern(1).bytes(0, 1 << 20));
+    let dir = here.path().join("mnt");
+    for folder in ["mnt", "spill", "cache"] {
+        fs::create_dir(here.path().join(folder)).unwrap();
+    }
+    let keys = format!(
+        "[default]\naws_access_key_id = {}\naws_secret_access_key = {}\n",
+        Store::ACCESS_KEY,
+        Store::SECRET_KEY
+    );
+    fs::write(here.path().join("keys"), keys).unwrap();
+    let mut options = vec!["--cache", "cache", "--max-cache-size", "64", "--log-directory", "log"];
+    options.extend(["--state-dir", "state", "--spill-dir", "spill"]);
+    let setup = Setup::new(&options).env("AWS_SHARED_CREDENTIALS_FILE", "keys");
+    let setup = Setup { foreground: false, has_keys: false, ..setup };
+    let mut command = command(&store, &dir, &setup);
+    let ended =
+        command.current_dir(here.path()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+    assert!(ended.success() && is_mounted(&dir), "{ended}");
+    let below = |name: &str| fs::read_dir(here.path().join(name)).map_or(0, Iterator::count);
+    let used = || {
+        assert_eq!(fs::read(dir.join("file")).unwrap().len(), 1 << 20);
+        let kept =
+            || run(Command::new("find").arg(here.path().join("cache")).args(["-name", "*.data"])).stdout;
+        until("what was read is in the cache", || !kept().is_empty());
+        let mut file = fs::File::create_new(dir.join("new")).unwrap();
+        file.write_all(&Pattern(2).bytes(0, 20 << 20)).unwrap();
+        until("the upload is noted", || below("state/uploads") == 1);
+        file.sync_all().unwrap();
+        // From then on the next request looks at the file of keys, which is where it was.
+        std::thread::sleep(Duration::from_secs(6));
+        assert!(fs::metadata(dir.join("none")).is_err());
+    };
+    let used = std::panic::catch_unwind(std::panic::AssertUnwindSafe(used));
+    run(Command::new("umount").arg("-l").arg(&dir));
+    until_within(START_AND_END, "the daemon ends with its mount", || !runs_with(&dir));
+    let logs = fs::read_dir(here.path().join("log")).unwrap();
+    let log: String = logs.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    assert!(used.is_ok(), "{log}");
+    let of_paths = ["credentials", "--state-dir", "cache"];
+    let complains = |line: &str| line.contains(" WARN ") && of_paths.iter().any(|word| line.contains(word));
+    assert!(!log.lines().any(complains), "{log}");
+}
+
 /// Whether some process has this directory in its command line.
 pub(super) fn runs_with(dir: &Path) -> bool {
     let dir = dir.to_str().unwrap();

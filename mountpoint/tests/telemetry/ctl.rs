@@ -94,6 +94,17 @@ fn status_says_what_is_mounted_what_is_open_and_what_went_wrong() {
 }
 
 #[test]
+fn an_empty_runtime_dir_counts_as_unset() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path().to_str().unwrap();
+    // The store's variable is of no command but `doctor`.
+    let mut command = ctl(Path::new(""), &["status", dir]);
+    let (code, _, error) = end(command.env("AWS_ENDPOINT_URL_S3", "http://store"));
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("is in no mount of mount-s3"), "{error}");
+}
+
+#[test]
 fn a_mount_that_hangs_is_said_to_hang_and_nothing_waits_for_it() {
     let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
     let Some(mount) = mount(&store, here.path(), &[]) else { return };

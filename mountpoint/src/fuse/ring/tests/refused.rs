@@ -87,7 +87,7 @@ fn mounted_with(payload: usize) -> String {
             greet(device, Empty, &options, rings, Arc::default(), runtime.handle().clone()).unwrap();
         let serving = serve(greeted, 2).unwrap();
         assert!(std::fs::metadata(dir.path()).unwrap().is_dir());
-        unmount_directory(dir.path(), None).unwrap();
+        unmount_directory(dir.path(), None, false).unwrap();
         for thread in serving {
             thread.join().unwrap().unwrap();
         }
