@@ -443,16 +443,13 @@ fn a_handle_that_skips_or_jumps_leaves_read_ahead_to_others() {
             let (id, data) = b.object(key, len);
             (b.prefetcher.open(id, len as u64, None), data)
         };
-        let asked = |key: &str| b.client.log().iter().filter(|call| call.key == key).count();
         let read_beside = |beside: &str| {
-            let (held, before) = (b.pool.used(Use::Ahead) >> 20, asked(beside));
             let others = format!("beside {beside}");
             let (reader, data) = open(&others, OTHERS);
             for at in (0..OTHERS).step_by(STEP) {
                 assert!(read(&reader, at as u64, STEP).unwrap() == data[at..at + STEP], "at {at}");
             }
-            let requests = asked(&others);
-            println!("{beside} {with}: {before} requests, {held} MiB held; {requests} for 32 MiB beside it");
+            let requests = b.client.log().iter().filter(|call| call.key == others).count();
             assert!(requests <= 12, "{requests} requests for 32 MiB beside one that {beside} {with}");
             until("the other holds little", || b.pool.used(Use::Ahead) <= HELD);
         };
