@@ -2,8 +2,8 @@
 //! answer to the call.
 //!
 //! This room parses a call (`request`, `parameters`, `secrets`), chooses a place (`template`, `bucket_name`, `volume_id`), checks the
-//! owner of a bucket (`ownership`, `tags`), and admits one call at a time for a volume, and for a bucket (`pending`). A call that has begun runs to its end
-//! even if the caller stops waiting; the caller's next try then finds it done.
+//! owner of a bucket (`ownership`, `tags`), and admits one call at a time for a volume, and for a bucket (`pending`). A call that has begun
+//! runs to its end even if the caller stops waiting; the caller's next try then finds it done.
 //!
 //! Never here: a mount, a secret in a log or an error, a deletion without proof.
 
