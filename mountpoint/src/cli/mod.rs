@@ -29,7 +29,8 @@ pub(crate) use logging::{LogFormat, LoggingOptions};
 pub(crate) use mounting::MountOptions;
 pub(crate) use store::StoreOptions;
 
-use crate::s3::{ProxyVariables, without_password};
+use crate::s3::ProxyVariables;
+pub(crate) use crate::s3::without_password;
 
 /// Our version, and the release of AWS's mount-s3 that it replaces. `docs/migrating.md` lists the differences.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+aws.1.24");

@@ -10,9 +10,9 @@ use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::{printable, quoted, say};
+use crate::cli::without_password;
 use crate::clock::Clock;
 use crate::doctor::{self, Around, Report, Verdict, applied};
-use crate::s3::without_password;
 use crate::sync::Arc;
 
 /// Characters of a line where no terminal says how wide it is.
