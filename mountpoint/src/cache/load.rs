@@ -11,6 +11,7 @@ use super::sector::Sectors;
 use super::store::{PREFIXES, Store};
 use super::sums::Sums;
 use super::{BlockIndex, CACHE_BLOCK};
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Bytes of a sidecar read at once.
@@ -19,7 +20,7 @@ const _: () = assert!(CHUNK >= HEADER_MAX && CHUNK.is_multiple_of(SLOT));
 
 /// The result of reading a sidecar.
 enum Found {
-    Sound(Entry),
+    Sound(Arc<Entry>),
     /// This run made it, and may not have written its first slot yet: not the loader's business.
     Ours,
     /// Nothing in it, or data without a sidecar: no harm was done.
@@ -66,7 +67,7 @@ impl Store {
         match self.examine(name) {
             // A place that is taken: this version is in the index already, or (once in 2^64) another of its hash.
             Ok(Found::Sound(entry)) => {
-                self.adopt(entry);
+                self.adopt(&entry);
             }
             Ok(Found::Ours) => {}
             Ok(Found::Empty | Found::TooLarge) => self.unlink(name),
@@ -143,7 +144,7 @@ impl Store {
         let entry = Entry::new(owner, *name, &header, blocks, data.modified, &self.index_bytes);
         // A program may read it still: by a mapping, or by a descriptor of a mount whose engine was killed.
         let entry = if data.lent { entry.was_lent() } else { Some(entry) };
-        Ok(entry.map_or(Found::Broken, Found::Sound))
+        Ok(entry.map_or(Found::Broken, |entry| Found::Sound(Arc::new(entry))))
     }
 
     /// Reads until the chunk is full or the file ends; the bytes read.

@@ -331,9 +331,9 @@ impl Store {
     }
 
     /// Puts a version that was found on disk into the index and its bytes into the account.
-    pub(super) fn adopt(&self, entry: Entry) -> bool {
+    pub(super) fn adopt(&self, entry: &Arc<Entry>) -> bool {
         let bytes = entry.charge_all();
-        let adopted = self.index.insert(&Arc::new(entry));
+        let adopted = self.index.insert(entry);
         if adopted {
             self.used_bytes.fetch_add(bytes, Relaxed);
             if self.free_min_percent.is_some() {
