@@ -28,6 +28,24 @@ fn the_bucket_stands_in_the_host_where_dns_and_certificates_allow_it() {
 }
 
 #[test]
+fn what_is_no_endpoint_is_refused_without_its_password() {
+    for url in [
+        "https://me:secret@s3.example.com",
+        "https://me:secret@s3.example.com/path?token=secret",
+        "https://s3.example.com/?token=secret",
+        "s3://me:secret@host",
+        "https://me:secret@ho st",
+        "ftp://me:p@secret@host/x",
+    ] {
+        let config = Config { bucket: "bucket".into(), endpoint_url: Some(url.into()), ..Config::default() };
+        let error = Endpoint::new(&config, "r").unwrap_err().to_string();
+        assert!(error.contains("the endpoint URL") && !error.contains("secret"), "{error}");
+    }
+    assert_eq!(without_password("--endpoint-url=http://a:b@h"), "--endpoint-url=http://h");
+    assert_eq!(without_password("http://h/a@b"), "http://h/a@b");
+}
+
+#[test]
 fn path_style_when_asked() {
     let config = Config { bucket: "bucket".into(), force_path_style: true, ..Config::default() };
     let e = Endpoint::new(&config, "cn-north-1").unwrap();
