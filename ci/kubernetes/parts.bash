@@ -73,8 +73,8 @@ need_program() {
     fresh=$(mktemp -d "$cache/building.XXXXXX")
     if ! (
         cd "$folder" &&
-            export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" &&
-            retried nice -n 10 "$go" build -ldflags "-s -w" -o "$fresh/$name" "$package"
+            retried env CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" \
+                nice -n 10 "$go" build -ldflags "-s -w" -o "$fresh/$name" "$package"
     ); then
         rm -rf "$fresh"
         die "$name could not be built; the compiler's words are above."

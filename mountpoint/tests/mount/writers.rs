@@ -193,6 +193,7 @@ fn a_child_whose_writing_thread_has_ended_goes_on_when_its_parent_closes_the_fil
     assert_eq!(mount.store().get("file"), None, "the child writes it");
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(child.wait().unwrap().success());
+    assert_eq!(fs::read(&path).unwrap(), b"first last");
     assert_eq!(mount.store().get("file").unwrap(), b"first last");
 }
 
