@@ -61,6 +61,14 @@ pub(super) struct Signing {
     pub(super) region: Option<String>,
 }
 
+/// A URL without its password and its query, as errors and the log have it.
+pub(super) fn shown(url: &str) -> String {
+    let (begin, query) = url.split_once('?').unwrap_or((url, ""));
+    // The mark may stand in a password, where it should be encoded: nothing but the scheme is sure to be none of it then.
+    let sure = if query.contains('@') { begin.split(':').next().unwrap_or_default() } else { begin };
+    without_password(sure)
+}
+
 /// The word without what stands between `://` and `@`.
 pub(crate) fn without_password(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
@@ -92,7 +100,7 @@ impl Endpoint {
             None => format!("https://{}", place.host),
         };
         let wrong = |what: &str| {
-            let shown = without_password(url.split('?').next().unwrap_or_default());
+            let shown = shown(&url);
             refused(format!(
                 "the endpoint URL {shown:?} {what}; it should look like https://s3.example.com:9000"
             ))

@@ -10,7 +10,7 @@ use aws_smithy_types::error::display::DisplayErrorContext;
 use aws_types::os_shim_internal::{Env, Fs};
 
 use super::Config;
-use super::endpoint::without_password;
+use super::endpoint::shown;
 
 /// Turns off endpoints from files.
 const IGNORE_ENDPOINTS: &str = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS";
@@ -35,7 +35,7 @@ pub(super) async fn complete_from(config: &mut Config, fs: &Fs, env: &Env) {
         // Flags read the variables before.
         let found = EnvConfigValue::new().profile("endpoint_url").service_id("s3").load(env, profiles);
         if let Some((url, _)) = found {
-            tracing::info!("the endpoint {} is from ~/.aws/config", without_password(&url));
+            tracing::info!("the endpoint {} is from ~/.aws/config", shown(&url));
             config.endpoint_url = Some(url.into_owned());
         }
     }

@@ -36,11 +36,14 @@ fn what_is_no_endpoint_is_refused_without_its_password() {
         "s3://me:secret@host",
         "https://me:secret@ho st",
         "ftp://me:p@secret@host/x",
+        "https://me:secret?more@host",
+        "https://host?mail=a@secret",
     ] {
         let config = Config { bucket: "bucket".into(), endpoint_url: Some(url.into()), ..Config::default() };
         let error = Endpoint::new(&config, "r").unwrap_err().to_string();
         assert!(error.contains("the endpoint URL") && !error.contains("secret"), "{error}");
     }
+    assert_eq!(shown("http://a:b@h/p?token=secret"), "http://h/p");
     assert_eq!(without_password("--endpoint-url=http://a:b@h"), "--endpoint-url=http://h");
     assert_eq!(without_password("http://h/a@b"), "http://h/a@b");
 }
