@@ -136,6 +136,17 @@ need_rust() {
     (cd "$top" && cargo --version >/dev/null) || die "cargo does not run here. With rustup, 'rustup show' in $top says why."
 }
 
+# build_programs PROGRAM...: release builds. Few programs, but the libraries with the features that the whole workspace has: a later ci/test
+# compiles none of them again.
+build_programs() {
+    local program options=()
+    need_packages gcc libc6-dev
+    need_rust
+    say "Building $* (release; some minutes the first time)."
+    for program in "$@"; do options+=(--bin "$program"); done
+    (cd "$top" && CARGO_TERM_PROGRESS_WHEN=auto cargo build --release --locked --workspace --exclude tidy "${options[@]}")
+}
+
 has_fuse() { [ -c /dev/fuse ] && { : <>/dev/fuse; } 2>/dev/null; }
 
 # Says why this machine can't run a node of ci/cluster, or nothing. No script can change the version of cgroups: that reason begins with
