@@ -5,61 +5,22 @@
 //! looks at a path, a handle or a cache.
 
 mod abilities;
-mod address;
-mod admin;
 mod answer;
-mod arn;
-mod aside;
 mod attempts;
-mod body;
-mod broken;
-mod bucket;
-mod checksummed;
+mod auth;
 mod client;
-mod complete;
 mod config;
-mod connection;
 mod courier;
-mod credentials;
-mod credentials_http;
-mod delete;
-mod dial;
-mod encryption;
 mod endpoint;
 mod error;
-mod first;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
-mod get;
-mod handshake;
-mod head;
-mod headers;
 mod hedge;
-mod hedged;
-mod http1;
-mod if_absent;
 mod kind;
-mod lanes;
-mod list;
-mod multipart;
+mod ops;
 mod outage;
-mod pool;
 mod probe;
-mod profile;
-mod proxy;
-mod put;
 mod retry;
-mod share;
-mod sign;
-mod stream;
-mod tagging;
-mod tcp;
-mod tls;
-mod unsent;
-mod verify;
-mod versions;
-mod watch;
-mod width;
 mod wire;
 mod xml;
 
@@ -71,19 +32,18 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-pub use admin::{Bucket, Store};
-pub(crate) use arn::check as check_arn;
+pub(crate) use auth::arn::check as check_arn;
 pub use aws_credential_types::Credentials;
-pub use bucket::{Created, Deleted};
 pub use client::S3Client;
-pub use config::{Config, ProxyVariables, Timeouts};
+pub use config::{Config, Timeouts};
 pub use courier::Courier;
 pub(crate) use endpoint::without_password;
 pub use error::{Error, ErrorKind};
-pub use handshake::{Certificate, Handshake};
 pub use kind::StoreKind;
+pub use ops::admin::{Bucket, Store};
+pub use ops::bucket::{Created, Deleted};
+pub use ops::tagging::Tagging;
 pub use probe::{Question, Reply, Signed};
-pub use tagging::Tagging;
 pub use xml::{Tags, Version, VersionMarkers, VersionPage};
 
 use crate::buffer::{Block, BlockMut, Fill};
