@@ -21,6 +21,7 @@ mod proxy;
 mod stream;
 pub(crate) mod tcp;
 mod tls;
+mod unsent;
 
 pub(crate) use config::Config;
 pub use config::ProxyVariables;

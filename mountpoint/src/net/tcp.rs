@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::net::flow::unsent::Socket;
+use crate::net::unsent::Socket;
 use crate::sync::Arc;
 
 /// Which way bytes go. A line may carry far more one way than the other.

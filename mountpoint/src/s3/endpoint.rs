@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-
 use crate::net::authority::Authority;
 use crate::s3::auth::arn::{Arn, Resource};
+use crate::s3::auth::sign::Signing;
+use crate::s3::url::{encode_path, shown};
 use crate::s3::{Config, Error, ErrorKind, Result};
 
 /// The bucket's place on the network.
@@ -16,33 +16,6 @@ pub(crate) struct Endpoint {
     bucket_in_host: bool,
     /// Stands before each key, encoded: `/` or `/bucket/`, behind whatever path the endpoint URL had.
     base: String,
-}
-
-/// For whom requests are signed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Signing {
-    /// As it stands in the scope of a signature.
-    pub(crate) service: &'static str,
-    /// `None`: every region at once, with SigV4A.
-    pub(crate) region: Option<String>,
-}
-
-/// A URL without its password and its query, as errors and the log have it.
-pub(crate) fn shown(url: &str) -> String {
-    let (begin, query) = url.split_once('?').unwrap_or((url, ""));
-    // The mark may stand in a password, where it should be encoded: nothing but the scheme is sure to be none of it then.
-    let sure = if query.contains('@') { begin.split(':').next().unwrap_or_default() } else { begin };
-    without_password(sure)
-}
-
-/// The word without what stands between `://` and `@`.
-pub(crate) fn without_password(word: &str) -> String {
-    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
-    let end = rest.find('/').unwrap_or(rest.len());
-    match rest[..end].rfind('@') {
-        Some(at) => format!("{scheme}://{}", &rest[at + 1..]),
-        None => word.to_owned(),
-    }
 }
 
 impl Endpoint {
@@ -171,12 +144,6 @@ impl Place {
     }
 }
 
-impl Signing {
-    pub(crate) fn of(service: &'static str, region: &str) -> Self {
-        Self { service, region: Some(region.to_owned()) }
-    }
-}
-
 /// Combinations that AWS does not have are refused here, with the flag or variable that turned it on.
 fn check_flags(config: &Config, region: &str, arn: Option<&Arn<'_>>) -> Result<()> {
     const FIPS: &str = "AWS_USE_FIPS_ENDPOINT (or the profile's use_fips_endpoint)";
@@ -275,37 +242,6 @@ fn fits_host(bucket: &str, host: &str) -> bool {
     // A bucket with dots has no wildcard certificate, and localhost no subdomains on most machines.
     let named = host.parse::<IpAddr>().is_err() && host != "localhost" && !host.ends_with(".localhost");
     label && named
-}
-
-/// The bytes that S3 encodes in a query value: everything but unreserved characters.
-const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// The bytes that S3 encodes in a path.
-const IN_PATH: &AsciiSet = &IN_QUERY.remove(b'/');
-
-/// Appends `text` as S3 encodes paths: everything but unreserved characters and `/`.
-fn encode_path(into: &mut String, text: &str) {
-    into.extend(utf8_percent_encode(text, IN_PATH));
-}
-
-/// Appends `text` as S3 encodes query values: everything but unreserved characters.
-pub(crate) fn encode_query(into: &mut String, text: &str) {
-    into.extend(utf8_percent_encode(text, IN_QUERY));
-}
-
-/// Appends those parameters that have a value. The caller names them in alphabetical order, as signatures want them.
-pub(crate) fn push_query<'a>(
-    target: &mut String,
-    parameters: impl IntoIterator<Item = (&'static str, Option<&'a str>)>,
-) {
-    let mut sign = '?';
-    for (name, value) in parameters {
-        let Some(value) = value else { continue };
-        target.push(sign);
-        sign = '&';
-        target.push_str(name);
-        target.push('=');
-        encode_query(target, value);
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! looks at a path, a handle or a cache.
 
 mod abilities;
+mod admin;
 mod answer;
 mod attempts;
 mod auth;
@@ -21,6 +22,7 @@ mod ops;
 mod outage;
 mod probe;
 mod retry;
+mod url;
 mod wire;
 mod xml;
 
@@ -32,18 +34,18 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
+pub use admin::{Bucket, Store};
 pub(crate) use auth::arn::check as check_arn;
 pub use aws_credential_types::Credentials;
 pub use client::S3Client;
 pub use config::{Config, Timeouts};
 pub use courier::Courier;
-pub(crate) use endpoint::without_password;
 pub use error::{Error, ErrorKind};
 pub use kind::StoreKind;
-pub use ops::admin::{Bucket, Store};
 pub use ops::bucket::{Created, Deleted};
 pub use ops::tagging::Tagging;
 pub use probe::{Question, Reply, Signed};
+pub(crate) use url::without_password;
 pub use xml::{Tags, Version, VersionMarkers, VersionPage};
 
 use crate::buffer::{Block, BlockMut, Fill};

@@ -468,7 +468,7 @@ mod tests {
         #[test]
         fn any_name_survives_encoding(name in "\\PC{0,40}|[\\x00-\\x1f +%&<]{0,10}") {
             let mut encoded = String::new();
-            crate::s3::endpoint::encode_query(&mut encoded, &name);
+            crate::s3::url::encode_query(&mut encoded, &name);
             let document = page(&(contents(&encoded) + "<EncodingType>url</EncodingType>"));
             prop_assert_eq!(keys(&document, "").unwrap(), [name]);
         }

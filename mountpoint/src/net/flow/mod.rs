@@ -2,6 +2,5 @@
 
 pub(crate) mod lanes;
 pub(crate) mod share;
-pub(in crate::net) mod unsent;
 pub(crate) mod watch;
 pub(in crate::net) mod width;

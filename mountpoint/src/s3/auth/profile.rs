@@ -10,7 +10,7 @@ use aws_smithy_types::error::display::DisplayErrorContext;
 use aws_types::os_shim_internal::{Env, Fs};
 
 use crate::s3::Config;
-use crate::s3::endpoint::shown;
+use crate::s3::url::shown;
 
 /// Turns off endpoints from files.
 const IGNORE_ENDPOINTS: &str = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS";

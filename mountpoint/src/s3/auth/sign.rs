@@ -15,8 +15,22 @@ use sha2::{Digest as _, Sha256};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use crate::s3::endpoint::Signing;
 use crate::sync::{Arc, Mutex};
+
+/// The service and region that requests are signed for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Signing {
+    /// As it stands in the scope of a signature.
+    pub(crate) service: &'static str,
+    /// `None`: every region at once, with SigV4A.
+    pub(crate) region: Option<String>,
+}
+
+impl Signing {
+    pub(crate) fn of(service: &'static str, region: &str) -> Self {
+        Self { service, region: Some(region.to_owned()) }
+    }
+}
 
 /// SHA-256 of nothing.
 pub(crate) const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -251,7 +265,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::s3::endpoint::encode_query;
+    use crate::s3::url::encode_query;
 
     /// `region`: `None` for all.
     fn by_the_library(

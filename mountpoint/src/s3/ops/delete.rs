@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 use crate::object::ObjectKey;
 use crate::s3::Result;
 use crate::s3::attempts::Attempts;
-use crate::s3::endpoint::encode_query;
+use crate::s3::url::encode_query;
 use crate::s3::wire::{Collected, Failure, Wire};
 use crate::s3::xml;
 use crate::s3::xml::BODY_MAX;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 
 use crate::s3::attempts::Attempts;
-use crate::s3::endpoint::push_query;
+use crate::s3::url::push_query;
 use crate::s3::wire::{Failure, Wire};
 use crate::s3::{ListObjects, ListPage, Result, xml};
 

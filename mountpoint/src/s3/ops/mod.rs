@@ -1,6 +1,5 @@
 //! The operations, one file each: a request to the store, and its answer with every field checked.
 
-pub(in crate::s3) mod admin;
 pub(in crate::s3) mod bucket;
 pub(in crate::s3) mod checksummed;
 pub(in crate::s3) mod complete;

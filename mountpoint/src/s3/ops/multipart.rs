@@ -3,11 +3,11 @@
 use http::{Method, StatusCode};
 
 use crate::s3::attempts::Attempts;
-use crate::s3::endpoint::{encode_query, push_query};
 use crate::s3::ops::checksummed::with_checksum;
 use crate::s3::ops::delete::is_gone;
 use crate::s3::ops::encryption;
 use crate::s3::ops::headers::{checksum_type, new_object_headers, push};
+use crate::s3::url::{encode_query, push_query};
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, NewObject, PendingUpload, Result, UploadId, xml};
 

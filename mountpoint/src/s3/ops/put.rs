@@ -7,13 +7,13 @@ use http::{Method, StatusCode};
 use crate::checksum::Checksum;
 use crate::object::ETag;
 use crate::s3::attempts::Attempts;
-use crate::s3::endpoint::encode_query;
 use crate::s3::ops::checksummed::{md5_hex, proof, with_checksum};
 use crate::s3::ops::encryption;
 use crate::s3::ops::encryption::UNENCRYPTED;
 use crate::s3::ops::headers::{Headers, new_object_headers, push};
 use crate::s3::ops::if_absent::exists;
 use crate::s3::ops::verify::{Ours, look};
+use crate::s3::url::encode_query;
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
 use crate::s3::{ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer};
 

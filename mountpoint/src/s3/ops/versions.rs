@@ -3,7 +3,7 @@
 use http::{Method, StatusCode};
 
 use crate::s3::attempts::Attempts;
-use crate::s3::endpoint::push_query;
+use crate::s3::url::push_query;
 use crate::s3::wire::{Draft, Failure, Wire};
 use crate::s3::xml::{VersionMarkers, VersionPage};
 use crate::s3::{ErrorKind, Result, xml};
