@@ -100,7 +100,7 @@ pub(crate) enum TransportArg {
 impl From<TransportArg> for Transport {
     fn from(arg: TransportArg) -> Self {
         match arg {
-            // docs/measuring.md, "FUSE over io_uring".
+            // docs/decisions/measurements.md, "FUSE over io_uring".
             TransportArg::Auto | TransportArg::Dev => Self::Dev,
             TransportArg::IoUring => Self::IoUring,
             TransportArg::Fuser => Self::Fuser,
