@@ -51,9 +51,11 @@ fn locks(tree: &Tree, version: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for path in LOCKS {
         for package in tree.text(path).unwrap_or_default().split("[[package]]").skip(1) {
-            let field =
-                |name: &str| package.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
-            let have = field("version").unwrap_or_default().trim_matches('"');
+            let field = |name: &str| {
+                let text = package.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
+                text.map(|text| text.trim_matches('"'))
+            };
+            let have = field("version").unwrap_or_default();
             if field("source").is_none() && have != version && have != UNRELEASED {
                 let name = field("name").unwrap_or_default();
                 findings.push(Finding::new(path, 0, format!("{name} has version {have}, not {version}")));
@@ -71,10 +73,11 @@ fn changelog(tree: &Tree, version: &str) -> Option<Finding> {
         .then(|| Finding::new(CHANGELOG, 0, format!("the first section is not of {version}")))
 }
 
-/// Pages for users. The changelog's older sections and decisions may name older versions.
+/// Pages for users, and that of releases. The changelog's older sections and decisions may name older versions.
 fn is_page(path: &str) -> bool {
     let text = path.ends_with(".md") || path.ends_with(".svg");
-    path == "README.md" || text && path.starts_with("docs/") && !path.starts_with("docs/decisions/")
+    ["README.md", "ci/release.d/README.md"].contains(&path)
+        || text && path.starts_with("docs/") && !path.starts_with("docs/decisions/")
 }
 
 /// The names of this line with another version.
