@@ -6,13 +6,13 @@ use std::time::Instant;
 use super::checks::Wish;
 use super::error::{Error, ErrorKind, Result};
 use super::flight::Seat;
-use super::path::{self, BadName};
-use super::recent::Coming;
 use super::remote::{self, Ask};
 use super::state::{Node, Place};
 use super::tree::{Recall, Settled, Tree, stale};
 use super::{FRESH, Found, InodeNo, InodeTable, Stat};
 use crate::first::First;
+use crate::listing::path::{self, BadName};
+use crate::listing::recent::Coming;
 use crate::s3::BoxFuture;
 use crate::sync::Arc;
 

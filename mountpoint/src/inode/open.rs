@@ -2,11 +2,11 @@
 
 use super::checks::Wish;
 use super::error::{Error, ErrorKind, Result};
-use super::path;
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
 use super::tree::{Tree, stale};
 use super::{FRESH, InodeNo, InodeTable, TimeWish};
 use crate::first::First;
+use crate::listing::path;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 
 /// The answer to an open for reading.

@@ -11,10 +11,10 @@ use futures_util::future::Shared;
 
 use super::dir_entry::{DirEntry, remember, shown};
 use super::error::{Error, ErrorKind, Result};
-use super::page::Asked;
 use super::pass::{Next, Pages, Pass};
 use super::stream::Stream;
 use super::{Found, InodeNo, InodeTable, ROOT, Stat};
+use crate::listing::page::Asked;
 use crate::object::ObjectKey;
 use crate::s3::{BoxFuture, ListObjects};
 use crate::sync::{Arc, Mutex, Weak};

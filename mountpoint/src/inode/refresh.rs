@@ -5,15 +5,15 @@ use std::time::Instant;
 
 use futures_util::FutureExt;
 
-use super::batch::Batch;
-use super::expiry::PAGE;
-use super::merge::Merge;
-use super::page::{Asked, readable};
-use super::recent::{Advice, After, Coming, Page, Recent};
 use super::remote::Ask;
 use super::tree::Tree;
-use super::walk::{self, Course};
 use super::{InodeNo, InodeTable};
+use crate::listing::batch::Batch;
+use crate::listing::expiry::PAGE;
+use crate::listing::merge::Merge;
+use crate::listing::page::{Asked, readable};
+use crate::listing::recent::{Advice, After, Coming, Page, Recent};
+use crate::listing::walk::{self, Course};
 use crate::object::ObjectKey;
 use crate::s3::{self, BoxFuture, ListObjects, ListPage};
 use crate::sync::Arc;
@@ -187,7 +187,7 @@ impl InodeTable {
             merge.finish(&mut entries);
         }
         let first = tree.reserve(entries.len());
-        let batch = Batch::new(first, asked, [since; 2], &entries).into();
+        let batch = Batch::new(first.into(), asked, [since; 2], &entries).into();
         tree.arrives(directory, Some(Page { after, is_last, batch }));
         true
     }

@@ -8,8 +8,8 @@ use foldhash::HashMap;
 use super::InodeNo;
 use super::compact::{Moment, Stored};
 use super::error::ErrorKind;
-use super::listed::Listed;
-use super::recent::Recent;
+use crate::listing::listed::Listed;
+use crate::listing::recent::Recent;
 use crate::object::{ObjectKey, ObjectMeta};
 
 /// One inode: a name at one version.

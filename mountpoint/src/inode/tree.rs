@@ -19,18 +19,19 @@ use hashbrown::hash_table::Entry;
 use super::InodeNo;
 use super::checks::Checks;
 use super::error::{Error, ErrorKind, Result};
-use super::expiry::{Missing, Ttl, left};
 use super::firsts::Firsts;
 use super::flight::Flights;
 use super::fresh::Fresh;
 use super::inodes::{Inodes, is_sparse};
-use super::listed::Listed;
-use super::path::Prefix;
-use super::price::Prices;
-use super::recent::{Page, Recent};
+use super::missing::Missing;
 use super::state::{Directory, File, Inode, Node, Phase, Place, Times};
-use super::walk::Walk;
 use super::{Found, Kind, ROOT, Stat};
+use crate::listing::expiry::{Ttl, left};
+use crate::listing::listed::Listed;
+use crate::listing::path::{self, Prefix};
+use crate::listing::price::Prices;
+use crate::listing::recent::{Page, Recent};
+use crate::listing::walk::Walk;
 use crate::object::ObjectKey;
 pub(super) use settle::{Adopted, Recall, Settled};
 
@@ -168,7 +169,7 @@ impl Tree {
         let inode = self.inode(ino)?;
         match &inode.node {
             Node::Directory(directory) => Some(directory.key.clone()),
-            Node::File(_) => super::path::file_key(self.directory(inode.parent).ok()?.0, &inode.name),
+            Node::File(_) => path::file_key(self.directory(inode.parent).ok()?.0, &inode.name),
         }
     }
 
@@ -302,8 +303,8 @@ impl Tree {
         let (key, _) = self.directory(parent).ok()?;
         let mut node = node;
         match &mut node {
-            Node::Directory(directory) => directory.key = super::path::directory_key(key, name)?,
-            Node::File(_) => drop(super::path::file_key_fits(key, name).then_some(())?),
+            Node::Directory(directory) => directory.key = path::directory_key(key, name)?,
+            Node::File(_) => drop(path::file_key_fits(key, name).then_some(())?),
         }
         if self.inodes.get(ino).is_some() {
             return None;

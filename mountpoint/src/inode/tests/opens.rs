@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 
 use super::*;
 use crate::inode::checks::AT_ONCE;
-use crate::inode::expiry::PAGE;
+use crate::listing::expiry::PAGE;
 
 /// A file that was looked up a while ago.
 async fn known(ttl: Ttl) -> (Bench, InodeNo) {

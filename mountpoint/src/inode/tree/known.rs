@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use super::Tree;
-use crate::inode::listed::Listed;
 use crate::inode::state::{Inode, Place};
 use crate::inode::{InodeNo, ROOT};
+use crate::listing::listed::Listed;
 use crate::s3::ListPage;
 
 impl Tree {

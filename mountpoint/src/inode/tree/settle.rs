@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use super::{Tree, stale};
-use crate::inode::batch::Batch;
 use crate::inode::compact::Moment;
 use crate::inode::error::Result;
-use crate::inode::expiry::{Said, left};
 use crate::inode::remote::{Ask, Remote};
 use crate::inode::state::{Directory, File, Node, Place};
 use crate::inode::{FRESH, InodeNo};
+use crate::listing::batch::Batch;
+use crate::listing::expiry::{Said, left};
 use crate::object::ObjectMeta;
 
 /// The answer of memory to a lookup.
@@ -114,7 +114,7 @@ impl Tree {
             self.is_as_listed(ino, batch, index);
             return Adopted::As(ino);
         }
-        let ino = batch.ino(index);
+        let ino = batch.ino(index).into();
         self.hang(ino, parent, name, batch.asked, self.node_of(batch, index));
         Adopted::As(ino)
     }
@@ -176,7 +176,7 @@ impl Tree {
         }
         match listed.find(name) {
             Some((batch, index)) => {
-                let (ino, asked, since) = (batch.ino(index), batch.asked, batch.arrived);
+                let (ino, asked, since) = (batch.ino(index).into(), batch.asked, batch.arrived);
                 let until = batch.said(self.ttl).until;
                 match batch.meta(index) {
                     Some(meta) => {

@@ -1,4 +1,4 @@
-//! How long an answer of S3 holds, and which names are known to be absent.
+//! Names that are known to be absent.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -6,102 +6,8 @@ use std::time::{Duration, Instant};
 use foldhash::HashMap;
 
 use super::InodeNo;
+use crate::listing::expiry::left;
 use crate::sync::Arc;
-
-/// How long what S3 said of a name holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ttl {
-    /// AWS's default freshness: files 100 ms, directories 1 s, no absent names; every open asks S3.
-    Minimal,
-    /// The user's choice; opens trust it too. Doubling `found` halves the lookups of a steady reader and doubles
-    /// how long a change made elsewhere may go unseen; `missing` is the same for names that were not there.
-    For {
-        /// Of names that exist, and of whole listings.
-        found: Duration,
-        /// Of names that do not.
-        missing: Duration,
-    },
-    /// The bucket does not change while it is mounted.
-    Indefinite,
-}
-
-/// When S3 said something of a file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Said {
-    /// The event of the question.
-    pub(super) asked: u64,
-    /// The moment of the answer.
-    pub(super) at: Instant,
-    /// Until when a stat may repeat it.
-    pub(super) until: Instant,
-}
-
-/// `Minimal`, for files.
-const MINIMAL_FILE: Duration = Duration::from_millis(100);
-/// `Minimal`, for directories.
-pub(super) const MINIMAL_DIRECTORY: Duration = Duration::from_secs(1);
-/// How long a page answers lookups and stats, from when it was asked for. Doubling it halves the listings of a program that looks through a
-/// directory, and doubles how long a change made elsewhere goes unseen by stat.
-pub(super) const PAGE: Duration = Duration::from_secs(1);
-/// "For ever": a century, which every clock and the kernel can still add.
-const INDEFINITE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-impl Ttl {
-    /// Of a file's attributes and entry.
-    pub(super) fn file(self) -> Duration {
-        match self {
-            Self::Minimal => MINIMAL_FILE,
-            Self::For { found, .. } => found,
-            Self::Indefinite => INDEFINITE,
-        }
-    }
-
-    /// Of a directory, and of the knowledge that a file's name is not one.
-    pub(super) fn directory(self) -> Duration {
-        match self {
-            Self::Minimal => MINIMAL_DIRECTORY,
-            Self::For { found, .. } => found,
-            Self::Indefinite => INDEFINITE,
-        }
-    }
-
-    /// Of a name that is not there; zero when that is not remembered.
-    pub(super) fn missing(self) -> Duration {
-        match self {
-            Self::Minimal => Duration::ZERO,
-            Self::For { missing, .. } => missing,
-            Self::Indefinite => INDEFINITE,
-        }
-    }
-
-    /// How long an open may rely on what was known before it.
-    pub(super) fn open(self) -> Duration {
-        match self {
-            Self::Minimal => Duration::ZERO,
-            other => other.file(),
-        }
-    }
-
-    /// Until when a stat may say what a page says of a file: for a second from its question on, or a file's time from its answer on.
-    pub(super) fn of_page(self, since: Instant, arrived: Instant) -> Instant {
-        (since + self.directory().min(PAGE)).max(arrived + self.file())
-    }
-
-    /// The validity of S3's answer about one file, to the request of event `asked`.
-    pub(super) fn said(self, asked: u64, at: Instant) -> Said {
-        Said { asked, at, until: at + self.file() }
-    }
-
-    /// How long a whole listing answers lookups and listings.
-    pub(super) fn listing(self) -> Duration {
-        self.open()
-    }
-}
-
-/// The rest of `ttl` for an answer of `since`; zero when it is over.
-pub(super) fn left(ttl: Duration, since: Instant, now: Instant) -> Duration {
-    ttl.saturating_sub(now.saturating_duration_since(since))
-}
 
 /// Names that S3 said are absent, and since when. Bounded; the oldest go first.
 #[derive(Debug, Default)]
@@ -169,23 +75,16 @@ mod tests {
     use super::*;
 
     const DIR: InodeNo = InodeNo(1);
-
-    #[test]
-    fn what_is_left_of_a_ttl_shrinks_with_age_and_never_below_nothing() {
-        let now = Instant::now();
-        assert_eq!(left(Duration::from_secs(3), now, now + Duration::from_secs(1)), Duration::from_secs(2));
-        assert_eq!(left(Duration::from_secs(3), now, now + Duration::from_secs(9)), Duration::ZERO);
-        assert_eq!(left(Duration::from_secs(3), now + Duration::from_secs(9), now), Duration::from_secs(3));
-    }
+    const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
     fn the_oldest_absent_names_are_forgotten_beyond_the_limit() {
         let (mut missing, now) = (Missing::default(), Instant::now());
         for i in 0..Missing::ENTRIES_MAX + 10 {
-            missing.insert(DIR, &i.to_string(), now, INDEFINITE);
+            missing.insert(DIR, &i.to_string(), now, LONG);
         }
-        assert!(!missing.contains(DIR, "9", now, INDEFINITE));
-        assert!(missing.contains(DIR, "10", now, INDEFINITE));
+        assert!(!missing.contains(DIR, "9", now, LONG));
+        assert!(missing.contains(DIR, "10", now, LONG));
         assert_eq!(missing.order.len(), Missing::ENTRIES_MAX);
         assert_eq!(missing.names[&DIR].len(), Missing::ENTRIES_MAX);
     }

@@ -22,7 +22,7 @@ const GONE_MAX: usize = 1000;
 
 /// Lookups in one directory that belong together.
 #[derive(Debug)]
-pub(super) struct Spell {
+pub(crate) struct Spell {
     /// The credit for pages; each lookup adds to it.
     credit: u32,
     /// Lookups in a row that each went further in the listing's order.
@@ -90,12 +90,12 @@ impl Spell {
 
 /// A part of a listing.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(crate) struct Page {
     /// It has what follows this name; `None`: from the beginning.
-    pub(super) after: Option<Box<str>>,
+    pub(crate) after: Option<Box<str>>,
     /// The listing ends with it.
-    pub(super) is_last: bool,
-    pub(super) batch: Arc<Batch>,
+    pub(crate) is_last: bool,
+    pub(crate) batch: Arc<Batch>,
 }
 
 impl Page {
@@ -110,13 +110,13 @@ impl Page {
 }
 
 /// Where a page begins.
-pub(super) type After = Option<Box<str>>;
+pub(crate) type After = Option<Box<str>>;
 
 /// A page on its way. It ends once its answer is taken in, whatever that is.
-pub(super) type Coming = Shared<BoxFuture<'static, ()>>;
+pub(crate) type Coming = Shared<BoxFuture<'static, ()>>;
 
 /// The request that a lookup should make or wait for.
-pub(super) enum Advice {
+pub(crate) enum Advice {
     /// A page that may have the name is on its way.
     Wait(Coming),
     /// A page from there is worth its price.
@@ -126,7 +126,7 @@ pub(super) enum Advice {
 }
 
 /// The recent pages of one directory, and the lookups that may lead to more.
-pub(super) struct Recent {
+pub(crate) struct Recent {
     pages: Vec<Page>,
     coming: Option<(After, u64, Coming)>,
     spell: Spell,
@@ -135,17 +135,17 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { pages: Vec::new(), coming: None, spell: Spell::new(), gone: HashMap::default() }
     }
 
     /// Whether a page is there or on its way.
-    pub(super) fn is_in_use(&self) -> bool {
+    pub(crate) fn is_in_use(&self) -> bool {
         !self.pages.is_empty() || self.coming.is_some()
     }
 
     /// A name of a page that was asked for less than [`PAGE`] ago, the youngest first.
-    pub(super) fn find(&self, name: &str, now: Instant) -> Option<(Arc<Batch>, usize)> {
+    pub(crate) fn find(&self, name: &str, now: Instant) -> Option<(Arc<Batch>, usize)> {
         let gone = self.gone.get(name).copied();
         let pages = self.pages.iter().rev().filter(|page| is_young(page.batch.since, now));
         let mut pages = pages.filter(|page| gone.is_none_or(|gone| gone < page.batch.asked));
@@ -153,13 +153,13 @@ impl Recent {
     }
 
     /// A page answered a lookup.
-    pub(super) fn hit(&mut self, name: &str, now: Instant) {
+    pub(crate) fn hit(&mut self, name: &str, now: Instant) {
         self.spell.hits = self.spell.hits.map(|hits| hits.saturating_add(1));
         self.spell.count(name, true, now);
     }
 
     /// No page answers a lookup. `known`: an inode for the name lives. `terms`: what a page is worth.
-    pub(super) fn miss(&mut self, name: &str, known: bool, terms: Terms, now: Instant) -> Advice {
+    pub(crate) fn miss(&mut self, name: &str, known: bool, terms: Terms, now: Instant) -> Advice {
         self.spell.count(name, known, now);
         if let Some((after, _, coming)) = &self.coming {
             return match after.as_deref().is_none_or(|after| after < name) {
@@ -191,18 +191,18 @@ impl Recent {
     }
 
     /// A page was asked for at event `asked`.
-    pub(super) fn asks(&mut self, after: After, asked: u64, coming: Coming) {
+    pub(crate) fn asks(&mut self, after: After, asked: u64, coming: Coming) {
         self.coming = Some((after, asked, coming));
     }
 
     /// The page on its way is here, or will not come.
-    pub(super) fn arrives(&mut self, page: Option<Page>) {
+    pub(crate) fn arrives(&mut self, page: Option<Page>) {
         self.coming = None;
         self.pages.extend(page);
     }
 
     /// S3 said at event `asked` that there is no such name.
-    pub(super) fn is_gone(&mut self, name: &str, asked: u64) {
+    pub(crate) fn is_gone(&mut self, name: &str, asked: u64) {
         let older = |than: u64| than < asked;
         let said = self.pages.iter().any(|page| older(page.batch.asked) && page.batch.find(name).is_some());
         if !said && !self.coming.as_ref().is_some_and(|(_, coming, _)| older(*coming)) {
@@ -215,7 +215,7 @@ impl Recent {
     }
 
     /// Lets the pages go that no longer answer; how many.
-    pub(super) fn expire(&mut self, now: Instant) -> usize {
+    pub(crate) fn expire(&mut self, now: Instant) -> usize {
         let before = self.pages.len();
         self.pages.retain(|page| is_young(page.batch.since, now));
         if !self.is_in_use() {
@@ -224,7 +224,7 @@ impl Recent {
         before - self.pages.len()
     }
 
-    pub(super) fn drop_oldest(&mut self) {
+    pub(crate) fn drop_oldest(&mut self) {
         if !self.pages.is_empty() {
             self.pages.remove(0);
         }

@@ -18,7 +18,7 @@ use crate::object::ObjectKey;
 use crate::s3::{ListPage, ListedObject};
 
 /// The state of the walk that goes on in a mount.
-pub(super) struct Walk {
+pub(crate) struct Walk {
     /// The last directory that was listed.
     last: Option<(ObjectKey, Instant)>,
     /// The directory that the last two have in common.
@@ -73,16 +73,16 @@ enum Next {
 
 /// The request for a walk's page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Question {
+pub(crate) struct Question {
     /// Of the pages it belongs to.
     flat: u64,
-    pub(super) prefix: String,
-    pub(super) start_after: Option<String>,
-    pub(super) token: Option<String>,
+    pub(crate) prefix: String,
+    pub(crate) start_after: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 /// How a directory is listed.
-pub(super) enum Course {
+pub(crate) enum Course {
     /// Out of the pages; whether they have the directory at all, if only by its marker, and when they were asked for. And what to ask
     /// for meanwhile.
     Take { page: ListPage, exists: bool, asked: u64, since: Instant, ahead: Option<Question> },
@@ -108,7 +108,7 @@ impl Walk {
     /// Most answers that are kept for a page on its way; a directory with one beyond it is listed by itself.
     const LEARNED_MAX: usize = 1000;
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             last: None,
             common: String::new(),
@@ -123,7 +123,7 @@ impl Walk {
     }
 
     /// A directory begins to be listed.
-    pub(super) fn opens(&mut self, key: &ObjectKey, now: Instant) {
+    pub(crate) fn opens(&mut self, key: &ObjectKey, now: Instant) {
         let last = self.last.replace((key.clone(), now));
         let last =
             last.filter(|(_, at)| now.saturating_duration_since(*at) < Self::PAUSE).map(|(key, _)| key);
@@ -142,7 +142,7 @@ impl Walk {
     }
 
     /// How the directory that was opened last is to be listed.
-    pub(super) fn course(&mut self, key: &ObjectKey, now: Instant) -> Course {
+    pub(crate) fn course(&mut self, key: &ObjectKey, now: Instant) -> Course {
         let key = key.as_str();
         if let Some(flat) = &mut self.flat {
             flat.pass(key);
@@ -191,14 +191,14 @@ impl Walk {
     }
 
     /// The page that a course requested is in flight since event `asked`.
-    pub(super) fn asks(&mut self, question: &Question, asked: u64, coming: Coming) {
+    pub(crate) fn asks(&mut self, question: &Question, asked: u64, coming: Coming) {
         if let Some(flat) = self.flat.as_mut().filter(|flat| flat.number == question.flat) {
             flat.next = Next::Coming(coming, asked);
         }
     }
 
     /// A page is here, or will not come.
-    pub(super) fn arrives(
+    pub(crate) fn arrives(
         &mut self,
         question: &Question,
         page: Option<ListPage>,
@@ -220,7 +220,7 @@ impl Walk {
     }
 
     /// Something changed here in a directory, or it was listed by itself, at this event: the pages of before do not list it.
-    pub(super) fn changed(&mut self, directory: &str, at: u64) {
+    pub(crate) fn changed(&mut self, directory: &str, at: u64) {
         let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return };
         if self.changed.len() >= Self::CHANGED_MAX {
             self.changed.retain(|directory, at| flat.may_list(directory, *at));
@@ -234,7 +234,7 @@ impl Walk {
 
     /// S3 said, asked at event `at`, whether a directory has a name, and nothing else keeps that in mind. A page that says otherwise lists
     /// neither the directory nor what has the name.
-    pub(super) fn learned(&mut self, directory: &str, name: &str, is_there: bool, at: u64) {
+    pub(crate) fn learned(&mut self, directory: &str, name: &str, is_there: bool, at: u64) {
         let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return };
         let path = format!("{directory}{name}");
         let below = format!("{path}/");
@@ -263,12 +263,12 @@ impl Walk {
     }
 
     /// Whether changes here matter to pages.
-    pub(super) fn has_pages(&self) -> bool {
+    pub(crate) fn has_pages(&self) -> bool {
         self.flat.is_some()
     }
 
     /// Lets pages go that no longer answer.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant) {
         let is_old = |keys: &Keys| now.saturating_duration_since(keys.since) >= PAGE;
         if self
             .flat
