@@ -8,9 +8,9 @@
 //! An inode is a name at one version. When S3 has another ETag or kind under the name, the name gets another number, so that no page in
 //! the kernel's cache mixes two versions. A remote directory wins over a local entry, and a local entry over a remote file.
 
+mod board;
 mod change;
 mod check;
-mod checks;
 mod compact;
 mod dir_entry;
 mod error;
@@ -33,6 +33,7 @@ mod tree;
 mod tests;
 
 use std::fmt;
+use std::hash::Hash;
 use std::time::{Duration, SystemTime};
 
 pub use change::Unlinked;
@@ -51,6 +52,8 @@ use crate::metrics::Metrics;
 use crate::object::ObjectKey;
 use crate::s3::ObjectClient;
 use crate::sync::{Arc, Mutex};
+use board::Board;
+use flight::Flights;
 use tree::Tree;
 
 /// Number of an inode: unique for the life of a mount, never reused.
@@ -168,6 +171,24 @@ impl InodeTable {
         let client = Arc::clone(asker.client());
         let tree = Tree::new(&config.prefix, config.ttl, clock.now(), clock.wall());
         Self(Arc::new(Shared { client, asker, config, clock, metrics, tree: Mutex::new(tree) }))
+    }
+
+    /// Takes a question off the board once it has its answer, or no operation waits for it any more.
+    fn landed<K, Q, A>(
+        &self,
+        of: fn(&mut Board) -> &mut Flights<K, Q, A>,
+    ) -> impl FnOnce(&K, &Arc<Q>) + Send + use<K, Q, A>
+    where
+        K: Eq + Hash + Clone + Send + 'static,
+        Q: Send + Sync + 'static,
+        A: Clone + Send + Sync + 'static,
+    {
+        let table = Arc::downgrade(&self.0);
+        move |subject, question| {
+            if let Some(table) = table.upgrade() {
+                of(&mut table.tree.lock().board).land(subject, question);
+            }
+        }
     }
 
     /// The kernel drops `count` references to an inode. One that nothing refers to any more, and that has nothing

@@ -1,6 +1,6 @@
 //! Opens files, and tracks the state of an inode while it is written.
 
-use super::checks::Wish;
+use super::board::Wish;
 use super::error::{Error, ErrorKind, Result};
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
 use super::tree::{Tree, stale};

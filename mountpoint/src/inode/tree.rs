@@ -17,10 +17,9 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use super::InodeNo;
-use super::checks::Checks;
+use super::board::Board;
 use super::error::{Error, ErrorKind, Result};
 use super::firsts::Firsts;
-use super::flight::Flights;
 use super::fresh::Fresh;
 use super::inodes::{Inodes, is_sparse};
 use super::missing::Missing;
@@ -49,8 +48,7 @@ pub(super) struct Tree {
     /// The modification time of directories.
     mounted: SystemTime,
     pub(super) missing: Missing,
-    pub(super) flights: Flights,
-    pub(super) checks: Checks,
+    pub(super) board: Board,
     /// What the latest lookups brought, for their opens.
     pub(super) firsts: Firsts,
     /// Files whose lookup S3 answered a moment ago, and that no open, stat or second lookup has used yet.
@@ -99,8 +97,7 @@ impl Tree {
             ttl,
             mounted,
             missing: Missing::default(),
-            flights: Flights::default(),
-            checks: Checks::default(),
+            board: Board::default(),
             firsts: Firsts::default(),
             fresh: Fresh::default(),
             listed: VecDeque::new(),
@@ -374,7 +371,7 @@ impl Tree {
     /// Something happened to a name: answers that were asked for before do not count for it. The event's number.
     pub(super) fn changed(&mut self, parent: InodeNo, name: &str, removed: bool) -> u64 {
         let at = self.event();
-        self.flights.overtake(parent, name);
+        self.board.overtake(parent, name);
         if !removed {
             self.missing.remove(parent, name);
         }

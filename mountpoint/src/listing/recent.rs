@@ -8,13 +8,11 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use foldhash::HashMap;
-use futures_util::future::Shared;
 
 use super::batch::Batch;
 use super::expiry::PAGE;
 use super::merge::order;
 use super::price::Terms;
-use crate::s3::BoxFuture;
 use crate::sync::Arc;
 
 /// Most names that are noted as gone while pages say otherwise; beyond it the pages of the directory go.
@@ -112,13 +110,10 @@ impl Page {
 /// Where a page begins.
 pub(crate) type After = Option<Box<str>>;
 
-/// A page on its way. It ends once its answer is taken in, whatever that is.
-pub(crate) type Coming = Shared<BoxFuture<'static, ()>>;
-
 /// The request that a lookup should make or wait for.
 pub(crate) enum Advice {
-    /// A page that may have the name is on its way.
-    Wait(Coming),
+    /// A page that may have the name was asked for at this event.
+    Wait(u64),
     /// A page from there is worth its price.
     Ask(After),
     /// Ask for the name alone.
@@ -128,7 +123,8 @@ pub(crate) enum Advice {
 /// The recent pages of one directory, and the lookups that may lead to more.
 pub(crate) struct Recent {
     pages: Vec<Page>,
-    coming: Option<(After, u64, Coming)>,
+    /// The page on its way, and the event at which it was asked for.
+    coming: Option<(After, u64)>,
     spell: Spell,
     /// Names that S3 said are not there, and the event of that question: a page that was asked for earlier does not bring them back.
     gone: HashMap<Box<str>, u64>,
@@ -161,9 +157,9 @@ impl Recent {
     /// No page answers a lookup. `known`: an inode for the name lives. `terms`: what a page is worth.
     pub(crate) fn miss(&mut self, name: &str, known: bool, terms: Terms, now: Instant) -> Advice {
         self.spell.count(name, known, now);
-        if let Some((after, _, coming)) = &self.coming {
+        if let Some((after, asked)) = &self.coming {
             return match after.as_deref().is_none_or(|after| after < name) {
-                true => Advice::Wait(coming.clone()),
+                true => Advice::Wait(*asked),
                 false => Advice::Nothing,
             };
         }
@@ -191,8 +187,8 @@ impl Recent {
     }
 
     /// A page was asked for at event `asked`.
-    pub(crate) fn asks(&mut self, after: After, asked: u64, coming: Coming) {
-        self.coming = Some((after, asked, coming));
+    pub(crate) fn asks(&mut self, after: After, asked: u64) {
+        self.coming = Some((after, asked));
     }
 
     /// The page on its way is here, or will not come.
@@ -205,7 +201,7 @@ impl Recent {
     pub(crate) fn is_gone(&mut self, name: &str, asked: u64) {
         let older = |than: u64| than < asked;
         let said = self.pages.iter().any(|page| older(page.batch.asked) && page.batch.find(name).is_some());
-        if !said && !self.coming.as_ref().is_some_and(|(_, coming, _)| older(*coming)) {
+        if !said && !self.coming.as_ref().is_some_and(|(_, coming)| older(*coming)) {
             return;
         }
         if self.gone.len() >= GONE_MAX {

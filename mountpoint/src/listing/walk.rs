@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use foldhash::HashMap;
 
 use super::expiry::PAGE;
-use super::recent::Coming;
 use crate::object::ObjectKey;
 use crate::s3::{ListPage, ListedObject};
 
@@ -67,7 +66,7 @@ enum Next {
     /// This token asks for it.
     Token(String),
     /// It was asked for at this event.
-    Coming(Coming, u64),
+    Coming(u64),
     End,
 }
 
@@ -86,8 +85,8 @@ pub(crate) enum Course {
     /// Out of the pages; whether they have the directory at all, if only by its marker, and when they were asked for. And what to ask
     /// for meanwhile.
     Take { page: ListPage, exists: bool, asked: u64, since: Instant, ahead: Option<Question> },
-    /// A page that may have it is on its way.
-    Wait(Coming),
+    /// A page that may have it was asked for at this event.
+    Wait(u64),
     /// A page is worth asking for.
     Ask(Question),
     /// By itself.
@@ -158,7 +157,7 @@ impl Walk {
                 }
                 Reach::Perhaps(question) => {
                     return match &flat.next {
-                        Next::Coming(coming, _) => Course::Wait(coming.clone()),
+                        Next::Coming(asked) => Course::Wait(*asked),
                         _ => Course::Ask(question),
                     };
                 }
@@ -191,9 +190,9 @@ impl Walk {
     }
 
     /// The page that a course requested is in flight since event `asked`.
-    pub(crate) fn asks(&mut self, question: &Question, asked: u64, coming: Coming) {
+    pub(crate) fn asks(&mut self, question: &Question, asked: u64) {
         if let Some(flat) = self.flat.as_mut().filter(|flat| flat.number == question.flat) {
-            flat.next = Next::Coming(coming, asked);
+            flat.next = Next::Coming(asked);
         }
     }
 
@@ -245,7 +244,7 @@ impl Walk {
         match &flat.next {
             _ if is_passed && says == is_there => {}
             _ if is_passed => self.is_known_better(directory, &below, at),
-            Next::Coming(_, asked) if at <= *asked => {}
+            Next::Coming(asked) if at <= *asked => {}
             Next::Coming(..) if self.learned.len() < Self::LEARNED_MAX => {
                 let (directory, name) = (directory.into(), name.into());
                 self.learned.push(Learned { directory, name, is_there, at });
@@ -311,7 +310,7 @@ impl Flat {
     /// The event of the oldest request for these pages.
     fn oldest(&self) -> u64 {
         let coming = match &self.next {
-            Next::Coming(_, asked) => Some(*asked),
+            Next::Coming(asked) => Some(*asked),
             Next::Token(_) | Next::End => None,
         };
         self.pages.iter().map(|keys| keys.asked).chain(coming).min().unwrap_or(u64::MAX)

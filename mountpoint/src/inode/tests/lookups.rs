@@ -144,7 +144,7 @@ async fn a_lookup_that_is_given_up_leaves_nothing_behind() {
             () = gate.arrived(1) => {}
         }
     }
-    assert!(bench.table.0.tree.lock().flights.is_empty());
+    assert!(bench.table.0.tree.lock().board.is_empty());
     assert_eq!(bench.table.len(), 1);
     gate.release();
     bench.lookup(ROOT, "a").await.unwrap();
