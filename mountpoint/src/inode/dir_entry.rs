@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::facts::What;
 use super::state::{Node, Place};
 use super::tree::{Adopted, Tree};
 use super::{InodeNo, Kind, Stat};
@@ -70,11 +71,11 @@ pub(super) fn shown(
         return of_inode(ino);
     }
     let mut valid = true;
-    if let Some(change) = directory.changes.since(name, batch.asked) {
+    if let Some(what) = tree.facts.since(parent, name, batch.asked) {
         if let Some(ino) = directory.locals.get(name) {
             return of_inode(*ino);
         }
-        if change.removed {
+        if what == What::Absent {
             return None;
         }
         valid = false;

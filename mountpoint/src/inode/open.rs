@@ -282,7 +282,7 @@ impl InodeTable {
         let tree = self.0.tree.lock();
         let (_, directory) = tree.directory(parent)?;
         let taken = directory.locals.contains_key(name) || tree.child(parent, name).is_some();
-        Ok(!taken && tree.missing.contains(parent, name, now, FRESH))
+        Ok(!taken && tree.facts.is_absent(parent, name, now, FRESH))
     }
 }
 

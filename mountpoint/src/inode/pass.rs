@@ -86,11 +86,13 @@ impl Pass {
             ranges: None,
             arrived: Arc::default(),
         };
-        let listed = tree.directory(directory).ok().and_then(|(_, directory)| {
-            let listed = directory.listed.as_ref()?;
+        let listed = tree.directory(directory).ok().and_then(|(_, known)| {
+            let listed = known.listed.as_ref()?;
             let holds = !left(tree.ttl.listing(), listed.since, now).is_zero();
-            let whole =
-                !pages.with_locals && !listed.with_locals && directory.changes.none_since(listed.asked);
+            let has = |name: &str| listed.find(name).is_some();
+            let whole = !pages.with_locals
+                && !listed.with_locals
+                && !tree.facts.outdate(directory, listed.asked, has);
             (holds && whole).then(|| listed.clone())
         });
         if let Some(listed) = listed {

@@ -222,7 +222,7 @@ impl Drop for Listing {
         let mut tree = self.table.0.tree.lock();
         if let Some(directory) = tree.directory_mut(self.directory) {
             directory.listings -= 1;
-            directory.drop_changes();
+            tree.release(self.directory);
             tree.drop_if_idle(self.directory);
         }
     }

@@ -19,10 +19,10 @@ use hashbrown::hash_table::Entry;
 use super::InodeNo;
 use super::board::Board;
 use super::error::{Error, ErrorKind, Result};
+use super::facts::{Facts, What};
 use super::firsts::Firsts;
 use super::fresh::Fresh;
 use super::inodes::{Inodes, is_sparse};
-use super::missing::Missing;
 use super::state::{Directory, File, Inode, Node, Phase, Place, Times};
 use super::{Found, Kind, ROOT, Stat};
 use crate::listing::expiry::{Ttl, left};
@@ -47,7 +47,8 @@ pub(super) struct Tree {
     pub(super) ttl: Ttl,
     /// The modification time of directories.
     mounted: SystemTime,
-    pub(super) missing: Missing,
+    /// What was learned of names, which pages do not say.
+    pub(super) facts: Facts,
     pub(super) board: Board,
     /// What the latest lookups brought, for their opens.
     pub(super) firsts: Firsts,
@@ -96,7 +97,7 @@ impl Tree {
             events: 0,
             ttl,
             mounted,
-            missing: Missing::default(),
+            facts: Facts::default(),
             board: Board::default(),
             firsts: Firsts::default(),
             fresh: Fresh::default(),
@@ -144,10 +145,7 @@ impl Tree {
     }
 
     pub(super) fn directory_mut(&mut self, ino: InodeNo) -> Option<&mut Directory> {
-        match &mut self.inodes.get_mut(ino)?.node {
-            Node::Directory(directory) => Some(directory),
-            Node::File(_) => None,
-        }
+        self.inodes.get_mut(ino)?.directory_mut()
     }
 
     /// A file.
@@ -282,9 +280,6 @@ impl Tree {
     ) -> Option<()> {
         self.make(ino, parent, name, learned, node)?;
         self.place(ino, Place::Remote);
-        if let Some(directory) = self.directory_mut(parent) {
-            directory.changes.revive(name);
-        }
         Some(())
     }
 
@@ -334,7 +329,7 @@ impl Tree {
         let Some(inode) = self.inodes.get_mut(ino) else { return };
         inode.place = place;
         if place != Place::Nowhere {
-            self.missing.remove(parent, &inode.name);
+            self.facts.taken(parent, &inode.name);
         }
         if let Some(other) = displaced {
             if let Some(other) = self.inodes.get_mut(other) {
@@ -372,19 +367,13 @@ impl Tree {
     pub(super) fn changed(&mut self, parent: InodeNo, name: &str, removed: bool) -> u64 {
         let at = self.event();
         self.board.overtake(parent, name);
-        if !removed {
-            self.missing.remove(parent, name);
-        }
         if self.walk.has_pages()
             && let Ok(key) = self.directory(parent).map(|(key, _)| key.clone())
         {
             self.walk.changed(key.as_str(), at);
         }
-        if let Some(directory) = self.directory_mut(parent)
-            && directory.keeps_changes()
-        {
-            directory.changes.note(name, at, removed);
-        }
+        let what = if removed { What::Absent } else { What::Present };
+        self.observe(parent, name, what, at);
         at
     }
 
@@ -438,7 +427,7 @@ impl Tree {
             }
             self.place(ino, Place::Nowhere);
             self.forget_listed(ino);
-            self.missing.remove_directory(ino);
+            self.facts.forget(ino);
             self.inodes.remove(ino);
             next = Some(parent);
         }
@@ -485,9 +474,9 @@ impl Tree {
     pub(super) fn forget_listed(&mut self, ino: InodeNo) {
         let Some(directory) = self.directory_mut(ino) else { return };
         let Some(listed) = directory.listed.take() else { return };
-        directory.drop_changes();
         self.listed_entries -= listed.entries();
         self.listed.retain(|&other| other != ino);
+        self.release(ino);
     }
 
     // -- recent pages --------------------------------------------------------------------------------------------
@@ -510,9 +499,7 @@ impl Tree {
         {
             recent.drop_oldest();
         }
-        if let Some(directory) = self.directory_mut(ino) {
-            directory.drop_changes();
-        }
+        self.release(ino);
     }
 
     #[cfg(test)]
@@ -531,9 +518,7 @@ impl Tree {
             gone -= usize::from(goes);
             !goes
         });
-        if let Some(directory) = self.directory_mut(ino) {
-            directory.drop_changes();
-        }
+        self.release(ino);
     }
 
     /// A snapshot of what exists only here in a directory.

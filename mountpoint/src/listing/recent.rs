@@ -7,16 +7,11 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use foldhash::HashMap;
-
 use super::batch::Batch;
 use super::expiry::PAGE;
 use super::merge::order;
 use super::price::Terms;
 use crate::sync::Arc;
-
-/// Most names that are noted as gone while pages say otherwise; beyond it the pages of the directory go.
-const GONE_MAX: usize = 1000;
 
 /// Lookups in one directory that belong together.
 #[derive(Debug)]
@@ -126,13 +121,11 @@ pub(crate) struct Recent {
     /// The page on its way, and the event at which it was asked for.
     coming: Option<(After, u64)>,
     spell: Spell,
-    /// Names that S3 said are not there, and the event of that question: a page that was asked for earlier does not bring them back.
-    gone: HashMap<Box<str>, u64>,
 }
 
 impl Recent {
     pub(crate) fn new() -> Self {
-        Self { pages: Vec::new(), coming: None, spell: Spell::new(), gone: HashMap::default() }
+        Self { pages: Vec::new(), coming: None, spell: Spell::new() }
     }
 
     /// Whether a page is there or on its way.
@@ -140,11 +133,16 @@ impl Recent {
         !self.pages.is_empty() || self.coming.is_some()
     }
 
-    /// A name of a page that was asked for less than [`PAGE`] ago, the youngest first.
-    pub(crate) fn find(&self, name: &str, now: Instant) -> Option<(Arc<Batch>, usize)> {
-        let gone = self.gone.get(name).copied();
+    /// A name of a page that was asked for less than [`PAGE`] ago, the youngest first. `is_absent`: whether the name is known to be absent
+    /// since an event.
+    pub(crate) fn find(
+        &self,
+        name: &str,
+        now: Instant,
+        is_absent: impl Fn(u64) -> bool,
+    ) -> Option<(Arc<Batch>, usize)> {
         let pages = self.pages.iter().rev().filter(|page| is_young(page.batch.since, now));
-        let mut pages = pages.filter(|page| gone.is_none_or(|gone| gone < page.batch.asked));
+        let mut pages = pages.filter(|page| !is_absent(page.batch.asked));
         pages.find_map(|page| Some((page.batch.clone(), page.batch.find(name)?)))
     }
 
@@ -197,26 +195,16 @@ impl Recent {
         self.pages.extend(page);
     }
 
-    /// S3 said at event `asked` that there is no such name.
-    pub(crate) fn is_gone(&mut self, name: &str, asked: u64) {
-        let older = |than: u64| than < asked;
-        let said = self.pages.iter().any(|page| older(page.batch.asked) && page.batch.find(name).is_some());
-        if !said && !self.coming.as_ref().is_some_and(|(_, coming)| older(*coming)) {
-            return;
-        }
-        if self.gone.len() >= GONE_MAX {
-            self.pages.clear();
-        }
-        self.gone.insert(name.into(), asked);
+    /// Whether a page that was asked for before an event has the name, or may have it once it comes.
+    pub(crate) fn may_have(&self, name: &str, event: u64) -> bool {
+        let said = self.pages.iter().any(|page| page.batch.asked < event && page.batch.find(name).is_some());
+        said || self.coming.as_ref().is_some_and(|(_, asked)| *asked < event)
     }
 
     /// Lets the pages go that no longer answer; how many.
     pub(crate) fn expire(&mut self, now: Instant) -> usize {
         let before = self.pages.len();
         self.pages.retain(|page| is_young(page.batch.since, now));
-        if !self.is_in_use() {
-            self.gone = HashMap::default();
-        }
         before - self.pages.len()
     }
 

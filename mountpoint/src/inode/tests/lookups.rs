@@ -177,7 +177,10 @@ async fn an_answer_from_before_a_create_does_not_hide_the_file() {
         gate.arrived(1).await;
         // Another lookup, by another path of knowledge, said that there is nothing.
         let now = bench.clock.now();
-        bench.table.0.tree.lock().missing.insert(ROOT, "a", now, Duration::from_secs(60));
+        let mut tree = bench.table.0.tree.lock();
+        let at = tree.event();
+        tree.observe_absent(ROOT, "a", at, now);
+        drop(tree);
         let made = bench.table.create(ROOT, name).await.unwrap();
         gate.release();
         made
