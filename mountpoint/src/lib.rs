@@ -3,8 +3,8 @@
 //! The rooms follow the path of a byte. Calls go down and data comes back up; a lower room never calls an upper room:
 //!
 //! ```text
-//! kernel - fuse/ - fs/ -+- inode/ - listing/ ------+
-//!                       +- prefetch/ - cache/ -+  +- s3/ - network
+//! kernel - fuse/ - fs/ -+- inode/ - listing/ -----+
+//!                       +- prefetch/ - cache/ -+  +- s3/ - net/ - network
 //!                       +- upload/ ------------+--+
 //!          first/ (a file's first bytes, with its attributes) under inode, prefetch
 //!          buffer/ (blocks of memory, the budget) under prefetch, cache, upload, s3
@@ -29,6 +29,7 @@ pub mod logging;
 pub mod metrics;
 pub mod mount;
 pub mod mountinfo;
+pub mod net;
 pub mod object;
 pub mod prefetch;
 pub mod s3;
