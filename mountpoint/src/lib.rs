@@ -3,7 +3,7 @@
 //! The rooms follow the path of a byte. Calls go down and data comes back up; a lower room never calls an upper room:
 //!
 //! ```text
-//! kernel - fuse/ - fs/ -+- inode/ ----------------+
+//! kernel - fuse/ - fs/ -+- inode/ - listing/ -----+
 //!                       +- prefetch/ - cache/ -+  +- s3/ - net/ - network
 //!                       +- upload/ ------------+--+
 //!          first/ (a file's first bytes, with its attributes) under inode, prefetch
@@ -24,6 +24,7 @@ pub mod first;
 pub mod fs;
 pub mod fuse;
 pub mod inode;
+pub mod listing;
 pub mod logging;
 pub mod metrics;
 pub mod mount;

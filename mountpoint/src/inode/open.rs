@@ -1,12 +1,12 @@
 //! Opens files, and tracks the state of an inode while it is written.
 
-use super::checks::Wish;
+use super::board::Wish;
 use super::error::{Error, ErrorKind, Result};
-use super::path;
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
 use super::tree::{Tree, stale};
 use super::{FRESH, InodeNo, InodeTable, TimeWish};
 use crate::first::First;
+use crate::listing::path;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 
 /// The answer to an open for reading.
@@ -282,7 +282,7 @@ impl InodeTable {
         let tree = self.0.tree.lock();
         let (_, directory) = tree.directory(parent)?;
         let taken = directory.locals.contains_key(name) || tree.child(parent, name).is_some();
-        Ok(!taken && tree.missing.contains(parent, name, now, FRESH))
+        Ok(!taken && tree.facts.is_absent(parent, name, now, FRESH))
     }
 }
 

@@ -41,7 +41,7 @@ fn shuttle_lookups_that_meet_are_the_same_inode_and_forgotten_they_leave_nothing
             thread.join().unwrap();
         }
         assert_eq!(table.len(), 1, "the root alone");
-        assert!(table.0.tree.lock().flights.is_empty(), "no lookup is under way");
+        assert!(table.0.tree.lock().board.is_empty(), "no lookup is under way");
     });
 }
 

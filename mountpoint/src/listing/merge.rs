@@ -11,22 +11,22 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use super::InodeNo;
+use super::EntryNo;
 use crate::object::ObjectMeta;
 
 /// A name that is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) name: Box<str>,
-    pub(super) what: What,
+pub(crate) struct Entry {
+    pub(crate) name: Box<str>,
+    pub(crate) what: What,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(crate) enum What {
     Directory,
     File(ObjectMeta),
     /// It exists only here.
-    Local(InodeNo),
+    Local(EntryNo),
 }
 
 impl Entry {
@@ -36,7 +36,7 @@ impl Entry {
 }
 
 /// The order in which entries leave: by name + `/`.
-pub(super) fn order(a: &str, b: &str) -> Ordering {
+pub(crate) fn order(a: &str, b: &str) -> Ordering {
     compare((a, true), (b, true))
 }
 
@@ -57,9 +57,9 @@ fn compare((a, a_ends): (&str, bool), (b, b_ends): (&str, bool)) -> Ordering {
 }
 
 #[derive(Debug)]
-pub(super) struct Merge {
+pub(crate) struct Merge {
     /// In `order`, last first: what exists only here and did not leave yet.
-    locals: Vec<(Box<str>, InodeNo)>,
+    locals: Vec<(Box<str>, EntryNo)>,
     /// Files that a directory may still hide; each is a prefix of the next.
     waiting: Vec<Entry>,
     /// The last entry that S3 sent.
@@ -69,19 +69,19 @@ pub(super) struct Merge {
 }
 
 impl Merge {
-    pub(super) fn new(locals: impl IntoIterator<Item = (Box<str>, InodeNo)>) -> Self {
+    pub(crate) fn new(locals: impl IntoIterator<Item = (Box<str>, EntryNo)>) -> Self {
         let mut locals: Vec<_> = locals.into_iter().collect();
         locals.sort_unstable_by(|a, b| order(&b.0, &a.0));
         Self { locals, waiting: Vec::new(), last: None, seen: None }
     }
 
     /// Whether everything came in order so far.
-    pub(super) fn is_sorted(&self) -> bool {
+    pub(crate) fn is_sorted(&self) -> bool {
         self.seen.is_none()
     }
 
     /// Takes one page in, gives out what is certain. `left` calls back with every name that went out before.
-    pub(super) fn page(
+    pub(crate) fn page(
         &mut self,
         mut page: Vec<Entry>,
         out: &mut Vec<Entry>,
@@ -118,7 +118,7 @@ impl Merge {
     }
 
     /// The listing is at its end: what is left goes out.
-    pub(super) fn finish(&mut self, out: &mut Vec<Entry>) {
+    pub(crate) fn finish(&mut self, out: &mut Vec<Entry>) {
         while let Some(file) = self.waiting.pop() {
             self.emit(file, out);
         }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn run(locals: &[(&str, u64)], pages: Vec<Vec<Entry>>) -> Vec<Entry> {
-        let mut merge = Merge::new(locals.iter().map(|(name, ino)| ((*name).into(), InodeNo(*ino))));
+        let mut merge = Merge::new(locals.iter().map(|(name, ino)| ((*name).into(), EntryNo(*ino))));
         let mut out: Vec<Entry> = Vec::new();
         for page in pages {
             let mut new = Vec::new();
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn local_entries_stand_between_remote_directories_and_remote_files() {
         let out = run(&[("d", 7), ("f", 8), ("l", 9)], vec![vec![directory("d"), file("f"), file("z")]]);
-        let local = |ino| What::Local(InodeNo(ino));
+        let local = |ino| What::Local(EntryNo(ino));
         let expected = [("d", What::Directory), ("f", local(8)), ("l", local(9)), ("z", file("z").what)];
         let expected = expected.map(|(name, what)| Entry { name: name.into(), what });
         assert_eq!(out, expected);
@@ -276,7 +276,7 @@ mod tests {
 
             let mut model: BTreeMap<&str, What> = BTreeMap::new();
             model.extend(files.iter().map(|n| (n.as_str(), file(n).what)));
-            model.extend(local_names.iter().map(|(n, ino)| (*n, What::Local(InodeNo(*ino)))));
+            model.extend(local_names.iter().map(|(n, ino)| (*n, What::Local(EntryNo(*ino)))));
             model.extend(directories.iter().map(|n| (n.as_str(), What::Directory)));
             let mut shown = names(&out);
             if sorted {

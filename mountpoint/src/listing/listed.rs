@@ -8,23 +8,23 @@ use crate::sync::Arc;
 
 /// A whole listing, remembered to answer lookups and other listings.
 #[derive(Clone, Debug)]
-pub(super) struct Listed {
+pub(crate) struct Listed {
     /// In order, each name once.
-    pub(super) batches: Vec<Arc<Batch>>,
+    pub(crate) batches: Vec<Arc<Batch>>,
     /// When and at which event its first page was asked for.
-    pub(super) since: Instant,
-    pub(super) asked: u64,
+    pub(crate) since: Instant,
+    pub(crate) asked: u64,
     /// Whether local entries were merged into it.
-    pub(super) with_locals: bool,
+    pub(crate) with_locals: bool,
 }
 
 impl Listed {
-    pub(super) fn entries(&self) -> usize {
+    pub(crate) fn entries(&self) -> usize {
         self.batches.iter().map(|batch| batch.len()).sum()
     }
 
     /// The entry of a name in the listing.
-    pub(super) fn find(&self, name: &str) -> Option<(&Batch, usize)> {
+    pub(crate) fn find(&self, name: &str) -> Option<(&Batch, usize)> {
         let after = self.batches.partition_point(|batch| order(batch.name(0), name).is_le());
         let batch = &self.batches[after.checked_sub(1)?];
         let index = batch.find(name)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The store's times.
 #[derive(Debug, Default)]
-pub(super) struct Prices {
+pub(crate) struct Prices {
     /// Seconds of a lookup, and of each name of a page beyond that.
     look: Mean,
     name: Mean,
@@ -15,21 +15,21 @@ pub(super) struct Prices {
 
 /// Lookups of one directory after which a page is worth its price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(crate) struct Terms {
     /// Lookups in the order of the listing: the page has what follows.
-    pub(super) in_order: u32,
+    pub(crate) in_order: u32,
     /// In any order: pages from the beginning on.
-    pub(super) any_order: u32,
+    pub(crate) any_order: u32,
 }
 
 impl Prices {
     /// Lookups that a page is worth as long as nothing is measured, and at most where pages can answer.
-    pub(super) const USUAL: u32 = 32;
+    pub(crate) const USUAL: u32 = 32;
     /// At least: fewer names say nothing about what a program does.
     const LEAST: u32 = 4;
     /// Where a directory has more pages than are kept: they would hardly answer.
     const MOST: u32 = 256;
-    pub(super) const PAGES_KEPT: usize = 64;
+    pub(crate) const PAGES_KEPT: usize = 64;
     /// Prices of a page that lookups pay before one is asked for.
     const MARGIN: f64 = 2.0;
     /// Seconds of each name of a page until one was measured: S3 takes about a tenth of a second for a thousand.
@@ -38,12 +38,12 @@ impl Prices {
     const NAMES_MIN: usize = 50;
 
     /// A lookup was answered.
-    pub(super) fn looked(&mut self, took: Duration) {
+    pub(crate) fn looked(&mut self, took: Duration) {
         self.look.add(took.as_secs_f64());
     }
 
     /// A page was.
-    pub(super) fn listed(&mut self, took: Duration, names: usize) {
+    pub(crate) fn listed(&mut self, took: Duration, names: usize) {
         if names >= Self::NAMES_MIN && !took.is_zero() {
             let trip = self.look.0.unwrap_or_default();
             self.name.add((took.as_secs_f64() - trip).max(0.0) / names as f64);
@@ -51,7 +51,7 @@ impl Prices {
     }
 
     /// For a directory that had `length` names when it was last listed, in pages of `page` names.
-    pub(super) fn terms(&self, length: Option<usize>, page: u16) -> Terms {
+    pub(crate) fn terms(&self, length: Option<usize>, page: u16) -> Terms {
         let usual = Terms { in_order: Self::USUAL, any_order: Self::USUAL };
         let Some(look) = self.look.0.filter(|look| *look > 0.0) else { return usual };
         let page = usize::from(page.max(1));

@@ -12,7 +12,7 @@ use super::letters::Letters;
 use crate::s3::ListPage;
 
 /// A listing by ranges of one directory, from its third page on.
-pub(super) struct Ranges {
+pub(crate) struct Ranges {
     /// The key of the directory.
     prefix: String,
     /// In order; the first is given out.
@@ -65,25 +65,25 @@ enum Next {
 
 /// One page in order.
 #[derive(Debug)]
-pub(super) struct Page {
-    pub(super) page: ListPage,
-    pub(super) event: u64,
-    pub(super) since: Instant,
-    pub(super) arrived: Instant,
+pub(crate) struct Page {
+    pub(crate) page: ListPage,
+    pub(crate) event: u64,
+    pub(crate) since: Instant,
+    pub(crate) arrived: Instant,
 }
 
 /// A request to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Question {
+pub(crate) struct Question {
     range: u64,
-    pub(super) start_after: Option<String>,
-    pub(super) token: Option<String>,
-    pub(super) max_keys: u16,
+    pub(crate) start_after: Option<String>,
+    pub(crate) token: Option<String>,
+    pub(crate) max_keys: u16,
 }
 
 /// What comes next in order.
 #[derive(Debug)]
-pub(super) enum Turn {
+pub(crate) enum Turn {
     Page(Page),
     /// It is on its way.
     Wait,
@@ -95,7 +95,7 @@ pub(super) enum Turn {
 /// The store sends names out of order, or pages that begin elsewhere than they should: it is to be listed from the beginning, one page
 /// after another.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Disorder;
+pub(crate) struct Disorder;
 
 impl Ranges {
     /// Most requests at once. Doubling it halves the time of a listing of millions of names, and doubles what one program takes of the
@@ -126,7 +126,7 @@ impl Ranges {
     const SLOWER: Duration = Duration::from_millis(100);
 
     /// Of a directory of which two pages or more came; `token` asks for the next one. `None`: nothing is to be learned from them.
-    pub(super) fn new(prefix: &str, letters: Letters, last: &str, token: String, page: u16) -> Option<Self> {
+    pub(crate) fn new(prefix: &str, letters: Letters, last: &str, token: String, page: u16) -> Option<Self> {
         let level = letters.first_varying()?;
         let mut ranges = Self {
             prefix: prefix.to_owned(),
@@ -166,7 +166,7 @@ impl Ranges {
     }
 
     /// The requests to be made now. They count as made.
-    pub(super) fn questions(&mut self) -> Vec<Question> {
+    pub(crate) fn questions(&mut self) -> Vec<Question> {
         let flying = self.ranges.iter().filter(|range| range.flying).count();
         let here: usize = self.ranges.iter().map(|range| range.pages.len()).sum();
         let ahead = (Self::AHEAD * self.given + 1).min(Self::AHEAD_MAX).saturating_sub(flying + here);
@@ -206,7 +206,7 @@ impl Ranges {
     }
 
     /// The answer to a question. An error says that the store has no order to rely on.
-    pub(super) fn arrives(
+    pub(crate) fn arrives(
         &mut self,
         question: &Question,
         answer: crate::s3::Result<ListPage>,
@@ -267,12 +267,12 @@ impl Ranges {
     }
 
     /// Whether all was given out.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.ranges.iter().all(Range::is_given_out)
     }
 
     /// The next page in order.
-    pub(super) fn turn(&mut self) -> Turn {
+    pub(crate) fn turn(&mut self) -> Turn {
         loop {
             let Some(first) = self.ranges.front_mut() else { return Turn::End };
             if let Some(page) = first.pages.pop_front() {
@@ -398,7 +398,7 @@ fn behind_all(name: &str, level: usize) -> Option<String> {
 }
 
 /// The last name of a page that has names of the directory behind `behind` only, in order; `None` if it has others.
-pub(super) fn last_in_order(prefix: &str, behind: &str, page: &ListPage) -> Option<Option<String>> {
+pub(crate) fn last_in_order(prefix: &str, behind: &str, page: &ListPage) -> Option<Option<String>> {
     let begin = format!("{prefix}{behind}");
     let is_mine = |key: &str| key.starts_with(prefix) && key > begin.as_str();
     let sound = page.objects.iter().all(|object| is_mine(object.key.as_str()))

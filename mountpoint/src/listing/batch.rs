@@ -2,20 +2,20 @@
 
 use std::time::{Instant, SystemTime};
 
-use super::InodeNo;
+use super::EntryNo;
 use super::expiry::{Said, Ttl};
 use super::merge::{Entry, What, order};
 use crate::object::{ETag, ObjectMeta};
 
 /// Some entries in a row.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     /// The inode number set aside for entry 0; those of the others follow.
-    first: InodeNo,
+    first: EntryNo,
     /// The event at which the page was asked for, when that was, and when it came.
-    pub(super) asked: u64,
-    pub(super) since: Instant,
-    pub(super) arrived: Instant,
+    pub(crate) asked: u64,
+    pub(crate) since: Instant,
+    pub(crate) arrived: Instant,
     text: Box<str>,
     packed: Box<[Packed]>,
 }
@@ -44,7 +44,7 @@ impl Batch {
     /// Packs entries of a page that was asked for at event `asked`; `times`: when that was, and when it came.
     ///
     /// Names are at most 255 bytes: longer ones are never shown.
-    pub(super) fn new(first: InodeNo, asked: u64, times: [Instant; 2], entries: &[Entry]) -> Self {
+    pub(crate) fn new(first: EntryNo, asked: u64, times: [Instant; 2], entries: &[Entry]) -> Self {
         let mut text = String::new();
         let pack = |entry: &Entry| {
             let start = text.len() as u32;
@@ -76,54 +76,54 @@ impl Batch {
         Self { first, asked, since, arrived, text: text.into_boxed_str(), packed }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.packed.len()
     }
 
-    pub(super) fn last_name(&self) -> Option<&str> {
+    pub(crate) fn last_name(&self) -> Option<&str> {
         Some(self.name(self.len().checked_sub(1)?))
     }
 
     /// How long a stat may say what this page says of a file.
-    pub(super) fn said(&self, ttl: Ttl) -> Said {
+    pub(crate) fn said(&self, ttl: Ttl) -> Said {
         Said { asked: self.asked, at: self.arrived, until: ttl.of_page(self.since, self.arrived) }
     }
 
-    pub(super) fn name(&self, index: usize) -> &str {
+    pub(crate) fn name(&self, index: usize) -> &str {
         let packed = &self.packed[index];
         let start = packed.start as usize;
         self.text.get(start..start + usize::from(packed.name_len)).unwrap_or_default()
     }
 
     /// The number an inode for this entry gets.
-    pub(super) fn ino(&self, index: usize) -> InodeNo {
-        InodeNo(self.first.0 + index as u64)
+    pub(crate) fn ino(&self, index: usize) -> EntryNo {
+        EntryNo(self.first.0 + index as u64)
     }
 
     /// The inode of an entry that exists only here.
-    pub(super) fn local(&self, index: usize) -> Option<InodeNo> {
+    pub(crate) fn local(&self, index: usize) -> Option<EntryNo> {
         let packed = &self.packed[index];
-        (packed.kind == PackedKind::Local).then_some(InodeNo(packed.size))
+        (packed.kind == PackedKind::Local).then_some(EntryNo(packed.size))
     }
 
-    pub(super) fn is_file(&self, index: usize) -> bool {
+    pub(crate) fn is_file(&self, index: usize) -> bool {
         self.packed[index].kind == PackedKind::File
     }
 
-    pub(super) fn etag(&self, index: usize) -> &str {
+    pub(crate) fn etag(&self, index: usize) -> &str {
         let packed = &self.packed[index];
         let start = packed.start as usize + usize::from(packed.name_len);
         self.text.get(start..start + packed.etag_len as usize).unwrap_or_default()
     }
 
     /// Bytes, time and whether it can be read, of a file.
-    pub(super) fn file(&self, index: usize) -> (u64, SystemTime, bool) {
+    pub(crate) fn file(&self, index: usize) -> (u64, SystemTime, bool) {
         let packed = &self.packed[index];
         (packed.size, packed.modified, packed.readable)
     }
 
     /// The listing's metadata of a file; `None` of a directory.
-    pub(super) fn meta(&self, index: usize) -> Option<ObjectMeta> {
+    pub(crate) fn meta(&self, index: usize) -> Option<ObjectMeta> {
         let (size, last_modified, readable) = self.file(index);
         self.is_file(index).then(|| ObjectMeta {
             size,
@@ -134,7 +134,7 @@ impl Batch {
     }
 
     /// Finds a name, entries being in order.
-    pub(super) fn find(&self, name: &str) -> Option<usize> {
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = low + (high - low) / 2;

@@ -9,7 +9,7 @@ use std::fmt;
 use crate::object::ObjectKey;
 
 /// Longest name, in bytes: what statfs promises and what tools expect (`NAME_MAX`).
-pub(super) const NAME_LEN_MAX: usize = 255;
+pub(crate) const NAME_LEN_MAX: usize = 255;
 
 /// The part of the bucket that is mounted: empty, or keys that begin so; ends in `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Prefix {
         self.0.as_str()
     }
 
-    pub(super) fn key(&self) -> &ObjectKey {
+    pub(crate) fn key(&self) -> &ObjectKey {
         &self.0
     }
 }
@@ -49,7 +49,7 @@ impl Default for Prefix {
 
 /// Why a string can't be a file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadName {
+pub(crate) enum BadName {
     /// Nothing, as between the slashes of `a//b`.
     Empty,
     /// `.` or `..`: they mean something else to the kernel.
@@ -78,7 +78,7 @@ impl fmt::Display for BadName {
 }
 
 /// Whether `name` can be one component of a path.
-pub(super) fn check(name: &str) -> Result<(), BadName> {
+pub(crate) fn check(name: &str) -> Result<(), BadName> {
     match name {
         "" => Err(BadName::Empty),
         "." | ".." => Err(BadName::Dots),
@@ -89,24 +89,24 @@ pub(super) fn check(name: &str) -> Result<(), BadName> {
 }
 
 /// A name as the kernel sent it.
-pub(super) fn parse(name: &OsStr) -> Result<&str, BadName> {
+pub(crate) fn parse(name: &OsStr) -> Result<&str, BadName> {
     let name = name.to_str().ok_or(BadName::NotUtf8)?;
     check(name)?;
     Ok(name)
 }
 
 /// Whether the key of the file `name` in a directory is one that S3 stores.
-pub(super) fn file_key_fits(directory: &ObjectKey, name: &str) -> bool {
+pub(crate) fn file_key_fits(directory: &ObjectKey, name: &str) -> bool {
     directory.as_str().len() + name.len() <= ObjectKey::LEN_MAX
 }
 
 /// The key of the file `name` in a directory; `None` when it would be longer than S3 stores.
-pub(super) fn file_key(directory: &ObjectKey, name: &str) -> Option<ObjectKey> {
+pub(crate) fn file_key(directory: &ObjectKey, name: &str) -> Option<ObjectKey> {
     file_key_fits(directory, name).then(|| ObjectKey::new([directory.as_str(), name].concat()))
 }
 
 /// The key of the directory `name` in a directory, with its `/`; `None` when no key could begin so.
-pub(super) fn directory_key(directory: &ObjectKey, name: &str) -> Option<ObjectKey> {
+pub(crate) fn directory_key(directory: &ObjectKey, name: &str) -> Option<ObjectKey> {
     let directory = directory.as_str();
     (directory.len() + name.len() < ObjectKey::LEN_MAX)
         .then(|| ObjectKey::new([directory, name, "/"].concat()))
@@ -114,7 +114,7 @@ pub(super) fn directory_key(directory: &ObjectKey, name: &str) -> Option<ObjectK
 
 /// How one key of a directory's listing is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shown<'a> {
+pub(crate) enum Shown<'a> {
     /// A file of this name.
     File(&'a str),
     /// A directory of this name: the key goes on behind a `/`.
@@ -126,7 +126,7 @@ pub(super) enum Shown<'a> {
 }
 
 /// How `listed`, a key or common prefix, is shown in the directory with this key.
-pub(super) fn show<'a>(directory: &str, listed: &'a str) -> Shown<'a> {
+pub(crate) fn show<'a>(directory: &str, listed: &'a str) -> Shown<'a> {
     let Some(rest) = listed.strip_prefix(directory) else { return Shown::Hidden(BadName::Foreign) };
     if rest.is_empty() {
         return Shown::Own;

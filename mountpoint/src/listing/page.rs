@@ -8,14 +8,14 @@ use crate::object::ObjectKey;
 use crate::s3::ListPage;
 
 /// When a page was asked for, and when what it says was so at the latest.
-pub(super) struct Asked {
-    pub(super) event: u64,
-    pub(super) since: Instant,
-    pub(super) arrived: Instant,
+pub(crate) struct Asked {
+    pub(crate) event: u64,
+    pub(crate) since: Instant,
+    pub(crate) arrived: Instant,
 }
 
 /// The entries of a page that can be shown as names; `hide` gets the others, with the reason.
-pub(super) fn readable(key: &ObjectKey, page: ListPage, mut hide: impl FnMut(&str, BadName)) -> Vec<Entry> {
+pub(crate) fn readable(key: &ObjectKey, page: ListPage, mut hide: impl FnMut(&str, BadName)) -> Vec<Entry> {
     let mut entries = Vec::with_capacity(page.objects.len() + page.common_prefixes.len());
     for object in page.objects {
         let what = match path::show(key.as_str(), object.key.as_str()) {

@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Characters seen, by their place in the name.
 #[derive(Clone)]
-pub(super) struct Letters {
+pub(crate) struct Letters {
     places: [u128; Self::PLACES],
 }
 
@@ -18,11 +18,11 @@ impl Letters {
     /// Digits that a way is measured with.
     const DIGITS: usize = 8;
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { places: [0; Self::PLACES] }
     }
 
-    pub(super) fn learn(&mut self, name: &str) {
+    pub(crate) fn learn(&mut self, name: &str) {
         for (place, byte) in self.places.iter_mut().zip(name.bytes()) {
             if byte.is_ascii_graphic() && byte != b'/' {
                 *place |= 1 << byte;
@@ -31,7 +31,7 @@ impl Letters {
     }
 
     /// The first place at which names differ.
-    pub(super) fn first_varying(&self) -> Option<usize> {
+    pub(crate) fn first_varying(&self) -> Option<usize> {
         self.places.iter().position(|place| place.count_ones() > 1)
     }
 
@@ -43,7 +43,7 @@ impl Letters {
     }
 
     /// A name behind all that begin as this one does, up to a place where names differ.
-    pub(super) fn behind(&self, name: &str, place: usize) -> Option<String> {
+    pub(crate) fn behind(&self, name: &str, place: usize) -> Option<String> {
         let next = char::from(self.all().last()? + 1);
         let begin = name.get(..place).filter(|_| next.is_ascii_graphic())?;
         Some(format!("{begin}{next}"))
@@ -51,7 +51,7 @@ impl Letters {
 
     /// Where names behind `last` end: at `until`, or before it where `until` differs from `last` at a place at which names do not: behind all
     /// names that begin as all do.
-    pub(super) fn end<'a>(&self, last: &str, until: &'a str) -> Cow<'a, str> {
+    pub(crate) fn end<'a>(&self, last: &str, until: &'a str) -> Cow<'a, str> {
         let Some(place) = self.first_varying() else { return until.into() };
         let same = common([last, until, until]);
         let end = self
@@ -61,7 +61,7 @@ impl Letters {
     }
 
     /// How far it is from `from` to `at`, and to `until`, in the same measure.
-    pub(super) fn way(&self, from: &str, at: &str, until: &str) -> Option<(f64, f64)> {
+    pub(crate) fn way(&self, from: &str, at: &str, until: &str) -> Option<(f64, f64)> {
         let letters = self.all();
         let same = common([from, at, until]);
         let value = |name: &str| value(&letters, &name.as_bytes()[same.min(name.len())..]);
@@ -70,7 +70,7 @@ impl Letters {
     }
 
     /// Names at even distances between two, at most `count`, none of them in a directory.
-    pub(super) fn between(&self, low: &str, high: &str, count: usize) -> Vec<String> {
+    pub(crate) fn between(&self, low: &str, high: &str, count: usize) -> Vec<String> {
         let letters = self.all();
         let same = common([low, high, high]);
         if letters.len() < 2 || !low.is_char_boundary(same) {

@@ -7,22 +7,15 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use foldhash::HashMap;
-use futures_util::future::Shared;
-
 use super::batch::Batch;
 use super::expiry::PAGE;
 use super::merge::order;
 use super::price::Terms;
-use crate::s3::BoxFuture;
 use crate::sync::Arc;
-
-/// Most names that are noted as gone while pages say otherwise; beyond it the pages of the directory go.
-const GONE_MAX: usize = 1000;
 
 /// Lookups in one directory that belong together.
 #[derive(Debug)]
-pub(super) struct Spell {
+pub(crate) struct Spell {
     /// The credit for pages; each lookup adds to it.
     credit: u32,
     /// Lookups in a row that each went further in the listing's order.
@@ -90,12 +83,12 @@ impl Spell {
 
 /// A part of a listing.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(crate) struct Page {
     /// It has what follows this name; `None`: from the beginning.
-    pub(super) after: Option<Box<str>>,
+    pub(crate) after: Option<Box<str>>,
     /// The listing ends with it.
-    pub(super) is_last: bool,
-    pub(super) batch: Arc<Batch>,
+    pub(crate) is_last: bool,
+    pub(crate) batch: Arc<Batch>,
 }
 
 impl Page {
@@ -110,15 +103,12 @@ impl Page {
 }
 
 /// Where a page begins.
-pub(super) type After = Option<Box<str>>;
-
-/// A page on its way. It ends once its answer is taken in, whatever that is.
-pub(super) type Coming = Shared<BoxFuture<'static, ()>>;
+pub(crate) type After = Option<Box<str>>;
 
 /// The request that a lookup should make or wait for.
-pub(super) enum Advice {
-    /// A page that may have the name is on its way.
-    Wait(Coming),
+pub(crate) enum Advice {
+    /// A page that may have the name was asked for at this event.
+    Wait(u64),
     /// A page from there is worth its price.
     Ask(After),
     /// Ask for the name alone.
@@ -126,44 +116,48 @@ pub(super) enum Advice {
 }
 
 /// The recent pages of one directory, and the lookups that may lead to more.
-pub(super) struct Recent {
+pub(crate) struct Recent {
     pages: Vec<Page>,
-    coming: Option<(After, u64, Coming)>,
+    /// The page on its way, and the event at which it was asked for.
+    coming: Option<(After, u64)>,
     spell: Spell,
-    /// Names that S3 said are not there, and the event of that question: a page that was asked for earlier does not bring them back.
-    gone: HashMap<Box<str>, u64>,
 }
 
 impl Recent {
-    pub(super) fn new() -> Self {
-        Self { pages: Vec::new(), coming: None, spell: Spell::new(), gone: HashMap::default() }
+    pub(crate) fn new() -> Self {
+        Self { pages: Vec::new(), coming: None, spell: Spell::new() }
     }
 
     /// Whether a page is there or on its way.
-    pub(super) fn is_in_use(&self) -> bool {
+    pub(crate) fn is_in_use(&self) -> bool {
         !self.pages.is_empty() || self.coming.is_some()
     }
 
-    /// A name of a page that was asked for less than [`PAGE`] ago, the youngest first.
-    pub(super) fn find(&self, name: &str, now: Instant) -> Option<(Arc<Batch>, usize)> {
-        let gone = self.gone.get(name).copied();
+    /// A name of a page that was asked for less than [`PAGE`] ago, the youngest first. `is_absent`: whether the name is known to be absent
+    /// since an event.
+    pub(crate) fn find(
+        &self,
+        name: &str,
+        now: Instant,
+        is_absent: impl Fn(u64) -> bool,
+    ) -> Option<(Arc<Batch>, usize)> {
         let pages = self.pages.iter().rev().filter(|page| is_young(page.batch.since, now));
-        let mut pages = pages.filter(|page| gone.is_none_or(|gone| gone < page.batch.asked));
+        let mut pages = pages.filter(|page| !is_absent(page.batch.asked));
         pages.find_map(|page| Some((page.batch.clone(), page.batch.find(name)?)))
     }
 
     /// A page answered a lookup.
-    pub(super) fn hit(&mut self, name: &str, now: Instant) {
+    pub(crate) fn hit(&mut self, name: &str, now: Instant) {
         self.spell.hits = self.spell.hits.map(|hits| hits.saturating_add(1));
         self.spell.count(name, true, now);
     }
 
     /// No page answers a lookup. `known`: an inode for the name lives. `terms`: what a page is worth.
-    pub(super) fn miss(&mut self, name: &str, known: bool, terms: Terms, now: Instant) -> Advice {
+    pub(crate) fn miss(&mut self, name: &str, known: bool, terms: Terms, now: Instant) -> Advice {
         self.spell.count(name, known, now);
-        if let Some((after, _, coming)) = &self.coming {
+        if let Some((after, asked)) = &self.coming {
             return match after.as_deref().is_none_or(|after| after < name) {
-                true => Advice::Wait(coming.clone()),
+                true => Advice::Wait(*asked),
                 false => Advice::Nothing,
             };
         }
@@ -191,40 +185,30 @@ impl Recent {
     }
 
     /// A page was asked for at event `asked`.
-    pub(super) fn asks(&mut self, after: After, asked: u64, coming: Coming) {
-        self.coming = Some((after, asked, coming));
+    pub(crate) fn asks(&mut self, after: After, asked: u64) {
+        self.coming = Some((after, asked));
     }
 
     /// The page on its way is here, or will not come.
-    pub(super) fn arrives(&mut self, page: Option<Page>) {
+    pub(crate) fn arrives(&mut self, page: Option<Page>) {
         self.coming = None;
         self.pages.extend(page);
     }
 
-    /// S3 said at event `asked` that there is no such name.
-    pub(super) fn is_gone(&mut self, name: &str, asked: u64) {
-        let older = |than: u64| than < asked;
-        let said = self.pages.iter().any(|page| older(page.batch.asked) && page.batch.find(name).is_some());
-        if !said && !self.coming.as_ref().is_some_and(|(_, coming, _)| older(*coming)) {
-            return;
-        }
-        if self.gone.len() >= GONE_MAX {
-            self.pages.clear();
-        }
-        self.gone.insert(name.into(), asked);
+    /// Whether a page that was asked for before an event has the name, or may have it once it comes.
+    pub(crate) fn may_have(&self, name: &str, event: u64) -> bool {
+        let said = self.pages.iter().any(|page| page.batch.asked < event && page.batch.find(name).is_some());
+        said || self.coming.as_ref().is_some_and(|(_, asked)| *asked < event)
     }
 
     /// Lets the pages go that no longer answer; how many.
-    pub(super) fn expire(&mut self, now: Instant) -> usize {
+    pub(crate) fn expire(&mut self, now: Instant) -> usize {
         let before = self.pages.len();
         self.pages.retain(|page| is_young(page.batch.since, now));
-        if !self.is_in_use() {
-            self.gone = HashMap::default();
-        }
         before - self.pages.len()
     }
 
-    pub(super) fn drop_oldest(&mut self) {
+    pub(crate) fn drop_oldest(&mut self) {
         if !self.pages.is_empty() {
             self.pages.remove(0);
         }

@@ -2,11 +2,8 @@
 
 use std::time::SystemTime;
 
-use futures_util::FutureExt;
-
 use super::*;
 use crate::object::{ETag, ObjectMeta};
-use crate::s3::BoxFuture;
 
 /// A walk over these keys, with pages of four.
 struct Bench {
@@ -47,8 +44,7 @@ impl Bench {
     fn fetch(&mut self, question: &Question) {
         self.event += 1;
         self.pages += 1;
-        let never: BoxFuture<'static, ()> = Box::pin(async {});
-        self.walk.asks(question, self.event, never.shared());
+        self.walk.asks(question, self.event);
         self.walk.arrives(question, Some(self.answer(question)), self.event, self.now);
     }
 
@@ -229,8 +225,7 @@ fn a_page_on_its_way_is_compared_with_what_was_learned_meanwhile() {
         let key = ObjectKey::new("d002/");
         bench.walk.opens(&key, bench.now);
         let Course::Ask(question) = bench.walk.course(&key, bench.now) else { panic!("a third in a row") };
-        let never: BoxFuture<'static, ()> = Box::pin(async {});
-        bench.walk.asks(&question, 1, never.shared());
+        bench.walk.asks(&question, 1);
         bench.walk.learned("d003/", name, is_there, 2);
         bench.walk.arrives(&question, Some(bench.answer(&question)), 1, bench.now);
         (2..4).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
@@ -250,8 +245,7 @@ fn a_page_on_its_way_brings_no_directory_back_that_is_gone() {
     let key = ObjectKey::new("d003/");
     bench.walk.opens(&key, bench.now);
     let Course::Ask(question) = bench.walk.course(&key, bench.now) else { panic!("the rest of it") };
-    let never: BoxFuture<'static, ()> = Box::pin(async {});
-    bench.walk.asks(&question, 2, never.shared());
+    bench.walk.asks(&question, 2);
     bench.walk.learned("d003/", "b", false, 3);
     bench.walk.arrives(&question, Some(bench.answer(&question)), 2, bench.now);
     bench.list("d003/");

@@ -13,12 +13,11 @@ use std::time::{Duration, Instant};
 use foldhash::HashMap;
 
 use super::expiry::PAGE;
-use super::recent::Coming;
 use crate::object::ObjectKey;
 use crate::s3::{ListPage, ListedObject};
 
 /// The state of the walk that goes on in a mount.
-pub(super) struct Walk {
+pub(crate) struct Walk {
     /// The last directory that was listed.
     last: Option<(ObjectKey, Instant)>,
     /// The directory that the last two have in common.
@@ -67,27 +66,27 @@ enum Next {
     /// This token asks for it.
     Token(String),
     /// It was asked for at this event.
-    Coming(Coming, u64),
+    Coming(u64),
     End,
 }
 
 /// The request for a walk's page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Question {
+pub(crate) struct Question {
     /// Of the pages it belongs to.
     flat: u64,
-    pub(super) prefix: String,
-    pub(super) start_after: Option<String>,
-    pub(super) token: Option<String>,
+    pub(crate) prefix: String,
+    pub(crate) start_after: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 /// How a directory is listed.
-pub(super) enum Course {
+pub(crate) enum Course {
     /// Out of the pages; whether they have the directory at all, if only by its marker, and when they were asked for. And what to ask
     /// for meanwhile.
     Take { page: ListPage, exists: bool, asked: u64, since: Instant, ahead: Option<Question> },
-    /// A page that may have it is on its way.
-    Wait(Coming),
+    /// A page that may have it was asked for at this event.
+    Wait(u64),
     /// A page is worth asking for.
     Ask(Question),
     /// By itself.
@@ -108,7 +107,7 @@ impl Walk {
     /// Most answers that are kept for a page on its way; a directory with one beyond it is listed by itself.
     const LEARNED_MAX: usize = 1000;
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             last: None,
             common: String::new(),
@@ -123,7 +122,7 @@ impl Walk {
     }
 
     /// A directory begins to be listed.
-    pub(super) fn opens(&mut self, key: &ObjectKey, now: Instant) {
+    pub(crate) fn opens(&mut self, key: &ObjectKey, now: Instant) {
         let last = self.last.replace((key.clone(), now));
         let last =
             last.filter(|(_, at)| now.saturating_duration_since(*at) < Self::PAUSE).map(|(key, _)| key);
@@ -142,7 +141,7 @@ impl Walk {
     }
 
     /// How the directory that was opened last is to be listed.
-    pub(super) fn course(&mut self, key: &ObjectKey, now: Instant) -> Course {
+    pub(crate) fn course(&mut self, key: &ObjectKey, now: Instant) -> Course {
         let key = key.as_str();
         if let Some(flat) = &mut self.flat {
             flat.pass(key);
@@ -158,7 +157,7 @@ impl Walk {
                 }
                 Reach::Perhaps(question) => {
                     return match &flat.next {
-                        Next::Coming(coming, _) => Course::Wait(coming.clone()),
+                        Next::Coming(asked) => Course::Wait(*asked),
                         _ => Course::Ask(question),
                     };
                 }
@@ -191,14 +190,14 @@ impl Walk {
     }
 
     /// The page that a course requested is in flight since event `asked`.
-    pub(super) fn asks(&mut self, question: &Question, asked: u64, coming: Coming) {
+    pub(crate) fn asks(&mut self, question: &Question, asked: u64) {
         if let Some(flat) = self.flat.as_mut().filter(|flat| flat.number == question.flat) {
-            flat.next = Next::Coming(coming, asked);
+            flat.next = Next::Coming(asked);
         }
     }
 
     /// A page is here, or will not come.
-    pub(super) fn arrives(
+    pub(crate) fn arrives(
         &mut self,
         question: &Question,
         page: Option<ListPage>,
@@ -220,7 +219,7 @@ impl Walk {
     }
 
     /// Something changed here in a directory, or it was listed by itself, at this event: the pages of before do not list it.
-    pub(super) fn changed(&mut self, directory: &str, at: u64) {
+    pub(crate) fn changed(&mut self, directory: &str, at: u64) {
         let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return };
         if self.changed.len() >= Self::CHANGED_MAX {
             self.changed.retain(|directory, at| flat.may_list(directory, *at));
@@ -234,7 +233,7 @@ impl Walk {
 
     /// S3 said, asked at event `at`, whether a directory has a name, and nothing else keeps that in mind. A page that says otherwise lists
     /// neither the directory nor what has the name.
-    pub(super) fn learned(&mut self, directory: &str, name: &str, is_there: bool, at: u64) {
+    pub(crate) fn learned(&mut self, directory: &str, name: &str, is_there: bool, at: u64) {
         let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return };
         let path = format!("{directory}{name}");
         let below = format!("{path}/");
@@ -245,7 +244,7 @@ impl Walk {
         match &flat.next {
             _ if is_passed && says == is_there => {}
             _ if is_passed => self.is_known_better(directory, &below, at),
-            Next::Coming(_, asked) if at <= *asked => {}
+            Next::Coming(asked) if at <= *asked => {}
             Next::Coming(..) if self.learned.len() < Self::LEARNED_MAX => {
                 let (directory, name) = (directory.into(), name.into());
                 self.learned.push(Learned { directory, name, is_there, at });
@@ -263,12 +262,12 @@ impl Walk {
     }
 
     /// Whether changes here matter to pages.
-    pub(super) fn has_pages(&self) -> bool {
+    pub(crate) fn has_pages(&self) -> bool {
         self.flat.is_some()
     }
 
     /// Lets pages go that no longer answer.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant) {
         let is_old = |keys: &Keys| now.saturating_duration_since(keys.since) >= PAGE;
         if self
             .flat
@@ -311,7 +310,7 @@ impl Flat {
     /// The event of the oldest request for these pages.
     fn oldest(&self) -> u64 {
         let coming = match &self.next {
-            Next::Coming(_, asked) => Some(*asked),
+            Next::Coming(asked) => Some(*asked),
             Next::Token(_) | Next::End => None,
         };
         self.pages.iter().map(|keys| keys.asked).chain(coming).min().unwrap_or(u64::MAX)
