@@ -3,7 +3,6 @@
 mod harness;
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
