@@ -1,3 +1,5 @@
+//! Publish requests of the kubelet, whole and spoilt.
+
 use super::*;
 use crate::error::ErrorKind;
 use crate::proto::csi::VolumeCapability;
