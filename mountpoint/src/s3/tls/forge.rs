@@ -92,9 +92,7 @@ impl Opens {
     }
 }
 
-fn parts(
-    secrets: ConnectionTrafficSecrets,
-) -> (rustls::crypto::cipher::AeadKey, rustls::crypto::cipher::Iv) {
+fn parts(secrets: ConnectionTrafficSecrets) -> (rustls::crypto::cipher::AeadKey, rustls::crypto::cipher::Iv) {
     match secrets {
         ConnectionTrafficSecrets::Aes128Gcm { key, iv }
         | ConnectionTrafficSecrets::Aes256Gcm { key, iv }

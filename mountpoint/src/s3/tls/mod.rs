@@ -19,9 +19,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Resumption};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -77,7 +77,8 @@ impl Tls {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let moved = tcp.moved().clone();
-        negotiate::negotiate(self.0.get_or_init(|| client(default_provider(), system())), name, tcp, moved).await
+        negotiate::negotiate(self.0.get_or_init(|| client(default_provider(), system())), name, tcp, moved)
+            .await
     }
 }
 

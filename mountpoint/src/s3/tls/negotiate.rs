@@ -23,7 +23,8 @@ pub(super) async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
     mut wire: S,
     moved: Moved,
 ) -> io::Result<TlsStream<S>> {
-    let rustls = UnbufferedClientConnection::new(Arc::clone(&client.config), name.clone()).map_err(invalid)?;
+    let rustls =
+        UnbufferedClientConnection::new(Arc::clone(&client.config), name.clone()).map_err(invalid)?;
     let mut session = Session::new(rustls, moved);
     loop {
         // A store that sends content before it has heard a request: it is kept, and the connection serves none.

@@ -75,7 +75,9 @@ impl From<&Failure> for io::Error {
             ),
             Failure::Flood => (
                 io::ErrorKind::InvalidData,
-                format!("the store sent more than {SILENT_MAX} bytes of TLS records without content in a row"),
+                format!(
+                    "the store sent more than {SILENT_MAX} bytes of TLS records without content in a row"
+                ),
             ),
             Failure::TooLong => (
                 io::ErrorKind::InvalidData,
@@ -293,7 +295,9 @@ enum Refusal {
 impl From<EncodeError> for Refusal {
     fn from(error: EncodeError) -> Self {
         match error {
-            EncodeError::InsufficientSize(InsufficientSizeError { required_size }) => Self::Room(required_size),
+            EncodeError::InsufficientSize(InsufficientSizeError { required_size }) => {
+                Self::Room(required_size)
+            }
             error => Self::Never(io::Error::other(error)),
         }
     }
@@ -326,7 +330,9 @@ fn append<E: Into<Refusal>>(
             }
             Err(Refusal::Room(more)) if more > room => room = more,
             Err(Refusal::Room(room)) => {
-                return Err(io::Error::other(format!("rustls refuses {room} bytes of room, and asked for them")));
+                return Err(io::Error::other(format!(
+                    "rustls refuses {room} bytes of room, and asked for them"
+                )));
             }
             Err(Refusal::Never(why)) => return Err(why),
         }

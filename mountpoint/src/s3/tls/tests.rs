@@ -16,8 +16,8 @@ use rustls::crypto::{CipherSuiteCommon, CryptoProvider};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
 use rustls::{
-    RootCertStore, ServerConfig, ServerConnection, StreamOwned, SupportedCipherSuite,
-    Tls12CipherSuite, Tls13CipherSuite,
+    RootCertStore, ServerConfig, ServerConnection, StreamOwned, SupportedCipherSuite, Tls12CipherSuite,
+    Tls13CipherSuite,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;

@@ -27,7 +27,9 @@ fn a_record_that_was_altered_opens_nothing() {
     for suite in suites() {
         let parties = parties(suite);
         let len = Conversation::begin(&parties).sealed(CONTENT, b"content").len();
-        for at in 0..len {
+        // TLS 1.3 authenticates type and version as the constants that they are, and rustls ignores what came in their place.
+        let first = if suite.version() == TLS13.version() { 3 } else { 0 };
+        for at in first..len {
             let mut talk = Conversation::begin(&parties);
             let mut record = talk.sealed(CONTENT, b"content");
             record[at] ^= 1 << (at % 8);
@@ -35,7 +37,7 @@ fn a_record_that_was_altered_opens_nothing() {
             talk.tell(CONTENT, b"behind");
             talk.hang_up();
             let (error, alerts) = refused(&mut talk, &format!("{suite:?}, byte {at}"));
-            // A length may make it wait for a record that does not come; RFC 8446 lets a client ignore the version.
+            // A length may make it wait for a record that does not come.
             let waits = error.kind() == ErrorKind::UnexpectedEof && (3..5).contains(&at);
             assert!(waits || error.kind() == ErrorKind::InvalidData, "{suite:?}, byte {at}: {error}");
             assert_eq!(alerts.len(), usize::from(!waits), "{suite:?}, byte {at}: {error}");
@@ -125,12 +127,7 @@ fn what_a_store_may_not_send_ends_the_connection_in_words_and_with_an_alert() {
             Some(Alert::UnexpectedMessage),
         ),
         (TLS13, vec![(HANDSHAKE, vec![4, 0, 0, 1, 0])], "corrupt message", Some(Alert::DecodeError)),
-        (
-            TLS13,
-            vec![(HANDSHAKE, vec![4, 2]), (HANDSHAKE, vec![0, 0])],
-            "HandshakePayloadTooLarge",
-            None,
-        ),
+        (TLS13, vec![(HANDSHAKE, vec![4, 2]), (HANDSHAKE, vec![0, 0])], "HandshakePayloadTooLarge", None),
         (TLS13, vec![(CONTENT, vec![0; CONTENT_MAX + 1])], "excess record size", Some(Alert::RecordOverflow)),
         (TLS13, vec![(0, padded)], "excess record size", Some(Alert::RecordOverflow)),
         (

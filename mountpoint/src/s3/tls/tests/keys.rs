@@ -61,9 +61,12 @@ fn a_store_that_asks_for_new_keys_is_written_to_with_new_keys() {
     assert_eq!(talk.heard(), [(HANDSHAKE, UPDATE.to_vec())]);
     assert_eq!(talk.write(b"new").unwrap().unwrap(), 3);
     assert_eq!(talk.heard(), [(CONTENT, b"new".to_vec())]);
-    // Both at once: the answer goes in front.
+    // Before the reader waits again, the answer goes in front of what is written.
     talk.tell(HANDSHAKE, &ASKS);
     talk.renew();
+    talk.tell(CONTENT, b"x");
+    assert_eq!(talk.read(1).unwrap().unwrap(), b"x");
+    assert_eq!(talk.heard(), []);
     assert_eq!(talk.write(b"newer").unwrap().unwrap(), 5);
     assert_eq!(talk.heard(), [(HANDSHAKE, UPDATE.to_vec()), (CONTENT, b"newer".to_vec())]);
 }
