@@ -1,0 +1,202 @@
+//! The stream of a TLS connection whose handshake is over: moves bytes between a wire and the buffers of its session.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::net::tls::session::{Agreed, CONTENT_MAX, Failure, OVERHEAD, Progress, Session};
+
+/// Bytes sealed at once: four full records, and a short one before them.
+const SEND: usize = 4 * (CONTENT_MAX + OVERHEAD) + (2 << 10);
+
+/// A stream that is encrypted on the wire.
+pub(in crate::net) struct TlsStream<S> {
+    wire: S,
+    session: Session,
+    agreed: Agreed,
+    /// The client announced that it sends no more.
+    is_closed: bool,
+    /// The cause why nothing more is read.
+    failure: Option<Failure>,
+}
+
+/// Without the bytes: these are files.
+impl<S> std::fmt::Debug for TlsStream<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TlsStream")
+            .field("session", &self.session)
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S> TlsStream<S> {
+    /// Over `wire`, behind a handshake of `session` that ended so.
+    pub(super) fn new(wire: S, session: Session, agreed: Agreed) -> Self {
+        Self { wire, session, agreed, is_closed: false, failure: None }
+    }
+
+    /// What the handshake agreed on.
+    pub(in crate::net) fn agreed(&self) -> &Agreed {
+        &self.agreed
+    }
+
+    /// Whether all that came was read, down to the parts of records, and the keys last for another request. What came and was not read is
+    /// no answer to that request. A connection of TLS 1.2 ends with its keys: it is given up before, between two requests.
+    pub(in crate::net) fn is_at_rest(&self) -> bool {
+        let Session { received, kept, has_peer_closed, .. } = &self.session;
+        let has_ended = self.failure.is_some() || *has_peer_closed;
+        !has_ended && received.is_empty() && kept.is_empty() && !self.session.is_worn()
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn wire(&mut self) -> &mut S {
+        &mut self.wire
+    }
+
+    /// Bytes of memory that it holds.
+    #[cfg(feature = "testing")]
+    pub(super) fn memory(&self) -> usize {
+        self.session.memory()
+    }
+
+    /// Nothing more is read or written.
+    fn fail(&mut self, failure: Failure) -> io::Error {
+        if let Failure::Flood = failure {
+            // rustls, which found no fault, has no other last word. Without room for it the connection ends without it.
+            let _ = self.session.close();
+        }
+        io::Error::from(&*self.failure.insert(failure))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
+    /// Sends what was sealed.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { wire, session, .. } = self;
+        while !session.to_send.bytes().is_empty() {
+            match ready!(Pin::new(&mut *wire).poll_write(cx, session.to_send.bytes()))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                n => session.to_send.sent(n),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Opens records into `buf`, until it is full or no record is whole; receives while it got nothing.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        self.session.kept.give(buf);
+        loop {
+            let is_done = buf.filled().len() > before;
+            if buf.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            match &self.failure {
+                Some(failure) if !is_done => return Poll::Ready(Err(failure.into())),
+                None if !self.session.has_peer_closed => {}
+                _ => return Poll::Ready(Ok(())),
+            }
+            match self.session.open(buf) {
+                Ok(_) if self.session.is_flooded() => drop(self.fail(Failure::Flood)),
+                Ok(Progress::Content) => {}
+                Ok(_) if buf.filled().len() > before => return Poll::Ready(Ok(())),
+                Ok(_) if self.session.has_peer_closed => {}
+                Ok(_) => ready!(self.poll_receive(cx))?,
+                Err(error) => drop(self.fail(Failure::Rustls(error))),
+            }
+        }
+    }
+
+    /// Receives more of a record.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.session.to_send.bytes().is_empty()
+            && let Err(error) = self.session.answer()
+        {
+            return Poll::Ready(Err(self.fail(Failure::Rustls(error))));
+        }
+        let mut spare = ReadBuf::new(self.session.received.spare());
+        if spare.capacity() == 0 {
+            return Poll::Ready(Err(self.fail(Failure::TooLong)));
+        }
+        ready!(Pin::new(&mut self.wire).poll_read(cx, &mut spare))?;
+        match spare.filled().len() {
+            0 => Poll::Ready(Err(self.fail(Failure::BareEnd))),
+            n => {
+                self.session.received.fill(n);
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = self.poll_fill(cx, buf);
+        // Answers to key updates, and alerts. What does not go now, and an error, are the next write's.
+        let _ = self.poll_send(cx);
+        read
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[io::IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &self.failure {
+            Some(failure) => return Poll::Ready(Err(failure.into())),
+            None if self.is_closed => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            None => {}
+        }
+        ready!(self.poll_send(cx))?;
+        let mut sealed = 0;
+        for piece in bufs.iter().flat_map(|buf| buf.chunks(CONTENT_MAX)) {
+            if self.session.to_send.end() + piece.len() + OVERHEAD > SEND {
+                break;
+            }
+            match self.session.seal(piece) {
+                Ok(Ok(())) => sealed += piece.len(),
+                Ok(Err(_)) if sealed > 0 => break,
+                Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(error) => return Poll::Ready(Err(self.fail(Failure::Rustls(error)))),
+            }
+        }
+        match self.poll_send(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            // What the kernel did not take goes with the next call: a flush, or more bytes.
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(sealed)),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.wire).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !std::mem::replace(&mut self.is_closed, true)
+            && self.failure.is_none()
+            && let Err(error) = self.session.close()
+        {
+            return Poll::Ready(Err(self.fail(Failure::Rustls(error))));
+        }
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.wire).poll_shutdown(cx)
+    }
+}
