@@ -72,6 +72,10 @@ struct Inner {
     lent: bool,
     /// All of it was found sound, and nothing left since.
     whole: bool,
+    /// Later runs may serve it.
+    proven: bool,
+    /// Wrong: it goes once no operation works on it.
+    condemned: bool,
     removed: bool,
     /// All of this in memory.
     memory: Share,
@@ -147,6 +151,8 @@ impl Entry {
             held: 0,
             lent: false,
             whole: false,
+            proven: header.is_proven,
+            condemned: false,
             removed: false,
             memory,
         };
@@ -189,13 +195,16 @@ impl Entry {
         inner
             .blocks
             .get(block)
-            .filter(|b| b.state != State::Moving)
+            .filter(|b| b.state != State::Moving && !inner.condemned)
             .map_or(Sectors::NONE, |b| b.sums.present())
     }
 
     /// A read of sectors of the block begins: what to read them from, and what to compare with.
     pub(super) fn look(&self, block: u32, wanted: Sectors, now: u64) -> Option<Seen> {
         let mut inner = self.inner.lock();
+        if inner.condemned {
+            return None;
+        }
         inner.file_used = true;
         let file = inner.file.clone();
         let look = |stored: &mut Stored| {
@@ -239,7 +248,7 @@ impl Entry {
     /// Holds all bytes of the object where they are, if all are here and were found sound. Ends with [`Entry::let_go`].
     pub(super) fn hold(&self, now: u64) -> bool {
         let mut inner = self.inner.lock();
-        if inner.removed {
+        if inner.removed || inner.condemned {
             return false;
         }
         inner.whole = inner.whole || self.is_whole(&inner, |stored| stored.sound);
@@ -249,6 +258,46 @@ impl Entry {
             inner.lent = true;
         }
         inner.whole
+    }
+
+    /// Holds all bytes of the object where they are, if all are here, to be compared with the store's checksum. Ends with [`Entry::let_go`].
+    pub(super) fn hold_unproven(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let is_due = !inner.removed
+            && !inner.proven
+            && !inner.condemned
+            && inner.busy == 0
+            && self.is_whole(&inner, |stored| stored.sums.present());
+        inner.holds += u32::from(is_due);
+        is_due
+    }
+
+    /// Whether all of it is here, and later runs may not serve it yet.
+    pub(super) fn awaits_proof(&self) -> bool {
+        let inner = self.inner.lock();
+        !inner.removed
+            && !inner.proven
+            && !inner.condemned
+            && self.is_whole(&inner, |stored| stored.sums.present())
+    }
+
+    /// Says whether later runs may serve it; what it was.
+    pub(super) fn set_proven(&self, proven: bool) -> bool {
+        std::mem::replace(&mut self.inner.lock().proven, proven)
+    }
+
+    /// Its bytes are wrong: from now on no read finds them. The bytes that it took, if its files can go at once; else the operation that is at
+    /// work on it removes them.
+    pub(super) fn condemn(&self) -> Option<u64> {
+        let mut inner = self.inner.lock();
+        inner.condemned = true;
+        (!inner.removed && inner.busy == 0).then(|| self.clear(&mut inner))
+    }
+
+    /// Whether it was condemned, and its files are still there.
+    pub(super) fn is_condemned(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.condemned && !inner.removed
     }
 
     /// A reader past the cache is done, as far as can be known.
@@ -277,7 +326,7 @@ impl Entry {
     /// A write of sectors of the block begins, unless all are here or another operation works on it. Ends with [`Entry::wrote`].
     pub(super) fn claim(&self, block: u32, sectors: Sectors, born: u64) -> Option<Claim> {
         let mut inner = self.inner.lock();
-        if inner.removed {
+        if inner.removed || inner.condemned {
             return None;
         }
         let before = match inner.blocks.get(block) {

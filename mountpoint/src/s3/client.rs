@@ -21,6 +21,7 @@ use super::outage::Outage;
 use super::pool::{ConnectionPool, NoConnection};
 use super::retry::{Dice, Slots};
 use super::sign::{Signer, Skew};
+use super::sums::Sums;
 use super::wire::Wire;
 use super::{
     BoxFuture, CompleteUpload, Config, Courier, Error, ErrorKind, First, GetFirst, GetObject, ListObjects,
@@ -29,9 +30,10 @@ use super::{
 };
 use super::{complete, delete, first, get, head, list, multipart, profile, put};
 use crate::buffer::{BlockMut, Fill};
+use crate::checksum::Checksum;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::object::{ObjectKey, ObjectMeta};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::sync::{Arc, Mutex};
 
 /// The proof of the bucket is tried this often, so that a dead endpoint is known within seconds ...
@@ -179,6 +181,7 @@ pub(super) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
         credentials,
         common,
         host,
+        sums: Sums::default(),
         abilities,
     })
 }
@@ -246,6 +249,10 @@ fn common_headers(config: &Config, endpoint: &Endpoint) -> Result<HeaderMap> {
 impl ObjectClient for S3Client {
     fn moved(&self) -> u64 {
         self.wire.moved()
+    }
+
+    fn checksum(&self, id: &ObjectId) -> Option<Checksum> {
+        self.wire.sums.get(id)
     }
 
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {

@@ -202,7 +202,9 @@ impl Whole {
         let whole = whole.to_base64();
         let (checksums, full_object) = match algorithm {
             // Asked for, and what a store may keep in its place.
-            ChecksumAlgorithm::Crc32c => (vec![Checksum::composite(&sums), whole], None),
+            ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => {
+                (vec![Checksum::composite(&sums), whole], None)
+            }
             ChecksumAlgorithm::Crc64Nvme => (vec![whole.clone()], Some(whole)),
         };
         Self { size, algorithm: Some(algorithm), checksums, full_object }

@@ -19,6 +19,7 @@ use super::pool::{ConnectionPool, Host, Lease, NoConnection};
 use super::retry::{Dice, Slots};
 use super::share::Floor;
 use super::sign::{EMPTY_SHA256, Signer, Skew, UNSIGNED_PAYLOAD, payload_sha256};
+use super::sums::Sums;
 use super::tcp::Direction;
 use super::watch::{Expired, Watch};
 use super::{Config, Error, ErrorKind, Result, answer, xml};
@@ -51,6 +52,7 @@ pub(super) struct Wire {
     /// Headers of every request: Host, User-Agent, the payer, the expected owner.
     pub(super) common: HeaderMap,
     pub(super) host: Arc<Host>,
+    pub(super) sums: Sums,
     pub(super) abilities: Abilities,
 }
 
