@@ -8,6 +8,7 @@
 //! one tells us when it ends. Such a version leaves as a whole, by its name; the bytes stay until the last mapping is gone.
 
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use super::CACHE_BLOCK;
 use super::blocks::{self, Blocks, State, Stored};
@@ -72,6 +73,8 @@ struct Inner {
     lent: bool,
     /// All of it was found sound, and nothing left since.
     whole: bool,
+    /// No sector was found sound before this.
+    sound_since: Option<Instant>,
     /// Later runs may serve it.
     proven: bool,
     /// Wrong: it goes once no operation works on it.
@@ -151,6 +154,7 @@ impl Entry {
             held: 0,
             lent: false,
             whole: false,
+            sound_since: None,
             proven: header.is_proven,
             condemned: false,
             removed: false,
@@ -219,12 +223,25 @@ impl Entry {
     }
 
     /// A read compared sectors of the block with their checksums, which were right.
-    pub(super) fn found_sound(&self, block: u32, born: u64, sectors: Sectors) {
-        self.inner.lock().blocks.change(block, |stored| {
+    pub(super) fn found_sound(&self, block: u32, born: u64, sectors: Sectors, now: Instant) {
+        let mut inner = self.inner.lock();
+        inner.sound_since.get_or_insert(now);
+        inner.blocks.change(block, |stored| {
             if stored.born == born {
                 stored.sound = stored.sound.and(sectors);
             }
         });
+    }
+
+    /// Whether each sector was found sound at this time or later.
+    pub(super) fn is_sound_since(&self, then: Option<Instant>) -> bool {
+        let since = self.inner.lock().sound_since;
+        then.is_none_or(|then| since.is_some_and(|since| since >= then))
+    }
+
+    /// All of it was compared, beginning at `now`.
+    pub(super) fn compared(&self, now: Instant) {
+        self.inner.lock().sound_since = Some(now);
     }
 
     /// An earlier run lent it to the kernel. `None` if a part of it is missing: it can't be written where programs may still read.
@@ -351,9 +368,10 @@ impl Entry {
     }
 
     /// A write ended. `Some`: data and slot are on their way to the disk, and these are the block's sectors now.
-    pub(super) fn wrote(&self, block: u32, whole: Option<Sums>) {
+    pub(super) fn wrote(&self, block: u32, whole: Option<Sums>, now: Instant) {
         let mut inner = self.inner.lock();
         inner.busy -= 1;
+        inner.sound_since.get_or_insert(now);
         let is_empty = inner.blocks.change(block, |stored| {
             stored.state = State::Stored;
             if let Some(sums) = whole {

@@ -77,7 +77,7 @@ impl Store {
         let sums = claim.before.with(claim.new, |n| crc32c(piece.of(&bytes_of(n, piece.len))));
         let result =
             self.doubt_proof(&entry).and_then(|()| self.write_claimed(&entry, piece, claim.new, &sums));
-        entry.wrote(piece.block, result.is_ok().then_some(sums));
+        entry.wrote(piece.block, result.is_ok().then_some(sums), self.clock.now());
         if entry.is_condemned() {
             self.remove(&entry);
             return Ok(Wrote { new_file, kept: None });
