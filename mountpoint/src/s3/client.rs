@@ -147,6 +147,20 @@ impl S3Client {
         call.await.map_err(|error| error.log(&self.wire.metrics))
     }
 
+    /// The same of what stores an object: a read of it can be compared, even if the store keeps another kind of checksum, or none.
+    async fn stored(
+        &self,
+        key: &ObjectKey,
+        sum: Option<Checksum>,
+        call: impl Future<Output = Result<Stored>>,
+    ) -> Result<Stored> {
+        let stored = self.logged(call).await?;
+        if let Some(sum) = sum {
+            self.wire.sums.put(&ObjectId { key: key.clone(), etag: stored.etag.clone() }, sum);
+        }
+        Ok(stored)
+    }
+
     /// One page of one key, with less patience than requests have later.
     async fn prove(&self) -> Result<()> {
         let request =
@@ -272,11 +286,12 @@ impl ObjectClient for S3Client {
     }
 
     fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {
+        let (key, sum) = (&request.object.key, request.checksum);
         if !request.object.only_if_absent {
-            return Box::pin(self.logged(put::put_object(&self.wire, request, false)));
+            return Box::pin(self.stored(key, sum, put::put_object(&self.wire, request, false)));
         }
         let store = |only_if_absent| put::put_object(&self.wire, request, only_if_absent);
-        Box::pin(self.logged(if_absent(&self.wire, Write::Put, &request.object.key, store)))
+        Box::pin(self.stored(key, sum, if_absent(&self.wire, Write::Put, key, store)))
     }
 
     fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
@@ -288,11 +303,12 @@ impl ObjectClient for S3Client {
     }
 
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
+        let (key, sum) = (&request.upload.key, complete::whole_sum(&request.parts));
         if !request.only_if_absent {
-            return Box::pin(self.logged(complete::complete(&self.wire, request, false)));
+            return Box::pin(self.stored(key, sum, complete::complete(&self.wire, request, false)));
         }
         let complete = |only_if_absent| complete::complete(&self.wire, request, only_if_absent);
-        Box::pin(self.logged(if_absent(&self.wire, Write::Complete, &request.upload.key, complete)))
+        Box::pin(self.stored(key, sum, if_absent(&self.wire, Write::Complete, key, complete)))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {

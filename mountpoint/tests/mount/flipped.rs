@@ -78,6 +78,20 @@ fn a_bit_that_flips_in_a_long_file_is_an_error_at_its_end_and_nothing_keeps_it()
     assert!(reads_right(&mount, &bytes), "the next mount");
 }
 
+/// The store's own checksum of it is one of its parts' checksums, which says nothing of bytes.
+#[test]
+fn what_the_mount_wrote_in_parts_is_compared_when_it_is_read_back() {
+    const LEN: usize = 20 * MIB;
+    let store = Store::new();
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    write(&mount, "file", LEN).unwrap();
+    let bytes = Pattern(LEN as u64).bytes(0, LEN);
+    store.faults().add(Fault::on("GetObject", Effect::FlipBit { at_byte: 77_777 }).nth(1));
+    let error = fs::read(mount.path("file")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+    assert!(reads_right(&mount, &bytes), "an open after that");
+}
+
 /// A file that a store says no checksum of: what `docs/durability.md` says of plain HTTP.
 #[test]
 fn a_flipped_bit_that_no_checksum_of_the_store_shows_is_gone_with_the_mount() {
