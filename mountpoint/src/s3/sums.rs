@@ -14,7 +14,7 @@ const KNOWN_MAX: usize = 4096;
 
 /// What the answers of the store said lately.
 #[derive(Debug, Default)]
-pub(super) struct Sums(Mutex<Known>);
+pub(crate) struct Sums(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -24,14 +24,14 @@ struct Known {
 
 impl Sums {
     /// An answer about this version came. What it says counts more than what earlier ones said.
-    pub(super) fn learn(&self, id: &ObjectId, status: StatusCode, headers: &HeaderMap) {
+    pub(crate) fn learn(&self, id: &ObjectId, status: StatusCode, headers: &HeaderMap) {
         if let Some(sum) = of_whole_object(status, headers, &id.etag) {
             self.put(id, sum);
         }
     }
 
     /// All bytes of this version have this checksum.
-    pub(super) fn put(&self, id: &ObjectId, sum: Checksum) {
+    pub(crate) fn put(&self, id: &ObjectId, sum: Checksum) {
         let id = plain(id);
         let mut known = self.0.lock();
         if known.sums.insert(id.clone(), sum).is_none() {
@@ -45,7 +45,7 @@ impl Sums {
     }
 
     /// The checksum of all bytes of a version, if an answer said it.
-    pub(super) fn get(&self, id: &ObjectId) -> Option<Checksum> {
+    pub(crate) fn get(&self, id: &ObjectId) -> Option<Checksum> {
         self.0.lock().sums.get(&plain(id)).copied()
     }
 }
@@ -59,7 +59,7 @@ fn plain(id: &ObjectId) -> ObjectId {
 ///
 /// A composite is a checksum of checksums, and says nothing of bytes. In the answer to a GET with a range S3 leaves out the `-N` that shows
 /// one: there only the type counts, or the ETag of an object that was not stored in parts. A header that comes twice counts as none.
-pub(super) fn of_whole_object(status: StatusCode, headers: &HeaderMap, etag: &ETag) -> Option<Checksum> {
+pub(crate) fn of_whole_object(status: StatusCode, headers: &HeaderMap, etag: &ETag) -> Option<Checksum> {
     let one = |name: &str| {
         let mut values = headers.get_all(name).iter();
         let value = values.next()?.to_str().ok()?.trim();
