@@ -61,7 +61,7 @@ fn a_bit_that_flips_in_an_answer_with_a_whole_file_is_never_seen() {
 
 /// Each program that read the file while it was wrong gets EIO at the latest with the last byte; nothing keeps what came.
 #[test]
-fn a_bit_that_flips_in_a_long_file_is_an_error_at_its_end_and_nothing_keeps_it() {
+fn a_bit_that_flips_in_a_long_file_is_an_error_and_nothing_keeps_it() {
     const LEN: usize = 20 * MIB;
     let (store, cache) = (Store::new(), tempfile::tempdir().unwrap());
     let bytes = Pattern(1).bytes(0, LEN);
@@ -94,7 +94,7 @@ fn what_the_mount_wrote_in_parts_is_compared_when_it_is_read_back() {
 
 /// A file that a store says no checksum of: what `docs/durability.md` says of plain HTTP.
 #[test]
-fn a_flipped_bit_that_no_checksum_of_the_store_shows_is_gone_with_the_mount() {
+fn a_flipped_bit_that_no_checksum_shows_is_gone_with_the_mount() {
     const LEN: usize = 3 * MIB;
     let (store, cache) = (Store::new(), tempfile::tempdir().unwrap());
     let bytes = Pattern(1).bytes(0, LEN);

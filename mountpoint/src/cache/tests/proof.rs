@@ -104,7 +104,7 @@ fn a_version_that_is_dropped_is_not_written_by_what_waits_of_it() {
 }
 
 #[test]
-fn a_sector_that_comes_later_to_a_proven_version_ends_the_proof_until_all_is_here() {
+fn a_sector_that_comes_later_to_a_proven_version_ends_the_proof() {
     let dir = tempfile::tempdir().unwrap();
     let id = id("proven", "1");
     {

@@ -41,7 +41,7 @@ fn an_answer_with_a_whole_object_is_compared_before_a_byte_is_given() {
 }
 
 #[test]
-fn a_long_object_is_compared_when_its_last_byte_comes_and_forgotten_if_wrong() {
+fn a_long_object_is_compared_when_its_last_byte_comes() {
     let cache = Arc::new(MemoryCache::new());
     let b = bench_with(128 << 20, Some(Arc::clone(&cache) as _));
     b.client.say_checksums(ChecksumAlgorithm::Crc64Nvme);
