@@ -41,17 +41,20 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
                 Some(false) => return Err(absent(key)),
                 // Meanwhile the store's clock was learned: it was the date that was refused.
                 _ if wire.skew.times_learned() != clock => continue,
-                // The store knows us, and does not let us read it: other credentials are not looked for. But the listing may have found
-                // others: then it was not these that were refused.
-                Some(true) if !has_other_keys(wire, failure.generation).await => return Err(failure.error),
-                Some(true) | None => {
+                Some(true) => {
                     if let Ok(found) = once(wire, &attempts, key, false).await {
                         attempts.succeeded();
                         return Ok(found);
                     }
-                    checksums = false;
+                    // The store knows us, and does not let us read it: other credentials are not looked for. But the listing may have found
+                    // others: then it was not these that were refused.
+                    if !has_other_keys(wire, failure.generation).await {
+                        return Err(failure.error);
+                    }
                 }
+                None => {}
             }
+            checksums = false;
         }
         attempts.again(failure).await?;
     }
