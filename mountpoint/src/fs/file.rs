@@ -254,6 +254,9 @@ impl FileSystem {
                 course.read(offset, len);
                 let (inodes, ino) = (self.inodes.clone(), handle.ino);
                 reader.read(offset, len, move |result| {
+                    if result.as_ref().is_err_and(|error| error.is_corrupt()) {
+                        inodes.doubt_pages(ino);
+                    }
                     let result = result.map_err(Error::from);
                     if result.as_ref().is_err_and(|error| error.errno() == Errno::STALE) {
                         inodes.doubt(ino);

@@ -9,6 +9,7 @@ mod fetch;
 mod link;
 mod object;
 mod pieces;
+mod proof;
 mod reader;
 mod window;
 
@@ -172,6 +173,14 @@ impl Shared {
         let mut objects = self.objects.lock();
         if objects.get(id).is_some_and(|o| o.strong_count() == 0) {
             objects.remove(id);
+        }
+    }
+
+    /// Opens from now on do not find this one.
+    fn forget(&self, wrong: &Object) {
+        let mut objects = self.objects.lock();
+        if objects.get(&wrong.id).is_some_and(|object| std::ptr::eq(object.as_ptr(), wrong)) {
+            objects.remove(&wrong.id);
         }
     }
 

@@ -250,6 +250,14 @@ impl Pieces {
         hit.into_iter().map(|w| Answer { done: w.done, result: Err(error.clone()) }).collect()
     }
 
+    /// No byte of the version can be trusted: drops all, and every read that waits gets the error.
+    pub(super) fn fail_all(&mut self, error: &Error) -> Vec<Answer> {
+        self.pieces.clear();
+        self.left.clear();
+        let waiters = std::mem::take(&mut self.waiters);
+        waiters.into_iter().map(|w| Answer { done: w.done, result: Err(error.clone()) }).collect()
+    }
+
     /// The reader of the pieces that end in `range` has left them behind. Drops those, and those that were left behind before, unless a read
     /// waits for them or a handle is about to read them. Returns the bytes dropped unread and the requests of which nothing is wanted any
     /// more.

@@ -84,6 +84,9 @@ impl Reader {
         if range.is_empty() {
             return done(Ok(Bytes::default()));
         }
+        if let Some(error) = object.wrong.get() {
+            return done(Err(Error::clone(error)));
+        }
         *object.last_read.lock() = object.shared.clock.now();
         object.shared.read.ring();
         let limit = object.shared.window_limit();

@@ -4,6 +4,7 @@ mod behind;
 mod cached;
 #[cfg(feature = "shuttle")]
 mod model;
+mod wrong;
 
 use std::sync::mpsc;
 use std::time::Duration;

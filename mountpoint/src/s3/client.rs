@@ -11,10 +11,11 @@ use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use http::{HeaderMap, HeaderValue, header};
 
 use crate::buffer::{BlockMut, Fill};
+use crate::checksum::Checksum;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::net::pool::{ConnectionPool, NoConnection};
-use crate::object::{ObjectKey, ObjectMeta};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::abilities::{Abilities, Write, kind_of_endpoint};
 use crate::s3::auth::arn::Arn;
 use crate::s3::auth::credentials::Source;
@@ -27,6 +28,7 @@ use crate::s3::ops::if_absent::if_absent;
 use crate::s3::ops::{complete, delete, first, get, head, list, multipart, put};
 use crate::s3::outage::Outage;
 use crate::s3::retry::{Dice, Slots};
+use crate::s3::sums::Sums;
 use crate::s3::wire::Wire;
 use crate::s3::{
     BoxFuture, CompleteUpload, Config, Courier, Error, ErrorKind, First, GetFirst, GetObject, ListObjects,
@@ -146,6 +148,20 @@ impl S3Client {
         call.await.map_err(|error| error.log(&self.wire.metrics))
     }
 
+    /// The same of what stores an object: a read of it can be compared, even if the store keeps another kind of checksum, or none.
+    async fn stored(
+        &self,
+        key: &ObjectKey,
+        sum: Option<Checksum>,
+        call: impl Future<Output = Result<Stored>>,
+    ) -> Result<Stored> {
+        let stored = self.logged(call).await?;
+        if let Some(sum) = sum {
+            self.wire.sums.put(&ObjectId { key: key.clone(), etag: stored.etag.clone() }, sum);
+        }
+        Ok(stored)
+    }
+
     /// One page of one key, with less patience than requests have later.
     async fn prove(&self) -> Result<()> {
         let request =
@@ -180,6 +196,7 @@ pub(crate) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
         credentials,
         common,
         host,
+        sums: Sums::default(),
         abilities,
     })
 }
@@ -249,6 +266,10 @@ impl ObjectClient for S3Client {
         self.wire.moved()
     }
 
+    fn checksum(&self, id: &ObjectId) -> Option<Checksum> {
+        self.wire.sums.get(id)
+    }
+
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
         Box::pin(self.logged(head::head_object(&self.wire, key)))
     }
@@ -266,11 +287,12 @@ impl ObjectClient for S3Client {
     }
 
     fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {
+        let (key, sum) = (&request.object.key, request.checksum);
         if !request.object.only_if_absent {
-            return Box::pin(self.logged(put::put_object(&self.wire, request, false)));
+            return Box::pin(self.stored(key, sum, put::put_object(&self.wire, request, false)));
         }
         let store = |only_if_absent| put::put_object(&self.wire, request, only_if_absent);
-        Box::pin(self.logged(if_absent(&self.wire, Write::Put, &request.object.key, store)))
+        Box::pin(self.stored(key, sum, if_absent(&self.wire, Write::Put, key, store)))
     }
 
     fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
@@ -282,11 +304,12 @@ impl ObjectClient for S3Client {
     }
 
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
+        let (key, sum) = (&request.upload.key, complete::whole_sum(&request.parts));
         if !request.only_if_absent {
-            return Box::pin(self.logged(complete::complete(&self.wire, request, false)));
+            return Box::pin(self.stored(key, sum, complete::complete(&self.wire, request, false)));
         }
         let complete = |only_if_absent| complete::complete(&self.wire, request, only_if_absent);
-        Box::pin(self.logged(if_absent(&self.wire, Write::Complete, &request.upload.key, complete)))
+        Box::pin(self.stored(key, sum, if_absent(&self.wire, Write::Complete, key, complete)))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt::{self, Write as _};
 
+use crate::checksum::Checksum;
 use crate::metrics::Metrics;
 use crate::net;
 use crate::object::ObjectKey;
@@ -165,6 +166,26 @@ impl Error {
             tracing::warn!(attempts = self.0.attempts.max(1), "{self}; {}", self.advice());
             self.0.logged = true;
         }
+        self
+    }
+
+    /// Bytes of a GET have this checksum, and the store says that one. `then` is what happens next.
+    pub(crate) fn corrupt(key: &ObjectKey, ours: Checksum, theirs: Checksum, then: &str) -> Self {
+        let (name, ours, theirs) = (theirs.algorithm.name(), ours.to_base64(), theirs.to_base64());
+        Self::new(ErrorKind::Corrupt, "GetObject").key(key).message(format!(
+            "the bytes that came have {name} {ours}, not {theirs} as the store says: {then}"
+        ))
+    }
+
+    /// Whether the bytes were not those of the store.
+    pub fn is_corrupt(&self) -> bool {
+        self.0.kind == ErrorKind::Corrupt
+    }
+
+    /// Writes its line in the log, where no request failed.
+    pub(crate) fn said(mut self) -> Self {
+        tracing::warn!("{self}; {}", self.advice());
+        self.0.logged = true;
         self
     }
 

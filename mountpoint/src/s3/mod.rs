@@ -22,6 +22,7 @@ mod ops;
 mod outage;
 mod probe;
 mod retry;
+mod sums;
 mod url;
 mod wire;
 mod xml;
@@ -66,6 +67,11 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
     /// Bytes that went to the store and came from it so far, where the client counts them: what grows is at work.
     fn moved(&self) -> u64 {
         0
+    }
+
+    /// The checksum of all bytes of this version, if an answer to this client has said it lately.
+    fn checksum(&self, _id: &ObjectId) -> Option<Checksum> {
+        None
     }
 
     /// The metadata of one object. `NotFound` when it is not there.
@@ -162,6 +168,8 @@ pub struct GetFirst {
     pub key: ObjectKey,
     /// Only of this version: sent as If-Match and compared with the answer's ETag.
     pub etag: Option<ETag>,
+    /// It has as many bytes as there is room for, as far as is known: no range is named, because most stores say no checksum of one.
+    pub is_whole: bool,
 }
 
 /// The answer to [`GetFirst`].

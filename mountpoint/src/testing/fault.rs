@@ -71,6 +71,7 @@ pub struct FaultPlan {
     pub(super) delay: Duration,
     pub(super) fail: Option<ErrorKind>,
     pub(super) break_after: Option<u64>,
+    pub(super) flip: Option<u64>,
     pub(super) answer_lost: bool,
     pub(super) hold: Option<(HoldAt, Arc<Barrier>)>,
 }
@@ -94,6 +95,7 @@ impl FaultPlan {
             delay: Duration::ZERO,
             fail: None,
             break_after: None,
+            flip: None,
             answer_lost: false,
             hold: None,
         }
@@ -140,6 +142,13 @@ impl FaultPlan {
     pub fn break_after(mut self, bytes: u64) -> Self {
         assert!(self.op == Op::GetObject, "only a GetObject has a body to break");
         self.break_after = Some(bytes);
+        self
+    }
+
+    /// One bit of this byte of the object is another one when it comes, if a GetObject brings it.
+    pub fn flip(mut self, at: u64) -> Self {
+        assert!(self.op == Op::GetObject, "only a GetObject brings bytes");
+        self.flip = Some(at);
         self
     }
 

@@ -291,7 +291,7 @@ fn checksum_of_parts(parts: &[UploadedPart]) -> Option<String> {
     let sums: Option<Vec<Checksum>> = parts.iter().map(|p| p.checksum).collect();
     let sums = sums?;
     match sums.first()?.algorithm {
-        ChecksumAlgorithm::Crc32c => Some(Checksum::composite(&sums)),
+        ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => Some(Checksum::composite(&sums)),
         ChecksumAlgorithm::Crc64Nvme => {
             let pairs = sums.iter().zip(parts).skip(1);
             Some(pairs.fold(sums[0], |whole, (sum, part)| whole.combine(*sum, part.size)).to_base64())

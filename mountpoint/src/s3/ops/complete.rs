@@ -199,15 +199,23 @@ impl Whole {
         let (Some(algorithm), Some(sums)) = (algorithm, sums) else {
             return Self { size, algorithm: None, checksums: Vec::new(), full_object: None };
         };
-        let whole = sums.iter().zip(parts).skip(1).fold(sums[0], |w, (c, p)| w.combine(*c, p.size));
-        let whole = whole.to_base64();
+        let whole = whole_sum(parts).unwrap_or(sums[0]).to_base64();
         let (checksums, full_object) = match algorithm {
             // Asked for, and what a store may keep in its place.
-            ChecksumAlgorithm::Crc32c => (vec![Checksum::composite(&sums), whole], None),
+            ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => {
+                (vec![Checksum::composite(&sums), whole], None)
+            }
             ChecksumAlgorithm::Crc64Nvme => (vec![whole.clone()], Some(whole)),
         };
         Self { size, algorithm: Some(algorithm), checksums, full_object }
     }
+}
+
+/// The checksum of all bytes, if each part has one.
+pub(crate) fn whole_sum(parts: &[UploadedPart]) -> Option<Checksum> {
+    let mut parts = parts.iter();
+    let first = parts.next()?.checksum?;
+    parts.try_fold(first, |whole, part| Some(whole.combine(part.checksum?, part.size)))
 }
 
 fn unknown(key: &ObjectKey, why: &str) -> Error {

@@ -34,7 +34,7 @@ pub(crate) fn new_object_headers(
 /// The kind of a multipart object's checksum, named only where it is not the default: stores older than the parameter refuse it.
 pub(crate) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str> {
     match algorithm {
-        ChecksumAlgorithm::Crc32c => None,
+        ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => None,
         ChecksumAlgorithm::Crc64Nvme => Some("FULL_OBJECT"),
     }
 }
@@ -51,6 +51,11 @@ pub(crate) fn push(
     })?;
     headers.push((HeaderName::from_static(name), value));
     Ok(())
+}
+
+/// Asks for the checksum that the store has of the object.
+pub(crate) fn checksum_mode() -> (HeaderName, HeaderValue) {
+    (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"))
 }
 
 /// The headers about the checksum of a body.

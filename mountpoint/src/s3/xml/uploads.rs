@@ -21,6 +21,7 @@ pub(in crate::s3) fn complete_document(parts: &[UploadedPart]) -> String {
             let name = match sum.algorithm {
                 ChecksumAlgorithm::Crc32c => "ChecksumCRC32C",
                 ChecksumAlgorithm::Crc64Nvme => "ChecksumCRC64NVME",
+                ChecksumAlgorithm::Crc32 => "ChecksumCRC32",
             };
             let _ = write!(document, "<{name}>{}</{name}>", sum.to_base64());
         }
