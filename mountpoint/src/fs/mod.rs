@@ -16,6 +16,7 @@ mod namespace;
 mod process;
 mod read_mode;
 mod readers;
+mod rename;
 mod writer;
 
 pub use attr::{Attr, Entry, Ownership};
