@@ -366,7 +366,7 @@ fn kind_of(target: &Path) -> String {
 
 #[expect(
     unsafe_code,
-    reason = "a descriptor by its number can't be had otherwise: fence 2 of ARCHITECTURE.md"
+    reason = "a descriptor by its number can't be had otherwise: fence 2 of ci/tidy/fences.md"
 )]
 fn adopt(number: i32) -> OwnedFd {
     // SAFETY: the caller saw that the descriptor is open; the process that started this one handed it over by putting its number on the
