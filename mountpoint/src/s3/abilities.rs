@@ -284,7 +284,7 @@ mod tests {
             (it.condition(Write::Put, &Replaces::Nothing), it.refuses_checksums()),
             (Condition::Kept, false)
         );
-        it.learn_refused_condition(Write::Put, &Replaces::Nothing);
+        it.learn_refused_condition(Write::Put);
         it.learn_refused_checksums();
         let file = it.file.clone().unwrap();
         while abilities(&here).condition(Write::Put, &Replaces::Nothing) != Condition::Refused

@@ -8,7 +8,6 @@ use bytes::Bytes;
 use md5::Digest as _;
 use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
 use mountpoint::metrics::Metrics;
-use mountpoint::object::ObjectKey;
 use mountpoint::s3::{
     CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, Replaces, S3Client,
     StoreKind, UploadPart,

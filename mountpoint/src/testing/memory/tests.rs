@@ -1,5 +1,6 @@
 //! The double's own behaviour; the exam tests what it has in common with S3.
 
+use crate::s3::Replaces;
 use std::time::Duration;
 
 use super::*;
