@@ -62,6 +62,16 @@ impl Checksum {
         }
     }
 
+    /// The checksum that a store spells so; `None` for a composite, and for what is none.
+    pub fn of_base64(algorithm: ChecksumAlgorithm, text: &str) -> Option<Self> {
+        let bytes = STANDARD.decode(text).ok()?;
+        let value = match algorithm {
+            ChecksumAlgorithm::Crc32c => u64::from(u32::from_be_bytes(bytes.try_into().ok()?)),
+            ChecksumAlgorithm::Crc64Nvme => u64::from_be_bytes(bytes.try_into().ok()?),
+        };
+        Some(Self { algorithm, value })
+    }
+
     /// The composite of parts' CRC32C as S3 returns it for a multipart object: the checksum over the parts'
     /// big-endian values, and the number of parts behind a dash.
     pub fn composite(parts: &[Self]) -> String {

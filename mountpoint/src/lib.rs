@@ -5,7 +5,7 @@
 //! ```text
 //! kernel - fuse/ - fs/ -+- inode/ ----------------+
 //!                       +- prefetch/ - cache/ -+  +- s3/ - network
-//!                       +- upload/ ------------+--+
+//!                       +- upload/, moves/ ----+--+
 //!          first/ (a file's first bytes, with its attributes) under inode, prefetch
 //!          buffer/ (blocks of memory, the budget) under prefetch, cache, upload, s3
 //! ```
@@ -28,6 +28,7 @@ pub mod logging;
 pub mod metrics;
 pub mod mount;
 pub mod mountinfo;
+pub mod moves;
 pub mod object;
 pub mod prefetch;
 pub mod s3;

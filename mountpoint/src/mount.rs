@@ -18,6 +18,7 @@ use crate::fuse::{Device, MountOptions, Session, Unmounter};
 use crate::inode::InodeTable;
 use crate::logging;
 use crate::metrics::Metrics;
+use crate::moves::Mover;
 use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
 use crate::supervise::{Supervisor, no_thread, try_threads};
@@ -91,6 +92,9 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let client = runtime
         .block_on(S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)))
         .with_context(|| format!("bucket {}", config.name))?;
+    if config.moves.is_some() {
+        check_renames(&client)?;
+    }
     let pool = Pool::new(&config.buffer);
     let telemetry = config.telemetry.bind()?;
     let mut upload = config.upload;
@@ -123,9 +127,14 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         handle.clone(),
     );
     let courier = client.courier();
+    let mover = config.moves.map(|moves| Mover::new(client.clone(), moves));
     let uploader = Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle);
     let uploads = uploader.clone();
-    let fs = Arc::new(FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone()));
+    let fs = FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone());
+    let fs = Arc::new(match mover {
+        Some(mover) => fs.renaming(mover),
+        None => fs,
+    });
     let supervisor = Supervisor { metrics: Arc::clone(&metrics), clock };
     let observed = Observed {
         fs: Arc::clone(&fs),
@@ -151,6 +160,28 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         observed,
         runtime,
     })
+}
+
+/// Renames are copies by the store, and deletes; both with conditions, so that no other client's version is replaced or deleted. A line says
+/// what this store does not keep.
+///
+/// # Errors
+/// The store is known to have no copies.
+fn check_renames(client: &S3Client) -> anyhow::Result<()> {
+    if client.refuses_copies() {
+        anyhow::bail!(
+            "--allow-rename: this store does not know CopyObject, as an earlier rename showed: leave the flag out, or use --rename-errno exdev"
+        );
+    }
+    let (store, asked) = (client.store().name(), client.store().asks_before());
+    if !asked.is_empty() {
+        tracing::warn!(
+            "stores of the kind {store:?} are not known to keep If-Match and If-None-Match on {}: the engine asks what is there just before, \
+             and a change by another client between the two requests can be lost",
+            asked.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// Whether room that one of two directories gives up is room for the other.

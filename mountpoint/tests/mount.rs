@@ -47,6 +47,7 @@ mod mount {
     mod ready;
     mod refused;
     mod released;
+    mod renaming;
     mod requests;
     mod ring;
     mod semantics;

@@ -39,6 +39,7 @@ mod by_fuser {
     mod ready;
     mod refused;
     mod released;
+    mod renaming;
     // requests: how many S3 sees is decided behind the transport.
     mod semantics;
     mod shared;

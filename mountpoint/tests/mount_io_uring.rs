@@ -47,6 +47,7 @@ mod by_io_uring {
     mod ready;
     mod refused;
     mod released;
+    mod renaming;
     // requests: how many S3 sees is decided behind the transport.
     mod ring;
     mod semantics;

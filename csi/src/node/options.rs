@@ -48,6 +48,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("allow-delete", Pass),
     ("allow-other", Pass),
     ("allow-overwrite", Pass),
+    ("allow-rename", Pass),
     ("allow-root", Pass),
     ("auto-unmount", Own),
     ("aws-max-attempts", Env("AWS_MAX_ATTEMPTS")),
@@ -102,6 +103,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("read-part-size", Pass),
     ("ready-file", Own),
     ("region", Pass),
+    ("rename-errno", Pass),
     ("requester-pays", Pass),
     ("sign-payload", Pass),
     (

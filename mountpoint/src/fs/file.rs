@@ -175,8 +175,8 @@ impl FileSystem {
                 // The store decides at the end, in one step: another client may have stored the name since it was asked for it.
                 let only_if_absent = before == Before::Absent && !self.config.allow_overwrite;
                 let opener = thread_group(pid).unwrap_or(pid);
-                let upload = self.uploader.create(key.clone(), only_if_absent);
-                let writer = Writer::new(upload, key, (pid, opener));
+                let upload = self.uploader.create(key, only_if_absent);
+                let writer = Writer::new(upload, (pid, opener));
                 let mapping = Mapping::default();
                 let handle = FileHandle {
                     ino,

@@ -35,6 +35,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::clock::Clock;
 use crate::inode::InodeTable;
+use crate::moves::Mover;
 use crate::object::ObjectKey;
 use crate::prefetch::Prefetcher;
 use crate::upload::{Stage, Uploader};
@@ -44,6 +45,7 @@ use io_mode::IoModes;
 pub use process::DeviceNo;
 pub use read_mode::ReadMode;
 use read_mode::ReadModes;
+pub use rename::RenameErrno;
 
 /// The permissions and attributes of a mount.
 #[derive(Clone, Debug)]
@@ -56,6 +58,8 @@ pub struct Config {
     pub allow_delete: bool,
     /// Files may be replaced (`--allow-overwrite`).
     pub allow_overwrite: bool,
+    /// The answer to a rename on a mount without `--allow-rename`.
+    pub rename_errno: RenameErrno,
     /// Whether reads go through the kernel's page cache.
     pub read_mode: ReadMode,
 }
@@ -66,6 +70,8 @@ pub struct FileSystem {
     inodes: InodeTable,
     prefetcher: Prefetcher,
     uploader: Uploader,
+    /// With `--allow-rename`.
+    mover: Option<Mover>,
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
     finishing: Semaphore,
@@ -117,6 +123,7 @@ impl FileSystem {
             inodes,
             prefetcher,
             uploader,
+            mover: None,
             files: HandleTable::default(),
             dirs: HandleTable::default(),
             finishing: Semaphore::new(FINISHING_MAX),
@@ -129,6 +136,11 @@ impl FileSystem {
         }
     }
 
+    /// Names may change, by this.
+    pub fn renaming(self, mover: Mover) -> Self {
+        Self { mover: Some(mover), ..self }
+    }
+
     /// The files that are open now.
     pub fn open_files(&self) -> OpenFiles {
         let mut open = OpenFiles::default();
@@ -136,7 +148,7 @@ impl FileSystem {
             match &file.mode {
                 handle::Mode::Read(_) => open.reading += 1,
                 handle::Mode::Write(writer) => {
-                    let (key, upload) = (writer.key.clone(), &writer.upload);
+                    let (key, upload) = (writer.upload.key(), &writer.upload);
                     open.writing.push(Writing { key, bytes: upload.size(), stage: upload.stage() });
                 }
             }

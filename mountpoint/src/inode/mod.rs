@@ -34,6 +34,7 @@ mod readdir;
 mod recent;
 mod refresh;
 mod remote;
+mod rename;
 mod state;
 mod stream;
 mod tree;
@@ -52,6 +53,7 @@ pub use expiry::Ttl;
 pub use open::{OpenRead, OpenWrite};
 pub use path::Prefix;
 pub use readdir::Listing;
+pub use rename::{Names, Rename, RenameWish};
 pub use state::{Before, WriteWish};
 
 /// The parts of this room that fuzz targets reach.

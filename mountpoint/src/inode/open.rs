@@ -176,6 +176,15 @@ impl InodeTable {
         }
     }
 
+    /// A program set the size of a file that it writes.
+    pub fn resized(&self, ino: InodeNo, size: u64) {
+        if let Ok(file) = self.0.tree.lock().file_mut(ino)
+            && let Phase::Writing(writing) = &mut file.phase
+        {
+            writing.size = size;
+        }
+    }
+
     /// Sets the times that stat shows of a file until it is stored. Of anything else they stay as they are.
     pub fn set_times(&self, ino: InodeNo, accessed: Option<TimeWish>, modified: Option<TimeWish>) {
         let now = self.0.clock.wall();

@@ -251,8 +251,6 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
         (from, blocks) = (reached, left);
     }
 
-    let request =
-        GetObject { id: object.id.clone(), range: from..fetch.range.end, object_size: object.size() };
     let (target, no, mut start) = (Arc::clone(object), fetch.no, from);
     let asked = shared.clock.now();
     let mut first = None;
@@ -277,7 +275,18 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
         target.ready(start, no, block);
         start += len;
     });
-    shared.client.get_object(&request, &mut fill).await
+    loop {
+        let id = shared.where_is(&object.id);
+        let range = from + fill.filled()..end;
+        let request = GetObject { id, range, object_size: object.size() };
+        match shared.client.get_object(&request, &mut fill).await {
+            // It got another key since it was asked for.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Changed)
+                    && shared.where_is(&object.id) != request.id => {}
+            outcome => return outcome,
+        }
+    }
 }
 
 #[cfg(test)]

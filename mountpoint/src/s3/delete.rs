@@ -2,20 +2,49 @@
 
 use std::time::SystemTime;
 
-use http::{Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 
-use super::Result;
 use super::attempts::Attempts;
 use super::endpoint::encode_query;
-use super::wire::{Collected, Failure, Wire};
+use super::head::head_object;
+use super::headers::Headers;
+use super::wire::{Collected, Draft, Failure, Wire};
 use super::xml::{self, BODY_MAX};
-use crate::object::ObjectKey;
+use super::{ErrorKind, Replaces, Result};
+use crate::object::{ObjectId, ObjectKey};
 
 const OPERATION: &str = "DeleteObject";
 
 /// See [`super::ObjectClient::delete_object`].
 pub(super) async fn delete_object(wire: &Wire, key: &ObjectKey) -> Result<()> {
     delete(wire, key, wire.endpoint.key_path(key.as_str())).await
+}
+
+/// See [`super::ObjectClient::delete_version`]. `conditional`: with the store's own condition.
+pub(super) async fn delete_if(wire: &Wire, id: &ObjectId, conditional: bool) -> Result<()> {
+    if !conditional {
+        return delete_object(wire, &id.key).await;
+    }
+    let mut headers = Headers::new();
+    Replaces::Version(id.etag.clone()).push(&mut headers, OPERATION)?;
+    let target = wire.endpoint.key_path(id.key.as_str());
+    let mut attempts = Attempts::new(wire, OPERATION, Some(&id.key), 0);
+    loop {
+        match once(wire, &attempts, &target, &headers).await {
+            Ok(()) => {
+                attempts.succeeded();
+                return Ok(());
+            }
+            // Some stores say the same of a key that is gone, and an attempt whose answer was lost may have removed it.
+            Err(failure) if *failure.error.kind() == ErrorKind::Changed => {
+                return match head_object(wire, &id.key).await {
+                    Err(error) if *error.kind() == ErrorKind::NotFound => Ok(()),
+                    _ => Err(failure.error),
+                };
+            }
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
 }
 
 /// Removes one version of an object, or a delete marker. One that is gone already is a success.
@@ -29,7 +58,7 @@ pub(super) async fn delete_version(wire: &Wire, key: &ObjectKey, version: &str) 
 async fn delete(wire: &Wire, key: &ObjectKey, target: String) -> Result<()> {
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
     loop {
-        match once(wire, &attempts, &target).await {
+        match once(wire, &attempts, &target, &[]).await {
             Ok(()) => {
                 attempts.succeeded();
                 return Ok(());
@@ -39,9 +68,14 @@ async fn delete(wire: &Wire, key: &ObjectKey, target: String) -> Result<()> {
     }
 }
 
-async fn once(wire: &Wire, attempts: &Attempts<'_>, target: &str) -> std::result::Result<(), Failure> {
-    let answer =
-        wire.exchange(&attempts.draft(Method::DELETE, target.to_owned())).await?.collect(BODY_MAX).await?;
+async fn once(
+    wire: &Wire,
+    attempts: &Attempts<'_>,
+    target: &str,
+    headers: &[(HeaderName, HeaderValue)],
+) -> std::result::Result<(), Failure> {
+    let draft = Draft { headers: headers.to_vec(), ..attempts.draft(Method::DELETE, target.to_owned()) };
+    let answer = wire.exchange(&draft).await?.collect(BODY_MAX).await?;
     is_gone(answer, wire.clock.wall())
 }
 

@@ -317,7 +317,7 @@ const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b
 const IN_PATH: &AsciiSet = &IN_QUERY.remove(b'/');
 
 /// Appends `text` as S3 encodes paths: everything but unreserved characters and `/`.
-fn encode_path(into: &mut String, text: &str) {
+pub(super) fn encode_path(into: &mut String, text: &str) {
     into.extend(utf8_percent_encode(text, IN_PATH));
 }
 
@@ -339,6 +339,18 @@ pub(super) fn push_query<'a>(
         target.push_str(name);
         target.push('=');
         encode_query(target, value);
+    }
+}
+
+/// Appends pairs as a query spells them.
+pub(super) fn push_pairs(into: &mut String, pairs: &std::collections::BTreeMap<String, String>) {
+    for (i, (name, value)) in pairs.iter().enumerate() {
+        if i > 0 {
+            into.push('&');
+        }
+        encode_query(into, name);
+        into.push('=');
+        encode_query(into, value);
     }
 }
 

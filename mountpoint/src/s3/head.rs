@@ -2,10 +2,10 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::answer::object_meta;
+use super::answer::{object_meta, stored_checksum, text};
 use super::attempts::Attempts;
 use super::wire::{Collected, Draft, Failure, Wire};
-use super::{Error, ErrorKind, ListObjects, Result, list};
+use super::{Described, Error, ErrorKind, ListObjects, Properties, Result, list};
 use crate::object::{ObjectKey, ObjectMeta};
 
 const OPERATION: &str = "HeadObject";
@@ -42,6 +42,15 @@ pub(super) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Resul
         }
         attempts.again(failure).await?;
     }
+}
+
+/// See [`super::ObjectClient::describe_object`].
+pub(super) async fn describe_object(wire: &Wire, key: &ObjectKey) -> Result<Described> {
+    let (meta, headers) = head(wire, key, true).await?;
+    let properties = Properties::of(&headers)
+        .map_err(|why| Error::new(ErrorKind::BadAnswer, OPERATION).key(key).message(why))?;
+    let tags = text(&headers, "x-amz-tagging-count").and_then(|count| count.parse().ok()).unwrap_or(0);
+    Ok(Described { meta, properties, tags, checksum: stored_checksum(&headers) })
 }
 
 /// Whether a listing has the key, if we may list it. S3 answers 403 to a HEAD of a missing key if the policy allows listings only

@@ -9,7 +9,7 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 /// Names and values, in the order in which they are sent.
 pub(super) type Headers = Vec<(HeaderName, HeaderValue)>;
 
-/// The headers about a new object: its type, and what the user wants of every new object.
+/// The headers about a new object: its properties, and what the user wants of every new object.
 pub(super) fn new_object_headers(
     wire: &Wire,
     operation: &'static str,
@@ -17,9 +17,10 @@ pub(super) fn new_object_headers(
 ) -> Result<Headers> {
     let config = &wire.config;
     let mut headers = Headers::with_capacity(8);
+    object.properties.push_all(&mut headers, operation)?;
+    let class = object.properties.storage_class.as_deref();
     for (name, value) in [
-        ("content-type", Some(object.content_type.as_deref().unwrap_or("binary/octet-stream"))),
-        ("x-amz-storage-class", config.storage_class.as_deref()),
+        ("x-amz-storage-class", class.or(config.storage_class.as_deref())),
         (encryption::SSE, config.sse.as_deref()),
         (encryption::SSE_KEY, config.sse_kms_key_id.as_deref()),
     ] {

@@ -18,8 +18,8 @@ use super::headers::{Headers, push};
 use super::retry::is_transient;
 use super::wire::Draft;
 use super::{
-    Bucket, CompleteUpload, Config, Error, ErrorKind, Handshake, PutObject, Result, Stored, client, complete,
-    put, xml,
+    Bucket, CompleteUpload, Config, Error, ErrorKind, Handshake, NewObject, PutObject, Replaces, Result,
+    Stored, client, complete, put, xml,
 };
 use crate::object::ObjectKey;
 use crate::sync::Arc;
@@ -203,7 +203,8 @@ impl S3Client {
     /// # Errors
     /// `Exists`: the store keeps the condition; `Unsupported`: it refuses it. And what every request may meet.
     pub async fn put_if_absent(&self, request: &PutObject) -> Result<Stored> {
-        put::put_object(&self.wire, request, true).await
+        let object = NewObject { replaces: Replaces::Nothing, ..request.object.clone() };
+        put::put_object(&self.wire, &PutObject { object, ..request.clone() }, true).await
     }
 
     /// CompleteMultipartUpload with If-None-Match, whatever is known of the store.
@@ -211,7 +212,12 @@ impl S3Client {
     /// # Errors
     /// As [`Self::put_if_absent`].
     pub async fn complete_if_absent(&self, request: &CompleteUpload) -> Result<Stored> {
-        complete::complete(&self.wire, request, true).await
+        complete::complete(
+            &self.wire,
+            &CompleteUpload { replaces: Replaces::Nothing, ..request.clone() },
+            true,
+        )
+        .await
     }
 }
 

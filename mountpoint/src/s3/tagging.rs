@@ -1,4 +1,4 @@
-//! GetBucketTagging and PutBucketTagging. Some stores have no tags of buckets: that is an answer, not an error.
+//! GetBucketTagging, PutBucketTagging and GetObjectTagging. Some stores have no tags of buckets: that is an answer, not an error.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,6 +12,7 @@ use super::headers::push;
 use super::wire::{Draft, Failure, Wire};
 use super::xml::Tags;
 use super::{Error, ErrorKind, Result, xml};
+use crate::object::ObjectKey;
 
 /// The answer of a store about the tags of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,21 @@ async fn got(wire: &Wire, draft: Draft<'_>) -> std::result::Result<Tags, Failure
         return Err(answer.failed(wire.clock.wall()));
     }
     xml::tags(&answer.body).map_err(|why| answer.unexpected(why, wire.clock.wall()))
+}
+
+/// See [`super::ObjectClient::object_tags`].
+pub(super) async fn of_object(wire: &Wire, key: &ObjectKey) -> Result<Tags> {
+    let mut attempts = Attempts::new(wire, "GetObjectTagging", Some(key), 0);
+    let target = wire.endpoint.key_path(key.as_str()) + "?tagging=";
+    loop {
+        match got(wire, attempts.draft(Method::GET, target.clone())).await {
+            Ok(tags) => {
+                attempts.succeeded();
+                return Ok(tags);
+            }
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
 }
 
 /// See [`super::Bucket::set_tags`].

@@ -22,6 +22,9 @@ struct Rest {
 impl Upload {
     pub(super) async fn run_finish(self: Arc<Self>) {
         let _fails = self.fails_on_panic("storing a file", Event::Lose);
+        if let Err(error) = self.pad().await {
+            return self.fail(error);
+        }
         let Some(Rest { part, multipart, size }) = self.take_rest().await else { return };
         let made = match multipart {
             Some(multipart) => self.complete(&multipart, size).await,
@@ -84,7 +87,7 @@ impl Upload {
         let empty = || Part::new(1, 0, self.shared.algorithm());
         let part = part.unwrap_or_else(empty).seal();
         if part.len != size {
-            let key = &self.object.key;
+            let key = self.key();
             tracing::error!(%key, size, held = part.len, "the bytes in memory differ from the file that was written: not stored");
             return Err(Error::Corrupt);
         }
@@ -95,14 +98,16 @@ impl Upload {
             loaded = self.shared.load(part.body, part.len, part.checksum) => loaded?,
         };
         self.commit()?;
-        let algorithm = self.object.checksum;
+        // From here on the key stays.
+        let object = self.object.lock().clone();
+        let algorithm = object.checksum;
         let checksum = algorithm.map(|_| part.checksum);
-        let request = PutObject { object: self.object.clone(), body: pieces(blocks), checksum };
+        let request = PutObject { object, body: pieces(blocks), checksum };
         let answer = self.shared.client.put_object(&request).await;
         drop(request);
         let answer = answer?;
         if !agrees(answer.checksum.as_deref(), algorithm, part.checksum, &[part.checksum]) {
-            let key = &self.object.key;
+            let key = self.key();
             tracing::error!(%key, answer = answer.checksum, "the store's checksum of the object differs from the engine's");
             return Err(Error::Corrupt);
         }

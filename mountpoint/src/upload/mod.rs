@@ -39,7 +39,7 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
-use crate::s3::{ErrorKind, NewObject, ObjectClient, UploadId};
+use crate::s3::{ErrorKind, NewObject, ObjectClient, Properties, Replaces, UploadId};
 use crate::supervise::Supervisor;
 use crate::sync::{Arc, Mutex, Weak};
 use journal::{Entry, Journal, Left};
@@ -154,11 +154,12 @@ impl Uploader {
     /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses
     /// it at the end (`Exists`) if an object is there.
     pub fn create(&self, key: ObjectKey, only_if_absent: bool) -> Arc<Upload> {
+        let content_type = (self.0.config.content_type)(&key);
         let object = NewObject {
-            content_type: (self.0.config.content_type)(&key),
-            key,
-            only_if_absent,
+            properties: Properties { content_type, ..Properties::default() },
+            replaces: if only_if_absent { Replaces::Nothing } else { Replaces::Anything },
             checksum: self.0.config.checksum,
+            ..NewObject::new(key)
         };
         let upload = Arc::new(Upload::new(Arc::clone(&self.0), object));
         self.0.open.lock().push(Arc::downgrade(&upload));

@@ -180,7 +180,7 @@ impl Multipart {
         }
         let upload = self.id().await?;
         let parts = stored.iter().map(|part| part.answer.clone()).collect();
-        let request = CompleteUpload { upload, parts, only_if_absent: self.object.only_if_absent };
+        let request = CompleteUpload { upload, parts, replaces: self.object.replaces.clone() };
         let answer = self.shared.client.complete_multipart_upload(&request).await?;
         {
             let mut parts = self.parts.lock();
