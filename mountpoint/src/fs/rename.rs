@@ -10,9 +10,8 @@ use rustix::io::Errno;
 use super::handle::{HandleNo, Writer};
 use super::{Entry, Error, FileSystem, Result};
 use crate::inode::{InodeNo, Names, Rename, RenameWish};
-use crate::moves::{self, Mover, Source};
+use crate::moves::{self, Mover, Replaces, Source};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
-use crate::s3::{self, ErrorKind as S3, Replaces};
 use crate::upload;
 
 /// Another client may change what is under the new name between the look at it and the copy: then it is looked at again, so often. Doubling it
@@ -185,13 +184,7 @@ impl FileSystem {
                 tracing::error!(
                     "\"{from}\" is stored, and can't be moved to \"{to}\", as it was renamed: {error}"
                 );
-                match error {
-                    moves::Error::Remote(error) => upload::Error::Remote(error),
-                    error => {
-                        let kind = S3::Exists;
-                        s3::Error::new(kind, "CopyObject").key(&to).message(error.to_string()).into()
-                    }
-                }
+                upload::Error::Remote(error.into_remote(&to))
             })
         };
         writer.moved.get_or_init(follow).await.clone()

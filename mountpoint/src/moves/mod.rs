@@ -13,7 +13,8 @@ mod tests;
 
 use std::fmt;
 
-use crate::object::{ObjectId, ObjectMeta};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+pub use crate::s3::Replaces;
 use crate::s3::{self, ObjectClient};
 use crate::sync::Arc;
 
@@ -83,6 +84,19 @@ impl Mover {
     /// In the client's bucket.
     pub fn new(client: Arc<dyn ObjectClient>, config: Config) -> Self {
         Self { client, config }
+    }
+}
+
+impl Error {
+    /// As an error of the store, for rooms that tell no others.
+    pub fn into_remote(self, key: &ObjectKey) -> Arc<s3::Error> {
+        match self {
+            Self::Remote(error) => error,
+            other => {
+                let error = s3::Error::new(s3::ErrorKind::Exists, "CopyObject").key(key);
+                Arc::new(error.message(other.to_string()))
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
 use super::answer::date;
 use super::attempts::Attempts;
-use super::headers::{checksum_type, push};
+use super::headers::{checksum_type, push, push_condition};
 use super::if_absent::refused;
 use super::multipart::upload_target;
 use super::verify::{Found, Ours, look, prove_encrypted};
@@ -179,7 +179,7 @@ fn headers(replaces: Option<&Replaces>, whole: &Whole) -> Result<Vec<(HeaderName
         push(&mut headers, OPERATION, ChecksumAlgorithm::Crc64Nvme.header(), sum)?;
     }
     if let Some(replaces) = replaces {
-        replaces.push(&mut headers, OPERATION)?;
+        push_condition(&mut headers, OPERATION, replaces)?;
     }
     Ok(headers)
 }

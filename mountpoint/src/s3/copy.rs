@@ -10,9 +10,9 @@ use http::{Method, StatusCode};
 use super::attempts::Attempts;
 use super::endpoint::encode_query;
 use super::head::head;
-use super::headers::{Headers, push};
+use super::headers::{Headers, push, push_condition};
 use super::if_absent::refused;
-use super::properties::quoted;
+use super::replaces::quoted;
 use super::verify::{Found, Ours, look};
 use super::wire::{Clocks, Draft, Failure, Wire};
 use super::{
@@ -43,7 +43,7 @@ pub(super) async fn copy_object(wire: &Wire, request: &CopyObject, conditional: 
         }
     }
     if conditional {
-        request.replaces.push(&mut headers, OPERATION)?;
+        push_condition(&mut headers, OPERATION, &request.replaces)?;
     }
     let ours = ours(request);
     let target = wire.endpoint.key_path(key.as_str());

@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use super::attempts::Attempts;
 use super::endpoint::encode_query;
 use super::head::head_object;
-use super::headers::Headers;
+use super::headers::{Headers, push_condition};
 use super::wire::{Collected, Draft, Failure, Wire};
 use super::xml::{self, BODY_MAX};
 use super::{ErrorKind, Replaces, Result};
@@ -26,7 +26,7 @@ pub(super) async fn delete_if(wire: &Wire, id: &ObjectId, conditional: bool) -> 
         return delete_object(wire, &id.key).await;
     }
     let mut headers = Headers::new();
-    Replaces::Version(id.etag.clone()).push(&mut headers, OPERATION)?;
+    push_condition(&mut headers, OPERATION, &Replaces::Version(id.etag.clone()))?;
     let target = wire.endpoint.key_path(id.key.as_str());
     let mut attempts = Attempts::new(wire, OPERATION, Some(&id.key), 0);
     loop {

@@ -2,8 +2,9 @@
 
 use http::{HeaderName, HeaderValue};
 
+use super::replaces::quoted;
 use super::wire::Wire;
-use super::{Error, ErrorKind, NewObject, Result, encryption};
+use super::{Error, ErrorKind, NewObject, Replaces, Result, encryption};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 
 /// Names and values, in the order in which they are sent.
@@ -36,6 +37,19 @@ pub(super) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str
     match algorithm {
         ChecksumAlgorithm::Crc32c => None,
         ChecksumAlgorithm::Crc64Nvme => Some("FULL_OBJECT"),
+    }
+}
+
+/// Adds the condition on what is there.
+pub(super) fn push_condition(
+    headers: &mut Headers,
+    operation: &'static str,
+    replaces: &Replaces,
+) -> Result<()> {
+    match replaces {
+        Replaces::Anything => Ok(()),
+        Replaces::Nothing => push(headers, operation, "if-none-match", "*"),
+        Replaces::Version(etag) => push(headers, operation, "if-match", &quoted(etag)),
     }
 }
 

@@ -50,6 +50,7 @@ mod profile;
 mod properties;
 mod proxy;
 mod put;
+mod replaces;
 mod retry;
 mod share;
 mod sign;
@@ -85,7 +86,8 @@ pub use error::{Error, ErrorKind};
 pub use handshake::{Certificate, Handshake};
 pub use kind::StoreKind;
 pub use probe::{Question, Reply, Signed};
-pub use properties::{Described, Properties, Replaces};
+pub use properties::{Described, Properties};
+pub use replaces::Replaces;
 pub use tagging::Tagging;
 pub use xml::{Tags, Version, VersionMarkers, VersionPage};
 

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::answer::text;
 use super::headers::{Headers, push};
 use super::{Error, ErrorKind, Result, Tags};
-use crate::object::{ETag, ObjectMeta};
+use crate::object::ObjectMeta;
 
 /// The prefix of the user's own names.
 const USER: &str = "x-amz-meta-";
@@ -113,34 +113,6 @@ pub struct Described {
     pub tags: u32,
     /// Its checksum as the store spells it, if it keeps one: of all bytes, or of the parts (`value-N`).
     pub checksum: Option<String>,
-}
-
-/// What a request that makes an object may replace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Replaces {
-    /// Whatever is there.
-    #[default]
-    Anything,
-    /// Nothing (If-None-Match: *); `Exists` if an object is there.
-    Nothing,
-    /// This version (If-Match); `Changed` if another one is there, or none.
-    Version(ETag),
-}
-
-impl Replaces {
-    /// Adds the condition.
-    pub(super) fn push(&self, headers: &mut Headers, operation: &'static str) -> Result<()> {
-        match self {
-            Self::Anything => Ok(()),
-            Self::Nothing => push(headers, operation, "if-none-match", "*"),
-            Self::Version(etag) => push(headers, operation, "if-match", &quoted(etag)),
-        }
-    }
-}
-
-/// An ETag as a condition spells it: listings of some stores leave the quotes out.
-pub(super) fn quoted(etag: &ETag) -> String {
-    format!("\"{}\"", etag.as_str().trim_matches('"'))
 }
 
 #[cfg(test)]

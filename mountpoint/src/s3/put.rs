@@ -8,7 +8,7 @@ use super::attempts::Attempts;
 use super::checksummed::{md5_hex, proof, with_checksum};
 use super::encryption::UNENCRYPTED;
 use super::endpoint::encode_query;
-use super::headers::{Headers, new_object_headers};
+use super::headers::{Headers, new_object_headers, push_condition};
 use super::if_absent::refused;
 use super::verify::{Ours, look};
 use super::wire::{Collected, Draft, Failure, Wire};
@@ -34,7 +34,7 @@ async fn put(wire: &Wire, request: &PutObject, named: bool, conditional: bool) -
     let mut headers = proof(request.checksum, named, &request.body).await;
     headers.append(&mut new_object_headers(wire, OPERATION, &request.object)?);
     if conditional {
-        request.object.replaces.push(&mut headers, OPERATION)?;
+        push_condition(&mut headers, OPERATION, &request.object.replaces)?;
     }
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), size);
     let target = wire.endpoint.key_path(key.as_str());
