@@ -147,6 +147,7 @@ impl Config {
                 read_only: args.mount.read_only,
                 allow_delete: args.mount.allow_delete,
                 allow_overwrite: args.mount.allow_overwrite,
+                allow_append: args.mount.allow_append,
                 rename_errno: args.mount.rename_errno.into(),
                 read_mode: args.cache.read_mode.into(),
             },

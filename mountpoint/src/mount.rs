@@ -92,8 +92,12 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let client = runtime
         .block_on(S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)))
         .with_context(|| format!("bucket {}", config.name))?;
-    if config.moves.is_some() {
-        check_renames(&client)?;
+    for (is_given, flag) in
+        [(config.moves.is_some(), "--allow-rename"), (config.fs.allow_append, "--allow-append")]
+    {
+        if is_given {
+            check_copies(&client, flag)?;
+        }
     }
     let pool = Pool::new(&config.buffer);
     let telemetry = config.telemetry.bind()?;
@@ -162,21 +166,21 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     })
 }
 
-/// Renames are copies by the store, and deletes; both with conditions, so that no other client's version is replaced or deleted. A line says
-/// what this store does not keep.
+/// Renames and appends are copies by the store, with conditions, so that no other client's version is replaced or deleted. A line says what
+/// this store does not keep.
 ///
 /// # Errors
 /// The store is known to have no copies.
-fn check_renames(client: &S3Client) -> anyhow::Result<()> {
+fn check_copies(client: &S3Client, flag: &str) -> anyhow::Result<()> {
     if client.refuses_copies() {
         anyhow::bail!(
-            "--allow-rename: this store does not know CopyObject, as an earlier rename showed: leave the flag out, or use --rename-errno exdev"
+            "{flag}: this store does not know CopyObject, as an earlier rename showed: leave the flag out"
         );
     }
     let (store, asked) = (client.store().name(), client.store().asks_before());
     if !asked.is_empty() {
         tracing::warn!(
-            "stores of the kind {store:?} are not known to keep If-Match and If-None-Match on {}: the engine asks what is there just before, \
+            "{flag}: stores of the kind {store:?} are not known to keep If-Match and If-None-Match on {}: the engine asks what is there just before, \
              and a change by another client between the two requests can be lost",
             asked.join(", ")
         );

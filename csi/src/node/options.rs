@@ -45,6 +45,7 @@ const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' 
 
 /// Every option of the engine; and those of AWS's, and of release 2.2's driver, that volumes may hold and ours does not have. Sorted.
 pub const TABLE: &[(&str, Rule)] = &[
+    ("allow-append", Pass),
     ("allow-delete", Pass),
     ("allow-other", Pass),
     ("allow-overwrite", Pass),

@@ -17,6 +17,9 @@ pub(crate) struct MountOptions {
     /// Allow replacing files
     #[arg(long)]
     pub(crate) allow_overwrite: bool,
+    /// Allow appending to files (O_APPEND): the store copies what is there, new bytes follow
+    #[arg(long)]
+    pub(crate) allow_append: bool,
     /// Allow renaming files: the store copies them, and the old key is deleted
     #[arg(long)]
     pub(crate) allow_rename: bool,

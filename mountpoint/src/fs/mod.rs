@@ -4,6 +4,7 @@
 //! Each operation that memory can answer has a `try_` form that never waits; the other form is async. This room knows POSIX, but
 //! neither the bytes of FUSE nor HTTP.
 
+mod append;
 mod attr;
 mod ending;
 mod error;
@@ -58,6 +59,8 @@ pub struct Config {
     pub allow_delete: bool,
     /// Files may be replaced (`--allow-overwrite`).
     pub allow_overwrite: bool,
+    /// Files may be appended to (`--allow-append`).
+    pub allow_append: bool,
     /// The answer to a rename on a mount without `--allow-rename`.
     pub rename_errno: RenameErrno,
     /// Whether reads go through the kernel's page cache.

@@ -54,6 +54,7 @@ fn made(client: &MemoryClient, allow_overwrite: bool) -> FileSystem {
         read_only: false,
         allow_delete: false,
         allow_overwrite,
+        allow_append: true,
         rename_errno: RenameErrno::default(),
         read_mode: ReadMode::Auto,
     };

@@ -87,7 +87,7 @@ impl FileSystem {
             return Some(Err(error.into()));
         }
         let closer = self.closer(&open, writer, tid);
-        let completes = closer.completes(writer.upload.length());
+        let completes = closer.completes(writer.upload.added());
         let leaves = !completes && closer.leaves();
         if leaves {
             writer.opener_left.store(true, Relaxed);

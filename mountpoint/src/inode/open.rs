@@ -142,6 +142,14 @@ impl InodeTable {
         }
     }
 
+    /// The version that S3 has of a file that is not being written, as far as is known.
+    pub fn stored(&self, ino: InodeNo) -> Option<ObjectId> {
+        let mut tree = self.0.tree.lock();
+        let key = tree.key(ino)?;
+        let file = tree.file_mut(ino).ok().filter(|file| file.phase == Phase::Stored)?;
+        Some(ObjectId { key, etag: file.stored.as_ref()?.meta().etag })
+    }
+
     /// Opens for writing. `writer` names the handle to others that want the file.
     ///
     /// # Errors

@@ -264,6 +264,19 @@ impl Upload {
         Part::new(number, self.shared.part_size(number), self.shared.algorithm())
     }
 
+    /// The multipart upload. What is before the new bytes begins to be copied.
+    fn begin(self: &Arc<Self>) -> Arc<Multipart> {
+        let (shared, object) = (Arc::clone(&self.shared), self.object.lock().clone());
+        let multipart = Multipart::new(shared, object, self.behind.clone());
+        let upload = Arc::downgrade(self);
+        multipart.copy_what_is_before(move |error| {
+            if let Some(upload) = upload.upgrade() {
+                upload.fail(error);
+            }
+        });
+        multipart
+    }
+
     /// Sends a part that takes no more bytes; the first one opens the multipart upload.
     pub(super) fn submit(self: &Arc<Self>, state: &mut State, part: Part) {
         let part = part.seal();
@@ -272,9 +285,7 @@ impl Upload {
             Some(before) => before.combine(part.checksum, part.len),
             None => part.checksum,
         });
-        let multipart = state
-            .multipart
-            .get_or_insert_with(|| Multipart::new(Arc::clone(&self.shared), self.object.lock().clone()));
+        let multipart = state.multipart.get_or_insert_with(|| self.begin());
         let upload = Arc::downgrade(self);
         multipart.submit(part, move |error| {
             if let Some(upload) = upload.upgrade() {

@@ -17,6 +17,8 @@ struct Rest {
     /// Of a file of more.
     multipart: Option<Arc<Multipart>>,
     size: u64,
+    /// Nothing came behind the object: that stays.
+    unchanged: Option<ObjectMeta>,
 }
 
 impl Upload {
@@ -25,7 +27,14 @@ impl Upload {
         if let Err(error) = self.pad().await {
             return self.fail(error);
         }
-        let Some(Rest { part, multipart, size }) = self.take_rest().await else { return };
+        let Some(Rest { part, multipart, size, unchanged }) = self.take_rest().await else { return };
+        if let Some(meta) = unchanged {
+            if self.commit().is_ok() {
+                self.state.lock().on(Event::Keep);
+                self.outcome.send_if_modified(|outcome| outcome.replace(Ok(meta)).is_none());
+            }
+            return;
+        }
         let made = match multipart {
             Some(multipart) => self.complete(&multipart, size).await,
             None => self.put(part, size).await,
@@ -68,13 +77,17 @@ impl Upload {
     /// Sends the last part of several.
     fn send_last(self: &Arc<Self>, state: &mut State) -> Rest {
         let mut part = state.part.take();
-        if state.multipart.is_some()
+        let behind = self.behind.as_ref();
+        let unchanged = behind.filter(|behind| behind.meta.size == state.size).map(|it| it.meta.clone());
+        let is_of_parts = state.multipart.is_some() || state.sealed > 0;
+        if unchanged.is_none()
+            && is_of_parts
             && let Some(last) = part.take()
             && !last.is_empty()
         {
             self.submit(state, last);
         }
-        Rest { part, multipart: state.multipart.clone(), size: state.size }
+        Rest { part, multipart: state.multipart.clone(), size: state.size, unchanged }
     }
 
     async fn complete(&self, multipart: &Arc<Multipart>, size: u64) -> Result<Stored, Error> {

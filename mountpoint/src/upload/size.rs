@@ -13,7 +13,7 @@ pub(super) const OBJECT_MAX: u64 = PARTS_MAX as u64 * PART_MAX;
 const GROWS_TO: u64 = 5 << 40;
 
 /// Bytes of the smallest part S3 takes, the last one excepted.
-const PART_MIN: u64 = 5 << 20;
+pub(super) const PART_MIN: u64 = 5 << 20;
 
 /// Bytes of the largest part S3 takes.
 const PART_MAX: u64 = 5 << 30;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tracing::error;
 
+use super::append::Behind;
 use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::Part;
@@ -30,6 +31,8 @@ pub struct Upload {
     pub(super) shared: Arc<Shared>,
     /// Its key may change until a request bears it.
     pub(super) object: Mutex<NewObject>,
+    /// The object that it goes on behind.
+    pub(super) behind: Option<Behind>,
     pub(super) state: Mutex<State>,
     /// Rung when the turn is free again, and when an event may end the wait of a newcomer.
     pub(super) changed: Notify,
@@ -74,10 +77,12 @@ pub(super) struct Remains {
 }
 
 impl Upload {
-    pub(super) fn new(shared: Arc<Shared>, object: NewObject) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, object: NewObject, behind: Option<Behind>) -> Self {
+        // Parts that the store copies are there, as it were.
+        let copied = behind.as_ref().filter(|behind| behind.copies > 0);
         let state = State {
-            size: 0,
-            sealed: 0,
+            size: copied.map_or(0, |behind| behind.meta.size),
+            sealed: copied.map_or(0, |behind| behind.copies),
             whole: None,
             part: None,
             multipart: None,
@@ -90,7 +95,7 @@ impl Upload {
         };
         let outcome = watch::Sender::new(None);
         let object = Mutex::new(object);
-        Self { shared, object, state: Mutex::new(state), changed: Notify::new(), outcome }
+        Self { shared, object, behind, state: Mutex::new(state), changed: Notify::new(), outcome }
     }
 
     /// Bytes accepted so far.
@@ -238,6 +243,16 @@ impl Upload {
     pub fn length(&self) -> u64 {
         let state = self.state.lock();
         state.size.max(state.promised)
+    }
+
+    /// The same without the bytes of the object that it goes on behind.
+    pub fn added(&self) -> u64 {
+        self.length().saturating_sub(self.before())
+    }
+
+    /// Bytes of the object that it goes on behind.
+    pub(super) fn before(&self) -> u64 {
+        self.behind.as_ref().map_or(0, |behind| behind.meta.size)
     }
 
     /// A program sets the size. A longer file is a promise: what is not written before the end is zeros. A shorter one than there is can't be:
