@@ -1,5 +1,5 @@
-//! Compares lists in the docs with lists in the code: metrics, flags, claims and rows of the seeds and of other drivers' scenarios with their tests; reasons of
-//! dependencies.
+//! Compares lists in the docs with lists in the code: metrics, flags, claims and rows of the seeds and of other drivers' scenarios with their tests; paths of
+//! the page about the code; reasons of dependencies.
 
 use crate::law::rows;
 use crate::rust::Source;
@@ -10,6 +10,7 @@ const METRICS_PAGE: &str = "docs/metrics.md";
 const CLAIMS_PAGE: &str = "docs/semantics.md";
 const SEEDS_PAGE: &str = "docs/seeds.md";
 const ACCEPTANCE_PAGE: &str = "docs/acceptance.md";
+const CODE_PAGE: &str = "ARCHITECTURE.md";
 /// Where the chart's facts have their names.
 const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];
 const FLAGS: &str = "mountpoint/src/cli/";
@@ -24,6 +25,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     for page in [SEEDS_PAGE, ACCEPTANCE_PAGE] {
         findings.extend(covered(tree, page));
     }
+    findings.extend(paths(tree));
     findings.extend(reasons(tree));
     findings.extend(unused(tree));
     findings
@@ -142,15 +144,33 @@ fn missing(tree: &Tree, word: &str) -> Option<String> {
     if word.contains('_') && is_of("_") {
         return (!is_test(tree, word)).then(|| format!("test `{word}`"));
     }
-    if ["ci/", "csi/", "docs/", "helm/", "reconciler/"].iter().any(|top| word.starts_with(top)) {
-        let is_there = tree
-            .files()
-            .any(|(path, _)| path == word || path.starts_with(&format!("{}/", word.trim_end_matches('/'))));
+    if let Some(is_there) = is_path(tree, word) {
         return (!is_there).then(|| format!("file `{word}`"));
     }
     let is_scenario = || tree.text(&format!("ci/e2e.d/{word}.sh")).is_some();
     (word.contains('-') && is_of("-") && !word.starts_with('-') && !is_scenario())
         .then(|| format!("scenario `{word}`"))
+}
+
+/// Whether a path from the top of the tree leads to a file or folder; `None` for a word of another form.
+fn is_path(tree: &Tree, word: &str) -> Option<bool> {
+    let tops = ["ci/", "csi/", "docs/", "helm/", "mountpoint/", "reconciler/"];
+    let folder = format!("{}/", word.trim_end_matches('/'));
+    let mut paths = tree.files().map(|(path, _)| path);
+    tops.iter()
+        .any(|top| word.starts_with(top))
+        .then(|| paths.any(|it| it == word || it.starts_with(&folder)))
+}
+
+/// Files and folders that the page about the code names are there.
+fn paths(tree: &Tree) -> Vec<Finding> {
+    let page = tree.text(CODE_PAGE).unwrap_or_default();
+    let words = page
+        .lines()
+        .enumerate()
+        .flat_map(|(at, line)| line.split('`').skip(1).step_by(2).map(move |w| (at, w)));
+    let gone = words.filter(|(_, word)| is_path(tree, word) == Some(false));
+    gone.map(|(at, word)| Finding::new(CODE_PAGE, at + 1, format!("there is no file `{word}`"))).collect()
 }
 
 fn is_test(tree: &Tree, name: &str) -> bool {
@@ -292,6 +312,13 @@ mod tests {
             assert_eq!(found("\"issue csi\"; `ci/chart`: \"one priority class\""), Vec::<String>::new());
             assert_eq!(found("`ci/chart`: \"two classes\""), says("ci/chart checks no \"two classes\""));
         }
+    }
+
+    #[test]
+    fn a_path_of_the_page_about_the_code_that_is_gone_is_found() {
+        let page = "`csi/src/` and `csi/src/a.rs`\n| a change | `mountpoint/src/b.rs` or `b.rs` |\n";
+        let found = messages(&[("csi/src/a.rs", ""), (CODE_PAGE, page)]);
+        assert_eq!(found, ["ARCHITECTURE.md:2: there is no file `mountpoint/src/b.rs`"]);
     }
 
     #[test]
