@@ -11,8 +11,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, StoreOptions};
 use crate::inode::Prefix;
+use crate::net::ProxyVariables;
 use crate::object::ObjectKey;
-use crate::s3::ProxyVariables;
 use crate::{
     buffer, cache, daemon, doctor, fs, fuse, inode, logging, moves, prefetch, s3, telemetry, upload,
 };

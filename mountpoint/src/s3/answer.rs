@@ -8,11 +8,11 @@ use aws_smithy_types::DateTime;
 use aws_smithy_types::date_time::Format;
 use http::{HeaderMap, StatusCode};
 
-use super::ErrorKind;
 use crate::object::{ETag, ObjectMeta};
+use crate::s3::ErrorKind;
 
 /// The kind of an answer that is no success.
-pub(super) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&str>) -> ErrorKind {
+pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&str>) -> ErrorKind {
     let region = || region.map(str::to_owned);
     match code.unwrap_or("") {
         "NoSuchBucket" => return ErrorKind::NoSuchBucket,
@@ -61,10 +61,10 @@ pub(super) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
 }
 
 /// The code of a request whose date is not the store's.
-pub(super) const CLOCK_REFUSED: &str = "RequestTimeTooSkewed";
+pub(crate) const CLOCK_REFUSED: &str = "RequestTimeTooSkewed";
 
 /// Whether fresh credentials may help.
-pub(super) fn is_about_credentials(code: &str) -> bool {
+pub(crate) fn is_about_credentials(code: &str) -> bool {
     matches!(
         code,
         "ExpiredToken"
@@ -76,17 +76,17 @@ pub(super) fn is_about_credentials(code: &str) -> bool {
     )
 }
 
-pub(super) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
 /// The store's name for the request.
-pub(super) fn request_id(headers: &HeaderMap) -> Option<String> {
+pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
     text(headers, "x-amz-request-id").map(str::to_owned)
 }
 
 /// How long the store wants us to wait.
-pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = text(headers, "retry-after")?.trim();
     match value.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
@@ -95,22 +95,22 @@ pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
 }
 
 /// A date as headers spell it: `Wed, 21 Oct 2015 07:28:00 GMT`.
-pub(super) fn http_date(text: &str) -> Option<SystemTime> {
+pub(crate) fn http_date(text: &str) -> Option<SystemTime> {
     SystemTime::try_from(DateTime::from_str(text.trim(), Format::HttpDate).ok()?).ok()
 }
 
 /// The store's clock when it answered.
-pub(super) fn date(headers: &HeaderMap) -> Option<SystemTime> {
+pub(crate) fn date(headers: &HeaderMap) -> Option<SystemTime> {
     text(headers, "date").and_then(http_date)
 }
 
 /// A date as XML spells it: `2009-10-12T17:50:30.000Z`.
-pub(super) fn xml_date(text: &str) -> Option<SystemTime> {
+pub(crate) fn xml_date(text: &str) -> Option<SystemTime> {
     SystemTime::try_from(DateTime::from_str(text.trim(), Format::DateTimeWithOffset).ok()?).ok()
 }
 
 /// Whether an object of this class can be read now. `restore` is the `x-amz-restore` header.
-pub(super) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) -> bool {
+pub(crate) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) -> bool {
     match storage_class {
         Some("GLACIER" | "DEEP_ARCHIVE") => restore.is_some_and(|r| r.contains("ongoing-request=\"false\"")),
         _ => true,
@@ -118,7 +118,7 @@ pub(super) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) ->
 }
 
 /// The metadata in the answer to a HEAD; the error names the missing header.
-pub(super) fn object_meta(headers: &HeaderMap) -> Result<ObjectMeta, &'static str> {
+pub(crate) fn object_meta(headers: &HeaderMap) -> Result<ObjectMeta, &'static str> {
     meta_of(headers, content_length(headers).ok_or("the answer has no Content-Length")?)
 }
 
@@ -136,7 +136,7 @@ fn meta_of(headers: &HeaderMap, size: u64) -> Result<ObjectMeta, &'static str> {
 }
 
 /// The checksum that the store answers with, whichever it keeps.
-pub(super) fn stored_checksum(headers: &HeaderMap) -> Option<String> {
+pub(crate) fn stored_checksum(headers: &HeaderMap) -> Option<String> {
     ["x-amz-checksum-crc32c", "x-amz-checksum-crc64nvme"]
         .iter()
         .find_map(|name| text(headers, name))
@@ -154,7 +154,7 @@ fn content_range(value: &str) -> Option<(Range<u64>, u64)> {
 
 /// Whether the head of a GET's answer belongs to the version and the bytes that were asked for. On success the body
 /// is exactly `range`; else kind and reason.
-pub(super) fn check_get(
+pub(crate) fn check_get(
     status: StatusCode,
     headers: &HeaderMap,
     etag: &ETag,
@@ -205,7 +205,7 @@ pub(super) fn check_get(
 
 /// The head of the answer to a GET of the first `limit` bytes, of this version or of whichever there is: the object's metadata, and how
 /// many bytes the body has.
-pub(super) fn first_of(
+pub(crate) fn first_of(
     status: StatusCode,
     headers: &HeaderMap,
     limit: u64,

@@ -6,7 +6,7 @@
 
 use http::HeaderMap;
 
-use super::answer::text;
+use crate::s3::answer::text;
 
 /// A kind of stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ pub enum StoreKind {
 
 /// What becomes of a condition on a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Condition {
+pub(crate) enum Condition {
     /// The store keeps it; or refuses it with 501, which shows at the first request.
     Kept,
     /// The store ignores it, or did in releases that are in use: it is sent, and a HEAD asks first.
@@ -40,11 +40,11 @@ pub(super) enum Condition {
 
 /// The conditions on what a request replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Conditions {
+pub(crate) struct Conditions {
     /// `If-None-Match: *`.
-    pub(super) absent: Condition,
+    pub(crate) absent: Condition,
     /// `If-Match` with an ETag.
-    pub(super) version: Condition,
+    pub(crate) version: Condition,
 }
 
 impl Conditions {
@@ -54,19 +54,19 @@ impl Conditions {
 
 /// What is known of a kind before the first request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Profile {
+pub(crate) struct Profile {
     /// On PutObject.
-    pub(super) put: Conditions,
+    pub(crate) put: Conditions,
     /// On CompleteMultipartUpload.
-    pub(super) complete: Conditions,
+    pub(crate) complete: Conditions,
     /// On the target of a CopyObject. All kinds keep the condition on its source.
-    pub(super) copy: Conditions,
+    pub(crate) copy: Conditions,
     /// On DeleteObject: If-Match alone.
-    pub(super) delete: Conditions,
+    pub(crate) delete: Conditions,
     /// The bucket stands in the path: the host name of a bucket is one more thing to configure there, and often is not.
-    pub(super) path_style: bool,
+    pub(crate) path_style: bool,
     /// The region to sign for if no setting names one.
-    pub(super) region: &'static str,
+    pub(crate) region: &'static str,
 }
 
 impl StoreKind {
@@ -83,7 +83,7 @@ impl StoreKind {
         }
     }
 
-    pub(super) fn profile(self) -> Profile {
+    pub(crate) fn profile(self) -> Profile {
         const KEPT: Conditions = Conditions::KEPT;
         const IGNORED: Conditions = Conditions::IGNORED;
         let like_aws = Profile {
@@ -125,7 +125,7 @@ impl StoreKind {
     }
 
     /// By the host of an endpoint; `None` for AWS's own.
-    pub(super) fn of_endpoint(host: Option<&str>) -> Option<Self> {
+    pub(crate) fn of_endpoint(host: Option<&str>) -> Option<Self> {
         let Some(host) = host else { return Some(Self::Aws) };
         let host = host.to_ascii_lowercase();
         if ["amazonaws.com", "amazonaws.com.cn"]
@@ -145,7 +145,7 @@ impl StoreKind {
     }
 
     /// By the headers of an answer. Garage's say nothing.
-    pub(super) fn of_answer(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn of_answer(headers: &HeaderMap) -> Option<Self> {
         let server = text(headers, "server").unwrap_or_default().to_ascii_lowercase();
         let has = |prefix: &str| headers.keys().any(|name| name.as_str().starts_with(prefix));
         match server.as_str() {

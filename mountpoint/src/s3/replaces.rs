@@ -15,6 +15,6 @@ pub enum Replaces {
 }
 
 /// An ETag as a condition spells it: listings of some stores leave the quotes out.
-pub(super) fn quoted(etag: &ETag) -> String {
+pub(crate) fn quoted(etag: &ETag) -> String {
     format!("\"{}\"", etag.as_str().trim_matches('"'))
 }

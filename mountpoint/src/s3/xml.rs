@@ -12,9 +12,9 @@ use std::time::SystemTime;
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
-use super::answer::{is_readable, xml_date};
-use super::{ListObjects, ListPage, ListedObject};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
+use crate::s3::answer::{is_readable, xml_date};
+use crate::s3::{ListObjects, ListPage, ListedObject};
 
 pub use buckets::{Tags, Version, VersionMarkers, VersionPage};
 pub(super) use buckets::{location_document, tags, tags_document, version_page};
@@ -23,7 +23,7 @@ pub(super) use uploads::{
 };
 
 /// Bytes of a document that are read at all.
-pub(super) const BODY_MAX: usize = 16 << 20;
+pub(crate) const BODY_MAX: usize = 16 << 20;
 const DEPTH_MAX: usize = 16;
 /// More than any store puts on a page (1000), for those that ignore `max-keys`.
 const ENTRIES_MAX: usize = 10_000;
@@ -237,15 +237,15 @@ impl PageEnd {
 
 /// The fields of an error document.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct ErrorBody {
-    pub(super) code: Option<String>,
-    pub(super) message: Option<String>,
-    pub(super) region: Option<String>,
-    pub(super) request_id: Option<String>,
+pub(crate) struct ErrorBody {
+    pub(crate) code: Option<String>,
+    pub(crate) message: Option<String>,
+    pub(crate) region: Option<String>,
+    pub(crate) request_id: Option<String>,
 }
 
 /// Reads an error document; one that is none says nothing.
-pub(super) fn error_body(document: &[u8]) -> ErrorBody {
+pub(crate) fn error_body(document: &[u8]) -> ErrorBody {
     const TEXT_MAX: usize = 1024;
     let mut found = ErrorBody::default();
     let _ = walk(document, |path, text| {
@@ -276,7 +276,7 @@ struct Entry {
 }
 
 /// Reads a page of a listing that answers `request`; the error says what is wrong with it.
-pub(super) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPage, String> {
+pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPage, String> {
     use Name::{CommonPrefixes, Contents, Listing, RestoreStatus};
     let mut entries: Vec<Entry> = Vec::new();
     let mut prefixes: Vec<String> = Vec::new();
@@ -472,7 +472,7 @@ mod tests {
         #[test]
         fn any_name_survives_encoding(name in "\\PC{0,40}|[\\x00-\\x1f +%&<]{0,10}") {
             let mut encoded = String::new();
-            super::super::endpoint::encode_query(&mut encoded, &name);
+            crate::s3::url::encode_query(&mut encoded, &name);
             let document = page(&(contents(&encoded) + "<EncodingType>url</EncodingType>"));
             prop_assert_eq!(keys(&document, "").unwrap(), [name]);
         }

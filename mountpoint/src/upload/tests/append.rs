@@ -117,7 +117,10 @@ async fn an_append_spares_what_another_client_stored_meanwhile() {
                 false => assert!(bench.client.remove("k")),
             }
             let error = upload.finish().await.unwrap_err();
-            assert!(matches!(&error, Error::Remote(error) if matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound)), "{error}");
+            assert!(
+                matches!(&error, Error::Remote(error) if matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound)),
+                "{error}"
+            );
             assert_eq!(bench.client.object("k"), replaced.then(|| "theirs".into()));
             upload.abort().await;
             bench.assert_clean();
