@@ -102,21 +102,30 @@ async fn what_was_asked_for_before_does_not_bring_the_old_name_back() {
         client.insert("old", "1");
         client.insert("other", "2");
         let fs = renaming(&client, false);
-        let plan = if op == Op::HeadObject { FaultPlan::on(op).key("old") } else { FaultPlan::on(op) };
-        let gate = client.hold_answer(plan);
+        let number = ino(&fs, "old").await.unwrap();
+        let copies = client.hold(FaultPlan::on(Op::CopyObject));
+        let renamer = Arc::clone(&fs);
+        let renames = tokio::spawn(async move { rename(&renamer, "old", "new").await });
+        copies.arrived(1).await;
+        // Asked, and answered by the store, before the name changes; the answer comes after.
+        let answer = client.hold_answer(FaultPlan::on(op));
         let asker = Arc::clone(&fs);
         let asks = tokio::spawn(async move {
             match op {
-                Op::HeadObject => drop(ino(&asker, "old").await),
+                Op::HeadObject => {
+                    let wish = OpenFlags { direct: true, ..OpenFlags::default() };
+                    drop(asker.open(number, wish, 1).await);
+                }
                 _ => drop(names(&asker).await),
             }
         });
-        gate.arrived(1).await;
-        rename(&fs, "old", "new").await.unwrap();
-        gate.release();
+        answer.arrived(1).await;
+        copies.release();
+        renames.await.unwrap().unwrap();
+        answer.release();
         asks.await.unwrap();
         assert_eq!(errno(ino(&fs, "old").await), Errno::NOENT, "{op:?}");
-        ino(&fs, "new").await.unwrap();
+        assert_eq!(ino(&fs, "new").await.unwrap(), number, "{op:?}");
         assert_eq!(names(&fs).await, ["new", "other"], "{op:?}");
         assert_eq!(client.keys(), ["new", "other"]);
     }
