@@ -73,7 +73,7 @@ impl Versitygw {
         gateway
     }
 
-    /// Where it listens.
+    /// The address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -115,7 +115,7 @@ fn claims(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What the last cells of a page of rows name is there: tests, scenarios, files, facts of the chart.
+/// Checks that the last cells of a page of rows name things that exist: tests, scenarios, files, facts of the chart.
 fn covered(tree: &Tree, page: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (i, line) in tree.text(page).unwrap_or_default().lines().enumerate() {

@@ -23,16 +23,16 @@ pub use tree::Tree;
 /// A promise that is not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which file, from the top of the tree.
+    /// The file, from the top of the tree.
     pub path: String,
     /// Line, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// The problem and the remedy.
     pub message: String,
 }
 
 impl Finding {
-    /// Of a file and a line.
+    /// A finding about a file and a line.
     pub fn new(path: impl Into<String>, line: usize, message: impl Into<String>) -> Self {
         Self { path: path.into(), line, message: message.into() }
     }
