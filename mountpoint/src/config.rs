@@ -13,7 +13,9 @@ use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, St
 use crate::inode::Prefix;
 use crate::net::ProxyVariables;
 use crate::object::ObjectKey;
-use crate::{buffer, cache, daemon, doctor, fs, fuse, inode, logging, prefetch, s3, telemetry, upload};
+use crate::{
+    buffer, cache, daemon, doctor, fs, fuse, inode, logging, moves, prefetch, s3, telemetry, upload,
+};
 
 /// A mount, ready to be made.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub struct Config {
     pub inode: inode::Config,
     /// Reading.
     pub prefetch: prefetch::Config,
+    /// Renaming, with `--allow-rename`.
+    pub moves: Option<moves::Config>,
     /// Writing.
     pub upload: upload::Config,
     /// The disk cache, if there is one.
@@ -143,6 +147,8 @@ impl Config {
                 read_only: args.mount.read_only,
                 allow_delete: args.mount.allow_delete,
                 allow_overwrite: args.mount.allow_overwrite,
+                allow_append: args.mount.allow_append,
+                rename_errno: args.mount.rename_errno.into(),
                 read_mode: args.cache.read_mode.into(),
             },
             inode: inode::Config {
@@ -150,6 +156,7 @@ impl Config {
                 ttl: args.cache.ttl(),
                 ..inode::Config::default()
             },
+            moves: args.mount.allow_rename.then(moves::Config::default),
             prefetch,
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),
@@ -298,13 +305,10 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
         return Ok(fuse::Device::Mount(mount_directory(directory, supervised)?));
     };
     let shown = directory.display();
-    let given = [(args.mount.read_only, "--read-only"), (args.mount.auto_unmount, "--auto-unmount")];
-    let given: Vec<_> = given.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag)).collect();
-    if !given.is_empty() {
+    if args.mount.auto_unmount {
         // Word for word as AWS's mount-s3, which lacks the same space.
         bail!(
-            "Mount options: {} are ignored with FUSE fd mount point.Mount options should be passed while performing `mount` syscall in the caller process.",
-            given.join(", ")
+            "Mount options: --auto-unmount are ignored with FUSE fd mount point.Mount options should be passed while performing `mount` syscall in the caller process."
         );
     }
     let number: Option<i32> = number.parse().ok().filter(|number| *number >= 0);
@@ -494,9 +498,8 @@ mod tests {
             assert_eq!(error(&dir), wanted);
         }
         for (flags, named) in [
-            (&["--read-only"][..], "--read-only"),
-            (&["--auto-unmount"], "--auto-unmount"),
-            (&["--auto-unmount", "--read-only"], "--read-only, --auto-unmount"),
+            (&["--auto-unmount"][..], "--auto-unmount"),
+            (&["--auto-unmount", "--read-only"], "--auto-unmount"),
         ] {
             let said = format!("{:#}", config(&[&["bucket", "/dev/fd/9"], flags].concat()).unwrap_err());
             assert!(said.starts_with(&format!("Mount options: {named} are ignored with FUSE fd")), "{said}");

@@ -5,7 +5,7 @@
 //! ```text
 //! kernel - fuse/ - fs/ -+- inode/ - listing/ -----+
 //!                       +- prefetch/ - cache/ -+  +- s3/ - net/ - network
-//!                       +- upload/ ------------+--+
+//!                       +- upload/, moves/ ----+--+
 //!          first/ (a file's first bytes, with its attributes) under inode, prefetch
 //!          buffer/ (blocks of memory, the budget) under prefetch, cache, upload, s3
 //! ```
@@ -29,6 +29,7 @@ pub mod logging;
 pub mod metrics;
 pub mod mount;
 pub mod mountinfo;
+pub mod moves;
 pub mod net;
 pub mod object;
 pub mod prefetch;

@@ -196,8 +196,7 @@ fn goes_deaf(mut stream: Stream) -> Option<Stream> {
 
 /// A file of so many bytes.
 fn put(len: usize) -> PutObject {
-    let object =
-        NewObject { key: ObjectKey::new("k"), content_type: None, only_if_absent: false, checksum: None };
+    let object = NewObject::new(ObjectKey::new("k"));
     PutObject { object, body: vec![Bytes::from(vec![7; len])], checksum: None }
 }
 

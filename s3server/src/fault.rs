@@ -118,7 +118,8 @@ pub enum Effect {
     IgnoreRange,
     /// The encryption that a PutObject or CreateMultipartUpload asks for is not looked at: the object is stored without.
     IgnoreSse,
-    /// If-None-Match and If-Match of a PutObject or CompleteMultipartUpload are not looked at.
+    /// If-None-Match and If-Match of a PutObject, CopyObject, CompleteMultipartUpload or DeleteObject are not looked at; nor is the condition on
+    /// the source of a CopyObject.
     IgnoreConditions,
     /// Checksums of a PutObject are not compared with its bytes, and none is kept.
     IgnoreChecksums,

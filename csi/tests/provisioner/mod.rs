@@ -200,8 +200,7 @@ impl Lab {
 
     /// Puts an object by a request: keys need not be paths of a folder.
     pub(crate) async fn put(&self, bucket: &str, key: &str) {
-        let new =
-            NewObject { key: ObjectKey::new(key), content_type: None, only_if_absent: false, checksum: None };
+        let new = NewObject::new(ObjectKey::new(key));
         let object = PutObject { object: new, body: vec!["x".into()], checksum: None };
         self.client(bucket).await.put_object(&object).await.unwrap();
     }
@@ -250,8 +249,7 @@ impl Lab {
 
     /// Begins an upload, which stays open.
     pub(crate) async fn upload(&self, bucket: &str, key: &str) {
-        let new =
-            NewObject { key: ObjectKey::new(key), content_type: None, only_if_absent: false, checksum: None };
+        let new = NewObject::new(ObjectKey::new(key));
         self.client(bucket).await.create_multipart_upload(&new).await.unwrap();
     }
 

@@ -12,7 +12,7 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::ObjectKey;
 use crate::s3::{
     CompleteUpload, Error, ErrorKind, ListObjects, ListedObject, NewObject, ObjectClient as _, PutObject,
-    Question, Result, UploadId, UploadPart,
+    Question, Replaces, Result, UploadId, UploadPart,
 };
 
 /// Bytes of the object that throughput is measured with where the bucket has none.
@@ -63,7 +63,7 @@ impl Examination<'_> {
 
     fn put(&self, key: ObjectKey, body: &[u8], checksum: Option<ChecksumAlgorithm>) -> PutObject {
         PutObject {
-            object: NewObject { key, content_type: None, only_if_absent: false, checksum },
+            object: NewObject { checksum, ..NewObject::new(key) },
             body: vec![Bytes::copy_from_slice(body)], // copy: a probe of some bytes
             checksum: checksum.map(|algorithm| Checksum::of(algorithm, body)),
         }
@@ -245,7 +245,7 @@ impl Examination<'_> {
         let part =
             UploadPart { upload: upload.clone(), part_number: 1, body: put.body, checksum: put.checksum };
         let parts = vec![self.client.upload_part(&part).await?];
-        Ok(CompleteUpload { upload, parts, only_if_absent: false })
+        Ok(CompleteUpload { upload, parts, replaces: Replaces::Anything })
     }
 
     async fn abort(&self, below: &Below) -> Result<()> {

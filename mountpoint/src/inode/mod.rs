@@ -25,6 +25,7 @@ mod pass;
 mod readdir;
 mod refresh;
 mod remote;
+mod rename;
 mod state;
 mod stream;
 mod tree;
@@ -41,6 +42,7 @@ pub use dir_entry::DirEntry;
 pub use error::{Error, ErrorKind, Result};
 pub use open::{OpenRead, OpenWrite};
 pub use readdir::Listing;
+pub use rename::{Names, Rename, RenameWish};
 pub use state::{Before, WriteWish};
 
 use crate::clock::Clock;

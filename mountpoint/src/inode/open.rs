@@ -142,6 +142,14 @@ impl InodeTable {
         }
     }
 
+    /// The version that S3 has of a file that is not being written, as far as is known.
+    pub fn stored(&self, ino: InodeNo) -> Option<ObjectId> {
+        let mut tree = self.0.tree.lock();
+        let key = tree.key(ino)?;
+        let file = tree.file_mut(ino).ok().filter(|file| file.phase == Phase::Stored)?;
+        Some(ObjectId { key, etag: file.stored.as_ref()?.meta().etag })
+    }
+
     /// Opens for writing. `writer` names the handle to others that want the file.
     ///
     /// # Errors
@@ -173,6 +181,15 @@ impl InodeTable {
         let modified = self.0.clock.wall();
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {
             file.written(size, modified);
+        }
+    }
+
+    /// A program set the size of a file that it writes.
+    pub fn resized(&self, ino: InodeNo, size: u64) {
+        if let Ok(file) = self.0.tree.lock().file_mut(ino)
+            && let Phase::Writing(writing) = &mut file.phase
+        {
+            writing.size = size;
         }
     }
 

@@ -166,6 +166,8 @@ pub struct WriteWish {
     pub append: bool,
     /// The mount allows to replace objects (`--allow-overwrite`).
     pub allow_overwrite: bool,
+    /// The mount allows to append to objects (`--allow-append`), and the caller has prepared to.
+    pub allow_append: bool,
 }
 
 /// The reason why a transition is refused.
@@ -242,12 +244,14 @@ impl File {
         if let Phase::Writing(writing) = &self.phase {
             return Err(Refusal::Busy { writer: writing.writer });
         }
-        if self.stored.is_some() {
+        let appends = wish.allow_append && wish.append && !wish.truncate;
+        let before_size = self.stored.as_ref().filter(|_| appends).map_or(0, Stored::size);
+        if self.stored.is_some() && !appends {
+            if wish.append && !wish.truncate {
+                return refused("exists; appending to it needs --allow-append");
+            }
             if !wish.allow_overwrite {
                 return refused("exists; replacing it needs --allow-overwrite");
-            }
-            if wish.append && !wish.truncate {
-                return refused("exists; an object can't be appended to, only replaced as a whole");
             }
             if !wish.truncate {
                 return refused("exists; an object is replaced as a whole: open it with O_TRUNC");
@@ -257,7 +261,8 @@ impl File {
             return Err(Refusal::HasReaders);
         }
         let before = if self.stored.is_some() { Before::Exists } else { Before::Absent };
-        self.phase = Phase::Writing(Box::new(Writing { writer, size: 0, times: Times::of(modified) }));
+        self.phase =
+            Phase::Writing(Box::new(Writing { writer, size: before_size, times: Times::of(modified) }));
         self.pages_stale = true;
         Ok(before)
     }
@@ -319,7 +324,8 @@ mod tests {
         File::stored(&meta(1), Instant::now(), Instant::now())
     }
 
-    const OVERWRITE: WriteWish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+    const OVERWRITE: WriteWish =
+        WriteWish { truncate: true, append: false, allow_overwrite: true, allow_append: false };
 
     #[test]
     fn an_inode_is_small() {
@@ -339,9 +345,14 @@ mod tests {
         assert!(refusal(WriteWish { truncate: true, ..Default::default() }).contains("--allow-overwrite"));
         assert!(refusal(WriteWish { allow_overwrite: true, ..Default::default() }).contains("O_TRUNC"));
         assert!(
-            refusal(WriteWish { append: true, allow_overwrite: true, truncate: false }).contains("append")
+            refusal(WriteWish { append: true, allow_overwrite: true, ..Default::default() })
+                .contains("append")
         );
         assert_eq!(stored().open_write(1, OVERWRITE, SystemTime::UNIX_EPOCH).unwrap(), Before::Exists);
+        let append = WriteWish { append: true, allow_append: true, ..Default::default() };
+        let mut file = stored();
+        assert_eq!(file.open_write(1, append, SystemTime::UNIX_EPOCH).unwrap(), Before::Exists);
+        assert!(matches!(&file.phase, Phase::Writing(writing) if writing.size == 1), "it has its bytes");
     }
 
     #[test]
@@ -384,7 +395,7 @@ mod tests {
                     }
                     1 if readers > 0 => file.close_read(),
                     2 => {
-                        let wish = WriteWish { truncate, append: false, allow_overwrite };
+                        let wish = WriteWish { truncate, allow_overwrite, ..WriteWish::default() };
                         let opened = file.open_write(i as u64, wish, SystemTime::UNIX_EPOCH).is_ok();
                         prop_assert_eq!(opened, !writing && readers == 0 && (!there || (truncate && allow_overwrite)));
                     }

@@ -5,6 +5,7 @@
 
 mod emptied;
 mod known;
+mod moved;
 mod settle;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

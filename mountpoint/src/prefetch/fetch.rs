@@ -284,7 +284,8 @@ async fn receive(
     mut on_block: impl FnMut(u64, Block) + Send + 'static,
 ) -> Result<(), Error> {
     let shared = Arc::clone(&object.shared);
-    let (Range { start: from, end }, mut start, mut first) = (range.clone(), range.start, None);
+    let Range { start: from, end } = range;
+    let (mut start, mut first) = (from, None);
     let asked = shared.clock.now();
     let mut fill = Fill::new(blocks, move |block| {
         let (len, now) = (block.len() as u64, shared.clock.now());
@@ -302,8 +303,18 @@ async fn receive(
         on_block(start, block);
         start += len;
     });
-    let request = GetObject { id: object.id.clone(), range, object_size: object.size() };
-    object.shared.client.get_object(&request, &mut fill).await
+    loop {
+        let id = object.shared.where_is(&object.id);
+        let range = from + fill.filled()..end;
+        let request = GetObject { id, range, object_size: object.size() };
+        match object.shared.client.get_object(&request, &mut fill).await {
+            // It got another key since it was asked for.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Changed)
+                    && object.shared.where_is(&object.id) != request.id => {}
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Receives the whole object in one answer. If the store says its checksum, no byte goes on before it was compared; the answer with

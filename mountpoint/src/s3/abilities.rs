@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use crate::s3::Config;
 use crate::s3::endpoint::Endpoint;
 use crate::s3::kind::{Condition, StoreKind};
+use crate::s3::replaces::Replaces;
 use crate::sync::{Arc, Mutex};
 
 /// How long facts learned about a store hold. Doubled, an upgraded store is noticed later, and an old one refuses half as often.
@@ -21,11 +22,13 @@ const BELIEVED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bytes of a file that are read; ours have two hundred.
 const FILE_MAX: u64 = 16 << 10;
 
-/// Requests that make an object.
+/// Requests that change what is under a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Write {
     Put,
     Complete,
+    Copy,
+    Delete,
 }
 
 impl Write {
@@ -33,6 +36,8 @@ impl Write {
         match self {
             Self::Put => "PutObject",
             Self::Complete => "CompleteMultipartUpload",
+            Self::Copy => "CopyObject",
+            Self::Delete => "DeleteObject",
         }
     }
 }
@@ -61,6 +66,13 @@ struct Learned {
     /// 501 to If-None-Match.
     put_refuses_condition: bool,
     complete_refuses_condition: bool,
+    #[serde(default)]
+    copy_refuses_condition: bool,
+    #[serde(default)]
+    delete_refuses_condition: bool,
+    /// 501 to a copy without any condition on its target.
+    #[serde(default)]
+    refuses_copies: bool,
     /// Checksum headers are refused, with whatever words.
     refuses_checksums: bool,
 }
@@ -104,15 +116,35 @@ impl Abilities {
         );
     }
 
-    /// What becomes of If-None-Match on this request.
-    pub(crate) fn condition(&self, write: Write) -> Condition {
+    /// What becomes of the condition on this request: If-None-Match, or If-Match.
+    pub(crate) fn condition(&self, write: Write, replaces: &Replaces) -> Condition {
         let profile = self.kind().profile();
         let learned = self.learned.lock();
         let (declared, refuses) = match write {
             Write::Put => (profile.put, learned.put_refuses_condition),
             Write::Complete => (profile.complete, learned.complete_refuses_condition),
+            Write::Copy => (profile.copy, learned.copy_refuses_condition),
+            Write::Delete => (profile.delete, learned.delete_refuses_condition),
         };
-        if refuses { Condition::Refused } else { declared }
+        match replaces {
+            _ if refuses => Condition::Refused,
+            Replaces::Version(_) => declared.version,
+            Replaces::Anything | Replaces::Nothing => declared.absent,
+        }
+    }
+
+    /// Whether the store has no copies.
+    pub(crate) fn refuses_copies(&self) -> bool {
+        self.learned.lock().refuses_copies
+    }
+
+    /// A copy was refused that had no condition on its target.
+    pub(crate) fn learn_refused_copies(&self) {
+        if self.learn(|learned| &mut learned.refuses_copies) {
+            tracing::warn!(
+                "the store does not know CopyObject: files can't be renamed there, and for a week mounts with --allow-rename are refused"
+            );
+        }
     }
 
     /// Whether uploads go without checksum headers.
@@ -125,10 +157,12 @@ impl Abilities {
         let is_new = self.learn(|learned| match write {
             Write::Put => &mut learned.put_refuses_condition,
             Write::Complete => &mut learned.complete_refuses_condition,
+            Write::Copy => &mut learned.copy_refuses_condition,
+            Write::Delete => &mut learned.delete_refuses_condition,
         });
         if is_new {
             tracing::info!(
-                "the store does not know If-None-Match on {}: the engine asks for a new name before it stores the file",
+                "the store does not know If-None-Match or If-Match on {}: the engine asks what is there before it changes a key",
                 write.name()
             );
         }
@@ -225,9 +259,15 @@ mod tests {
         let minio = HeaderMap::from_iter([(http::header::SERVER, http::HeaderValue::from_static("MinIO"))]);
         let auto = config(None, "http://garage.example.com");
         let it = abilities(&auto);
-        assert_eq!((it.kind(), it.condition(Write::Put)), (StoreKind::Garage, Condition::Ignored));
+        assert_eq!(
+            (it.kind(), it.condition(Write::Put, &Replaces::Nothing)),
+            (StoreKind::Garage, Condition::Ignored)
+        );
         it.see(&minio);
-        assert_eq!((it.kind(), it.condition(Write::Put)), (StoreKind::Minio, Condition::Kept));
+        assert_eq!(
+            (it.kind(), it.condition(Write::Put, &Replaces::Nothing)),
+            (StoreKind::Minio, Condition::Kept)
+        );
         it.see(&HeaderMap::new());
         assert_eq!(it.kind(), StoreKind::Minio);
         let named = abilities(&Config { store: Some(StoreKind::Scality), ..auto });
@@ -241,18 +281,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let here = config(Some(dir.path()), "http://store:1");
         let it = abilities(&here);
-        assert_eq!((it.condition(Write::Put), it.refuses_checksums()), (Condition::Kept, false));
+        assert_eq!(
+            (it.condition(Write::Put, &Replaces::Nothing), it.refuses_checksums()),
+            (Condition::Kept, false)
+        );
         it.learn_refused_condition(Write::Put);
         it.learn_refused_checksums();
         let file = it.file.clone().unwrap();
-        while abilities(&here).condition(Write::Put) != Condition::Refused
+        while abilities(&here).condition(Write::Put, &Replaces::Nothing) != Condition::Refused
             || !abilities(&here).refuses_checksums()
         {
             tokio::task::yield_now().await;
         }
-        assert_eq!(abilities(&here).condition(Write::Complete), Condition::Kept, "nothing showed that");
+        assert_eq!(
+            abilities(&here).condition(Write::Complete, &Replaces::Nothing),
+            Condition::Kept,
+            "nothing showed that"
+        );
         let other = abilities(&config(Some(dir.path()), "http://store:2"));
-        assert_eq!(other.condition(Write::Put), Condition::Kept, "another store");
+        assert_eq!(other.condition(Write::Put, &Replaces::Nothing), Condition::Kept, "another store");
         let old = SystemTime::now() - BELIEVED;
         std::fs::File::options().write(true).open(&file).unwrap().set_modified(old).unwrap();
         assert!(!abilities(&here).refuses_checksums(), "stores are upgraded");

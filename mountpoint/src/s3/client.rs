@@ -24,16 +24,16 @@ use crate::s3::auth::profile;
 use crate::s3::auth::sign::{Signer, Skew};
 use crate::s3::endpoint::Endpoint;
 use crate::s3::hedge::Hedge;
-use crate::s3::ops::if_absent::if_absent;
-use crate::s3::ops::{complete, delete, first, get, head, list, multipart, put};
+use crate::s3::ops::if_absent::guarded;
+use crate::s3::ops::{complete, copy, delete, first, get, head, list, multipart, put, tagging};
 use crate::s3::outage::Outage;
 use crate::s3::retry::{Dice, Slots};
 use crate::s3::sums::Sums;
 use crate::s3::wire::Wire;
 use crate::s3::{
-    BoxFuture, CompleteUpload, Config, Courier, Error, ErrorKind, First, GetFirst, GetObject, ListObjects,
-    ListPage, NewObject, ObjectClient, PendingUpload, PutObject, Result, StoreKind, Stored, UploadId,
-    UploadPart, UploadedPart,
+    BoxFuture, CompleteUpload, Config, CopyObject, CopyPart, Courier, Described, Error, ErrorKind, First,
+    GetFirst, GetObject, ListObjects, ListPage, NewObject, ObjectClient, PendingUpload, PutObject, Replaces,
+    Result, StoreKind, Stored, Tags, UploadId, UploadPart, UploadedPart,
 };
 use crate::sync::{Arc, Mutex};
 
@@ -131,6 +131,11 @@ impl S3Client {
     /// The kind of the store, as far as it is known.
     pub fn store(&self) -> StoreKind {
         self.wire.abilities.kind()
+    }
+
+    /// Whether copies are known not to work, so that nothing can be renamed there.
+    pub fn refuses_copies(&self) -> bool {
+        self.wire.abilities.refuses_copies()
     }
 
     /// Carries requests to other services.
@@ -287,12 +292,9 @@ impl ObjectClient for S3Client {
     }
 
     fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {
-        let (key, sum) = (&request.object.key, request.checksum);
-        if !request.object.only_if_absent {
-            return Box::pin(self.stored(key, sum, put::put_object(&self.wire, request, false)));
-        }
-        let store = |only_if_absent| put::put_object(&self.wire, request, only_if_absent);
-        Box::pin(self.stored(key, sum, if_absent(&self.wire, Write::Put, key, store)))
+        let (sum, NewObject { key, replaces, .. }) = (request.checksum, &request.object);
+        let store = |conditional| put::put_object(&self.wire, request, conditional);
+        Box::pin(self.stored(key, sum, guarded(&self.wire, Write::Put, key, replaces, store)))
     }
 
     fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
@@ -304,12 +306,10 @@ impl ObjectClient for S3Client {
     }
 
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
-        let (key, sum) = (&request.upload.key, complete::whole_sum(&request.parts));
-        if !request.only_if_absent {
-            return Box::pin(self.stored(key, sum, complete::complete(&self.wire, request, false)));
-        }
-        let complete = |only_if_absent| complete::complete(&self.wire, request, only_if_absent);
-        Box::pin(self.stored(key, sum, if_absent(&self.wire, Write::Complete, key, complete)))
+        let sum = complete::whole_sum(&request.parts);
+        let complete = |conditional| complete::complete(&self.wire, request, conditional);
+        let (key, replaces) = (&request.upload.key, &request.replaces);
+        Box::pin(self.stored(key, sum, guarded(&self.wire, Write::Complete, key, replaces, complete)))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {
@@ -322,5 +322,46 @@ impl ObjectClient for S3Client {
 
     fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.logged(delete::delete_object(&self.wire, key)))
+    }
+
+    fn delete_version<'a>(&'a self, id: &'a ObjectId) -> BoxFuture<'a, Result<()>> {
+        let delete = |conditional| delete::delete_if(&self.wire, id, conditional);
+        Box::pin(self.logged(async move {
+            let replaces = Replaces::Version(id.etag.clone());
+            match guarded(&self.wire, Write::Delete, &id.key, &replaces, delete).await {
+                // Gone, or another version: a key that is gone is what was asked for.
+                Err(error) if *error.kind() == ErrorKind::Changed && error.http_status().is_none() => {
+                    match head::head_object(&self.wire, &id.key).await {
+                        Err(gone) if *gone.kind() == ErrorKind::NotFound => Ok(()),
+                        _ => Err(error),
+                    }
+                }
+                outcome => outcome,
+            }
+        }))
+    }
+
+    fn describe_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Described>> {
+        Box::pin(self.logged(head::describe_object(&self.wire, key)))
+    }
+
+    fn object_tags<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Tags>> {
+        Box::pin(self.logged(tagging::of_object(&self.wire, key)))
+    }
+
+    fn copy_object<'a>(&'a self, request: &'a CopyObject) -> BoxFuture<'a, Result<Stored>> {
+        let copy = move |conditional| async move {
+            let copied = copy::copy_object(&self.wire, request, conditional).await;
+            let refuses = |error: &Error| !conditional && *error.kind() == ErrorKind::Unsupported;
+            if copied.as_ref().is_err_and(refuses) {
+                self.wire.abilities.learn_refused_copies();
+            }
+            copied
+        };
+        Box::pin(self.logged(guarded(&self.wire, Write::Copy, &request.to, &request.replaces, copy)))
+    }
+
+    fn upload_part_copy<'a>(&'a self, request: &'a CopyPart) -> BoxFuture<'a, Result<UploadedPart>> {
+        Box::pin(self.logged(copy::upload_part_copy(&self.wire, request)))
     }
 }

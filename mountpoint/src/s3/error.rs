@@ -21,7 +21,7 @@ pub enum ErrorKind {
     NoCredentials,
     /// The object is another version than the one that was asked for (412, or an answer with another ETag or size).
     Changed,
-    /// An object is there already and `only_if_absent` was asked.
+    /// An object is there, and none may be replaced; of a copy, also: another version than the one to be replaced is there, or none.
     Exists,
     /// The object is in an archive tier and must be restored first.
     Archived,
@@ -229,7 +229,7 @@ impl Error {
     /// Whether an object may be there all the same: a request that makes one was sent, and no answer settles what became of it.
     /// Beside the kind, which tells of the last attempt alone.
     pub fn may_have_stored(&self) -> bool {
-        let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload");
+        let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload" | "CopyObject");
         makes_object && (self.0.unsettled || self.leaves_doubt())
     }
 
@@ -246,6 +246,11 @@ impl Error {
                 | ErrorKind::ServerError
                 | ErrorKind::Throttled
         )
+    }
+
+    /// Of which operation, by its S3 name.
+    pub fn operation(&self) -> &'static str {
+        self.0.operation
     }
 
     /// The kind.

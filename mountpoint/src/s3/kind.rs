@@ -27,24 +27,42 @@ pub enum StoreKind {
     Generic,
 }
 
-/// What becomes of `If-None-Match: *` on a request that makes an object.
+/// What becomes of a condition on a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
-    /// The store keeps it; or refuses it with 501, which shows at the first upload.
+    /// The store keeps it; or refuses it with 501, which shows at the first request.
     Kept,
-    /// The store ignores it, or did in releases that are in use: it is sent, and the name is asked for first.
+    /// The store ignores it, or did in releases that are in use: it is sent, and a HEAD asks first.
     Ignored,
     /// The store answers 501.
     Refused,
 }
 
+/// The conditions on what a request replaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Conditions {
+    /// `If-None-Match: *`.
+    pub(crate) absent: Condition,
+    /// `If-Match` with an ETag.
+    pub(crate) version: Condition,
+}
+
+impl Conditions {
+    const KEPT: Self = Self { absent: Condition::Kept, version: Condition::Kept };
+    const IGNORED: Self = Self { absent: Condition::Ignored, version: Condition::Ignored };
+}
+
 /// What is known of a kind before the first request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Profile {
-    /// If-None-Match on PutObject.
-    pub(crate) put: Condition,
-    /// If-None-Match on CompleteMultipartUpload.
-    pub(crate) complete: Condition,
+    /// On PutObject.
+    pub(crate) put: Conditions,
+    /// On CompleteMultipartUpload.
+    pub(crate) complete: Conditions,
+    /// On the target of a CopyObject. All kinds keep the condition on its source.
+    pub(crate) copy: Conditions,
+    /// On DeleteObject: If-Match alone.
+    pub(crate) delete: Conditions,
     /// The bucket stands in the path: the host name of a bucket is one more thing to configure there, and often is not.
     pub(crate) path_style: bool,
     /// The region to sign for if no setting names one.
@@ -66,18 +84,44 @@ impl StoreKind {
     }
 
     pub(crate) fn profile(self) -> Profile {
-        use Condition::{Ignored, Kept};
-        let like_aws = Profile { put: Kept, complete: Kept, path_style: false, region: "us-east-1" };
-        let own_names = Profile { path_style: true, ..like_aws };
+        const KEPT: Conditions = Conditions::KEPT;
+        const IGNORED: Conditions = Conditions::IGNORED;
+        let like_aws = Profile {
+            put: KEPT,
+            complete: KEPT,
+            copy: KEPT,
+            delete: KEPT,
+            path_style: false,
+            region: "us-east-1",
+        };
+        // Conditions on copies and deletes came to AWS in 2025, long after those on uploads.
+        let others = Profile { copy: IGNORED, delete: IGNORED, ..like_aws };
+        let own_names = Profile { path_style: true, ..others };
+        // If-Match is not looked at where the key is gone: the object would be made.
+        let if_there = Conditions { version: Condition::Ignored, ..KEPT };
         match self {
-            Self::Aws | Self::Generic => like_aws,
-            Self::Minio | Self::Versitygw => own_names,
+            Self::Aws => like_aws,
+            Self::Generic => others,
+            Self::Minio => own_names,
+            Self::Versitygw => Profile { put: if_there, complete: if_there, ..own_names },
             // CloudServer's PutObject and CompleteMultipartUpload look at no condition.
-            Self::Scality => Profile { put: Ignored, complete: Ignored, ..own_names },
+            Self::Scality => Profile { put: IGNORED, complete: IGNORED, ..own_names },
             // The gateway looks at it on PutObject; on CompleteMultipartUpload only since 2025.
-            Self::Ceph => Profile { complete: Ignored, ..own_names },
-            Self::Garage => Profile { put: Ignored, complete: Ignored, region: "garage", ..own_names },
+            Self::Ceph => Profile { complete: IGNORED, ..own_names },
+            Self::Garage => Profile { put: IGNORED, complete: IGNORED, region: "garage", ..own_names },
         }
+    }
+
+    /// The requests on which the store is not known to keep a condition: before each of them a HEAD asks what is there.
+    pub fn asks_before(self) -> Vec<&'static str> {
+        let profile = self.profile();
+        let requests = [
+            ("PutObject", profile.put),
+            ("CompleteMultipartUpload", profile.complete),
+            ("CopyObject", profile.copy),
+            ("DeleteObject", profile.delete),
+        ];
+        requests.into_iter().filter(|(_, kept)| *kept != Conditions::KEPT).map(|(name, _)| name).collect()
     }
 
     /// By the host of an endpoint; `None` for AWS's own.
@@ -124,6 +168,13 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     use super::*;
+
+    #[test]
+    fn a_kind_says_before_which_requests_it_must_be_asked() {
+        assert_eq!(StoreKind::Aws.asks_before(), Vec::<&str>::new());
+        assert_eq!(StoreKind::Minio.asks_before(), ["CopyObject", "DeleteObject"]);
+        assert_eq!(StoreKind::Scality.asks_before().len(), 4);
+    }
 
     #[test]
     fn a_kind_is_known_by_the_words_of_the_endpoints_name() {

@@ -10,7 +10,7 @@ use crate::sync::Arc;
 /// The operations of an [`ObjectClient`](crate::s3::ObjectClient).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
-    /// `head_object`
+    /// `head_object`, `describe_object`
     HeadObject,
     /// `list_objects`
     ListObjects,
@@ -28,8 +28,14 @@ pub enum Op {
     AbortMultipartUpload,
     /// `list_multipart_uploads`
     ListMultipartUploads,
-    /// `delete_object`
+    /// `delete_object`, `delete_version`
     DeleteObject,
+    /// `object_tags`
+    GetObjectTagging,
+    /// `copy_object`; its key is that of the copy
+    CopyObject,
+    /// `upload_part_copy`
+    UploadPartCopy,
 }
 
 impl Op {
@@ -46,6 +52,9 @@ impl Op {
             Self::AbortMultipartUpload => "AbortMultipartUpload",
             Self::ListMultipartUploads => "ListMultipartUploads",
             Self::DeleteObject => "DeleteObject",
+            Self::GetObjectTagging => "GetObjectTagging",
+            Self::CopyObject => "CopyObject",
+            Self::UploadPartCopy => "UploadPartCopy",
         }
     }
 }

@@ -11,8 +11,9 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::clock::Clock;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{
-    BoxFuture, CompleteUpload, Error, ErrorKind, First, GetFirst, GetObject, ListObjects, ListPage,
-    NewObject, ObjectClient, PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
+    BoxFuture, CompleteUpload, CopyObject, CopyPart, Described, Error, ErrorKind, First, GetFirst, GetObject,
+    ListObjects, ListPage, NewObject, ObjectClient, PendingUpload, PutObject, Result, Stored, Tags, UploadId,
+    UploadPart, UploadedPart,
 };
 use crate::sync::{Arc, Mutex};
 
@@ -348,6 +349,30 @@ impl ObjectClient for MemoryClient {
             store.remove(key);
             Ok(())
         }))
+    }
+
+    fn delete_version<'a>(&'a self, id: &'a ObjectId) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.call(call(Op::DeleteObject, id.key.as_str()), |store, _| store.remove_version(id)))
+    }
+
+    fn describe_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Described>> {
+        Box::pin(self.call(call(Op::HeadObject, key.as_str()), |store, _| store.describe(key)))
+    }
+
+    fn object_tags<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Tags>> {
+        Box::pin(self.call(call(Op::GetObjectTagging, key.as_str()), |store, _| store.tags(key)))
+    }
+
+    fn copy_object<'a>(&'a self, request: &'a CopyObject) -> BoxFuture<'a, Result<Stored>> {
+        let now = self.0.clock.wall();
+        let call = call(Op::CopyObject, request.to.as_str());
+        Box::pin(self.call(call, move |store, _| store.copy(request, now)))
+    }
+
+    fn upload_part_copy<'a>(&'a self, request: &'a CopyPart) -> BoxFuture<'a, Result<UploadedPart>> {
+        let call = call(Op::UploadPartCopy, request.upload.key.as_str());
+        let call = Call { part_number: Some(request.part_number), ..call };
+        Box::pin(self.call(call, |store, _| store.copy_part(request)))
     }
 }
 

@@ -5,6 +5,7 @@
 //! reply slows a writer down: no caller's thread waits for the network or for memory. This room knows no inode, no handle and
 //! no errno.
 
+mod append;
 mod error;
 mod filling;
 mod finish;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
 
+pub use append::Behind;
 pub use error::Error;
 pub use journal::Config as JournalConfig;
 pub use room::Room;
@@ -38,8 +40,8 @@ use crate::buffer::{Block, Pool};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::object::ObjectKey;
-use crate::s3::{ErrorKind, NewObject, ObjectClient, UploadId};
+use crate::object::{ObjectId, ObjectKey};
+use crate::s3::{ErrorKind, NewObject, ObjectClient, Properties, Replaces, UploadId};
 use crate::supervise::Supervisor;
 use crate::sync::{Arc, Mutex, Weak};
 use journal::{Entry, Journal, Left};
@@ -154,15 +156,33 @@ impl Uploader {
     /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses
     /// it at the end (`Exists`) if an object is there.
     pub fn create(&self, key: ObjectKey, only_if_absent: bool) -> Arc<Upload> {
+        let content_type = (self.0.config.content_type)(&key);
         let object = NewObject {
-            content_type: (self.0.config.content_type)(&key),
-            key,
-            only_if_absent,
+            properties: Properties { content_type, ..Properties::default() },
+            replaces: if only_if_absent { Replaces::Nothing } else { Replaces::Anything },
             checksum: self.0.config.checksum,
+            ..NewObject::new(key)
         };
-        let upload = Arc::new(Upload::new(Arc::clone(&self.0), object));
+        let upload = Arc::new(Upload::new(Arc::clone(&self.0), object, None));
         self.0.open.lock().push(Arc::downgrade(&upload));
         upload
+    }
+
+    /// An upload that goes on behind this version of an object, and what it goes on behind. See [`Behind::is_fetched`].
+    ///
+    /// # Errors
+    /// `Remote`: `Changed` if it is another version by now; what the store says.
+    pub async fn append(&self, id: &ObjectId) -> Result<(Arc<Upload>, Behind), Error> {
+        let behind = Behind::look(&self.0, id).await?;
+        let object = NewObject {
+            properties: behind.properties.clone(),
+            replaces: Replaces::Version(id.etag.clone()),
+            checksum: self.0.config.checksum,
+            ..NewObject::new(id.key.clone())
+        };
+        let upload = Arc::new(Upload::new(Arc::clone(&self.0), object, Some(behind.clone())));
+        self.0.open.lock().push(Arc::downgrade(&upload));
+        Ok((upload, behind))
     }
 
     /// Aborts, in the background, the uploads to this bucket that a killed process of ours left behind.

@@ -5,11 +5,15 @@ use crate::buffer::{BLOCK, charge};
 /// Parts an object may have.
 pub(super) const PARTS_MAX: u32 = 10_000;
 
-/// Bytes an object may have: 5 TiB.
-pub(super) const OBJECT_MAX: u64 = 5 << 40;
+/// Bytes an object may have: 48.8 TiB, as many as parts have. AWS took 5 TiB until 2025, and other stores may still; they refuse the last
+/// request then.
+pub(super) const OBJECT_MAX: u64 = PARTS_MAX as u64 * PART_MAX;
+
+/// Parts grow until so many bytes fit, whatever the first ones have: larger parts would take memory that most files don't need.
+const GROWS_TO: u64 = 5 << 40;
 
 /// Bytes of the smallest part S3 takes, the last one excepted.
-const PART_MIN: u64 = 5 << 20;
+pub(super) const PART_MIN: u64 = 5 << 20;
 
 /// Bytes of the largest part S3 takes.
 const PART_MAX: u64 = 5 << 30;
@@ -22,7 +26,7 @@ const STEP: u32 = PARTS_MAX / 10;
 const GROW_FROM: u64 = 6 << 20;
 
 /// Once 10,000 parts of this size make 5 TiB, they stop growing.
-const ENOUGH: u64 = OBJECT_MAX.div_ceil(PARTS_MAX as u64);
+const ENOUGH: u64 = GROWS_TO.div_ceil(PARTS_MAX as u64);
 
 /// Bytes of part `number` (from 1) when the first ones have `base`.
 pub(super) fn part_size(number: u32, base: u64) -> u64 {
@@ -60,7 +64,7 @@ mod tests {
         fn every_base_reaches_5_tib_within_10000_parts_that_s3_takes(base in PART_MIN..=PART_MAX) {
             let sizes: Vec<u64> = (1..=PARTS_MAX).map(|n| part_size(n, base)).collect();
             prop_assert!(sizes[..1000].iter().all(|s| *s == base));
-            prop_assert!(sizes.iter().sum::<u64>() >= OBJECT_MAX);
+            prop_assert!(sizes.iter().sum::<u64>() >= GROWS_TO);
             prop_assert!(sizes.iter().all(|s| (PART_MIN..=PART_MAX).contains(s)));
             prop_assert!(sizes.is_sorted(), "a part is never smaller than the one before it");
         }
@@ -82,7 +86,14 @@ mod tests {
 
     #[test]
     fn the_smallest_base_reaches_5_tib() {
-        assert!((1..=PARTS_MAX).map(|n| part_size(n, PART_MIN)).sum::<u64>() >= OBJECT_MAX);
+        assert!((1..=PARTS_MAX).map(|n| part_size(n, PART_MIN)).sum::<u64>() >= GROWS_TO);
+    }
+
+    #[test]
+    fn the_largest_parts_make_the_largest_object() {
+        let sizes = (1..=PARTS_MAX).map(|n| part_size(n, PART_MAX));
+        assert_eq!(sizes.sum::<u64>(), OBJECT_MAX);
+        assert_eq!(OBJECT_MAX >> 30, 50_000);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use tokio::sync::oneshot;
 
+mod append;
 mod liar;
 mod panics;
 mod shortage;

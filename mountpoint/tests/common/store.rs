@@ -241,7 +241,7 @@ impl Store {
 
     /// Stores an object as any other client would.
     pub(crate) fn put(&self, key: &str, bytes: impl Into<Bytes>) {
-        let object = NewObject { key: key.into(), content_type: None, only_if_absent: false, checksum: None };
+        let object = NewObject::new(key);
         let request = PutObject { object, body: vec![bytes.into()], checksum: None };
         RUNTIME.block_on(self.client.put_object(&request)).unwrap_or_else(|error| panic!("{error}"));
     }

@@ -8,8 +8,8 @@ use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::ObjectKey;
 use mountpoint::s3::{
-    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, Timeouts, UploadId,
-    UploadPart,
+    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, Replaces, S3Client, Timeouts,
+    UploadId, UploadPart,
 };
 
 use super::server::{EMPTY_LISTING, Request, Scripted, Step, Then};
@@ -151,7 +151,7 @@ fn created() -> Step {
 }
 
 fn new_object() -> NewObject {
-    NewObject { key: ObjectKey::new("k"), content_type: None, only_if_absent: false, checksum: None }
+    NewObject::new(ObjectKey::new("k"))
 }
 
 #[tokio::test]
@@ -291,7 +291,7 @@ async fn all_operations_share_one_connection_but_the_one_that_must_not_be_sent_t
         checksum: None,
     };
     let parts = vec![client.upload_part(&part).await.unwrap()];
-    let complete = CompleteUpload { upload: upload.clone(), parts, only_if_absent: false };
+    let complete = CompleteUpload { upload: upload.clone(), parts, replaces: Replaces::Anything };
     client.complete_multipart_upload(&complete).await.unwrap();
     client.head_object(&ObjectKey::new("k")).await.unwrap();
     client.abort_multipart_upload(&upload).await.unwrap();

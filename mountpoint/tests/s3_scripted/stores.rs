@@ -8,10 +8,9 @@ use bytes::Bytes;
 use md5::Digest as _;
 use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
 use mountpoint::metrics::Metrics;
-use mountpoint::object::ObjectKey;
 use mountpoint::s3::{
-    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, StoreKind,
-    UploadPart,
+    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, Replaces, S3Client,
+    StoreKind, UploadPart,
 };
 
 use super::config;
@@ -20,7 +19,8 @@ use super::server::{EMPTY_LISTING, Request, Scripted, Step};
 
 fn object(only_if_absent: bool) -> NewObject {
     let checksum = Some(ChecksumAlgorithm::Crc32c);
-    NewObject { key: ObjectKey::new("k"), content_type: None, only_if_absent, checksum }
+    let replaces = if only_if_absent { Replaces::Nothing } else { Replaces::Anything };
+    NewObject { replaces, checksum, ..NewObject::new("k") }
 }
 
 fn put(only_if_absent: bool) -> PutObject {
@@ -120,7 +120,7 @@ async fn a_store_that_refuses_checksums_gets_an_md5_in_their_place_from_then_on(
         let part = UploadPart { upload: upload.clone(), part_number: 1, body, checksum };
         let part = client.upload_part(&part).await.unwrap();
         assert_eq!(part.checksum, None, "none was sent");
-        let complete = CompleteUpload { upload, parts: vec![part], only_if_absent: false };
+        let complete = CompleteUpload { upload, parts: vec![part], replaces: Replaces::Anything };
         client.complete_multipart_upload(&complete).await.unwrap();
         let rows = [
             ("PUT", false, true, false),

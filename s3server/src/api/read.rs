@@ -125,7 +125,11 @@ impl Folder {
             storage_class: meta.storage_class.clone().map(StorageClass::from),
             ..HeadObjectOutput::default()
         };
-        Ok(S3Response::with_status(output, status))
+        let mut response = S3Response::with_status(output, status);
+        if !meta.tags.is_empty() {
+            response.headers.insert("x-amz-tagging-count", meta.tags.len().into());
+        }
+        Ok(response)
     }
 }
 

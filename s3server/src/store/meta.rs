@@ -47,6 +47,9 @@ pub(crate) struct Meta {
     pub(crate) headers: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) user: BTreeMap<String, String>,
+    /// Its tags.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) tags: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) storage_class: Option<String>,
     /// Sizes of its parts, when it was uploaded in parts.

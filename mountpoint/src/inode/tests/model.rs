@@ -54,7 +54,12 @@ fn shuttle_a_lookup_beside_a_create_and_its_upload_finds_the_file_or_nothing() {
             let table = table.clone();
             spawn(move || {
                 let made = block_on(table.create(dir, OsStr::new("new"))).unwrap().ino;
-                let wish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+                let wish = WriteWish {
+                    truncate: true,
+                    append: false,
+                    allow_overwrite: true,
+                    ..WriteWish::default()
+                };
                 let OpenWrite::Granted { key, .. } = block_on(table.open_write(made, 1, wish)).unwrap()
                 else {
                     panic!("somebody writes already")

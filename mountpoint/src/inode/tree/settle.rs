@@ -258,7 +258,7 @@ impl Tree {
         }
     }
 
-    pub(super) fn local(&self, parent: InodeNo, name: &str) -> Option<InodeNo> {
+    pub(in crate::inode) fn local(&self, parent: InodeNo, name: &str) -> Option<InodeNo> {
         self.directory(parent).ok()?.1.locals.get(name).copied()
     }
 

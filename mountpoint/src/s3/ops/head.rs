@@ -3,12 +3,12 @@
 use http::{HeaderMap, Method, StatusCode};
 
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
-use crate::s3::answer::object_meta;
+use crate::s3::answer::{object_meta, stored_checksum, text};
 use crate::s3::attempts::Attempts;
 use crate::s3::ops::headers::checksum_mode;
 use crate::s3::ops::list;
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
-use crate::s3::{Error, ErrorKind, ListObjects, Result};
+use crate::s3::{Described, Error, ErrorKind, ListObjects, Properties, Result};
 
 const OPERATION: &str = "HeadObject";
 
@@ -58,6 +58,15 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
         }
         attempts.again(failure).await?;
     }
+}
+
+/// See [`crate::s3::ObjectClient::describe_object`].
+pub(crate) async fn describe_object(wire: &Wire, key: &ObjectKey) -> Result<Described> {
+    let (meta, headers) = head(wire, key, true).await?;
+    let properties = Properties::of(&headers)
+        .map_err(|why| Error::new(ErrorKind::BadAnswer, OPERATION).key(key).message(why))?;
+    let tags = text(&headers, "x-amz-tagging-count").and_then(|count| count.parse().ok()).unwrap_or(0);
+    Ok(Described { meta, properties, tags, checksum: stored_checksum(&headers) })
 }
 
 /// Whether a listing has the key, if we may list it. S3 answers 403 to a HEAD of a missing key if the policy allows listings only

@@ -10,8 +10,8 @@ use crate::s3::attempts::Attempts;
 use crate::s3::ops::checksummed::{md5_hex, proof, with_checksum};
 use crate::s3::ops::encryption;
 use crate::s3::ops::encryption::UNENCRYPTED;
-use crate::s3::ops::headers::{Headers, new_object_headers, push};
-use crate::s3::ops::if_absent::exists;
+use crate::s3::ops::headers::{Headers, new_object_headers, push_condition};
+use crate::s3::ops::if_absent::refused;
 use crate::s3::ops::verify::{Ours, look};
 use crate::s3::url::encode_query;
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
@@ -21,21 +21,21 @@ use crate::s3::{ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, 
 const UNCOMPLETED: &str =
     "the upload is not completed: check whether the store, and any proxy before it, knows these headers";
 
-/// See [`crate::s3::ObjectClient::put_object`]. `only_if_absent`: by the store's own condition.
-pub(crate) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent: bool) -> Result<Stored> {
-    let put = |named| put(wire, request, named, only_if_absent);
-    with_checksum(wire, request.checksum.is_some(), only_if_absent, put).await
+/// See [`crate::s3::ObjectClient::put_object`]. `conditional`: with the store's own condition.
+pub(crate) async fn put_object(wire: &Wire, request: &PutObject, conditional: bool) -> Result<Stored> {
+    let put = |named| put(wire, request, named, conditional);
+    with_checksum(wire, request.checksum.is_some(), conditional, put).await
 }
 
 /// `named`: the checksum goes along.
-async fn put(wire: &Wire, request: &PutObject, named: bool, only_if_absent: bool) -> Result<Stored> {
+async fn put(wire: &Wire, request: &PutObject, named: bool, conditional: bool) -> Result<Stored> {
     const OPERATION: &str = "PutObject";
     let key = &request.object.key;
     let size: u64 = request.body.iter().map(|b| b.len() as u64).sum();
     let mut headers = proof(request.checksum, named, &request.body).await;
     headers.append(&mut new_object_headers(wire, OPERATION, &request.object)?);
-    if only_if_absent {
-        push(&mut headers, OPERATION, "if-none-match", "*")?;
+    if conditional {
+        push_condition(&mut headers, OPERATION, &request.object.replaces)?;
     }
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), size);
     let target = wire.endpoint.key_path(key.as_str());
@@ -54,15 +54,16 @@ async fn put(wire: &Wire, request: &PutObject, named: bool, only_if_absent: bool
             }
             Err(failure) => failure,
         };
-        let taken = only_if_absent && *failure.error.kind() == ErrorKind::Changed;
+        // A key that is gone (404) is not the version that was to be replaced, either.
+        let taken = conditional && matches!(failure.error.kind(), ErrorKind::Changed | ErrorKind::NotFound);
         if taken && (attempts.ambiguous || failure.ambiguous) {
             // An attempt whose answer was lost may have stored it: then what is in the way is ours.
             let checksums = request.checksum.map(Checksum::to_base64).into_iter().collect();
             let ours = Ours { size, parts: None, checksums, md5: md5_hex(&request.body).await };
             let found = look(wire, key, &ours, wire.clock.now()).await;
-            return found.or(OPERATION, key, || exists(OPERATION, key));
+            return found.or(OPERATION, key, || refused(OPERATION, key, &request.object.replaces));
         } else if taken {
-            return Err(exists(OPERATION, key).status(412));
+            return Err(refused(OPERATION, key, &request.object.replaces).status(412));
         }
         attempts.again(failure).await?;
     }

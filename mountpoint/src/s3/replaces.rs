@@ -1,0 +1,20 @@
+//! What a request that changes a key may replace there. Pure.
+
+use crate::object::ETag;
+
+/// What a request that makes an object may replace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Replaces {
+    /// Whatever is there.
+    #[default]
+    Anything,
+    /// Nothing (If-None-Match: *); `Exists` if an object is there.
+    Nothing,
+    /// This version (If-Match); `Changed` if another one is there, or none.
+    Version(ETag),
+}
+
+/// An ETag as a condition spells it: listings of some stores leave the quotes out.
+pub(crate) fn quoted(etag: &ETag) -> String {
+    format!("\"{}\"", etag.as_str().trim_matches('"'))
+}
