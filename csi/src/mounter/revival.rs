@@ -78,6 +78,7 @@ struct Inside {
 impl Revivals {
     /// Knows no pod yet. Needs a runtime.
     pub(super) fn new() -> Self {
+        #[expect(deprecated, reason = "its successor is unsafe, and an OwnedFd keeps its descriptor as that asks")]
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(io::Error::from)
             .and_then(AsyncFd::new)

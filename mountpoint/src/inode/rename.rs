@@ -6,10 +6,10 @@ use std::ffi::OsStr;
 
 use super::error::{Error, ErrorKind, Result};
 use super::lookup::parse;
-use super::path;
 use super::state::{Node, Phase, Place};
 use super::tree::{Tree, stale};
 use super::{InodeNo, InodeTable};
+use crate::listing::path;
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 
 /// The flags of a rename.
@@ -168,7 +168,6 @@ impl InodeTable {
         }
         tree.stored_above(*new_parent, now);
         if stays {
-            tree.missing.remove(*parent, name);
             tree.changed(*parent, name, false);
         }
     }
@@ -177,7 +176,6 @@ impl InodeTable {
     pub fn doubt_names(&self, names: &Names) {
         let mut tree = self.0.tree.lock();
         for (parent, name) in [(names.parent, &names.name), (names.new_parent, &names.new_name)] {
-            tree.missing.remove(parent, name);
             tree.changed(parent, name, false);
             if let Some(ino) = tree.child(parent, name)
                 && let Ok(file) = tree.file_mut(ino)

@@ -31,19 +31,15 @@ impl Tree {
         self.fresh.forget(ino);
         self.firsts.forget(ino);
         self.place(ino, place);
-        if let Some(directory) = self.directory_mut(new_parent) {
-            directory.changes.revive(new_name);
-        }
         self.is_gone_now(parent, &name, now);
     }
 
     /// A name is gone by an operation of this mount: for every earlier request, and for a moment, or a TTL, without asking.
     pub(in crate::inode) fn is_gone_now(&mut self, parent: InodeNo, name: &str, now: Instant) {
         self.removed_below(parent, now);
-        let keep = self.ttl.missing().max(crate::inode::FRESH);
         let taken = self.child(parent, name).is_some() || self.local(parent, name).is_some();
         if !taken && self.directory(parent).is_ok() {
-            self.missing.insert(parent, name, now, keep);
+            self.observe_absent(parent, name, self.events, now);
         }
     }
 }

@@ -98,7 +98,7 @@ fn ours(request: &CopyObject) -> Ours {
 /// Which condition did not hold, the source's or the target's: their refusals look alike.
 async fn whose_fault(wire: &Wire, operation: &'static str, request: &CopyObject, refusal: Error) -> Error {
     let source = &request.source;
-    match head(wire, &source.key, false).await {
+    match head(wire, &source.key).await {
         Ok((meta, _)) if meta.etag.matches(source.etag.as_str()) => match request.replaces {
             // Nothing but the source was a condition: the source is back already, or the store is of two minds.
             Replaces::Anything => refusal,
@@ -130,7 +130,8 @@ pub(crate) async fn upload_part_copy(wire: &Wire, request: &CopyPart) -> Result<
                     part_number: request.part_number,
                     etag,
                     size: request.range.end - request.range.start,
-                    checksum: checksum.and_then(|(algorithm, value)| Checksum::from_base64(algorithm, &value)),
+                    checksum: checksum
+                        .and_then(|(algorithm, value)| Checksum::from_base64(algorithm, &value)),
                 });
             }
             Err(failure) => attempts.again(failure).await?,

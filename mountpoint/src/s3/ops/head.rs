@@ -62,7 +62,7 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
 
 /// See [`crate::s3::ObjectClient::describe_object`].
 pub(crate) async fn describe_object(wire: &Wire, key: &ObjectKey) -> Result<Described> {
-    let (meta, headers) = head(wire, key, true).await?;
+    let (meta, headers) = head(wire, key).await?;
     let properties = Properties::of(&headers)
         .map_err(|why| Error::new(ErrorKind::BadAnswer, OPERATION).key(key).message(why))?;
     let tags = text(&headers, "x-amz-tagging-count").and_then(|count| count.parse().ok()).unwrap_or(0);
