@@ -43,7 +43,7 @@ const WRITERS_MAX: usize = 16;
 /// Dropping it waits for the blocks being written, not for those in the queue.
 #[derive(Debug)]
 pub struct DiskCache {
-    store: Arc<Store>,
+    pub(super) store: Arc<Store>,
     queue: Option<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
