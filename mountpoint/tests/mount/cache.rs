@@ -39,6 +39,11 @@ pub(super) fn data_files(below: &Path) -> Vec<PathBuf> {
     here.chain(folders.iter().flat_map(|folder| data_files(folder))).collect()
 }
 
+/// Whether the next mount may serve this file: its sidecar says that it was compared with the store's checksum, or came over TLS.
+pub(super) fn is_proven(file: &Path) -> bool {
+    fs::read(file.with_extension("meta")).is_ok_and(|sidecar| sidecar.get(30) == Some(&1))
+}
+
 fn holds_all(file: &Path) -> bool {
     fs::read(file).is_ok_and(|bytes| bytes.len() == LEN && Pattern(1).is(0, &bytes))
 }
