@@ -177,10 +177,11 @@ async fn an_answer_from_before_a_create_does_not_hide_the_file() {
         gate.arrived(1).await;
         // Another lookup, by another path of knowledge, said that there is nothing.
         let now = bench.clock.now();
-        let mut tree = bench.table.0.tree.lock();
-        let at = tree.event();
-        tree.observe_absent(ROOT, "a", at, now);
-        drop(tree);
+        {
+            let mut tree = bench.table.0.tree.lock();
+            let at = tree.event();
+            tree.observe_absent(ROOT, "a", at, now);
+        }
         let made = bench.table.create(ROOT, name).await.unwrap();
         gate.release();
         made
