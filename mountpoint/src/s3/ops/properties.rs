@@ -52,7 +52,7 @@ impl Properties {
     /// The headers of a request that makes an object with these; the class apart.
     pub(crate) fn push_all(&self, headers: &mut Headers, operation: &'static str) -> Result<()> {
         for (name, value) in self.standard() {
-            let value = value.or((name == "content-type").then_some("binary/octet-stream"));
+            let value = value.or_else(|| (name == "content-type").then_some("binary/octet-stream"));
             if let Some(value) = value {
                 push(headers, operation, name, value)?;
             }
