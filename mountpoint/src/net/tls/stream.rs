@@ -11,6 +11,11 @@ use crate::net::tls::session::{Agreed, CONTENT_MAX, Failure, OVERHEAD, Progress,
 /// Bytes sealed at once: four full records, and a short one before them.
 const SEND: usize = 4 * (CONTENT_MAX + OVERHEAD) + (2 << 10);
 
+/// Bytes by which the first of several records is shorter. rustls copies content into memory that begins at a page. A copy from the same place
+/// of another page takes several times as long, because the processor takes its loads for loads of what was just stored; measured: 0.50
+/// CPU-s/GiB for encryption instead of 0.25. Blocks begin at pages and records are whole pages long, so without this every copy would.
+pub(super) const SKEW: usize = 64;
+
 /// A stream that is encrypted on the wire.
 pub(in crate::net) struct TlsStream<S> {
     wire: S,
@@ -132,6 +137,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     }
 }
 
+/// The content of the records that carry `content`.
+fn records(content: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let first = if content.len() > CONTENT_MAX { CONTENT_MAX - SKEW } else { content.len() };
+    let (first, rest) = content.split_at(first);
+    std::iter::once(first).filter(|first| !first.is_empty()).chain(rest.chunks(CONTENT_MAX))
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -162,7 +174,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         }
         ready!(self.poll_send(cx))?;
         let mut sealed = 0;
-        for piece in bufs.iter().flat_map(|buf| buf.chunks(CONTENT_MAX)) {
+        for piece in bufs.iter().flat_map(|buf| records(buf)) {
             if self.session.to_send.end() + piece.len() + OVERHEAD > SEND {
                 break;
             }

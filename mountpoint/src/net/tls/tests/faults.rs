@@ -10,6 +10,9 @@ use crate::net::tls::tests::keys::{ALERT, CONTENT, HANDSHAKE, UPDATE};
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
 
+/// A way to change a record, and its name.
+type Spoil = (&'static str, fn(&mut Conversation));
+
 /// Reads until the connection ends: the error, and the alerts of the client.
 fn refused(talk: &mut Conversation, what: &str) -> (io::Error, Vec<Vec<u8>>) {
     let (got, end) = talk.read_all(100);
@@ -53,7 +56,7 @@ fn a_record_that_was_altered_opens_nothing() {
 fn a_record_that_was_shortened_repeated_or_left_out_opens_nothing() {
     for suite in suites() {
         let parties = parties(suite);
-        let spoils: [(&str, fn(&mut Conversation)); 4] = [
+        let spoils: [Spoil; 4] = [
             ("left out", |talk| drop(talk.sealed(CONTENT, b"content"))),
             ("cut", |talk| {
                 let record = talk.sealed(CONTENT, b"content");
@@ -107,7 +110,7 @@ fn what_a_store_may_send_beside_content_ends_nothing() {
 }
 
 #[test]
-fn what_a_store_may_not_send_ends_the_connection_in_words_and_with_an_alert() {
+fn what_a_store_may_not_send_ends_the_connection_with_words_and_alert() {
     type Records = Vec<(u8, Vec<u8>)>;
     let padded = [vec![23], vec![0; CONTENT_MAX]].concat();
     let canceled = (ALERT, vec![1, Alert::UserCanceled.into()]);
