@@ -42,6 +42,9 @@ pub(crate) struct MountOptions {
     /// No file can be executed; only mount(8) says so, with `-o noexec`
     #[arg(skip)]
     pub(crate) no_exec: bool,
+    /// SELinux labels, as mount(2) takes them; only mount(8) says so, with `-o context=`
+    #[arg(skip)]
+    pub(crate) labels: Vec<String>,
 }
 
 fn parse_mode(text: &str) -> Result<u16, String> {

@@ -41,7 +41,7 @@ pub use client::S3Client;
 pub use config::{Config, Timeouts};
 pub use courier::Courier;
 pub use error::{Error, ErrorKind};
-pub use kind::StoreKind;
+pub use kind::{PartLimits, StoreKind};
 pub use ops::bucket::{Created, Deleted};
 pub use ops::tagging::Tagging;
 pub use probe::{Question, Reply, Signed};
@@ -66,6 +66,11 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
     /// Bytes that went to the store and came from it so far, where the client counts them: what grows is at work.
     fn moved(&self) -> u64 {
         0
+    }
+
+    /// The parts that the store takes, as far as it is known: asked for each file anew.
+    fn part_limits(&self) -> PartLimits {
+        PartLimits::default()
     }
 
     /// The metadata of one object. `NotFound` when it is not there.

@@ -11,7 +11,8 @@ use crate::clock::Clock;
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::s3::{
     BoxFuture, CompleteUpload, Error, ErrorKind, First, GetFirst, GetObject, ListObjects, ListPage,
-    NewObject, ObjectClient, PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
+    NewObject, ObjectClient, PartLimits, PendingUpload, PutObject, Result, Stored, UploadId, UploadPart,
+    UploadedPart,
 };
 use crate::sync::{Arc, Mutex};
 
@@ -22,13 +23,15 @@ pub struct Settings {
     pub part_size_min: u64,
     /// Entries of a listing page at most; S3 says 1000. Small values make a short listing many pages.
     pub page_max: u16,
+    /// The parts that it takes, and says that it takes.
+    pub parts: PartLimits,
     /// Tells the time of objects and of delays.
     pub clock: Clock,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { part_size_min: 5 << 20, page_max: 1000, clock: Clock::machine() }
+        Self { part_size_min: 5 << 20, page_max: 1000, parts: PartLimits::default(), clock: Clock::machine() }
     }
 }
 
@@ -52,6 +55,7 @@ pub struct MemoryClient(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     clock: Clock,
+    parts: PartLimits,
     state: Mutex<State>,
 }
 
@@ -70,9 +74,9 @@ impl MemoryClient {
 
     /// An empty bucket with these rules.
     pub fn with(settings: Settings) -> Self {
-        let store = Store::new(settings.part_size_min, settings.page_max);
+        let store = Store::new(settings.part_size_min, settings.page_max, settings.parts);
         let state = Mutex::new(State { store, plans: Vec::new(), log: Vec::new() });
-        Self(Arc::new(Inner { clock: settings.clock, state }))
+        Self(Arc::new(Inner { clock: settings.clock, parts: settings.parts, state }))
     }
 
     /// The same bucket as the engine takes it.
@@ -233,6 +237,10 @@ fn call(op: Op, key: &str) -> Call {
 }
 
 impl ObjectClient for MemoryClient {
+    fn part_limits(&self) -> PartLimits {
+        self.0.parts
+    }
+
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
         Box::pin(self.call(call(Op::HeadObject, key.as_str()), |store, _| store.head(key)))
     }

@@ -16,7 +16,7 @@ use super::stage::{Event, Reply, Stage};
 use super::{Error, Shared};
 use crate::checksum::Checksum;
 use crate::object::ObjectMeta;
-use crate::s3::NewObject;
+use crate::s3::{NewObject, PartLimits};
 use crate::sync::{Arc, Mutex};
 
 /// Called once with the result of a write.
@@ -30,6 +30,8 @@ const HELD_WRITES_MAX: usize = 64;
 pub struct Upload {
     pub(super) shared: Arc<Shared>,
     pub(super) object: NewObject,
+    /// The limits that were known when it began: parts of one file are cut by one rule.
+    pub(super) limits: PartLimits,
     pub(super) state: Mutex<State>,
     /// Rung when the turn is free again, and when an event may end the wait of a newcomer.
     pub(super) changed: Notify,
@@ -95,7 +97,8 @@ impl Upload {
             refused: None,
         };
         let outcome = watch::Sender::new(None);
-        Self { shared, object, state: Mutex::new(state), changed: Notify::new(), outcome }
+        let limits = shared.client.part_limits();
+        Self { shared, object, limits, state: Mutex::new(state), changed: Notify::new(), outcome }
     }
 
     /// Bytes accepted so far.

@@ -114,7 +114,7 @@ fn slow_down(retry_after: Option<&str>) -> S3Error {
     error
 }
 
-/// In the words of a store that takes no other checksum.
+/// Refuses an upload without Content-MD5, in the words of a store that takes no other checksum.
 fn demand_md5(operation: &str, headers: &HeaderMap) -> S3Result<()> {
     let is_upload = matches!(operation, "PutObject" | "UploadPart");
     if !is_upload || headers.contains_key("content-md5") {
@@ -123,7 +123,7 @@ fn demand_md5(operation: &str, headers: &HeaderMap) -> S3Result<()> {
     Err(invalid("Content-MD5 HTTP header is required for Put Object requests with Object Lock parameters"))
 }
 
-/// In Scaleway's words.
+/// Refuses the number of a part above `parts`, in Scaleway's words.
 fn check_number(query: &str, parts: u32) -> S3Result<()> {
     let number = query.split('&').find_map(|parameter| parameter.strip_prefix("partNumber="));
     if number.and_then(|number| number.parse::<u32>().ok()).is_none_or(|number| number <= parts) {
