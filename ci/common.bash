@@ -8,7 +8,7 @@ release=${CARGO_TARGET_DIR:-$top/target}/release
 export CARGO_TERM_PROGRESS_WHEN=never CARGO_NET_RETRY=5
 # Options of the programs of tests. ci/e2e runs the first one against the API server that it starts, and ci/test --all the others beside moto.
 # shellcheck disable=SC2034
-elsewhere=(--skip a_real_api_server_takes_the_crd_the_pods_and_the_preconditions --skip on_moto::)
+elsewhere=(--skip a_real_api_server_takes_the_crd_the_pods_and_the_preconditions --skip on_moto:: --skip on_a_real_store::)
 
 # Each argument a line.
 say() { printf '%s\n' "$@"; }

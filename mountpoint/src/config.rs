@@ -48,8 +48,6 @@ pub struct Config {
 
 /// Read-ahead we ask of the kernel where we may: one block, so that a sequential reader's requests are as large as can be.
 const READ_AHEAD: u64 = buffer::BLOCK as u64;
-/// How long after `--operation-timeout` a failing request ends at the latest: its last attempt has time limits of its own.
-const OUTAGE_TAIL: Duration = Duration::from_secs(30);
 /// How long `mount-s3-ctl doctor` waits for a store, whatever `--operation-timeout` allows a mount: a person waits.
 const DOCTORS_PATIENCE: Duration = Duration::from_secs(15);
 /// Threads that take requests, per core: they never wait, so that more of them only take turns.
@@ -81,7 +79,7 @@ impl Config {
         s3.state_dir = state_dir(args)?;
         // Memory comes free when requests end: those that an outage left without an answer, too, shall have ended by then. A part on a slow
         // line may take longer; a writer waits for as long as one is on its way.
-        let memory_within = s3.timeouts.operation + OUTAGE_TAIL;
+        let memory_within = s3.timeouts.operation + s3.timeouts.tail();
 
         let cache = cached.map(|dir| {
             cache::Config {
@@ -131,6 +129,7 @@ impl Config {
                 allow_root: args.mount.allow_root,
                 auto_unmount: args.mount.auto_unmount,
                 no_exec: args.mount.no_exec,
+                labels: labels(&args.mount.labels, Path::new(SELINUX)),
                 threads: (cores * THREADS_PER_CORE)
                     .clamp(2, usize::try_from(args.client.max_threads).unwrap_or(usize::MAX).max(2)),
                 reads_direct: args.cache.read_mode != cli::ReadModeArg::Buffered,
@@ -160,6 +159,7 @@ impl Config {
             prefetch,
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),
+                part_size_named: args.client.names_write_part(),
                 checksum: args.bucket_options.upload_checksum(&bucket),
                 content_type: match args.bucket_options.infer_content_type {
                     true => type_by_extension,
@@ -261,6 +261,18 @@ fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>>
             .with_context(|| format!("{named} {}: the current directory", path.display()))
     };
     path.map(absolute).transpose()
+}
+
+/// A file that is there if SELinux is on.
+const SELINUX: &str = "/sys/fs/selinux/enforce";
+
+/// The labels that the kernel takes: none where SELinux is off, as mount(8) does it, so that one fstab serves all machines.
+fn labels(asked: &[String], selinux: &Path) -> Vec<String> {
+    if asked.is_empty() || selinux.exists() {
+        return asked.to_vec();
+    }
+    tracing::warn!("SELinux is off: {} has no effect", asked.join(","));
+    Vec::new()
 }
 
 /// Nothing is written through a read-only mount, and its keys may allow no abort.
@@ -433,6 +445,14 @@ fn dead_mount(directory: &Path) -> std::io::Result<Option<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_go_to_the_kernel_only_where_selinux_is_on() {
+        let asked = ["context=\"a:b:c\"".to_owned()];
+        let on = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(labels(&asked, on.path()), asked);
+        assert!(labels(&asked, Path::new("/nowhere/enforce")).is_empty());
+    }
     use clap::Parser;
 
     #[test]

@@ -140,6 +140,15 @@ pub enum Effect {
     },
     /// The request is carried out, then the connection is reset instead of an answer.
     DropAnswer,
+    /// A PutObject or UploadPart without Content-MD5 is refused, as some stores refuse it in a bucket with Object Lock.
+    DemandMd5,
+    /// An UploadPart of a greater number is refused, as by Scaleway.
+    PartsMax {
+        /// The greatest number of a part.
+        parts: u32,
+    },
+    /// A CompleteMultipartUpload is refused if its parts, except the last, differ in size, as by Cloudflare R2.
+    EqualParts,
 }
 
 impl Fault {

@@ -155,6 +155,7 @@ pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Er
         let (line, from_mount) = fstab::read(line)?;
         let mut args = Args::read(line.args)?;
         args.mount.no_exec = line.no_exec;
+        args.mount.labels = line.labels;
         return Ok(Asked::Fstab(Box::new(args), from_mount));
     }
     Args::read(line).map(|args| Asked::Mount(Box::new(args)))

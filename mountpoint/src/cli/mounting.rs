@@ -53,6 +53,9 @@ pub(crate) struct MountOptions {
     /// No file can be executed; only mount(8) says so, with `-o noexec`
     #[arg(skip)]
     pub(crate) no_exec: bool,
+    /// SELinux labels, as mount(2) takes them; only mount(8) says so, with `-o context=`
+    #[arg(skip)]
+    pub(crate) labels: Vec<String>,
 }
 
 /// The values of `--rename-errno`.

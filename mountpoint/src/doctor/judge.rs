@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::advice::Advice;
 use super::report::{Finding, Verdict};
 use crate::net::Handshake;
+use crate::s3::PartLimits;
 
 /// A clock that is off by less is as good as right.
 const CLOCK_FINE: i64 = 60;
@@ -119,6 +120,23 @@ pub(super) fn read_conditions(if_match: bool, if_none_match: bool) -> Finding {
     }
 }
 
+/// The parts in which a file can be sent, as the kind of the store and the refusals of this run tell.
+pub(super) fn parts(limits: PartLimits) -> Finding {
+    let most = limits.parts_max;
+    let found = match limits.are_equal {
+        true => format!("{most} of an object at most; all but the last of one size"),
+        false => format!("{most} of an object at most"),
+    };
+    if limits == PartLimits::default() {
+        return Finding::new("parts", Verdict::Fine, found);
+    }
+    let means = match limits.are_equal {
+        true => format!("a mount cuts files so; --write-part-size times {most} is the limit of files"),
+        false => "a mount has its parts grow sooner, so that large files fit".to_owned(),
+    };
+    Finding::new("parts", Verdict::Note, found).meaning(means)
+}
+
 /// Writes that must not replace, and the kind that makes a mount ask before. `is_generic`: the kind of the store is not known.
 pub(super) fn write_conditions(
     put: Condition,
@@ -219,6 +237,17 @@ mod tests {
             assert!(finding.found.contains(word), "{finding:?}");
         }
         assert!(clock(Some(901)).means.unwrap().contains("RequestTimeTooSkewed"));
+    }
+
+    #[test]
+    fn parts_that_must_be_equal_or_few_are_worth_a_word_and_the_limit_of_files() {
+        assert_eq!(parts(PartLimits::default()).verdict, Verdict::Fine);
+        let equal = parts(PartLimits { are_equal: true, ..PartLimits::default() });
+        assert!(
+            equal.verdict == Verdict::Note && equal.means.unwrap().contains("--write-part-size times 10000")
+        );
+        let few = parts(PartLimits { parts_max: 1000, are_equal: false });
+        assert!(few.verdict == Verdict::Note && few.found.starts_with("1000 of an object"));
     }
 
     #[test]

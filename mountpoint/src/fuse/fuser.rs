@@ -67,6 +67,7 @@ pub(super) fn start_fuser(
     ];
     config.mount_options.extend(options.read_only.then_some(MountOption::RO));
     config.mount_options.extend(options.no_exec.then_some(MountOption::NoExec));
+    config.mount_options.extend(options.labels.iter().cloned().map(MountOption::CUSTOM));
     let notifier = Arc::new(OnceLock::<::fuser::Notifier>::new());
     let kernel = Arc::clone(&notifier);
     let pages = Pages::new(move |ino| match kernel.get() {

@@ -33,6 +33,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// No file can be executed, whatever its mode.
     pub no_exec: bool,
+    /// SELinux labels, each as mount(2) takes it: `context="..."`. Only root may set them.
+    pub labels: Vec<String>,
     /// Every user may enter.
     pub allow_other: bool,
     /// root and the mounting user may enter.

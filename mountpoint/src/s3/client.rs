@@ -32,15 +32,15 @@ use crate::s3::sums::Sums;
 use crate::s3::wire::Wire;
 use crate::s3::{
     BoxFuture, CompleteUpload, Config, CopyObject, CopyPart, Courier, Described, Error, ErrorKind, First,
-    GetFirst, GetObject, ListObjects, ListPage, NewObject, ObjectClient, PendingUpload, PutObject, Replaces,
-    Result, StoreKind, Stored, Tags, UploadId, UploadPart, UploadedPart,
+    GetFirst, GetObject, ListObjects, ListPage, NewObject, ObjectClient, PartLimits, PendingUpload,
+    PutObject, Replaces, Result, StoreKind, Stored, Tags, UploadId, UploadPart, UploadedPart,
 };
 use crate::sync::{Arc, Mutex};
 
 /// The proof of the bucket is tried this often, so that a dead endpoint is known within seconds ...
 const PROOF_ATTEMPTS: u32 = 3;
-/// ... and a silent one within this.
-const PROOF_MAX: std::time::Duration = std::time::Duration::from_secs(20);
+/// ... and a silent one within this, which is less than a command waits for its mount.
+const PROOF_MAX: std::time::Duration = std::time::Duration::from_secs(26);
 /// A source of the region has this long.
 const REGION_MAX: std::time::Duration = std::time::Duration::from_secs(3);
 
@@ -56,7 +56,7 @@ impl S3Client {
     ///
     /// # Errors
     /// `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
-    /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 25 s), `InvalidRequest` (the configuration).
+    /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 26 s), `InvalidRequest` (the configuration).
     pub async fn connect(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
         let (client, proof) = Self::reach(config, clock, metrics).await?;
         proof.map(|()| client)
@@ -72,6 +72,10 @@ impl S3Client {
         metrics: Arc<Metrics>,
     ) -> Result<(Arc<Self>, Result<()>)> {
         profile::complete(&mut config).await;
+        for setting in [&mut config.region, &mut config.endpoint_url] {
+            // A variable may end in the line end of the file that it was read from.
+            *setting = setting.take().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty());
+        }
         if let Some(kind) = config.store.or_else(|| kind_of_endpoint(&config)) {
             let may_choose = config.endpoint_url.is_some() && !config.bucket.starts_with("arn:");
             config.force_path_style |= may_choose && kind.profile().path_style;
@@ -82,6 +86,11 @@ impl S3Client {
             (None, Ok(arn)) if !arn.region.is_empty() => arn.region.to_owned(),
             (None, _) => find_region(&config, &pool).await,
         };
+        if !region.chars().all(|c| c.is_ascii_graphic()) {
+            return Err(Error::new(ErrorKind::InvalidRequest, "configuration").message(format!(
+                "the region {region:?} has white space within, or is no ASCII: look at --region, AWS_REGION and ~/.aws/config"
+            )));
+        }
         let mut client = Self::new(config.clone(), &region, &pool)?;
         let mut switched = false;
         let proof = loop {
@@ -138,6 +147,16 @@ impl S3Client {
         self.wire.abilities.refuses_copies()
     }
 
+    /// Whether the store has refused an upload for lack of Content-MD5, to this client or to a mount before it.
+    pub fn demands_md5(&self) -> bool {
+        self.wire.abilities.demands_md5()
+    }
+
+    /// Whether the store decompresses what is compressed, for clients that do not tell it to leave that.
+    pub fn decompresses(&self) -> bool {
+        self.wire.abilities.decompresses()
+    }
+
     /// Carries requests to other services.
     pub fn courier(&self) -> Courier {
         Courier(Http::new(&self.wire.config, &self.wire.pool))
@@ -165,6 +184,15 @@ impl S3Client {
             self.wire.sums.put(&ObjectId { key: key.clone(), etag: stored.etag.clone() }, sum);
         }
         Ok(stored)
+    }
+
+    /// Notes that the store takes equal parts only, if that is its answer.
+    async fn learning<T>(&self, completed: impl Future<Output = Result<T>>) -> Result<T> {
+        completed.await.inspect_err(|error| {
+            if error.wants_equal_parts() {
+                self.wire.abilities.learn_equal_parts();
+            }
+        })
     }
 
     /// One page of one key, with less patience than requests have later.
@@ -236,7 +264,8 @@ async fn find_region(config: &Config, pool: &Arc<ConnectionPool>) -> String {
         () = pool.clock.sleep(REGION_MAX) => None,
     };
     let kind = config.store.or_else(|| kind_of_endpoint(config)).unwrap_or(StoreKind::Generic);
-    found.map_or_else(|| kind.profile().region.to_owned(), |r| r.to_string())
+    let found = found.map(|it| it.as_ref().trim().to_owned()).filter(|it| !it.is_empty());
+    found.unwrap_or_else(|| kind.profile().region.to_owned())
 }
 
 fn common_headers(config: &Config, endpoint: &Endpoint) -> Result<HeaderMap> {
@@ -275,6 +304,10 @@ impl ObjectClient for S3Client {
         self.wire.sums.get(id)
     }
 
+    fn part_limits(&self) -> PartLimits {
+        self.wire.abilities.part_limits()
+    }
+
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
         Box::pin(self.logged(head::head_object(&self.wire, key)))
     }
@@ -309,7 +342,8 @@ impl ObjectClient for S3Client {
         let sum = complete::whole_sum(&request.parts);
         let complete = |conditional| complete::complete(&self.wire, request, conditional);
         let (key, replaces) = (&request.upload.key, &request.replaces);
-        Box::pin(self.stored(key, sum, guarded(&self.wire, Write::Complete, key, replaces, complete)))
+        let completed = guarded(&self.wire, Write::Complete, key, replaces, complete);
+        Box::pin(self.stored(key, sum, self.learning(completed)))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {

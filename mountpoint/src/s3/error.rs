@@ -123,6 +123,12 @@ impl Error {
         texts.into_iter().flatten().any(|text| text.to_ascii_lowercase().contains(word))
     }
 
+    /// The whole numbers of the store's message, in order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        let message = self.0.message.as_deref().unwrap_or_default();
+        message.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok())
+    }
+
     /// The store's name for the request: what its support asks for first.
     pub fn request_id(mut self, id: Option<String>) -> Self {
         self.0.request_id = id;
@@ -195,6 +201,12 @@ impl Error {
             return "the parts of the upload stay in the bucket, and are paid for, until it is aborted: \
                     by hand, or by a lifecycle rule";
         }
+        if self.wants_equal_parts() {
+            return "the store takes parts of one size only: give --store r2, or as --write-part-size a ten-thousandth of the largest file";
+        }
+        if self.0.operation == "UploadPart" && self.mentions("part number") {
+            return "the store takes fewer parts of an object than S3: give a larger --write-part-size, or --store scaleway for its 1,000";
+        }
         match self.0.kind {
             ErrorKind::Denied => {
                 "look at the key's permissions, the bucket's policy, and this machine's clock"
@@ -224,6 +236,12 @@ impl Error {
             ErrorKind::Unknown => "check whether the object exists, and is complete",
             ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists => "look at the object",
         }
+    }
+
+    /// The store refused an upload because its parts differ in size.
+    pub(crate) fn wants_equal_parts(&self) -> bool {
+        let says = ["same length", "same size"].into_iter().any(|words| self.mentions(words));
+        self.0.operation == "CompleteMultipartUpload" && self.0.kind == ErrorKind::InvalidRequest && says
     }
 
     /// Whether an object may be there all the same: a request that makes one was sent, and no answer settles what became of it.

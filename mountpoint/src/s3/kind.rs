@@ -23,6 +23,12 @@ pub enum StoreKind {
     Garage,
     /// versitygw.
     Versitygw,
+    /// Cloudflare R2.
+    R2,
+    /// Scaleway's object storage.
+    Scaleway,
+    /// Google Cloud Storage, by its XML API.
+    Gcs,
     /// Any other.
     Generic,
 }
@@ -52,6 +58,21 @@ impl Conditions {
     const IGNORED: Self = Self { absent: Condition::Ignored, version: Condition::Ignored };
 }
 
+/// Limits of the parts of an upload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PartLimits {
+    /// Parts of one object at most.
+    pub parts_max: u32,
+    /// All parts but the last have one size.
+    pub are_equal: bool,
+}
+
+impl Default for PartLimits {
+    fn default() -> Self {
+        Self { parts_max: 10_000, are_equal: false }
+    }
+}
+
 /// What is known of a kind before the first request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Profile {
@@ -67,6 +88,9 @@ pub(crate) struct Profile {
     pub(crate) path_style: bool,
     /// The region to sign for if no setting names one.
     pub(crate) region: &'static str,
+    pub(crate) parts: PartLimits,
+    /// It decompresses objects of `Content-Encoding: gzip`, unless a request says that it takes them as they are.
+    pub(crate) decompresses: bool,
 }
 
 impl StoreKind {
@@ -79,6 +103,9 @@ impl StoreKind {
             Self::Ceph => "ceph",
             Self::Garage => "garage",
             Self::Versitygw => "versitygw",
+            Self::R2 => "r2",
+            Self::Scaleway => "scaleway",
+            Self::Gcs => "gcs",
             Self::Generic => "generic",
         }
     }
@@ -93,6 +120,8 @@ impl StoreKind {
             delete: KEPT,
             path_style: false,
             region: "us-east-1",
+            parts: PartLimits::default(),
+            decompresses: false,
         };
         // Conditions on copies and deletes came to AWS in 2025, long after those on uploads.
         let others = Profile { copy: IGNORED, delete: IGNORED, ..like_aws };
@@ -109,6 +138,20 @@ impl StoreKind {
             // The gateway looks at it on PutObject; on CompleteMultipartUpload only since 2025.
             Self::Ceph => Profile { complete: IGNORED, ..own_names },
             Self::Garage => Profile { put: IGNORED, complete: IGNORED, region: "garage", ..own_names },
+            // Its documentation has conditions of PutObject, and none of CompleteMultipartUpload.
+            Self::R2 => Profile {
+                complete: IGNORED,
+                region: "auto",
+                parts: PartLimits { are_equal: true, ..PartLimits::default() },
+                ..own_names
+            },
+            Self::Scaleway => {
+                Profile { parts: PartLimits { parts_max: 1000, ..PartLimits::default() }, ..others }
+            }
+            // Its documentation has If-None-Match of reads alone.
+            Self::Gcs => {
+                Profile { put: IGNORED, complete: IGNORED, region: "auto", decompresses: true, ..own_names }
+            }
         }
     }
 
@@ -128,11 +171,18 @@ impl StoreKind {
     pub(crate) fn of_endpoint(host: Option<&str>) -> Option<Self> {
         let Some(host) = host else { return Some(Self::Aws) };
         let host = host.to_ascii_lowercase();
-        if ["amazonaws.com", "amazonaws.com.cn"]
-            .iter()
-            .any(|it| host == *it || host.ends_with(&format!(".{it}")))
-        {
-            return Some(Self::Aws);
+        let of_provider = [
+            ("amazonaws.com", Self::Aws),
+            ("amazonaws.com.cn", Self::Aws),
+            ("r2.cloudflarestorage.com", Self::R2),
+            ("scw.cloud", Self::Scaleway),
+            ("googleapis.com", Self::Gcs),
+        ];
+        let is_below = |domain: &str| {
+            host.strip_suffix(domain).is_some_and(|left| left.is_empty() || left.ends_with('.'))
+        };
+        if let Some((_, kind)) = of_provider.into_iter().find(|(domain, _)| is_below(domain)) {
+            return Some(kind);
         }
         host.split(['.', '-']).find_map(|word| match word {
             "scality" | "artesca" | "zenko" => Some(Self::Scality),
@@ -153,6 +203,7 @@ impl StoreKind {
             "s3 server" => Some(Self::Scality),
             _ if server.starts_with("minio") || has("x-minio-") => Some(Self::Minio),
             _ if server.starts_with("versitygw") => Some(Self::Versitygw),
+            _ if has("x-guploader-") => Some(Self::Gcs),
             _ if server.starts_with("ceph object gateway") || has("x-rgw-") => Some(Self::Ceph),
             // A proxy may have put its name in place of the gateway's. Transactions are tx, digits, and names behind dashes.
             _ => {
@@ -178,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_kind_is_known_by_the_words_of_the_endpoints_name() {
-        use StoreKind::{Aws, Ceph, Garage, Minio, Scality, Versitygw};
+        use StoreKind::{Aws, Ceph, Garage, Gcs, Minio, R2, Scaleway, Scality, Versitygw};
         for (host, kind) in [
             (None, Some(Aws)),
             (Some("s3.eu-west-3.amazonaws.com"), Some(Aws)),
@@ -191,6 +242,12 @@ mod tests {
             (Some("rook-ceph-rgw-store.rook-ceph.svc"), Some(Ceph)),
             (Some("s3.artesca.local"), Some(Scality)),
             (Some("versitygw"), Some(Versitygw)),
+            (Some("0123.r2.cloudflarestorage.com"), Some(R2)),
+            (Some("0123.eu.r2.cloudflarestorage.com"), Some(R2)),
+            (Some("s3.nl-ams.scw.cloud"), Some(Scaleway)),
+            (Some("storage.googleapis.com"), Some(Gcs)),
+            (Some("bucket.storage.googleapis.com"), Some(Gcs)),
+            (Some("googleapis.com.example.com"), None),
             (Some("dominion.example.com"), None),
             (Some("127.0.0.1"), None),
         ] {
@@ -200,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_kind_is_known_by_the_headers_of_its_answers() {
-        use StoreKind::{Aws, Ceph, Minio, Scality, Versitygw};
+        use StoreKind::{Aws, Ceph, Gcs, Minio, Scality, Versitygw};
         for (name, value, kind) in [
             ("server", "AmazonS3", Some(Aws)),
             ("server", "S3 Server", Some(Scality)),
@@ -210,6 +267,7 @@ mod tests {
             ("server", "VERSITYGW", Some(Versitygw)),
             ("server", "Ceph Object Gateway (tentacle)", Some(Ceph)),
             ("x-rgw-object-count", "1", Some(Ceph)),
+            ("x-guploader-uploadid", "AB", Some(Gcs)),
             ("x-amz-request-id", "tx00000a1b2c3d4e5f60718-0065f1-zone", Some(Ceph)),
             ("x-amz-request-id", "318BC8BC148832E5", None),
             ("server", "nginx", None),

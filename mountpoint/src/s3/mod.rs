@@ -43,7 +43,7 @@ pub use client::S3Client;
 pub use config::{Config, Timeouts};
 pub use courier::Courier;
 pub use error::{Error, ErrorKind};
-pub use kind::StoreKind;
+pub use kind::{PartLimits, StoreKind};
 pub use ops::bucket::{Created, Deleted};
 pub use ops::properties::{Described, Properties};
 pub use ops::tagging::Tagging;
@@ -75,6 +75,11 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
     /// The checksum of all bytes of this version, if an answer to this client has said it lately.
     fn checksum(&self, _id: &ObjectId) -> Option<Checksum> {
         None
+    }
+
+    /// The parts that the store takes, as far as it is known: asked for each file anew.
+    fn part_limits(&self) -> PartLimits {
+        PartLimits::default()
     }
 
     /// The metadata of one object. `NotFound` when it is not there.

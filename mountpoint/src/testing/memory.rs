@@ -12,8 +12,8 @@ use crate::clock::Clock;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{
     BoxFuture, CompleteUpload, CopyObject, CopyPart, Described, Error, ErrorKind, First, GetFirst, GetObject,
-    ListObjects, ListPage, NewObject, ObjectClient, PendingUpload, PutObject, Result, Stored, Tags, UploadId,
-    UploadPart, UploadedPart,
+    ListObjects, ListPage, NewObject, ObjectClient, PartLimits, PendingUpload, PutObject, Result, Stored,
+    Tags, UploadId, UploadPart, UploadedPart,
 };
 use crate::sync::{Arc, Mutex};
 
@@ -24,13 +24,15 @@ pub struct Settings {
     pub part_size_min: u64,
     /// Entries of a listing page at most; S3 says 1000. Small values make a short listing many pages.
     pub page_max: u16,
+    /// The parts that it takes, and says that it takes.
+    pub parts: PartLimits,
     /// Tells the time of objects and of delays.
     pub clock: Clock,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { part_size_min: 5 << 20, page_max: 1000, clock: Clock::machine() }
+        Self { part_size_min: 5 << 20, page_max: 1000, parts: PartLimits::default(), clock: Clock::machine() }
     }
 }
 
@@ -54,6 +56,7 @@ pub struct MemoryClient(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     clock: Clock,
+    parts: PartLimits,
     state: Mutex<State>,
 }
 
@@ -74,9 +77,9 @@ impl MemoryClient {
 
     /// An empty bucket with these rules.
     pub fn with(settings: Settings) -> Self {
-        let store = Store::new(settings.part_size_min, settings.page_max);
+        let store = Store::new(settings.part_size_min, settings.page_max, settings.parts);
         let state = Mutex::new(State { store, plans: Vec::new(), log: Vec::new(), sums: None });
-        Self(Arc::new(Inner { clock: settings.clock, state }))
+        Self(Arc::new(Inner { clock: settings.clock, parts: settings.parts, state }))
     }
 
     /// The same bucket as the engine takes it.
@@ -255,6 +258,10 @@ impl ObjectClient for MemoryClient {
         let state = self.0.state.lock();
         let object = state.store.objects().get(&id.key).filter(|object| object.meta.etag == id.etag)?;
         Some(Checksum::of(state.sums?, &object.bytes))
+    }
+
+    fn part_limits(&self) -> PartLimits {
+        self.0.parts
     }
 
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {

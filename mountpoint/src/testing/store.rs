@@ -11,8 +11,8 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{
     CompleteUpload, CopyObject, CopyPart, Described, Error, ErrorKind, GetFirst, GetObject, ListObjects,
-    ListPage, ListedObject, NewObject, PendingUpload, Properties, PutObject, Replaces, Result, Stored, Tags,
-    UploadId, UploadPart, UploadedPart,
+    ListPage, ListedObject, NewObject, PartLimits, PendingUpload, Properties, PutObject, Replaces, Result,
+    Stored, Tags, UploadId, UploadPart, UploadedPart,
 };
 
 /// The bucket. Keys are in the order of their UTF-8 bytes, as S3 lists them.
@@ -23,6 +23,7 @@ pub(super) struct Store {
     versions: u64,
     part_size_min: u64,
     page_max: u16,
+    limits: PartLimits,
 }
 
 #[derive(Clone, Debug)]
@@ -43,12 +44,11 @@ struct Upload {
 
 /// Bytes of one copy: S3's limit.
 const COPY_MAX: u64 = 5 << 30;
-/// Parts of an upload: S3's limit.
-const PARTS_MAX: u32 = 10_000;
 
 impl Store {
-    pub(super) fn new(part_size_min: u64, page_max: u16) -> Self {
-        Self { objects: BTreeMap::new(), uploads: BTreeMap::new(), versions: 0, part_size_min, page_max }
+    pub(super) fn new(part_size_min: u64, page_max: u16, limits: PartLimits) -> Self {
+        let (objects, uploads) = (BTreeMap::new(), BTreeMap::new());
+        Self { objects, uploads, versions: 0, part_size_min, page_max, limits }
     }
 
     /// Keys in order, with their objects.
@@ -234,10 +234,12 @@ impl Store {
     pub(super) fn upload_part(&mut self, request: &UploadPart) -> Result<UploadedPart> {
         let error = |kind| Error::new(kind, Op::UploadPart.name()).key(&request.upload.key);
         let etag = self.next_etag("");
+        let parts_max = self.limits.parts_max;
         let upload = self.uploads.get_mut(&request.upload.id).filter(|u| u.id == request.upload);
         let upload = upload.ok_or_else(|| error(ErrorKind::NotFound).status(404))?;
-        if !(1..=PARTS_MAX).contains(&request.part_number) {
-            return Err(error(ErrorKind::InvalidRequest).message("part numbers are 1 to 10,000"));
+        if !(1..=parts_max).contains(&request.part_number) {
+            let why = format!("a part number is 1 to {parts_max}");
+            return Err(error(ErrorKind::InvalidRequest).status(400).message(why));
         }
         if upload.checksum.is_some() && upload.checksum != request.checksum.map(|c| c.algorithm) {
             return Err(
@@ -274,6 +276,10 @@ impl Store {
             }
             if i + 1 < request.parts.len() && part.size < self.part_size_min {
                 return Err(refused("a part before the last is too small"));
+            }
+            let first = request.parts[0].size;
+            if self.limits.are_equal && i > 0 && i + 1 < request.parts.len() && part.size != first {
+                return Err(refused("all parts but the last must have the same length"));
             }
             whole.extend_from_slice(bytes);
         }

@@ -6,7 +6,6 @@ use super::Error;
 use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::{Part, Want};
-use super::size::PARTS_MAX;
 use super::spill;
 use super::stage::{Event, Reply, Stage};
 use super::upload::{State, Upload, WriteDone};
@@ -237,11 +236,11 @@ impl Upload {
                 self.submit(state, full);
             }
             let number = state.sealed + 1;
-            if data.is_empty() && (state.part.is_some() || number == 1 || number > PARTS_MAX) {
+            if data.is_empty() && (state.part.is_some() || number == 1 || number > self.limits.parts_max) {
                 return Ok(None);
             }
             if state.part.is_none() {
-                if number > PARTS_MAX {
+                if number > self.limits.parts_max {
                     return Err(Error::TooLarge);
                 }
                 if let Some(multipart) = &state.multipart
@@ -261,7 +260,7 @@ impl Upload {
     }
 
     fn new_part(&self, number: u32) -> Part {
-        Part::new(number, self.shared.part_size(number), self.shared.algorithm())
+        Part::new(number, self.shared.part_size(number, self.limits), self.shared.algorithm())
     }
 
     /// The multipart upload. What is before the new bytes begins to be copied.

@@ -80,6 +80,11 @@ impl Memory {
         self.part_max
     }
 
+    /// Bytes that writers are sure to have.
+    pub(super) fn sure(&self) -> u64 {
+        self.pool.request_max(Use::Write)
+    }
+
     /// Memory for `bytes`, if it is there now.
     pub(super) fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
         self.pool.try_reserve(Use::Write, bytes)

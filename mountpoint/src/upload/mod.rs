@@ -41,7 +41,7 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::{ObjectId, ObjectKey};
-use crate::s3::{ErrorKind, NewObject, ObjectClient, Properties, Replaces, UploadId};
+use crate::s3::{ErrorKind, NewObject, ObjectClient, PartLimits, Properties, Replaces, UploadId};
 use crate::supervise::Supervisor;
 use crate::sync::{Arc, Mutex, Weak};
 use journal::{Entry, Journal, Left};
@@ -63,6 +63,8 @@ pub struct Config {
     /// Bytes of the first 1000 parts (`--write-part-size`); later ones grow so that 5 TiB fits. Doubling it halves
     /// the requests and doubles the memory of a writer. Cut to what the memory budget can always serve.
     pub part_size: u64,
+    /// The user named that size: parts of a store that wants them equal have it, too.
+    pub part_size_named: bool,
     /// Parts of one file that may be on their way at once; a writer that has filled so many waits, or fills more on disk where too many
     /// writes wait. Doubling it helps one writer on a long line, and takes memory from the others.
     pub parts_in_flight_max: usize,
@@ -88,6 +90,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             part_size: 8 << 20,
+            part_size_named: false,
             parts_in_flight_max: 16,
             checksum: Some(ChecksumAlgorithm::Crc32c),
             spill_dir: None,
@@ -290,9 +293,13 @@ impl Shared {
         }
     }
 
-    /// Bytes of part `number`.
-    fn part_size(&self, number: u32) -> u64 {
-        size::part_size(number, self.config.part_size.max(1)).min(self.memory.part_max())
+    /// Bytes of part `number`, on a store with these limits.
+    fn part_size(&self, number: u32, limits: PartLimits) -> u64 {
+        let base = match self.config.part_size.max(1) {
+            named if self.config.part_size_named || !limits.are_equal => named,
+            base => size::equal_part(base, self.memory.sure(), limits),
+        };
+        size::part_size(number, base, limits).min(self.memory.part_max())
     }
 
     /// The bytes of a sealed part, in memory, and the guard that says they are on their way out. A spilled one is

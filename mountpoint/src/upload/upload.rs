@@ -16,7 +16,7 @@ use super::stage::{Event, Reply, Stage};
 use super::{Error, Shared};
 use crate::checksum::Checksum;
 use crate::object::{ObjectKey, ObjectMeta};
-use crate::s3::{NewObject, Replaces};
+use crate::s3::{NewObject, PartLimits, Replaces};
 use crate::sync::{Arc, Mutex};
 
 /// Called once with the result of a write.
@@ -33,6 +33,8 @@ pub struct Upload {
     pub(super) object: Mutex<NewObject>,
     /// The object that it goes on behind.
     pub(super) behind: Option<Behind>,
+    /// Limits of parts as they were known when the upload began: parts of one file are cut by one rule.
+    pub(super) limits: PartLimits,
     pub(super) state: Mutex<State>,
     /// Rung when the turn is free again, and when an event may end the wait of a newcomer.
     pub(super) changed: Notify,
@@ -94,8 +96,9 @@ impl Upload {
             shorter: false,
         };
         let outcome = watch::Sender::new(None);
+        let limits = shared.client.part_limits();
         let object = Mutex::new(object);
-        Self { shared, object, behind, state: Mutex::new(state), changed: Notify::new(), outcome }
+        Self { shared, object, behind, limits, state: Mutex::new(state), changed: Notify::new(), outcome }
     }
 
     /// Bytes accepted so far.

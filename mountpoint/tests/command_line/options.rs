@@ -118,7 +118,10 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (&["--sse=aws:kms", "--sse-kms-key-id=alias/ExampleAlias"], "Key Alias ARN is not accepted"),
     (&["--upload-checksums", "md5"], "[possible values: crc32c, crc64nvme, off]"),
-    (&["--store", "s3"], "[possible values: auto, aws, scality, minio, ceph, garage, versitygw, generic]"),
+    (
+        &["--store", "s3"],
+        "[possible values: auto, aws, scality, minio, ceph, garage, versitygw, r2, scaleway, gcs, generic]",
+    ),
     (&["--profile"], "'--profile <PROFILE>'"),
     (&["--incremental-upload"], "--incremental-upload is not supported"),
     (&["--allow-other", "--allow-root"], "the argument '--allow-other' cannot be used with '--allow-root'"),

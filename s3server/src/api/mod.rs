@@ -178,6 +178,9 @@ impl S3 for Folder {
         if effects.contains(&Effect::IgnoreConditions) {
             (input.if_match, input.if_none_match) = (None, None);
         }
+        if effects.contains(&Effect::EqualParts) {
+            self.parts_are_equal(&input)?;
+        }
         self.complete_multipart_upload_(input, longer).await
     }
 

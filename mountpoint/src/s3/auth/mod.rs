@@ -6,3 +6,4 @@ pub(in crate::s3) mod credentials;
 pub(in crate::s3) mod credentials_http;
 pub(in crate::s3) mod profile;
 pub(in crate::s3) mod sign;
+pub(in crate::s3) mod tolerant;

@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 use crate::checksum::Checksum;
 use crate::object::ETag;
 use crate::s3::attempts::Attempts;
-use crate::s3::ops::checksummed::{md5_hex, proof, with_checksum};
+use crate::s3::ops::checksummed::{Proof, headers_of, md5_hex, with_proof};
 use crate::s3::ops::encryption;
 use crate::s3::ops::encryption::UNENCRYPTED;
 use crate::s3::ops::headers::{Headers, new_object_headers, push_condition};
@@ -15,7 +15,10 @@ use crate::s3::ops::if_absent::refused;
 use crate::s3::ops::verify::{Ours, look};
 use crate::s3::url::encode_query;
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
-use crate::s3::{ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer};
+use crate::s3::{Error, ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer};
+
+/// No store takes fewer parts: a refusal of a lower number is about something else.
+const PARTS_MIN: u32 = 100;
 
 /// Of a part that is not.
 const UNCOMPLETED: &str =
@@ -23,16 +26,15 @@ const UNCOMPLETED: &str =
 
 /// See [`crate::s3::ObjectClient::put_object`]. `conditional`: with the store's own condition.
 pub(crate) async fn put_object(wire: &Wire, request: &PutObject, conditional: bool) -> Result<Stored> {
-    let put = |named| put(wire, request, named, conditional);
-    with_checksum(wire, request.checksum.is_some(), conditional, put).await
+    let put = |proof| put(wire, request, proof, conditional);
+    with_proof(wire, request.checksum.is_some(), conditional, put).await
 }
 
-/// `named`: the checksum goes along.
-async fn put(wire: &Wire, request: &PutObject, named: bool, conditional: bool) -> Result<Stored> {
+async fn put(wire: &Wire, request: &PutObject, proof: Proof, conditional: bool) -> Result<Stored> {
     const OPERATION: &str = "PutObject";
     let key = &request.object.key;
     let size: u64 = request.body.iter().map(|b| b.len() as u64).sum();
-    let mut headers = proof(request.checksum, named, &request.body).await;
+    let mut headers = headers_of(proof, request.checksum, &request.body).await;
     headers.append(&mut new_object_headers(wire, OPERATION, &request.object)?);
     if conditional {
         push_condition(&mut headers, OPERATION, &request.object.replaces)?;
@@ -71,15 +73,28 @@ async fn put(wire: &Wire, request: &PutObject, named: bool, conditional: bool) -
 
 /// See [`crate::s3::ObjectClient::upload_part`].
 pub(crate) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<UploadedPart> {
-    let part = |named| part(wire, request, named);
-    with_checksum(wire, request.checksum.is_some(), false, part).await
+    let part = |proof| part(wire, request, proof);
+    let sent = with_proof(wire, request.checksum.is_some(), false, part).await;
+    if let Err(error) = &sent
+        && let Some(most) = too_many(error, request.part_number)
+    {
+        wire.abilities.learn_parts_max(most);
+    }
+    sent
 }
 
-async fn part(wire: &Wire, request: &UploadPart, named: bool) -> Result<UploadedPart> {
+/// The number of parts that the store takes, if it refused this one for its number. Its words may name the limit.
+fn too_many(error: &Error, number: u32) -> Option<u32> {
+    let is_refused = *error.kind() == ErrorKind::InvalidRequest && error.mentions("part number");
+    let named = error.numbers().filter(|named| (PARTS_MIN..number).contains(named)).max();
+    (is_refused && number > PARTS_MIN).then(|| named.unwrap_or(number - 1))
+}
+
+async fn part(wire: &Wire, request: &UploadPart, proof: Proof) -> Result<UploadedPart> {
     const OPERATION: &str = "UploadPart";
     let key = &request.upload.key;
     let size: u64 = request.body.iter().map(|b| b.len() as u64).sum();
-    let headers = proof(request.checksum, named, &request.body).await;
+    let headers = headers_of(proof, request.checksum, &request.body).await;
     let mut target = wire.endpoint.key_path(key.as_str());
     let _ = write!(target, "?partNumber={}&uploadId=", request.part_number);
     encode_query(&mut target, &request.upload.id);
@@ -96,7 +111,7 @@ async fn part(wire: &Wire, request: &UploadPart, named: bool) -> Result<Uploaded
                     part_number: request.part_number,
                     etag,
                     size,
-                    checksum: request.checksum.filter(|_| named),
+                    checksum: request.checksum.filter(|_| proof.checksum),
                 });
             }
             Err(failure) => attempts.again(failure).await?,
