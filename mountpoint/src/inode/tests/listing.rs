@@ -79,6 +79,8 @@ async fn an_open_listing_leaves_out_what_s3_said_is_gone_since_its_page() {
     let names: Vec<_> = rest.iter().map(DirEntry::name).collect();
     assert_eq!(names, ["c"], "only the page says something of it");
     drop((first, rest, listing));
+    bench.clock.advance(FRESH);
+    assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
     assert!(
         bench.table.0.tree.lock().facts.since(ROOT, "b", 0).is_none(),
         "no page is left that needs the fact"
