@@ -147,7 +147,7 @@ impl Abilities {
 
     /// A copy was refused that had no condition on its target.
     pub(crate) fn learn_refused_copies(&self) {
-        if self.learn(|learned| &mut learned.refuses_copies) {
+        if self.learn(|learned| set(&mut learned.refuses_copies)) {
             tracing::warn!(
                 "the store does not know CopyObject: files can't be renamed there, and for a week mounts with --allow-rename are refused"
             );
