@@ -8,6 +8,7 @@ use bytes::Bytes;
 use md5::Digest as _;
 use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
 use mountpoint::metrics::Metrics;
+use mountpoint::object::ObjectKey;
 use mountpoint::s3::{
     CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PartLimits, PutObject, Replaces,
     S3Client, StoreKind, UploadId, UploadPart,
