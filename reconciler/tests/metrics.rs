@@ -93,9 +93,9 @@ async fn a_plan_whose_facts_changed_is_a_conflict_and_no_failure() {
     cluster.lock().refuse_pods = Some((403, "exceeded quota".into()));
     cluster.put("pods", fixtures::workload("x", "other", "pv"));
     let group = Group { node: "other".into(), volume: "pv".into() };
-    let left =
-        carry_out(&applier, &Leadership::forever(), cluster.cache().facts(&group, VERSION, cluster.now()));
-    assert!(!left.await.unwrap_err().conflict);
+    let facts = cluster.cache().facts(&group, VERSION, cluster.now());
+    let left = carry_out(&applier, &Leadership::forever(), facts).await.unwrap_err();
+    assert!(!left.conflict, "{left:?}");
 
     let metrics = applier.metrics();
     metrics.plan_left(true);

@@ -17,6 +17,7 @@ use std::time::Duration;
 use mountpoint::sync::{Arc, Mutex};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -78,10 +79,9 @@ struct Inside {
 impl Revivals {
     /// Knows no pod yet. Needs a runtime.
     pub(super) fn new() -> Self {
-        #[expect(deprecated, reason = "its successor is unsafe, and an OwnedFd keeps its descriptor as that asks")]
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(io::Error::from)
-            .and_then(AsyncFd::new)
+            .and_then(readable)
             .inspect_err(|error| {
                 tracing::warn!(
                     "a dead engine is noticed with the kubelet's next call only, since inotify_init1 failed: {error}; look at \
@@ -277,6 +277,14 @@ impl Revivals {
             let _ = inotify::remove_watch(events.get_ref(), watch);
         }
     }
+}
+
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, for types whose descriptor changes; that of an OwnedFd does not"
+)]
+fn readable(events: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(events, Interest::READABLE)
 }
 
 /// When the mounts of one source began, one soon after the other.
