@@ -31,18 +31,14 @@ pub struct Cli {
 }
 
 /// An action other than to run.
-#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Install the CRD of attachments, or bring it up to date
     InstallCrd,
     /// Delete the CRD of attachments, and with it all attachments
     UninstallCrd,
     /// Fail while attachments exist, because workloads then use volumes
-    CheckUnused {
-        /// The command that keeps the driver after a refusal, for the message
-        #[arg(long, value_name = "COMMAND")]
-        keep_by: Option<String>,
-    },
+    CheckUnused,
 }
 
 /// How to run.

@@ -44,9 +44,8 @@ use self::secrets::Keys;
 use self::store::{Looked, Stores};
 use self::template::Values;
 use self::volume_id::{Place, VolumeId};
-use self::volumes::Volumes;
+use self::volumes::{DATA_KEPT, Volumes};
 use crate::calls::Calls;
-use crate::contract::reason::Reason;
 use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
 use crate::proto::csi::controller_server::Controller;
@@ -129,7 +128,7 @@ impl ControllerService {
             location: region.filter(|it| *it != "us-east-1"),
             keys: &keys,
         };
-        let Made { capacity_bytes, region } = Box::pin(request.make(bucket)).await?;
+        let Made { capacity_bytes, region } = request.make(bucket).await?;
         let volume_id = VolumeId::new(cluster, name, chosen.place.clone()).to_string();
         let volume_context = context(&parameters, &chosen.place, region, &keys);
         let volume = Volume { capacity_bytes, volume_id, volume_context, ..Volume::default() };
@@ -162,14 +161,14 @@ impl ControllerService {
         {
             let _of_bucket = self.pending.begin_for(&endpoint, &id.place())?;
             let bucket = self.stores.bucket(&endpoint, region, id.bucket(), &keys)?;
-            match Box::pin(request.run(bucket)).await? {
+            match request.run(bucket).await? {
                 Outcome::NotHere => {}
                 Outcome::Gone => break,
                 Outcome::Kept(note) => {
                     self.kept.inc();
                     warn!(volume_id = call.volume_id, "{note}");
                     if let Some(recorded) = recorded {
-                        self.volumes.tell(&recorded.name, Reason::VolumeDataKept, &note).await;
+                        self.volumes.tell(&recorded.name, DATA_KEPT, &note).await;
                     }
                     break;
                 }
