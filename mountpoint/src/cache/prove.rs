@@ -1,14 +1,13 @@
 //! Proves versions that came over plain HTTP: once all of one is here, it is read back and compared with the store's checksum. Only what was
 //! proven is served by later runs; what is refuted goes at once.
 
-use std::io::IoSliceMut;
 use std::time::{Duration, Instant};
 
 use super::CACHE_BLOCK;
 use super::file::Entry;
 use super::format::encode_header;
 use super::health::Doing;
-use super::io::{How, Kind, Waits, write_full};
+use super::io::{How, Kind, write_full};
 use super::store::Store;
 use crate::checksum::{Checksum, Hasher};
 use crate::object::ObjectId;
@@ -26,7 +25,7 @@ pub(super) const AFTER_END: Duration = Duration::from_secs(3);
 enum Outcome {
     Proven,
     Wrong(Checksum),
-    /// It left, a disk failed, or the mount ended.
+    /// It left, rotted, a disk failed, or the mount ended.
     Open,
 }
 
@@ -67,39 +66,29 @@ impl Store {
     }
 
     fn compare(&self, entry: &Arc<Entry>, expected: Checksum, gives_up: &dyn Fn() -> bool) -> Outcome {
-        let compared = self.io.open(&entry.name, Kind::Data, How::Read).and_then(|file| {
-            let (mut hasher, mut at) = (Hasher::new(expected.algorithm), 0);
-            let mut chunk = vec![0; CACHE_BLOCK.min(entry.object_size) as usize];
-            while at < entry.object_size {
-                if gives_up() {
-                    return Ok(None);
-                }
-                let len = CACHE_BLOCK.min(entry.object_size - at) as usize;
-                match self.io.read_at(&file, &mut [IoSliceMut::new(&mut chunk[..len])], at, Waits::Yes)? {
-                    0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-                    n => {
-                        hasher.update(&chunk[..n]);
-                        at += n as u64;
-                    }
-                }
+        let (id, size) = (entry.owner.id(), entry.object_size);
+        let mut hasher = Hasher::new(expected.algorithm);
+        let mut chunk = vec![0; CACHE_BLOCK.min(size) as usize];
+        for start in (0..size).step_by(CACHE_BLOCK as usize) {
+            let range = start..size.min(start + CACHE_BLOCK);
+            let chunk = &mut chunk[..(range.end - range.start) as usize];
+            // What rotted on the disk since it came says nothing of how it came: the next read finds it, and fetches it anew.
+            if gives_up() || !self.is_read(&id, size, &range, chunk) {
+                return Outcome::Open;
             }
-            Ok(Some(hasher.finish()))
-        });
-        match compared {
-            Ok(Some(ours)) if ours != expected => Outcome::Wrong(ours),
-            Ok(None) => Outcome::Open,
-            Ok(Some(_)) => match self.say_proven(entry, true) {
-                Ok(()) => {
-                    entry.set_proven(true);
-                    Outcome::Proven
-                }
-                Err(e) => {
-                    self.health.failure(Doing::Writing, &e);
-                    Outcome::Open
-                }
-            },
+            hasher.update(chunk);
+        }
+        let ours = hasher.finish();
+        if ours != expected {
+            return Outcome::Wrong(ours);
+        }
+        match self.say_proven(entry, true) {
+            Ok(()) => {
+                entry.set_proven(true);
+                Outcome::Proven
+            }
             Err(e) => {
-                self.health.failure(Doing::Reading, &e);
+                self.health.failure(Doing::Writing, &e);
                 Outcome::Open
             }
         }

@@ -74,6 +74,21 @@ impl Store {
         self.begin(id, object_size, range).is_some_and(|reading| self.finish(&reading, into))
     }
 
+    /// The same for a look that changes nothing: what is not sound stays until a read finds it.
+    pub(super) fn is_read(
+        &self,
+        id: &ObjectId,
+        object_size: u64,
+        range: &Range<u64>,
+        into: &mut [u8],
+    ) -> bool {
+        self.begin(id, object_size, range).is_some_and(|reading| {
+            let mut pads = reading.span.pads();
+            reading.span.read(&*self.io, &reading.file, into, &mut pads).is_ok()
+                && reading.span.is_sound(&reading.crcs, into, &pads)
+        })
+    }
+
     /// Reads what was found, and waits for the disk.
     pub(super) fn finish(&self, reading: &Reading, into: &mut [u8]) -> bool {
         let mut pads = reading.span.pads();
