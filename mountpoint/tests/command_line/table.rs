@@ -7,9 +7,11 @@ use super::run::{Ended, command, end};
 
 /// Option, default, variable. The default of an option without one is what happens otherwise: nothing, or what the bucket has.
 const ROWS: &[(&str, &str, &str)] = &[
+    ("--allow-append", "", ""),
     ("--allow-delete", "", ""),
     ("--allow-other", "", ""),
     ("--allow-overwrite", "", ""),
+    ("--allow-rename", "", ""),
     ("--allow-root", "", ""),
     ("--auto-unmount", "", ""),
     ("--bind", "", ""),
@@ -53,6 +55,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--read-part-size", "as --part-size", ""),
     ("--ready-file", "", ""),
     ("--region", "AWS_REGION, ~/.aws/config, on AWS the instance, else us-east-1", "AWS_REGION"),
+    ("--rename-errno", "enosys", ""),
     ("--requester-pays", "", ""),
     ("--sign-payload", "", ""),
     ("--spill-dir", "the cache directory", ""),

@@ -134,9 +134,22 @@ pub(crate) async fn upload_part_copy(wire: &Wire, request: &CopyPart) -> Result<
                         .and_then(|(algorithm, value)| Checksum::from_base64(algorithm, &value)),
                 });
             }
-            Err(failure) => attempts.again(failure).await?,
+            Err(failure) => {
+                attempts.again(failure).await.map_err(|error| gone(error, OPERATION, &request.source))?
+            }
         }
     }
+}
+
+/// A source that is gone is not the version that was asked for.
+fn gone(error: Error, operation: &'static str, source: &ObjectId) -> Error {
+    if *error.kind() != ErrorKind::NotFound || error.code() != Some("NoSuchKey") {
+        return error;
+    }
+    Error::new(ErrorKind::Changed, operation)
+        .key(&source.key)
+        .message("the object to be copied is gone")
+        .source(error)
 }
 
 /// The source, and that it is this version.
@@ -189,7 +202,8 @@ async fn once(
     // White space may come before the document for as long as the store is at work; and the document may be an error.
     match xml::copied(&answer.body) {
         Ok(Some(copied)) => Ok((copied, encryption::proven(&wire.config, &answer.headers))),
-        Ok(None) => Err(answer.failed(wire.clock.wall())),
+        // An error is the store's word that it made no copy.
+        Ok(None) => Err(Failure { ambiguous: false, ..answer.failed(wire.clock.wall()) }),
         Err(why) => Err(answer.bad(why)),
     }
 }
