@@ -38,6 +38,8 @@ pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
         }
         "EntityTooLarge" => return ErrorKind::TooLarge,
         "NotImplemented" => return ErrorKind::Unsupported,
+        // Also behind status 200, when the head was sent already.
+        "AccessDenied" => return ErrorKind::Denied,
         code if is_about_credentials(code) => return ErrorKind::Denied,
         // Two uploads to one key at once, or one right behind the other: AWS says to try again.
         "OperationAborted" | "ConditionalRequestConflict" => return ErrorKind::ServerError,
