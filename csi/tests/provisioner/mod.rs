@@ -26,7 +26,7 @@ use mountpoint::s3::{self, ListObjects, NewObject, ObjectClient as _, PutObject,
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-/// What no answer and no log may show.
+/// The secret that no answer and no log may show.
 pub(crate) const HUSH: &str = "HUSHHUSH";
 /// The cluster's id.
 pub(crate) const CLUSTER: &str = "uid-of-kube-system";
@@ -73,13 +73,13 @@ impl Lab {
         Self::over(Store::start(|it| it), Volumes::without_api(cluster()), &[]).await
     }
 
-    /// Whose store has no tags of buckets.
+    /// A provisioner whose store has no tags of buckets.
     pub(crate) async fn without_tags() -> Self {
         let store = Store::start(|it| s3server::Config { bucket_tagging: false, ..it });
         Self::over(store, Volumes::without_api(cluster()), &[]).await
     }
 
-    /// Whose API server never answers.
+    /// A provisioner whose API server never answers.
     pub(crate) async fn before_the_api_server_answers() -> Self {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = kube::Client::try_from(config).unwrap();

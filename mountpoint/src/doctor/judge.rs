@@ -14,7 +14,7 @@ const CLOCK_REFUSED: i64 = 15 * 60;
 /// A certificate that ends earlier is worth a word.
 const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// What became of a condition.
+/// The fate of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Kept,
@@ -44,7 +44,7 @@ pub(super) fn clock(ahead_s: Option<i64>) -> Finding {
     }
 }
 
-/// What the connection is protected by.
+/// The protection of the connection.
 pub(super) fn tls(shaken: Option<&Handshake>, own_roots: bool, now: SystemTime) -> Finding {
     let Some(shaken) = shaken else {
         return Finding::new("tls", Verdict::Note, "plain HTTP")
@@ -86,7 +86,7 @@ pub(super) fn addressing(in_host: bool, is_asked_by_path: bool, other: Option<bo
     Finding::new("addressing", Verdict::Fine, format!("the bucket is named {this}{why}; {other}"))
 }
 
-/// What versions and locks mean for a mount. `None`: the store does not say.
+/// The meaning of versions and locks for a mount. `None`: the store does not say.
 pub(super) fn history(versions: Option<bool>, lock: Option<bool>) -> Finding {
     let word = |it: Option<bool>| match it {
         Some(true) => "on",

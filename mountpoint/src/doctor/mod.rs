@@ -23,12 +23,12 @@ use crate::metrics::Metrics;
 use crate::s3::{self, Error, ErrorKind, ObjectClient as _, S3Client};
 use crate::sync::Arc;
 
-/// What is examined, and how far it goes.
+/// The subject of the examination, and how far it goes.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The store, as for a mount.
     pub s3: s3::Config,
-    /// Of uploads; `None`: they carry none.
+    /// The checksum of uploads; `None`: they carry none.
     pub checksum: Option<ChecksumAlgorithm>,
     /// Largest read request, in bytes.
     pub part: u64,
@@ -38,14 +38,14 @@ pub struct Config {
     pub write_probes: bool,
 }
 
-/// What surrounds an examination.
+/// The surroundings of an examination.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
     /// Time.
     pub clock: &'a Clock,
     /// Set: no further probe begins, and what was made is removed.
     pub stop: &'a AtomicBool,
-    /// Is told which probe begins.
+    /// The listener that is told which probe begins.
     pub progress: &'a (dyn Fn(&str) + Sync),
 }
 

@@ -30,20 +30,20 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// A connection that is served.
 pub(super) struct Channel<O> {
     pub(super) device: Arc<FuseDevice>,
-    /// Of the queues of the ring, if requests come by one.
+    /// The inboxes of the ring's queues, if requests come by a ring.
     inboxes: Vec<Arc<Inbox>>,
     ops: O,
     pending: Pending,
     pages: Arc<Pages>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
-    /// For what runs beside the requests.
+    /// The runtime for work beside the requests.
     runtime: tokio::runtime::Handle,
     /// Requests of other users are refused but for root's (`allow_root`: the kernel only knows `allow_other`).
     only: Option<u32>,
 }
 
-/// Where one request's answer goes. Dropped unanswered (a panic on the way), it answers EIO.
+/// The destination of one request's answer. Dropped unanswered (a panic on the way), it answers EIO.
 struct Reply<O> {
     channel: Arc<Channel<O>>,
     unique: u64,
@@ -119,7 +119,7 @@ impl<O> Drop for Reply<O> {
 }
 
 impl<O> Channel<O> {
-    /// Of a kernel that was greeted. `inboxes`: of the queues of the ring, if there is one; `only`: the user whose requests are served,
+    /// A channel to a kernel that was greeted. `inboxes`: of the queues of the ring, if there is one; `only`: the user whose requests are served,
     /// besides root.
     pub(super) fn new(
         device: Arc<FuseDevice>,

@@ -17,7 +17,7 @@ use crate::sync::{Arc, Weak};
 
 /// Name of the file system's source in mount tables.
 const SOURCE: &str = "mountpoint-s3";
-/// Its type behind the dot of `fuse.`.
+/// The subtype of the mount, behind the dot of `fuse.`.
 const SUBTYPE: &str = "mount-s3";
 
 /// A connection to the kernel's FUSE.
@@ -43,7 +43,7 @@ impl FuseDevice {
         Self(Arc::new(fd))
     }
 
-    /// Its connection, to be asked from elsewhere.
+    /// The connection, for questions from other threads.
     pub(super) fn connection(&self) -> Connection {
         Connection(Arc::downgrade(&self.0))
     }

@@ -36,7 +36,7 @@ const GENERATION: Generation = Generation(0);
 /// A session of `fuser`.
 pub(super) struct Started {
     pub(super) serving: JoinHandle<io::Result<()>>,
-    /// Of a mount that we made.
+    /// The unmounter of a mount that this engine made.
     pub(super) unmounter: Option<SessionUnmounter>,
     /// The number that the kernel gave it, where it is known.
     pub(super) number: Option<DeviceNo>,

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Where requests come from.
+/// The source of requests.
 #[derive(Debug)]
 pub enum Device {
     /// We mount on this directory, and unmount.
@@ -18,7 +18,7 @@ pub enum Transport {
     /// The engine's own loop: vectored replies, interrupts.
     #[default]
     Dev,
-    /// As `Dev`, but over io_uring; falls back to `Dev`, with a line in the log, where the kernel does not offer it.
+    /// Like `Dev`, but over io_uring; falls back to `Dev`, with a line in the log, where the kernel does not offer it.
     IoUring,
     /// The loop of the crate `fuser`.
     Fuser,

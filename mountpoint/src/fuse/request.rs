@@ -98,7 +98,7 @@ pub(super) enum Operation<'a> {
         data: &'a [u8],
         /// Pages that a program changed in a mapping, perhaps through another handle of the file.
         mapped: bool,
-        /// Of the open, and O_DSYNC for a `pwritev2` with RWF_DSYNC or RWF_SYNC.
+        /// The flags of the open, and O_DSYNC for a `pwritev2` with RWF_DSYNC or RWF_SYNC.
         flags: i32,
     },
     Flush {
@@ -192,7 +192,7 @@ impl Operation<'_> {
 /// Why bytes are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecodeError {
-    /// Not even a header.
+    /// The request has no header.
     NoHeader,
     /// The header is valid, the rest is not: the request that gets EIO.
     Body { unique: u64, opcode: u32 },
@@ -210,7 +210,7 @@ impl<'a> Fields<'a> {
         take(&mut self.left, n)
     }
 
-    /// Where names and data stand.
+    /// The rest of the request: names and data.
     fn rest(&mut self) -> &mut &'a [u8] {
         self.apart.as_mut().unwrap_or(&mut self.left)
     }

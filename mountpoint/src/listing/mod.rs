@@ -2,7 +2,7 @@
 //!
 //! Enters: pages as S3 sends them, the names that a program looks up or lists, the times that requests took. Leaves: entries in order,
 //! each name once; the pages that are worth a request, and whether a page answers a name.
-//! It makes no request and knows no inode: an [`EntryNo`] is a number that it carries for the tree of names. A page says what was so when
+//! It makes no request and knows no inode: an `EntryNo` is a number that it carries for the tree of names. A page says what was so when
 //! it was asked for; what was learned of a name since, `inode/` knows.
 
 pub(crate) mod batch;

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::net::unsent::Socket;
 use crate::sync::Arc;
 
-/// Which way bytes go. A line may carry far more one way than the other.
+/// The direction of bytes. A line may carry far more one way than the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     Received,

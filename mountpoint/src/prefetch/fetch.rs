@@ -24,7 +24,7 @@ pub(super) enum Cause {
     AheadOfStore,
 }
 
-/// Where pieces come from.
+/// The source of pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Store,
@@ -42,7 +42,7 @@ pub(super) struct Fetch {
     reservation: Option<Reservation>,
 }
 
-/// With a cache that keeps what it is given, requests begin and end at multiples of this, in bytes. Doubling it doubles what a random
+/// The unit of requests, in bytes, with a cache that keeps what it is given. Doubling it doubles what a random
 /// read fetches, and what is here already when its neighbours are read.
 pub(super) const KEPT: u64 = 64 << 10;
 const _: () = assert!(KEPT.is_multiple_of(SECTOR) && CACHE_BLOCK.is_multiple_of(KEPT));
@@ -148,7 +148,7 @@ async fn run(object: Arc<Object>, fetch: Fetch) {
     object.ended(no, error.as_ref());
 }
 
-/// If the request panics, the reads that wait for it get an error. (No read waits for an aborted request.)
+/// A guard of a request: if it panics, the reads that wait for it get an error. (No read waits for an aborted request.)
 struct Ending<'a> {
     object: &'a Object,
     no: FetchNo,

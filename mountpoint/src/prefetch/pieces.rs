@@ -34,7 +34,7 @@ struct Piece {
     keep: bool,
     /// How many of its bytes each handle has read.
     read: Vec<(ReaderNo, u64)>,
-    /// Its reader has left it behind: it stays only as long as a read waits for it, or a handle is about to read it.
+    /// Whether its reader has left it behind: it stays only as long as a read waits for it, or a handle is about to read it.
     left: bool,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Pieces {
     waiters: Vec<Waiter>,
     /// Handles, and where each that reads in sequence has got to. One that has not read yet may begin at the start.
     readers: Vec<(ReaderNo, Option<u64>)>,
-    /// Where pieces were left behind and stayed. Some may be gone since.
+    /// The pieces that were left behind and stayed. Some may be gone since.
     left: Vec<u64>,
 }
 

@@ -11,7 +11,7 @@ pub enum Error {
     /// The write does not begin where the one before it ended. The upload is given up.
     #[error("objects are written from start to end: the next byte is {expected}")]
     OutOfOrder {
-        /// Where the next write must begin, in bytes.
+        /// The offset at which the next write must begin, in bytes.
         expected: u64,
     },
     /// More parts or bytes than the store takes.

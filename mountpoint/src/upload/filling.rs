@@ -198,7 +198,7 @@ impl Upload {
         }
     }
 
-    /// As [`Upload::absorb`]; when too many writes lie on the heap already, what has no memory goes to disk right away, and so does what
+    /// Like [`Upload::absorb`]; when too many writes lie on the heap already, what has no memory goes to disk right away, and so does what
     /// has no place in flight: full parts wait there for one, until the disk is full.
     ///
     /// # Errors

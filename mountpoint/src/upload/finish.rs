@@ -10,11 +10,11 @@ use crate::object::ObjectMeta;
 use crate::s3::{PutObject, Stored};
 use crate::sync::Arc;
 
-/// What is left to do when no more bytes come.
+/// The work that is left when no more bytes come.
 struct Rest {
     /// All of a file of one part.
     part: Option<Part>,
-    /// Of a file of more.
+    /// The multipart upload of a larger file.
     multipart: Option<Arc<Multipart>>,
     size: u64,
     /// Nothing came behind the object: that stays.
@@ -127,7 +127,7 @@ impl Upload {
         Ok(answer)
     }
 
-    /// From here on the object may become visible: nothing but the store's answer decides. Gives the whole checksum.
+    /// Marks the point from which the object may become visible: only the store's answer decides. Gives the whole checksum.
     fn commit(&self) -> Result<Option<Checksum>, Error> {
         let mut state = self.state.lock();
         match state.on(Event::Commit) {

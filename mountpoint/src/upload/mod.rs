@@ -80,7 +80,7 @@ pub struct Config {
     /// How long a write waits for memory while nothing at all is on its way out. Doubling it rides out longer shortages, and lengthens the
     /// wait of programs that are refused in the end.
     pub wait_max: Duration,
-    /// Where multipart uploads are noted, so that those of a killed process are found; `None`: nowhere.
+    /// The journal of multipart uploads, by which those of a killed process are found; `None`: no journal.
     pub journal: Option<JournalConfig>,
     /// MIME type of a new object; `None` leaves it to the store.
     pub content_type: fn(&ObjectKey) -> Option<String>,
@@ -203,7 +203,7 @@ impl Uploader {
         });
     }
 
-    /// As [`ObjectClient::moved`].
+    /// Like [`ObjectClient::moved`].
     pub fn moved(&self) -> u64 {
         self.0.client.moved()
     }

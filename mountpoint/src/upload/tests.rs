@@ -35,7 +35,7 @@ impl Bench {
         Self::through(config, clock, |client| client.arc())
     }
 
-    /// With something between the uploader and the bucket.
+    /// An uploader with a layer between it and the bucket.
     fn through(
         config: Config,
         clock: Clock,

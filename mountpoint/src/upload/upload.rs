@@ -280,7 +280,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Where it stands.
+    /// The stage of the upload.
     pub fn stage(&self) -> Stage {
         self.state.lock().stage
     }
@@ -296,7 +296,7 @@ impl Upload {
         }
     }
 
-    /// As [`Upload::tell`], again and again until the reply is no longer [`Reply::Moment`], for at most `limit`.
+    /// Repeats [`Upload::tell`] until the reply is no longer [`Reply::Moment`], for at most `limit`.
     pub async fn tell_in_a_moment(&self, event: Event, limit: Duration) -> Reply {
         let clock = &self.shared.clock;
         let end = clock.now() + limit;
@@ -321,7 +321,7 @@ impl Upload {
         self.fail(Error::Aborted);
     }
 
-    /// As [`Upload::give_up`]. Returns when the store has answered.
+    /// Like [`Upload::give_up`]. Returns when the store has answered.
     pub async fn abort(&self) {
         self.give_up();
         let multipart = self.state.lock().multipart.clone();
@@ -397,7 +397,7 @@ impl State {
         self.fail_by(Event::Fail, error)
     }
 
-    /// As [`State::fail`]; what was sent last has no good answer (`Lose`) or it is not too late (`Fail`).
+    /// Like [`State::fail`]; what was sent last has no good answer (`Lose`) or it is not too late (`Fail`).
     pub(super) fn fail_by(&mut self, event: Event, error: Error) -> Option<Remains> {
         if self.on(event) != Reply::Done {
             return None;

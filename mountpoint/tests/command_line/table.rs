@@ -154,7 +154,7 @@ fn helped() -> Vec<(String, String)> {
     options
 }
 
-/// What stands in `[NAME: ...]`.
+/// The text in `[NAME: ...]`.
 fn bracketed<'a>(text: &'a str, name: &str) -> &'a str {
     let Some((_, rest)) = text.split_once(&format!("[{name}: ")) else { return "" };
     rest.split_once(']').expect("a closing bracket").0
@@ -201,13 +201,13 @@ fn tried(flags: &[&str], variable: (&str, &str)) -> Ended {
     end(&mut command)
 }
 
-/// What a variable does, beside flags.
+/// The effect of a variable beside flags.
 struct Variable {
     name: &'static str,
     value: &'static str,
     flags: &'static [&'static str],
     code: i32,
-    /// On stderr, or in the log.
+    /// The words on stderr, or in the log.
     says: &'static str,
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sums::Sum;
 
-/// Which file some metadata belongs to: a rename keeps all three, any other way to change the file does not.
+/// The file that some metadata belongs to: a rename keeps all three, any other way to change the file does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) inode: u64,
@@ -36,7 +36,7 @@ impl Identity {
     }
 }
 
-/// What a PUT or a Complete said about an object.
+/// The metadata that a PUT or a Complete gave an object.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Meta {
@@ -73,7 +73,7 @@ pub(crate) struct Sse {
 }
 
 impl Meta {
-    /// Of a file that was put there by hand.
+    /// The metadata of a file that was put there by hand.
     pub(crate) fn derived(identity: &Identity) -> Self {
         Self { etag: identity.derived_etag(), ..Self::default() }
     }
