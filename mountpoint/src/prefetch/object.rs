@@ -97,6 +97,10 @@ impl Object {
         if let Some(cache) = &self.shared.cache {
             self.shared.metrics.cache_misses.inc();
             cache.put(&self.id, self.size, start, block.clone());
+            // Found wrong meanwhile, by another thread: what came behind that drop goes, too.
+            if self.wrong.get().is_some() {
+                cache.drop_version(&self.id);
+            }
         }
     }
 

@@ -60,7 +60,8 @@ fn a_record_that_was_shortened_repeated_or_left_out_opens_nothing() {
             ("left out", |talk| drop(talk.sealed(CONTENT, b"content"))),
             ("cut", |talk| {
                 let record = talk.sealed(CONTENT, b"content");
-                talk.say(&record[..record.len() - 1]);
+                // Four bytes: one might happen to be the next record's first.
+                talk.say(&record[..record.len() - 4]);
             }),
             ("no tag", |talk| talk.say(&[23, 3, 3, 0, 3, 1, 2, 3])),
             ("nothing but a tag", |talk| talk.say(&[&[23, 3, 3, 0, 17][..], &[7; 17]].concat())),
