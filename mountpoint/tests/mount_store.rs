@@ -3,13 +3,13 @@
 #[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
 mod common;
 
-/// What carries requests.
+/// The transport of requests.
 const TRANSPORT: &str = "dev";
 
 /// Whether reads go through the page cache.
 const READ_MODE: &str = "auto";
 
-/// What they are mounts of.
+/// The store of the mounts.
 const STORE: common::Kind = common::Kind::Real;
 
 /// The other modules of `mount/` need a store that counts requests or makes faults.
@@ -45,7 +45,7 @@ mod on_a_real_store {
     #[test]
     fn the_doctor_examines_the_store_and_says_how_to_mount_it() {
         let store = Store::new();
-        // Where no store is named, nothing is examined.
+        // Nothing is examined if no store is named.
         if store.stands_in() {
             return;
         }

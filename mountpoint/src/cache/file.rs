@@ -303,7 +303,7 @@ impl Entry {
         std::mem::replace(&mut self.inner.lock().proven, proven)
     }
 
-    /// Its bytes are wrong: from now on no read finds them. The bytes that it took, if its files can go at once; else the operation that is at
+    /// Condemns a version whose bytes are wrong: from now on no read finds them. Returns the bytes that it took, if its files can go at once; else the operation that is at
     /// work on it removes them.
     pub(super) fn condemn(&self) -> Option<u64> {
         let mut inner = self.inner.lock();

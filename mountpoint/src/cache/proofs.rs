@@ -1,4 +1,4 @@
-//! What the store said of whole versions, and which of them were found to be wrong. Memory only.
+//! Checksums that the store said of whole versions, and versions that were found to be wrong. Memory only.
 
 use std::collections::{HashMap, VecDeque};
 

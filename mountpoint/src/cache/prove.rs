@@ -20,7 +20,7 @@ pub(super) const QUEUE_MAX: usize = 1024;
 /// How long the end of a mount waits for versions that are being proven. Doubling it keeps larger ones that were read last.
 pub(super) const AFTER_END: Duration = Duration::from_secs(3);
 
-/// What became of a proof.
+/// The outcome of a proof.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     Proven,
@@ -72,7 +72,7 @@ impl Store {
         for start in (0..size).step_by(CACHE_BLOCK as usize) {
             let range = start..size.min(start + CACHE_BLOCK);
             let chunk = &mut chunk[..(range.end - range.start) as usize];
-            // What rotted on the disk since it came says nothing of how it came: the next read finds it, and fetches it anew.
+            // Rot on the disk says nothing of how the bytes came: the next read finds it, and fetches it anew.
             if gives_up() || !self.is_read(&id, size, &range, chunk) {
                 return Outcome::Open;
             }

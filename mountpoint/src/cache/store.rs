@@ -322,7 +322,7 @@ impl Store {
     /// The bytes of a version are wrong: no read finds them from now on, and what waits to be written of it is dropped. What is to be unlinked,
     /// if its files can go at once.
     pub(super) fn condemn(&self, id: &ObjectId) -> Option<(Arc<Entry>, u64)> {
-        // What is put from now on is later than this.
+        // Later puts have a later time than this.
         self.proofs.condemn(id, self.uses.fetch_add(1, Relaxed));
         let entry = self.index.get(&self.identity(id))?;
         let bytes = entry.condemn()?;

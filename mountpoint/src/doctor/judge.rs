@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_must_be_equal_or_few_are_worth_a_word_and_the_limit_of_files() {
+    fn limits_of_parts_are_told_with_the_largest_file() {
         assert_eq!(parts(PartLimits::default()).verdict, Verdict::Fine);
         let equal = parts(PartLimits { are_equal: true, ..PartLimits::default() });
         assert!(

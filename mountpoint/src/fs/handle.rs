@@ -168,7 +168,7 @@ impl<T> HandleTable<T> {
 }
 
 impl Writer {
-    /// Of a new file. `opened_by`: a thread and its process.
+    /// The handle of a new file. `opened_by`: a thread and its process.
     pub(super) fn new(upload: Arc<Upload>, opened_by: (u32, u32)) -> Self {
         Self {
             upload,

@@ -105,7 +105,7 @@ impl FileSystem {
         let copied = match mover.copy(from, to, &replaces).await {
             Ok(copied) => copied,
             Err(error) => {
-                // What memory says of the two may be what misled us.
+                // The facts in memory about the two names may be wrong.
                 self.inodes.doubt_names(names);
                 return match error {
                     moves::Error::Taken => Ok(false),
@@ -165,7 +165,7 @@ impl FileSystem {
         Ok(done)
     }
 
-    /// What was stored under the key that it had when its upload began is moved to the one that it was given since. Once.
+    /// Moves an object from the key that its upload began with to the key that it was given since. Once.
     pub(super) async fn follow(
         &self,
         writer: &Writer,

@@ -69,7 +69,7 @@ pub(super) enum Operation<'a> {
         name: &'a OsStr,
         new_parent: u64,
         new_name: &'a OsStr,
-        /// As of renameat2(2).
+        /// The flags of renameat2(2).
         flags: u32,
     },
     Symlink {
@@ -130,7 +130,7 @@ pub(super) enum Operation<'a> {
     Setxattr {
         name: &'a OsStr,
         value: &'a [u8],
-        /// As of setxattr(2).
+        /// The flags of setxattr(2).
         flags: u32,
     },
     Getxattr {
@@ -147,7 +147,7 @@ pub(super) enum Operation<'a> {
     Lseek {
         handle: u64,
         offset: u64,
-        /// As of lseek(2): SEEK_DATA or SEEK_HOLE.
+        /// The whence of lseek(2): SEEK_DATA or SEEK_HOLE.
         whence: u32,
     },
     Statfs,

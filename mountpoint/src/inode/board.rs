@@ -96,7 +96,7 @@ pub(super) struct OfName {
     overtaken: AtomicBool,
     /// The lookups that wait for it.
     takers: AtomicU64,
-    /// What came with the attributes, for one lookup.
+    /// The first bytes that came with the attributes, for one lookup.
     pub(super) first: Slot,
 }
 
@@ -120,7 +120,7 @@ impl OfName {
         self.takers.load(Relaxed) == 1
     }
 
-    /// What came with the attributes, once.
+    /// The first bytes that came with the attributes, once.
     pub(super) fn take_first(&self) -> Option<First> {
         self.first.lock().take()
     }
@@ -144,7 +144,7 @@ pub(super) struct OfFile {
     pub(super) opens: bool,
     /// The event at which it went out; 0: not yet. Set under the tree's lock.
     pub(super) asked: AtomicU64,
-    /// What came with the attributes, for one open.
+    /// The first bytes that came with the attributes, for one open.
     pub(super) first: Slot,
     /// Lets the requests of opens go out.
     pub(super) gate: Arc<Semaphore>,

@@ -1,4 +1,4 @@
-//! What was learned of names, and at which event: from S3, or by a change here. Pure.
+//! Facts about names, and the event of each: from S3, or by a change here. Pure.
 //!
 //! Pages of listings are caches. What a page says of a name counts only if nothing was learned of the name since the page was asked for. A
 //! fact that no page can contradict is not kept, except that a name is absent: that answers lookups for a while by itself.

@@ -15,7 +15,7 @@ use crate::object::{ETag, ObjectKey, ObjectMeta};
 /// The flags of a rename.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RenameWish {
-    /// What is there stays (RENAME_NOREPLACE).
+    /// Whether the target stays (RENAME_NOREPLACE).
     pub no_replace: bool,
     /// The mount allows to replace objects (`--allow-overwrite`).
     pub allow_overwrite: bool,
@@ -32,16 +32,16 @@ pub struct Names {
     new_name: Box<str>,
 }
 
-/// What a rename takes.
+/// The work that a rename takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rename {
     /// Nothing: it is done, as both names were one, or as it concerned this mount alone.
     Done,
     /// It is being written.
     Writing {
-        /// As named in `open_write`.
+        /// The writer, as named in `open_write`.
         writer: u64,
-        /// What [`InodeTable::renamed`] wants then.
+        /// The names for [`InodeTable::renamed`].
         names: Names,
         /// The key that its object is to have.
         to: ObjectKey,
@@ -50,20 +50,20 @@ pub enum Rename {
     },
     /// The object is to be moved; then [`InodeTable::renamed`].
     Object {
-        /// What [`InodeTable::renamed`] wants then.
+        /// The names for [`InodeTable::renamed`].
         names: Names,
-        /// Where it is.
+        /// The key of the source.
         from: ObjectKey,
-        /// Where it goes.
+        /// The key of the target.
         to: ObjectKey,
         /// The object that it replaces there, if there is one.
         over: Option<ETag>,
     },
     /// It is a directory of which S3 has keys.
     Directory {
-        /// What [`InodeTable::renamed`] wants then.
+        /// The names for [`InodeTable::renamed`].
         names: Names,
-        /// Its key, which ends in `/`.
+        /// The key of the directory, which ends in `/`.
         from: ObjectKey,
         /// The same of the new name.
         to: ObjectKey,
@@ -172,7 +172,7 @@ impl InodeTable {
         }
     }
 
-    /// What memory says of these names may be wrong: the next look asks S3.
+    /// Doubts the facts about these names: the next look asks S3.
     pub fn doubt_names(&self, names: &Names) {
         let mut tree = self.0.tree.lock();
         for (parent, name) in [(names.parent, &names.name), (names.new_parent, &names.new_name)] {

@@ -48,7 +48,7 @@ pub(super) struct Tree {
     pub(super) ttl: Ttl,
     /// The modification time of directories.
     mounted: SystemTime,
-    /// What was learned of names, which pages do not say.
+    /// The facts about names that pages do not have.
     pub(super) facts: Facts,
     pub(super) board: Board,
     /// What the latest lookups brought, for their opens.

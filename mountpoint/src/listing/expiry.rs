@@ -10,9 +10,9 @@ pub enum Ttl {
     /// The user's choice; opens trust it too. Doubling `found` halves the lookups of a steady reader and doubles
     /// how long a change made elsewhere may go unseen; `missing` is the same for names that were not there.
     For {
-        /// Of names that exist, and of whole listings.
+        /// The TTL of names that exist, and of whole listings.
         found: Duration,
-        /// Of names that do not.
+        /// The TTL of names that do not exist.
         missing: Duration,
     },
     /// The bucket does not change while it is mounted.
@@ -41,7 +41,7 @@ pub(crate) const PAGE: Duration = Duration::from_secs(1);
 const INDEFINITE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl Ttl {
-    /// Of a file's attributes and entry.
+    /// TTL of a file's attributes and entry.
     pub(crate) fn file(self) -> Duration {
         match self {
             Self::Minimal => MINIMAL_FILE,
@@ -50,7 +50,7 @@ impl Ttl {
         }
     }
 
-    /// Of a directory, and of the knowledge that a file's name is not one.
+    /// TTL of a directory entry, and of "this name is no directory".
     pub(crate) fn directory(self) -> Duration {
         match self {
             Self::Minimal => MINIMAL_DIRECTORY,
@@ -59,7 +59,7 @@ impl Ttl {
         }
     }
 
-    /// Of a name that is not there; zero when that is not remembered.
+    /// TTL of an absent name; zero when absent names are not remembered.
     pub(crate) fn missing(self) -> Duration {
         match self {
             Self::Minimal => Duration::ZERO,

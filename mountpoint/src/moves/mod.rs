@@ -53,7 +53,7 @@ pub struct Copied {
     pub meta: ObjectMeta,
 }
 
-/// What became of the source of a copy.
+/// The fate of the source of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// It is gone.
@@ -69,7 +69,7 @@ pub enum Error {
     Gone,
     /// The source is replaced again and again.
     Changing,
-    /// What is under the new key is not what may be replaced.
+    /// The object under the new key may not be replaced.
     Taken,
     /// The copy is not the source's bytes, by what the store says of it.
     Different(String),
@@ -88,7 +88,7 @@ impl Mover {
 }
 
 impl Error {
-    /// As an error of the store, for rooms that tell no others.
+    /// The error as one of the store, for rooms that tell no others.
     pub fn into_remote(self, key: &ObjectKey) -> Arc<s3::Error> {
         match self {
             Self::Remote(error) => error,

@@ -132,7 +132,7 @@ fn proof(source: &Described, stored: &Stored) -> Proof {
     let of_all_bytes = |sum: &&String| !sum.contains('-');
     match (source.checksum.as_ref().filter(of_all_bytes), stored.checksum.as_ref().filter(of_all_bytes)) {
         (Some(theirs), Some(ours)) if theirs == ours => Proof::Answer,
-        // Of one length they are of one algorithm.
+        // Checksums of one length are of one algorithm.
         (Some(theirs), Some(ours)) if theirs.len() == ours.len() => Proof::Wrong,
         _ => Proof::Head,
     }

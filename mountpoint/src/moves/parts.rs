@@ -37,7 +37,7 @@ impl Mover {
         {
             tracing::debug!(key = %to, upload = upload.id, %error, "the upload of a copy is not aborted");
         }
-        // What is there is not what may be replaced: as a copy in one request says it.
+        // The object at the target may not be replaced: as a copy in one request says it.
         stored.map_err(|error| match error.kind() {
             ErrorKind::Changed if error.operation() == "CompleteMultipartUpload" => {
                 Error::new(ErrorKind::Exists, "CompleteMultipartUpload").key(to).source(error)

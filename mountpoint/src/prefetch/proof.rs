@@ -9,7 +9,7 @@ use crate::checksum::Checksum;
 /// twice as many places at once.
 const RUNS_MAX: usize = 1024;
 
-/// What is known after a piece came.
+/// The verdict after a piece came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     /// Bytes are missing.
@@ -36,7 +36,7 @@ struct Run {
 }
 
 impl Proof {
-    /// Of a version of `size` bytes, of which the store says that they have this checksum.
+    /// A proof for a version of `size` bytes, whose checksum the store said.
     pub(super) fn new(expected: Checksum, size: u64) -> Self {
         Self { expected, size, runs: BTreeMap::new() }
     }
@@ -137,7 +137,7 @@ mod tests {
         // Proven, and read anew: nothing of before counts.
         assert_eq!(give(&right, 0..200), Verdict::Open);
         assert!(matches!(give(&wrong, 200..300), Verdict::Wrong(_)));
-        // What overlaps a run takes all of it out.
+        // A piece that overlaps a run takes all of it out.
         assert_eq!(give(&right, 0..100), Verdict::Open);
         assert_eq!(give(&right, 100..200), Verdict::Open);
         assert_eq!(give(&right, 150..300), Verdict::Open);

@@ -123,7 +123,7 @@ impl Abilities {
         );
     }
 
-    /// What becomes of the condition on this request: If-None-Match, or If-Match.
+    /// The fate of the condition on this request: If-None-Match, or If-Match.
     pub(crate) fn condition(&self, write: Write, replaces: &Replaces) -> Condition {
         let profile = self.kind().profile();
         let learned = self.learned.lock();

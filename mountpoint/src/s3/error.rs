@@ -266,7 +266,7 @@ impl Error {
         )
     }
 
-    /// Of which operation, by its S3 name.
+    /// The operation, by its S3 name.
     pub fn operation(&self) -> &'static str {
         self.0.operation
     }

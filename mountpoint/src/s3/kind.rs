@@ -33,7 +33,7 @@ pub enum StoreKind {
     Generic,
 }
 
-/// What becomes of a condition on a request.
+/// The fate of a condition on a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
     /// The store keeps it; or refuses it with 501, which shows at the first request.
@@ -138,7 +138,7 @@ impl StoreKind {
             // The gateway looks at it on PutObject; on CompleteMultipartUpload only since 2025.
             Self::Ceph => Profile { complete: IGNORED, ..own_names },
             Self::Garage => Profile { put: IGNORED, complete: IGNORED, region: "garage", ..own_names },
-            // Its documentation has conditions of PutObject, and none of CompleteMultipartUpload.
+            // R2 documents conditions of PutObject, and none of CompleteMultipartUpload.
             Self::R2 => Profile {
                 complete: IGNORED,
                 region: "auto",
@@ -148,7 +148,7 @@ impl StoreKind {
             Self::Scaleway => {
                 Profile { parts: PartLimits { parts_max: 1000, ..PartLimits::default() }, ..others }
             }
-            // Its documentation has If-None-Match of reads alone.
+            // Google documents If-None-Match for reads alone.
             Self::Gcs => {
                 Profile { put: IGNORED, complete: IGNORED, region: "auto", decompresses: true, ..own_names }
             }

@@ -228,7 +228,7 @@ pub struct NewObject {
     pub key: ObjectKey,
     /// Headers, metadata, tags, class.
     pub properties: Properties,
-    /// What may be there before.
+    /// The object that may be replaced.
     pub replaces: Replaces,
     /// The checksum its parts will carry; `None` when switched off.
     pub checksum: Option<crate::checksum::ChecksumAlgorithm>,
@@ -245,15 +245,15 @@ impl NewObject {
 /// A copy that the store makes by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyObject {
-    /// Of this version: sent as a condition.
+    /// The version to copy: sent as a condition.
     pub source: ObjectId,
-    /// Its bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Its checksum, if it is known: by that a copy is known whose answer is lost.
+    /// The checksum of the source, if it is known: by that a copy is known whose answer is lost.
     pub checksum: Option<String>,
     /// The key of the copy.
     pub to: ObjectKey,
-    /// What may be there before.
+    /// The object that may be replaced.
     pub replaces: Replaces,
     /// Those of the copy; `None` for the source's own.
     pub properties: Option<Properties>,
@@ -268,7 +268,7 @@ pub struct CopyPart {
     pub upload: UploadId,
     /// 1 to 10,000.
     pub part_number: u32,
-    /// Of this version: sent as a condition.
+    /// The version to copy: sent as a condition.
     pub source: ObjectId,
     /// Which bytes; not empty, within the object, at most 5 GiB.
     pub range: Range<u64>,
@@ -336,7 +336,7 @@ pub struct CompleteUpload {
     pub upload: UploadId,
     /// All its parts, by ascending number.
     pub parts: Vec<UploadedPart>,
-    /// What may be there before.
+    /// The object that may be replaced.
     pub replaces: Replaces,
 }
 

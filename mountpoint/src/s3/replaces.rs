@@ -1,8 +1,8 @@
-//! What a request that changes a key may replace there. Pure.
+//! The object that a request may replace at its key. Pure.
 
 use crate::object::ETag;
 
-/// What a request that makes an object may replace.
+/// The object that a request may replace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Replaces {
     /// Whatever is there.

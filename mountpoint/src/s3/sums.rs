@@ -12,7 +12,7 @@ use crate::sync::Mutex;
 /// look at a file and its open.
 const KNOWN_MAX: usize = 4096;
 
-/// What the answers of the store said lately.
+/// Checksums that the store said lately.
 #[derive(Debug, Default)]
 pub(crate) struct Sums(Mutex<Known>);
 

@@ -16,11 +16,11 @@ const COPY: u64 = 512 << 20;
 /// The object that a file goes on behind.
 #[derive(Clone, Debug)]
 pub struct Behind {
-    /// Its version: the last request replaces no other one.
+    /// The version of the object: the last request replaces no other one.
     pub id: ObjectId,
-    /// Its metadata.
+    /// The metadata of the object.
     pub meta: ObjectMeta,
-    /// What it carries, and is to carry on.
+    /// The properties that the object keeps.
     pub properties: Properties,
     /// Parts that the store copies; 0: the caller writes its bytes first.
     pub(super) copies: u32,

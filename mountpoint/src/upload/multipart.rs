@@ -174,7 +174,7 @@ impl Multipart {
             let this = Arc::clone(self);
             self.shared.runtime.spawn(async move {
                 let mut given_up = this.given_up.subscribe();
-                // As for a part that is sent.
+                // Like a part that is sent.
                 let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
                 let copy = async {
                     let _place = this.places.acquire().await.map_err(|_| Error::Aborted)?;
@@ -243,7 +243,7 @@ impl Multipart {
         }
         self.forget();
         self.changed.notify_waiters();
-        // What was copied has a checksum if the store told one; without, there is nothing to compare.
+        // A copied part has a checksum if the store told one; without, there is nothing to compare.
         let known: Option<Vec<_>> = copied.iter().map(|part| Some((part.checksum?, part.size))).collect();
         let Some(known) = known else { return Ok(answer) };
         let added = stored.iter().map(|part| (part.checksum, part.answer.size));

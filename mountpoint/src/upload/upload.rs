@@ -29,7 +29,7 @@ const HELD_WRITES_MAX: usize = 64;
 /// An object being written. Dropped without [`Upload::finish`], it is aborted in the background.
 pub struct Upload {
     pub(super) shared: Arc<Shared>,
-    /// Its key may change until a request bears it.
+    /// The object to be; its key may change until a request bears it.
     pub(super) object: Mutex<NewObject>,
     /// The object that it goes on behind.
     pub(super) behind: Option<Behind>,

@@ -65,7 +65,7 @@ fn a_longer_size_of_a_new_file_is_zeros_and_a_shorter_one_is_refused() {
     drop(longer);
     assert_eq!(mount.store().get("longer").unwrap(), [0; 7]);
 
-    // As programs do that know how much they will write.
+    // Programs that know how much they will write do this.
     let followed = create("followed");
     followed.set_len(10).unwrap();
     followed.write_all_at(b"meant", 0).unwrap();
@@ -75,7 +75,7 @@ fn a_longer_size_of_a_new_file_is_zeros_and_a_shorter_one_is_refused() {
     drop(followed);
     assert_eq!(mount.store().get("followed").unwrap(), b"meant");
 
-    // As `tar` does with a file that ends in a hole, here one of several parts.
+    // `tar` does this with a file that ends in a hole, here one of several parts.
     const LEN: u64 = (20 << 20) + 1;
     for (name, len) in [("hole", 10), ("large", LEN)] {
         let file = create(name);

@@ -87,7 +87,7 @@ fn a_rename_replaces_a_file_only_with_allow_overwrite() {
 #[test]
 fn a_file_written_to_a_temporary_name_and_renamed_while_open_is_stored_whole() {
     let Some(mount) = TestMount::new(RENAMES) else { return };
-    // As `safetensors.save_file` does: the size, the bytes in order, the rename, the close.
+    // `safetensors.save_file` does this: the size, the bytes in order, the rename, the close.
     for (name, len) in [("small", 3_000), ("large", 30 << 20)] {
         let (temporary, path) = (mount.path(&format!(".{name}.tmp")), mount.path(name));
         let mut file = File::create_new(&temporary).unwrap();

@@ -121,7 +121,7 @@ async fn a_version_is_deleted_only_while_it_is_there() {
         (vec![missing(), missing()], true),
         // It was replaced between the two requests.
         (vec![head("v1"), Step::error(412, "PreconditionFailed"), head("v2")], false),
-        // Its answer was lost, and some stores refuse the condition on a key that is gone.
+        // The answer was lost, and some stores refuse the condition on a key that is gone.
         (
             vec![head("v1"), Step::silence(Then::Close), Step::error(412, "PreconditionFailed"), missing()],
             true,

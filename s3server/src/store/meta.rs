@@ -47,7 +47,7 @@ pub(crate) struct Meta {
     pub(crate) headers: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) user: BTreeMap<String, String>,
-    /// Its tags.
+    /// Tags of the object.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) tags: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]

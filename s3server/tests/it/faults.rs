@@ -170,7 +170,7 @@ fn a_store_that_demands_an_md5_takes_no_upload_without_one() {
     lab.server().faults().add(Fault::on("UploadPart", Effect::DemandMd5));
     let refused = lab.object("PUT", "new").body(b"x").send().fails(400, "InvalidRequest");
     assert!(refused.text().contains("Content-MD5"), "{}", refused.text());
-    // Of "x".
+    // The MD5 of "x".
     lab.object("PUT", "new").header("content-md5", "ndTkYSaMgDT1yFZOFVxnpg==").body(b"x").send().ok();
     let id = start(&lab, "parts");
     let part = lab.object("PUT", "parts").query("partNumber", "1").query("uploadId", &id).body(b"x");

@@ -115,7 +115,7 @@ fn a_sector_that_comes_later_to_a_proven_version_ends_the_proof() {
         cache.store.evict_blocks(&entry, &[1]);
     }
     {
-        // What is left of a proven version serves; what comes to it now is compared with nothing.
+        // The rest of a proven version serves; blocks that come to it now are compared with nothing.
         let cache = open(dir.path());
         assert_eq!(has(&cache, &id), [true, false, true]);
         cache.put(&id, SIZE, MIB, block(&content(&id, block_range(SIZE, 1))));

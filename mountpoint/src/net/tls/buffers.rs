@@ -113,7 +113,7 @@ impl ToSend {
         }
     }
 
-    /// Where the memory in use ends.
+    /// The end of the memory in use.
     pub(super) fn end(&self) -> usize {
         self.range.end
     }

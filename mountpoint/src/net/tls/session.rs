@@ -24,7 +24,7 @@ pub(super) const OVERHEAD: usize = 5 + 8 + 1 + 16;
 /// updates and warnings by number. Doubling it lets a store waste twice the time.
 pub(super) const SILENT_MAX: usize = 256 << 10;
 
-/// What client and store agreed on.
+/// The agreement of client and store.
 #[derive(Clone, Debug)]
 pub(in crate::net) struct Agreed {
     pub(in crate::net) version: ProtocolVersion,
@@ -113,7 +113,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What to do once rustls may send content.
+/// The action for the moment in which rustls may send content.
 type Say<'a> = &'a mut dyn FnMut(&mut WriteTraffic<'_, ClientConnectionData>, &mut ToSend);
 
 impl Session {
@@ -208,7 +208,7 @@ impl Session {
     fn run_and_say(&mut self, say: Say<'_>) -> Result<(), rustls::Error> {
         let mut nowhere = ReadBuf::new(&mut []);
         while self.run(&mut nowhere, Some(say))? == Progress::Content {}
-        // What it queued.
+        // The records that it queued.
         self.run(&mut nowhere, None)?;
         Ok(())
     }

@@ -43,7 +43,7 @@ impl<S> TlsStream<S> {
         Self { wire, session, agreed, is_closed: false, failure: None }
     }
 
-    /// What the handshake agreed on.
+    /// The agreement of the handshake.
     pub(in crate::net) fn agreed(&self) -> &Agreed {
         &self.agreed
     }
@@ -187,7 +187,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         }
         match self.poll_send(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            // What the kernel did not take goes with the next call: a flush, or more bytes.
+            // Bytes that the kernel did not take go with the next call: a flush, or more bytes.
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(sealed)),
         }
     }

@@ -183,7 +183,7 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 % 251) as u8 ^ (i / 251) as u8).collect()
 }
 
-/// What the store does in `bytes_pass_...`: it gets `expected` and sends it back, in pieces of any size.
+/// The store of `bytes_pass_...`: it gets `expected` and sends it back, in pieces of any size.
 fn echo(mut server: Server, expected: &[u8]) {
     let mut got = vec![0; expected.len()];
     server.read_exact(&mut got).unwrap();
@@ -225,7 +225,7 @@ async fn send_and_get_back<S: AsyncRead + AsyncWrite + Unpin>(mut client: TlsStr
 }
 
 #[tokio::test]
-async fn bytes_pass_unchanged_in_both_directions_by_each_suite_whatever_the_sizes_of_reads_and_writes() {
+async fn bytes_pass_unchanged_both_ways_by_each_suite_at_any_size() {
     let sent = bytes(700_000);
     for suite in suites() {
         let expected = sent.clone();
@@ -266,7 +266,7 @@ impl StoresServerSessions for Spoiled {
 }
 
 #[tokio::test]
-async fn a_session_for_which_the_store_has_other_keys_fails_one_connection_and_not_the_next() {
+async fn a_session_with_other_keys_fails_one_connection_and_not_the_next() {
     let (mut store, client) = store_of(TLS12);
     store.session_storage = Arc::new(Spoiled(ServerSessionMemoryCache::new(9)));
     let store = Arc::new(store);

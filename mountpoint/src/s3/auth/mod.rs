@@ -1,4 +1,4 @@
-//! Who asks: credentials, profiles, signatures, and the ARNs that name access points.
+//! Identity: credentials, profiles, signatures, and the ARNs that name access points.
 
 pub(in crate::s3) mod arn;
 pub(in crate::s3) mod aside;

@@ -108,7 +108,7 @@ enum Next {
     /// The upload is gone: it was completed by an attempt before, or aborted by another client. The object says which; where an attempt before
     /// had no clear answer, it may take its time to appear.
     Settle { patiently: bool },
-    /// What is there is not what was to be replaced.
+    /// The object at the key is not the one to be replaced.
     WhoseIsIt { perhaps_ours: bool },
 }
 

@@ -170,7 +170,7 @@ fn named(bucket: &str, key: &ObjectKey) -> String {
     name
 }
 
-/// What was copied, and whether the answer says that it is encrypted as the user asked.
+/// The copy, and whether the answer says that it is encrypted as the user asked.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,

@@ -65,7 +65,7 @@ async fn check(wire: &Wire, write: Write, key: &ObjectKey, replaces: &Replaces) 
     if holds { Ok(()) } else { Err(refused(write.name(), key, replaces)) }
 }
 
-/// What is under the key is not what was to be replaced: `Exists` for something in the place of nothing, and from a copy, whose `Changed` is
+/// The error for a key whose object is not the one to be replaced: `Exists` for something in the place of nothing, and from a copy, whose `Changed` is
 /// about its source; else `Changed`.
 pub(crate) fn refused(operation: &'static str, key: &ObjectKey, replaces: &Replaces) -> Error {
     let of = |kind, why| Error::new(kind, operation).key(key).message(why);

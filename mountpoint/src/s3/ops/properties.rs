@@ -1,4 +1,4 @@
-//! What an object carries besides its bytes: standard headers, the user's own metadata, its class. Pure: to headers and back.
+//! Properties of an object besides its bytes: standard headers, the user's own metadata, its class. Pure: to headers and back.
 
 use std::collections::BTreeMap;
 
@@ -108,11 +108,11 @@ impl Properties {
 pub struct Described {
     /// Size, version, time.
     pub meta: ObjectMeta,
-    /// What it carries besides its bytes, its tags apart.
+    /// The properties besides the bytes, without tags.
     pub properties: Properties,
     /// How many tags it has, where the store tells.
     pub tags: u32,
-    /// Its checksum as the store spells it, if it keeps one: of all bytes, or of the parts (`value-N`).
+    /// The checksum as the store spells it, if it keeps one: of all bytes, or of the parts (`value-N`).
     pub checksum: Option<String>,
 }
 

@@ -69,7 +69,7 @@ pub(in crate::s3) fn completed(document: &[u8]) -> Result<Option<Stored>, String
     }
 }
 
-/// What a copy made: an object, or a part.
+/// The result of a copy: an object, or a part.
 #[derive(Debug, PartialEq, Eq)]
 pub(in super::super) struct Copied {
     pub(in super::super) etag: ETag,

@@ -130,7 +130,7 @@ fn tls_1_2_ends_with_its_keys() {
     let close = (ALERT, vec![1, AlertDescription::CloseNotify.into()]);
     assert!(talk.flush());
     assert_eq!(talk.heard(), [(CONTENT, b"x".to_vec()), (CONTENT, b"x".to_vec()), close]);
-    // What the store still says is read.
+    // The store's later records are read.
     talk.tell(CONTENT, b"z");
     assert_eq!(talk.read(9).unwrap().unwrap(), b"z");
 }
