@@ -9,8 +9,6 @@ use crate::net::flow::watch::Expired;
 /// Why an exchange broke off.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// An error of hyper: closed, reset, or no HTTP.
-    Http(hyper::Error),
     /// An error of the system.
     Io(io::Error),
     /// The received bytes are no HTTP.
@@ -26,27 +24,18 @@ pub(crate) enum Broken {
 impl Broken {
     /// Whether bytes came that begin no answer.
     pub(crate) fn is_out_of_step(&self) -> bool {
-        match self {
-            Self::Http(e) => e.is_parse(),
-            Self::OutOfStep(_) => true,
-            _ => false,
-        }
+        matches!(self, Self::OutOfStep(_))
     }
 
     /// Whether bytes came, and they are no HTTP.
     pub(crate) fn is_no_http(&self) -> bool {
-        match self {
-            Self::Http(e) => e.is_parse(),
-            Self::Malformed(_) | Self::OutOfStep(_) => true,
-            Self::Io(_) | Self::Closed | Self::Expired(_) => false,
-        }
+        matches!(self, Self::Malformed(_) | Self::OutOfStep(_))
     }
 }
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Http(e) => e.fmt(f),
             Self::Io(e) => e.fmt(f),
             Self::Malformed(what) | Self::OutOfStep(what) => f.write_str(what),
             Self::Closed => f.write_str("the connection was closed"),
@@ -58,7 +47,6 @@ impl fmt::Display for Broken {
 impl Error for Broken {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Http(e) => Error::source(e),
             Self::Io(e) => Error::source(e),
             Self::Malformed(_) | Self::OutOfStep(_) | Self::Closed | Self::Expired(_) => None,
         }

@@ -1,14 +1,15 @@
-//! The engine's own HTTP/1.1: sends a request without a body, and receives the answer into the caller's memory.
+//! The engine's own HTTP/1.1: sends a request, and receives the answer into the caller's memory.
 //!
-//! Enters: a request's head, and memory for the answer's body. Leaves: the answer's head, parsed by a library, then the bytes
+//! Enters: a request, and memory for the answer's body. Leaves: the answer's head, parsed by a library, then the bytes
 //! of its body, straight from the connection into that memory. A library that receives them into its own buffer first costs a copy of
-//! each byte. This file does not send requests with a body: an answer may come while the body is still being sent.
+//! each byte. An answer that comes while a request's body is still being sent ends the sending: the rest of the body is never sent, and the
+//! connection serves no other request.
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -26,11 +27,9 @@ const BUFFER: usize = 4 << 10;
 pub(crate) const INFORMED_MAX: usize = 32;
 /// Bytes of an answer's head that are accepted.
 const HEAD_MAX: usize = 64 << 10;
-
-/// There were more than [`INFORMED_MAX`].
-pub(crate) fn too_informed() -> Broken {
-    Broken::Malformed(format!("more than {INFORMED_MAX} answers with status 1xx"))
-}
+/// Pieces of a request that one system call sends. A piece of a file is a block of a megabyte, and the kernel takes a few megabytes at once.
+/// Doubling it saves a call where pieces are short.
+const PIECES_MAX: usize = 16;
 
 /// One connection, between two answers or within one.
 #[derive(Debug)]
@@ -98,31 +97,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
             && Pin::new(&mut self.stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
-    /// Sends the head of `request` and waits for the head of the answer.
-    pub(crate) async fn send<B>(
+    /// Sends `request` and waits for the head of the answer.
+    pub(crate) async fn send<B: Buf>(
         &mut self,
-        request: &http::Request<B>,
+        request: http::Request<B>,
         watch: &mut Watch,
     ) -> Result<http::Response<()>, Broken> {
         self.keeps = false; // until the answer says so
-        write_head(request, &mut self.head);
-        let mut sent = 0;
-        while sent < self.head.len() {
-            let (stream, head) = (&mut self.stream, &self.head);
-            let n = patient(watch, |cx| Pin::new(&mut *stream).poll_write(cx, &head[sent..])).await?;
-            if n == 0 {
-                return Err(Broken::Closed);
-            }
-            sent += n;
-        }
-        let stream = &mut self.stream;
-        patient(watch, |cx| Pin::new(&mut *stream).poll_flush(cx)).await?;
+        let mut head = std::mem::take(&mut self.head);
+        write_head(&request, &mut head);
+        let (method, body) = (request.method().clone(), request.into_body());
+        let answer = self.exchange(&method, &mut (&head[..]).chain(body), watch).await;
+        self.head = head;
+        answer
+    }
+
+    /// Sends `message`, a request of this method, until the head of the answer is here.
+    async fn exchange(
+        &mut self,
+        method: &Method,
+        message: &mut impl Buf,
+        watch: &mut Watch,
+    ) -> Result<http::Response<()>, Broken> {
         let mut informed = 0;
         loop {
             if let Some((length, response)) = parse_head(&self.buffer[self.start..self.end])? {
                 self.start += length;
                 match response.status().as_u16() {
-                    100..=199 if informed == INFORMED_MAX => return Err(too_informed()),
+                    100..=199 if informed == INFORMED_MAX => {
+                        let why = format!("more than {INFORMED_MAX} answers with status 1xx");
+                        return Err(Broken::Malformed(why));
+                    }
                     101 => return Err(Broken::Malformed("101: it wants to speak another protocol".into())),
                     100..=199 => {
                         informed += 1; // not the answer yet
@@ -130,11 +135,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
                     }
                     _ => {}
                 }
-                self.body = framing(request.method(), &response)?;
-                self.keeps = keeps(&response) && self.body != Framing::Close;
+                self.body = framing(method, &response)?;
+                self.keeps = keeps(&response) && self.body != Framing::Close && !message.has_remaining();
                 return Ok(response);
             }
-            self.more(watch).await?;
+            self.make_room()?;
+            let mut into = ReadBuf::new(&mut self.buffer[self.end..]);
+            let stream = &mut self.stream;
+            patient(watch, |cx| poll_exchange(stream, message, &mut into, cx)).await?;
+            match into.filled().len() {
+                0 => return Err(Broken::Closed),
+                n => self.end += n,
+            }
         }
     }
 
@@ -232,6 +244,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
 
     /// Receives more of a head.
     async fn more(&mut self, watch: &mut Watch) -> Result<(), Broken> {
+        self.make_room()?;
+        let n = read(&mut self.stream, &mut self.buffer[self.end..], watch).await?;
+        self.end += n;
+        if n == 0 { Err(Broken::Closed) } else { Ok(()) }
+    }
+
+    /// Makes room in the buffer for more of a head.
+    fn make_room(&mut self) -> Result<(), Broken> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.end == self.buffer.len() && self.start > 0 {
@@ -244,10 +264,44 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
             }
             self.buffer.resize(self.end * 2, 0);
         }
-        let n = read(&mut self.stream, &mut self.buffer[self.end..], watch).await?;
-        self.end += n;
-        if n == 0 { Err(Broken::Closed) } else { Ok(()) }
+        Ok(())
     }
+}
+
+/// Sends more of `message`, and is ready once bytes of the answer are in `into`, or the other side sends no more. A host that refuses a
+/// body answers before its end, and may close the connection: then that answer counts, not the failure to send.
+fn poll_exchange<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    message: &mut impl Buf,
+    into: &mut ReadBuf<'_>,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<()>> {
+    let sent = poll_send(stream, message, cx);
+    let received = Pin::new(stream).poll_read(cx, into);
+    match (sent, received) {
+        (Poll::Ready(Err(error)), received) if into.filled().is_empty() => {
+            drop(received);
+            Poll::Ready(Err(error))
+        }
+        (_, received) => received,
+    }
+}
+
+/// Sends `message` to its end.
+fn poll_send<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    message: &mut impl Buf,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<()>> {
+    while message.has_remaining() {
+        let mut pieces = [io::IoSlice::new(&[]); PIECES_MAX];
+        let count = message.chunks_vectored(&mut pieces);
+        match ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &pieces[..count]))? {
+            0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            n => message.advance(n),
+        }
+    }
+    Pin::new(stream).poll_flush(cx)
 }
 
 async fn read(
@@ -386,176 +440,4 @@ fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use proptest::prelude::*;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-    use super::*;
-    use crate::clock::Clock;
-    use crate::net::tcp::Moved;
-
-    /// The result of `method` for an answer that comes in pieces of these lengths (the last one again and again), and
-    /// whether the connection serves on.
-    fn answer(method: &str, say: &[u8], cuts: &[usize], take: usize) -> Result<(u16, Vec<u8>, bool), Broken> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let (method, say, cuts) = (method.to_owned(), say.to_vec(), cuts.to_vec());
-        runtime.block_on(async move {
-            let (ours, mut theirs) = tokio::io::duplex(64 << 10);
-            let server = tokio::spawn(async move {
-                let mut head = Vec::new();
-                while !head.ends_with(b"\r\n\r\n") {
-                    head.push(theirs.read_u8().await.unwrap());
-                }
-                let mut cuts = cuts.into_iter();
-                let (mut at, mut cut) = (0, 1);
-                while at < say.len() {
-                    cut = cuts.next().unwrap_or(cut).max(1);
-                    let end = (at + cut).min(say.len());
-                    if theirs.write_all(&say[at..end]).await.is_err() {
-                        break;
-                    }
-                    tokio::task::yield_now().await;
-                    at = end;
-                }
-                (theirs, head)
-            });
-            let clock = Clock::machine();
-            let deadline = clock.now() + Duration::from_secs(20);
-            let mut watch = Watch::new(&clock, &Moved::default(), Duration::from_secs(20), deadline);
-            let mut http = Http1::new(ours);
-            let request =
-                http::Request::builder().method(&*method).uri("/b/k?x=y").header("host", "h").body(());
-            let response = http.send(&request.unwrap(), &mut watch).await?;
-            // Kept open unless the body ends with the connection.
-            let (theirs, head) = server.await.unwrap();
-            assert_eq!(head, format!("{method} /b/k?x=y HTTP/1.1\r\nhost: h\r\n\r\n").as_bytes());
-            let theirs = (http.body != Framing::Close).then_some(theirs);
-            let mut body = Vec::new();
-            let mut into = vec![0; take.max(1)];
-            loop {
-                let n = http.receive(&mut into, &mut watch).await?;
-                if n == 0 {
-                    break;
-                }
-                body.extend_from_slice(&into[..n]);
-            }
-            let reusable = http.is_reusable();
-            drop(theirs);
-            Ok((response.status().as_u16(), body, reusable))
-        })
-    }
-
-    const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nWiki\r\n6;x=y\r\npedia \r\nA\r\nin chunks.\r\n0\r\nx-sum: 1\r\n\r\n";
-    const LENGTH: &[u8] =
-        b"HTTP/1.1 206 Partial\r\nContent-Length: 20\r\nETag: \"x\"\r\n\r\nWikipedia in chunks.";
-    const INFORMED: &[u8] =
-        b"HTTP/1.1 103 Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 20\r\n\r\nWikipedia in chunks.";
-
-    proptest! {
-        #[test]
-        fn however_an_answer_is_cut_it_reads_the_same(
-            which in 0..3usize,
-            cuts in proptest::collection::vec(1usize..40, 0..12),
-            take in 1usize..50,
-        ) {
-            let say = [CHUNKED, LENGTH, INFORMED][which];
-            let (status, body, reusable) = answer("GET", say, &cuts, take).unwrap();
-            prop_assert_eq!(status, [200, 206, 200][which]);
-            prop_assert_eq!(&body[..], b"Wikipedia in chunks.");
-            prop_assert!(reusable);
-        }
-
-        #[test]
-        fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), valid in 0..120usize) {
-            let say = [&CHUNKED[..valid.min(CHUNKED.len())], &bytes].concat();
-            // A body of all there is, or an error; never more bytes than were said.
-            if let Ok((_, body, _)) = answer_or_close(&say) {
-                prop_assert!(body.len() <= say.len());
-            }
-        }
-    }
-
-    /// Like [`answer`], with the connection closed behind the bytes.
-    fn answer_or_close(say: &[u8]) -> Result<(u16, Vec<u8>, bool), Broken> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let say = say.to_vec();
-        runtime.block_on(async move {
-            let (ours, mut theirs) = tokio::io::duplex(256 << 10);
-            theirs.write_all(&say).await.unwrap();
-            theirs.shutdown().await.unwrap();
-            let clock = Clock::machine();
-            let deadline = clock.now() + Duration::from_secs(20);
-            let mut watch = Watch::new(&clock, &Moved::default(), Duration::from_secs(20), deadline);
-            let mut http = Http1::new(ours);
-            let response = http.send(&http::Request::new(()), &mut watch).await?;
-            let (mut body, mut into) = (Vec::new(), [0; 64]);
-            loop {
-                let n = http.receive(&mut into, &mut watch).await?;
-                if n == 0 {
-                    return Ok((response.status().as_u16(), body, http.is_reusable()));
-                }
-                body.extend_from_slice(&into[..n]);
-            }
-        })
-    }
-
-    #[test]
-    fn the_answer_to_head_has_no_body_whatever_length_it_names() {
-        let say = b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n";
-        assert_eq!(answer("HEAD", say, &[], 9).unwrap(), (200, vec![], true));
-        let say = b"HTTP/1.1 204 No Content\r\n\r\n";
-        assert_eq!(answer("DELETE", say, &[], 9).unwrap(), (204, vec![], true));
-    }
-
-    #[test]
-    fn a_connection_that_will_close_or_said_too_much_does_not_serve_on() {
-        for (say, why) in [
-            (&b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: x, Close\r\n\r\nok"[..], "it said close"),
-            (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", "HTTP/1.0"),
-            (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok!", "a byte too many"),
-            (
-                b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
-                "two kinds of length",
-            ),
-            (b"HTTP/1.1 200 OK\r\n\r\nok", "the end of the connection is the end of the body"),
-        ] {
-            let (status, body, reusable) = answer("GET", say, &[1000], 9).unwrap();
-            assert_eq!((status, &body[..]), (200, &b"ok"[..]), "{why}");
-            assert!(!reusable, "{why}");
-        }
-    }
-
-    #[test]
-    fn an_answer_that_is_no_http_or_lies_about_its_length_is_refused() {
-        let long = [b"HTTP/1.1 200 OK\r\nx: ", &[b'a'; HEAD_MAX][..]].concat();
-        let endless = b"HTTP/1.1 103 Hints\r\n\r\n".repeat(INFORMED_MAX + 1);
-        for say in [
-            &b"SSH-2.0-OpenSSH_9.2\r\n"[..],
-            b"HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nok",
-            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n",
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n",
-            b"HTTP/1.1 101 Switching\r\n\r\n",
-            &long,
-            &endless,
-        ] {
-            let refused = answer_or_close(say).unwrap_err();
-            assert!(
-                matches!(refused, Broken::Malformed(_) | Broken::OutOfStep(_)),
-                "{refused}: {:?}",
-                say.escape_ascii().to_string()
-            );
-        }
-    }
-
-    #[test]
-    fn a_body_that_breaks_off_is_an_error_and_no_end() {
-        for say in [&LENGTH[..LENGTH.len() - 1], &CHUNKED[..CHUNKED.len() - 2], &CHUNKED[..60], &LENGTH[..20]]
-        {
-            assert!(matches!(answer_or_close(say), Err(Broken::Closed)));
-        }
-    }
-}
+mod tests;

@@ -177,8 +177,8 @@ impl Config {
     const CONNECTIONS: usize = 64;
     /// The share of the memory target that the network's buffers may hold.
     const MEMORY_SHARE: u64 = 16;
-    /// The memory charged for one connection, besides the blocks that bodies are received into: heads, the frames that hyper
-    /// queues, the records of TLS. The page of a listing, while it is received, may be more.
+    /// The memory charged for one connection, besides the blocks that bodies are received into: heads, and the
+    /// records of TLS. The page of a listing, while it is received, may be more.
     const MEMORY: u64 = 128 << 10;
     /// The throughput of one connection with requests of a megabyte at 20 ms: 30 MB/s, less when the store is busy.
     const RATE_PER_CONNECTION: u64 = 20_000_000;

@@ -11,7 +11,6 @@ use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::net::body::Body;
 use crate::net::broken::Broken;
-use crate::net::connection::Answered;
 use crate::net::flow::lanes::Lane;
 use crate::net::flow::share::Floor;
 use crate::net::flow::watch::{Expired, Watch};
@@ -141,7 +140,6 @@ pub(crate) struct Answer {
     pub(crate) headers: HeaderMap,
     /// From the moment the request was sent.
     pub(crate) waited: Duration,
-    body: Answered,
     lease: Lease,
     watch: Watch,
     context: Context,
@@ -227,11 +225,11 @@ impl Wire {
                         self.metrics.s3_bytes_sent.add(body.iter().map(|b| b.len() as u64).sum());
                     }
                     watch.quiet_max(draft.clocks.stall);
-                    let (head, body) = response.into_parts();
+                    let (head, ()) = response.into_parts();
                     let now = self.clock.now();
                     let (status, headers) = (head.status, head.headers);
                     let waited = now.saturating_duration_since(sent_at);
-                    let answer = Answer { status, headers, waited, body, lease, watch, context };
+                    let answer = Answer { status, headers, waited, lease, watch, context };
                     let took = now.saturating_duration_since(answer.context.started);
                     self.metrics.s3_first_byte.of(draft.operation).took(took);
                     answer.log(draft, now);
@@ -384,7 +382,7 @@ impl Answer {
         let mut whole = BytesMut::new();
         let mut first = Bytes::new();
         loop {
-            match self.lease.receive(&mut self.body, &mut self.watch).await {
+            match self.lease.receive(&mut self.watch).await {
                 Ok(None) => break,
                 Ok(Some(piece)) => {
                     if first.len() + whole.len() + piece.len() > limit {

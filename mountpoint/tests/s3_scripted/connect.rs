@@ -221,11 +221,11 @@ async fn answers_that_are_no_answer_yet_end_some_time() {
     let bench = bench(vec![few(b"HTTP/1.1 204 X\r\n\r\n"), endless(), few(stored), endless()]).await;
     let key = ObjectKey::new("k");
     bench.client.delete_object(&key).await.unwrap();
-    let of_ours = bench.client.delete_object(&key).await.unwrap_err();
+    let of_delete = bench.client.delete_object(&key).await.unwrap_err();
     let put = PutObject { object: new_object(), body: vec![Bytes::from_static(b"1")], checksum: None };
     bench.client.put_object(&put).await.unwrap();
-    let of_hypers = bench.client.put_object(&put).await.unwrap_err();
-    for error in [of_ours, of_hypers] {
+    let of_put = bench.client.put_object(&put).await.unwrap_err();
+    for error in [of_delete, of_put] {
         assert_eq!(*error.kind(), ErrorKind::BadAnswer, "{error}");
         assert!(error.to_string().contains("answers with status 1xx"), "{error}");
     }

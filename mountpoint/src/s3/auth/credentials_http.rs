@@ -119,11 +119,9 @@ impl Connector {
             let request = http::Request::from_parts(head.clone(), Body::new(std::slice::from_ref(&body)));
             let broken = match lease.send(request, &mut watch).await {
                 Ok(response) => {
-                    let (head, mut incoming) = response.into_parts();
+                    let (head, ()) = response.into_parts();
                     let mut collected = BytesMut::new();
-                    while let Some(piece) =
-                        lease.receive(&mut incoming, &mut watch).await.map_err(connector_error)?
-                    {
+                    while let Some(piece) = lease.receive(&mut watch).await.map_err(connector_error)? {
                         if collected.len() + piece.len() > xml::BODY_MAX {
                             return Err(user("the answer is too long"));
                         }
@@ -179,7 +177,7 @@ fn connector_error(broken: Broken) -> ConnectorError {
         Broken::Expired(Expired::Quiet(_) | Expired::Deadline | Expired::Behind) => {
             ConnectorError::timeout(broken.into())
         }
-        Broken::Http(_) | Broken::Io(_) | Broken::Malformed(_) | Broken::OutOfStep(_) | Broken::Closed => {
+        Broken::Io(_) | Broken::Malformed(_) | Broken::OutOfStep(_) | Broken::Closed => {
             ConnectorError::io(broken.into())
         }
     }
