@@ -32,7 +32,7 @@ pub use writer::{MountEnd, Released};
 
 use std::sync::OnceLock;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::inode::InodeTable;
@@ -77,7 +77,6 @@ pub struct FileSystem {
     mover: Option<Mover>,
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
-    finishing: Semaphore,
     /// Whether the engine or the kernel reads each open file.
     io_modes: IoModes,
     read_modes: ReadModes,
@@ -109,10 +108,6 @@ pub struct Writing {
     pub stage: Stage,
 }
 
-/// How many released files may upload at once, not counting those a close() or fsync() asked for. The others wait in turn: more
-/// would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
-const FINISHING_MAX: usize = 64;
-
 impl FileSystem {
     /// Of these parts. `clock` limits how long the end of the mount takes.
     pub fn new(
@@ -129,7 +124,6 @@ impl FileSystem {
             mover: None,
             files: HandleTable::default(),
             dirs: HandleTable::default(),
-            finishing: Semaphore::new(FINISHING_MAX),
             io_modes: IoModes::default(),
             read_modes: ReadModes::new(config.read_mode),
             reader_left: Notify::new(),

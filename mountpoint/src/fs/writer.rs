@@ -92,13 +92,8 @@ impl FileSystem {
         if leaves {
             writer.opener_left.store(true, Relaxed);
         }
-        match writer.upload.tell(Event::Close { completes, leaves }) {
+        match writer.upload.tell(Event::Close { completes }) {
             Reply::Done => Some(Ok(())),
-            Reply::Unmeant => Some(Err(upload::Error::Unmeant.into())),
-            Reply::Store => {
-                writer.upload.store();
-                None
-            }
             _ => None,
         }
     }
@@ -123,11 +118,7 @@ impl FileSystem {
     pub async fn fsync(&self, handle: HandleNo) -> Result<()> {
         let open = self.files.get(handle)?;
         let Mode::Write(writer) = &open.mode else { return self.check_mapping(&open) };
-        match writer.upload.tell(Event::Sync) {
-            Reply::Unmeant => return Err(upload::Error::Unmeant.into()),
-            Reply::Store => writer.upload.store(),
-            _ => {}
-        }
+        writer.upload.tell(Event::Sync);
         self.finish(&open, writer).await.map(drop).map_err(Error::from)
     }
 
@@ -284,9 +275,6 @@ impl FileSystem {
         let Mode::Write(writer) = &open.mode else { return };
         match due.0 {
             Reply::Store => {
-                // What a close or an fsync asked for is under way already; the rest begins here, in turn.
-                let _turn = self.finishing.acquire().await.ok();
-                writer.upload.store();
                 let outcome = self.finish(&open, writer).await;
                 report_closed(writer, &outcome);
             }
@@ -308,7 +296,7 @@ impl FileSystem {
     /// else this goes on as long as bytes move, and for up to 2.5 times `limit` without.
     pub async fn end(self: &Arc<Self>, limit: Duration, how: MountEnd) {
         // No file waits for a turn any more.
-        self.finishing.close();
+        self.uploader.ends();
         if how != MountEnd::Left {
             self.end_writers(limit, how).await;
         } else if self.clock.timeout(limit, self.end_writers_of_the_living(limit)).await.is_none() {
@@ -370,9 +358,6 @@ impl FileSystem {
         // No RELEASE comes by a device that has ended.
         let moment = if how == MountEnd::Left { MOMENT } else { Duration::ZERO };
         let reply = writer.upload.tell_in_a_moment(Event::End { unmounted }, moment).await;
-        if reply == Reply::Store {
-            writer.upload.store();
-        }
         if matches!(reply, Reply::Store | Reply::Outcome) {
             match self.while_bytes_move(limit * 3 / 4, self.finish(open, writer)).await {
                 Some(outcome) => return report_closed(writer, &outcome),

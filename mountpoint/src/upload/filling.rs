@@ -7,7 +7,7 @@ use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::{Part, Want};
 use super::spill;
-use super::stage::{Event, Reply, Stage};
+use super::stage::{Event, Stage};
 use super::upload::{State, Upload, WriteDone};
 use crate::buffer::Reservation;
 use crate::sync::Arc;
@@ -29,7 +29,7 @@ impl Upload {
     /// Since when nothing was added, if there is memory here that spilling would free.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
-        let is_free = matches!(state.stage, Stage::Open { busy: false, .. });
+        let is_free = !state.is_busy && matches!(state.stage, Stage::Open { .. });
         let holds = is_free && state.part.as_ref().is_some_and(Part::in_memory);
         holds.then_some(state.touched)
     }
@@ -43,7 +43,7 @@ impl Upload {
         let taken = {
             let mut state = self.state.lock();
             let holds = state.part.as_ref().is_some_and(Part::in_memory);
-            if holds && state.on(Event::TakeTurn) == Reply::Done { state.part.take() } else { None }
+            if holds && state.take_turn() { state.part.take() } else { None }
         };
         let Some(mut part) = taken else { return Ok(()) };
         let _fails = self.fails_on_panic("spilling a part", Event::Fail);
@@ -129,7 +129,7 @@ impl Upload {
             }
         }
         state.touched = self.shared.clock.now();
-        state.on(Event::FreeTurn);
+        state.is_busy = false;
         Ok(None)
     }
 
@@ -166,7 +166,7 @@ impl Upload {
                 if state.size >= state.promised || matches!(state.stage, Stage::Failed { .. }) {
                     return Ok(());
                 }
-                if !state.stage.is_busy() {
+                if !state.is_busy {
                     break;
                 }
             }

@@ -22,8 +22,10 @@ struct Rest {
 }
 
 impl Upload {
-    pub(super) async fn run_finish(self: Arc<Self>) {
+    /// Stores it. A file that no program waits for any more waits for its turn.
+    pub(super) async fn run_finish(self: Arc<Self>, is_awaited: bool) {
         let _fails = self.fails_on_panic("storing a file", Event::Lose);
+        let _turn = if is_awaited { None } else { self.shared.unawaited.acquire().await.ok() };
         if let Err(error) = self.pad().await {
             return self.fail(error);
         }
@@ -65,7 +67,7 @@ impl Upload {
                 // One lock for the look and the taking: an upload that was given up in between would have lost its part.
                 let mut state = self.state.lock();
                 match state.stage {
-                    Stage::Finishing { busy: false, .. } => return Some(self.send_last(&mut state)),
+                    Stage::Finishing { .. } if !state.is_busy => return Some(self.send_last(&mut state)),
                     Stage::Failed { .. } => return None,
                     _ => {}
                 }

@@ -26,7 +26,7 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tracing::{debug, info, warn};
 
 pub use append::Behind;
@@ -56,6 +56,10 @@ const REFUSED_MAX: u32 = 100;
 /// How long an upload waits until it is noted: the state directory may be on a dead network. Doubling it notes the uploads of a slower disk, and
 /// holds a file up for so much longer where the disk is dead.
 const NOTE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How many released files may be stored at once, not counting those a close() or fsync() asked for. The others wait in turn: more
+/// would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
+const UNAWAITED_MAX: usize = 64;
 
 /// How files are written.
 #[derive(Clone, Debug)]
@@ -117,6 +121,8 @@ struct Shared {
     memory: Arc<Memory>,
     journal: Option<Arc<Journal>>,
     open: Mutex<Vec<Weak<Upload>>>,
+    /// Turns of files that are stored while no program waits.
+    unawaited: Semaphore,
     /// How many uploads are being aborted, most of them behind a handle that is gone.
     aborting: watch::Sender<usize>,
 }
@@ -144,8 +150,19 @@ impl Uploader {
         let journal = config.journal.take().and_then(open_journal);
         let open = Mutex::default();
         let aborting = watch::Sender::new(0);
-        let shared =
-            Arc::new(Shared { client, config, clock, metrics, runtime, memory, journal, open, aborting });
+        let unawaited = Semaphore::new(UNAWAITED_MAX);
+        let shared = Arc::new(Shared {
+            client,
+            config,
+            clock,
+            metrics,
+            runtime,
+            memory,
+            journal,
+            open,
+            unawaited,
+            aborting,
+        });
         if shared.config.spill_dir.is_some() {
             let supervisor = Supervisor { metrics: Arc::clone(&shared.metrics), clock: shared.clock.clone() };
             let (uploads, wake) = (Arc::downgrade(&shared), shared.memory.spiller());
@@ -206,6 +223,11 @@ impl Uploader {
     /// Like [`ObjectClient::moved`].
     pub fn moved(&self) -> u64 {
         self.0.client.moved()
+    }
+
+    /// No file waits for a turn any more: the mount ends.
+    pub fn ends(&self) {
+        self.0.unawaited.close();
     }
 
     /// Returns when no upload is being aborted any more. An abort goes on in the background after its file was closed.

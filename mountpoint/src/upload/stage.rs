@@ -11,17 +11,11 @@
 pub enum Stage {
     /// Bytes are taken.
     Open {
-        /// The pump or the spiller has the turn: the upload holds writes until it is free.
-        busy: bool,
         /// A descriptor was closed since the last byte. It may have been the last one.
         closed: bool,
-        /// A program asked for another size and was refused, and no byte came since: an empty file is not what it meant.
-        unmeant: bool,
     },
     /// The file is to be stored and takes no more bytes. It can still be given up.
     Finishing {
-        /// The pump or the spiller has the turn still.
-        busy: bool,
         /// The last descriptor is gone.
         released: bool,
     },
@@ -47,17 +41,10 @@ pub enum Stage {
 pub enum Event {
     /// Bytes come, at the place where they belong.
     Write,
-    /// A program asked for a size.
-    AskSize {
-        /// It is not the size that the file has.
-        refused: bool,
-    },
     /// A descriptor was closed.
     Close {
         /// The value of [`Closer::completes`].
         completes: bool,
-        /// The value of [`Closer::leaves`].
-        leaves: bool,
     },
     /// fsync.
     Sync,
@@ -72,10 +59,6 @@ pub enum Event {
         /// It is unmounted: no release comes any more.
         unmounted: bool,
     },
-    /// The pump or the spiller wants the turn.
-    TakeTurn,
-    /// It needs it no more.
-    FreeTurn,
     /// The request that makes it visible is about to be sent.
     Commit,
     /// The store has it.
@@ -93,7 +76,7 @@ pub enum Event {
 pub enum Reply {
     /// It is so; nothing is left to do.
     Done,
-    /// Begin to store it, and wait for the outcome.
+    /// It begins to be stored: wait for the outcome.
     Store,
     /// Wait for the outcome, which comes or is there already.
     Outcome,
@@ -103,9 +86,7 @@ pub enum Reply {
     Written,
     /// Refused: it takes no more bytes.
     Finished,
-    /// Refused: see `unmeant`.
-    Unmeant,
-    /// Refused: the turn is taken, it is too late, or it was done before.
+    /// Refused: it is too late, or it was done before.
     No,
     /// Give it up.
     GiveUp,
@@ -113,68 +94,45 @@ pub enum Reply {
 
 impl Stage {
     /// The stage of a file that was opened just now.
-    pub const NEW: Self = Self::Open { busy: false, closed: false, unmeant: false };
+    pub const NEW: Self = Self::Open { closed: false };
 
     /// The stage and the reply after an event.
     pub fn on(self, event: Event) -> (Self, Reply) {
         use Event as E;
-        use Reply::{Done, Finished, GiveUp, Moment, No, Outcome, Store, Unmeant, Written};
+        use Reply::{Done, Finished, GiveUp, Moment, No, Outcome, Store, Written};
         use Stage::{Committing, Failed, Finishing, Open, Stored};
         let ended = matches!(self, Stored { .. } | Failed { .. });
         match (self, event) {
             // Bytes.
-            (Open { busy, .. }, E::Write) => (Open { busy, closed: false, unmeant: false }, Done),
+            (Open { .. }, E::Write) => (Open { closed: false }, Done),
             (Finishing { .. } | Committing { .. } | Stored { .. }, E::Write) => (self, Finished),
             (Failed { .. }, E::Write) => (self, Outcome),
-            (Open { busy, closed, .. }, E::AskSize { refused }) => {
-                (Open { busy, closed, unmeant: refused }, Done)
-            }
-            (_, E::AskSize { .. }) => (self, Done),
 
             // What makes an object of it.
-            (Open { busy, .. }, E::Close { completes: true, .. }) => {
-                (Finishing { busy, released: false }, Store)
-            }
-            (Open { busy, unmeant, .. }, E::Close { leaves, .. }) => {
-                (Open { busy, closed: true, unmeant }, if unmeant && leaves { Unmeant } else { Done })
-            }
-            (Finishing { .. } | Committing { .. } | Stored { .. }, E::Close { completes: false, .. }) => {
+            (Open { .. }, E::Close { completes: true } | E::Sync) => (Finishing { released: false }, Store),
+            (Open { .. }, E::Close { completes: false }) => (Open { closed: true }, Done),
+            (Finishing { .. } | Committing { .. } | Stored { .. }, E::Close { completes: false }) => {
                 (self, Done)
             }
-            (Open { unmeant: true, .. }, E::Sync) => (self, Unmeant),
-            (Open { busy, .. }, E::Sync) => (Finishing { busy, released: false }, Store),
             (_, E::Close { .. } | E::Sync) => (self, Outcome),
-            (Open { busy, unmeant, .. }, E::Release) => {
-                (Finishing { busy, released: true }, if unmeant { GiveUp } else { Store })
-            }
-            (Finishing { busy, .. }, E::Release) => (Finishing { busy, released: true }, Outcome),
+            (Open { .. }, E::Release) => (Finishing { released: true }, Store),
+            (Finishing { .. }, E::Release) => (Finishing { released: true }, Outcome),
             (Committing { .. }, E::Release) => (Committing { released: true }, Outcome),
             (_, E::Release) => (self, Outcome),
 
             // Newcomers, and the end.
-            (Open { closed: true, .. }, E::Open | E::Unlink) => (self, Moment),
-            (Open { closed: false, .. }, E::Open | E::Unlink) => (self, Written),
-            (Finishing { released: false, .. } | Committing { released: false }, E::Unlink) => {
-                (self, Written)
-            }
+            (Open { closed: true }, E::Open | E::Unlink) => (self, Moment),
+            (Open { closed: false }, E::Open | E::Unlink) => (self, Written),
+            (Finishing { released: false } | Committing { released: false }, E::Unlink) => (self, Written),
             (Finishing { .. }, E::Unlink) => (self, GiveUp),
             (_, E::Open | E::Unlink) => (self, Outcome),
-            (Open { busy, closed: true, unmeant: false }, E::End { unmounted: true }) => {
-                (Finishing { busy, released: true }, Store)
-            }
-            (Open { closed: true, .. }, E::End { unmounted: false }) => (self, Moment),
+            (Open { closed: true }, E::End { unmounted: true }) => (Finishing { released: true }, Store),
+            (Open { closed: true }, E::End { unmounted: false }) => (self, Moment),
             (Open { .. }, E::End { .. }) => (self, GiveUp),
             (_, E::End { .. }) => (self, Outcome),
 
             // The upload itself.
-            (Open { busy: false, closed, unmeant }, E::TakeTurn) => {
-                (Open { busy: true, closed, unmeant }, Done)
-            }
-            (_, E::TakeTurn) => (self, No),
-            (Open { closed, unmeant, .. }, E::FreeTurn) => (Open { busy: false, closed, unmeant }, Done),
-            (Finishing { released, .. }, E::FreeTurn) => (Finishing { busy: false, released }, Done),
-            (_, E::FreeTurn) => (self, Done),
-            (Finishing { busy: false, released }, E::Commit) => (Committing { released }, Done),
+            (Finishing { released }, E::Commit) => (Committing { released }, Done),
             (Committing { .. }, E::Keep) => (Stored { settled: false }, Done),
             (Committing { .. }, E::Lose) => (Failed { settled: false }, Done),
             (Open { .. } | Finishing { .. }, E::Fail | E::Lose) => (Failed { settled: false }, Done),
@@ -188,14 +146,9 @@ impl Stage {
         }
     }
 
-    /// Whether the pump or the spiller has the turn.
-    pub(super) fn is_busy(self) -> bool {
-        matches!(self, Self::Open { busy: true, .. } | Self::Finishing { busy: true, .. })
-    }
-
     /// Whether a caller that waits for a moment ([`Reply::Moment`]) goes on waiting.
     pub(super) fn is_still_closed(self) -> bool {
-        matches!(self, Self::Open { closed: true, .. })
+        matches!(self, Self::Open { closed: true })
     }
 }
 

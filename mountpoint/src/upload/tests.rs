@@ -300,6 +300,26 @@ async fn everybody_who_finishes_gets_the_one_outcome() {
 }
 
 #[tokio::test]
+async fn released_files_are_stored_in_turn_and_awaited_ones_at_once() {
+    let bench = Bench::new(small_parts());
+    let gate = bench.client.hold(FaultPlan::on(Op::PutObject).always());
+    let files: Vec<_> = (0..=UNAWAITED_MAX).map(|i| bench.create(&format!("{i:02}"))).collect();
+    for file in &files {
+        assert_eq!(file.tell(Event::Release), Reply::Store);
+    }
+    gate.arrived(UNAWAITED_MAX).await;
+    let awaited = bench.create("awaited");
+    assert_eq!(awaited.tell(Event::Sync), Reply::Store);
+    gate.arrived(UNAWAITED_MAX + 1).await;
+    assert_eq!(bench.client.calls(Op::PutObject), UNAWAITED_MAX + 1, "the last one released waits");
+    gate.release();
+    for file in files.iter().chain([&awaited]) {
+        file.outcome().await.unwrap();
+    }
+    assert_eq!(bench.client.keys().len(), UNAWAITED_MAX + 2);
+}
+
+#[tokio::test]
 async fn abort_stops_parts_in_flight_and_returns_their_memory() {
     let bench = Bench::new(small_parts());
     let gate = bench.client.hold(FaultPlan::on(Op::UploadPart).always());

@@ -54,6 +54,8 @@ pub(super) struct State {
     /// Writes in order whose replies are held.
     pub(super) held: VecDeque<Held>,
     pub(super) stage: Stage,
+    /// The pump or the spiller has the turn: the upload holds writes until it is free again, and nothing is stored.
+    pub(super) is_busy: bool,
     /// Why, once it has failed.
     pub(super) error: Option<Error>,
     pub(super) touched: Instant,
@@ -90,6 +92,7 @@ impl Upload {
             multipart: None,
             held: VecDeque::new(),
             stage: Stage::NEW,
+            is_busy: false,
             error: None,
             touched: shared.clock.now(),
             promised: 0,
@@ -154,10 +157,10 @@ impl Upload {
         let need = refused.and_then(|()| {
             state.size += data.len() as u64;
             state.touched = self.shared.clock.now();
-            if state.stage.is_busy() { Ok(None) } else { self.absorb_or_spill(&mut state, &mut rest) }
+            if state.is_busy { Ok(None) } else { self.absorb_or_spill(&mut state, &mut rest) }
         });
         let held = match need {
-            Ok(None) if !state.stage.is_busy() => {
+            Ok(None) if !state.is_busy => {
                 drop(state);
                 done(Ok(()));
                 return false;
@@ -171,7 +174,7 @@ impl Upload {
                 let data = rest.to_vec(); // copy: no memory at hand, and the caller's buffer is only lent
                 state.held.push_back(Held { data, taken: 0, done, _permit });
                 if let Some(need) = need {
-                    state.on(Event::TakeTurn);
+                    state.is_busy = true;
                     drop(state);
                     self.shared.runtime.spawn(Box::pin(Arc::clone(self).pump(Some(need))));
                 }
@@ -205,20 +208,16 @@ impl Upload {
     /// The first error of the upload. Nothing is visible then, unless a store lost its last answer (`Remote` with
     /// kind `Unknown`) or stored other bytes in one PUT and said so only after (`Corrupt`).
     pub async fn finish(self: &Arc<Self>) -> Result<ObjectMeta, Error> {
-        match self.tell(Event::Sync) {
-            Reply::Unmeant => return Err(Error::Unmeant),
-            Reply::Store => self.store(),
-            _ => {}
-        }
+        self.tell(Event::Sync);
         self.outcome().await
     }
 
-    /// Takes an event. The caller carries out the reply.
-    pub fn tell(&self, event: Event) -> Reply {
+    /// Takes an event, and begins to store the file if that is what it means. The caller carries out the rest of the reply.
+    pub fn tell(self: &Arc<Self>, event: Event) -> Reply {
         let mut state = self.state.lock();
         let ends = matches!(
             event,
-            Event::Close { completes: true, .. } | Event::Sync | Event::Release | Event::End { .. }
+            Event::Close { completes: true } | Event::Sync | Event::Release | Event::End { .. }
         );
         let lacks = ends && state.lacks();
         // At a release no program receives the error any more: the caller says so, and gives the file up.
@@ -232,14 +231,12 @@ impl Upload {
         if matches!(event, Event::Close { .. } | Event::Sync | Event::Release) {
             self.changed.notify_waiters();
         }
+        if reply == Reply::Store {
+            // A task of its own: a caller that is interrupted must not leave the object half made.
+            let (this, is_awaited) = (Arc::clone(self), event != Event::Release);
+            self.shared.runtime.spawn(Box::pin(this.run_finish(is_awaited)));
+        }
         reply
-    }
-
-    /// Begins to store it: once, after [`Reply::Store`].
-    pub fn store(self: &Arc<Self>) {
-        // A task of its own: a caller that is interrupted must not leave the object half made.
-        let this = Arc::clone(self);
-        self.shared.runtime.spawn(Box::pin(this.run_finish()));
     }
 
     /// Bytes that the file has if no more come: those that were accepted, or as many as a program set it to.
@@ -297,7 +294,7 @@ impl Upload {
     }
 
     /// Repeats [`Upload::tell`] until the reply is no longer [`Reply::Moment`], for at most `limit`.
-    pub async fn tell_in_a_moment(&self, event: Event, limit: Duration) -> Reply {
+    pub async fn tell_in_a_moment(self: &Arc<Self>, event: Event, limit: Duration) -> Reply {
         let clock = &self.shared.clock;
         let end = clock.now() + limit;
         loop {
@@ -386,6 +383,13 @@ impl State {
         self.shorter && matches!(self.stage, Stage::Open { .. })
     }
 
+    /// Gives the turn to the pump or the spiller; false if one of them has it, or no more bytes come.
+    pub(super) fn take_turn(&mut self) -> bool {
+        let is_free = !self.is_busy && matches!(self.stage, Stage::Open { .. });
+        self.is_busy |= is_free;
+        is_free
+    }
+
     pub(super) fn on(&mut self, event: Event) -> Reply {
         let (stage, reply) = self.stage.on(event);
         self.stage = stage;
@@ -414,6 +418,11 @@ impl Upload {
     pub(super) fn pretend(&self, size: u64, sealed: u32) {
         let mut state = self.state.lock();
         (state.size, state.sealed) = (size, sealed);
+    }
+
+    /// Whether the pump or the spiller has the turn.
+    pub(super) fn is_busy(&self) -> bool {
+        self.state.lock().is_busy
     }
 }
 

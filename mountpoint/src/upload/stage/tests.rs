@@ -20,7 +20,6 @@ fn close_completes_what_its_opener_wrote_and_nothing_else() {
 #[derive(Clone, Debug)]
 enum Step {
     Write(usize),
-    AskSize(bool),
     Dup(usize),
     Fork(usize),
     /// The opener is gone, and this process has a child with its number.
@@ -36,8 +35,6 @@ enum Step {
     Interrupt,
     /// The program that waited in its open was killed: its handle is taken back, before anything else happens.
     TakeBack,
-    TakeTurn,
-    FreeTurn,
     Commit,
     Answer(bool),
     Fail,
@@ -49,7 +46,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let process = || 0..4usize;
     let step = prop_oneof![
         6 => process().prop_map(Step::Write),
-        1 => any::<bool>().prop_map(Step::AskSize),
         3 => process().prop_map(Step::Dup),
         3 => process().prop_map(Step::Fork),
         2 => process().prop_map(Step::ForkAsOpener),
@@ -61,8 +57,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Unlink),
         1 => Just(Step::Interrupt),
         1 => Just(Step::TakeBack),
-        1 => Just(Step::TakeTurn),
-        2 => Just(Step::FreeTurn),
         2 => Just(Step::Commit),
         2 => any::<bool>().prop_map(Step::Answer),
         1 => Just(Step::Fail),
@@ -145,10 +139,8 @@ impl World {
         let was_open = self.takes_bytes();
         let completes = closer.completes(self.written);
         let leaves = !completes && closer.leaves();
-        // By its end a process closes several at once, and hears of the first.
-        let is_unmeant = !self.has_left && matches!(self.stage, Stage::Open { unmeant: true, .. });
         self.has_left |= leaves;
-        let reply = self.on(Event::Close { completes, leaves });
+        let reply = self.on(Event::Close { completes });
         self.closed_last = true;
         if self.failed {
             assert_eq!(reply, Reply::Outcome, "a close after a failure says so");
@@ -156,8 +148,7 @@ impl World {
             assert_eq!(reply, Reply::Store);
             self.promised = Some(self.written);
         } else if was_open {
-            let hears_of_it = process == 0 && self.is_opener && self.visible && left == 0 && is_unmeant;
-            assert_eq!(reply, if hears_of_it { Reply::Unmeant } else { Reply::Done });
+            assert_eq!(reply, Reply::Done);
             assert!(self.takes_bytes(), "the others go on");
         }
     }
@@ -179,8 +170,6 @@ impl World {
                     }
                 }
             }
-            // Of a file with bytes the upload itself remembers it.
-            Step::AskSize(refused) if self.written == 0 => _ = self.on(Event::AskSize { refused }),
             Step::Dup(process) if holder(process).is_some() => self.descriptors[process] += 1,
             Step::Fork(process) if holder(process).is_some() && self.descriptors.len() < 4 => {
                 self.descriptors.push(self.descriptors[process]);
@@ -203,17 +192,15 @@ impl World {
             }
             Step::Sync(process) if holder(process).is_some() => match self.on(Event::Sync) {
                 Reply::Store => self.promised = Some(self.written),
-                Reply::Outcome => assert!(self.failed || self.promised.is_some()),
-                reply => assert_eq!(reply, Reply::Unmeant),
+                reply => {
+                    assert_eq!(reply, Reply::Outcome);
+                    assert!(self.failed || self.promised.is_some());
+                }
             },
             Step::Released if self.holders() == 0 && !self.released => {
                 self.released = true;
                 match self.on(Event::Release) {
                     Reply::Store => self.promised = Some(self.written),
-                    Reply::GiveUp => {
-                        assert_eq!(self.on(Event::Fail), Reply::Done);
-                        self.failed = true;
-                    }
                     reply => assert_eq!(reply, Reply::Outcome),
                 }
             }
@@ -247,8 +234,6 @@ impl World {
                 self.descriptors = vec![0];
                 self.released = true;
             }
-            Step::TakeTurn => _ = self.on(Event::TakeTurn),
-            Step::FreeTurn => _ = self.on(Event::FreeTurn),
             Step::Commit => {
                 let is_sent = self.on(Event::Commit) == Reply::Done;
                 assert!(!is_sent || self.promised.is_some(), "nothing is sent without a promise");
@@ -306,7 +291,7 @@ proptest! {
         for process in 0..world.descriptors.len() {
             world.step(&Step::Exit(process));
         }
-        let last = [Step::Released, Step::FreeTurn, Step::Commit, Step::Answer(true), Step::Settle];
+        let last = [Step::Released, Step::Commit, Step::Answer(true), Step::Settle];
         last.iter().for_each(|step| world.step(step));
         let settled = Stage::Failed { settled: true };
         prop_assert_eq!(world.stage, if world.failed { settled } else { Stage::Stored { settled: true } });

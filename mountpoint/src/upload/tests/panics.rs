@@ -121,7 +121,7 @@ fn a_panic_of_a_writers_callback_ends_the_wait_of_its_close() {
         }
         let upload = bench.create("a");
         upload.write(0, &vec![1; PART], Box::new(|_| panic!("a broken vase")));
-        assert!(upload.stage().is_busy(), "it waits for memory");
+        assert!(upload.is_busy(), "it waits for memory");
         drop(all);
         let closed = bench.clock.timeout(EVER, pin!(upload.finish())).await.expect("the closer hears of it");
         assert!(matches!(closed, Err(upload::Error::Panicked)), "{closed:?}");
