@@ -25,7 +25,7 @@ use crate::supervise::{Supervisor, no_thread, try_threads};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::telemetry::{self, ErrorLine, Told};
-use crate::upload::{Room, Stage, Uploader};
+use crate::upload::{Reclaim, Stage, Uploader};
 
 /// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
 /// calls.
@@ -109,7 +109,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
             let cache = DiskCache::open(cache, clock.clone(), Arc::clone(&metrics)).context("--cache")?;
             let cache = Arc::new(cache);
             let gives = Arc::clone(&cache);
-            upload.room = shared.then(|| Room::new(move |bytes| gives.give_room(bytes)));
+            upload.reclaim = shared.then(|| Reclaim::new(move |bytes| gives.give_room(bytes)));
             Some(cache)
         }
         None => None,

@@ -22,8 +22,8 @@ mod pages;
 mod pending;
 mod reply;
 mod request;
+mod request_buffer;
 mod ring;
-mod room;
 mod serve;
 mod session;
 

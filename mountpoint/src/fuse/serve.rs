@@ -16,8 +16,8 @@ use super::operations::Operations;
 use super::options::MountOptions;
 use super::pending::ReplyTo;
 use super::request::{DecodeError, Operation, Request, decode};
+use super::request_buffer::RequestBuffer;
 use super::ring::{self, Rings};
-use super::room::Room;
 use crate::fs::Backings;
 use crate::metrics::Metrics;
 use crate::supervise::Supervisor;
@@ -156,11 +156,11 @@ fn run<O: Operations>(channel: &Arc<Channel<O>>) -> io::Result<()> {
 }
 
 fn read_all<O: Operations>(channel: &Arc<Channel<O>>) -> io::Result<()> {
-    let mut room = Room::new()?;
+    let mut buffer = RequestBuffer::new()?;
     let _idle = channel.metrics.fuse_idle.raised();
-    while let Some(n) = channel.device.read(&mut room.bytes)? {
+    while let Some(n) = channel.device.read(&mut buffer.bytes)? {
         let _busy = channel.metrics.fuse_idle.lowered();
-        match decode(&room.bytes[..n]) {
+        match decode(&buffer.bytes[..n]) {
             Ok(request) => {
                 // A panic answers EIO (the reply is dropped) and costs the mount nothing else.
                 let dispatch = AssertUnwindSafe(|| channel.dispatch(request, &ReplyTo::Device));
@@ -176,7 +176,7 @@ fn read_all<O: Operations>(channel: &Arc<Channel<O>>) -> io::Result<()> {
                 channel.device.reply(unique, Errno::IO.raw_os_error(), [])?;
             }
         }
-        room.done(n, || channel.clock.now());
+        buffer.done(n, || channel.clock.now());
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tracing::warn;
 
 use super::Error;
-use super::room::Room;
+use super::reclaim::Reclaim;
 use crate::buffer::{BLOCK, Pool, Reservation, Use};
 use crate::clock::Clock;
 use crate::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Memory {
     clock: Clock,
     wait_max: Duration,
     spill_files_max: u64,
-    room: Option<Room>,
+    reclaim: Option<Reclaim>,
     part_max: u64,
     first_max: u64,
     first: AtomicU64,
@@ -54,7 +54,7 @@ impl Memory {
         clock: Clock,
         wait_max: Duration,
         spill_files_max: u64,
-        room: Option<Room>,
+        reclaim: Option<Reclaim>,
     ) -> Self {
         let sure = pool.request_max(Use::Write);
         let first_max = sure / 4;
@@ -65,7 +65,7 @@ impl Memory {
             clock,
             wait_max,
             spill_files_max,
-            room,
+            reclaim,
             first: AtomicU64::new(0),
             held: AtomicU64::new(0),
             spill_files: AtomicU64::new(0),
@@ -109,8 +109,8 @@ impl Memory {
     }
 
     /// The function that frees space when the disk of the parts is full.
-    pub(super) fn room(&self) -> Option<Room> {
-        self.room.clone()
+    pub(super) fn reclaim(&self) -> Option<Reclaim> {
+        self.reclaim.clone()
     }
 
     /// The error when [`Memory::hold`] gave no permit.

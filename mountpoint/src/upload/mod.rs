@@ -13,7 +13,7 @@ mod journal;
 mod memory;
 mod multipart;
 mod part;
-mod room;
+mod reclaim;
 mod size;
 mod spill;
 mod stage;
@@ -32,7 +32,7 @@ use tracing::{debug, info, warn};
 pub use append::Behind;
 pub use error::Error;
 pub use journal::Config as JournalConfig;
-pub use room::Room;
+pub use reclaim::Reclaim;
 pub use stage::{Closer, Event, Reply, Stage};
 pub use upload::{Upload, WriteDone};
 
@@ -77,7 +77,7 @@ pub struct Config {
     /// The directory for idle parts while other writers wait for memory; `None`: the parts stay in memory, and the writers wait.
     pub spill_dir: Option<PathBuf>,
     /// Another user of that directory's disk, which makes room where it is full; `None`: there is none.
-    pub room: Option<Room>,
+    pub reclaim: Option<Reclaim>,
     /// Parts that may be on disk at once, an open file each (`ulimit -n`). At the limit parts stay in memory, and their writers wait.
     /// Doubling it takes descriptors from connections and the cache.
     pub spill_files_max: u64,
@@ -98,7 +98,7 @@ impl Default for Config {
             parts_in_flight_max: 16,
             checksum: Some(ChecksumAlgorithm::Crc32c),
             spill_dir: None,
-            room: None,
+            reclaim: None,
             spill_files_max: 512,
             wait_max: Duration::from_secs(60),
             journal: None,
@@ -139,7 +139,7 @@ impl Uploader {
     ) -> Self {
         config.parts_in_flight_max = config.parts_in_flight_max.max(1);
         let (wait_max, files_max) = (config.wait_max, config.spill_files_max);
-        let memory = Arc::new(Memory::new(pool, clock.clone(), wait_max, files_max, config.room.take()));
+        let memory = Arc::new(Memory::new(pool, clock.clone(), wait_max, files_max, config.reclaim.take()));
         if config.part_size > memory.part_max() {
             warn!(
                 asked = config.part_size,

@@ -16,7 +16,7 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Error;
 use super::memory::{Counted, Memory};
-use super::room::{ASKED_MAX, Room};
+use super::reclaim::{ASKED_MAX, Reclaim};
 
 /// A part is idle once nothing was added for this long. A writer at 20 MB/s in pieces of 1 MiB is never idle.
 const IDLE: Duration = Duration::from_millis(50);
@@ -26,7 +26,7 @@ const IDLE: Duration = Duration::from_millis(50);
 pub(super) struct SpillFile {
     file: File,
     len: u64,
-    room: Option<Room>,
+    reclaim: Option<Reclaim>,
     _permit: Counted,
 }
 
@@ -52,7 +52,7 @@ impl SpillFile {
                 file
             }
         };
-        Ok(Self { file: file.into(), len: 0, room: memory.room(), _permit })
+        Ok(Self { file: file.into(), len: 0, reclaim: memory.reclaim(), _permit })
     }
 
     /// Adds bytes at the end.
@@ -60,8 +60,8 @@ impl SpillFile {
         let mut asked = 0;
         // What was written of them before the disk was full is written once more.
         while let Err(error) = self.file.write_all_at(bytes, self.len) {
-            let gives = |room: &Room| asked < ASKED_MAX && room.give() > 0;
-            if !is_full(&error) || !self.room.as_ref().is_some_and(gives) {
+            let frees = |reclaim: &Reclaim| asked < ASKED_MAX && reclaim.free() > 0;
+            if !is_full(&error) || !self.reclaim.as_ref().is_some_and(frees) {
                 return Err(error);
             }
             asked += 1;
@@ -173,13 +173,13 @@ mod tests {
         let (other, asked) = (dir.path().join("other"), Arc::new(AtomicU64::new(0)));
         std::fs::write(&other, vec![1; 200 << 10]).unwrap();
         let (gives, count) = (other, Arc::clone(&asked));
-        let room = Room::new(move |bytes| {
+        let reclaim = Reclaim::new(move |bytes| {
             assert!(bytes >= 200 << 10);
             count.fetch_add(1, Relaxed);
             std::fs::remove_file(&gives).map_or(0, |()| 200 << 10)
         });
         let pool = Pool::new(&Config { target: 32 << 20, network: 0 });
-        let memory = Arc::new(Memory::new(pool, Clock::manual(), MS, 1, Some(room)));
+        let memory = Arc::new(Memory::new(pool, Clock::manual(), MS, 1, Some(reclaim)));
         let mut file = SpillFile::create(dir.path(), &memory).unwrap();
         let appended = [file.append(&[7; 200 << 10]), file.append(&[7; 200 << 10])];
         let mut bytes = vec![0; 200 << 10];

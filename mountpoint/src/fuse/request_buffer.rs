@@ -1,4 +1,4 @@
-//! A thread's room for requests: as much as the kernel may send at once, and no more memory than they need.
+//! A thread's buffer for requests: as much as the kernel may send at once, and no more memory than they need.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ const LARGE: usize = 64 << 10;
 /// costs a tenth of a millisecond for each MiB, and keeps the memory where fewer requests follow the last write.
 const KEPT: Duration = Duration::from_millis(100);
 
-/// Room for one request at a time.
+/// Memory for one request at a time.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct RequestBuffer {
     pub(super) bytes: Scratch,
     large: Large,
 }
@@ -26,7 +26,7 @@ pub(super) struct Room {
 #[derive(Debug, Default)]
 struct Large(Option<Instant>);
 
-impl Room {
+impl RequestBuffer {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self { bytes: Scratch::new(LEN)?, large: Large::default() })
     }
@@ -71,13 +71,13 @@ mod tests {
 
     #[test]
     fn a_request_of_any_size_finds_room_before_and_after() {
-        let (mut room, start) = (Room::new().unwrap(), Instant::now());
+        let (mut buffer, start) = (RequestBuffer::new().unwrap(), Instant::now());
         for _ in 0..2 {
-            room.bytes.fill(7);
-            room.done(LEN, || start);
-            assert_eq!((room.bytes.len(), room.bytes[LEN - 1]), (LEN, 7));
-            room.done(80, || start + KEPT);
-            assert_eq!((room.bytes.len(), room.bytes[LEN - 1]), (LEN, 0));
+            buffer.bytes.fill(7);
+            buffer.done(LEN, || start);
+            assert_eq!((buffer.bytes.len(), buffer.bytes[LEN - 1]), (LEN, 7));
+            buffer.done(80, || start + KEPT);
+            assert_eq!((buffer.bytes.len(), buffer.bytes[LEN - 1]), (LEN, 0));
         }
     }
 }
