@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use s3server::Server;
 use testkit::proxy::{Proxy, Weather};
-use testkit::scenario::Place;
+use testkit::scenario::Scene;
 
 use crate::mount::{Mount, Watchdog};
 use crate::pattern;
@@ -56,9 +56,9 @@ impl Site {
         Ok(Self { mount, proxy, server, folder: root.join(BUCKET), _work: work })
     }
 
-    pub(super) fn place(&self) -> Place<'_> {
+    pub(super) fn place(&self) -> Scene<'_> {
         let fill = |content, offset, into: &mut [u8]| pattern::fill(content * APART, offset, into);
-        Place { mount: self.mount.dir(), folder: &self.folder, proxy: &self.proxy, fill }
+        Scene { mount: self.mount.dir(), folder: &self.folder, proxy: &self.proxy, fill }
     }
 
     pub(super) fn watchdog(&self, limit: Duration) -> Watchdog {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use super::table::{self, Mounted};
-use crate::telemetry::{self, Entry, Place};
+use crate::telemetry::{self, Entry, SocketFolder};
 
 /// A mount, as far as it is known without asking it.
 #[derive(Clone, Debug)]
@@ -27,12 +27,12 @@ impl Found {
 }
 
 /// All folders that may have sockets for us. `of_users` has a runtime directory for each user.
-pub(super) fn places(runtime_dir: Option<&Path>, of_users: &Path) -> Vec<Place> {
+pub(super) fn places(runtime_dir: Option<&Path>, of_users: &Path) -> Vec<SocketFolder> {
     let mut places = telemetry::places(runtime_dir);
     for user in std::fs::read_dir(of_users).into_iter().flatten().flatten() {
         let Some(owner) = user.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         // Root's: a mount by `sudo -E`.
-        places.extend([owner, 0].map(|owner| Place::below(&user.path(), Some(owner))));
+        places.extend([owner, 0].map(|owner| SocketFolder::below(&user.path(), Some(owner))));
     }
     places.sort();
     // One that is there twice comes first without an owner, which is the less strict of both.
@@ -42,7 +42,7 @@ pub(super) fn places(runtime_dir: Option<&Path>, of_users: &Path) -> Vec<Place> 
 }
 
 /// Every mount of this user, or of all users for root. What a dead process left is removed, unless its mount is still there.
-pub(super) fn all(places: &[Place]) -> anyhow::Result<Vec<Found>> {
+pub(super) fn all(places: &[SocketFolder]) -> anyhow::Result<Vec<Found>> {
     let me = rustix::process::geteuid().as_raw();
     let entries: Vec<Entry> = places.iter().flat_map(telemetry::read_entries).collect();
     let mut table = table::read()?;
@@ -71,7 +71,7 @@ fn tells_of(entry: &Entry, mounted: &Mounted) -> bool {
 ///
 /// # Errors
 /// It is in no mount of ours.
-pub(super) fn at(places: &[Place], dir: &Path) -> anyhow::Result<Found> {
+pub(super) fn at(places: &[SocketFolder], dir: &Path) -> anyhow::Result<Found> {
     let table = table::read()?;
     let entries: Vec<Entry> = places.iter().flat_map(telemetry::read_entries).collect();
     for path in spellings(dir)? {
@@ -227,7 +227,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let me = rustix::process::geteuid().as_raw();
         std::fs::write(folder.path().join("1.json"), origin(me, "/mnt")).unwrap();
-        let place = Place { folder: folder.path().to_owned(), owner: Some(me) };
+        let place = SocketFolder { folder: folder.path().to_owned(), owner: Some(me) };
         let entry = telemetry::read_entries(&place).remove(0);
         let mounted = |point: &str, uid| Mounted { point: point.into(), uid };
         assert!(tells_of(&entry, &mounted("/mnt", me)));

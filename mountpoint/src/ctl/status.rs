@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::ask::{SOON, Seen, ask};
 use super::{find, say, show};
-use crate::telemetry::Place;
+use crate::telemetry::SocketFolder;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -15,7 +15,7 @@ struct Report {
 }
 
 /// Prints them. The exit code is 1 if one of them does not serve.
-pub(super) async fn run(places: &[Place], dir: Option<&Path>, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(places: &[SocketFolder], dir: Option<&Path>, json: bool) -> anyhow::Result<ExitCode> {
     let found = match dir {
         Some(dir) => vec![find::at(places, dir)?],
         None => find::all(places)?,

@@ -10,10 +10,10 @@ use console::{Key, Term, measure_text_width, truncate_str};
 use super::ask::{SOON, Seen, ask};
 use super::{find, show};
 use crate::clock::Clock;
-use crate::telemetry::Place;
+use crate::telemetry::SocketFolder;
 
 /// Shows it until `q`, Escape or Ctrl-C.
-pub(super) async fn run(places: &[Place], dir: &Path, every: Duration) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(places: &[SocketFolder], dir: &Path, every: Duration) -> anyhow::Result<ExitCode> {
     let (term, keys) = (Term::stdout(), Term::stdout());
     if !term.is_term() {
         bail!("top needs a terminal; for scripts: mount-s3-ctl status --json {}", dir.display());

@@ -18,7 +18,7 @@ use super::ask::{Seen, ask};
 use super::find::{self, Found};
 use super::{printable, say};
 use crate::clock::Clock;
-use crate::telemetry::{Cache, Place};
+use crate::telemetry::{Cache, SocketFolder};
 
 /// Bytes of one read: a block of the cache.
 const CHUNK: usize = 1 << 20;
@@ -58,7 +58,7 @@ struct Wanted {
 /// Reads all of `paths`, `at_once` files at a time. The exit code is 1 if a file could not be read or the cache did not keep all.
 pub(super) fn run(
     runtime: &tokio::runtime::Runtime,
-    places: &[Place],
+    places: &[SocketFolder],
     paths: &[PathBuf],
     at_once: usize,
     json: bool,

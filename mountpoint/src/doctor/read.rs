@@ -10,7 +10,8 @@ use super::{Examination, judge, said};
 use crate::buffer::{Fill, Pool, Use};
 use crate::object::{ETag, ObjectId};
 use crate::s3::{
-    Error, ErrorKind, GetObject, ListObjects, ListedObject, ObjectClient as _, Question, Reply, S3Client,
+    Error, ErrorKind, GetObject, ListObjects, ListedObject, ObjectClient as _, ProbeAnswer, ProbeRequest,
+    S3Client,
 };
 use crate::sync::Arc;
 
@@ -119,7 +120,7 @@ impl Examination<'_> {
         }
         let asking = Box::pin(list_one(&other, &self.config.s3.prefix));
         let asked = self.around.clock.timeout(OTHER_WAY_MAX, asking).await;
-        Some(matches!(asked, Some(Ok(Reply { refusal: None, .. }))))
+        Some(matches!(asked, Some(Ok(ProbeAnswer { refusal: None, .. }))))
     }
 
     pub(super) async fn addressing(&mut self) {
@@ -139,7 +140,7 @@ impl Examination<'_> {
             return;
         }
         let signed = self.client.region().to_owned();
-        let reply = self.client.ask(&Question::of("HeadBucket", Method::HEAD)).await;
+        let reply = self.client.ask(&ProbeRequest::of("HeadBucket", Method::HEAD)).await;
         let told = reply.as_ref().ok().and_then(|reply| reply.header("x-amz-bucket-region"));
         match told {
             Some(told) if told == signed => {
@@ -246,7 +247,7 @@ impl Examination<'_> {
     /// A switch of the bucket; `None`: the store does not say.
     async fn is_enabled(&self, operation: &'static str, parameter: &'static str) -> Option<bool> {
         let query = [(parameter, "")];
-        let question = Question { query: &query, ..Question::of(operation, Method::GET) };
+        let question = ProbeRequest { query: &query, ..ProbeRequest::of(operation, Method::GET) };
         let reply = self.client.ask(&question).await.ok()?;
         match reply.refusal.as_ref().map(|error| (error.kind(), error.code())) {
             None => Some(String::from_utf8_lossy(&reply.body).contains(">Enabled<")),
@@ -277,10 +278,10 @@ impl Examination<'_> {
             self.report.add(judge::read_conditions(if_match, if_none_match));
         }
         let headers = [("x-amz-checksum-mode", "ENABLED")];
-        let question = Question {
+        let question = ProbeRequest {
             key: Some(&object.key),
             headers: &headers,
-            ..Question::of("HeadObject", Method::HEAD)
+            ..ProbeRequest::of("HeadObject", Method::HEAD)
         };
         match self.client.ask(&question).await {
             Ok(reply) if reply.refusal.is_none() => self.metadata(object, &reply),
@@ -293,7 +294,7 @@ impl Examination<'_> {
         }
     }
 
-    fn metadata(&mut self, object: &ListedObject, reply: &Reply) {
+    fn metadata(&mut self, object: &ListedObject, reply: &ProbeAnswer) {
         let same = reply.header("etag").is_some_and(|etag| object.meta.etag.matches(etag));
         let sum = ["crc32c", "crc64nvme", "crc32", "sha256", "sha1"]
             .into_iter()
@@ -326,16 +327,19 @@ impl Examination<'_> {
     ) -> Option<bool> {
         // A store that ignores the condition sends one byte.
         let headers = [(condition, etag), ("range", "bytes=0-0")];
-        let question =
-            Question { key: Some(&object.key), headers: &headers, ..Question::of("GetObject", Method::GET) };
+        let question = ProbeRequest {
+            key: Some(&object.key),
+            headers: &headers,
+            ..ProbeRequest::of("GetObject", Method::GET)
+        };
         Some(self.client.ask(&question).await.ok()?.status == status)
     }
 }
 
 /// A listing of at most one key.
-async fn list_one(client: &S3Client, prefix: &str) -> crate::s3::Result<Reply> {
+async fn list_one(client: &S3Client, prefix: &str) -> crate::s3::Result<ProbeAnswer> {
     let query = [("list-type", "2"), ("max-keys", "1"), ("prefix", prefix)];
-    client.ask(&Question { query: &query, ..Question::of("ListObjectsV2", Method::GET) }).await
+    client.ask(&ProbeRequest { query: &query, ..ProbeRequest::of("ListObjectsV2", Method::GET) }).await
 }
 
 /// The byte at `offset`, through the engine's own read.

@@ -11,8 +11,8 @@ use super::{Examination, said};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::ObjectKey;
 use crate::s3::{
-    CompleteUpload, Error, ErrorKind, ListObjects, ListedObject, NewObject, ObjectClient as _, PutObject,
-    Question, Replaces, Result, UploadId, UploadPart,
+    CompleteUpload, Error, ErrorKind, ListObjects, ListedObject, NewObject, ObjectClient as _, ProbeRequest,
+    PutObject, Replaces, Result, UploadId, UploadPart,
 };
 
 /// Bytes of the object that throughput is measured with where the bucket has none.
@@ -106,8 +106,10 @@ impl Examination<'_> {
     }
 
     async fn read_back(&mut self, key: &ObjectKey) {
-        let reply =
-            self.client.ask(&Question { key: Some(key), ..Question::of("GetObject", Method::GET) }).await;
+        let reply = self
+            .client
+            .ask(&ProbeRequest { key: Some(key), ..ProbeRequest::of("GetObject", Method::GET) })
+            .await;
         match reply {
             Ok(reply) if reply.refusal.is_none() && reply.body == SMALL => {
                 self.report.fine("writing", "an object is stored, and read back as it was");
@@ -164,11 +166,11 @@ impl Examination<'_> {
         let key = below.key("damaged");
         let wrong = Checksum::of(algorithm, b"other bytes").to_base64();
         let headers = [(algorithm.header(), wrong.as_str())];
-        let question = Question {
+        let question = ProbeRequest {
             key: Some(&key),
             headers: &headers,
             body: Some(Bytes::from_static(SMALL)),
-            ..Question::of("PutObject", Method::PUT)
+            ..ProbeRequest::of("PutObject", Method::PUT)
         };
         // A refusal for another reason, such as a lock, says nothing of checksums.
         let verified = match self.client.ask(&question).await {
@@ -183,8 +185,11 @@ impl Examination<'_> {
     /// The checksum that the store tells of a key, if it tells one.
     async fn kept_checksum(&self, key: &ObjectKey) -> Result<Option<String>> {
         let headers = [("x-amz-checksum-mode", "ENABLED")];
-        let question =
-            Question { key: Some(key), headers: &headers, ..Question::of("HeadObject", Method::HEAD) };
+        let question = ProbeRequest {
+            key: Some(key),
+            headers: &headers,
+            ..ProbeRequest::of("HeadObject", Method::HEAD)
+        };
         let reply = self.client.ask(&question).await?;
         let algorithm = self.config.checksum.unwrap_or_default();
         Ok(reply.header(algorithm.header()).map(str::to_owned))
@@ -260,7 +265,7 @@ impl Examination<'_> {
             return;
         }
         let key = below.key("small");
-        let question = Question { key: Some(&key), ..Question::of("HeadObject", Method::HEAD) };
+        let question = ProbeRequest { key: Some(&key), ..ProbeRequest::of("HeadObject", Method::HEAD) };
         let Ok(reply) = self.client.ask(&question).await else { return };
         let told = reply.header("x-amz-server-side-encryption").map(str::to_owned);
         let found = match (&self.config.s3.sse, told) {
@@ -312,12 +317,12 @@ impl Examination<'_> {
         let is_append = operation == "PutObject";
         let before = self.client.head_object(key).await.ok().map(|meta| meta.etag);
         let body = if is_append { Bytes::from_static(b"+") } else { Bytes::new() };
-        let question = Question {
+        let question = ProbeRequest {
             key: Some(key),
             query,
             headers,
             body: Some(body),
-            ..Question::of(operation, Method::PUT)
+            ..ProbeRequest::of(operation, Method::PUT)
         };
         let reply = self.client.ask(&question).await;
         let after = self.client.head_object(key).await.ok();

@@ -100,7 +100,7 @@ pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo) -> Option<bool> {
             return None;
         }
         let place = match fs::read_to_string(entry.path()) {
-            Ok(info) => Place::of(&info)?,
+            Ok(info) => FdInfo::of(&info)?,
             // Closed meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(_) => return None,
@@ -127,14 +127,14 @@ pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo) -> Option<bool> {
 
 /// Where the file behind a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct FdInfo {
     mount: u32,
     ino: u64,
     /// Opened with `O_PATH`.
     is_path: bool,
 }
 
-impl Place {
+impl FdInfo {
     /// As `fdinfo` shows it; the inode number from Linux 5.14 on.
     fn of(info: &str) -> Option<Self> {
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -216,7 +216,7 @@ mod tests {
             let ino = InodeNo(std::fs::File::from(file.try_clone().unwrap()).metadata().unwrap().ino());
             assert_eq!(holds(thread(), of(device), ino), None);
             let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).unwrap();
-            let detached = OwnMount { device, id: Some(Place::of(&info).unwrap().mount) };
+            let detached = OwnMount { device, id: Some(FdInfo::of(&info).unwrap().mount) };
             assert_eq!(holds(thread(), detached, ino), Some(true), "a mount of ours that was detached");
         });
     }
@@ -224,15 +224,15 @@ mod tests {
     #[test]
     fn the_place_of_a_descriptor_is_its_mount_and_its_inode_number() {
         let info = "pos:\t0\nflags:\t0100001\nmnt_id:\t29\nino:\t7\n";
-        let place = Place { mount: 29, ino: 7, is_path: false };
-        assert_eq!(Place::of(info), Some(place));
+        let place = FdInfo { mount: 29, ino: 7, is_path: false };
+        assert_eq!(FdInfo::of(info), Some(place));
         let path = info.replace("0100001", "012100000");
         assert_eq!(
-            Place::of(&path),
-            Some(Place { is_path: true, ..place }),
+            FdInfo::of(&path),
+            Some(FdInfo { is_path: true, ..place }),
             "O_PATH, O_CLOEXEC and O_LARGEFILE"
         );
-        assert_eq!(Place::of("pos:\t0\nflags:\t0100001\nmnt_id:\t29\n"), None, "before Linux 5.14");
+        assert_eq!(FdInfo::of("pos:\t0\nflags:\t0100001\nmnt_id:\t29\n"), None, "before Linux 5.14");
         let table =
             "22 28 0:21 / /proc rw - proc proc rw\n29 28 0:44 / /a\\040b rw,nosuid - fuse.mount-s3 s rw\n";
         assert_eq!(device_of_mount(table.as_bytes(), 29), Some(DeviceNo { major: 0, minor: 44 }));

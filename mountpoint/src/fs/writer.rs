@@ -14,7 +14,7 @@ use crate::inode::InodeNo;
 use crate::object::ObjectMeta;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::upload::{self, Closer, Event, Reply, Stage};
+use crate::upload::{self, Closer, Decision, Event, Stage};
 
 /// How long a newcomer waits for the RELEASE of a closed file: the kernel sends it after close(2) has returned, mostly within a few hundred
 /// microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
@@ -25,7 +25,7 @@ type Outcome = std::result::Result<ObjectMeta, upload::Error>;
 
 /// The work left after the release of a file.
 #[derive(Debug)]
-pub struct Released(Reply);
+pub struct Released(Decision);
 
 /// How a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl FileSystem {
             writer.opener_left.store(true, Relaxed);
         }
         match writer.upload.tell(Event::Close { completes }) {
-            Reply::Done => Some(Ok(())),
+            Decision::Done => Some(Ok(())),
             _ => None,
         }
     }
@@ -144,7 +144,7 @@ impl FileSystem {
         };
         let writer = open.writer()?;
         match writer.upload.tell_in_a_moment(Event::Open, MOMENT).await {
-            Reply::Outcome => {
+            Decision::Outcome => {
                 // The error, if any, is the writer's. The next attempt finds what is there.
                 let _ = self.finish(&open, writer).await;
                 Ok(())
@@ -171,11 +171,11 @@ impl FileSystem {
         };
         let writer = open.writer()?;
         match writer.upload.tell_in_a_moment(Event::Unlink, MOMENT).await {
-            Reply::Outcome => {
+            Decision::Outcome => {
                 let _ = self.finish(&open, writer).await;
                 Ok(())
             }
-            Reply::GiveUp => {
+            Decision::GiveUp => {
                 self.give_up(&open, writer).await;
                 Ok(())
             }
@@ -230,7 +230,7 @@ impl FileSystem {
     /// Tells the inode table how it ended, once.
     fn settle(&self, open: &FileHandle, writer: &Writer, outcome: &Outcome) {
         let _settling = writer.settling.lock();
-        if writer.upload.tell(Event::Settle) == Reply::Done {
+        if writer.upload.tell(Event::Settle) == Decision::Done {
             match outcome {
                 Ok(meta) => self.inodes.commit_write(open.ino, meta.clone()),
                 Err(_) => self.inodes.abandon_write(open.ino),
@@ -274,11 +274,11 @@ impl FileSystem {
         let Some(open) = self.files.find(handle) else { return };
         let Mode::Write(writer) = &open.mode else { return };
         match due.0 {
-            Reply::Store => {
+            Decision::Store => {
                 let outcome = self.finish(&open, writer).await;
                 report_closed(writer, &outcome);
             }
-            Reply::GiveUp => {
+            Decision::GiveUp => {
                 tracing::warn!(
                     "\"{}\" was closed, and has not the size that a program asked for, which was refused: nothing is stored",
                     writer.upload.key()
@@ -357,8 +357,8 @@ impl FileSystem {
         let unmounted = how == MountEnd::Unmounted && !holds();
         // No RELEASE comes by a device that has ended.
         let moment = if how == MountEnd::Left { MOMENT } else { Duration::ZERO };
-        let reply = writer.upload.tell_in_a_moment(Event::End { unmounted }, moment).await;
-        if matches!(reply, Reply::Store | Reply::Outcome) {
+        let decision = writer.upload.tell_in_a_moment(Event::End { unmounted }, moment).await;
+        if matches!(decision, Decision::Store | Decision::Outcome) {
             match self.while_bytes_move(limit * 3 / 4, self.finish(open, writer)).await {
                 Some(outcome) => return report_closed(writer, &outcome),
                 None => tracing::error!(

@@ -35,12 +35,12 @@ pub(super) struct Inbox {
 
 /// The place of one request: its queue, and the entry there that holds it.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct InboxSlot {
     pub(super) inbox: Arc<Inbox>,
     pub(super) entry: usize,
 }
 
-impl Place {
+impl InboxSlot {
     /// Answers the request. Never waits.
     pub(super) fn answer(&self, unique: u64, errno: i32, answer: Answer) {
         // Nobody takes it any more.
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn answers_ring_the_bell_of_a_thread_that_sleeps_and_of_no_other() {
-        let place = Place { inbox: Arc::default(), entry: 3 };
+        let place = InboxSlot { inbox: Arc::default(), entry: 3 };
         let inbox = &place.inbox;
         place.answer(2, 0, Answer::Nothing);
         assert_eq!(inbox.bell().1, 0, "it is awake");
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_closed_inbox_wakes_its_thread_and_keeps_no_answer() {
-        let place = Place { inbox: Arc::default(), entry: 0 };
+        let place = InboxSlot { inbox: Arc::default(), entry: 0 };
         place.inbox.sleeps();
         place.answer(2, 0, Answer::Nothing);
         place.inbox.sleeps();

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::inbox::Place;
+use super::inbox::InboxSlot;
 use crate::fs::HandleNo;
 use crate::sync::Mutex;
 
@@ -44,7 +44,7 @@ pub(super) enum GoesOn {
 #[derive(Clone, Debug)]
 pub(super) enum ReplyTo {
     Device,
-    Queue(Place),
+    Queue(InboxSlot),
 }
 
 /// The state of the request that an INTERRUPT named.

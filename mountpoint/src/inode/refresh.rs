@@ -21,7 +21,7 @@ use crate::sync::Arc;
 const WAITS_MAX: usize = 4;
 
 /// A requested page.
-struct Question {
+struct AskedPage {
     directory: InodeNo,
     key: ObjectKey,
     after: After,
@@ -54,10 +54,10 @@ impl InodeTable {
         }
         let asked = tree.event();
         tree.recent_mut(parent)?.asks(after.clone(), asked);
-        Some(self.ask_page(tree, Question { directory: parent, key, after, asked, since: now }))
+        Some(self.ask_page(tree, AskedPage { directory: parent, key, after, asked, since: now }))
     }
 
-    fn ask_page(&self, tree: &mut Tree, question: Question) -> PageSeat {
+    fn ask_page(&self, tree: &mut Tree, question: AskedPage) -> PageSeat {
         let asked = question.asked;
         let request = ListObjects {
             prefix: question.key.as_str().to_string(),
@@ -126,7 +126,7 @@ impl InodeTable {
         None
     }
 
-    fn ask_walk(&self, tree: &mut Tree, question: walk::Question) -> PageSeat {
+    fn ask_walk(&self, tree: &mut Tree, question: walk::PageRequest) -> PageSeat {
         let request = ListObjects {
             prefix: question.prefix.clone(),
             delimited: false,
@@ -154,8 +154,8 @@ impl InodeTable {
     }
 
     /// Whether there is a page now.
-    fn take_page_in(&self, question: Question, answer: s3::Result<ListPage>) -> bool {
-        let Question { directory, key, after, asked, since } = question;
+    fn take_page_in(&self, question: AskedPage, answer: s3::Result<ListPage>) -> bool {
+        let AskedPage { directory, key, after, asked, since } = question;
         let mut tree = self.0.tree.lock();
         let page = match answer {
             Ok(page) if is_in_order(&key, after.as_deref(), &page) => page,

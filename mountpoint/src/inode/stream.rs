@@ -5,7 +5,7 @@ use tokio::sync::Notify;
 use super::pass::{Pages, Pass};
 use super::{InodeNo, InodeTable};
 use crate::listing::page::Asked;
-use crate::listing::ranges::{Question, Turn};
+use crate::listing::ranges::{RangeRequest, Turn};
 use crate::object::ObjectKey;
 use crate::s3::{ListObjects, ListPage};
 use crate::sync::{Arc, Weak};
@@ -67,7 +67,7 @@ impl Stream {
         Asked { event: self.table.0.tree.lock().event(), since: now, arrived: now }
     }
 
-    fn request(&self, question: Option<&Question>) -> ListObjects {
+    fn request(&self, question: Option<&RangeRequest>) -> ListObjects {
         ListObjects {
             prefix: self.key.as_str().to_string(),
             delimited: true,

@@ -74,7 +74,7 @@ pub(crate) struct Page {
 
 /// A request to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct RangeRequest {
     range: u64,
     pub(crate) start_after: Option<String>,
     pub(crate) token: Option<String>,
@@ -166,7 +166,7 @@ impl Ranges {
     }
 
     /// The requests to be made now. They count as made.
-    pub(crate) fn questions(&mut self) -> Vec<Question> {
+    pub(crate) fn questions(&mut self) -> Vec<RangeRequest> {
         let flying = self.ranges.iter().filter(|range| range.flying).count();
         let here: usize = self.ranges.iter().map(|range| range.pages.len()).sum();
         let ahead = (Self::AHEAD * self.given + 1).min(Self::AHEAD_MAX).saturating_sub(flying + here);
@@ -200,7 +200,7 @@ impl Ranges {
                 Next::Token(token) => (None, Some(token)),
             };
             let max_keys = range.max_keys(letters, page);
-            questions.push(Question { range: range.number, start_after, token, max_keys });
+            questions.push(RangeRequest { range: range.number, start_after, token, max_keys });
         }
         questions
     }
@@ -208,7 +208,7 @@ impl Ranges {
     /// The answer to a question. An error says that the store has no order to rely on.
     pub(crate) fn arrives(
         &mut self,
-        question: &Question,
+        question: &RangeRequest,
         answer: crate::s3::Result<ListPage>,
         event: u64,
         times: [Instant; 2],
@@ -374,7 +374,7 @@ impl Range {
     }
 }
 
-impl Question {
+impl RangeRequest {
     /// The same once more.
     fn again(&self, prefix: &str) -> Next {
         match (&self.token, &self.start_after) {

@@ -72,7 +72,7 @@ enum Next {
 
 /// The request for a walk's page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct PageRequest {
     /// Of the pages it belongs to.
     flat: u64,
     pub(crate) prefix: String,
@@ -84,11 +84,11 @@ pub(crate) struct Question {
 pub(crate) enum Course {
     /// Out of the pages; whether they have the directory at all, if only by its marker, and when they were asked for. And what to ask
     /// for meanwhile.
-    Take { page: ListPage, exists: bool, asked: u64, since: Instant, ahead: Option<Question> },
+    Take { page: ListPage, exists: bool, asked: u64, since: Instant, ahead: Option<PageRequest> },
     /// A page that may have it was asked for at this event.
     Wait(u64),
     /// A page is worth asking for.
-    Ask(Question),
+    Ask(PageRequest),
     /// By itself.
     Alone,
 }
@@ -173,7 +173,7 @@ impl Walk {
             return Course::Alone;
         }
         self.flats += 1;
-        let question = Question {
+        let question = PageRequest {
             flat: self.flats,
             prefix: self.common.clone(),
             start_after: (!key.is_empty()).then(|| key.to_owned()),
@@ -190,7 +190,7 @@ impl Walk {
     }
 
     /// The page that a course requested is in flight since event `asked`.
-    pub(crate) fn asks(&mut self, question: &Question, asked: u64) {
+    pub(crate) fn asks(&mut self, question: &PageRequest, asked: u64) {
         if let Some(flat) = self.flat.as_mut().filter(|flat| flat.number == question.flat) {
             flat.next = Next::Coming(asked);
         }
@@ -199,7 +199,7 @@ impl Walk {
     /// A page is here, or will not come.
     pub(crate) fn arrives(
         &mut self,
-        question: &Question,
+        question: &PageRequest,
         page: Option<ListPage>,
         asked: u64,
         since: Instant,
@@ -294,7 +294,7 @@ impl Walk {
 enum Reach {
     Whole,
     /// The next page may have it, or the rest of it.
-    Perhaps(Question),
+    Perhaps(PageRequest),
     TooLong,
     No,
 }
@@ -353,7 +353,7 @@ impl Flat {
         let is_passed = last > key && !last.starts_with(key);
         let next = |token: Option<&str>| {
             let token = token.map(str::to_owned);
-            Question { flat: self.number, prefix: self.prefix.clone(), start_after: None, token }
+            PageRequest { flat: self.number, prefix: self.prefix.clone(), start_after: None, token }
         };
         match &self.next {
             _ if is_passed => Reach::Whole,
@@ -396,11 +396,11 @@ impl Flat {
     }
 
     /// The next page, when a directory reaches into the second half of the last one.
-    fn ahead(&self, key: &str) -> Option<Question> {
+    fn ahead(&self, key: &str) -> Option<PageRequest> {
         let Next::Token(token) = &self.next else { return None };
         let last = &self.pages.back()?.objects;
         let middle = last.get(last.len() / 2)?;
-        let question = || Question {
+        let question = || PageRequest {
             flat: self.number,
             prefix: self.prefix.clone(),
             start_after: None,

@@ -18,7 +18,11 @@ pub fn answer(is_head: bool, bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {
     let (clock, long) = (Clock::manual(), Duration::from_secs(60));
     let mut watch = Watch::new(&clock, &Moved::default(), long, clock.now() + long);
     let method = if is_head { http::Method::HEAD } else { http::Method::GET };
-    let request = http::Request::builder().method(method).uri("/k").body(bytes::Bytes::new()).map_err(|e| e.to_string())?;
+    let request = http::Request::builder()
+        .method(method)
+        .uri("/k")
+        .body(bytes::Bytes::new())
+        .map_err(|e| e.to_string())?;
     let mut http = Http1::new(tokio::io::join(bytes, tokio::io::sink()));
     let exchange = async {
         let head = http.send(request, &mut watch).await?;

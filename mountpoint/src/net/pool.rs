@@ -19,7 +19,7 @@ use crate::net::authority::Authority;
 use crate::net::broken::Broken;
 use crate::net::connection::Connection;
 use crate::net::dial::Interfaces;
-use crate::net::flow::lanes::{Lane, Lanes, Place};
+use crate::net::flow::lanes::{Lane, LaneSlot, Lanes};
 use crate::net::flow::watch::Expired;
 use crate::net::flow::width;
 use crate::net::handshake::Handshake;
@@ -84,7 +84,7 @@ pub(crate) struct Lease {
     connection: Option<Connection>,
     host: Arc<Host>,
     pool: Arc<ConnectionPool>,
-    place: Option<Place>,
+    place: Option<LaneSlot>,
 }
 
 /// Why there is no connection.
@@ -186,7 +186,7 @@ impl ConnectionPool {
         &self,
         host: &Arc<Host>,
         lane: Lane,
-    ) -> std::result::Result<Place, NoConnection> {
+    ) -> std::result::Result<LaneSlot, NoConnection> {
         let mut entering = std::pin::pin!(host.lanes.enter(lane));
         let mut moved = None;
         loop {
@@ -212,7 +212,7 @@ impl ConnectionPool {
     pub(crate) async fn connect(
         self: &Arc<Self>,
         host: &Arc<Host>,
-        place: Place,
+        place: LaneSlot,
         fresh: bool,
     ) -> std::result::Result<Lease, NoConnection> {
         let idle = if fresh {
@@ -447,7 +447,7 @@ impl Lease {
     }
 
     /// Closes the connection and keeps its place, for another one.
-    pub(crate) fn into_place(mut self) -> Option<Place> {
+    pub(crate) fn into_place(mut self) -> Option<LaneSlot> {
         self.place.take()
     }
 

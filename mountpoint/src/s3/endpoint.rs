@@ -31,8 +31,8 @@ impl Endpoint {
         };
         check_flags(config, region, arn.as_ref())?;
         let place = match &arn {
-            Some(arn) => Place::of_arn(arn, config, region),
-            None => Place::of_bucket(config, region),
+            Some(arn) => AwsHost::of_arn(arn, config, region),
+            None => AwsHost::of_bucket(config, region),
         };
         let url = match &config.endpoint_url {
             Some(url) => url.trim_end_matches('/').to_owned(),
@@ -95,14 +95,14 @@ impl Endpoint {
 }
 
 /// Where AWS serves a bucket or an access point.
-struct Place {
+struct AwsHost {
     /// Stands before the host name; empty where `host` has it already.
     label: String,
     host: String,
     signing: Signing,
 }
 
-impl Place {
+impl AwsHost {
     fn of_bucket(config: &Config, region: &str) -> Self {
         let suffix = Partition::of(region).suffix;
         let dual = if config.dual_stack { ".dualstack" } else { "" };

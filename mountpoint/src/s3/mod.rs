@@ -47,7 +47,7 @@ pub use kind::{PartLimits, StoreKind};
 pub use ops::bucket::{Created, Deleted};
 pub use ops::properties::{Described, Properties};
 pub use ops::tagging::Tagging;
-pub use probe::{Question, Reply, Signed};
+pub use probe::{ProbeAnswer, ProbeRequest, Signed};
 pub use replaces::Replaces;
 pub(crate) use url::without_password;
 pub use xml::{Tags, Version, VersionMarkers, VersionPage};

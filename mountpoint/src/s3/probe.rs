@@ -34,7 +34,7 @@ const WITHIN: Duration = Duration::from_secs(15);
 
 /// A request to the bucket, or to one of its keys.
 #[derive(Clone, Debug)]
-pub struct Question<'a> {
+pub struct ProbeRequest<'a> {
     /// Its S3 name.
     pub operation: &'static str,
     /// Its method.
@@ -49,7 +49,7 @@ pub struct Question<'a> {
     pub body: Option<Bytes>,
 }
 
-impl Question<'_> {
+impl ProbeRequest<'_> {
     /// On the bucket, with nothing else said.
     #[must_use]
     pub fn of(operation: &'static str, method: Method) -> Self {
@@ -59,7 +59,7 @@ impl Question<'_> {
 
 /// An answer.
 #[derive(Debug)]
-pub struct Reply {
+pub struct ProbeAnswer {
     /// Its HTTP status.
     pub status: u16,
     /// Its headers.
@@ -72,7 +72,7 @@ pub struct Reply {
     pub ahead_s: Option<i64>,
 }
 
-impl Reply {
+impl ProbeAnswer {
     /// A header's value.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -103,7 +103,7 @@ impl S3Client {
     ///
     /// # Errors
     /// `NoCredentials`; `Network`, `Timeout`, `Throttled`, `ServerError` after some attempts; `BadAnswer` (no HTTP).
-    pub async fn ask(&self, question: &Question<'_>) -> Result<Reply> {
+    pub async fn ask(&self, question: &ProbeRequest<'_>) -> Result<ProbeAnswer> {
         let (wire, operation) = (&self.wire, question.operation);
         let mut target = match question.key {
             Some(key) => wire.endpoint.key_path(key.as_str()),
@@ -146,7 +146,7 @@ impl S3Client {
                 other => other.map(|failure| failure.error),
             };
             let ahead_s = answer::date(&headers).map(|theirs| seconds_ahead(theirs, wall));
-            return Ok(Reply { status: status.as_u16(), headers, body, refusal, ahead_s });
+            return Ok(ProbeAnswer { status: status.as_u16(), headers, body, refusal, ahead_s });
         }
     }
 

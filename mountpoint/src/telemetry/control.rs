@@ -40,7 +40,7 @@ const FILES_MAX: usize = 1_000;
 
 /// A folder for sockets, and the user who is believed there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct SocketFolder {
     /// The folder.
     pub folder: PathBuf,
     /// Folder and files must be this user's. `None`: one user's, whose ever, where nobody but root makes a folder.
@@ -48,14 +48,14 @@ pub struct Place {
 }
 
 /// Folders for sockets: that of the user's runtime directory (`XDG_RUNTIME_DIR`) if there is one, then the system's.
-pub fn places(runtime_dir: Option<&Path>) -> Vec<Place> {
+pub fn places(runtime_dir: Option<&Path>) -> Vec<SocketFolder> {
     let me = rustix::process::geteuid().as_raw();
     let absolute = runtime_dir.filter(|dir| dir.is_absolute());
-    let of_user = absolute.map(|dir| Place::below(dir, Some(me)));
-    of_user.into_iter().chain([Place::below(Path::new(OF_THE_SYSTEM), None)]).collect()
+    let of_user = absolute.map(|dir| SocketFolder::below(dir, Some(me)));
+    of_user.into_iter().chain([SocketFolder::below(Path::new(OF_THE_SYSTEM), None)]).collect()
 }
 
-impl Place {
+impl SocketFolder {
     /// Our folder in a runtime directory.
     pub fn below(runtime_dir: &Path, owner: Option<u32>) -> Self {
         Self { folder: runtime_dir.join(FOLDER), owner }
@@ -144,7 +144,7 @@ impl Entry {
 ///
 /// Root reads the folders of users, who may put there what they like: it follows no link, waits for no pipe, and takes a file for its
 /// owner's word only.
-pub fn read_entries(place: &Place) -> Vec<Entry> {
+pub fn read_entries(place: &SocketFolder) -> Vec<Entry> {
     let Ok((folder, owner)) = place.open() else { return Vec::new() };
     let folder = Arc::new(folder);
     let Ok(files) = Dir::read_from(&*folder) else { return Vec::new() };
@@ -192,7 +192,7 @@ impl Drop for Registered {
 impl Registered {
     /// In the first folder that can be used.
     pub(super) fn serve(
-        places: &[Place],
+        places: &[SocketFolder],
         telemetry: &Arc<Telemetry>,
         supervisor: &Supervisor,
         runtime: &tokio::runtime::Handle,
@@ -208,7 +208,7 @@ impl Registered {
     }
 
     fn serve_in(
-        place: &Place,
+        place: &SocketFolder,
         telemetry: &Arc<Telemetry>,
         supervisor: &Supervisor,
         runtime: &tokio::runtime::Handle,

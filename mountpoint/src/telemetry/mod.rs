@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 
-pub use control::{Entry, PERMITTED, Place, places, read_entries};
+pub use control::{Entry, PERMITTED, SocketFolder, places, read_entries};
 pub use http::Listen;
 pub use status::{
     Cache, ErrorLine, Hits, Latency, Memory, OpenFiles, Origin, Requests, Status, Throughput, Upload,
@@ -40,7 +40,7 @@ pub struct Config {
     /// The page for Prometheus.
     pub listen: Option<Listen>,
     /// Folders for the socket of `mount-s3-ctl`; the first that can be used is.
-    pub control: Vec<Place>,
+    pub control: Vec<SocketFolder>,
     /// Exports by OpenTelemetry's protocol.
     pub otlp: Option<otlp::Settings>,
     /// The bucket and the place of the mount.

@@ -163,7 +163,7 @@ fn of_two_mounts_the_newer_comes_first_whatever_their_processes_are_called() {
         let file = std::fs::File::options().append(true).open(&path).unwrap();
         file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age_s)).unwrap();
     }
-    let place = Place { folder: folder.path().to_owned(), owner: Some(uid) };
+    let place = SocketFolder { folder: folder.path().to_owned(), owner: Some(uid) };
     let pids: Vec<_> = read_entries(&place).iter().map(|entry| entry.origin.pid).collect();
     assert_eq!(pids, [1, 3, 2]);
 }
@@ -178,7 +178,7 @@ async fn a_folder_that_others_may_write_to_is_not_used() {
     let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
     let handle = tokio::runtime::Handle::current();
     let told = Arc::new(telemetry());
-    let place = Place { folder: folder.clone(), owner: None };
+    let place = SocketFolder { folder: folder.clone(), owner: None };
     let refused = control::Registered::serve(std::slice::from_ref(&place), &told, &supervisor, &handle);
     assert!(refused.unwrap_err().to_string().contains("only this user may write"));
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);

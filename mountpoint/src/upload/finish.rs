@@ -3,7 +3,7 @@
 use super::Error;
 use super::multipart::{Multipart, agrees, pieces};
 use super::part::Part;
-use super::stage::{Event, Reply, Stage};
+use super::stage::{Decision, Event, Stage};
 use super::upload::{State, Upload};
 use crate::checksum::Checksum;
 use crate::object::ObjectMeta;
@@ -133,7 +133,7 @@ impl Upload {
     fn commit(&self) -> Result<Option<Checksum>, Error> {
         let mut state = self.state.lock();
         match state.on(Event::Commit) {
-            Reply::Done => Ok(state.whole),
+            Decision::Done => Ok(state.whole),
             _ => Err(state.error.clone().unwrap_or(Error::Aborted)),
         }
     }

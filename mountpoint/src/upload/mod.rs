@@ -33,7 +33,7 @@ pub use append::Behind;
 pub use error::Error;
 pub use journal::Config as JournalConfig;
 pub use reclaim::Reclaim;
-pub use stage::{Closer, Event, Reply, Stage};
+pub use stage::{Closer, Decision, Event, Stage};
 pub use upload::{Upload, WriteDone};
 
 use crate::buffer::{Block, Pool};

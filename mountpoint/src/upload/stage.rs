@@ -73,7 +73,7 @@ pub enum Event {
 
 /// The next action of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum Decision {
     /// It is so; nothing is left to do.
     Done,
     /// It begins to be stored: wait for the outcome.
@@ -96,10 +96,10 @@ impl Stage {
     /// The stage of a file that was opened just now.
     pub const NEW: Self = Self::Open { closed: false };
 
-    /// The stage and the reply after an event.
-    pub fn on(self, event: Event) -> (Self, Reply) {
+    /// The stage and the decision after an event.
+    pub fn on(self, event: Event) -> (Self, Decision) {
+        use Decision::{Done, Finished, GiveUp, Moment, No, Outcome, Store, Written};
         use Event as E;
-        use Reply::{Done, Finished, GiveUp, Moment, No, Outcome, Store, Written};
         use Stage::{Committing, Failed, Finishing, Open, Stored};
         let ended = matches!(self, Stored { .. } | Failed { .. });
         match (self, event) {
@@ -146,7 +146,7 @@ impl Stage {
         }
     }
 
-    /// Whether a caller that waits for a moment ([`Reply::Moment`]) goes on waiting.
+    /// Whether a caller that waits for a moment ([`Decision::Moment`]) goes on waiting.
     pub(super) fn is_still_closed(self) -> bool {
         matches!(self, Self::Open { closed: true })
     }

@@ -305,11 +305,11 @@ async fn released_files_are_stored_in_turn_and_awaited_ones_at_once() {
     let gate = bench.client.hold(FaultPlan::on(Op::PutObject).always());
     let files: Vec<_> = (0..=UNAWAITED_MAX).map(|i| bench.create(&format!("{i:02}"))).collect();
     for file in &files {
-        assert_eq!(file.tell(Event::Release), Reply::Store);
+        assert_eq!(file.tell(Event::Release), Decision::Store);
     }
     gate.arrived(UNAWAITED_MAX).await;
     let awaited = bench.create("awaited");
-    assert_eq!(awaited.tell(Event::Sync), Reply::Store);
+    assert_eq!(awaited.tell(Event::Sync), Decision::Store);
     gate.arrived(UNAWAITED_MAX + 1).await;
     assert_eq!(bench.client.calls(Op::PutObject), UNAWAITED_MAX + 1, "the last one released waits");
     gate.release();

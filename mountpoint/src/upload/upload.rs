@@ -12,7 +12,7 @@ use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::Part;
 use super::size::OBJECT_MAX;
-use super::stage::{Event, Reply, Stage};
+use super::stage::{Decision, Event, Stage};
 use super::{Error, Shared};
 use crate::checksum::Checksum;
 use crate::object::{ObjectKey, ObjectMeta};
@@ -139,7 +139,7 @@ impl Upload {
     pub fn write(self: &Arc<Self>, offset: u64, data: &[u8], done: WriteDone) -> bool {
         let mut state = self.state.lock();
         let was_closed = state.stage.is_still_closed();
-        if state.on(Event::Write) == Reply::Finished {
+        if state.on(Event::Write) == Decision::Finished {
             drop(state);
             done(Err(Error::Finished));
             return false;
@@ -212,8 +212,8 @@ impl Upload {
         self.outcome().await
     }
 
-    /// Takes an event, and begins to store the file if that is what it means. The caller carries out the rest of the reply.
-    pub fn tell(self: &Arc<Self>, event: Event) -> Reply {
+    /// Takes an event, and begins to store the file if that is what it means. The caller carries out the rest of the decision.
+    pub fn tell(self: &Arc<Self>, event: Event) -> Decision {
         let mut state = self.state.lock();
         let ends = matches!(
             event,
@@ -222,21 +222,21 @@ impl Upload {
         let lacks = ends && state.lacks();
         // At a release no program receives the error any more: the caller says so, and gives the file up.
         let remains = if lacks && event != Event::Release { state.fail(Error::Unmeant) } else { None };
-        let reply = match state.on(event) {
-            Reply::Store if lacks => Reply::GiveUp,
-            reply => reply,
+        let decision = match state.on(event) {
+            Decision::Store if lacks => Decision::GiveUp,
+            decision => decision,
         };
         drop(state);
         self.clean_up(remains);
         if matches!(event, Event::Close { .. } | Event::Sync | Event::Release) {
             self.changed.notify_waiters();
         }
-        if reply == Reply::Store {
+        if decision == Decision::Store {
             // A task of its own: a caller that is interrupted must not leave the object half made.
             let (this, is_awaited) = (Arc::clone(self), event != Event::Release);
             self.shared.runtime.spawn(Box::pin(this.run_finish(is_awaited)));
         }
-        reply
+        decision
     }
 
     /// Bytes that the file has if no more come: those that were accepted, or as many as a program set it to.
@@ -282,7 +282,7 @@ impl Upload {
         self.state.lock().stage
     }
 
-    /// The outcome, once it is known. For callers that got [`Reply::Store`] or [`Reply::Outcome`].
+    /// The outcome, once it is known. For callers that got [`Decision::Store`] or [`Decision::Outcome`].
     ///
     /// # Errors
     /// As [`Upload::finish`].
@@ -293,16 +293,16 @@ impl Upload {
         }
     }
 
-    /// Repeats [`Upload::tell`] until the reply is no longer [`Reply::Moment`], for at most `limit`.
-    pub async fn tell_in_a_moment(self: &Arc<Self>, event: Event, limit: Duration) -> Reply {
+    /// Repeats [`Upload::tell`] until the decision is no longer [`Decision::Moment`], for at most `limit`.
+    pub async fn tell_in_a_moment(self: &Arc<Self>, event: Event, limit: Duration) -> Decision {
         let clock = &self.shared.clock;
         let end = clock.now() + limit;
         loop {
             let changed = self.changed.notified();
-            let reply = self.tell(event);
+            let decision = self.tell(event);
             let left = end.saturating_duration_since(clock.now());
-            if reply != Reply::Moment || clock.timeout(left, changed).await.is_none() {
-                return reply;
+            if decision != Decision::Moment || clock.timeout(left, changed).await.is_none() {
+                return decision;
             }
         }
     }
@@ -390,10 +390,10 @@ impl State {
         is_free
     }
 
-    pub(super) fn on(&mut self, event: Event) -> Reply {
-        let (stage, reply) = self.stage.on(event);
+    pub(super) fn on(&mut self, event: Event) -> Decision {
+        let (stage, decision) = self.stage.on(event);
         self.stage = stage;
-        reply
+        decision
     }
 
     /// Nothing is taken or sent from here on. `None` when that was so before, or when it is too late.
@@ -403,7 +403,7 @@ impl State {
 
     /// Like [`State::fail`]; what was sent last has no good answer (`Lose`) or it is not too late (`Fail`).
     pub(super) fn fail_by(&mut self, event: Event, error: Error) -> Option<Remains> {
-        if self.on(event) != Reply::Done {
+        if self.on(event) != Decision::Done {
             return None;
         }
         self.error = Some(error.clone());

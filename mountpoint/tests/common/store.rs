@@ -12,7 +12,7 @@ use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::{ObjectId, ObjectKey};
 use mountpoint::s3::{
-    self, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient, PutObject, Question, S3Client,
+    self, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient, ProbeRequest, PutObject, S3Client,
 };
 use s3server::{FaultPlan, RequestLog, Server};
 use testkit::{Moto, RealStore, Versitygw};
@@ -329,22 +329,24 @@ impl Store {
     /// Has the bucket keep versions from now on.
     pub(crate) fn keep_versions(&self) {
         let body = "<VersioningConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Status>Enabled</Status></VersioningConfiguration>";
-        self.ask(&Question {
+        self.ask(&ProbeRequest {
             query: &[("versioning", "")],
             body: Some(Bytes::from_static(body.as_bytes())),
-            ..Question::of("PutBucketVersioning", Method::PUT)
+            ..ProbeRequest::of("PutBucketVersioning", Method::PUT)
         });
     }
 
     /// The number of versions and of delete markers in the bucket.
     pub(crate) fn versions(&self) -> (usize, usize) {
-        let versions =
-            Question { query: &[("versions", "")], ..Question::of("ListObjectVersions", Method::GET) };
+        let versions = ProbeRequest {
+            query: &[("versions", "")],
+            ..ProbeRequest::of("ListObjectVersions", Method::GET)
+        };
         let page = self.ask(&versions);
         (page.matches("<Version>").count(), page.matches("<DeleteMarker>").count())
     }
 
-    fn ask(&self, question: &Question<'_>) -> String {
+    fn ask(&self, question: &ProbeRequest<'_>) -> String {
         let reply = RUNTIME.block_on(self.client.ask(question)).unwrap_or_else(|error| panic!("{error}"));
         assert!(reply.refusal.is_none(), "{:?}", reply.refusal);
         String::from_utf8_lossy(&reply.body).into_owned()

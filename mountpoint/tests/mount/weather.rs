@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testkit::proxy::{Proxy, Weather};
-use testkit::scenario::{Outage, Place, among_readers, among_writers, broken_answers, one_in_ten, outage};
+use testkit::scenario::{Outage, Scene, among_readers, among_writers, broken_answers, one_in_ten, outage};
 
 use crate::common::{Pattern, Setup, Store, TestMount};
 
@@ -36,9 +36,9 @@ impl Site {
         Some(Self { mount, proxy, store, folder })
     }
 
-    fn place(&self) -> Place<'_> {
+    fn place(&self) -> Scene<'_> {
         let fill = |content, offset, into: &mut [u8]| Pattern(content).fill(offset, into);
-        Place { mount: self.mount.dir(), folder: &self.folder, proxy: &self.proxy, fill }
+        Scene { mount: self.mount.dir(), folder: &self.folder, proxy: &self.proxy, fill }
     }
 
     /// Lines of the log with these words.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use super::entry::{Entry, Place};
+use super::entry::{Entry, KeyPath};
 use super::error::{Error, Result, absent_is_fine};
 use super::folders::Folders;
 use super::journal::Journal;
@@ -91,10 +91,10 @@ impl Bucket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn path(&self, key: &str, place: Place) -> PathBuf {
+    fn path(&self, key: &str, place: KeyPath) -> PathBuf {
         match place {
-            Place::Plain => self.plain.join(key),
-            Place::Escaped => self.escaped.join(keys::escaped_path(key)),
+            KeyPath::Plain => self.plain.join(key),
+            KeyPath::Escaped => self.escaped.join(keys::escaped_path(key)),
         }
     }
 
@@ -164,21 +164,27 @@ impl Bucket {
     }
 
     /// Moves the file to where the key's object is, else to the plain path, else to the escaped one.
-    fn place(&self, state: &mut State, key: &str, known: Option<Place>, staged: Staged) -> io::Result<Place> {
-        if known != Some(Place::Escaped)
+    fn place(
+        &self,
+        state: &mut State,
+        key: &str,
+        known: Option<KeyPath>,
+        staged: Staged,
+    ) -> io::Result<KeyPath> {
+        if known != Some(KeyPath::Escaped)
             && keys::plain_path(key).is_some()
             && state.folders.rename_into(&self.plain, key, staged.path())?
         {
             staged.moved();
-            return Ok(Place::Plain);
+            return Ok(KeyPath::Plain);
         }
-        let path = self.path(key, Place::Escaped);
+        let path = self.path(key, KeyPath::Escaped);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
         fs::rename(staged.path(), path)?;
         staged.moved();
-        Ok(Place::Escaped)
+        Ok(KeyPath::Escaped)
     }
 
     /// Removes an object, if it is there and the condition holds.
@@ -188,7 +194,7 @@ impl Bucket {
         if_.check(existing.as_ref().map(|e| e.meta.etag.as_str()))?;
         let Some(entry) = existing else { return Ok(()) };
         let removing = "remove the file";
-        if entry.place == Place::Plain {
+        if entry.place == KeyPath::Plain {
             state.folders.remove_file(&self.plain, key).map_err(Error::io(removing))?;
         }
         // Also when the object is at its plain path: a file put there by hand may hide an escaped one.
@@ -198,7 +204,7 @@ impl Bucket {
     }
 
     fn remove_escaped(&self, key: &str) -> io::Result<()> {
-        let path = self.path(key, Place::Escaped);
+        let path = self.path(key, KeyPath::Escaped);
         absent_is_fine(fs::remove_file(&path))?;
         let mut folder = path.parent();
         while let Some(at) = folder.filter(|at| **at != *self.escaped && at.starts_with(&self.escaped)) {
@@ -232,12 +238,12 @@ impl Bucket {
         if known.is_none() && keys::plain_path(key).is_none() {
             return Ok(None);
         }
-        let place = known.as_ref().map_or(Place::Plain, |e| e.place);
+        let place = known.as_ref().map_or(KeyPath::Plain, |e| e.place);
         let found = file_identity(&self.path(key, place)).map_err(Error::io("look at the object's file"))?;
         match (known, found) {
             (Some(entry), Some(identity)) if entry.identity == identity => Ok(Some(entry)),
             (_, Some(identity)) => {
-                if place == Place::Plain
+                if place == KeyPath::Plain
                     && !Folders::are_real(&self.plain, key)
                         .map_err(Error::io("look at the object's folders"))?
                 {

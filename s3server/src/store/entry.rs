@@ -10,20 +10,25 @@ use super::meta::{Identity, Meta};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) identity: Identity,
-    pub(crate) place: Place,
+    pub(crate) place: KeyPath,
     pub(crate) meta: Arc<Meta>,
 }
 
 /// The one of a key's two paths that holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum KeyPath {
     Plain,
     Escaped,
 }
 
 impl Entry {
     /// The entry of a file that was found: the remembered metadata of this very file, else those that any file has.
-    pub(super) fn of_file(key: &str, identity: Identity, place: Place, remembered: &Remembered) -> Arc<Self> {
+    pub(super) fn of_file(
+        key: &str,
+        identity: Identity,
+        place: KeyPath,
+        remembered: &Remembered,
+    ) -> Arc<Self> {
         let meta = remembered
             .get(key)
             .and_then(|versions| versions.iter().rev().find(|(file, _)| *file == identity))

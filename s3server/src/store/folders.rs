@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::entry::{Entry, Place};
+use super::entry::{Entry, KeyPath};
 use super::error::absent_is_fine;
 use super::journal::Remembered;
 use super::keys;
@@ -124,12 +124,12 @@ impl Folders {
                 } else if kind.is_file() && keys::plain_path(&key).is_some() && keys::is_valid(&key) {
                     let known = index.get(key.as_bytes());
                     let same =
-                        known.is_some_and(|e| e.place == Place::Plain && e.identity.inode == found.ino());
+                        known.is_some_and(|e| e.place == KeyPath::Plain && e.identity.inode == found.ino());
                     if !same {
                         let Some(identity) = vanished(found.metadata())?.as_ref().map(Identity::of) else {
                             continue;
                         };
-                        let entry = Entry::of_file(&key, identity, Place::Plain, remembered);
+                        let entry = Entry::of_file(&key, identity, KeyPath::Plain, remembered);
                         index.insert(key.as_bytes().into(), entry);
                     }
                     files.insert(key);
@@ -160,7 +160,7 @@ impl Folders {
         };
         for item in list::page(index, &children).items {
             match item {
-                Item::Key(key, entry) if entry.place == Place::Plain && !files.contains(&key) => {
+                Item::Key(key, entry) if entry.place == KeyPath::Plain && !files.contains(&key) => {
                     index.remove(key.as_bytes());
                 }
                 Item::Prefix(prefix) if !below.contains(&prefix) => self.forget(&prefix, index),
@@ -185,7 +185,7 @@ impl Folders {
         let gone: Vec<Box<[u8]>> = index
             .range(range)
             .take_while(|(key, _)| key.starts_with(folder.as_bytes()))
-            .filter(|(_, entry)| entry.place == Place::Plain)
+            .filter(|(_, entry)| entry.place == KeyPath::Plain)
             .map(|(key, _)| key.clone())
             .collect();
         for key in gone {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::entry::{Entry, Place};
+use super::entry::{Entry, KeyPath};
 use super::journal::Remembered;
 use super::keys;
 use super::list::Sorted;
@@ -28,7 +28,7 @@ pub(super) fn escaped(
                 folders.push(path + "/");
             } else if let Some(key) = keys::key_of_escaped(&path).filter(|_| kind.is_file()) {
                 let identity = Identity::of(&found.metadata()?);
-                let entry = Entry::of_file(&key, identity, Place::Escaped, remembered);
+                let entry = Entry::of_file(&key, identity, KeyPath::Escaped, remembered);
                 index.insert(key.into_bytes().into(), entry);
             } else {
                 tracing::warn!(path, "left alone: no key has this escaped name");

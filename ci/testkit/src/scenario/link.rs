@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::work::{Known, Trouble, list};
-use super::{MIB, Outcome, Place};
+use super::{MIB, Outcome, Scene};
 use crate::proxy::Weather;
 use crate::until;
 
@@ -25,7 +25,7 @@ pub struct Timed {
 
 /// Runs one operation over a link of so many bytes a second.
 fn timed(
-    place: Place<'_>,
+    place: Scene<'_>,
     rate: u64,
     work: impl FnOnce() -> Result<(), Trouble>,
 ) -> (Timed, Result<(), Trouble>) {
@@ -47,7 +47,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn plant_names(place: Place<'_>) {
+fn plant_names(place: Scene<'_>) {
     (0..NAMES).for_each(|i| Known::new(format!("dir/name{i}"), i, 1).plant(place));
 }
 
@@ -56,7 +56,7 @@ fn plant_names(place: Place<'_>) {
 ///
 /// # Panics
 /// The readers do not fill the link within a minute.
-pub fn among_readers(place: Place<'_>, rate: u64) -> (Outcome, [Timed; 2]) {
+pub fn among_readers(place: Scene<'_>, rate: u64) -> (Outcome, [Timed; 2]) {
     let large: Vec<_> = (0..READERS).map(|i| Known::new(format!("large{i}"), i, 16 * MIB)).collect();
     let small = Known::new("small", READERS, SMALL);
     large.iter().chain([&small]).for_each(|file| file.plant(place));
@@ -92,7 +92,7 @@ pub fn among_readers(place: Place<'_>, rate: u64) -> (Outcome, [Timed; 2]) {
 ///
 /// # Panics
 /// The writers do not fill the link within a minute.
-pub fn among_writers(place: Place<'_>, large: u64, small: u64, rate: u64) -> (Outcome, Timed) {
+pub fn among_writers(place: Scene<'_>, large: u64, small: u64, rate: u64) -> (Outcome, Timed) {
     plant_names(place);
     let large = (0..6).map(|i| Known::new(format!("large{i}"), i, large));
     let files: Vec<_> = large.chain((0..3).map(|i| Known::new(format!("small{i}"), 6 + i, small))).collect();

@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 
 /// The place of a scenario: a mounted directory and its store.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct Scene<'a> {
     /// The directory mounted on.
     pub mount: &'a Path,
     /// The bucket as a folder: each object under its key, readable and, before the first look at it, writable.
@@ -33,7 +33,7 @@ pub struct Place<'a> {
     pub fill: fn(content: u64, offset: u64, into: &mut [u8]),
 }
 
-impl Place<'_> {
+impl Scene<'_> {
     /// Multipart uploads that have a part. `s3server` keeps them beside its buckets, each part as a file under its number.
     fn uploads_with_parts(&self) -> usize {
         let parts = |upload: &Path| fs::read_dir(upload).into_iter().flatten().flatten();

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::work::{Known, list};
-use super::{MIB, Outcome, Place};
+use super::{MIB, Outcome, Scene};
 use crate::proxy::Weather;
 use crate::until;
 
@@ -48,7 +48,7 @@ impl Outage {
 ///
 /// # Panics
 /// Readers and writers do not begin within a minute.
-pub fn outage(place: Place<'_>, outage: &Outage, lasts: Duration) -> Outcome {
+pub fn outage(place: Scene<'_>, outage: &Outage, lasts: Duration) -> Outcome {
     let read: Vec<_> = (0..4).map(|i| Known::new(format!("read{i}"), i, TRANSFER)).collect();
     let small: Vec<_> = (0..30).map(|i| Known::new(format!("dir{i}/small"), i, SMALL)).collect();
     read.iter().chain(&small).for_each(|file| file.plant(place));
@@ -92,7 +92,7 @@ pub fn outage(place: Place<'_>, outage: &Outage, lasts: Duration) -> Outcome {
 }
 
 /// A reader, a writer, fifty `cat`s and an `ls` while one request in ten is answered 503.
-pub fn one_in_ten(place: Place<'_>) -> Outcome {
+pub fn one_in_ten(place: Scene<'_>) -> Outcome {
     let small: Vec<_> = (0..CATS).map(|i| Known::new(format!("dir/file{i}"), i, SMALL)).collect();
     let (read, written) = (Known::new("read", 70, TRANSFER), Known::new("written", 80, TRANSFER));
     small.iter().chain([&read]).for_each(|file| file.plant(place));
@@ -114,7 +114,7 @@ pub fn one_in_ten(place: Place<'_>) -> Outcome {
 
 /// Reads 64 MiB while each connection is reset after 1 MiB of answers. Beside the outcome: the bytes that passed for each byte of the
 /// file.
-pub fn broken_answers(place: Place<'_>) -> (Outcome, f64) {
+pub fn broken_answers(place: Scene<'_>) -> (Outcome, f64) {
     let file = Known::new("read", 5, BROKEN);
     file.plant(place);
     place.proxy.set(Weather::clear().reset_answers_after(MIB));

@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Place;
+use super::Scene;
 
 /// Bytes of one read or write.
 const PIECE: usize = 256 << 10;
@@ -42,13 +42,13 @@ impl Known {
     ///
     /// # Panics
     /// The folder can't be written.
-    pub(super) fn plant(&self, place: Place<'_>) {
+    pub(super) fn plant(&self, place: Scene<'_>) {
         let path = place.folder.join(&self.name);
         fs::create_dir_all(path.parent().expect("a folder above")).expect("make a folder in the store");
         self.write_to(place, &mut File::create(path).expect("plant a file")).expect("plant a file");
     }
 
-    fn write_to(&self, place: Place<'_>, file: &mut File) -> io::Result<()> {
+    fn write_to(&self, place: Scene<'_>, file: &mut File) -> io::Result<()> {
         let mut buffer = vec![0; PIECE];
         for at in (0..self.len).step_by(PIECE) {
             let piece = &mut buffer[..PIECE.min((self.len - at) as usize)];
@@ -59,17 +59,17 @@ impl Known {
     }
 
     /// Reads it to its end.
-    pub(super) fn read(&self, place: Place<'_>) -> Result<(), Trouble> {
+    pub(super) fn read(&self, place: Scene<'_>) -> Result<(), Trouble> {
         self.read_from(place, &place.mount.join(&self.name), &AtomicBool::new(false))
     }
 
     /// The same; `enough` ends it earlier.
-    pub(super) fn read_until(&self, place: Place<'_>, enough: &AtomicBool) -> Result<(), Trouble> {
+    pub(super) fn read_until(&self, place: Scene<'_>, enough: &AtomicBool) -> Result<(), Trouble> {
         self.read_from(place, &place.mount.join(&self.name), enough)
     }
 
     /// Creates and writes it; stored when this returns.
-    pub(super) fn write(&self, place: Place<'_>) -> Result<(), Trouble> {
+    pub(super) fn write(&self, place: Scene<'_>) -> Result<(), Trouble> {
         let mut file = File::create_new(place.mount.join(&self.name))?;
         self.write_to(place, &mut file)?;
         file.sync_all()?;
@@ -86,7 +86,7 @@ impl Known {
         })
     }
 
-    fn read_from(&self, place: Place<'_>, path: &Path, enough: &AtomicBool) -> Result<(), Trouble> {
+    fn read_from(&self, place: Scene<'_>, path: &Path, enough: &AtomicBool) -> Result<(), Trouble> {
         let mut file = File::open(path)?;
         let (mut got, mut wanted) = (vec![0; PIECE], vec![0; PIECE]);
         let mut at = 0;
@@ -107,7 +107,7 @@ impl Known {
 }
 
 /// Lists a directory that has so many names.
-pub(super) fn list(place: Place<'_>, name: &str, names: usize) -> Result<(), Trouble> {
+pub(super) fn list(place: Scene<'_>, name: &str, names: usize) -> Result<(), Trouble> {
     let mut listed = 0;
     for entry in fs::read_dir(place.mount.join(name))? {
         entry?;

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::super::RING_WRITE_MAX;
 use super::super::answer::Answer;
 use super::super::channel::Channel;
-use super::super::inbox::{Done, Inbox, Place};
+use super::super::inbox::{Done, Inbox, InboxSlot};
 use super::super::operations::Operations;
 use super::super::pending::ReplyTo;
 use super::super::request::{DecodeError, decode_parts};
@@ -139,7 +139,7 @@ impl<O: Operations> Queue<O> {
             },
         };
         let Some(bytes) = self.entries.request(entry) else { return Ok(false) };
-        let place = Place { inbox: Arc::clone(&self.inbox), entry };
+        let place = InboxSlot { inbox: Arc::clone(&self.inbox), entry };
         let now = self.channel.clock.now();
         self.used = now;
         self.warm.used(entry, bytes.payload.len());

@@ -74,7 +74,11 @@ impl Bench {
     }
 
     /// Answers questions, until there are none that `is_held` leaves.
-    fn answer_all(&mut self, ranges: &mut Ranges, is_held: impl Fn(&Question) -> bool) -> Vec<Question> {
+    fn answer_all(
+        &mut self,
+        ranges: &mut Ranges,
+        is_held: impl Fn(&RangeRequest) -> bool,
+    ) -> Vec<RangeRequest> {
         let (mut held, now) = (Vec::new(), Instant::now());
         loop {
             let (hold, ask): (Vec<_>, Vec<_>) = ranges.questions().into_iter().partition(&is_held);
@@ -324,7 +328,7 @@ fn simulate(bench: &mut Bench, service: impl Fn(Duration, usize) -> Duration) ->
     let last = given.last().unwrap()[DIRECTORY.len()..].to_owned();
     let mut ranges = Ranges::new(DIRECTORY, letters, &last, token.unwrap(), bench.page).unwrap();
     let (begin, mut now) = (Instant::now(), Duration::ZERO);
-    let (mut out, mut at_once): (Vec<(Duration, Duration, Question)>, Vec<_>) = (Vec::new(), Vec::new());
+    let (mut out, mut at_once): (Vec<(Duration, Duration, RangeRequest)>, Vec<_>) = (Vec::new(), Vec::new());
     loop {
         for question in ranges.questions() {
             out.push((now + service(now, out.len()), now, question));

@@ -23,7 +23,7 @@ impl Bench {
         Self { walk: Walk::new(), keys, now: Instant::now(), event: 0, pages: 0, alone: Vec::new() }
     }
 
-    fn answer(&self, question: &Question) -> ListPage {
+    fn answer(&self, question: &PageRequest) -> ListPage {
         let after = question.token.as_ref().or(question.start_after.as_ref());
         let mut keys = self.keys.iter().filter(|key| key.starts_with(&question.prefix));
         let keys: Vec<_> = keys.by_ref().filter(|key| after.is_none_or(|after| *key > after)).collect();
@@ -41,7 +41,7 @@ impl Bench {
         ListPage { objects, common_prefixes: Vec::new(), next_token }
     }
 
-    fn fetch(&mut self, question: &Question) {
+    fn fetch(&mut self, question: &PageRequest) {
         self.event += 1;
         self.pages += 1;
         self.walk.asks(question, self.event);

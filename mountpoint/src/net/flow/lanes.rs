@@ -67,7 +67,7 @@ struct Link {
 
 /// Permission to use one connection. When dropped, the next request in the queue gets it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct LaneSlot {
     lanes: Arc<Lanes>,
     lane: Lane,
     in_lane: Option<OwnedSemaphorePermit>,
@@ -129,7 +129,7 @@ impl Lanes {
     }
 
     /// A place, in turn.
-    pub(crate) async fn enter(self: &Arc<Self>, lane: Lane) -> Place {
+    pub(crate) async fn enter(self: &Arc<Self>, lane: Lane) -> LaneSlot {
         // None of the semaphores is ever closed, so waiting for them ends with a permit.
         let (in_lane, in_all) = match lane {
             Lane::Small => {
@@ -144,7 +144,7 @@ impl Lanes {
                 (in_lane, in_all)
             }
         };
-        Place { lanes: Arc::clone(self), lane, in_lane: in_lane.ok(), _in_all: in_all.ok() }
+        LaneSlot { lanes: Arc::clone(self), lane, in_lane: in_lane.ok(), _in_all: in_all.ok() }
     }
 
     /// A connection was opened: what it carries counts from now on.
@@ -250,7 +250,7 @@ impl Link {
     }
 }
 
-impl Drop for Place {
+impl Drop for LaneSlot {
     fn drop(&mut self) {
         if self.lane != Lane::Bulk {
             return;
@@ -305,7 +305,7 @@ mod tests {
 
     use super::*;
 
-    fn enter(lanes: &Arc<Lanes>, lane: Lane) -> Option<Place> {
+    fn enter(lanes: &Arc<Lanes>, lane: Lane) -> Option<LaneSlot> {
         lanes.enter(lane).now_or_never()
     }
 
@@ -355,7 +355,7 @@ mod tests {
         let mut now = Instant::now();
         let mut held: Vec<_> = std::iter::from_fn(|| enter(&lanes, Lane::Bulk)).collect();
         assert_eq!(held.len(), 55);
-        let mut seconds = |lanes: &Arc<Lanes>, held: &mut Vec<Place>, rate: u64, looks: u32| {
+        let mut seconds = |lanes: &Arc<Lanes>, held: &mut Vec<LaneSlot>, rate: u64, looks: u32| {
             for _ in 0..looks {
                 now += Duration::from_millis(500);
                 moved[0].count_received(rate / 2);

@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    fn on(&mut self, event: Event) -> Reply {
+    fn on(&mut self, event: Event) -> Decision {
         let (stage, reply) = self.stage.on(event);
         self.stage = stage;
         reply
@@ -143,12 +143,12 @@ impl World {
         let reply = self.on(Event::Close { completes });
         self.closed_last = true;
         if self.failed {
-            assert_eq!(reply, Reply::Outcome, "a close after a failure says so");
+            assert_eq!(reply, Decision::Outcome, "a close after a failure says so");
         } else if was_open && is_last_of_opener {
-            assert_eq!(reply, Reply::Store);
+            assert_eq!(reply, Decision::Store);
             self.promised = Some(self.written);
         } else if was_open {
-            assert_eq!(reply, Reply::Done);
+            assert_eq!(reply, Decision::Done);
             assert!(self.takes_bytes(), "the others go on");
         }
     }
@@ -160,10 +160,10 @@ impl World {
             Step::Write(process) if holder(process).is_some() && !self.ended => {
                 let reply = self.on(Event::Write);
                 match (self.failed, self.promised) {
-                    (true, _) => assert_eq!(reply, Reply::Outcome),
-                    (_, Some(_)) => assert_eq!(reply, Reply::Finished, "what was promised does not grow"),
+                    (true, _) => assert_eq!(reply, Decision::Outcome),
+                    (_, Some(_)) => assert_eq!(reply, Decision::Finished, "what was promised does not grow"),
                     (false, None) => {
-                        assert_eq!(reply, Reply::Done, "a writer that nobody ended goes on");
+                        assert_eq!(reply, Decision::Done, "a writer that nobody ended goes on");
                         self.written += 1;
                         self.writer = Some(process);
                         self.closed_last = false;
@@ -191,17 +191,17 @@ impl World {
                 }
             }
             Step::Sync(process) if holder(process).is_some() => match self.on(Event::Sync) {
-                Reply::Store => self.promised = Some(self.written),
+                Decision::Store => self.promised = Some(self.written),
                 reply => {
-                    assert_eq!(reply, Reply::Outcome);
+                    assert_eq!(reply, Decision::Outcome);
                     assert!(self.failed || self.promised.is_some());
                 }
             },
             Step::Released if self.holders() == 0 && !self.released => {
                 self.released = true;
                 match self.on(Event::Release) {
-                    Reply::Store => self.promised = Some(self.written),
-                    reply => assert_eq!(reply, Reply::Outcome),
+                    Decision::Store => self.promised = Some(self.written),
+                    reply => assert_eq!(reply, Decision::Outcome),
                 }
             }
             Step::Open => {
@@ -209,58 +209,58 @@ impl World {
                 let reply = self.on(Event::Open);
                 assert_eq!(self.stage, before, "an open changes nothing");
                 match reply {
-                    Reply::Outcome => assert!(self.failed || self.promised.is_some()),
-                    Reply::Moment => assert!(self.closed_last && self.takes_bytes()),
+                    Decision::Outcome => assert!(self.failed || self.promised.is_some()),
+                    Decision::Moment => assert!(self.closed_last && self.takes_bytes()),
                     reply => {
-                        assert_eq!(reply, Reply::Written);
+                        assert_eq!(reply, Decision::Written);
                         assert!(self.takes_bytes() && !self.closed_last);
                     }
                 }
             }
             Step::Unlink => match self.on(Event::Unlink) {
-                Reply::GiveUp => {
+                Decision::GiveUp => {
                     assert!(self.released || self.ended, "a writer that lives is not cancelled");
-                    assert_eq!(self.on(Event::Fail), Reply::Done);
+                    assert_eq!(self.on(Event::Fail), Decision::Done);
                     self.failed = true;
                 }
-                Reply::Written => assert!(!self.released),
-                Reply::Moment => assert!(self.closed_last && self.takes_bytes()),
-                reply => assert_eq!(reply, Reply::Outcome),
+                Decision::Written => assert!(!self.released),
+                Decision::Moment => assert!(self.closed_last && self.takes_bytes()),
+                reply => assert_eq!(reply, Decision::Outcome),
             },
             Step::Interrupt => {}
             Step::TakeBack if self.is_new() => {
-                assert_eq!(self.on(Event::Fail), Reply::Done, "as if it had never been");
+                assert_eq!(self.on(Event::Fail), Decision::Done, "as if it had never been");
                 self.failed = true;
                 self.descriptors = vec![0];
                 self.released = true;
             }
             Step::Commit => {
-                let is_sent = self.on(Event::Commit) == Reply::Done;
+                let is_sent = self.on(Event::Commit) == Decision::Done;
                 assert!(!is_sent || self.promised.is_some(), "nothing is sent without a promise");
             }
             Step::Answer(stored) => {
                 let reply = self.on(if stored { Event::Keep } else { Event::Lose });
-                self.failed |= reply == Reply::Done && !stored;
+                self.failed |= reply == Decision::Done && !stored;
             }
-            Step::Fail => self.failed |= self.on(Event::Fail) == Reply::Done,
+            Step::Fail => self.failed |= self.on(Event::Fail) == Decision::Done,
             Step::Settle if matches!(self.stage, Stage::Stored { .. } | Stage::Failed { .. }) => {
                 self.on(Event::Settle);
-                assert_eq!(self.on(Event::Settle), Reply::No, "once");
+                assert_eq!(self.on(Event::Settle), Decision::No, "once");
             }
             Step::End(unmounted) if !self.ended => {
                 self.ended = unmounted;
                 match self.on(Event::End { unmounted }) {
-                    Reply::Store => {
+                    Decision::Store => {
                         assert!(unmounted && self.closed_last);
                         self.promised = Some(self.written);
                     }
-                    Reply::GiveUp => {
+                    Decision::GiveUp => {
                         assert!(self.promised.is_none());
-                        assert_eq!(self.on(Event::Fail), Reply::Done);
+                        assert_eq!(self.on(Event::Fail), Decision::Done);
                         self.failed = true;
                     }
-                    Reply::Moment => assert!(!unmounted && self.closed_last),
-                    reply => assert_eq!(reply, Reply::Outcome),
+                    Decision::Moment => assert!(!unmounted && self.closed_last),
+                    reply => assert_eq!(reply, Decision::Outcome),
                 }
             }
             _ => {}
