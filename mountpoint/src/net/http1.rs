@@ -19,12 +19,12 @@ use crate::net::flow::watch::Watch;
 use crate::net::stream::Stream;
 
 /// Header lines of an answer that are accepted.
-pub(crate) const HEADERS_MAX: usize = 128;
+const HEADERS_MAX: usize = 128;
 /// Bytes received at once while a head is read. Doubling it saves the second receive of tiny objects and copies
 /// more of every body: what comes with the head is copied.
 const BUFFER: usize = 4 << 10;
 /// Answers with status 1xx that are accepted before the answer itself: S3 sends none, proxies one.
-pub(crate) const INFORMED_MAX: usize = 32;
+const INFORMED_MAX: usize = 32;
 /// Bytes of an answer's head that are accepted.
 const HEAD_MAX: usize = 64 << 10;
 /// Pieces of a request that one system call sends. A piece of a file is a block of a megabyte, and the kernel takes a few megabytes at once.
@@ -72,11 +72,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
             body: Framing::Ended,
             keeps: true,
         }
-    }
-
-    /// The connection as such; `None` if received bytes were left over.
-    pub(crate) fn into_stream(self) -> Option<S> {
-        self.is_at_rest().then_some(self.stream)
     }
 
     /// The stream below.
