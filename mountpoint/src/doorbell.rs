@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_housekeeper_rests_until_the_bell_rings_and_looks_by_the_clock_until_nothing_is_left() {
+    async fn a_housekeeper_rests_until_the_bell_and_looks_by_the_clock_until_done() {
         let (bell, clock, looks) =
             (Arc::new(Doorbell::default()), Clock::manual(), Arc::new(Mutex::new(vec![])));
         let (of_task, time, seen) = (Arc::clone(&bell), clock.clone(), Arc::clone(&looks));

@@ -405,7 +405,7 @@ proptest! {
     }
 
     #[test]
-    fn a_walk_shows_what_a_directory_had_in_the_last_second_and_all_that_this_mount_did_or_learned(
+    fn a_walk_shows_the_last_second_and_all_that_this_mount_did_or_learned(
         ttl in walk::ttls(),
         changes in walk::changes(),
     ) {

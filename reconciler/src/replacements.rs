@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_ends_with_ten_quiet_minutes_and_a_clock_that_is_ahead_delays_by_one_pause() {
+    fn a_row_ends_after_ten_quiet_minutes_and_a_fast_clock_costs_one_pause() {
         let all = Replacements::parse(&format!("9 {}", at(1000)));
         assert_eq!(all.wait(at(1000)), PAUSE_LAST);
         assert_eq!(all.wait(at(1100)), PAUSE_LAST - Duration::from_secs(100));

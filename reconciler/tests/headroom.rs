@@ -50,7 +50,7 @@ async fn with_controller(cluster: &Cluster, headroom: bool, test: impl AsyncFnOn
 }
 
 #[tokio::test]
-async fn a_gated_workload_gets_room_then_its_place_and_its_mountpoint_pod_takes_the_room_by_preemption() {
+async fn a_gated_workload_gets_room_its_place_and_its_pod_by_preemption() {
     let cluster = Cluster::new();
     cluster.put("pods", gated("w", "late"));
     let room = pod::headroom_name("uid-of-w", "late");

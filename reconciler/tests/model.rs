@@ -484,7 +484,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_each_workload_has_one_pod_nothing_is_orphaned_and_nothing_used_is_unmounted(ops in ops()) {
+    fn each_workload_has_one_pod_nothing_is_orphaned_or_unmounted_in_use(ops in ops()) {
         live(ops, false);
     }
 }

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_names_are_prepared_as_can_fit_the_kernel_s_buffer_and_at_least_one() {
+    fn as_many_names_are_prepared_as_fit_the_kernels_buffer_at_least_one() {
         assert_eq!((DirReply::most(32 << 10), DirReply::most_plus(32 << 10)), (1024, 204));
         assert_eq!((DirReply::most(1), DirReply::most_plus(1)), (1, 1));
     }

@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_without_a_code_may_be_about_credentials_and_one_with_a_code_says_so() {
+    fn a_refusal_without_a_code_may_concern_credentials_one_with_a_code_says() {
         let of = |kind, status, code: Option<&str>| {
             Error::new(kind, "HeadObject").status(status).answer(code.map(str::to_owned), None)
         };

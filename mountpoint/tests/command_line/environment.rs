@@ -34,7 +34,7 @@ fn a_number_of_attempts_that_is_no_number_is_a_warning() {
 }
 
 #[test]
-fn the_endpoint_of_s3_goes_before_the_endpoint_of_everything_and_the_flag_before_both() {
+fn the_flag_precedes_the_endpoint_of_s3_and_that_the_general_endpoint() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("dir");
     std::fs::create_dir(&dir).unwrap();

@@ -70,7 +70,7 @@ fn what_an_earlier_mount_read_is_not_asked_for_again_and_rot_is_noticed() {
 }
 
 #[test]
-fn what_was_kept_of_one_store_is_not_served_for_a_bucket_of_the_same_name_at_another() {
+fn a_cache_of_one_store_is_not_served_for_a_bucket_of_that_name_elsewhere() {
     let cache = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let store = Store::new();
@@ -111,7 +111,7 @@ fn reads_right_after_dropped_pages(path: &Path) -> bool {
 }
 
 #[test]
-fn what_changes_in_the_cache_after_a_first_read_is_fetched_anew_and_never_served() {
+fn cached_bytes_changed_after_a_first_read_are_fetched_anew() {
     type Damage = fn(&fs::File);
     let damage: [(&str, Damage); 3] = [
         ("a bit flipped", |file| {
@@ -161,7 +161,7 @@ fn what_changes_in_the_cache_after_a_first_read_is_fetched_anew_and_never_served
 }
 
 #[test]
-fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it_is() {
+fn a_random_4_kib_read_costs_a_page_without_a_cache_and_64_kib_with_one() {
     const BLOCKS: u64 = 24;
     // A request's answer also has a head.
     const HEAD: u64 = 400;

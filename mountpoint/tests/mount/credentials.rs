@@ -197,7 +197,7 @@ fn a_file_of_keys_that_is_half_written_changes_nothing_until_it_is_whole() {
 }
 
 #[test]
-fn keys_that_change_in_the_middle_of_a_file_are_found_by_the_request_that_begins_the_upload() {
+fn keys_changed_within_a_file_are_found_by_the_request_that_uploads() {
     const SENT_LATER: usize = 4 << 20;
     let Some(rotation) = Rotation::start(false) else { return };
     let mut file = File::create_new(rotation.mount.path("out")).unwrap();

@@ -258,7 +258,7 @@ fn a_file_whose_last_answer_was_lost_is_read_at_once() {
 
 /// New files and replaced ones, in one request and in parts, as in a bucket with Object Lock on some stores.
 #[test]
-fn files_of_all_sizes_are_stored_where_the_store_demands_an_md5_of_each_body() {
+fn files_of_all_sizes_are_stored_where_each_body_needs_an_md5() {
     let store = Store::new();
     for operation in ["PutObject", "UploadPart"] {
         store.faults().add(Fault::on(operation, Effect::DemandMd5));

@@ -220,7 +220,7 @@ fn refused_writers(mount: &TestMount, errors: &[Errno]) -> usize {
 }
 
 #[test]
-fn writers_that_memory_has_no_room_for_hear_enospc_and_the_others_are_stored() {
+fn writers_without_memory_hear_enospc_and_the_others_are_stored() {
     let Some(mount) = TestMount::new(&["--memory-target", "128"]) else { return };
     assert!(refused_writers(&mount, &[Errno::NOSPC]) > 0);
 }
@@ -369,7 +369,7 @@ fn is_large() -> bool {
 }
 
 #[test]
-fn a_million_names_take_at_most_250_bytes_each_and_are_given_back_when_they_are_forgotten() {
+fn a_million_names_take_at_most_250_bytes_each_and_are_given_back() {
     if is_large()
         && let Some((mount, before)) = list(1_000_000)
     {
@@ -378,7 +378,7 @@ fn a_million_names_take_at_most_250_bytes_each_and_are_given_back_when_they_are_
 }
 
 #[test]
-fn a_million_names_in_ten_thousand_directories_take_no_more_and_are_given_back() {
+fn a_million_names_in_10000_directories_take_no_more_and_are_given_back() {
     if is_large()
         && let Some((mount, before)) = mounted(&Catalogue::of_folders(1_000_000, 100))
     {

@@ -162,7 +162,7 @@ says('close', lambda: os.close(file))
 
 /// The opener has left before the first byte, so the other process's close stores nothing, and its RELEASE decides.
 #[test]
-fn a_refused_size_of_a_file_that_another_process_closes_last_is_in_the_log() {
+fn a_refused_size_of_a_file_that_another_process_closes_last_is_logged() {
     let Some(mount) = TestMount::new(&[]) else { return };
     if !need_tool("python3") {
         return;
@@ -191,7 +191,7 @@ os.wait()
 }
 
 #[test]
-fn a_refused_truncate_of_another_program_does_not_change_what_a_writer_stores() {
+fn a_refused_truncate_by_another_program_does_not_change_a_writers_file() {
     let Some(mount) = TestMount::new(&[]) else { return };
     if !need_tool("python3") {
         return;

@@ -277,7 +277,7 @@ fn a_signal_unmounts_nothing_that_was_mounted_over_it_or_in_its_place() {
 }
 
 #[test]
-fn a_signal_leaves_a_file_that_is_being_written_to_its_writer_and_ends_with_it() {
+fn a_signal_leaves_a_file_to_its_writer_and_the_mount_ends_with_it() {
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
     {
         let Some(mut mount) = TestMount::new(&[]) else { return };
@@ -384,7 +384,7 @@ pub(super) fn runs_with(dir: &Path) -> bool {
 }
 
 #[test]
-fn signals_that_ask_for_nothing_do_not_end_a_mount_and_sigusr2_sets_the_log_level() {
+fn signals_without_effect_end_no_mount_and_sigusr2_sets_the_log_level() {
     let Some(mut mount) = TestMount::new(&[]) else { return };
     fs::write(mount.path("file"), b"1").unwrap();
     let heard = |mount: &TestMount, line: &str| until("the log has the line", || mount.log().contains(line));

@@ -78,7 +78,7 @@ async fn without_a_number_of_tries_time_is_the_limit() {
 }
 
 #[tokio::test]
-async fn an_answer_that_begins_after_24_seconds_is_waited_for_and_asked_for_once() {
+async fn an_answer_after_24_seconds_is_awaited_and_asked_for_once() {
     const LATE: Duration = Duration::from_secs(24);
     let etag = [("etag", "\"v1\""), ("content-range", "bytes 0-9/10")];
     let listing = || Step::answer(200, &[], EMPTY_LISTING).after(LATE);

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_given_back_has_no_memory_and_its_neighbours_keep_theirs() {
+    fn a_payload_that_is_given_back_frees_its_memory_and_no_other() {
         // As on a machine of 64 processors and more.
         let shape = shape(QUEUES_MAX, rustix::param::page_size()).unwrap();
         let mut entries = match Entries::new(0, shape) {

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn all_queues_together_have_a_bounded_number_of_entries_and_each_has_enough() {
+    fn all_queues_together_have_a_bounded_and_sufficient_number_of_entries() {
         let entries = |queues| shape(queues, 4096).unwrap().entries;
         assert_eq!([1, 2, 4, 8, 64, 128].map(entries), [256, 256, 256, 128, 16, 16]);
         assert!(shape(QUEUES_MAX + 1, 4096).is_err());

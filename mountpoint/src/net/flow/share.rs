@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_trickles_while_the_others_move_ends_when_its_time_is_up() {
+    fn a_transfer_that_trickles_while_others_move_ends_at_its_time() {
         let mut rates = vec![200_000; 16];
         rates[3] = 500;
         for (i, end) in ends(&rates).into_iter().enumerate() {
@@ -127,7 +127,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn no_transfer_lasts_longer_than_four_times_what_its_share_of_the_line_needs(
+        fn no_transfer_outlasts_four_times_the_time_of_its_share_of_the_line(
             rates in proptest::collection::vec(1u64..100_000, 1..16),
         ) {
             let mean = rates.iter().sum::<u64>() / rates.len() as u64;

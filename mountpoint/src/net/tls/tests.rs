@@ -303,7 +303,7 @@ async fn a_store_that_changes_its_keys_is_read_on() {
 }
 
 #[tokio::test]
-async fn an_end_that_the_store_announced_is_the_end_and_one_that_it_did_not_is_an_error() {
+async fn an_announced_end_is_the_end_and_an_unannounced_one_is_an_error() {
     for (announces, suite) in [(true, TLS13), (false, TLS13), (true, TLS12), (false, TLS12)] {
         let (mut client, served) = connected(suite, move |mut server| {
             server.write_all(b"all").unwrap();
