@@ -38,7 +38,7 @@ impl Doorbell {
         }
     }
 
-    /// Looks around, at once and then as each look says. `look` is told whether the bell rang since the last look; a ring during a look
+    /// Looks around, at once and then as each look says. `look` learns whether the bell rang since the last look; a ring during a look
     /// counts for the next one. Several may keep house behind one bell.
     pub async fn keep_house(&self, clock: &Clock, mut look: impl FnMut(bool) -> Next) {
         let mut was_rung = true;

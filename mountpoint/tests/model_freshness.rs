@@ -41,11 +41,11 @@ enum Step {
     /// This client does.
     Unlink(usize),
     Pause(u64),
-    /// Lookups of so many names from one on, each this far behind the last.
+    /// Lookups of this many names from one on, each this far behind the last.
     Stat(usize, usize, usize),
     /// A listing with attributes.
     List,
-    /// Opens so many names from one on.
+    /// Opens this many names from one on.
     Open(usize, usize),
     /// The kernel gives back what it knows.
     Forget,

@@ -81,7 +81,7 @@ async fn a_pod_of_the_same_name_and_purpose_is_adopted_and_else_left() {
     let plan = effects(&cluster);
     let applier = cluster.applier();
     assert_eq!(applier.apply(&plan[0]).await.unwrap(), Outcome::Done);
-    assert_eq!(applier.apply(&plan[0]).await.unwrap(), Outcome::Done, "made by the one whom we retry");
+    assert_eq!(applier.apply(&plan[0]).await.unwrap(), Outcome::Done, "made by the attempt that we retry");
     cluster.edit("pods", NAMESPACE, &first_pod(), |pod| {
         pod["metadata"]["annotations"][pod::WORKLOAD_UID] = json!("somebody");
     });
@@ -197,7 +197,7 @@ async fn a_refused_pod_keeps_nobody_from_being_attached_and_detached() {
     assert_eq!(cluster.attachments(), Vec::<Value>::new(), "detached, and its attachment deleted");
     let marked = cluster.get("pods", NAMESPACE, &first_pod());
     assert!(marked.is_none_or(|pod| pod["metadata"]["annotations"][pod::NEEDS_UNMOUNT] == "true"));
-    // Once there is room, the one who waited is served.
+    // Once there is room, the workload that waited is served.
     cluster.lock().refuse_pods = None;
     round(&cluster).await.unwrap();
     let second = pod::name("uid-of-w2", "pv", VERSION, 0);
@@ -335,7 +335,7 @@ async fn one_of_two_leads_and_the_other_follows_when_it_steps_down() {
         () = first.run() => {}
         () = until_async("the first one leads", || of_first.holds()) => {}
     }
-    // The second one asks at least once and is told to wait.
+    // The second one asks at least once and has to wait.
     let asked = cluster.lock().calls.len();
     tokio::select! {
         () = second.run() => {}

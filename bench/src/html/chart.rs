@@ -41,7 +41,7 @@ fn position(figure: f64, most: f64) -> f64 {
     LEFT + (RIGHT - LEFT) * if most > 0.0 { (figure / most).min(1.0) } else { 0.0 }
 }
 
-/// How high the chart of so many bars is.
+/// The height of a chart with this many bars.
 pub(super) fn height(bars: usize) -> f64 {
     ROW * bars as f64 + 4.0
 }

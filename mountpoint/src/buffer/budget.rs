@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(state.used(Use::Ahead), TOTAL - DEMAND - WRITE, "its share");
         assert_eq!(state.used(Use::Write), WRITE);
         state.give_back(Use::Ahead, TOTAL - DEMAND - WRITE);
-        assert!(state.grant().is_empty(), "a moment between two requests is no end");
+        assert!(state.grant().is_empty(), "a moment between two requests is not an end");
         state.nobody_reads();
         assert_eq!(state.grant(), line, "the end is");
     }

@@ -125,7 +125,7 @@ mod tests {
             (remote(ErrorKind::Network), false),
             (remote(ErrorKind::ServerError), false),
             (remote(ErrorKind::Unknown), false),
-            // A part is no object, and what can't be begun stores nothing.
+            // A part is not an object, and what can't be begun stores nothing.
             (s3::Error::new(ErrorKind::Timeout, "UploadPart").unsettled().into(), true),
             (s3::Error::new(ErrorKind::Throttled, "CreateMultipartUpload").unsettled().into(), true),
             // The last attempt was refused, one before it had no answer.

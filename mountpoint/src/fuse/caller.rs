@@ -77,7 +77,7 @@ mod tests {
         assert!(!awaits_death(&pending(urg | child, int, 0, 0)));
         assert!(!awaits_death("no status at all"));
         assert!(!is_dying(std::process::id()));
-        assert!(!is_dying(0), "whom we can't see lives");
+        assert!(!is_dying(0), "a process that we can't see lives");
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl DirReply {
         items.iter().take_while(fits).count()
     }
 
-    /// Adds a `struct fuse_direntplus` that fits. Without an entry (`.` and `..`) the kernel is told to take no reference.
+    /// Adds a `struct fuse_direntplus` that fits. Without an entry (`.` and `..`) the reply makes the kernel take no reference.
     pub(super) fn add_plus(&mut self, item: &DirItem, entry: Option<&Entry>) {
         match entry {
             Some(entry) => entry_out(&mut self.bytes, entry.attr.ino.0, entry.valid_for, &entry.attr),

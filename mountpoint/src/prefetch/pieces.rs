@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(pieces.missing(&(0..8)), [0..8], "what both have read is gone");
         assert!(read(&mut pieces, 1, 8..12) && pieces.missing(&(8..12)).is_empty());
         pieces.leave(2);
-        assert_eq!(pieces.missing(&(8..12)), [8..12], "nobody is left who would read it");
+        assert_eq!(pieces.missing(&(8..12)), [8..12], "no reader is left for it");
     }
 
     #[test]

@@ -169,7 +169,7 @@ impl<'a> Attempts<'a> {
         self.answered();
     }
 
-    /// An answer brought nothing for `quiet`, and another request for the same goes out, which is no try. Gives the final error once the time
+    /// An answer brought nothing for `quiet`, and another request for the same goes out, which does not count as a try. Gives the final error once the time
     /// of the call is over.
     pub(crate) fn silent(&mut self, quiet: Duration) -> Result<()> {
         let now = self.wire.clock.now();

@@ -152,7 +152,7 @@ impl Error {
         self
     }
 
-    /// It is the last of so many attempts.
+    /// Marks the error as that of the last of this many attempts.
     pub(crate) fn attempts(mut self, attempts: u32) -> Self {
         self.0.attempts = attempts;
         self

@@ -416,7 +416,7 @@ mod tests {
             assert_eq!(found("this", kind), ["another boot of this machine"], "{kind:?}");
             assert!(
                 found("", kind).is_empty(),
-                "{kind:?}: who does not know its machine knows none as its own"
+                "{kind:?}: a process that does not know its machine owns no entry"
             );
         }
         for kind in LOCAL {

@@ -7,7 +7,7 @@ use crate::s3::PartLimits;
 /// request then.
 pub(super) const OBJECT_MAX: u64 = 10_000 * PART_MAX;
 
-/// Parts grow until so many bytes fit, whatever the first ones have: larger parts would take memory that most files don't need.
+/// Parts grow until this many bytes fit, whatever the first ones have: larger parts would take memory that most files don't need.
 const GROWS_TO: u64 = 5 << 40;
 
 /// Bytes of the smallest part S3 takes, the last one excepted.

@@ -273,7 +273,7 @@ impl TestMount {
         path
     }
 
-    /// Lets the kernel have at most so many background requests of this mount open. False where that can't be set.
+    /// Lets the kernel have at most this many background requests of this mount open. False where that can't be set.
     pub(crate) fn limit_background(&self, max: usize) -> bool {
         need(
             "root and fusectl, to limit background requests",
@@ -388,7 +388,7 @@ impl TestMount {
         self.end()
     }
 
-    /// Waits for the engine's end, of which it was told; how it ended.
+    /// Waits for the engine's end, which was asked for; how it ended.
     pub(crate) fn end(&mut self) -> ExitStatus {
         if let Some(ended) = self.ended {
             return ended;

@@ -128,7 +128,7 @@ fn cached_bytes_changed_after_a_first_read_are_fetched_anew() {
     store.put("file", Pattern(1).bytes(0, LEN));
     let Some(mount) = TestMount::of(&store, &setup(cache.path())) else { return };
     let path = mount.path("file");
-    // Direct: the kernel may keep pages that it was told to drop. A put may be lost, as when its block is just being dropped: then
+    // Direct: the kernel may keep pages that it was asked to drop. A put may be lost, as when its block is just being dropped: then
     // the next reading keeps it.
     let kept = || {
         until("the cache holds what was read", || {
@@ -169,7 +169,7 @@ fn a_random_4_kib_read_costs_a_page_without_a_cache_and_64_kib_with_one() {
     const PASSES: u64 = 12;
     /// Passes in which the engine learns when an answer is late; no request goes out a second time before ...
     const LEARN: u64 = 2;
-    /// ... and later so many may at once.
+    /// ... and later this many may at once.
     const LATE_MAX: u64 = 4;
     const ALL: u64 = u64::MAX;
     let store = Store::new();

@@ -1,4 +1,4 @@
-//! Cached files that the kernel reads by itself (FUSE passthrough): a changed byte in the cache's own file shows who reads.
+//! Cached files that the kernel reads by itself (FUSE passthrough): a changed byte in the cache's own file shows whether the kernel or the engine reads.
 
 use std::fs;
 use std::io::Read as _;

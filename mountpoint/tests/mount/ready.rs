@@ -177,8 +177,8 @@ fn a_mount_of_which_nobody_can_be_told_does_not_stay() {
         let mut engine = Engine::start(&store, dir.path(), &setup, says);
         assert_eq!(engine.wait().code(), Some(1));
         assert!(store.requests().total() > 0, "it was the word that failed, not the start");
-        // In the background the second process unmounts when it is told to.
-        until("what nobody was told of is unmounted", || !is_mounted(dir.path()));
+        // In the background the second process unmounts on a signal.
+        until("a mount that nobody heard of is unmounted", || !is_mounted(dir.path()));
         drop(hears);
     }
 }

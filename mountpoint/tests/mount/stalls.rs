@@ -19,7 +19,7 @@ use crate::common::{Pattern, Setup, Store, TestMount};
 
 const LEN: usize = 24 << 20;
 
-/// A file of so many bytes behind a proxy.
+/// A file of this many bytes behind a proxy.
 fn behind_a_proxy(len: usize, setup: Setup) -> Option<(Proxy, TestMount)> {
     let store = Store::new();
     store.plant("file", &Pattern(1).bytes(0, len));

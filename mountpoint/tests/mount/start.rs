@@ -117,7 +117,7 @@ fn a_start_that_hangs_is_given_up_after_30_s() {
         return;
     }
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
-    // Nobody writes into the file of credentials: whoever opens it waits.
+    // Nobody writes into the file of credentials: every open of it waits.
     let credentials = store.home().join("credentials");
     run(Command::new("mkfifo").arg(&credentials));
     let mut setup = Setup::new(&[]).env("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap());
@@ -288,7 +288,7 @@ fn a_signal_leaves_a_file_to_its_writer_and_the_mount_ends_with_it() {
         until(&format!("{signal:?} unmounts"), || !is_mounted(mount.dir()));
         assert!(fs::read_dir(mount.dir()).unwrap().next().is_none(), "the directory is the one below");
         assert_eq!(store.get("file"), None, "nothing is stored before the close");
-        // The writer goes on, and is told whether its file is stored.
+        // The writer goes on, and hears whether its file is stored.
         file.write_all(&Pattern(1).bytes(20 << 20, 1 << 20)).unwrap();
         file.sync_all().unwrap();
         drop(file);

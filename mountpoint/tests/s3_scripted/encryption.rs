@@ -20,7 +20,7 @@ const OTHER_KEY: (&str, &str) = (SSE_KEY.0, "arn:aws:kms:eu-west-3:111122223333:
 const ETAG: (&str, &str) = ("etag", "\"e\"");
 const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
 
-/// A client that was told to have new objects encrypted with one key.
+/// A client that has new objects encrypted with one key.
 async fn encrypting(script: Vec<Step>) -> (Arc<S3Client>, Scripted) {
     let server = Scripted::start([vec![Step::answer(200, &[], EMPTY_LISTING)], script].concat());
     let config = Config { sse: Some("aws:kms".into()), sse_kms_key_id: Some(KEY.into()), ..config(&server) };

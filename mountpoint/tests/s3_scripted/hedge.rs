@@ -68,7 +68,7 @@ async fn the_rest_of_a_body_that_stalls_is_asked_for_anew() {
 async fn a_missing_body_is_an_error_after_the_operations_time_despite_hedges() {
     /// Twice the silence that makes a body stall.
     const LIMIT: Duration = Duration::from_secs(1);
-    // So many that four may be extra.
+    // Enough requests that four may be extra.
     const ANSWERS: usize = 256;
     let head_alone = || part(0).cut(LEN).then(Then::Hang);
     let proof = Step::answer(200, &[], EMPTY_LISTING);

@@ -28,9 +28,9 @@ pub(crate) const EMPTY_LISTING: &[u8] =
 pub(crate) struct Step {
     /// Written as it is.
     pub(crate) say: Vec<u8>,
-    /// The server rests before it says the last so many bytes, for so long.
+    /// A number of last bytes, and the time that the server rests before it sends them.
     rest: (usize, Duration),
-    /// Those are said so many at a time, with the rest before each of them.
+    /// The number of those that the server sends at a time, with the rest before each piece.
     piece: usize,
     /// All this begins once a later request was answered.
     is_overtaken: bool,
@@ -110,12 +110,12 @@ impl Step {
         Self { is_overtaken: true, ..self }
     }
 
-    /// Stops before the last so many bytes, for so long.
+    /// Stops before the last bytes, for a time.
     pub(crate) fn pause(self, before: usize, rest: Duration) -> Self {
         Self { rest: (before, rest), ..self }
     }
 
-    /// Says the last so many bytes a piece at a time, and rests for so long before each piece.
+    /// Sends the last bytes a piece at a time, and rests for a time before each piece.
     pub(crate) fn drip(self, last: usize, piece: usize, rest: Duration) -> Self {
         Self { rest: (last, rest), piece, ..self }
     }

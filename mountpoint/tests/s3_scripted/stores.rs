@@ -102,7 +102,7 @@ async fn a_store_that_ignores_conditions_is_asked_first_and_sent_them_too() {
 async fn a_store_that_refuses_checksums_gets_an_md5_in_their_place_from_then_on() {
     let xml = |body: &str| Step::answer(200, &[], body.as_bytes());
     let unknown =
-        "<Error><Code>InvalidArgument</Code><Message>x-amz-Checksum-crc32c is no header</Message></Error>";
+        "<Error><Code>InvalidArgument</Code><Message>x-amz-Checksum-crc32c is not a header</Message></Error>";
     for refusal in [Step::error(501, "NotImplemented"), Step::answer(400, &[], unknown.as_bytes())] {
         let server = Scripted::start(vec![
             listing(&[]),
@@ -184,7 +184,8 @@ async fn a_store_that_demands_an_md5_and_refuses_checksums_gets_the_md5_alone() 
         let document = format!("<Error><Code>InvalidRequest</Code><Message>{words}</Message></Error>");
         Step::answer(400, &[], document.as_bytes())
     };
-    let (first, second) = (refusal("Content-MD5 is required"), refusal("x-amz-checksum-crc32c is no header"));
+    let (first, second) =
+        (refusal("Content-MD5 is required"), refusal("x-amz-checksum-crc32c is not a header"));
     let server = Scripted::start(vec![listing(&[]), first, second, stored(), stored()]);
     let client = connect(&server, |_| {}).await;
     client.put_object(&put(false)).await.unwrap();
@@ -383,7 +384,7 @@ fn a_bucket_whose_host_name_nobody_knows_is_asked_for_in_the_path() {
         let server = Scripted::start(vec![listing(&[])]);
         connect(&server, url("minio.test", &server)).await;
         assert!(server.requests()[0].line.starts_with("GET /bucket?"));
-        // A bucket that is nowhere is told by the first answer.
+        // The first answer shows a bucket that is nowhere.
         let server =
             Scripted::start(vec![Step::error(404, "NoSuchBucket"), Step::error(403, "AccessDenied")]);
         let mut config = config(&server);

@@ -212,7 +212,7 @@ async fn a_refusal_behind_an_unanswered_try_leaves_the_outcome_open() {
         Step::error(400, "InvalidArgument"),
         lost(),
         Step::error(412, "PreconditionFailed"),
-        // A part is no object yet.
+        // A part is not an object yet.
         lost(),
         Step::error(403, "AccessDenied"),
     ])

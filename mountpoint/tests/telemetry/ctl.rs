@@ -80,7 +80,7 @@ fn status_says_what_is_mounted_what_is_open_and_what_went_wrong() {
     let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
     store.faults().add(Fault::on("GetObject", denied));
     assert!(fs::read(mount.path("gone-wrong")).is_err());
-    until("the error is told", || {
+    until("the error is reported", || {
         json(here.path(), &["status", "--json", dir]).1["mounts"][0]["errors"]
             .to_string()
             .contains("gone-wrong")
@@ -205,7 +205,7 @@ fn another_users_mount_is_named_without_its_state_despite_allow_other() {
         "{text}"
     );
 
-    // Even if the mode let others in, the kernel says who asks.
+    // Even if the mode let others in, the kernel names the user that asks.
     let socket = socket(here.path()).unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
     let script = "

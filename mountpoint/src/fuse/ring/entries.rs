@@ -164,7 +164,7 @@ impl Entries {
     /// The header of an entry of ours.
     fn header(&self, entry: usize) -> Option<&[u8]> {
         self.is_ours(entry).then(|| {
-            // SAFETY: mapped for as long as the process lives; the entry is ours, and who changes it borrows all entries mutably.
+            // SAFETY: mapped for as long as the process lives; the entry is ours, and every change borrows all entries mutably.
             unsafe { std::slice::from_raw_parts(self.header_at(entry), layout::LEN) }
         })
     }

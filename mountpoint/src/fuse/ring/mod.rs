@@ -63,7 +63,7 @@ impl Refusal {
     }
 }
 
-/// The shape of each of so many queues; if there can be none, why.
+/// The shape of each of this many queues, or why there can be none.
 fn shape(queues: usize, page: usize) -> Result<entries::Shape, String> {
     if queues > QUEUES_MAX {
         return Err(format!("this machine may have {queues} processors, and {QUEUES_MAX} is the most"));
@@ -141,7 +141,7 @@ impl<O: Operations> Rings<O> {
         self.queues.iter().map(|queue| Arc::clone(&queue.inbox)).collect()
     }
 
-    /// Begins to serve, once the kernel was told that it may come this way.
+    /// Begins to serve, once the kernel knows that it may come this way.
     ///
     /// # Errors
     /// There is no ring.

@@ -72,7 +72,7 @@ mod tests {
     const FLOOR: Floor = Floor { rate: 64 << 10, after: Duration::from_secs(60) };
     const PART: u64 = 8 << 20;
 
-    /// The verdict on each of these connections, which moved so many bytes a second, looked at each second after the time that it would need
+    /// The verdict on each of these connections, which moved this many bytes a second, looked at each second after the time that it would need
     /// alone: when it first was not to go on, up to the end of its part.
     fn ends(rates: &[u64]) -> Vec<Option<(u64, Verdict)>> {
         let alone = 60 + PART / FLOOR.rate;

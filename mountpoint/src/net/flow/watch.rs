@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(second, (QUIET + longer).as_secs() + 1);
     }
 
-    /// When the first of connections that receive so many bytes a second is given up, and why; `None`: not within a thousand seconds.
+    /// When the first of connections that receive this many bytes a second is given up, and why; `None`: not within a thousand seconds.
     async fn shares(rates: &[u64]) -> Option<(u64, Expired)> {
         shares_of(&rates.iter().map(|&rate| (Direction::Received, rate)).collect::<Vec<_>>()).await
     }

@@ -63,7 +63,7 @@ fn store_and_roots(suite: SupportedCipherSuite) -> (ServerConfig, RootCertStore)
     (store, roots)
 }
 
-/// The ciphers of rustls, where one key protects only so many records.
+/// The ciphers of rustls, where one key protects only this many records.
 pub(super) fn limited(records: u64) -> CryptoProvider {
     let common = |of: &CipherSuiteCommon| CipherSuiteCommon {
         suite: of.suite,
@@ -139,7 +139,7 @@ async fn connected<T: Send + 'static>(
 struct Choppy(TcpStream, fastrand::Rng);
 
 impl Choppy {
-    /// How many bytes it moves now, of so many.
+    /// The number of bytes that it moves now, at most `of`.
     fn turn(&mut self, cx: &Context<'_>, of: usize) -> Poll<usize> {
         if self.1.bool() {
             cx.waker().wake_by_ref();

@@ -4,7 +4,7 @@ use super::*;
 use crate::buffer::{Block, BlockMut};
 use crate::cache::{BlockIndex, Later, Now, Sectors};
 
-/// A cache whose bytes are on a disk that gives nothing until it is told to.
+/// A cache whose bytes are on a disk that gives nothing until the test allows it.
 #[derive(Debug)]
 struct SlowCache {
     cache: MemoryCache,
