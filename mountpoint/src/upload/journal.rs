@@ -79,7 +79,7 @@ pub(super) struct Journal {
 struct Owner {
     boot_id: String,
     pid: i32,
-    /// In clock ticks since the boot.
+    /// The start of the process, in clock ticks since the boot.
     start: u64,
 }
 
