@@ -8,6 +8,7 @@ use mountpoint::cli::{self, Args, Asked, FromMount, Remark};
 use mountpoint::clock::Clock;
 use mountpoint::config::{self, Config};
 use mountpoint::daemon::{self, ReadyFile, ServiceManager};
+use mountpoint::fuse::Watcher;
 use mountpoint::supervise::Supervisor;
 use mountpoint::sync::Arc;
 use mountpoint::{logging, mount};
@@ -25,6 +26,12 @@ const OPEN_FILES_MAX: u64 = 1 << 20;
 
 fn main() -> ExitCode {
     free_across_threads();
+    if let Some(watcher) = Watcher::asked(std::env::args_os()) {
+        return match watcher.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE, // no one reads its output
+        };
+    }
     let in_background = std::env::var_os(daemon::BACKGROUND_ENV).is_some();
     let asked = match cli::asked(std::env::args_os()) {
         Ok(asked) => asked,

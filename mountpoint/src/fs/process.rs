@@ -30,7 +30,7 @@ impl DeviceNo {
     }
 
     /// Parses a device number as mountinfo shows it.
-    fn of(shown: &str) -> Option<Self> {
+    pub(crate) fn of(shown: &str) -> Option<Self> {
         let (major, minor) = shown.split_once(':')?;
         Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
     }

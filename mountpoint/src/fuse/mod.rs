@@ -27,6 +27,7 @@ mod ring;
 mod serve;
 mod session;
 
+pub use auto_unmount::Watcher;
 pub use operations::Operations;
 pub use options::{Device, MountOptions, Transport};
 #[cfg(feature = "testing")]

@@ -53,7 +53,7 @@ pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
 
 /// The place of the mount in a table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
+pub(super) enum Standing {
     /// This path leads to it.
     Top(PathBuf),
     /// This path leads to a later mount.
@@ -63,7 +63,7 @@ enum Standing {
 
 /// The standing of the mount of `device` on `dir`, by a table of mounts. A later line covers an earlier one. `anywhere`: the table may have another path
 /// for it, as a directory above it was renamed since. If it has several, as after a bind mount, `dir` goes first, then the last.
-fn standing(table: &[u8], dir: &Path, device: DeviceNo, anywhere: bool) -> Standing {
+pub(super) fn standing(table: &[u8], dir: &Path, device: DeviceNo, anywhere: bool) -> Standing {
     let ours = || mountinfo::lines(table).rev().filter(|line| device.is(line.device));
     let here = ours().find(|line| line.point.is(dir));
     let Some(line) = here.or_else(|| ours().next().filter(|_| anywhere)) else { return Standing::Gone };
@@ -105,7 +105,7 @@ pub(super) fn unmount_directory(
 }
 
 /// Has fusermount3 detach it. Where the user's limit of processes refuses one more, a thread of ours that ends just now may make room.
-fn fusermount(dir: &Path, clock: &Clock) -> io::Result<ExitStatus> {
+pub(super) fn fusermount(dir: &Path, clock: &Clock) -> io::Result<ExitStatus> {
     let until = clock.now() + PROCESS_WITHIN;
     loop {
         match Command::new("fusermount3").args(["-u", "-z", "--"]).arg(dir).status() {

@@ -124,19 +124,21 @@ fn a_mount_goes_with_its_killed_engine_by_auto_unmount() {
 for who in 65534 0; do
     as $who device/mount-s3 "${arguments[@]}" --auto-unmount
     as $who cmp mnt/planted original
+    # An end of the whole unit signals all its processes.
+    as $who pkill -TERM -x s3-unmounter
     as $who pkill -KILL -x mount-s3
     soon bash -c '! grep -q " $PWD/mnt " /proc/self/mountinfo'
 done
 as 65534 device/mount-s3 "${arguments[@]}" --auto-unmount
 as 65534 fusermount3 -u mnt
 soon bash -c '! pgrep -x mount-s3 >/dev/null'
-soon bash -c '[ "$(pgrep -x sh | wc -l)" = 0 ]'
+soon bash -c '[ "$(pgrep -x s3-unmounter | wc -l)" = 0 ]'
 # Another mount over the dead one is not the watcher's.
 device/mount-s3 "${arguments[@]}" --auto-unmount
 mount -t tmpfs cover mnt
 touch mnt/cover
 pkill -KILL -x mount-s3
-soon bash -c '[ "$(pgrep -x sh | wc -l)" = 0 ]'
+soon bash -c '[ "$(pgrep -x s3-unmounter | wc -l)" = 0 ]'
 [ -e mnt/cover ]
 umount mnt
 umount -l mnt
