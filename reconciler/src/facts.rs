@@ -103,7 +103,7 @@ pub struct MountpointPod {
     pub runs: bool,
     /// How often that container began again.
     pub restarts: u32,
-    /// The same when the pod was told to unmount; `None` if nobody has noted it.
+    /// The same when the pod was asked to unmount; `None` if nobody has noted it.
     pub restarts_when_marked: Option<u32>,
     /// The deletion of the pod has begun.
     pub deleting: bool,
@@ -111,7 +111,7 @@ pub struct MountpointPod {
     pub ours: bool,
     /// The release that made it.
     pub release: Option<String>,
-    /// It was told to unmount.
+    /// It was asked to unmount.
     pub needs_unmount: bool,
     /// It takes no new workload.
     pub no_new_workload: bool,

@@ -240,9 +240,9 @@ impl Wire {
                 Err(broken) => {
                     // A store that did not get the whole request can't have done it.
                     let whole = lease.has_sent_all();
-                    // What TLS says beside content is no answer: that it ends, for example.
+                    // Messages of TLS beside content are not an answer: its end, for example.
                     let silent = lease.moved.content_received() <= received;
-                    // Bytes that are no answer are left over from the one before.
+                    // Bytes that are not an answer are left over from the one before.
                     let is_unfit = broken.is_out_of_step() || silent && !matches!(broken, Broken::Expired(_));
                     if is_unfit && lease.is_reused() {
                         tracing::trace!(
@@ -462,7 +462,7 @@ impl Answer {
         }
     }
 
-    /// Reads the error document behind a status that is no success.
+    /// Reads the error document behind a status that is not a success.
     pub(crate) async fn failed(self, wall: std::time::SystemTime) -> Failure {
         let (status, headers, context) = (self.status, self.headers.clone(), self.context.clone());
         match self.collect(ERROR_MAX).await {
