@@ -148,7 +148,7 @@ pub struct First {
     id: ObjectId,
     size: u64,
     bytes: Option<Block>,
-    /// It had bytes.
+    /// Whether bytes came.
     came: bool,
     ticket: Option<Ticket>,
 }

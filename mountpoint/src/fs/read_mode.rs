@@ -76,7 +76,7 @@ pub(super) struct Course {
     /// All bytes that were asked for.
     bytes: AtomicU64,
     size: u64,
-    /// It goes past the page cache.
+    /// The handle bypasses the page cache.
     pub(super) is_direct: bool,
     /// Name of the program that opened it; empty where it is not known.
     program: Box<str>,

@@ -32,7 +32,7 @@ pub(super) struct Waiter {
 /// The work that goes on without the thread that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GoesOn {
-    /// Nothing: the request is as if it had not been.
+    /// No trace: the request is as if it had not been.
     Nothing,
     /// The storing of a file, which this operation waits for. Its end goes to the log.
     Storing(HandleNo, &'static str),
@@ -54,7 +54,7 @@ pub(super) enum Interrupted {
     Now(Waiter),
     /// The request goes on: its thread lives, or the operation has not taken its bytes.
     NotYet,
-    /// It must run to its end.
+    /// The request must run to its end.
     Never,
     /// No such request: answered already, or not taken yet.
     Unknown,

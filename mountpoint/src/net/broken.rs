@@ -17,7 +17,7 @@ pub(crate) enum Broken {
     Malformed(String),
     /// The bytes do not even begin an answer: they may be left over from the one before.
     OutOfStep(String),
-    /// It ended without a word.
+    /// The connection ended without a word.
     Closed,
     /// Our patience.
     Expired(Expired),

@@ -85,7 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         &self.stream
     }
 
-    /// Nothing under way, and the other side serves on.
+    /// Whether nothing is under way, and the other side serves on.
     fn is_at_rest(&self) -> bool {
         self.keeps && self.body == Framing::Ended && self.start == self.end
     }

@@ -70,7 +70,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) body: Option<&'a [Bytes]>,
     /// The body's hash is signed in any case: a document that no checksum header covers.
     pub(crate) hashed: bool,
-    /// It must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
+    /// The request must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
     pub(crate) fresh: bool,
     /// Receives the time at which the request was sent.
     pub(crate) sent: Option<&'a OnceLock<Instant>>,
@@ -155,7 +155,7 @@ struct Context {
     generation: Option<u64>,
     started: Instant,
     attempt: u32,
-    /// It was sent whole before, on a connection that broke without a word, and once more at once.
+    /// The request was sent whole before, on a connection that broke without a word, and once more at once.
     resent: bool,
     queued: Duration,
     metrics: Arc<Metrics>,
@@ -498,7 +498,7 @@ impl Answer {
 pub(crate) enum Filled {
     /// All of it is here.
     Whole,
-    /// It stalls: no byte came for so long, and what is missing is to be asked for anew.
+    /// The body stalls: no byte came for so long, and what is missing is to be asked for anew.
     Stalls(Duration),
 }
 

@@ -392,7 +392,7 @@ impl State {
         reply
     }
 
-    /// Nothing is taken or sent from here on. `None` when that was so before, or when it is too late.
+    /// Ends the upload: nothing is taken or sent from here on. `None` when that was so before, or when it is too late.
     pub(super) fn fail(&mut self, error: Error) -> Option<Remains> {
         self.fail_by(Event::Fail, error)
     }

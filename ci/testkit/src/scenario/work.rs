@@ -15,7 +15,7 @@ const PIECE: usize = 256 << 10;
 pub(super) enum Trouble {
     /// The file system said so.
     Failed(io::Error),
-    /// It said nothing.
+    /// Wrong bytes without an error.
     Wrong(String),
 }
 
