@@ -11,11 +11,11 @@ use crate::net::flow::watch::Expired;
 pub(crate) enum Broken {
     /// An error of the system.
     Io(io::Error),
-    /// The received bytes are no HTTP.
+    /// The received bytes are not HTTP.
     Malformed(String),
     /// The bytes do not even begin an answer: they may be left over from the one before.
     OutOfStep(String),
-    /// It ended without a word.
+    /// The connection ended without a word.
     Closed,
     /// Our patience.
     Expired(Expired),
@@ -27,7 +27,7 @@ impl Broken {
         matches!(self, Self::OutOfStep(_))
     }
 
-    /// Whether bytes came, and they are no HTTP.
+    /// Whether bytes came, and they are not HTTP.
     pub(crate) fn is_no_http(&self) -> bool {
         matches!(self, Self::Malformed(_) | Self::OutOfStep(_))
     }
