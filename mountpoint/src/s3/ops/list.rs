@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use http::{Method, StatusCode};
-
 use crate::s3::attempts::Attempts;
+use crate::s3::ops::page::page;
 use crate::s3::url::push_query;
-use crate::s3::wire::{Failure, Wire};
+use crate::s3::wire::Wire;
 use crate::s3::{ListObjects, ListPage, Result, xml};
 
 const OPERATION: &str = "ListObjectsV2";
@@ -26,32 +25,13 @@ pub(crate) async fn prove(
     list(wire, request, Attempts::new(wire, OPERATION, None, 0).at_most(attempts_max, within)).await
 }
 
-async fn list(wire: &Wire, request: &ListObjects, mut attempts: Attempts<'_>) -> Result<ListPage> {
+async fn list(wire: &Wire, request: &ListObjects, attempts: Attempts<'_>) -> Result<ListPage> {
     let target = target(wire.endpoint.bucket_path(), request);
-    loop {
-        match once(wire, &attempts, &target, request).await {
-            Ok(page) => {
-                attempts.succeeded();
-                return Ok(page);
-            }
-            Err(failure) => attempts.again(failure).await?,
-        }
-    }
-}
-
-async fn once(
-    wire: &Wire,
-    attempts: &Attempts<'_>,
-    target: &str,
-    request: &ListObjects,
-) -> std::result::Result<ListPage, Failure> {
-    let answer =
-        wire.exchange(&attempts.draft(Method::GET, target.to_owned())).await?.collect(xml::BODY_MAX).await?;
-    if answer.status != StatusCode::OK {
-        return Err(answer.failed(wire.clock.wall()));
-    }
-    wire.abilities.see(&answer.headers);
-    xml::list_page(&answer.body, request).map_err(|why| answer.unexpected(why, wire.clock.wall()))
+    page(wire, attempts, &target, |answer| {
+        wire.abilities.see(&answer.headers);
+        xml::list_page(&answer.body, request)
+    })
+    .await
 }
 
 /// Path and query.

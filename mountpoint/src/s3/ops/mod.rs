@@ -14,6 +14,7 @@ pub(in crate::s3) mod hedged;
 pub(in crate::s3) mod if_absent;
 pub(in crate::s3) mod list;
 pub(in crate::s3) mod multipart;
+pub(in crate::s3) mod page;
 pub(in crate::s3) mod properties;
 pub(in crate::s3) mod put;
 pub(in crate::s3) mod tagging;

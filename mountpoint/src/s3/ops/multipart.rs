@@ -7,6 +7,7 @@ use crate::s3::ops::checksummed::{Proof, with_proof};
 use crate::s3::ops::delete::is_gone;
 use crate::s3::ops::encryption;
 use crate::s3::ops::headers::{checksum_type, new_object_headers, push};
+use crate::s3::ops::page::page;
 use crate::s3::url::{encode_query, push_query};
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, NewObject, PendingUpload, Result, UploadId, xml};
@@ -103,14 +104,8 @@ pub(crate) async fn list_uploads(wire: &Wire, prefix: &str) -> Result<Vec<Pendin
     let mut markers = xml::UploadMarkers::default();
     for _ in 0..PAGES_MAX {
         let target = listing_target(wire.endpoint.bucket_path(), prefix, &markers);
-        let mut attempts = Attempts::new(wire, OPERATION, None, 0);
-        let mut page = loop {
-            match page(wire, attempts.draft(Method::GET, target.clone())).await {
-                Ok(page) => break page,
-                Err(failure) => attempts.again(failure).await?,
-            }
-        };
-        attempts.succeeded();
+        let attempts = Attempts::new(wire, OPERATION, None, 0);
+        let mut page = page(wire, attempts, &target, |answer| xml::upload_page(&answer.body)).await?;
         // Not every store looks at the prefix.
         page.uploads.retain(|u| u.upload.key.as_str().starts_with(prefix));
         found.append(&mut page.uploads);
@@ -121,14 +116,6 @@ pub(crate) async fn list_uploads(wire: &Wire, prefix: &str) -> Result<Vec<Pendin
         }
     }
     Err(Error::new(ErrorKind::BadAnswer, OPERATION).message("the listing of uploads does not end"))
-}
-
-async fn page(wire: &Wire, draft: Draft<'_>) -> std::result::Result<xml::UploadPage, Failure> {
-    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
-    if answer.status != StatusCode::OK {
-        return Err(answer.failed(wire.clock.wall()));
-    }
-    xml::upload_page(&answer.body).map_err(|why| answer.unexpected(why, wire.clock.wall()))
 }
 
 /// Path and query, names in alphabetical order as signatures want them.

@@ -1,38 +1,23 @@
 //! ListObjectVersions: one page of versions and delete markers.
 
-use http::{Method, StatusCode};
-
 use crate::s3::attempts::Attempts;
+use crate::s3::ops::page::page;
 use crate::s3::url::push_query;
-use crate::s3::wire::{Draft, Failure, Wire};
+use crate::s3::wire::Wire;
 use crate::s3::xml::{VersionMarkers, VersionPage};
-use crate::s3::{ErrorKind, Result, xml};
+use crate::s3::{Error, ErrorKind, Result, xml};
 
 /// See [`crate::s3::Bucket::versions`].
 pub(crate) async fn list(wire: &Wire, prefix: &str, after: &VersionMarkers) -> Result<VersionPage> {
+    const OPERATION: &str = "ListObjectVersions";
     let target = target(wire.endpoint.bucket_path(), prefix, after);
-    let mut attempts = Attempts::new(wire, "ListObjectVersions", None, 0);
-    loop {
-        match page(wire, attempts.draft(Method::GET, target.clone()), prefix).await {
-            Ok(page) if page.next.as_ref() == Some(after) => {
-                let error = crate::s3::Error::new(ErrorKind::BadAnswer, "ListObjectVersions");
-                return Err(error.message("the listing of versions does not end"));
-            }
-            Ok(page) => {
-                attempts.succeeded();
-                return Ok(page);
-            }
-            Err(failure) => attempts.again(failure).await?,
-        }
+    let attempts = Attempts::new(wire, OPERATION, None, 0);
+    let page = page(wire, attempts, &target, |answer| xml::version_page(&answer.body, prefix)).await?;
+    if page.next.as_ref() == Some(after) {
+        let error = Error::new(ErrorKind::BadAnswer, OPERATION);
+        return Err(error.message("the listing of versions does not end"));
     }
-}
-
-async fn page(wire: &Wire, draft: Draft<'_>, prefix: &str) -> std::result::Result<VersionPage, Failure> {
-    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
-    if answer.status != StatusCode::OK {
-        return Err(answer.failed(wire.clock.wall()));
-    }
-    xml::version_page(&answer.body, prefix).map_err(|why| answer.unexpected(why, wire.clock.wall()))
+    Ok(page)
 }
 
 /// Path and query, names in alphabetical order as signatures want them.

@@ -1,0 +1,39 @@
+//! One page of a listing, of whatever it lists.
+
+use http::{Method, StatusCode};
+
+use crate::s3::attempts::Attempts;
+use crate::s3::wire::{Collected, Failure, Wire};
+use crate::s3::{Result, xml};
+
+/// Asks for the page at `target` until it comes, or the attempts end. `parse` reads the document, or says why it makes no sense.
+pub(crate) async fn page<P>(
+    wire: &Wire,
+    mut attempts: Attempts<'_>,
+    target: &str,
+    parse: impl Fn(&Collected) -> std::result::Result<P, String>,
+) -> Result<P> {
+    loop {
+        match once(wire, &attempts, target, &parse).await {
+            Ok(page) => {
+                attempts.succeeded();
+                return Ok(page);
+            }
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+}
+
+async fn once<P>(
+    wire: &Wire,
+    attempts: &Attempts<'_>,
+    target: &str,
+    parse: impl Fn(&Collected) -> std::result::Result<P, String>,
+) -> std::result::Result<P, Failure> {
+    let draft = attempts.draft(Method::GET, target.to_owned());
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
+    if answer.status != StatusCode::OK {
+        return Err(answer.failed(wire.clock.wall()));
+    }
+    parse(&answer).map_err(|why| answer.unexpected(why, wire.clock.wall()))
+}
