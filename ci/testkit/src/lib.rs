@@ -13,6 +13,7 @@ pub mod port;
 pub mod proxy;
 pub mod real_store;
 pub mod scenario;
+mod server;
 pub mod systemd_node;
 pub mod until;
 pub mod versitygw;

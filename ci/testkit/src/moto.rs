@@ -2,15 +2,14 @@
 //!
 //! `ci/moto` installs it; `MOUNT_S3_MOTO` is the path of its command.
 
-use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use crate::port::listens_on;
-use crate::{need, until_within};
+use crate::need;
+use crate::server::Server;
 
 /// The limit on its start. It answers within some seconds where nothing else runs.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -18,9 +17,8 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// A running server; killed when dropped. If the test fails, the last lines of its log are printed.
 #[derive(Debug)]
 pub struct Moto {
-    child: Child,
+    _server: Server,
     address: SocketAddr,
-    log: PathBuf,
 }
 
 impl Moto {
@@ -43,22 +41,12 @@ impl Moto {
     /// # Panics
     /// It does not listen within a minute, or does not make the bucket.
     pub fn start(binary: &Path, folder: &Path, bucket: &str) -> Self {
-        let log = folder.join("log");
-        let file = File::create(&log).expect("a log file");
         let mut command = Command::new(binary);
         // Port 0: the kernel picks one, and nobody else can have it.
         command.args(["-H", "127.0.0.1", "-p", "0"]).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.stdin(Stdio::null()).stdout(file.try_clone().expect("a second handle")).stderr(file);
-        let child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", binary.display()));
-        let mut moto = Self { child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), log };
-        until_within(START_MAX, "moto listens", || {
-            let ended = moto.child.try_wait().expect("the state of moto");
-            assert!(ended.is_none(), "moto ended: {ended:?}");
-            let port = listens_on(moto.child.id());
-            moto.address.set_port(port.unwrap_or(0));
-            port.is_some()
-        });
+        let mut server = Server::start("moto", &mut command, folder);
+        let moto = Self { address: server.picked_address(START_MAX), _server: server };
         let answer = moto.make(bucket).expect("ask for a bucket");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         moto
@@ -80,18 +68,5 @@ impl Moto {
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
-    }
-}
-
-impl Drop for Moto {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            let log = fs::read_to_string(&self.log).unwrap_or_default();
-            let tail: Vec<_> = log.lines().rev().take(40).collect();
-            eprintln!("the last lines of moto:");
-            tail.iter().rev().for_each(|line| eprintln!("{line}"));
-        }
     }
 }

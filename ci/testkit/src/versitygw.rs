@@ -2,14 +2,14 @@
 //!
 //! `ci/versitygw` builds it; `MOUNT_S3_VERSITYGW` is the path of its binary.
 
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use crate::port::listens_on;
-use crate::{need, until_within};
+use crate::need;
+use crate::server::Server;
 
 /// The limit on its start. It answers within a second where nothing else runs.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -17,9 +17,8 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// A running gateway; killed when dropped. If the test fails, the last lines of its log are printed.
 #[derive(Debug)]
 pub struct Versitygw {
-    child: Child,
+    _server: Server,
     address: SocketAddr,
-    folder: PathBuf,
 }
 
 impl Versitygw {
@@ -50,7 +49,6 @@ impl Versitygw {
     ) -> Self {
         let data = folder.join("data");
         fs::create_dir_all(data.join(bucket)).expect("make the folder of the bucket");
-        let log = File::create(folder.join("log")).expect("a log file");
         let mut command = Command::new(binary);
         // Port 0: the kernel picks one, and nobody else can have it.
         command.args(["--port", "127.0.0.1:0"]);
@@ -62,39 +60,12 @@ impl Versitygw {
         fs::create_dir_all(&versions).expect("make the folder of versions");
         command.args(["posix", "--versioning-dir"]).arg(versions).arg(data).env_clear();
         command.env("ROOT_ACCESS_KEY", keys[0]).env("ROOT_SECRET_KEY", keys[1]);
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a second handle")).stderr(log);
-        let child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", binary.display()));
-        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let mut gateway = Self { child, address: nowhere, folder: folder.to_owned() };
-        until_within(START_MAX, "versitygw listens", || {
-            let ended = gateway.child.try_wait().expect("the state of versitygw");
-            assert!(ended.is_none(), "versitygw ended: {ended:?}");
-            let port = listens_on(gateway.child.id());
-            gateway.address.set_port(port.unwrap_or(0));
-            port.is_some() && TcpStream::connect(gateway.address).is_ok()
-        });
-        gateway
+        let mut server = Server::start("versitygw", &mut command, folder);
+        Self { address: server.picked_address(START_MAX), _server: server }
     }
 
     /// The address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
-    }
-}
-
-impl Drop for Versitygw {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            let log = self.log();
-            let tail: Vec<_> = log.lines().rev().take(40).collect();
-            eprintln!("the last lines of versitygw:");
-            tail.iter().rev().for_each(|line| eprintln!("{line}"));
-        }
     }
 }
