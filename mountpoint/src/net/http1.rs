@@ -223,17 +223,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
             return Ok(());
         }
         // Trailers say nothing that we ask for.
-        loop {
-            let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
-            match httparse::parse_headers(&self.buffer[self.start..self.end], &mut lines) {
-                Ok(httparse::Status::Complete((length, _))) => {
-                    self.start += length;
-                    self.body = Framing::Ended;
-                    return Ok(());
-                }
-                Ok(httparse::Status::Partial) => self.more(watch).await?,
-                Err(e) => return Err(malformed("the trailer", e)),
+        while !self.skip_trailer()? {
+            self.more(watch).await?;
+        }
+        self.body = Framing::Ended;
+        Ok(())
+    }
+
+    /// Takes the trailer behind the last chunk; false while it is not whole. Its lines must not live in a future: they have 4 KiB.
+    fn skip_trailer(&mut self) -> Result<bool, Broken> {
+        let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        match httparse::parse_headers(&self.buffer[self.start..self.end], &mut lines) {
+            Ok(httparse::Status::Complete((length, _))) => {
+                self.start += length;
+                Ok(true)
             }
+            Ok(httparse::Status::Partial) => Ok(false),
+            Err(e) => Err(malformed("the trailer", e)),
         }
     }
 
