@@ -67,7 +67,18 @@ pub struct Config {
     pub read_mode: ReadMode,
 }
 
-/// A mounted bucket: the parts it holds.
+/// A mounted bucket: the parts it holds. Its operations stand in these files:
+///
+/// | file | operations |
+/// |---|---|
+/// | `file.rs` | open, create, read |
+/// | `writer.rs` | write, flush, fsync, release, and the end of the mount |
+/// | `namespace.rs` | lookup, attributes, mknod, mkdir, rmdir, unlink, listings, statfs |
+/// | `rename.rs` | rename, symlink |
+/// | `append.rs` | open of a stored file to append to it |
+/// | `fallocate.rs` | fallocate |
+/// | `mapping.rs` | changed pages of a mapping: refused |
+/// | `readers.rs` | open for writing of a file with readers |
 #[derive(Debug)]
 pub struct FileSystem {
     inodes: InodeTable,

@@ -154,7 +154,17 @@ impl Default for Config {
 
 /// The inodes of one mount. Clones are the same table.
 ///
-/// Methods named `try_` answer from memory, without waiting, or say `None`: then the one without `try_` asks S3.
+/// Methods named `try_` answer from memory, without waiting, or say `None`: then the one without `try_` asks S3. They stand in these files:
+///
+/// | file | methods |
+/// |---|---|
+/// | `lookup.rs` | lookup, getattr |
+/// | `open.rs` | opens and closes, and the state of a file that is written |
+/// | `change.rs` | mkdir, rmdir, unlink |
+/// | `rename.rs` | rename |
+/// | `readdir.rs` | listings |
+/// | `check.rs` | whether a file is still the version of its inode |
+/// | `refresh.rs` | pages asked for ahead of names |
 #[derive(Clone)]
 pub struct InodeTable(Arc<Shared>);
 

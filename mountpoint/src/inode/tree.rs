@@ -35,6 +35,15 @@ use crate::listing::walk::Walk;
 use crate::object::ObjectKey;
 pub(super) use settle::{Adopted, Recall, Settled};
 
+/// The live inodes. Besides this file, which finds and changes them, its methods stand in these:
+///
+/// | file | methods |
+/// |---|---|
+/// | `tree/settle.rs` | answers to lookups, from memory and from S3 |
+/// | `tree/known.rs` | facts that were learned after a listing was asked for |
+/// | `tree/emptied.rs` | directories that lost their last key |
+/// | `tree/moved.rs` | an inode with another name |
+/// | `rename.rs` | the names of a rename, under one lock |
 #[derive(Debug)]
 pub(super) struct Tree {
     inodes: Inodes,

@@ -27,6 +27,12 @@ pub type WriteDone = Box<dyn FnOnce(Result<(), Error>) + Send>;
 const HELD_WRITES_MAX: usize = 64;
 
 /// An object being written. Dropped without [`Upload::finish`], it is aborted in the background.
+///
+/// | file | methods |
+/// |---|---|
+/// | `upload.rs` | calls of the file system, and failures |
+/// | `filling.rs` | bytes into parts: the pump, the spiller, zeros at the end |
+/// | `finish.rs` | the request that makes the object |
 pub struct Upload {
     pub(super) shared: Arc<Shared>,
     /// The object to be; its key may change until a request bears it.
