@@ -43,7 +43,7 @@ pub(super) use settle::{Adopted, Recall, Settled};
 /// | `tree/known.rs` | facts that were learned after a listing was asked for |
 /// | `tree/emptied.rs` | directories that lost their last key |
 /// | `tree/moved.rs` | an inode with another name |
-/// | `rename.rs` | the names of a rename, under one lock |
+/// | `rename.rs` | what a rename may replace |
 #[derive(Debug)]
 pub(super) struct Tree {
     inodes: Inodes,

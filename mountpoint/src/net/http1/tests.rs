@@ -1,3 +1,5 @@
+//! Answers however they are cut, and requests whose bodies a host takes slowly, refuses or breaks off.
+
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
