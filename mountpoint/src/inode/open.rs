@@ -1,6 +1,7 @@
 //! Opens files, and tracks the state of an inode while it is written.
 
 use super::checks::Wish;
+use super::compact::{Stored, Teller};
 use super::error::{Error, ErrorKind, Result};
 use super::path;
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
@@ -93,7 +94,13 @@ impl InodeTable {
         if place == Place::Nowhere {
             return Some(Err(Error::new(ErrorKind::Stale, tree.name_for_errors(ino))));
         }
-        let holds = trusts && file.stored.as_ref().is_some_and(|stored| stored.holds(now));
+        let stored = file.stored.as_ref().filter(|stored| trusts && stored.holds(now));
+        let holds = match stored.map(Stored::teller) {
+            Some(Teller::Object) => true,
+            Some(Teller::Listing) => tree.agreement.holds(now),
+            // What reads are to be pinned to, the object says.
+            Some(Teller::Upload) | None => false,
+        };
         let known = tree.fresh.take(ino, now) || holds;
         known.then(|| open_now(&mut tree, ino, first))
     }
@@ -290,9 +297,11 @@ impl InodeTable {
 fn open_now(tree: &mut Tree, ino: InodeNo, first: Option<First>) -> Result<OpenRead> {
     tree.file_mut(ino)?;
     let Some(key) = tree.key(ino) else { return Err(stale(ino)) };
-    match tree.file_mut(ino)?.open_read() {
+    let file = tree.file_mut(ino)?;
+    let modified = file.stored.as_ref().and_then(Stored::second);
+    match file.open_read() {
         Ok((meta, keep_cache)) => {
-            let (id, size) = (ObjectId { key, etag: meta.etag }, meta.size);
+            let (id, size) = (ObjectId { key, etag: meta.etag, modified }, meta.size);
             let first = first.filter(|first| first.is_of(&id, size));
             Ok(OpenRead::Object { id, size, keep_cache, first })
         }

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 use foldhash::HashMap;
 
 use super::InodeNo;
-use super::compact::{Moment, Stored};
+use super::compact::{Moment, Stored, Teller};
 use super::error::ErrorKind;
 use super::listed::Listed;
 use super::recent::Recent;
@@ -247,9 +247,9 @@ impl File {
     }
 
     /// One that S3 has.
-    pub(super) fn stored(meta: &ObjectMeta, until: Instant, checked: Instant) -> Self {
+    pub(super) fn stored(meta: &ObjectMeta, teller: Teller, until: Instant, checked: Instant) -> Self {
         Self {
-            stored: Some(Stored::new(meta, Some(until))),
+            stored: Some(Stored::new(meta, teller, Some(until))),
             checked: Moment::of(checked),
             phase: Phase::Stored,
             readers: 0,
@@ -337,7 +337,7 @@ impl File {
 
     /// The upload is complete; a stat may say so until then.
     pub(super) fn commit(&mut self, meta: &ObjectMeta, until: Instant) {
-        self.stored = Some(Stored::new(meta, Some(until)));
+        self.stored = Some(Stored::new(meta, Teller::Upload, Some(until)));
         self.phase = Phase::Stored;
     }
 
@@ -371,7 +371,7 @@ mod tests {
     }
 
     fn stored() -> File {
-        File::stored(&meta(1), Instant::now(), Instant::now())
+        File::stored(&meta(1), Teller::Object, Instant::now(), Instant::now())
     }
 
     const OVERWRITE: WriteWish = WriteWish { truncate: true, append: false, allow_overwrite: true };
@@ -412,8 +412,12 @@ mod tests {
 
     #[test]
     fn an_archived_object_is_not_opened() {
-        let mut file =
-            File::stored(&ObjectMeta { readable: false, ..meta(1) }, Instant::now(), Instant::now());
+        let mut file = File::stored(
+            &ObjectMeta { readable: false, ..meta(1) },
+            Teller::Object,
+            Instant::now(),
+            Instant::now(),
+        );
         assert!(matches!(file.open_read(), Err(Refusal::Error(ErrorKind::Archived))));
         assert_eq!(file.readers, 0);
     }

@@ -18,6 +18,7 @@ use hashbrown::hash_table::Entry;
 
 use super::InodeNo;
 use super::checks::Checks;
+use super::compact::Agreement;
 use super::error::{Error, ErrorKind, Result};
 use super::expiry::{Missing, Ttl, left};
 use super::firsts::Firsts;
@@ -67,6 +68,8 @@ pub(super) struct Tree {
     pub(super) pages_begin_anywhere: bool,
     /// The walk that goes on.
     pub(super) walk: Walk,
+    /// Whether what a listing says of a file may be what its reads ask for.
+    pub(super) agreement: Agreement,
 }
 
 impl Tree {
@@ -107,6 +110,7 @@ impl Tree {
             recent: VecDeque::new(),
             emptied: BTreeSet::new(),
             prices: Prices::default(),
+            agreement: Agreement::default(),
             pages_begin_anywhere: true,
             walk: Walk::new(),
         }

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::Config;
 use super::endpoint::Endpoint;
 use super::kind::{Condition, StoreKind};
+use super::oddities::Oddities;
 use crate::sync::{Arc, Mutex};
 
 /// How long facts learned about a store hold. Doubled, an upgraded store is noticed later, and an old one refuses half as often.
@@ -45,6 +46,8 @@ pub(super) struct Abilities {
     /// What the file was last given by this process. Held while it is written.
     saved: Arc<Mutex<Option<Learned>>>,
     file: Option<PathBuf>,
+    /// What its answers lack.
+    pub(super) oddities: Oddities,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +84,7 @@ impl Abilities {
             learned: Arc::new(Mutex::new(learned)),
             saved: Arc::default(),
             file,
+            oddities: Oddities::default(),
         }
     }
 

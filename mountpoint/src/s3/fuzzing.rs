@@ -1,6 +1,6 @@
 //! What fuzz targets reach of this room: the readers of what a store sends, and of the files of AWS's tools.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use aws_types::os_shim_internal::{Env, Fs};
 use futures_util::FutureExt as _;
@@ -9,15 +9,28 @@ use super::http1::Http1;
 use super::tcp::Moved;
 pub use super::tls::conversation::{Conversation, NAME, Parties};
 use super::watch::Watch;
-use super::{Config, Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, profile, xml};
+use super::{
+    Config, Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, answer, date, profile, xml,
+};
 use crate::clock::Clock;
+use crate::object::ObjectMeta;
 
 /// Reads a page of a listing that answers `request`.
 ///
 /// # Errors
 /// The problem with the document.
 pub fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPage, String> {
-    xml::list_page(document, request)
+    xml::list_page(document, request).map(|(page, _)| page)
+}
+
+/// Reads these headers as the answer to a HEAD.
+pub fn head(headers: &http::HeaderMap) -> Option<ObjectMeta> {
+    answer::object_meta(headers)
+}
+
+/// Reads a text as a date, of a header and of a document.
+pub fn dates(text: &str) -> [Option<SystemTime>; 2] {
+    [date::http_date(text), date::xml_date(text)]
 }
 
 /// Reads a document as the name of an upload that CreateMultipartUpload began.

@@ -1,12 +1,13 @@
 //! HeadObject: the metadata of one object. If the store refuses to say whether a key is there, a listing of this key says so.
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 
-use super::answer::object_meta;
+use super::answer::{meta_of, meta_of_byte, object_meta, says_empty};
 use super::attempts::Attempts;
+use super::oddities::Oddity;
 use super::wire::{Collected, Draft, Failure, Wire};
 use super::{Error, ErrorKind, ListObjects, Result, list};
-use crate::object::{ObjectKey, ObjectMeta};
+use crate::object::{ObjectKey, ObjectMeta, Second};
 
 const OPERATION: &str = "HeadObject";
 
@@ -22,9 +23,13 @@ pub(super) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Resul
     loop {
         let clock = wire.skew.times_learned();
         let failure = match once(wire, &attempts, key, checksums).await {
-            Ok(found) => {
+            Ok(headers) => {
                 attempts.succeeded();
-                return Ok(found);
+                let meta = match object_meta(&headers) {
+                    Some(meta) => meta,
+                    None => sized(wire, key, &headers).await?,
+                };
+                return Ok((dated(wire, key, meta).await, headers));
             }
             Err(failure) => failure,
         };
@@ -42,6 +47,53 @@ pub(super) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Resul
         }
         attempts.again(failure).await?;
     }
+}
+
+/// The metadata of an object whose HEAD does not say how long it is: as a range of one byte says it, or a listing of the key.
+async fn sized(wire: &Wire, key: &ObjectKey, head: &HeaderMap) -> Result<ObjectMeta> {
+    wire.abilities.oddities.saw(Oddity::NoLength, Some(key), "HeadObject has no Content-Length");
+    let mut attempts = Attempts::new(wire, "GetObject", Some(key), 0);
+    loop {
+        let range = (header::RANGE, HeaderValue::from_static("bytes=0-0"));
+        let draft = attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str()));
+        match wire.exchange(&Draft { headers: vec![range], ..draft }).await {
+            Ok(answer) if says_empty(&answer.headers) => return Ok(meta_of(head, 0)),
+            // Its body is not read: the connection goes with it.
+            Ok(answer) if answer.status.is_success() => match meta_of_byte(answer.status, &answer.headers) {
+                Some(meta) => return Ok(meta),
+                None => break,
+            },
+            Ok(answer) => attempts.again(answer.failed(wire.clock.wall()).await).await?,
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+    match listed(wire, key).await {
+        Some(meta) => Ok(meta_of(head, meta.size)),
+        None => Err(Error::new(ErrorKind::BadAnswer, OPERATION)
+            .key(key)
+            .message("neither HEAD, nor a range of one byte, nor a listing says how long the object is")),
+    }
+}
+
+/// The same with the date of a listing of the key, if the object's own answer has none.
+pub(super) async fn dated(wire: &Wire, key: &ObjectKey, mut meta: ObjectMeta) -> ObjectMeta {
+    if meta.etag.is_none() {
+        wire.abilities.oddities.saw(Oddity::NoEtag, Some(key), "");
+    }
+    if Second::of(meta.last_modified).is_none() {
+        wire.abilities.oddities.saw(Oddity::NoDate, Some(key), "");
+        if let Some(listed) = listed(wire, key).await {
+            meta.last_modified = listed.last_modified;
+        }
+    }
+    meta
+}
+
+/// The metadata of the object in a listing of its key.
+async fn listed(wire: &Wire, key: &ObjectKey) -> Option<ObjectMeta> {
+    let request = ListObjects { prefix: key.as_str().to_owned(), max_keys: 1, ..ListObjects::default() };
+    let page = list::list_objects(wire, &request).await.ok()?;
+    page.objects.into_iter().find(|object| object.key == *key).map(|object| object.meta)
 }
 
 /// Whether a listing has the key, if we may list it. S3 answers 403 to a HEAD of a missing key if the policy allows listings only
@@ -77,7 +129,7 @@ async fn once(
     attempts: &Attempts<'_>,
     key: &ObjectKey,
     checksums: bool,
-) -> std::result::Result<(ObjectMeta, HeaderMap), Failure> {
+) -> std::result::Result<HeaderMap, Failure> {
     let mut headers = Vec::new();
     if checksums {
         headers.push((HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED")));
@@ -90,6 +142,5 @@ async fn once(
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
-    let meta = object_meta(&answer.headers).map_err(|why| answer.bad(why))?;
-    Ok((meta, answer.headers))
+    Ok(answer.headers)
 }

@@ -6,6 +6,7 @@ use http::{Method, StatusCode};
 
 use super::attempts::Attempts;
 use super::endpoint::push_query;
+use super::oddities::Oddity;
 use super::wire::{Failure, Wire};
 use super::{ListObjects, ListPage, Result, xml};
 
@@ -51,7 +52,16 @@ async fn once(
         return Err(answer.failed(wire.clock.wall()));
     }
     wire.abilities.see(&answer.headers);
-    xml::list_page(&answer.body, request).map_err(|why| answer.unexpected(why, wire.clock.wall()))
+    match xml::list_page(&answer.body, request) {
+        Ok((page, left_out)) => {
+            if let Some(example) = left_out.example {
+                wire.metrics.names_hidden.add(left_out.count);
+                wire.abilities.oddities.saw(Oddity::BadEntries, None, &example);
+            }
+            Ok(page)
+        }
+        Err(why) => Err(answer.unexpected(why, wire.clock.wall())),
+    }
 }
 
 /// Path and query.

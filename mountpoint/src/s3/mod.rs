@@ -22,6 +22,7 @@ mod connection;
 mod courier;
 mod credentials;
 mod credentials_http;
+mod date;
 mod delete;
 mod dial;
 mod encryption;
@@ -42,6 +43,7 @@ mod kind;
 mod lanes;
 mod list;
 mod multipart;
+mod oddities;
 mod outage;
 mod pool;
 mod probe;
@@ -114,7 +116,7 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
 
     /// Receives a range of one object version into `into`, which has room for exactly that range from where it stands.
     ///
-    /// On success `into` is full. The ETag, the Content-Range and the length of every answer are checked: bytes
+    /// On success `into` is full. The ETag, the date, the Content-Range and the length of every answer are checked: bytes
     /// of another version never reach `into` (`Changed` is the error). A body that breaks off or stalls is
     /// asked for again from the first missing byte. On an error `into` holds the verified bytes that came.
     fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>>;
@@ -185,7 +187,7 @@ pub struct ListedObject {
 /// A range of one object version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetObject {
-    /// Which version: sent as If-Match and compared with the answer's ETag.
+    /// Which version: sent as If-Match, and compared with the answer's ETag and date.
     pub id: ObjectId,
     /// Which bytes; not empty, within the object.
     pub range: Range<u64>,

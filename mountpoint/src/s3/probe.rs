@@ -21,7 +21,7 @@ use super::{
     Bucket, CompleteUpload, Config, Error, ErrorKind, Handshake, PutObject, Result, Stored, client, complete,
     put, xml,
 };
-use crate::object::ObjectKey;
+use crate::object::{ObjectKey, ObjectMeta};
 use crate::sync::Arc;
 
 /// A question is asked this often, where the store is too busy to answer ...
@@ -74,6 +74,14 @@ impl Reply {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         answer::text(&self.headers, name)
+    }
+
+    /// What its headers say of the object, and whether they say how long it is.
+    #[must_use]
+    pub fn object(&self) -> (ObjectMeta, bool) {
+        let meta = answer::object_meta(&self.headers);
+        let says_length = meta.is_some();
+        (meta.unwrap_or_else(|| answer::meta_of(&self.headers, 0)), says_length)
     }
 
     /// The S3 code of a refusal, or the status.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use quick_xml::escape::escape;
 
-use super::super::answer::xml_date;
+use super::super::date::xml_date;
 use super::super::{PendingUpload, Stored, UploadId, UploadedPart};
 use super::{ENTRIES_MAX, Name, PageEnd, walk};
 use crate::checksum::ChecksumAlgorithm;
