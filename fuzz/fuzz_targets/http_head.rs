@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mountpoint::s3::fuzzing::answer;
+use mountpoint::net::fuzzing::answer;
 
 /// Beginnings that lead past the first line.
 const BEGINNINGS: [&[u8]; 4] = [

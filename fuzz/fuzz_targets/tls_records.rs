@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use mountpoint::s3::fuzzing::{Conversation, NAME, Parties};
+use mountpoint::net::fuzzing::{Conversation, NAME, Parties};
 
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;

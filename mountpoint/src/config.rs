@@ -11,8 +11,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, StoreOptions};
 use crate::inode::Prefix;
+use crate::net::ProxyVariables;
 use crate::object::ObjectKey;
-use crate::s3::ProxyVariables;
 use crate::{buffer, cache, daemon, doctor, fs, fuse, inode, logging, prefetch, s3, telemetry, upload};
 
 /// A mount, ready to be made.
@@ -366,7 +366,7 @@ fn kind_of(target: &Path) -> String {
 
 #[expect(
     unsafe_code,
-    reason = "a descriptor by its number can't be had otherwise: fence 2 of ARCHITECTURE.md"
+    reason = "a descriptor by its number can't be had otherwise: fence 2 of ci/tidy/fences.md"
 )]
 fn adopt(number: i32) -> OwnedFd {
     // SAFETY: the caller saw that the descriptor is open; the process that started this one handed it over by putting its number on the

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! kernel - fuse/ - fs/ -+- inode/ ----------------+
-//!                       +- prefetch/ - cache/ -+  +- s3/ - network
+//!                       +- prefetch/ - cache/ -+  +- s3/ - net/ - network
 //!                       +- upload/ ------------+--+
 //!          first/ (a file's first bytes, with its attributes) under inode, prefetch
 //!          buffer/ (blocks of memory, the budget) under prefetch, cache, upload, s3
@@ -28,6 +28,7 @@ pub mod logging;
 pub mod metrics;
 pub mod mount;
 pub mod mountinfo;
+pub mod net;
 pub mod object;
 pub mod prefetch;
 pub mod s3;

@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-/// Measured: receiving through hyper costs 30 % less CPU than with glibc's allocator (ARCHITECTURE.md, Decisions).
+/// Measured: receiving through hyper costs 30 % less CPU than with glibc's allocator (reason of `mimalloc` in Cargo.toml).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -170,7 +170,7 @@ fn raise_open_files() {
 /// Names are allocated by one thread and freed by others. A page that is full belongs to no thread, and its last `free` gives it
 /// back; by default a thread that frees into it takes it over, and what others free there then waits until that thread allocates.
 /// Measured: a million names that were forgotten leave 34 MiB of RSS instead of 59 (by fuser 47 instead of 66).
-#[expect(unsafe_code, reason = "the allocator's crate has no safe name for it: fence 4 of ARCHITECTURE.md")]
+#[expect(unsafe_code, reason = "the allocator's crate has no safe name for it: fence 4 of ci/tidy/fences.md")]
 fn free_across_threads() {
     unsafe extern "C" {
         /// Of mimalloc, which is linked in as our allocator.
@@ -184,7 +184,7 @@ fn free_across_threads() {
 }
 
 /// The allocator keeps freed memory until the next allocation; after a walk through a million names, that may be hours away.
-#[expect(unsafe_code, reason = "the allocator's crate has no safe name for it: fence 4 of ARCHITECTURE.md")]
+#[expect(unsafe_code, reason = "the allocator's crate has no safe name for it: fence 4 of ci/tidy/fences.md")]
 fn collect() {
     unsafe extern "C" {
         /// Of mimalloc, which is linked in as our allocator.

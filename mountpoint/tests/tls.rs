@@ -15,10 +15,10 @@ use certificates::Certificates;
 use mountpoint::buffer::{Fill, Pool, Use};
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
+use mountpoint::net::ProxyVariables;
 use mountpoint::object::{ETag, ObjectId, ObjectKey};
 use mountpoint::s3::{
-    Config, Credentials, ErrorKind, GetObject, NewObject, ObjectClient as _, ProxyVariables, PutObject,
-    S3Client,
+    Config, Credentials, ErrorKind, GetObject, NewObject, ObjectClient as _, PutObject, S3Client,
 };
 use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
 

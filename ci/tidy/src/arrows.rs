@@ -5,7 +5,7 @@
 //! name before them (`csi::node`). Code below `#[cfg(test)]` and in test files may use the doubles of `testing` and the parts that the
 //! unit under test needs; the arrows do not apply to it.
 
-use crate::law::Law;
+use crate::law::{ARROWS, Law};
 use crate::rust::{Name, Source, module_of};
 use crate::tree::is_test_file;
 use crate::{Finding, Tree};
@@ -47,11 +47,7 @@ fn arrow(home: &str, file: &str, name: &Name, law: &Law) -> Option<String> {
     keys.extend(file.match_indices('/').map(|(i, _)| &file[..i]));
     let rows: Vec<_> = keys.iter().filter_map(|k| law.arrows.get(&in_table(k))).collect();
     if rows.is_empty() {
-        return Some(format!(
-            "room `{}` has no row in the table Arrows of {}",
-            in_table(room),
-            crate::law::PAGE
-        ));
+        return Some(format!("room `{}` has no row in the table Arrows of {ARROWS}", in_table(room)));
     }
     let used = name.segments[usize::from(ours)..].join("::");
     let allowed = rows.iter().flat_map(|r| r.iter()).any(|a| a == "*" && ours || is_path_prefix(a, &used));
@@ -60,9 +56,8 @@ fn arrow(home: &str, file: &str, name: &Name, law: &Law) -> Option<String> {
         (true, _) => None,
         (false, true) => Some(format!(
             "`{}` may not use `{used}`: that arrow points up or across. Return a value, or move the code (see \
-             Arrows in {})",
-            in_table(room),
-            crate::law::PAGE
+             {ARROWS})",
+            in_table(room)
         )),
         (false, false) => {
             Some(format!("`crate::{used}` goes through the crate's root: name the room that owns it"))
@@ -93,19 +88,19 @@ fn is_path_prefix(prefix: &str, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::law::PAGE;
+    use crate::law::{FENCES, PLACES};
 
     const LAW: &str = "## Arrows\n| `object` | - |\n| `buffer` | `object` |\n| `s3` | `buffer`, `object` |\n\
         | `inode` | `s3`, `object` |\n| `fs` | `inode`, `object` |\n| `fs/error` | `s3::ErrorKind` |\n\
         | `fuse` | `fs`, `inode::InodeNo` |\n| `main`, `lib`, `mount` | `*` |\n\
         | `csi::node` | `mounter`, `mountpoint::cli` |\n| `csi::mounter` | `contract` |\n| `csi::contract` | - |\n\
-        | `csi::bin/driver` | `*` |\n| `reconciler::plan` | `csi::contract` |\n\
-        ## Names that stay in one place\n| `fuser` | `mountpoint/src/fuse/` |\n\
-        | `std::env::var` | `mountpoint/src/cli.rs` |\n| `hyper` | `mountpoint/src/s3/` |\n\
-        ## Unsafe fences\n| `a.rs` | |\n## Dependencies\n| `a` | |\n";
+        | `csi::bin/driver` | `*` |\n| `reconciler::plan` | `csi::contract` |\n";
+    const NAMES: &str = "## Names that stay in one place\n| `fuser` | `mountpoint/src/fuse/` |\n\
+        | `std::env::var` | `mountpoint/src/cli.rs` |\n| `hyper` | `mountpoint/src/s3/` |\n";
+    const NO_FENCES: &str = "## Unsafe fences\n| `a.rs` | |\n";
 
     fn findings(path: &str, text: &str) -> Vec<String> {
-        let tree = Tree::of(&[(PAGE, LAW), (path, text)]);
+        let tree = Tree::of(&[(ARROWS, LAW), (PLACES, NAMES), (FENCES, NO_FENCES), (path, text)]);
         check(&tree, &Law::read(&tree).unwrap()).into_iter().map(|f| f.message).collect()
     }
 

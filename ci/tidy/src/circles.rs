@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::law::PAGE;
+use crate::law::ARROWS;
 use crate::rust::{Name, Source, module_of};
 use crate::tree::is_test_file;
 use crate::{Finding, Tree};
@@ -40,7 +40,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
             let round = [files.as_slice(), &files[..1]].concat().join(" -> ");
             let message = format!(
                 "its files form a circle: {round}. Move what the lower one needs into it, or into a file below both \
-                 (see \"No circles\" in {PAGE})"
+                 (see \"No circles\" in {ARROWS})"
             );
             Finding::new(folder, 0, message)
         }));

@@ -1,6 +1,7 @@
-//! Compares lists in the docs with lists in the code: metrics, flags, claims and rows of the seeds and of other drivers' scenarios with their tests, dependencies.
+//! Compares lists in the docs with lists in the code: metrics, flags, claims and rows of the seeds and of other drivers' scenarios with their tests; paths of
+//! the page about the code; reasons of dependencies.
 
-use crate::law::{Law, PAGE, rows};
+use crate::law::rows;
 use crate::rust::Source;
 use crate::{Finding, Tree};
 
@@ -9,20 +10,23 @@ const METRICS_PAGE: &str = "docs/metrics.md";
 const CLAIMS_PAGE: &str = "docs/semantics.md";
 const SEEDS_PAGE: &str = "docs/seeds.md";
 const ACCEPTANCE_PAGE: &str = "docs/acceptance.md";
+const CODE_PAGE: &str = "ARCHITECTURE.md";
 /// Where the chart's facts have their names.
 const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];
 const FLAGS: &str = "mountpoint/src/cli/";
 const FLAGS_PAGE: &str = "docs/configuration.md";
+const MANIFEST: &str = "Cargo.toml";
 
 /// Every rule of this file.
-pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
+pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = metrics(tree);
     findings.extend(flags(tree));
     findings.extend(claims(tree));
     for page in [SEEDS_PAGE, ACCEPTANCE_PAGE] {
         findings.extend(covered(tree, page));
     }
-    findings.extend(reasons(tree, law));
+    findings.extend(paths(tree));
+    findings.extend(reasons(tree));
     findings.extend(unused(tree));
     findings
 }
@@ -140,15 +144,33 @@ fn missing(tree: &Tree, word: &str) -> Option<String> {
     if word.contains('_') && is_of("_") {
         return (!is_test(tree, word)).then(|| format!("test `{word}`"));
     }
-    if ["ci/", "csi/", "docs/", "helm/", "reconciler/"].iter().any(|top| word.starts_with(top)) {
-        let is_there = tree
-            .files()
-            .any(|(path, _)| path == word || path.starts_with(&format!("{}/", word.trim_end_matches('/'))));
+    if let Some(is_there) = is_path(tree, word) {
         return (!is_there).then(|| format!("file `{word}`"));
     }
     let is_scenario = || tree.text(&format!("ci/e2e.d/{word}.sh")).is_some();
     (word.contains('-') && is_of("-") && !word.starts_with('-') && !is_scenario())
         .then(|| format!("scenario `{word}`"))
+}
+
+/// Whether a path from the top of the tree leads to a file or folder; `None` for a word of another form.
+fn is_path(tree: &Tree, word: &str) -> Option<bool> {
+    let tops = ["ci/", "csi/", "docs/", "helm/", "mountpoint/", "reconciler/"];
+    let folder = format!("{}/", word.trim_end_matches('/'));
+    let mut paths = tree.files().map(|(path, _)| path);
+    tops.iter()
+        .any(|top| word.starts_with(top))
+        .then(|| paths.any(|it| it == word || it.starts_with(&folder)))
+}
+
+/// Files and folders that the page about the code names are there.
+fn paths(tree: &Tree) -> Vec<Finding> {
+    let page = tree.text(CODE_PAGE).unwrap_or_default();
+    let words = page
+        .lines()
+        .enumerate()
+        .flat_map(|(at, line)| line.split('`').skip(1).step_by(2).map(move |w| (at, w)));
+    let gone = words.filter(|(_, word)| is_path(tree, word) == Some(false));
+    gone.map(|(at, word)| Finding::new(CODE_PAGE, at + 1, format!("there is no file `{word}`"))).collect()
 }
 
 fn is_test(tree: &Tree, name: &str) -> bool {
@@ -167,20 +189,25 @@ fn has_test(text: &str, name: &str) -> bool {
     lines.iter().enumerate().any(|(at, line)| line.contains(&function) && of_function(at))
 }
 
-/// Every library of the workspace has its reason, and no reason outlives its library.
-fn reasons(tree: &Tree, law: &Law) -> Vec<Finding> {
-    let entries = keys(tree.text("Cargo.toml").unwrap_or_default(), &["workspace.dependencies"]);
-    let member =
-        |name: &str| ["", "ci/"].iter().any(|top| tree.text(&format!("{top}{name}/Cargo.toml")).is_some());
-    let libraries: Vec<&String> = entries.iter().filter(|e| !member(e)).collect();
-    let missing = libraries.iter().filter(|e| !law.dependencies.contains(e));
-    let extra = law.dependencies.iter().filter(|d| !libraries.contains(d));
-    missing
-        .map(|e| {
-            Finding::new(PAGE, 0, format!("dependency `{e}` has no row below Dependencies: why is it here?"))
-        })
-        .chain(extra.map(|d| Finding::new(PAGE, 0, format!("`{d}` is no dependency of the workspace"))))
-        .collect()
+/// Every library of the workspace has its reason: a comment behind its line, or right above it. Members need none.
+fn reasons(tree: &Tree) -> Vec<Finding> {
+    let manifest = tree.text(MANIFEST).unwrap_or_default();
+    let mut findings = Vec::new();
+    let (mut inside, mut above) = (false, false);
+    for (at, line) in manifest.lines().enumerate() {
+        if line.starts_with('[') {
+            inside = line == "[workspace.dependencies]";
+        } else if inside && !line.is_empty() && !line.starts_with('#') {
+            let has_reason = above || line.split_once(" # ").is_some_and(|(_, why)| !why.trim().is_empty());
+            if !has_reason && !line.contains("path = ") {
+                let name = line.split(['=', '.', ' ']).next().unwrap_or_default();
+                let message = format!("dependency `{name}` has no comment: why is it here?");
+                findings.push(Finding::new(MANIFEST, at + 1, message));
+            }
+        }
+        above = line.strip_prefix('#').is_some_and(|why| !why.trim().is_empty());
+    }
+    findings
 }
 
 /// A dependency that no source of its member names.
@@ -229,19 +256,17 @@ fn keys(manifest: &str, tables: &[&str]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn messages(files: &[(&str, &str)], dependencies: &[&str]) -> Vec<String> {
-        let law =
-            Law { dependencies: dependencies.iter().map(|s| (*s).to_owned()).collect(), ..Law::default() };
-        check(&Tree::of(files), &law).iter().map(Finding::to_string).collect()
+    fn messages(files: &[(&str, &str)]) -> Vec<String> {
+        check(&Tree::of(files)).iter().map(Finding::to_string).collect()
     }
 
     #[test]
     fn a_metric_without_a_row_and_a_row_without_a_metric_are_found() {
         let code = "counters! { /// Bytes.\n bytes => \"s3.bytes\", }";
         let page = "## Counters\n| name | meaning |\n| `s3.bytes` | Bytes. |\n";
-        assert!(messages(&[(METRICS, code), (METRICS_PAGE, page)], &[]).is_empty());
-        assert_eq!(messages(&[(METRICS, code), (METRICS_PAGE, "## Counters\n")], &[]).len(), 1);
-        assert_eq!(messages(&[(METRICS, ""), (METRICS_PAGE, page)], &[]).len(), 1);
+        assert!(messages(&[(METRICS, code), (METRICS_PAGE, page)]).is_empty());
+        assert_eq!(messages(&[(METRICS, code), (METRICS_PAGE, "## Counters\n")]).len(), 1);
+        assert_eq!(messages(&[(METRICS, ""), (METRICS_PAGE, page)]).len(), 1);
     }
 
     #[test]
@@ -251,16 +276,16 @@ mod tests {
                     pub mount: Mount,\n#[arg(value_name = \"BUCKET\")]\npub bucket: String,\n\
                     #[arg(\n    long,\n    value_parser = f(1..)\n)]\npub wide: u64,\n";
         let page = "## Flags\n| `--part-size BYTES` | 8 |\n| `--wide N` | 1 |\n| `--help` (`-h`) | |\n";
-        assert!(messages(&[(CODE, code), (FLAGS_PAGE, page)], &[]).is_empty());
-        assert_eq!(messages(&[(CODE, code)], &[]).len(), 2);
-        assert_eq!(messages(&[(FLAGS_PAGE, page)], &[]).len(), 2);
+        assert!(messages(&[(CODE, code), (FLAGS_PAGE, page)]).is_empty());
+        assert_eq!(messages(&[(CODE, code)]).len(), 2);
+        assert_eq!(messages(&[(FLAGS_PAGE, page)]).len(), 2);
     }
 
     #[test]
     fn a_claim_without_a_test_and_a_test_that_is_gone_are_found() {
         let code = "#[test]\n/// Why.\nfn closing_twice_is_once() {}\n\nfn closing_twice_is_no_test() {}";
         let page = |cell| format!("| claim | shown by |\n|---|---|\n| `close` is idempotent | {cell} |\n");
-        let found = |cell| messages(&[("m/src/lib.rs", code), (CLAIMS_PAGE, &page(cell))], &[]);
+        let found = |cell| messages(&[("m/src/lib.rs", code), (CLAIMS_PAGE, &page(cell))]);
         assert!(found("`closing_twice_is_once`").is_empty());
         assert_eq!(found(""), ["docs/semantics.md:3: a claim that no test shows"]);
         assert_eq!(found("`closing_twice`"), ["docs/semantics.md:3: there is no test `closing_twice`"]);
@@ -276,7 +301,7 @@ mod tests {
                 let facts = ("helm/tests/facts.py", "check(f\"{what}: one priority class\")");
                 let files =
                     [("csi/src/a.rs", code), ("ci/e2e.d/static-volume.sh", ""), ("ci/chart", ""), facts];
-                messages(&[&files[..], &[(name, &page(cell))]].concat(), &[])
+                messages(&[&files[..], &[(name, &page(cell))]].concat())
             };
             let says = |what: &str| vec![format!("{name}:3: {what}")];
             let good = "`a_volume_is_mounted`, `static-volume`, `csi/src/`, `kubectl get-x`";
@@ -290,13 +315,20 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_without_a_reason_and_a_reason_without_a_dependency_are_found() {
-        let manifest =
-            "[workspace.dependencies]\nbytes = \"1\"\nours = { path = \"ours\" }\n\n[profile.dev]\nx = 1\n";
-        let files = [("Cargo.toml", manifest), ("ours/Cargo.toml", "")];
-        assert!(messages(&files, &["bytes"]).is_empty());
-        assert_eq!(messages(&files, &[]).len(), 1);
-        assert_eq!(messages(&files, &["bytes", "gone"]).len(), 1);
+    fn a_path_of_the_page_about_the_code_that_is_gone_is_found() {
+        let page = "`csi/src/` and `csi/src/a.rs`\n| a change | `mountpoint/src/b.rs` or `b.rs` |\n";
+        let found = messages(&[("csi/src/a.rs", ""), (CODE_PAGE, page)]);
+        assert_eq!(found, ["ARCHITECTURE.md:2: there is no file `mountpoint/src/b.rs`"]);
+    }
+
+    #[test]
+    fn a_dependency_without_a_reason_is_found() {
+        let manifest = "[workspace.dependencies]\nbytes = \"1\"  # slices\n# Clocks.\ntime = \"1\"\nfuser = \"1\"\n#\n\
+                        http = \"1\" #\n\n# Ours.\n\nours = { path = \"ours\" }\n\n[profile.dev]\nx = 1\n";
+        let found = messages(&[(MANIFEST, manifest)]);
+        let says =
+            |line, name| format!("Cargo.toml:{line}: dependency `{name}` has no comment: why is it here?");
+        assert_eq!(found, [says(5, "fuser"), says(7, "http")]);
     }
 
     #[test]
@@ -306,8 +338,8 @@ mod tests {
         let files = |source| {
             [("m/Cargo.toml", manifest), ("m/src/lib.rs", source), ("n/src/lib.rs", "use tempfile;")]
         };
-        assert!(messages(&files("use aws_config::Region; fn f() { tempfile::tempdir() }"), &[]).is_empty());
-        let found = messages(&files("use aws_config::Region; // tempfile"), &[]);
+        assert!(messages(&files("use aws_config::Region; fn f() { tempfile::tempdir() }")).is_empty());
+        let found = messages(&files("use aws_config::Region; // tempfile"));
         assert_eq!(found, ["m/Cargo.toml: dependency `tempfile` is named by no source here"]);
     }
 }

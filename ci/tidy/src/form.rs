@@ -1,6 +1,6 @@
 //! The form of a file: its length, its header, its fences, no path of a build machine.
 
-use crate::law::{Law, PAGE};
+use crate::law::{FENCES, Law};
 use crate::{Finding, Tree};
 
 /// Past this, a file has two nouns: look for the seam.
@@ -24,7 +24,7 @@ pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     }
     let gone = law.fences.iter().filter(|f| tree.text(f).is_none_or(|t| !expects_unsafe(t)));
     findings.extend(
-        gone.map(|f| Finding::new(PAGE, 0, format!("fence `{f}` holds no unsafe code: drop its row"))),
+        gone.map(|f| Finding::new(FENCES, 0, format!("fence `{f}` holds no unsafe code: drop its row"))),
     );
     findings
 }
@@ -48,7 +48,7 @@ fn fence(path: &str, text: &str, law: &Law) -> Option<Finding> {
         Finding::new(
             path,
             0,
-            format!("holds unsafe code, but is no fence of {PAGE}: move it into one, or add a row"),
+            format!("holds unsafe code, but is no fence of {FENCES}: move it into one, or add a row"),
         )
     })
 }

@@ -1,4 +1,4 @@
-//! The rules of `ARCHITECTURE.md`, read from its tables.
+//! The rules that the pages beside this crate state, read from their tables.
 //!
 //! A table belongs to the heading above it. In its first two columns only the text in backticks counts; the words around it are
 //! for readers.
@@ -7,8 +7,12 @@ use std::collections::BTreeMap;
 
 use crate::Tree;
 
-/// Where the law stands.
-pub const PAGE: &str = "ARCHITECTURE.md";
+/// Page of the table "Arrows", and of the rule about circles.
+pub const ARROWS: &str = "ci/tidy/arrows.md";
+/// Page of the table "Names that stay in one place".
+pub const PLACES: &str = "ci/tidy/places.md";
+/// Page of the table "Unsafe fences".
+pub const FENCES: &str = "ci/tidy/fences.md";
 
 /// The tables.
 #[derive(Debug, Default)]
@@ -20,21 +24,18 @@ pub struct Law {
     pub places: BTreeMap<String, Vec<String>>,
     /// "Unsafe fences": the files that may hold `unsafe`.
     pub fences: Vec<String>,
-    /// "Dependencies": every library with its reason.
-    pub dependencies: Vec<String>,
 }
 
 impl Law {
-    /// From the page of this tree.
+    /// Reads the pages of this tree.
     ///
     /// # Errors
-    /// The page or one of its tables is missing or empty.
+    /// A page or its table is missing or empty.
     pub fn read(tree: &Tree) -> Result<Self, String> {
-        let page = tree.text(PAGE).ok_or_else(|| format!("{PAGE} is missing"))?;
-        let table = |heading: &str| {
-            let rows = rows(page, heading);
+        let table = |page: &str, heading: &str| {
+            let rows = rows(tree.text(page).ok_or_else(|| format!("{page} is missing"))?, heading);
             if rows.is_empty() {
-                Err(format!("{PAGE}: no table below the heading \"{heading}\""))
+                Err(format!("{page}: no table below the heading \"{heading}\""))
             } else {
                 Ok(rows)
             }
@@ -47,10 +48,9 @@ impl Law {
         };
         let keys = |rows: Vec<[Vec<String>; 2]>| rows.into_iter().flat_map(|[keys, _]| keys).collect();
         Ok(Self {
-            arrows: map(table("Arrows")?),
-            places: map(table("Names that stay in one place")?),
-            fences: keys(table("Unsafe fences")?),
-            dependencies: keys(table("Dependencies")?),
+            arrows: map(table(ARROWS, "Arrows")?),
+            places: map(table(PLACES, "Names that stay in one place")?),
+            fences: keys(table(FENCES, "Unsafe fences")?),
         })
     }
 }
@@ -91,6 +91,14 @@ mod tests {
     #[test]
     fn a_page_without_its_tables_is_an_error_and_not_a_pass() {
         assert!(Law::read(&Tree::of(&[])).is_err());
-        assert!(Law::read(&Tree::of(&[(PAGE, "## Arrows\n| `a` | `b` |\n")])).is_err());
+        let pages = |fences| {
+            [
+                (ARROWS, "## Arrows\n| `a` | |\n"),
+                (PLACES, "## Names that stay in one place\n| `a` | |\n"),
+                (FENCES, fences),
+            ]
+        };
+        assert!(Law::read(&Tree::of(&pages("## Unsafe fences\n| `a` | |\n"))).is_ok());
+        assert!(Law::read(&Tree::of(&pages("## Unsafe fences\n"))).is_err());
     }
 }

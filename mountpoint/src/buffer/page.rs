@@ -5,7 +5,7 @@
 //! when both its blocks were idle for 40 s.
 #![expect(
     unsafe_code,
-    reason = "mmap, munmap and the slices over what they give: fence 1 of ARCHITECTURE.md"
+    reason = "mmap, munmap and the slices over what they give: fence 1 of ci/tidy/fences.md"
 )]
 
 use std::ptr::NonNull;

@@ -3,7 +3,7 @@
 //! The allocator would zero it, and so have all of it resident from the start, and keep what is freed for the next allocation.
 #![expect(
     unsafe_code,
-    reason = "mmap, munmap, madvise and the slice over what they give: fence 1 of ARCHITECTURE.md"
+    reason = "mmap, munmap, madvise and the slice over what they give: fence 1 of ci/tidy/fences.md"
 )]
 
 use std::ops::{Deref, DerefMut, Range};

@@ -2,7 +2,7 @@
 //!
 //! Enters: a read whose sectors are in the index. Leaves: its block, verified by checksums, or nothing; this thread calls the reader's
 //! callback. Where the system refuses io_uring, blocking threads do the reads instead.
-#![expect(unsafe_code, reason = "the kernel writes into memory after the call: fence 5 of ARCHITECTURE.md")]
+#![expect(unsafe_code, reason = "the kernel writes into memory after the call: fence 5 of ci/tidy/fences.md")]
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};

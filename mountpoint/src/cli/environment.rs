@@ -7,7 +7,7 @@ use clap::Command;
 use clap::builder::Resettable;
 
 use super::Remark;
-use crate::s3::ProxyVariables;
+use crate::net::ProxyVariables;
 use crate::telemetry::otlp::Settings;
 
 /// Goes before `AWS_ENDPOINT_URL`, as in every AWS tool.

@@ -29,7 +29,7 @@ pub(crate) use logging::{LogFormat, LoggingOptions};
 pub(crate) use mounting::MountOptions;
 pub(crate) use store::StoreOptions;
 
-use crate::s3::ProxyVariables;
+use crate::net::ProxyVariables;
 pub(crate) use crate::s3::without_password;
 
 /// Our version, and the release of AWS's mount-s3 that it replaces. `docs/migrating.md` lists the differences.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 
 use super::{BucketOptions, ClientOptions, CredentialOptions, bucket, bucket_and_prefix, environment};
-use crate::s3::ProxyVariables;
+use crate::net::ProxyVariables;
 
 /// Which bucket of which store, and how to reach it.
 #[derive(Clone, Debug, ClapArgs)]

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::advice::Advice;
 use super::report::{Finding, Verdict};
-use crate::s3::Handshake;
+use crate::net::Handshake;
 
 /// A clock that is off by less is as good as right.
 const CLOCK_FINE: i64 = 60;
@@ -203,7 +203,7 @@ pub(super) fn trap(probe: &'static str, trap: Trap) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::s3::Certificate;
+    use crate::net::Certificate;
 
     #[test]
     fn a_clock_is_worth_a_word_from_a_minute_on() {

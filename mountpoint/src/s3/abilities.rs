@@ -11,10 +11,10 @@ use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::Config;
-use super::endpoint::Endpoint;
-use super::kind::{Condition, StoreKind};
-use super::oddities::Oddities;
+use crate::s3::Config;
+use crate::s3::endpoint::Endpoint;
+use crate::s3::kind::{Condition, StoreKind};
+use crate::s3::oddities::Oddities;
 use crate::sync::{Arc, Mutex};
 
 /// How long facts learned about a store hold. Doubled, an upgraded store is noticed later, and an old one refuses half as often.
@@ -24,13 +24,13 @@ const FILE_MAX: u64 = 16 << 10;
 
 /// Requests that make an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Write {
+pub(crate) enum Write {
     Put,
     Complete,
 }
 
 impl Write {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Put => "PutObject",
             Self::Complete => "CompleteMultipartUpload",
@@ -40,14 +40,14 @@ impl Write {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Abilities {
+pub(crate) struct Abilities {
     kind: Mutex<Known>,
     learned: Arc<Mutex<Learned>>,
     /// What the file was last given by this process. Held while it is written.
     saved: Arc<Mutex<Option<Learned>>>,
     file: Option<PathBuf>,
     /// What its answers lack.
-    pub(super) oddities: Oddities,
+    pub(crate) oddities: Oddities,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ struct Learned {
 
 impl Abilities {
     /// By the user's word, else by the endpoint's name.
-    pub(super) fn new(config: &Config, endpoint: &Endpoint, now: SystemTime) -> Self {
+    pub(crate) fn new(config: &Config, endpoint: &Endpoint, now: SystemTime) -> Self {
         let kind = config.store.or_else(|| kind_of_endpoint(config)).unwrap_or(StoreKind::Generic);
         let name = endpoint.authority.host_header();
         let file = config.state_dir.as_ref().map(|dir| dir.join("stores").join(file_name(&name)));
@@ -89,12 +89,12 @@ impl Abilities {
     }
 
     /// The kind of the store, as far as it is known.
-    pub(super) fn kind(&self) -> StoreKind {
+    pub(crate) fn kind(&self) -> StoreKind {
         self.kind.lock().kind
     }
 
     /// An answer of the store; it decides the kind if nothing better is known.
-    pub(super) fn see(&self, headers: &HeaderMap) {
+    pub(crate) fn see(&self, headers: &HeaderMap) {
         let mut known = self.kind.lock();
         if std::mem::replace(&mut known.is_final, true) {
             return;
@@ -109,7 +109,7 @@ impl Abilities {
     }
 
     /// What becomes of If-None-Match on this request.
-    pub(super) fn condition(&self, write: Write) -> Condition {
+    pub(crate) fn condition(&self, write: Write) -> Condition {
         let profile = self.kind().profile();
         let learned = self.learned.lock();
         let (declared, refuses) = match write {
@@ -120,12 +120,12 @@ impl Abilities {
     }
 
     /// Whether uploads go without checksum headers.
-    pub(super) fn refuses_checksums(&self) -> bool {
+    pub(crate) fn refuses_checksums(&self) -> bool {
         self.learned.lock().refuses_checksums
     }
 
     /// An upload worked only without the condition.
-    pub(super) fn learn_refused_condition(&self, write: Write) {
+    pub(crate) fn learn_refused_condition(&self, write: Write) {
         let is_new = self.learn(|learned| match write {
             Write::Put => &mut learned.put_refuses_condition,
             Write::Complete => &mut learned.complete_refuses_condition,
@@ -139,7 +139,7 @@ impl Abilities {
     }
 
     /// An upload worked only without checksum headers.
-    pub(super) fn learn_refused_checksums(&self) {
+    pub(crate) fn learn_refused_checksums(&self) {
         if self.learn(|learned| &mut learned.refuses_checksums) {
             tracing::warn!(
                 "the store refuses checksum headers (x-amz-checksum-*): uploads carry Content-MD5 in their place"
@@ -172,7 +172,7 @@ impl Abilities {
 }
 
 /// By the name of the endpoint.
-pub(super) fn kind_of_endpoint(config: &Config) -> Option<StoreKind> {
+pub(crate) fn kind_of_endpoint(config: &Config) -> Option<StoreKind> {
     let uri = config.endpoint_url.as_deref().map(str::parse::<http::Uri>);
     match uri {
         None => StoreKind::of_endpoint(None),

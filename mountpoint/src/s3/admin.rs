@@ -3,15 +3,16 @@
 //!
 //! Never here: the decision to make or to delete.
 
-use super::pool::ConnectionPool;
-use super::wire::Wire;
-use super::{
-    Config, Created, Credentials, Deleted, ListObjects, ListPage, PendingUpload, Result, Tagging, Tags,
-    UploadId, VersionMarkers, VersionPage, bucket, client, delete, list, multipart, tagging, versions,
-};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::net::pool::ConnectionPool;
 use crate::object::ObjectKey;
+use crate::s3::ops::{bucket, delete, list, multipart, tagging, versions};
+use crate::s3::wire::Wire;
+use crate::s3::{
+    Config, Created, Credentials, Deleted, ListObjects, ListPage, PendingUpload, Result, Tagging, Tags,
+    UploadId, VersionMarkers, VersionPage, client,
+};
 use crate::sync::Arc;
 
 /// A store. Its buckets share its connections.
@@ -28,7 +29,7 @@ impl Store {
     /// # Errors
     /// `InvalidRequest`: the configuration.
     pub fn new(config: Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Self> {
-        let pool = ConnectionPool::new(&config, clock, metrics)?;
+        let pool = ConnectionPool::new(&config.net(), clock, metrics)?;
         Ok(Self { config, pool })
     }
 
@@ -50,8 +51,8 @@ impl Store {
 /// One bucket of a store.
 #[derive(Debug)]
 pub struct Bucket {
-    pub(super) pool: Arc<ConnectionPool>,
-    pub(super) wire: Wire,
+    pub(crate) pool: Arc<ConnectionPool>,
+    pub(crate) wire: Wire,
 }
 
 impl Bucket {
@@ -114,7 +115,7 @@ impl Bucket {
     /// One page of its objects.
     ///
     /// # Errors
-    /// As [`super::ObjectClient::list_objects`].
+    /// As [`crate::s3::ObjectClient::list_objects`].
     pub async fn list(&self, request: &ListObjects) -> Result<ListPage> {
         Box::pin(list::list_objects(&self.wire, request)).await
     }
@@ -122,7 +123,7 @@ impl Bucket {
     /// One page of all versions and delete markers of keys with this prefix; without versioning each object is one version.
     ///
     /// # Errors
-    /// `Unsupported`: the store does not know versions. And as [`super::ObjectClient::list_objects`].
+    /// `Unsupported`: the store does not know versions. And as [`crate::s3::ObjectClient::list_objects`].
     pub async fn versions(&self, prefix: &str, after: &VersionMarkers) -> Result<VersionPage> {
         Box::pin(versions::list(&self.wire, prefix, after)).await
     }
@@ -142,7 +143,7 @@ impl Bucket {
     /// Uploads under way below this prefix.
     ///
     /// # Errors
-    /// As [`super::ObjectClient::list_multipart_uploads`].
+    /// As [`crate::s3::ObjectClient::list_multipart_uploads`].
     pub async fn uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
         Box::pin(multipart::list_uploads(&self.wire, prefix)).await
     }
@@ -150,7 +151,7 @@ impl Bucket {
     /// Gives an upload up. One that is gone already is a success.
     ///
     /// # Errors
-    /// As [`super::ObjectClient::abort_multipart_upload`].
+    /// As [`crate::s3::ObjectClient::abort_multipart_upload`].
     pub async fn abort(&self, upload: &UploadId) -> Result<()> {
         Box::pin(multipart::abort(&self.wire, upload)).await
     }

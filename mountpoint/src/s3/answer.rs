@@ -7,15 +7,15 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, StatusCode};
 use sha2::{Digest as _, Sha256};
 
-use super::ErrorKind;
-use super::date::http_date;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta, Second};
+use crate::s3::ErrorKind;
+use crate::s3::date::http_date;
 
 /// Longest ETag that is kept as it is, in bytes. Of a longer one its digest is: no store needs as much, and there is one for each file.
 const ETAG_MAX: usize = 1024;
 
 /// The kind of an answer that is no success.
-pub(super) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&str>) -> ErrorKind {
+pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&str>) -> ErrorKind {
     let region = || region.map(str::to_owned);
     match code.unwrap_or("") {
         "NoSuchBucket" => return ErrorKind::NoSuchBucket,
@@ -64,10 +64,10 @@ pub(super) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
 }
 
 /// The code of a request whose date is not the store's.
-pub(super) const CLOCK_REFUSED: &str = "RequestTimeTooSkewed";
+pub(crate) const CLOCK_REFUSED: &str = "RequestTimeTooSkewed";
 
 /// Whether fresh credentials may help.
-pub(super) fn is_about_credentials(code: &str) -> bool {
+pub(crate) fn is_about_credentials(code: &str) -> bool {
     matches!(
         code,
         "ExpiredToken"
@@ -79,17 +79,17 @@ pub(super) fn is_about_credentials(code: &str) -> bool {
     )
 }
 
-pub(super) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
 /// The store's name for the request.
-pub(super) fn request_id(headers: &HeaderMap) -> Option<String> {
+pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
     text(headers, "x-amz-request-id").map(str::to_owned)
 }
 
 /// How long the store wants us to wait.
-pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = text(headers, "retry-after")?.trim();
     match value.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
@@ -98,12 +98,12 @@ pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
 }
 
 /// The store's clock when it answered.
-pub(super) fn date(headers: &HeaderMap) -> Option<SystemTime> {
+pub(crate) fn date(headers: &HeaderMap) -> Option<SystemTime> {
     text(headers, "date").and_then(http_date)
 }
 
 /// An ETag as it stands in an answer. Of one beyond all measure the digest, as a weak ETag: it is compared, and never sent.
-pub(super) fn etag(text: &str) -> ETag {
+pub(crate) fn etag(text: &str) -> ETag {
     match text.len() {
         0..=ETAG_MAX => ETag::new(text),
         _ => ETag::new(format!("W/\"{}\"", base16ct::lower::encode_string(&Sha256::digest(text)))),
@@ -111,7 +111,7 @@ pub(super) fn etag(text: &str) -> ETag {
 }
 
 /// Whether an object of this class can be read now. `restore` is the `x-amz-restore` header.
-pub(super) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) -> bool {
+pub(crate) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) -> bool {
     match storage_class {
         Some("GLACIER" | "DEEP_ARCHIVE") => restore.is_some_and(|r| r.contains("ongoing-request=\"false\"")),
         _ => true,
@@ -119,12 +119,12 @@ pub(super) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) ->
 }
 
 /// The metadata in the answer to a HEAD; `None` if it does not say how long the object is.
-pub(super) fn object_meta(headers: &HeaderMap) -> Option<ObjectMeta> {
+pub(crate) fn object_meta(headers: &HeaderMap) -> Option<ObjectMeta> {
     Some(meta_of(headers, content_length(headers)?))
 }
 
 /// The metadata in the answer to a GET of one byte; `None` if it does not say how long the object is.
-pub(super) fn meta_of_byte(status: StatusCode, headers: &HeaderMap) -> Option<ObjectMeta> {
+pub(crate) fn meta_of_byte(status: StatusCode, headers: &HeaderMap) -> Option<ObjectMeta> {
     let size = match status {
         StatusCode::OK => content_length(headers)?,
         StatusCode::PARTIAL_CONTENT => content_range(text(headers, "content-range")?)?.1,
@@ -134,7 +134,7 @@ pub(super) fn meta_of_byte(status: StatusCode, headers: &HeaderMap) -> Option<Ob
 }
 
 /// Whether this refusal of a range says that there is no byte.
-pub(super) fn says_empty(headers: &HeaderMap) -> bool {
+pub(crate) fn says_empty(headers: &HeaderMap) -> bool {
     text(headers, "content-range")
         .is_some_and(|range| range.trim().trim_start_matches("bytes").trim() == "*/0")
 }
@@ -144,7 +144,7 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// The metadata of an object of `size` bytes.
-pub(super) fn meta_of(headers: &HeaderMap, size: u64) -> ObjectMeta {
+pub(crate) fn meta_of(headers: &HeaderMap, size: u64) -> ObjectMeta {
     let readable = is_readable(text(headers, "x-amz-storage-class"), text(headers, "x-amz-restore"));
     let last_modified = last_modified(headers).unwrap_or(SystemTime::UNIX_EPOCH);
     ObjectMeta { size, etag: etag(text(headers, "etag").unwrap_or("")), last_modified, readable }
@@ -155,7 +155,7 @@ fn last_modified(headers: &HeaderMap) -> Option<SystemTime> {
 }
 
 /// The checksum that the store answers with, whichever it keeps.
-pub(super) fn stored_checksum(headers: &HeaderMap) -> Option<String> {
+pub(crate) fn stored_checksum(headers: &HeaderMap) -> Option<String> {
     ["x-amz-checksum-crc32c", "x-amz-checksum-crc64nvme"]
         .iter()
         .find_map(|name| text(headers, name))
@@ -173,7 +173,7 @@ fn content_range(value: &str) -> Option<(Range<u64>, u64)> {
 
 /// Whether the head of a GET's answer belongs to the version and the bytes that were asked for. On success the body
 /// is exactly `range`; else kind and reason.
-pub(super) fn check_get(
+pub(crate) fn check_get(
     status: StatusCode,
     headers: &HeaderMap,
     id: &ObjectId,
@@ -230,7 +230,7 @@ pub(super) fn check_get(
 
 /// The head of the answer to a GET of the first `limit` bytes, of this version or of whichever there is: the object's metadata, and how
 /// many bytes the body has.
-pub(super) fn first_of(
+pub(crate) fn first_of(
     status: StatusCode,
     headers: &HeaderMap,
     limit: u64,

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 
-use super::answer::{CLOCK_REFUSED, is_about_credentials};
-use super::lanes::Lane;
-use super::retry::{Call, Miss, Patience, Slot, is_transient};
-use super::share::Floor;
-use super::wire::{Clocks, Draft, Failure, Wire};
-use super::{Error, ErrorKind, Result};
+use crate::net::flow::lanes::Lane;
+use crate::net::flow::share::Floor;
 use crate::object::ObjectKey;
+use crate::s3::answer::{CLOCK_REFUSED, is_about_credentials};
+use crate::s3::retry::{Call, Miss, Patience, Slot, is_transient};
+use crate::s3::wire::{Clocks, Draft, Failure, Wire};
+use crate::s3::{Error, ErrorKind, Result};
 
 /// The attempts of one call.
 #[derive(Debug)]
-pub(super) struct Attempts<'a> {
+pub(crate) struct Attempts<'a> {
     wire: &'a Wire,
-    pub(super) operation: &'static str,
-    pub(super) key: Option<&'a ObjectKey>,
+    pub(crate) operation: &'static str,
+    pub(crate) key: Option<&'a ObjectKey>,
     /// The attempt that is under way, from 1.
-    pub(super) attempt: u32,
+    pub(crate) attempt: u32,
     lane: Lane,
     /// Of the body that is sent or received.
     bytes: u64,
@@ -31,7 +31,7 @@ pub(super) struct Attempts<'a> {
     refreshed: bool,
     corrected: bool,
     /// An attempt before this one may have done what was asked.
-    pub(super) ambiguous: bool,
+    pub(crate) ambiguous: bool,
     slot: Option<Slot<'a>>,
     takes_slots: bool,
     _call: Call<'a>,
@@ -40,7 +40,7 @@ pub(super) struct Attempts<'a> {
 impl<'a> Attempts<'a> {
     /// The first of them. `bytes` is the body's length: it names the lane, and its time at the minimal rate is added to the time
     /// of each exchange. A line that others fill, too, gives each exchange longer.
-    pub(super) fn new(
+    pub(crate) fn new(
         wire: &'a Wire,
         operation: &'static str,
         key: Option<&'a ObjectKey>,
@@ -66,24 +66,24 @@ impl<'a> Attempts<'a> {
     }
 
     /// With less patience than configured, and without lines about outages: the caller reports the failure.
-    pub(super) fn at_most(mut self, attempts: u32, within: Duration) -> Self {
+    pub(crate) fn at_most(mut self, attempts: u32, within: Duration) -> Self {
         self.patience.at_most(attempts, within);
         self.is_watched = false;
         self
     }
 
     /// In this lane, however long the body is.
-    pub(super) fn in_lane(self, lane: Lane) -> Self {
+    pub(crate) fn in_lane(self, lane: Lane) -> Self {
         Self { lane, ..self }
     }
 
     /// Its retries are so rare, and wait for the store for so long, that they are not counted with the others.
-    pub(super) fn without_slots(self) -> Self {
+    pub(crate) fn without_slots(self) -> Self {
         Self { takes_slots: false, ..self }
     }
 
     /// The request of the attempt that is under way: without headers of its own, without a body.
-    pub(super) fn draft(&self, method: Method, target: String) -> Draft<'a> {
+    pub(crate) fn draft(&self, method: Method, target: String) -> Draft<'a> {
         Draft {
             operation: self.operation,
             key: self.key,
@@ -100,7 +100,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// How long the attempt that begins now may wait for what.
-    pub(super) fn clocks(&self) -> Clocks {
+    pub(crate) fn clocks(&self) -> Clocks {
         let timeouts = &self.wire.config.timeouts;
         let rate = timeouts.rate_min.max(1);
         Clocks {
@@ -113,7 +113,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// Waits until the next attempt, or gives the final error.
-    pub(super) async fn again(&mut self, failure: Failure) -> Result<()> {
+    pub(crate) async fn again(&mut self, failure: Failure) -> Result<()> {
         self.slot = None;
         self.ambiguous |= failure.ambiguous;
         if self.cure(&failure).await {
@@ -161,14 +161,14 @@ impl<'a> Attempts<'a> {
     }
 
     /// Progress was made since the last failure: patience begins anew.
-    pub(super) fn progressed(&mut self) {
+    pub(crate) fn progressed(&mut self) {
         self.patience.progressed();
         self.answered();
     }
 
     /// An answer brought nothing for `quiet`, and another request for the same goes out, which is no try. Gives the final error once the time
     /// of the call is over.
-    pub(super) fn silent(&mut self, quiet: Duration) -> Result<()> {
+    pub(crate) fn silent(&mut self, quiet: Duration) -> Result<()> {
         let now = self.wire.clock.now();
         if self.patience.silent(now, quiet) {
             return Ok(());
@@ -184,7 +184,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// It worked.
-    pub(super) fn succeeded(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         self.answered();
     }
 

@@ -10,28 +10,29 @@ use aws_config::provider_config::ProviderConfig;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use http::{HeaderMap, HeaderValue, header};
 
-use super::abilities::{Abilities, Write, kind_of_endpoint};
-use super::arn::Arn;
-use super::credentials::Source;
-use super::credentials_http::Http;
-use super::endpoint::Endpoint;
-use super::hedge::Hedge;
-use super::if_absent::if_absent;
-use super::outage::Outage;
-use super::pool::{ConnectionPool, NoConnection};
-use super::retry::{Dice, Slots};
-use super::sign::{Signer, Skew};
-use super::wire::Wire;
-use super::{
+use crate::buffer::{BlockMut, Fill};
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::net::pool::{ConnectionPool, NoConnection};
+use crate::object::{ObjectKey, ObjectMeta};
+use crate::s3::abilities::{Abilities, Write, kind_of_endpoint};
+use crate::s3::auth::arn::Arn;
+use crate::s3::auth::credentials::Source;
+use crate::s3::auth::credentials_http::Http;
+use crate::s3::auth::profile;
+use crate::s3::auth::sign::{Signer, Skew};
+use crate::s3::endpoint::Endpoint;
+use crate::s3::hedge::Hedge;
+use crate::s3::ops::if_absent::if_absent;
+use crate::s3::ops::{complete, delete, first, get, head, list, multipart, put};
+use crate::s3::outage::Outage;
+use crate::s3::retry::{Dice, Slots};
+use crate::s3::wire::Wire;
+use crate::s3::{
     BoxFuture, CompleteUpload, Config, Courier, Error, ErrorKind, First, GetFirst, GetObject, ListObjects,
     ListPage, NewObject, ObjectClient, PendingUpload, PutObject, Result, StoreKind, Stored, UploadId,
     UploadPart, UploadedPart,
 };
-use super::{complete, delete, first, get, head, list, multipart, profile, put};
-use crate::buffer::{BlockMut, Fill};
-use crate::clock::Clock;
-use crate::metrics::Metrics;
-use crate::object::{ObjectKey, ObjectMeta};
 use crate::sync::{Arc, Mutex};
 
 /// The proof of the bucket is tried this often, so that a dead endpoint is known within seconds ...
@@ -44,7 +45,7 @@ const REGION_MAX: std::time::Duration = std::time::Duration::from_secs(3);
 /// One bucket of a real store.
 #[derive(Debug)]
 pub struct S3Client {
-    pub(super) wire: Wire,
+    pub(crate) wire: Wire,
 }
 
 impl S3Client {
@@ -73,7 +74,7 @@ impl S3Client {
             let may_choose = config.endpoint_url.is_some() && !config.bucket.starts_with("arn:");
             config.force_path_style |= may_choose && kind.profile().path_style;
         }
-        let pool = ConnectionPool::new(&config, &clock, &metrics)?;
+        let pool = ConnectionPool::new(&config.net(), &clock, &metrics)?;
         let mut region = match (&config.region, Arn::parse(&config.bucket)) {
             (Some(region), _) => region.clone(),
             (None, Ok(arn)) if !arn.region.is_empty() => arn.region.to_owned(),
@@ -136,7 +137,7 @@ impl S3Client {
     }
 
     /// Without a request.
-    pub(super) fn new(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Self> {
+    pub(crate) fn new(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Self> {
         Ok(Self { wire: wire(config, region, pool)? })
     }
 
@@ -155,7 +156,7 @@ impl S3Client {
 }
 
 /// The way to a bucket in this region. No request.
-pub(super) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Wire> {
+pub(crate) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Wire> {
     let endpoint = Endpoint::new(&config, region)?;
     let (clock, metrics) = (&pool.clock, &pool.metrics);
     let abilities = Abilities::new(&config, &endpoint, clock.wall());

@@ -1,12 +1,12 @@
 //! The client's configuration: plain data for this room only. `cli/environment.rs` reads the environment.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use aws_credential_types::Credentials;
 
-use super::StoreKind;
+use crate::net::{self, ProxyVariables};
+use crate::s3::StoreKind;
 
 /// How to reach the bucket and how hard to try. Each field says what doubling (or setting) it does.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,24 +101,6 @@ pub struct Timeouts {
     pub rate_min: u64,
 }
 
-/// The variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, as they are written.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct ProxyVariables {
-    /// For `http://`.
-    pub http: Option<String>,
-    /// For `https://`.
-    pub https: Option<String>,
-    /// Names, domains, addresses and networks that are reached directly; `*` is all.
-    pub no_proxy: Option<String>,
-}
-
-impl fmt::Debug for ProxyVariables {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the URLs, which may hold passwords.
-        f.debug_struct("ProxyVariables").field("no_proxy", &self.no_proxy).finish_non_exhaustive()
-    }
-}
-
 impl Timeouts {
     /// Sets `operation`; and `first_byte`, so that a store that falls silent is asked again before the time is up.
     pub fn patience(&mut self, operation: Duration) {
@@ -199,6 +181,21 @@ impl Config {
     /// Memory that the network's buffers may hold, in bytes: a fixed share of the memory target.
     pub fn network_memory(&self) -> u64 {
         self.connections() as u64 * Self::MEMORY
+    }
+
+    /// The part of this configuration that the network needs.
+    pub(crate) fn net(&self) -> net::Config {
+        net::Config {
+            connections: self.connections(),
+            connect: self.timeouts.connect,
+            idle: self.timeouts.idle,
+            resolve: self.timeouts.resolve,
+            queue: self.timeouts.operation,
+            interfaces: self.interfaces.clone(),
+            ca_bundle: self.ca_bundle.clone(),
+            extra_ca_bundles: self.extra_ca_bundles.clone(),
+            proxies: self.proxies.clone(),
+        }
     }
 
     /// Connections to have at most: what the throughput target is worth, within `connections_max`.

@@ -5,11 +5,11 @@ use aws_smithy_types::body::SdkBody;
 use bytes::Bytes;
 use http::Request;
 
-use super::credentials_http::Http;
+use crate::s3::auth::credentials_http::Http;
 
 /// Carries small requests to any `http://` or `https://` URL. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Courier(pub(super) Http);
+pub struct Courier(pub(crate) Http);
 
 impl Courier {
     /// The status of the answer.

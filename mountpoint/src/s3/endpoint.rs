@@ -1,88 +1,27 @@
 //! The URL of a key: scheme, host and path, from the bucket's name and the user's configuration. Pure.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-
-use super::arn::{Arn, Resource};
-use super::{Config, Error, ErrorKind, Result};
-
-/// A host to connect to.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Authority {
-    pub(super) tls: bool,
-    /// Name or address, IPv6 without its brackets.
-    pub(super) host: String,
-    pub(super) port: u16,
-}
-
-impl Authority {
-    /// Of `scheme://host:port`, as in a URI.
-    pub(super) fn of_uri(uri: &http::Uri) -> Option<Self> {
-        let tls = match uri.scheme_str()? {
-            "http" => false,
-            "https" => true,
-            _ => return None,
-        };
-        let host = uri.host()?.trim_matches(['[', ']']).to_owned();
-        Some(Self { tls, host, port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }) })
-    }
-
-    /// As it stands in the Host header: the port only where it is not the scheme's.
-    pub(super) fn host_header(&self) -> String {
-        let host = if self.host.parse::<Ipv6Addr>().is_ok() {
-            format!("[{}]", self.host)
-        } else {
-            self.host.clone()
-        };
-        match (self.tls, self.port) {
-            (true, 443) | (false, 80) => host,
-            (_, port) => format!("{host}:{port}"),
-        }
-    }
-}
+use crate::net::authority::Authority;
+use crate::s3::auth::arn::{Arn, Resource};
+use crate::s3::auth::sign::Signing;
+use crate::s3::url::{encode_path, shown};
+use crate::s3::{Config, Error, ErrorKind, Result};
 
 /// The bucket's place on the network.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Endpoint {
-    pub(super) authority: Authority,
-    pub(super) signing: Signing,
+pub(crate) struct Endpoint {
+    pub(crate) authority: Authority,
+    pub(crate) signing: Signing,
     bucket_in_host: bool,
     /// Stands before each key, encoded: `/` or `/bucket/`, behind whatever path the endpoint URL had.
     base: String,
 }
 
-/// For whom requests are signed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Signing {
-    /// As it stands in the scope of a signature.
-    pub(super) service: &'static str,
-    /// `None`: every region at once, with SigV4A.
-    pub(super) region: Option<String>,
-}
-
-/// A URL without its password and its query, as errors and the log have it.
-pub(super) fn shown(url: &str) -> String {
-    let (begin, query) = url.split_once('?').unwrap_or((url, ""));
-    // The mark may stand in a password, where it should be encoded: nothing but the scheme is sure to be none of it then.
-    let sure = if query.contains('@') { begin.split(':').next().unwrap_or_default() } else { begin };
-    without_password(sure)
-}
-
-/// The word without what stands between `://` and `@`.
-pub(crate) fn without_password(word: &str) -> String {
-    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
-    let end = rest.find('/').unwrap_or(rest.len());
-    match rest[..end].rfind('@') {
-        Some(at) => format!("{scheme}://{}", &rest[at + 1..]),
-        None => word.to_owned(),
-    }
-}
-
 impl Endpoint {
     /// # Errors
     /// `InvalidRequest`: the URL, the ARN, or flags that AWS does not combine.
-    pub(super) fn new(config: &Config, region: &str) -> Result<Self> {
+    pub(crate) fn new(config: &Config, region: &str) -> Result<Self> {
         if config.bucket.is_empty() {
             return Err(refused("the bucket has no name".into()));
         }
@@ -133,12 +72,12 @@ impl Endpoint {
     }
 
     /// A bucket whose name stands before the host's.
-    pub(super) fn has_bucket_in_host(&self) -> bool {
+    pub(crate) fn has_bucket_in_host(&self) -> bool {
         self.bucket_in_host
     }
 
     /// The request path of the bucket itself.
-    pub(super) fn bucket_path(&self) -> &str {
+    pub(crate) fn bucket_path(&self) -> &str {
         // With a path style bucket "/bucket" and "/bucket/" mean the same; AWS's own SDKs send the first.
         match self.base.len() {
             1 => &self.base,
@@ -147,7 +86,7 @@ impl Endpoint {
     }
 
     /// The request path of a key, encoded once, nothing normalised: `a//../b` is a key like any other.
-    pub(super) fn key_path(&self, key: &str) -> String {
+    pub(crate) fn key_path(&self, key: &str) -> String {
         let mut path = String::with_capacity(self.base.len() + key.len() + key.len() / 4 + 64);
         path.push_str(&self.base);
         encode_path(&mut path, key);
@@ -202,12 +141,6 @@ impl Place {
                 signing: Signing { service: "s3", region: None },
             },
         }
-    }
-}
-
-impl Signing {
-    pub(super) fn of(service: &'static str, region: &str) -> Self {
-        Self { service, region: Some(region.to_owned()) }
     }
 }
 
@@ -309,37 +242,6 @@ fn fits_host(bucket: &str, host: &str) -> bool {
     // A bucket with dots has no wildcard certificate, and localhost no subdomains on most machines.
     let named = host.parse::<IpAddr>().is_err() && host != "localhost" && !host.ends_with(".localhost");
     label && named
-}
-
-/// The bytes that S3 encodes in a query value: everything but unreserved characters.
-const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// The bytes that S3 encodes in a path.
-const IN_PATH: &AsciiSet = &IN_QUERY.remove(b'/');
-
-/// Appends `text` as S3 encodes paths: everything but unreserved characters and `/`.
-fn encode_path(into: &mut String, text: &str) {
-    into.extend(utf8_percent_encode(text, IN_PATH));
-}
-
-/// Appends `text` as S3 encodes query values: everything but unreserved characters.
-pub(super) fn encode_query(into: &mut String, text: &str) {
-    into.extend(utf8_percent_encode(text, IN_QUERY));
-}
-
-/// Appends those parameters that have a value. The caller names them in alphabetical order, as signatures want them.
-pub(super) fn push_query<'a>(
-    target: &mut String,
-    parameters: impl IntoIterator<Item = (&'static str, Option<&'a str>)>,
-) {
-    let mut sign = '?';
-    for (name, value) in parameters {
-        let Some(value) = value else { continue };
-        target.push(sign);
-        sign = '&';
-        target.push_str(name);
-        target.push('=');
-        encode_query(target, value);
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt::{self, Write as _};
 
 use crate::metrics::Metrics;
+use crate::net;
 use crate::object::ObjectKey;
 
 /// The kind tells the caller what to do next. One table turns these into errno: `fs/error.rs`.
@@ -134,7 +135,7 @@ impl Error {
     }
 
     /// The error below, if it is of this type.
-    pub(super) fn cause<T: StdError + 'static>(&self) -> Option<&T> {
+    pub(crate) fn cause<T: StdError + 'static>(&self) -> Option<&T> {
         self.0.source.as_ref()?.downcast_ref()
     }
 
@@ -145,7 +146,7 @@ impl Error {
     }
 
     /// It is the last of so many attempts.
-    pub(super) fn attempts(mut self, attempts: u32) -> Self {
+    pub(crate) fn attempts(mut self, attempts: u32) -> Self {
         self.0.attempts = attempts;
         self
     }
@@ -157,7 +158,7 @@ impl Error {
 
     /// Writes its line: operation, key, what the store said, the request's id, and what to look at next. Answers that a program may ask
     /// for have none: a key that is missing, taken, or changed.
-    pub(super) fn log(mut self, metrics: &Metrics) -> Self {
+    pub(crate) fn log(mut self, metrics: &Metrics) -> Self {
         if !matches!(self.0.kind, ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists) {
             let status = self.0.status.map_or_else(|| "none".to_owned(), |status| status.to_string());
             metrics.s3_errors.of(self.0.operation).of(&status).inc();
@@ -243,6 +244,12 @@ impl Error {
 }
 
 /// One line: `GetObject "a/b": 503 SlowDown: Please reduce your request rate (request id 42)`.
+impl From<net::Error> for Error {
+    fn from(error: net::Error) -> Self {
+        Self::new(ErrorKind::InvalidRequest, error.setting).message(error.message)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.operation)?;

@@ -1,19 +1,13 @@
 //! What fuzz targets reach of this room: the readers of what a store sends, and of the files of AWS's tools.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use aws_types::os_shim_internal::{Env, Fs};
 use futures_util::FutureExt as _;
 
-use super::http1::Http1;
-use super::tcp::Moved;
-pub use super::tls::conversation::{Conversation, NAME, Parties};
-use super::watch::Watch;
-use super::{
-    Config, Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, answer, date, profile, xml,
-};
-use crate::clock::Clock;
 use crate::object::ObjectMeta;
+use crate::s3::auth::profile;
+use crate::s3::{Config, Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, answer, date, xml};
 
 /// Reads a page of a listing that answers `request`.
 ///
@@ -53,16 +47,16 @@ pub fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
 ///
 /// # Errors
 /// The problem with the document.
-pub fn versions(document: &[u8], prefix: &str) -> Result<super::VersionPage, String> {
-    super::xml::version_page(document, prefix)
+pub fn versions(document: &[u8], prefix: &str) -> Result<crate::s3::VersionPage, String> {
+    crate::s3::xml::version_page(document, prefix)
 }
 
 /// Reads a document as the tags of a bucket.
 ///
 /// # Errors
 /// The problem with the document.
-pub fn tags(document: &[u8]) -> Result<super::Tags, String> {
-    super::xml::tags(document)
+pub fn tags(document: &[u8]) -> Result<crate::s3::Tags, String> {
+    crate::s3::xml::tags(document)
 }
 
 /// Reads a document as a page of uploads in progress.
@@ -78,30 +72,6 @@ pub fn error_line(document: &[u8]) -> String {
     let body = xml::error_body(document);
     let error = Error::new(ErrorKind::ServerError, "GetObject").status(500).answer(body.code, body.message);
     error.request_id(body.request_id).to_string()
-}
-
-/// Reads these bytes as the answer to a GET (or a HEAD), on a connection that closes behind them: its status and the bytes of its body.
-///
-/// # Errors
-/// Why they are none.
-pub fn answer(is_head: bool, bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {
-    let (clock, long) = (Clock::manual(), Duration::from_secs(60));
-    let mut watch = Watch::new(&clock, &Moved::default(), long, clock.now() + long);
-    let method = if is_head { http::Method::HEAD } else { http::Method::GET };
-    let request = http::Request::builder().method(method).uri("/k").body(()).map_err(|e| e.to_string())?;
-    let mut http = Http1::new(tokio::io::join(bytes, tokio::io::sink()));
-    let exchange = async {
-        let head = http.send(&request, &mut watch).await?;
-        let (mut body, mut into) = (Vec::new(), [0; 64]);
-        loop {
-            match http.receive(&mut into, &mut watch).await? {
-                0 => return Ok((head.status().as_u16(), body)),
-                n => body.extend_from_slice(&into[..n]),
-            }
-        }
-    };
-    let ended = exchange.now_or_never().ok_or("it waits for more, though the connection is closed")?;
-    ended.map_err(|broken: super::broken::Broken| broken.to_string())
 }
 
 /// Reads these two files as `~/.aws/config` and `~/.aws/credentials`: what a mount with this profile takes from them as its endpoint, and

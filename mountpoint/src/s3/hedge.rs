@@ -32,7 +32,7 @@ const SAVED_MAX: f64 = 4.0;
 
 /// What is late, and what may still be spent on it.
 #[derive(Debug, Default)]
-pub(super) struct Hedge(Mutex<Learned>);
+pub(crate) struct Hedge(Mutex<Learned>);
 
 #[derive(Debug)]
 struct Learned {
@@ -71,7 +71,7 @@ impl Learned {
 
 impl Hedge {
     /// Returns once an answer that is awaited since `sent` says is late and another request may be sent: at most once, and perhaps never.
-    pub(super) async fn late(&self, clock: &Clock, sent: &OnceLock<Instant>) {
+    pub(crate) async fn late(&self, clock: &Clock, sent: &OnceLock<Instant>) {
         let Some(late) = self.0.lock().late else { return std::future::pending().await };
         loop {
             // Before it is sent it waits for a connection, as another one would.
@@ -88,13 +88,13 @@ impl Hedge {
     }
 
     /// How long a body may bring nothing, if enough is known of the store.
-    pub(super) fn body_patience(&self) -> Option<Duration> {
+    pub(crate) fn body_patience(&self) -> Option<Duration> {
         self.0.lock().late.map(|late| (late * BODY_TIMES).max(BODY_LEAST))
     }
 
     /// Returns once a body that brings nothing from now on stalls and its rest may be asked for anew, with the time of the silence; perhaps
     /// never.
-    pub(super) async fn stalled(&self, clock: &Clock, patience: Option<Duration>) -> Duration {
+    pub(crate) async fn stalled(&self, clock: &Clock, patience: Option<Duration>) -> Duration {
         let Some(patience) = patience else { return std::future::pending().await };
         clock.sleep(patience).await;
         self.or_never().await;
@@ -113,7 +113,7 @@ impl Hedge {
     }
 
     /// Learns from an answer, which began so long after its request was sent.
-    pub(super) fn answered(&self, status: StatusCode, waited: Duration) {
+    pub(crate) fn answered(&self, status: StatusCode, waited: Duration) {
         if status.is_success() {
             self.0.lock().answered(waited);
         } else if matches!(status.as_u16(), 429 | 500..=599) {

@@ -6,7 +6,7 @@
 
 use http::HeaderMap;
 
-use super::answer::text;
+use crate::s3::answer::text;
 
 /// A kind of stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ pub enum StoreKind {
 
 /// What becomes of `If-None-Match: *` on a request that makes an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Condition {
+pub(crate) enum Condition {
     /// The store keeps it; or refuses it with 501, which shows at the first upload.
     Kept,
     /// The store ignores it, or did in releases that are in use: it is sent, and the name is asked for first.
@@ -40,15 +40,15 @@ pub(super) enum Condition {
 
 /// What is known of a kind before the first request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Profile {
+pub(crate) struct Profile {
     /// If-None-Match on PutObject.
-    pub(super) put: Condition,
+    pub(crate) put: Condition,
     /// If-None-Match on CompleteMultipartUpload.
-    pub(super) complete: Condition,
+    pub(crate) complete: Condition,
     /// The bucket stands in the path: the host name of a bucket is one more thing to configure there, and often is not.
-    pub(super) path_style: bool,
+    pub(crate) path_style: bool,
     /// The region to sign for if no setting names one.
-    pub(super) region: &'static str,
+    pub(crate) region: &'static str,
 }
 
 impl StoreKind {
@@ -65,7 +65,7 @@ impl StoreKind {
         }
     }
 
-    pub(super) fn profile(self) -> Profile {
+    pub(crate) fn profile(self) -> Profile {
         use Condition::{Ignored, Kept};
         let like_aws = Profile { put: Kept, complete: Kept, path_style: false, region: "us-east-1" };
         let own_names = Profile { path_style: true, ..like_aws };
@@ -81,7 +81,7 @@ impl StoreKind {
     }
 
     /// By the host of an endpoint; `None` for AWS's own.
-    pub(super) fn of_endpoint(host: Option<&str>) -> Option<Self> {
+    pub(crate) fn of_endpoint(host: Option<&str>) -> Option<Self> {
         let Some(host) = host else { return Some(Self::Aws) };
         let host = host.to_ascii_lowercase();
         if ["amazonaws.com", "amazonaws.com.cn"]
@@ -101,7 +101,7 @@ impl StoreKind {
     }
 
     /// By the headers of an answer. Garage's say nothing.
-    pub(super) fn of_answer(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn of_answer(headers: &HeaderMap) -> Option<Self> {
         let server = text(headers, "server").unwrap_or_default().to_ascii_lowercase();
         let has = |prefix: &str| headers.keys().any(|name| name.as_str().starts_with(prefix));
         match server.as_str() {

@@ -5,7 +5,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A way in which answers differ from those of S3, which the engine makes up for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Oddity {
+pub(crate) enum Oddity {
     /// An object's answer without an ETag.
     NoEtag,
     /// An object's answer without a date that can be read.
@@ -22,14 +22,14 @@ const KINDS: usize = 5;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Oddities {
+pub(crate) struct Oddities {
     seen: [AtomicU64; KINDS],
     without_if_match: AtomicBool,
 }
 
 impl Oddities {
     /// An answer was so. The first one of its kind is logged.
-    pub(super) fn saw(&self, oddity: Oddity, key: Option<&ObjectKey>, detail: &str) {
+    pub(crate) fn saw(&self, oddity: Oddity, key: Option<&ObjectKey>, detail: &str) {
         if self.seen[oddity as usize].fetch_add(1, Relaxed) > 0 {
             return;
         }
@@ -50,13 +50,13 @@ impl Oddities {
     }
 
     /// Reads go without If-Match from now on.
-    pub(super) fn if_match_is_refused(&self, key: &ObjectKey) {
+    pub(crate) fn if_match_is_refused(&self, key: &ObjectKey) {
         self.without_if_match.store(true, Relaxed);
         self.saw(Oddity::IfMatch, Some(key), "");
     }
 
     /// Whether reads carry If-Match.
-    pub(super) fn knows_if_match(&self) -> bool {
+    pub(crate) fn knows_if_match(&self) -> bool {
         !self.without_if_match.load(Relaxed)
     }
 }

@@ -8,7 +8,7 @@ const BEGINS_AFTER: Duration = Duration::from_secs(2);
 
 /// The state of the store, as all calls together see it.
 #[derive(Debug, Default)]
-pub(super) struct Outage {
+pub(crate) struct Outage {
     /// The last answer that was no failure of the store's.
     answered: Option<Instant>,
     failing: Option<Failing>,
@@ -23,16 +23,16 @@ struct Failing {
 
 /// It is back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Over {
-    pub(super) lasted: Duration,
+pub(crate) struct Over {
+    pub(crate) lasted: Duration,
     /// Calls that failed at least once meanwhile.
-    pub(super) calls: u64,
+    pub(crate) calls: u64,
 }
 
 impl Outage {
     /// An attempt failed that more time may mend; its call has had no answer since `lost`. `first` of its call. Says since
     /// when the store is away, if that is to be told now.
-    pub(super) fn failed(&mut self, now: Instant, lost: Instant, first: bool) -> Option<Duration> {
+    pub(crate) fn failed(&mut self, now: Instant, lost: Instant, first: bool) -> Option<Duration> {
         // Others had answers since this one was sent: its silence says nothing of the store.
         let since = if self.answered.is_some_and(|answered| answered > lost) { now } else { lost.min(now) };
         let failing = self.failing.get_or_insert(Failing { since, calls: 0, told: false });
@@ -47,7 +47,7 @@ impl Outage {
     }
 
     /// The store answered. Says that an outage is over, if one was told of.
-    pub(super) fn answered(&mut self, now: Instant) -> Option<Over> {
+    pub(crate) fn answered(&mut self, now: Instant) -> Option<Over> {
         self.answered = Some(now);
         let failing = self.failing.take().filter(|f| f.told)?;
         Some(Over { lasted: now.saturating_duration_since(failing.since), calls: failing.calls })

@@ -10,18 +10,18 @@ use aws_credential_types::credential_feature::AwsCredentialFeature as Feature;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 
-use super::answer::{self, CLOCK_REFUSED};
-use super::attempts::Attempts;
-use super::client::S3Client;
-use super::endpoint::push_query;
-use super::headers::{Headers, push};
-use super::retry::is_transient;
-use super::wire::Draft;
-use super::{
-    Bucket, CompleteUpload, Config, Error, ErrorKind, Handshake, PutObject, Result, Stored, client, complete,
-    put, xml,
-};
+use crate::net::Handshake;
 use crate::object::{ObjectKey, ObjectMeta};
+use crate::s3::answer;
+use crate::s3::answer::CLOCK_REFUSED;
+use crate::s3::attempts::Attempts;
+use crate::s3::client::S3Client;
+use crate::s3::ops::headers::{Headers, push};
+use crate::s3::ops::{complete, put};
+use crate::s3::retry::is_transient;
+use crate::s3::url::push_query;
+use crate::s3::wire::Draft;
+use crate::s3::{Bucket, CompleteUpload, Config, Error, ErrorKind, PutObject, Result, Stored, client, xml};
 use crate::sync::Arc;
 
 /// A question is asked this often, where the store is too busy to answer ...

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::ErrorKind;
+use crate::s3::ErrorKind;
 use crate::sync::Mutex;
 
 /// No wait before the second attempt is longer; it doubles with each attempt.
@@ -15,7 +15,7 @@ const CAP: Duration = Duration::from_secs(5);
 const CORRUPT_ATTEMPTS: u32 = 3;
 
 /// Whether this kind of failure passes by itself.
-pub(super) fn is_transient(kind: &ErrorKind) -> bool {
+pub(crate) fn is_transient(kind: &ErrorKind) -> bool {
     match kind {
         ErrorKind::Throttled
         | ErrorKind::Timeout
@@ -58,16 +58,16 @@ fn backoff(attempts: u32, random: f64, retry_after: Option<Duration>) -> Duratio
 
 /// One failed attempt, as far as it says when the next one is due.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Miss<'a> {
-    pub(super) kind: &'a ErrorKind,
-    pub(super) now: Instant,
+pub(crate) struct Miss<'a> {
+    pub(crate) kind: &'a ErrorKind,
+    pub(crate) now: Instant,
     /// The time before `now` since the store was heard last.
-    pub(super) silent: Duration,
+    pub(crate) silent: Duration,
     /// How long it waited in the queue for a connection, which is not the store's fault.
-    pub(super) queued: Duration,
-    pub(super) retry_after: Option<Duration>,
+    pub(crate) queued: Duration,
+    pub(crate) retry_after: Option<Duration>,
     /// More time would not help.
-    pub(super) hopeless: bool,
+    pub(crate) hopeless: bool,
 }
 
 /// How long one call goes on trying. Pure.
@@ -76,7 +76,7 @@ pub(super) struct Miss<'a> {
 /// bytes may last as long as they need. The last attempt begins when the time is up, so that a store which comes back
 /// within it is found.
 #[derive(Clone, Debug)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     limit: Duration,
     attempts_max: Option<u32>,
     /// Attempts since there was progress, the one that is under way included.
@@ -87,33 +87,33 @@ pub(super) struct Patience {
 
 impl Patience {
     /// `attempts_max`, if the user wants the attempts counted.
-    pub(super) fn new(limit: Duration, attempts_max: Option<u32>) -> Self {
+    pub(crate) fn new(limit: Duration, attempts_max: Option<u32>) -> Self {
         Self { limit, attempts_max, attempts: 1, lost: None, last: false }
     }
 
     /// No more than this.
-    pub(super) fn at_most(&mut self, attempts: u32, within: Duration) {
+    pub(crate) fn at_most(&mut self, attempts: u32, within: Duration) {
         self.attempts_max = Some(self.attempts_max.map_or(attempts, |max| max.min(attempts)));
         self.limit = self.limit.min(within);
     }
 
     /// Not counted: the call goes on from where it is.
-    pub(super) fn progressed(&mut self) {
+    pub(crate) fn progressed(&mut self) {
         (self.attempts, self.lost, self.last) = (1, None, false);
     }
 
     /// Since when the store is lost to this call.
-    pub(super) fn lost(&self) -> Option<Instant> {
+    pub(crate) fn lost(&self) -> Option<Instant> {
         self.lost
     }
 
     /// When the last attempt begins, once an attempt has failed.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.lost.map(|lost| lost + self.limit)
     }
 
     /// An attempt failed: how long to wait before the next one; `None`: that was the last.
-    pub(super) fn missed(&mut self, miss: &Miss<'_>, random: f64) -> Option<Duration> {
+    pub(crate) fn missed(&mut self, miss: &Miss<'_>, random: f64) -> Option<Duration> {
         let lost = match self.lost {
             Some(lost) => lost + miss.queued,
             None => miss.now.checked_sub(miss.silent).unwrap_or(miss.now),
@@ -132,7 +132,7 @@ impl Patience {
 
     /// An attempt was left after a silence of `quiet`, for another one that does not count as a try: whether there is time for that. As after
     /// a miss, the last one begins when the time is up.
-    pub(super) fn silent(&mut self, now: Instant, quiet: Duration) -> bool {
+    pub(crate) fn silent(&mut self, now: Instant, quiet: Duration) -> bool {
         let lost = *self.lost.get_or_insert_with(|| now.checked_sub(quiet).unwrap_or(now));
         let was_last = self.last;
         self.last |= now >= lost + self.limit;
@@ -140,13 +140,13 @@ impl Patience {
     }
 
     /// The time is up: what begins now is the last attempt.
-    pub(super) fn is_up(&mut self) {
+    pub(crate) fn is_up(&mut self) {
         self.last = true;
     }
 
     /// How long the store may be silent in the attempt that begins now. Once it is lost, silence must not eat the time that
     /// is left: what was sent into the void is never answered, and only a new connection finds the store back.
-    pub(super) fn silence(&self, now: Instant, first_byte: Duration) -> Duration {
+    pub(crate) fn silence(&self, now: Instant, first_byte: Duration) -> Duration {
         match self.deadline() {
             None => first_byte,
             Some(deadline) => (deadline.saturating_duration_since(now) / 3).clamp(first_byte / 4, first_byte),
@@ -157,7 +157,7 @@ impl Patience {
 /// Limits how many retries run at once, in proportion to the calls under way, so that a store in trouble is not hit by all
 /// calls at once. A retry without a free slot waits in a queue; it never fails for lack of one.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     free: Semaphore,
     counts: Mutex<Counts>,
 }
@@ -169,11 +169,11 @@ struct Counts {
 }
 
 /// One retry that may run.
-pub(super) type Slot<'a> = SemaphorePermit<'a>;
+pub(crate) type Slot<'a> = SemaphorePermit<'a>;
 
 /// A call under way.
 #[derive(Debug)]
-pub(super) struct Call<'a>(&'a Slots);
+pub(crate) struct Call<'a>(&'a Slots);
 
 /// Retries that always have a slot ...
 const SLOTS_MIN: usize = 4;
@@ -186,18 +186,18 @@ fn slots(calls: usize) -> usize {
 }
 
 impl Slots {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { free: Semaphore::new(SLOTS_MIN), counts: Mutex::new(Counts { calls: 0, slots: SLOTS_MIN }) }
     }
 
     /// Counts a call until what is returned is dropped.
-    pub(super) fn call(&self) -> Call<'_> {
+    pub(crate) fn call(&self) -> Call<'_> {
         self.count(|calls| calls + 1);
         Call(self)
     }
 
     /// A slot, in turn.
-    pub(super) async fn slot(&self) -> Option<Slot<'_>> {
+    pub(crate) async fn slot(&self) -> Option<Slot<'_>> {
         // Never closed, so never an error.
         self.free.acquire().await.ok()
     }
@@ -224,15 +224,15 @@ impl Drop for Call<'_> {
 
 /// Random numbers for the jitter: nothing that has to be secret.
 #[derive(Debug)]
-pub(super) struct Dice(Mutex<fastrand::Rng>);
+pub(crate) struct Dice(Mutex<fastrand::Rng>);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Mutex::new(fastrand::Rng::with_seed(seed)))
     }
 
     /// Uniform in 0..1.
-    pub(super) fn roll(&self) -> f64 {
+    pub(crate) fn roll(&self) -> f64 {
         self.0.lock().f64()
     }
 }

@@ -6,26 +6,26 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::abilities::Abilities;
-use super::body::Body;
-use super::broken::Broken;
-use super::connection::Answered;
-use super::credentials::{Held, Source};
-use super::endpoint::Endpoint;
-use super::hedge::Hedge;
-use super::lanes::Lane;
-use super::outage::Outage;
-use super::pool::{ConnectionPool, Host, Lease, NoConnection};
-use super::retry::{Dice, Slots};
-use super::share::Floor;
-use super::sign::{EMPTY_SHA256, Signer, Skew, UNSIGNED_PAYLOAD, payload_sha256};
-use super::tcp::Direction;
-use super::watch::{Expired, Watch};
-use super::{Config, Error, ErrorKind, Result, answer, xml};
 use crate::buffer::Fill;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::net::body::Body;
+use crate::net::broken::Broken;
+use crate::net::connection::Answered;
+use crate::net::flow::lanes::Lane;
+use crate::net::flow::share::Floor;
+use crate::net::flow::watch::{Expired, Watch};
+use crate::net::pool::{ConnectionPool, Host, Lease, NoConnection};
+use crate::net::tcp::Direction;
 use crate::object::ObjectKey;
+use crate::s3::abilities::Abilities;
+use crate::s3::auth::credentials::{Held, Source};
+use crate::s3::auth::sign::{EMPTY_SHA256, Signer, Skew, UNSIGNED_PAYLOAD, payload_sha256};
+use crate::s3::endpoint::Endpoint;
+use crate::s3::hedge::Hedge;
+use crate::s3::outage::Outage;
+use crate::s3::retry::{Dice, Slots};
+use crate::s3::{Config, Error, ErrorKind, Result, answer, xml};
 use crate::sync::{Arc, Mutex};
 
 /// Bytes of an error document that are read.
@@ -35,49 +35,49 @@ const DRAINS_MAX: usize = 4;
 
 /// The state that all requests to the bucket share.
 #[derive(Debug)]
-pub(super) struct Wire {
-    pub(super) config: Config,
-    pub(super) endpoint: Endpoint,
-    pub(super) pool: Arc<ConnectionPool>,
-    pub(super) signer: Signer,
-    pub(super) credentials: Option<Arc<Source>>,
-    pub(super) skew: Arc<Skew>,
-    pub(super) clock: Clock,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) slots: Slots,
-    pub(super) outage: Mutex<Outage>,
-    pub(super) hedge: Hedge,
-    pub(super) dice: Dice,
+pub(crate) struct Wire {
+    pub(crate) config: Config,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) pool: Arc<ConnectionPool>,
+    pub(crate) signer: Signer,
+    pub(crate) credentials: Option<Arc<Source>>,
+    pub(crate) skew: Arc<Skew>,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) slots: Slots,
+    pub(crate) outage: Mutex<Outage>,
+    pub(crate) hedge: Hedge,
+    pub(crate) dice: Dice,
     /// Headers of every request: Host, User-Agent, the payer, the expected owner.
-    pub(super) common: HeaderMap,
-    pub(super) host: Arc<Host>,
-    pub(super) abilities: Abilities,
+    pub(crate) common: HeaderMap,
+    pub(crate) host: Arc<Host>,
+    pub(crate) abilities: Abilities,
 }
 
 /// A request that is yet to be signed.
 #[derive(Debug)]
-pub(super) struct Draft<'a> {
-    pub(super) operation: &'static str,
-    pub(super) key: Option<&'a ObjectKey>,
-    pub(super) attempt: u32,
-    pub(super) method: Method,
+pub(crate) struct Draft<'a> {
+    pub(crate) operation: &'static str,
+    pub(crate) key: Option<&'a ObjectKey>,
+    pub(crate) attempt: u32,
+    pub(crate) method: Method,
     /// Path and query in canonical form.
-    pub(super) target: String,
-    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) target: String,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     /// `None`: a request without a body, not even an empty one.
-    pub(super) body: Option<&'a [Bytes]>,
+    pub(crate) body: Option<&'a [Bytes]>,
     /// The body's hash is signed in any case: a document that no checksum header covers.
-    pub(super) hashed: bool,
+    pub(crate) hashed: bool,
     /// It must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
-    pub(super) fresh: bool,
+    pub(crate) fresh: bool,
     /// Where to say when it was sent.
-    pub(super) sent: Option<&'a OnceLock<Instant>>,
-    pub(super) clocks: Clocks,
+    pub(crate) sent: Option<&'a OnceLock<Instant>>,
+    pub(crate) clocks: Clocks,
 }
 
 impl Draft<'_> {
     /// The same, to be sent once more.
-    pub(super) fn again(&self) -> Self {
+    pub(crate) fn again(&self) -> Self {
         let (method, target, headers) = (self.method.clone(), self.target.clone(), self.headers.clone());
         Self { method, target, headers, sent: None, ..*self }
     }
@@ -86,35 +86,35 @@ impl Draft<'_> {
 /// How long one exchange may wait for what. Waiting in the queue for a connection has no place here: it lasts as long as others
 /// move bytes. Connecting has a limit per address.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clocks {
-    pub(super) lane: Lane,
+pub(crate) struct Clocks {
+    pub(crate) lane: Lane,
     /// No byte in either direction until the answer begins.
-    pub(super) silence: Duration,
+    pub(crate) silence: Duration,
     /// No byte in either direction from there to its end.
-    pub(super) stall: Duration,
+    pub(crate) stall: Duration,
     /// From the moment it has a connection to the end of the body ...
-    pub(super) whole: Duration,
+    pub(crate) whole: Duration,
     /// ... and longer where many share a line that carries this much.
-    pub(super) floor: Option<Floor>,
+    pub(crate) floor: Option<Floor>,
 }
 
 /// A failed attempt: the error if it is to be the last, and what the next one should know.
 #[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) error: Error,
-    pub(super) retry_after: Option<Duration>,
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    pub(crate) retry_after: Option<Duration>,
     /// The store's clock.
-    pub(super) date: Option<std::time::SystemTime>,
+    pub(crate) date: Option<std::time::SystemTime>,
     /// The store may have done what was asked.
-    pub(super) ambiguous: bool,
+    pub(crate) ambiguous: bool,
     /// Which credentials were used.
-    pub(super) generation: Option<u64>,
+    pub(crate) generation: Option<u64>,
     /// How long nothing was heard of the store.
-    pub(super) silent: Duration,
+    pub(crate) silent: Duration,
     /// How long it waited in the queue for a connection.
-    pub(super) queued: Duration,
+    pub(crate) queued: Duration,
     /// More time would not help: it had all there is.
-    pub(super) hopeless: bool,
+    pub(crate) hopeless: bool,
 }
 
 impl From<Error> for Failure {
@@ -134,11 +134,11 @@ impl From<Error> for Failure {
 
 /// The head of an answer, and the connection on which its body comes.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
     /// From the moment the request was sent.
-    pub(super) waited: Duration,
+    pub(crate) waited: Duration,
     body: Answered,
     lease: Lease,
     watch: Watch,
@@ -162,7 +162,7 @@ struct Context {
 
 impl Wire {
     /// Bytes that went to the store and came from it so far.
-    pub(super) fn moved(&self) -> u64 {
+    pub(crate) fn moved(&self) -> u64 {
         self.host.lanes.moved()
     }
 
@@ -170,7 +170,7 @@ impl Wire {
     ///
     /// A connection that had been idle and breaks before it said anything was closed by the store meanwhile, and one that says what is
     /// no HTTP is out of step: the request goes out again at once on a new one.
-    pub(super) async fn exchange(&self, draft: &Draft<'_>) -> std::result::Result<Answer, Failure> {
+    pub(crate) async fn exchange(&self, draft: &Draft<'_>) -> std::result::Result<Answer, Failure> {
         let held = match &self.credentials {
             Some(source) => Some(self.held(source, draft).await?),
             None => None,
@@ -365,7 +365,7 @@ impl Context {
 
 impl Answer {
     /// An error of this exchange, of our own making: the answer is not what it should be.
-    pub(super) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
+    pub(crate) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
         self.context
             .error(kind)
             .status(self.status.as_u16())
@@ -374,7 +374,7 @@ impl Answer {
     }
 
     /// The whole body, and the connection back to the pool.
-    pub(super) async fn collect(mut self, limit: usize) -> std::result::Result<Collected, Failure> {
+    pub(crate) async fn collect(mut self, limit: usize) -> std::result::Result<Collected, Failure> {
         let mut whole = BytesMut::new();
         let mut first = Bytes::new();
         loop {
@@ -407,7 +407,7 @@ impl Answer {
     }
 
     /// Receives a body of exactly `into.remaining()` bytes, straight into it.
-    pub(super) async fn fill(mut self, into: &mut Fill, wire: &Wire) -> std::result::Result<Filled, Failure> {
+    pub(crate) async fn fill(mut self, into: &mut Fill, wire: &Wire) -> std::result::Result<Filled, Failure> {
         let patience = wire.hedge.body_patience();
         while into.remaining() > 0 {
             let received = tokio::select! {
@@ -457,7 +457,7 @@ impl Answer {
     }
 
     /// Reads the error document behind a status that is no success.
-    pub(super) async fn failed(self, wall: std::time::SystemTime) -> Failure {
+    pub(crate) async fn failed(self, wall: std::time::SystemTime) -> Failure {
         let (status, headers, context) = (self.status, self.headers.clone(), self.context.clone());
         match self.collect(ERROR_MAX).await {
             Ok(collected) => collected.failed(wall),
@@ -489,7 +489,7 @@ impl Answer {
 
 /// How receiving a body ended, if not with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Filled {
+pub(crate) enum Filled {
     /// All of it is here.
     Whole,
     /// It stalls: no byte came for so long, and what is missing is to be asked for anew.
@@ -498,21 +498,21 @@ pub(super) enum Filled {
 
 /// An answer with its whole body.
 #[derive(Debug)]
-pub(super) struct Collected {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
+pub(crate) struct Collected {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
     context: Context,
 }
 
 impl Collected {
     /// The answer makes no sense.
-    pub(super) fn bad(&self, message: impl Into<String>) -> Failure {
+    pub(crate) fn bad(&self, message: impl Into<String>) -> Failure {
         self.wrong(ErrorKind::BadAnswer, message)
     }
 
     /// The answer is a success by its status, and none by what it says.
-    pub(super) fn wrong(&self, kind: ErrorKind, message: impl Into<String>) -> Failure {
+    pub(crate) fn wrong(&self, kind: ErrorKind, message: impl Into<String>) -> Failure {
         let error = self
             .context
             .error(kind)
@@ -524,7 +524,7 @@ impl Collected {
 
     /// A success by its status, and no answer to what was asked: the error that a store tells behind status 200, when its head is sent already,
     /// or one that makes no sense.
-    pub(super) fn unexpected(self, why: impl Into<String>, wall: std::time::SystemTime) -> Failure {
+    pub(crate) fn unexpected(self, why: impl Into<String>, wall: std::time::SystemTime) -> Failure {
         match xml::error_body(&self.body).code {
             Some(_) => self.failed(wall),
             None => self.bad(why),
@@ -532,7 +532,7 @@ impl Collected {
     }
 
     /// The error that this answer is.
-    pub(super) fn failed(self, wall: std::time::SystemTime) -> Failure {
+    pub(crate) fn failed(self, wall: std::time::SystemTime) -> Failure {
         let document = xml::error_body(&self.body);
         let region = answer::text(&self.headers, "x-amz-bucket-region").or(document.region.as_deref());
         let kind = answer::kind_of(self.status, document.code.as_deref(), region);

@@ -13,11 +13,11 @@ use quick_xml::events::Event;
 
 pub use buckets::{Tags, Version, VersionMarkers, VersionPage};
 pub(super) use buckets::{location_document, tags, tags_document, version_page};
-pub(super) use listing::list_page;
+pub(in crate::s3) use listing::list_page;
 pub(super) use uploads::{UploadMarkers, UploadPage, complete_document, completed, upload_id, upload_page};
 
 /// Bytes of a document that are read at all.
-pub(super) const BODY_MAX: usize = 16 << 20;
+pub(crate) const BODY_MAX: usize = 16 << 20;
 const DEPTH_MAX: usize = 16;
 /// More than any store puts on a page (1000), for those that ignore `max-keys`.
 const ENTRIES_MAX: usize = 10_000;
@@ -236,15 +236,15 @@ impl PageEnd {
 
 /// The fields of an error document.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct ErrorBody {
-    pub(super) code: Option<String>,
-    pub(super) message: Option<String>,
-    pub(super) region: Option<String>,
-    pub(super) request_id: Option<String>,
+pub(crate) struct ErrorBody {
+    pub(crate) code: Option<String>,
+    pub(crate) message: Option<String>,
+    pub(crate) region: Option<String>,
+    pub(crate) request_id: Option<String>,
 }
 
 /// Reads an error document; one that is none says nothing.
-pub(super) fn error_body(document: &[u8]) -> ErrorBody {
+pub(crate) fn error_body(document: &[u8]) -> ErrorBody {
     const TEXT_MAX: usize = 1024;
     let mut found = ErrorBody::default();
     let _ = walk(document, |path, text| {

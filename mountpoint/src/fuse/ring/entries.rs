@@ -2,7 +2,10 @@
 //!
 //! Enters: an answer. Leaves: a request. An entry belongs either to the kernel or to the engine; only the thread that made the ring uses
 //! it, and the kernel touches the memory of entries only while that thread is inside io_uring_enter(2).
-#![expect(unsafe_code, reason = "memory that the kernel fills, and its commands: fence 6 of ARCHITECTURE.md")]
+#![expect(
+    unsafe_code,
+    reason = "memory that the kernel fills, and its commands: fence 6 of ci/tidy/fences.md"
+)]
 
 use std::io;
 use std::mem::ManuallyDrop;

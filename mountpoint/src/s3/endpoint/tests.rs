@@ -1,6 +1,7 @@
 //! The URL and the scope of signatures, by hand and as the SDK has them.
 
 use super::*;
+use crate::s3::url::without_password;
 
 fn endpoint(bucket: &str, url: Option<&str>) -> Endpoint {
     let config = Config { bucket: bucket.into(), endpoint_url: url.map(Into::into), ..Config::default() };

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use quick_xml::escape::escape;
 
-use super::{ENTRIES_MAX, Name, PageEnd, walk};
 use crate::object::ObjectKey;
+use crate::s3::xml::{ENTRIES_MAX, Name, PageEnd, walk};
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
@@ -33,12 +33,12 @@ pub struct VersionPage {
 /// Where a page of versions ended; the default is the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VersionMarkers {
-    pub(in super::super) key: Option<String>,
-    pub(in super::super) version: Option<String>,
+    pub(in crate::s3) key: Option<String>,
+    pub(in crate::s3) version: Option<String>,
 }
 
 /// The body of CreateBucket: the region.
-pub(in super::super) fn location_document(region: &str) -> String {
+pub(in crate::s3) fn location_document(region: &str) -> String {
     format!(
         "<CreateBucketConfiguration xmlns=\"{NAMESPACE}\"><LocationConstraint>{}</LocationConstraint>\
          </CreateBucketConfiguration>",
@@ -47,7 +47,7 @@ pub(in super::super) fn location_document(region: &str) -> String {
 }
 
 /// The body of PutBucketTagging.
-pub(in super::super) fn tags_document(tags: &Tags) -> String {
+pub(in crate::s3) fn tags_document(tags: &Tags) -> String {
     let mut document = format!("<Tagging xmlns=\"{NAMESPACE}\"><TagSet>");
     for (key, value) in tags {
         let (key, value) = (escape(key.as_str()), escape(value.as_str()));
@@ -58,7 +58,7 @@ pub(in super::super) fn tags_document(tags: &Tags) -> String {
 }
 
 /// Reads the answer of GetBucketTagging.
-pub(in super::super) fn tags(document: &[u8]) -> Result<Tags, String> {
+pub(in crate::s3) fn tags(document: &[u8]) -> Result<Tags, String> {
     let mut tags = Tags::new();
     let (mut key, mut value) = (None, None);
     walk(document, |path, text| {
@@ -81,7 +81,7 @@ pub(in super::super) fn tags(document: &[u8]) -> Result<Tags, String> {
 }
 
 /// Reads a page of ListObjectVersions. Keys outside of `prefix` are an error: they would be deleted.
-pub(in super::super) fn version_page(document: &[u8], prefix: &str) -> Result<VersionPage, String> {
+pub(in crate::s3) fn version_page(document: &[u8], prefix: &str) -> Result<VersionPage, String> {
     use Name::{DeleteMarker, Version as Entry, Versions};
     let mut found = Vec::new();
     let (mut end, mut next_id) = (PageEnd::default(), None);

@@ -5,18 +5,18 @@
 use std::borrow::Cow;
 use std::time::SystemTime;
 
-use super::super::answer::{etag, is_readable};
-use super::super::date::xml_date;
-use super::super::{ListObjects, ListPage, ListedObject};
-use super::{ENTRIES_MAX, Name, PageEnd, walk_text};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
+use crate::s3::answer::{etag, is_readable};
+use crate::s3::date::xml_date;
+use crate::s3::xml::{ENTRIES_MAX, Name, PageEnd, walk_text};
+use crate::s3::{ListObjects, ListPage, ListedObject};
 
 /// Entries of a page that can't be shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::s3) struct LeftOut {
-    pub(in crate::s3) count: u64,
+pub(crate) struct LeftOut {
+    pub(crate) count: u64,
     /// One of them and what is wrong with it, in few words.
-    pub(in crate::s3) example: Option<String>,
+    pub(crate) example: Option<String>,
 }
 
 impl LeftOut {
@@ -44,10 +44,7 @@ fn may_list(root: Name) -> bool {
 }
 
 /// Reads a page of a listing that answers `request`; the error says what is wrong with it.
-pub(in crate::s3) fn list_page(
-    document: &[u8],
-    request: &ListObjects,
-) -> Result<(ListPage, LeftOut), String> {
+pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListPage, LeftOut), String> {
     use Name::{CommonPrefixes, Contents, RestoreStatus};
     let mut entries: Vec<Entry> = Vec::new();
     let mut prefixes: Vec<String> = Vec::new();
@@ -303,7 +300,7 @@ mod tests {
         #[test]
         fn any_name_survives_encoding(name in "\\PC{0,40}|[\\x00-\\x1f +%&<]{0,10}") {
             let mut encoded = String::new();
-            super::super::super::endpoint::encode_query(&mut encoded, &name);
+            crate::s3::url::encode_query(&mut encoded, &name);
             let document = page(&(contents(&encoded) + "<EncodingType>url</EncodingType>"));
             prop_assert_eq!(keys(&document, "").unwrap(), [name]);
         }

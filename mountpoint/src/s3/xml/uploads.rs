@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use quick_xml::escape::escape;
 
-use super::super::date::xml_date;
-use super::super::{PendingUpload, Stored, UploadId, UploadedPart};
-use super::{ENTRIES_MAX, Name, PageEnd, walk};
 use crate::checksum::ChecksumAlgorithm;
 use crate::object::{ETag, ObjectKey};
+use crate::s3::date::xml_date;
+use crate::s3::xml::{ENTRIES_MAX, Name, PageEnd, walk};
+use crate::s3::{PendingUpload, Stored, UploadId, UploadedPart};
 
 /// The body of CompleteMultipartUpload: the parts, in order.
-pub(in super::super) fn complete_document(parts: &[UploadedPart]) -> String {
+pub(in crate::s3) fn complete_document(parts: &[UploadedPart]) -> String {
     const PART: usize = 160;
     let mut document = String::with_capacity(128 + PART * parts.len());
     document.push_str("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
@@ -31,7 +31,7 @@ pub(in super::super) fn complete_document(parts: &[UploadedPart]) -> String {
 }
 
 /// The name of the upload that CreateMultipartUpload began.
-pub(in super::super) fn upload_id(document: &[u8]) -> Result<String, String> {
+pub(in crate::s3) fn upload_id(document: &[u8]) -> Result<String, String> {
     let mut id = None;
     walk(document, |path, text| {
         match path {
@@ -45,7 +45,7 @@ pub(in super::super) fn upload_id(document: &[u8]) -> Result<String, String> {
 }
 
 /// The object that CompleteMultipartUpload made; `None` where the document says that it made none.
-pub(in super::super) fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
+pub(in crate::s3) fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
     let (mut etag, mut crc32c, mut crc64nvme, mut refused) = (None, None, None, false);
     walk(document, |path, text| {
         let text = || Some(text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -70,21 +70,21 @@ pub(in super::super) fn completed(document: &[u8]) -> Result<Option<Stored>, Str
 
 /// A page of a listing of uploads.
 #[derive(Debug)]
-pub(in super::super) struct UploadPage {
-    pub(in super::super) uploads: Vec<PendingUpload>,
+pub(in crate::s3) struct UploadPage {
+    pub(in crate::s3) uploads: Vec<PendingUpload>,
     /// How to ask for the next page; `None` on the last one.
-    pub(in super::super) next: Option<UploadMarkers>,
+    pub(in crate::s3) next: Option<UploadMarkers>,
 }
 
 /// Where a page ended.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(in super::super) struct UploadMarkers {
-    pub(in super::super) key: Option<String>,
-    pub(in super::super) id: Option<String>,
+pub(in crate::s3) struct UploadMarkers {
+    pub(in crate::s3) key: Option<String>,
+    pub(in crate::s3) id: Option<String>,
 }
 
 /// Reads a page of ListMultipartUploads. An entry without key, name or date is left out: nothing could be done with it.
-pub(in super::super) fn upload_page(document: &[u8]) -> Result<UploadPage, String> {
+pub(in crate::s3) fn upload_page(document: &[u8]) -> Result<UploadPage, String> {
     use Name::{Upload, Uploads};
     let mut uploads = Vec::new();
     let (mut end, mut next_id) = (PageEnd::default(), None);

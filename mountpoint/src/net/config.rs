@@ -1,0 +1,46 @@
+//! The configuration of the network: plain data, without a word of S3.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Limits of connections, and the way to a host. `s3::Config` says what doubling each limit does.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Config {
+    /// Connections open at once to one host.
+    pub(crate) connections: usize,
+    /// Limit of one TCP (and TLS) handshake with one address.
+    pub(crate) connect: Duration,
+    /// Age at which an idle connection is closed.
+    pub(crate) idle: Duration,
+    /// Time for which the addresses of a name are believed.
+    pub(crate) resolve: Duration,
+    /// Limit of waiting for a connection while no byte moves on any.
+    pub(crate) queue: Duration,
+    /// Network interfaces that connections leave by, in turn; empty: as the routes say.
+    pub(crate) interfaces: Vec<String>,
+    /// A PEM file of certificates to trust instead of the system's.
+    pub(crate) ca_bundle: Option<PathBuf>,
+    /// PEM files of certificates to trust besides.
+    pub(crate) extra_ca_bundles: Vec<PathBuf>,
+    /// Proxies between this machine and its hosts.
+    pub(crate) proxies: ProxyVariables,
+}
+
+/// The variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, as they are written.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ProxyVariables {
+    /// For `http://`.
+    pub http: Option<String>,
+    /// For `https://`.
+    pub https: Option<String>,
+    /// Names, domains, addresses and networks that are reached directly; `*` is all.
+    pub no_proxy: Option<String>,
+}
+
+impl fmt::Debug for ProxyVariables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the URLs, which may hold passwords.
+        f.debug_struct("ProxyVariables").field("no_proxy", &self.no_proxy).finish_non_exhaustive()
+    }
+}

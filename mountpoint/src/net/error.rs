@@ -1,0 +1,30 @@
+//! The error of a network setting that can't be used: the one kind of error that this room makes before any request.
+
+use std::fmt;
+
+/// A setting of the network that can't be used, with what to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Error {
+    /// The setting: a flag (`--bind`) or a subject (`TLS`, `proxy`).
+    pub(crate) setting: &'static str,
+    /// The problem with it, without a password.
+    pub(crate) message: String,
+}
+
+/// The answer of this room's constructors.
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error about `setting`.
+    pub(crate) fn new(setting: &'static str, message: impl Into<String>) -> Self {
+        Self { setting, message: message.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.setting, self.message)
+    }
+}
+
+impl std::error::Error for Error {}

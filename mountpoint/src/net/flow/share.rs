@@ -1,0 +1,156 @@
+//! The share that one connection has of a line, and whether a transfer that lasts long is slow because the line is. Pure: counts in, a
+//! decision out.
+//!
+//! One connection can't tell a slow line from a store that trickles. All of them together can: what one transfer lacks, the others have,
+//! unless the line is slow for each of them. Each direction is a line of its own: an upload is not compared with what others receive.
+
+use std::time::Duration;
+
+/// A transfer is behind if an average one on the same line moved more than this many times as much meanwhile. Doubling it forgives twice as
+/// uneven shares, as TCP makes them on a full line, and lets a store trickle on one connection at half the rate.
+const BEHIND: f64 = 4.0;
+
+/// What a line carried so far, in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Carried {
+    /// On all connections.
+    all: u64,
+    /// For each exchange under way, if all of them had equal shares.
+    each: f64,
+}
+
+impl Carried {
+    /// Bytes that moved until now, and the exchanges under way since the last look. The more looks, the truer the shares.
+    pub(crate) fn look(&mut self, all: u64, under_way: usize) {
+        self.each += all.saturating_sub(self.all) as f64 / under_way.max(1) as f64;
+        self.all = all;
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self { all: self.all.saturating_sub(before.all), each: self.each - before.each }
+    }
+}
+
+/// The least that the line of a transfer must carry, if the transfer is to last longer than it would need alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Floor {
+    /// Bytes per second, on all connections together, on average ...
+    pub(crate) rate: u64,
+    /// ... after this long.
+    pub(crate) after: Duration,
+}
+
+/// What becomes of a transfer that has had the time that it would need alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// It has its share of a line that is slow, or busy: it goes on.
+    GoesOn,
+    /// The others move, and it lags: another connection may do better.
+    Behind,
+    /// The line as a whole is below the floor: nothing would do better.
+    Below,
+}
+
+impl Floor {
+    /// Judges a transfer that moved `own` bytes, on a line that carried from `before` to `now` in the time that it `took`.
+    pub(crate) fn judge(self, own: u64, before: Carried, now: Carried, took: Duration) -> Verdict {
+        let line = now.since(before);
+        if line.each > own as f64 * BEHIND {
+            return Verdict::Behind;
+        }
+        let least = took.saturating_sub(self.after).as_secs_f64() * self.rate as f64;
+        if line.all as f64 > least { Verdict::GoesOn } else { Verdict::Below }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FLOOR: Floor = Floor { rate: 64 << 10, after: Duration::from_secs(60) };
+    const PART: u64 = 8 << 20;
+
+    /// The verdict on each of these connections, which moved so many bytes a second, looked at each second after the time that it would need
+    /// alone: when it first was not to go on, up to the end of its part.
+    fn ends(rates: &[u64]) -> Vec<Option<(u64, Verdict)>> {
+        let alone = 60 + PART / FLOOR.rate;
+        let mut ends = vec![None; rates.len()];
+        let (mut line, mut all) = (Carried::default(), 0);
+        for second in 1..20_000 {
+            all += rates.iter().sum::<u64>();
+            line.look(all, rates.len());
+            for (rate, end) in rates.iter().zip(&mut ends) {
+                let own = rate * second;
+                if second < alone || own >= PART || end.is_some() {
+                    continue;
+                }
+                let verdict = FLOOR.judge(own, Carried::default(), line, Duration::from_secs(second));
+                *end = (verdict != Verdict::GoesOn).then_some((second, verdict));
+            }
+        }
+        ends
+    }
+
+    #[test]
+    fn transfers_that_share_a_slow_line_go_on_until_they_are_whole() {
+        // 4, 2 and 0.6 Mbit/s: alone, each has time for 44 kB/s.
+        for (line, sharers) in [(500_000, 16), (250_000, 55), (75_000, 64)] {
+            assert!(ends(&vec![line / sharers; sharers as usize]).iter().all(Option::is_none), "{line}");
+        }
+        // As TCP shares it: one has a third of what the others have.
+        let uneven: Vec<_> = (0..16).map(|i| if i == 0 { 10_000 } else { 30_000 }).collect();
+        assert!(ends(&uneven).iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn a_transfer_that_trickles_while_the_others_move_ends_when_its_time_is_up() {
+        let mut rates = vec![200_000; 16];
+        rates[3] = 500;
+        for (i, end) in ends(&rates).into_iter().enumerate() {
+            assert_eq!(end, (i == 3).then_some((188, Verdict::Behind)), "{i}");
+        }
+    }
+
+    #[test]
+    fn a_transfer_alone_and_a_line_as_a_whole_have_a_least_rate() {
+        for rates in [vec![1], vec![40_000], vec![1_000; 16]] {
+            let ended = ends(&rates);
+            let in_time = |end: &Option<(u64, Verdict)>| {
+                end.is_some_and(|(second, verdict)| verdict == Verdict::Below && second < 250)
+            };
+            assert!(ended.iter().all(in_time), "{rates:?}: {ended:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn no_transfer_lasts_longer_than_four_times_what_its_share_of_the_line_needs(
+            rates in proptest::collection::vec(1u64..100_000, 1..16),
+        ) {
+            let mean = rates.iter().sum::<u64>() / rates.len() as u64;
+            let most = (4 * PART / mean.max(1) + 2).max(250);
+            for (rate, end) in rates.iter().zip(ends(&rates)) {
+                let ended = end.map_or(PART / rate, |(second, _)| second);
+                prop_assert!(ended <= most, "{rate}: {end:?}, {most} s at most");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_that_changes_its_speed_changes_the_share_of_all() {
+        let (mut line, mut all) = (Carried::default(), 0);
+        let mut own = 0;
+        for second in 1..=400u64 {
+            let share = if (100..300).contains(&second) { 2_000 } else { 40_000 };
+            // Others come and go: 10, then 40.
+            let sharers = if second < 200 { 10 } else { 40 };
+            (own, all) = (own + share, all + share * sharers);
+            line.look(all, sharers as usize);
+            let verdict = FLOOR.judge(own, Carried::default(), line, Duration::from_secs(second));
+            assert_eq!(verdict, Verdict::GoesOn, "{second}");
+        }
+    }
+}

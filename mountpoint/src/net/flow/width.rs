@@ -1,0 +1,288 @@
+//! How many connections bulk transfers may use, learned from what the link carries. Pure: figures in, a limit out.
+//!
+//! A link that is slow as a whole carries no more over sixty connections than over six, but with sixty a small request gets only a
+//! sixtieth of it. A store that is slow on each connection carries more over more of them. A single measurement can't tell the
+//! two apart, so a narrower width is tried, and kept only if the throughput stays.
+
+use std::time::{Duration, Instant};
+
+/// How often the link is looked at.
+pub(crate) const EVERY: Duration = Duration::from_millis(500);
+/// The throughput that a connection should have, in bytes per second. Doubling it leaves half as many bulk connections on a slow link; a
+/// link that carries this times the most connections is never narrowed.
+const FLOOR: f64 = 1e6;
+/// No fewer than this, however slow the link is.
+pub(crate) const LEAST: usize = 4;
+/// Looks that a trial is judged by.
+const LOOKS: u32 = 4;
+/// A narrower width is kept if it carries this share of what the wider one did ...
+const AS_GOOD: f64 = 0.8;
+/// ... and a wider one if it carries this many times as much as the narrower one.
+const BETTER: f64 = 1.25;
+/// After a trial that was taken back, nothing is tried for this long; doubled each time.
+const REST: Duration = Duration::from_secs(30);
+const REST_MAX: Duration = Duration::from_secs(600);
+
+/// How slowly the rate of one connection is believed to have fallen, for each look.
+const FALL: f64 = 0.9;
+
+/// The running decision.
+#[derive(Debug)]
+pub(crate) struct Width {
+    most: usize,
+    limit: usize,
+    trial: Option<Trial>,
+    rest: Duration,
+    rests_until: Option<Instant>,
+    /// Bytes per second and connection, lately.
+    rate: Option<f64>,
+    /// Throughput of the last few looks, at a width that was not changed meanwhile.
+    steady: Average,
+}
+
+#[derive(Debug)]
+struct Trial {
+    narrower: bool,
+    back_to: usize,
+    before: f64,
+    seen: Average,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Average {
+    sum: f64,
+    looks: u32,
+}
+
+impl Average {
+    fn add(&mut self, throughput: f64) {
+        self.sum += throughput;
+        self.looks += 1;
+    }
+
+    fn enough(self) -> Option<f64> {
+        (self.looks >= LOOKS).then(|| self.sum / f64::from(self.looks))
+    }
+}
+
+impl Width {
+    /// All of `most`, until the link is known.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            limit: most,
+            trial: None,
+            rest: REST,
+            rests_until: None,
+            rate: None,
+            steady: Average::default(),
+        }
+    }
+
+    /// Connections that bulk transfers may use.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Bytes per second that one busy connection carries, as far as it is known.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.rate
+    }
+
+    /// In the time since the last look, `bytes` moved on `busy` bulk connections; `wanted`: more bulk waits.
+    pub(crate) fn look(&mut self, now: Instant, took: Duration, bytes: u64, busy: usize, wanted: bool) {
+        if busy == 0 || bytes == 0 || took.is_zero() {
+            // Idle, or the store is away: neither says anything of the link.
+            self.steady = Average::default();
+            return;
+        }
+        let throughput = bytes as f64 / took.as_secs_f64();
+        let rate = throughput / busy as f64;
+        // A look at the beginning of an outage sees little: fall slowly, rise at once.
+        self.rate = Some(self.rate.map_or(rate, |before| rate.max(before * FALL)));
+        if let Some(trial) = &mut self.trial {
+            // Requests that ran when the trial began run on; it is judged by what the tried width carries when it is used.
+            let used = busy <= self.limit && (wanted || busy == self.limit);
+            if used {
+                trial.seen.add(throughput);
+            }
+            if let Some(after) = trial.seen.enough() {
+                self.judge(now, after);
+            }
+            return;
+        }
+        self.steady.add(throughput);
+        let Some(before) = self.steady.enough() else { return };
+        self.steady = Average::default();
+        let rate = before / busy as f64;
+        let worth = ((before / FLOOR).ceil() as usize).clamp(LEAST.min(self.most), self.most);
+        if rate >= FLOOR * BETTER {
+            // Each carries plenty: as many as may be.
+            self.limit = self.limit.max(worth);
+            return;
+        }
+        if self.rests_until.is_some_and(|until| now < until) {
+            return;
+        }
+        let narrower = worth.max(busy / 2);
+        let (next, back_to) = if rate >= FLOOR {
+            return;
+        } else if narrower < busy && narrower < self.limit {
+            // Should it carry less, the store is slow on each connection, and needs them all.
+            (narrower, self.most)
+        } else if wanted && self.limit < self.most {
+            ((self.limit * 2).min(self.most), self.limit)
+        } else {
+            return;
+        };
+        self.trial = Some(Trial { narrower: next < self.limit, back_to, before, seen: Average::default() });
+        self.limit = next;
+    }
+
+    fn judge(&mut self, now: Instant, after: f64) {
+        let Some(trial) = self.trial.take() else { return };
+        let needed = if trial.narrower { AS_GOOD } else { BETTER };
+        if after >= needed * trial.before {
+            self.rest = REST;
+            return;
+        }
+        self.limit = trial.back_to;
+        self.rests_until = Some(now + self.rest);
+        self.rest = (self.rest * 2).min(REST_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link: what it carries in all, and on one connection.
+    #[derive(Clone, Copy)]
+    struct Link {
+        whole: f64,
+        each: f64,
+    }
+
+    impl Link {
+        fn carries(self, busy: usize) -> f64 {
+            self.whole.min(self.each * busy as f64)
+        }
+    }
+
+    /// Runs bulk transfers of `demand` connections for so many looks; what ran goes on for `drain` looks after a limit
+    /// fell. The limits, look by look.
+    fn run(
+        width: &mut Width,
+        link: Link,
+        demand: usize,
+        looks: u32,
+        drain: u32,
+        start: Instant,
+    ) -> Vec<usize> {
+        let mut limits = Vec::new();
+        let mut busy = demand.min(width.limit());
+        let mut since = 0;
+        for look in 0..looks {
+            let may = demand.min(width.limit());
+            if may >= busy || since >= drain {
+                (busy, since) = (may, 0);
+            } else {
+                since += 1;
+            }
+            let bytes = link.carries(busy) * EVERY.as_secs_f64();
+            width.look(start + EVERY * look, EVERY, bytes as u64, busy, demand > busy);
+            limits.push(width.limit());
+        }
+        limits
+    }
+
+    const SLOW: Link = Link { whole: 6.25e6, each: f64::INFINITY };
+
+    #[test]
+    fn a_link_that_is_slow_as_a_whole_is_left_to_few_connections() {
+        for demand in [24, 48, 200] {
+            let mut width = Width::new(55);
+            let limits = run(&mut width, SLOW, demand, 200, 8, Instant::now());
+            assert!(limits[199] <= 8 && limits[199] >= LEAST, "{demand}: {limits:?}");
+            assert!(limits[80] <= 16, "{demand}: soon: {limits:?}");
+        }
+    }
+
+    #[test]
+    fn far_and_fast_connections_are_never_narrowed() {
+        // 20 ms away, 90 MB/s each: as much as there are.
+        for demand in [1, 4, 16, 60] {
+            let mut width = Width::new(55);
+            let link = Link { whole: 10e9, each: 90e6 };
+            let limits = run(&mut width, link, demand, 400, 0, Instant::now());
+            assert!(limits.iter().all(|&l| l == 55), "{demand}: {limits:?}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_slow_on_each_connection_keeps_nearly_all_of_them() {
+        let mut width = Width::new(55);
+        let link = Link { whole: 1e9, each: 0.5e6 };
+        let limits = run(&mut width, link, 200, 4000, 4, Instant::now());
+        let wide = limits.iter().filter(|&&l| l == 55).count();
+        assert!(wide * 100 >= limits.len() * 95, "{wide} of {}", limits.len());
+    }
+
+    #[test]
+    fn a_link_that_became_fast_is_used_at_once() {
+        let start = Instant::now();
+        let mut width = Width::new(55);
+        run(&mut width, SLOW, 100, 200, 4, start);
+        assert!(width.limit() <= 8);
+        let later = start + EVERY * 200;
+        let limits = run(&mut width, Link { whole: 1e9, each: 90e6 }, 100, 8, 0, later);
+        assert_eq!(limits.last(), Some(&55), "{limits:?}");
+    }
+
+    #[test]
+    fn a_store_that_became_slow_on_each_connection_gets_more_of_them_again() {
+        let start = Instant::now();
+        let mut width = Width::new(55);
+        run(&mut width, SLOW, 100, 200, 4, start);
+        let later = start + EVERY * 200;
+        let limits = run(&mut width, Link { whole: 1e9, each: 0.5e6 }, 100, 1000, 4, later);
+        assert!(limits.last() == Some(&55), "{limits:?}");
+    }
+
+    #[test]
+    fn an_outage_says_nothing_of_the_link() {
+        let mut width = Width::new(55);
+        let start = Instant::now();
+        for look in 0..200 {
+            width.look(start + EVERY * look, EVERY, 0, 55, true);
+        }
+        assert_eq!((width.limit(), width.rate()), (55, None));
+    }
+
+    #[test]
+    fn the_first_moment_of_an_outage_does_not_make_a_fast_link_slow() {
+        let mut width = Width::new(55);
+        let start = Instant::now();
+        run(&mut width, Link { whole: 100e6, each: 10e6 }, 10, 20, 0, start);
+        width.look(start + EVERY * 20, EVERY, 1000, 10, false);
+        assert!(width.rate().unwrap() > 8e6, "{:?}", width.rate());
+        run(&mut width, SLOW, 10, 100, 0, start + EVERY * 21);
+        assert!(width.rate().unwrap() < 0.7e6, "believed in the end: {:?}", width.rate());
+    }
+
+    #[test]
+    fn the_limit_stays_within_its_bounds_on_any_link() {
+        use proptest::prelude::*;
+        proptest!(|(
+            most in 1usize..200,
+            looks in proptest::collection::vec((0u64..1 << 32, 0usize..300, any::<bool>()), 0..300),
+        )| {
+            let mut width = Width::new(most);
+            let start = Instant::now();
+            for (i, (bytes, busy, wanted)) in looks.into_iter().enumerate() {
+                width.look(start + EVERY * i as u32, EVERY, bytes, busy, wanted);
+                prop_assert!(width.limit() <= most && width.limit() >= LEAST.min(most));
+            }
+        });
+    }
+}

@@ -1,0 +1,182 @@
+//! A TCP stream whose bytes are counted where they pass the kernel.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::net::unsent::Socket;
+use crate::sync::Arc;
+
+/// Which way bytes go. A line may carry far more one way than the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    Received,
+    Sent,
+}
+
+/// Bytes by direction.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Bytes {
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+}
+
+impl Bytes {
+    pub(crate) fn of(self, direction: Direction) -> u64 {
+        match direction {
+            Direction::Received => self.received,
+            Direction::Sent => self.sent,
+        }
+    }
+
+    /// In both directions.
+    pub(crate) fn sum(self) -> u64 {
+        self.received + self.sent
+    }
+}
+
+/// Bytes that moved, in both directions. A task that waits on the connection checks whether the count still grows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Moved(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    received: AtomicU64,
+    sent: AtomicU64,
+    /// Of these, and of those that are to be sent: what TLS says beside content. Handshakes do not count.
+    received_beside: AtomicU64,
+    sent_beside: AtomicU64,
+    socket: Socket,
+}
+
+impl Moved {
+    pub(crate) fn received(&self) -> u64 {
+        self.0.received.load(Relaxed)
+    }
+
+    pub(crate) fn sent(&self) -> u64 {
+        self.0.sent.load(Relaxed)
+    }
+
+    pub(crate) fn total(&self) -> Bytes {
+        Bytes { received: self.received(), sent: self.sent() }
+    }
+
+    /// Bytes that were received for the reader. A record of TLS that is not opened yet counts as a whole.
+    pub(crate) fn content_received(&self) -> u64 {
+        self.received().saturating_sub(self.0.received_beside.load(Relaxed))
+    }
+
+    /// Bytes of content that the kernel took: none too many, and exactly as many as were written once all records are sent.
+    pub(crate) fn content_sent(&self) -> u64 {
+        self.sent().saturating_sub(self.0.sent_beside.load(Relaxed))
+    }
+
+    /// So many of the bytes that came were no content.
+    pub(crate) fn received_beside(&self, bytes: usize) {
+        self.0.received_beside.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// So many of the bytes that are to be sent are no content.
+    pub(crate) fn sends_beside(&self, bytes: usize) {
+        self.0.sent_beside.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Bytes that moved, without those sent that this machine still holds: they grow while the line carries anything. Asks the kernel.
+    pub(crate) fn delivered(&self) -> Bytes {
+        // In this order: what is sent in between makes it less for a moment, never more.
+        let Bytes { received, sent } = self.total();
+        Bytes { received, sent: sent.saturating_sub(self.0.socket.unsent()) }
+    }
+
+    /// Whether this is the last handle to the counts: the connection is gone.
+    pub(crate) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    pub(crate) fn count_received(&self, bytes: u64) {
+        self.0.received.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn count_sent(&self, bytes: u64) {
+        self.0.sent.fetch_add(bytes, Relaxed);
+    }
+}
+
+/// A TCP stream that counts.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    inner: TcpStream,
+    moved: Moved,
+}
+
+impl Tcp {
+    pub(crate) fn new(inner: TcpStream, moved: Moved) -> Self {
+        moved.0.socket.opened(&inner);
+        Self { inner, moved }
+    }
+
+    pub(crate) fn moved(&self) -> &Moved {
+        &self.moved
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        self.moved.0.socket.closes();
+    }
+}
+
+impl AsyncRead for Tcp {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.inner).poll_read(cx, buf);
+        self.moved.count_received((buf.filled().len() - before) as u64);
+        result
+    }
+}
+
+impl Tcp {
+    fn count_sent(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(n)) = result {
+            self.moved.count_sent(n as u64);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Tcp {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.count_sent(result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        self.count_sent(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}

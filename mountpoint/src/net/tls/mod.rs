@@ -1,0 +1,116 @@
+//! TLS: whom it trusts. These are the system's roots, or the CA bundle in their place, and the extra bundles besides. Nothing turns
+//! verification off.
+//!
+//! rustls makes the handshake, over aws-lc (`negotiate`). Then the engine's own code opens and seals the records (`record`, `session`, `stream`): so a byte
+//! is decrypted into the block that a reader reads.
+
+#[cfg(feature = "testing")]
+pub(super) mod conversation;
+mod negotiate;
+mod record;
+mod session;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Resumption};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::net::tcp::Tcp;
+use crate::net::{Error, Result};
+use crate::sync::Arc;
+
+/// Sessions that are kept for later connections: rustls's default. A store is one name, or one for each bucket.
+const SESSIONS: usize = 256;
+
+/// A stream that is encrypted on the wire.
+pub(super) type TlsStream = stream::TlsStream<Tcp>;
+
+/// Whom the client trusts, and the sessions that later connections go on with.
+#[derive(Debug)]
+struct Client {
+    config: Arc<ClientConfig>,
+    /// The same store as the one in `config`, which does not show it.
+    sessions: Arc<ClientSessionMemoryCache>,
+}
+
+/// Makes TLS streams; sessions are resumed across connections.
+#[derive(Clone, Default)]
+pub(super) struct Tls(Arc<OnceLock<Client>>);
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+impl Tls {
+    /// Reads the bundles now, so that what is wrong with them is known at start. The system's roots alone are read when they
+    /// are first needed: a mount over HTTP does not pay for them.
+    pub(super) fn new(ca_bundle: Option<&Path>, extra: &[PathBuf]) -> Result<Self> {
+        let tls = Self::default();
+        if ca_bundle.is_some() || !extra.is_empty() {
+            let mut roots = match ca_bundle {
+                Some(path) => bundle(path)?,
+                None => system(),
+            };
+            for path in extra {
+                roots.roots.extend(bundle(path)?.roots);
+            }
+            let _ = tls.0.set(client(roots));
+        }
+        Ok(tls)
+    }
+
+    /// The handshake with `host`, whose certificate must say so.
+    pub(super) async fn connect(&self, host: &str, tcp: Tcp) -> io::Result<TlsStream> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let moved = tcp.moved().clone();
+        negotiate::negotiate(self.0.get_or_init(|| client(system())), name, tcp, moved).await
+    }
+}
+
+fn bundle(path: &Path) -> Result<RootCertStore> {
+    let wrong = |what: String| Error::new("TLS", format!("the CA bundle {} {what}", path.display()));
+    let mut roots = RootCertStore::empty();
+    let file = CertificateDer::pem_file_iter(path).map_err(|e| wrong(format!("can't be read: {e}")))?;
+    for certificate in file {
+        let certificate = certificate.map_err(|e| wrong(format!("is no PEM file: {e}")))?;
+        roots.add(certificate).map_err(|e| wrong(format!("holds a broken certificate: {e}")))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong("holds no certificate".into()));
+    }
+    Ok(roots)
+}
+
+/// A system without roots verifies nothing: each handshake then says so.
+fn system() -> RootCertStore {
+    let system = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (_, broken) = roots.add_parsable_certificates(system.certs);
+    tracing::debug!(roots = roots.len(), broken, errors = system.errors.len(), "the system's TLS roots");
+    roots
+}
+
+fn client(roots: RootCertStore) -> Client {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the cipher suites of TLS 1.2 and 1.3")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // For the code that opens and seals records.
+    config.enable_secret_extraction = true;
+    let sessions = Arc::new(ClientSessionMemoryCache::new(SESSIONS));
+    config.resumption = Resumption::store(Arc::clone(&sessions) as Arc<dyn ClientSessionStore>);
+    Client { config: Arc::new(config), sessions }
+}

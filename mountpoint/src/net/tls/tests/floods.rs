@@ -1,0 +1,108 @@
+//! What a store may say for ever costs bounded memory, and records that bring nothing come to an end.
+
+use super::*;
+use crate::net::tls::tests::keys::{ASKS, CONTENT, HANDSHAKE, UPDATE};
+
+/// Bytes that a connection holds at most: what it received, records that wait, a message of the handshake.
+const MEMORY_MAX: usize = 400 << 10;
+
+/// A session ticket.
+const TICKET: [u8; 18] = [4, 0, 0, 14, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1, 7, 0, 0];
+
+#[test]
+fn a_flood_of_records_that_bring_nothing_ends_the_connection() {
+    let tickets = TICKET.repeat(900);
+    for (kind, content) in [
+        (CONTENT, &b""[..]),
+        (HANDSHAKE, b""),
+        (HANDSHAKE, &UPDATE),
+        (HANDSHAKE, &ASKS),
+        (HANDSHAKE, &tickets),
+    ] {
+        let mut talk = Conversation::begin(&parties(TLS13));
+        for round in 0..2 {
+            for _ in 0..32 {
+                talk.tell(kind, content);
+                if content == UPDATE || content == ASKS {
+                    talk.renew();
+                }
+            }
+            assert_eq!(talk.read_all(100).1.map(drop), None, "{round}: {kind} waits for more");
+            talk.tell(CONTENT, b"x");
+            assert_eq!(talk.read_all(100).0, b"x", "{round}: {kind}");
+        }
+        for _ in 0..33 {
+            talk.tell(kind, content);
+            if content == UPDATE || content == ASKS {
+                talk.renew();
+            }
+        }
+        talk.tell(CONTENT, b"y");
+        let (got, end) = talk.read_all(100);
+        let error = end.unwrap().unwrap_err().to_string();
+        assert!(got.is_empty() && error.contains("more than 32 TLS records in a row"), "{kind}: {error}");
+        assert!(talk.memory() < MEMORY_MAX, "{} bytes", talk.memory());
+        assert!(talk.tickets() <= 8);
+    }
+}
+
+#[test]
+fn a_store_that_asks_for_keys_and_takes_no_answer_is_left() {
+    let mut talk = Conversation::begin(&parties(TLS13));
+    talk.takes(0);
+    let error = (0..20_000).find_map(|_| {
+        talk.tell(HANDSHAKE, &ASKS);
+        talk.renew();
+        talk.tell(CONTENT, b"x");
+        talk.read_all(100).1
+    });
+    let error = error.expect("an end").unwrap_err().to_string();
+    assert!(error.contains("does not take the answers"), "{error}");
+    assert!(talk.memory() < MEMORY_MAX, "{} bytes", talk.memory());
+}
+
+#[test]
+fn a_store_that_always_leaves_something_to_send_makes_no_memory_grow() {
+    let mut talk = Conversation::begin(&parties(TLS13));
+    talk.takes(0);
+    assert_eq!(talk.write(&bytes(4 * CONTENT_MAX)).unwrap().unwrap(), 4 * CONTENT_MAX);
+    let mut heard = Vec::new();
+    let answer = 5 + UPDATE.len() + 1 + 16;
+    for round in 0..25_000 {
+        talk.tell(HANDSHAKE, &ASKS);
+        talk.renew();
+        talk.tell(CONTENT, b"x");
+        talk.takes(answer); // one for each
+        assert_eq!(talk.read_all(100).0, b"x");
+        assert!(talk.memory() < MEMORY_MAX, "{} bytes after {round} rounds", talk.memory());
+        heard.extend(talk.heard());
+    }
+    talk.takes(usize::MAX);
+    assert!(talk.flush());
+    heard.extend(talk.heard());
+    let content: Vec<u8> =
+        heard.iter().filter(|(kind, _)| *kind == CONTENT).flat_map(|h| h.1.clone()).collect();
+    assert!(content == bytes(4 * CONTENT_MAX));
+    assert_eq!(heard.iter().filter(|h| h.1 == UPDATE).count(), 25_000);
+}
+
+#[test]
+fn the_longest_message_of_the_handshake_is_kept_no_longer_than_it_takes() {
+    let mut talk = Conversation::begin(&parties(TLS13));
+    // A ticket of nearly 64 KiB.
+    let len: usize = (64 << 10) - 4 - 13;
+    let mut message = vec![4, 0, 0xff, 0xfc, 0, 0, 0, 9, 0, 0, 0, 0, 0];
+    message.extend(u16::try_from(len).unwrap().to_be_bytes());
+    message.resize(message.len() + len, 7);
+    message.extend([0, 0]);
+    assert_eq!(message.len(), 64 << 10);
+    let before = talk.memory();
+    for part in message.chunks(CONTENT_MAX) {
+        talk.tell(HANDSHAKE, part);
+        assert_eq!(talk.read_all(100).1.map(drop), None);
+        assert!(talk.memory() < MEMORY_MAX, "{} bytes", talk.memory());
+    }
+    talk.tell(CONTENT, b"x");
+    assert_eq!(talk.read_all(100).0, b"x");
+    assert_eq!((talk.memory(), talk.tickets()), (before, 1));
+}

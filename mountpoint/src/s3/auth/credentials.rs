@@ -1,0 +1,445 @@
+//! Credentials from `aws-config`'s chain, kept until they are due and requested again before they expire.
+
+use std::error::Error as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use aws_config::default_provider::credentials::DefaultCredentialsChain;
+use aws_config::profile::ProfileFileCredentialsProvider;
+use aws_config::provider_config::ProviderConfig;
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::ProvideCredentials;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_smithy_types::error::display::DisplayErrorContext;
+use aws_types::region::Region;
+
+use crate::clock::Clock;
+use crate::net::pool::NoConnection;
+use crate::s3::auth::aside::Aside;
+use crate::s3::auth::sign::Skew;
+use crate::s3::{Config, Error, ErrorKind, Result};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex};
+
+/// Credentials are replaced this long before they expire ...
+const AHEAD: Duration = Duration::from_secs(300);
+/// ... and not used in their last moments.
+const LAST_MOMENTS: Duration = Duration::from_secs(10);
+/// Those that never expire are read again after this long, so that a changed file is noticed.
+const REREAD: Duration = Duration::from_secs(900);
+/// The time between two looks at the credentials files, while there are requests. Doubled, a change is seen later and a stat is saved.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long a look at the files, or the wait for another request that looks, may take.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+/// After an answer without usable credentials the source is not asked for this long; requests get the same error meanwhile.
+const REST: Duration = Duration::from_secs(10);
+/// No source may take longer.
+const LOAD_MAX: Duration = Duration::from_secs(10);
+
+/// Where credentials come from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    http: SharedHttpClient,
+    region: String,
+    profile: Option<String>,
+    given: Option<Credentials>,
+    files: Vec<PathBuf>,
+    /// Looks at the files, and reads them: a home directory may be on a dead network.
+    looks: Aside,
+    asks: Aside,
+    /// When the files were looked at. Held by the request that looks.
+    looked: tokio::sync::Mutex<Option<Instant>>,
+    clock: Clock,
+    /// Their end is a time of the real clock, which ours may be far from; the store's is taken for it.
+    skew: Arc<Skew>,
+    held: Mutex<Option<Held>>,
+    rests_until: Mutex<Option<Instant>>,
+    /// The last error of the source, while it is not asked.
+    failed: Mutex<Option<(Instant, String)>>,
+    loading: tokio::sync::Mutex<()>,
+    generations: AtomicU64,
+}
+
+/// Credentials, and which they are of those we ever had.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) credentials: Credentials,
+    pub(crate) generation: u64,
+    loaded: Instant,
+    /// The files as they were before they were read.
+    stamps: Vec<Option<Stamp>>,
+}
+
+type Answer = std::result::Result<Credentials, CredentialsError>;
+
+/// What tells a file from what it was before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stamp {
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    /// `None` for a file that is not there.
+    fn of(path: &Path) -> Option<Self> {
+        let it = std::fs::metadata(path).ok()?;
+        Some(Self { inode: it.ino(), len: it.len(), modified: (it.mtime(), it.mtime_nsec()) })
+    }
+}
+
+/// The decision about the credentials in hand. Pure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Age {
+    Fresh,
+    /// Good for now; ask for others on the side.
+    Due,
+    Expired,
+}
+
+fn age(expiry: Option<SystemTime>, wall: SystemTime, held_for: Duration) -> Age {
+    match expiry.map(|at| at.duration_since(wall).unwrap_or_default()) {
+        None if held_for < REREAD => Age::Fresh,
+        Some(left) if left > AHEAD => Age::Fresh,
+        Some(left) if left <= LAST_MOMENTS => Age::Expired,
+        _ => Age::Due,
+    }
+}
+
+impl Source {
+    /// Asks no source yet. `http` carries the requests of the chain, `region` is where roles are assumed.
+    pub(crate) fn new(
+        http: SharedHttpClient,
+        region: &str,
+        config: &Config,
+        clock: &Clock,
+        skew: &Arc<Skew>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            http,
+            region: region.to_owned(),
+            profile: config.profile.clone(),
+            given: config.credentials.clone(),
+            files: config.credential_files.clone(),
+            looks: Aside::default(),
+            asks: Aside::default(),
+            looked: tokio::sync::Mutex::new(None),
+            clock: clock.clone(),
+            skew: Arc::clone(skew),
+            held: Mutex::new(None),
+            rests_until: Mutex::new(None),
+            failed: Mutex::new(None),
+            loading: tokio::sync::Mutex::new(()),
+            generations: AtomicU64::new(0),
+        })
+    }
+
+    /// Credentials that are valid now.
+    pub(crate) async fn get(self: &Arc<Self>) -> Result<Held> {
+        if !self.files.is_empty() {
+            self.look().await;
+        }
+        let held = self.held.lock().clone();
+        if let Some(held) = held {
+            match self.age(&held) {
+                Age::Expired => {}
+                Age::Fresh => return Ok(held),
+                Age::Due => {
+                    self.refresh_aside();
+                    return Ok(held);
+                }
+            }
+        }
+        let _turn = self.loading.lock().await;
+        let held = self.held.lock().clone();
+        match held {
+            Some(held) if self.age(&held) != Age::Expired => Ok(held),
+            _ => match self.failed_just_now() {
+                Some(why) => Err(self.no_credentials(&why)),
+                None => self.load().await,
+            },
+        }
+    }
+
+    /// One request in [`LOOK`] looks whether a file has changed, and those that come meanwhile wait for it.
+    async fn look(self: &Arc<Self>) {
+        let Some(mut looked) = self.clock.timeout(LOOK_MAX, self.looked.lock()).await else { return };
+        let now = self.clock.now();
+        if looked.is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
+            return;
+        }
+        let held = self.held.lock().clone();
+        let Some(held) = held.filter(|held| self.age(held) != Age::Expired) else { return };
+        *looked = Some(now);
+        let stamps = self.stamps().await;
+        if stamps.is_some_and(|stamps| stamps != held.stamps) {
+            self.read_again(held).await;
+        }
+    }
+
+    /// A file that was read half written is whole a moment later.
+    async fn has_changed(&self, held: Option<&Held>) -> bool {
+        let stamps = self.stamps().await;
+        held.zip(stamps).is_some_and(|(held, stamps)| stamps != held.stamps)
+    }
+
+    /// `None`: the files do not answer.
+    async fn stamps(&self) -> Option<Vec<Option<Stamp>>> {
+        let files = self.files.clone();
+        self.looks.run(&self.clock, LOOK_MAX, move || files.iter().map(|it| Stamp::of(it)).collect()).await
+    }
+
+    /// A file has changed: takes its credentials, or keeps the old ones while it has none.
+    async fn read_again(self: &Arc<Self>, held: Held) {
+        let _turn = self.loading.lock().await;
+        if self.held.lock().as_ref().is_some_and(|it| it.generation > held.generation) {
+            return;
+        }
+        if let Err(error) = self.load().await {
+            tracing::warn!(
+                "a changed credentials file has no usable keys; the old keys stay in use: {error}"
+            );
+        }
+    }
+
+    /// The error of the last attempt, for requests that waited for it too: they do not wait for another attempt.
+    fn failed_just_now(&self) -> Option<String> {
+        let failed = self.failed.lock();
+        failed.as_ref().filter(|(until, _)| self.clock.now() < *until).map(|(_, why)| why.clone())
+    }
+
+    /// The store refused generation `refused`: asks the source for others. Whether there are others now.
+    pub(crate) async fn replace(self: &Arc<Self>, refused: u64) -> bool {
+        let _turn = self.loading.lock().await;
+        let newer = |held: &Option<Held>| held.as_ref().is_some_and(|h| h.generation > refused);
+        if newer(&self.held.lock()) {
+            return true;
+        }
+        let before = self.held.lock().clone();
+        if self.rests() && !self.has_changed(before.as_ref()).await {
+            return false;
+        }
+        // Asking the source again for each refused request would not help, whatever it answers.
+        self.rest();
+        match self.load().await {
+            Ok(now) => before.is_none_or(|b| differ(&b.credentials, &now.credentials)),
+            Err(e) => {
+                tracing::warn!("credentials can't be refreshed: {e}");
+                false
+            }
+        }
+    }
+
+    fn age(&self, held: &Held) -> Age {
+        let held_for = self.clock.now().saturating_duration_since(held.loaded);
+        age(held.credentials.expiry(), self.skew.apply(self.clock.wall()), held_for)
+    }
+
+    fn rests(&self) -> bool {
+        self.rests_until.lock().is_some_and(|until| self.clock.now() < until)
+    }
+
+    fn rest(&self) {
+        *self.rests_until.lock() = Some(self.clock.now() + REST);
+    }
+
+    fn refresh_aside(self: &Arc<Self>) {
+        if self.rests() {
+            return;
+        }
+        self.rest();
+        let source = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Ok(_turn) = source.loading.try_lock()
+                && let Err(e) = source.load().await
+            {
+                tracing::warn!("credentials are due and can't be refreshed; the old ones stay in use: {e}");
+            }
+        });
+    }
+
+    fn no_credentials(&self, why: &str) -> Error {
+        let error = Error::new(ErrorKind::NoCredentials, "credentials");
+        match &self.profile {
+            Some(profile) => error.message(format!("invalid AWS credentials: profile '{profile}': {why}")),
+            None => error.message(why),
+        }
+    }
+
+    async fn load(self: &Arc<Self>) -> Result<Held> {
+        // Those of before make the next look read the files again.
+        let before = || self.held.lock().as_ref().map(|held| held.stamps.clone()).unwrap_or_default();
+        let stamps = self.stamps().await.unwrap_or_else(before);
+        let answer = match self.ask().await {
+            Some(answer) => answer.map_err(|e| {
+                let said = DisplayErrorContext(&e).to_string();
+                tracing::debug!("credentials: {said}");
+                match (unreached(&e), &self.profile) {
+                    (Some(why), _) => format!("a source of credentials can't be reached: {why}"),
+                    (None, Some(_)) if said.contains("was not defined") => NO_SUCH_PROFILE.to_owned(),
+                    (None, Some(_)) => PROFILE_GIVES_NONE.to_owned(),
+                    (None, None) if is_configured(&e) => SOURCE_GIVES_NONE.to_owned(),
+                    (None, None) => NONE_FOUND.to_owned(),
+                }
+            }),
+            None => Err(NO_ANSWER.to_owned()),
+        };
+        let credentials = answer.map_err(|why| {
+            let error = self.no_credentials(&why);
+            *self.failed.lock() = Some((self.clock.now() + REST, why));
+            error
+        })?;
+        let held = Held {
+            credentials,
+            generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
+            loaded: self.clock.now(),
+            stamps,
+        };
+        *self.failed.lock() = None;
+        *self.held.lock() = Some(held.clone());
+        tracing::debug!(generation = held.generation, "credentials loaded");
+        Ok(held)
+    }
+
+    /// `None`: no answer in time, or to the question before this one.
+    async fn ask(self: &Arc<Self>) -> Option<Answer> {
+        if let Some(given) = &self.given {
+            return Some(Ok(given.clone()));
+        }
+        // `aws-config` reads files on the thread that it runs on.
+        let (source, runtime) = (Arc::clone(self), tokio::runtime::Handle::current());
+        self.asks.run(&self.clock, LOAD_MAX, move || runtime.block_on(source.ask_chain())).await
+    }
+
+    /// A chain is made for each question: it keeps what it once read from files.
+    async fn ask_chain(&self) -> Answer {
+        let region = Region::new(self.region.clone());
+        let config =
+            ProviderConfig::default().with_http_client(self.http.clone()).with_region(Some(region.clone()));
+        match &self.profile {
+            Some(profile) => {
+                let provider = ProfileFileCredentialsProvider::builder()
+                    .configure(&config)
+                    .profile_name(profile)
+                    .build();
+                provider.provide_credentials().await
+            }
+            None => {
+                let chain = DefaultCredentialsChain::builder().configure(config).region(region).build().await;
+                chain.provide_credentials().await
+            }
+        }
+    }
+}
+
+const NONE_FOUND: &str = "none found in the environment, ~/.aws, web identity, container or instance (--debug says why of each): \
+     set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or for a public bucket --no-sign-request";
+const SOURCE_GIVES_NONE: &str =
+    "a source that is configured, such as a role by web identity, gives none (--debug says why)";
+const NO_SUCH_PROFILE: &str = "it is in neither ~/.aws/config nor ~/.aws/credentials, nor in the files that AWS_CONFIG_FILE and \
+     AWS_SHARED_CREDENTIALS_FILE name";
+const PROFILE_GIVES_NONE: &str = "it gives none (--debug says why)";
+const NO_ANSWER: &str = "no source of credentials answered within 10 s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
+     name a --profile";
+
+/// Whether a source was asked; without one the chain says so.
+fn is_configured(error: &CredentialsError) -> bool {
+    !matches!(error, CredentialsError::CredentialsNotLoaded(_))
+}
+
+/// Why no connection to a source was made that is configured: an address, a certificate, a proxy. What a source answers may repeat a
+/// secret, and stands in the log alone.
+fn unreached(error: &CredentialsError) -> Option<String> {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    let mut causes = causes.filter(|_| is_configured(error));
+    causes.find_map(|cause| cause.downcast_ref::<NoConnection>()).map(ToString::to_string)
+}
+
+/// Whether a request signed with `b` could be answered otherwise than one signed with `a`.
+fn differ(a: &Credentials, b: &Credentials) -> bool {
+    fn parts(of: &Credentials) -> (&str, &str, Option<&str>) {
+        (of.access_key_id(), of.secret_access_key(), of.session_token())
+    }
+    parts(a) != parts(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_smithy_runtime_api::client::http::{HttpClient, HttpConnectorSettings, SharedHttpConnector};
+    use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct NoHttp;
+
+    impl HttpClient for NoHttp {
+        fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+            panic!("credentials that are given need no request")
+        }
+    }
+
+    /// With a clock that is hours ahead, every request would ask the source.
+    #[tokio::test]
+    async fn the_end_of_credentials_is_judged_by_the_stores_clock() {
+        let (clock, skew) = (Clock::manual(), Arc::new(Skew::default()));
+        let hours = |n: u64| Duration::from_secs(n * 3600);
+        let theirs = clock.wall() - hours(2);
+        let given = Credentials::new("key", "secret", Some("token".into()), Some(theirs + hours(1)), "test");
+        let config = Config { credentials: Some(given), ..Config::default() };
+        let source = Source::new(SharedHttpClient::new(NoHttp), "r", &config, &clock, &skew);
+        skew.learn(clock.wall(), theirs);
+        for _ in 0..10 {
+            assert_eq!(source.get().await.unwrap().generation, 1);
+        }
+        clock.advance(hours(1));
+        assert_eq!(source.get().await.unwrap().generation, 2, "its hour is over");
+    }
+
+    /// As where a home directory is on a dead network.
+    #[tokio::test]
+    async fn files_that_do_not_answer_hold_up_no_request_and_no_refused_one() {
+        let (clock, skew) = (Clock::manual(), Arc::new(Skew::default()));
+        let given = Credentials::new("key", "secret", None, None, "test");
+        let files = vec!["/".into()];
+        let config = Config { credentials: Some(given), credential_files: files, ..Config::default() };
+        let source = Source::new(SharedHttpClient::new(NoHttp), "r", &config, &clock, &skew);
+        let (answer, silence) = std::sync::mpsc::channel::<()>();
+        let hangs = source.looks.run(&clock, Duration::ZERO, move || silence.recv());
+        assert_eq!(hangs.await, None);
+        for _ in 0..100 {
+            assert_eq!(source.get().await.unwrap().generation, 1);
+            clock.advance(LOOK);
+        }
+        assert!(!source.replace(1).await, "they are the same as before");
+        drop(answer);
+    }
+
+    #[test]
+    fn credentials_differ_in_key_secret_or_token_and_not_in_their_end() {
+        let of = |key: &str, secret: &str, token: Option<&str>, end: Option<SystemTime>| {
+            Credentials::new(key, secret, token.map(str::to_owned), end, "test")
+        };
+        let held = of("key", "secret", Some("token"), None);
+        assert!(!differ(&held, &of("key", "secret", Some("token"), Some(SystemTime::UNIX_EPOCH))));
+        assert!(differ(&held, &of("other", "secret", Some("token"), None)));
+        assert!(differ(&held, &of("key", "other", Some("token"), None)));
+        assert!(differ(&held, &of("key", "secret", Some("other"), None)));
+        assert!(differ(&held, &of("key", "secret", None, None)));
+    }
+
+    #[test]
+    fn credentials_are_replaced_before_they_expire_and_never_used_after() {
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let minutes = |n: u64| Some(wall + Duration::from_secs(60 * n));
+        let none = Duration::ZERO;
+        assert_eq!(age(minutes(60), wall, none), Age::Fresh);
+        assert_eq!(age(minutes(4), wall, none), Age::Due);
+        assert_eq!(age(minutes(0), wall, none), Age::Expired);
+        assert_eq!(age(Some(wall - Duration::from_secs(60)), wall, none), Age::Expired);
+        assert_eq!(age(None, wall, none), Age::Fresh);
+        assert_eq!(age(None, wall, REREAD), Age::Due);
+    }
+}

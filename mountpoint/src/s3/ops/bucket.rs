@@ -1,0 +1,120 @@
+//! CreateBucket, DeleteBucket and HeadBucket.
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, StatusCode, header};
+
+use crate::s3::attempts::Attempts;
+use crate::s3::wire::{Draft, Failure, Wire};
+use crate::s3::{Error, ErrorKind, Result, xml};
+
+/// How CreateBucket ended, if it did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// It is new; on stores that answer so for every bucket of ours, or it was ours before.
+    New,
+    /// It was ours before.
+    Yours {
+        /// An earlier attempt of this same call had no clear answer, and may have made it.
+        perhaps_by_us: bool,
+    },
+    /// Another account has a bucket of this name.
+    Others,
+}
+
+/// How DeleteBucket ended, if it did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// It is gone.
+    Gone,
+    /// Something is in it, and it stays.
+    NotEmpty,
+}
+
+/// See [`crate::s3::Bucket::create`].
+pub(crate) async fn create(wire: &Wire, location: Option<&str>) -> Result<Created> {
+    const OPERATION: &str = "CreateBucket";
+    let document = location.map(|region| [Bytes::from(xml::location_document(region))]);
+    let body: &[Bytes] = document.as_ref().map_or(&[], |it| it);
+    let mut attempts = Attempts::new(wire, OPERATION, None, 0);
+    loop {
+        let mut draft = attempts.draft(Method::PUT, wire.endpoint.bucket_path().to_owned());
+        if location.is_some() {
+            draft.headers.push((header::CONTENT_TYPE, HeaderValue::from_static("application/xml")));
+        }
+        let failure = match plain(wire, Draft { body: Some(body), hashed: true, ..draft }).await {
+            Ok(()) => {
+                attempts.succeeded();
+                return Ok(Created::New);
+            }
+            Err(failure) => failure,
+        };
+        match failure.error.code() {
+            Some("BucketAlreadyOwnedByYou") => {
+                attempts.succeeded();
+                // It may also have been sent twice in this attempt, on a connection that broke without a word.
+                return Ok(Created::Yours { perhaps_by_us: attempts.ambiguous || failure.ambiguous });
+            }
+            Some("BucketAlreadyExists") => {
+                attempts.succeeded();
+                return Ok(Created::Others);
+            }
+            _ => attempts.again(failure).await?,
+        }
+    }
+}
+
+/// See [`crate::s3::Bucket::delete`].
+pub(crate) async fn delete(wire: &Wire) -> Result<Deleted> {
+    const OPERATION: &str = "DeleteBucket";
+    let mut attempts = Attempts::new(wire, OPERATION, None, 0);
+    loop {
+        let ended =
+            match plain(wire, attempts.draft(Method::DELETE, wire.endpoint.bucket_path().to_owned())).await {
+                Ok(()) => Deleted::Gone,
+                Err(failure) => match (failure.error.kind(), failure.error.code()) {
+                    (_, Some("BucketNotEmpty")) => Deleted::NotEmpty,
+                    (ErrorKind::NoSuchBucket, _) => Deleted::Gone,
+                    _ => {
+                        attempts.again(failure).await?;
+                        continue;
+                    }
+                },
+            };
+        attempts.succeeded();
+        return Ok(ended);
+    }
+}
+
+/// See [`crate::s3::Bucket::head`].
+pub(crate) async fn head(wire: &Wire) -> Result<()> {
+    const OPERATION: &str = "HeadBucket";
+    let mut attempts = Attempts::new(wire, OPERATION, None, 0);
+    loop {
+        match plain(wire, attempts.draft(Method::HEAD, wire.endpoint.bucket_path().to_owned())).await {
+            Ok(()) => {
+                attempts.succeeded();
+                return Ok(());
+            }
+            Err(failure) => attempts.again(failure).await.map_err(|error| no_bucket(error, OPERATION))?,
+        }
+    }
+}
+
+/// A request whose answer is its status.
+pub(crate) async fn plain(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(), Failure> {
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
+    match answer.status {
+        StatusCode::OK | StatusCode::NO_CONTENT => Ok(()),
+        _ => Err(answer.failed(wire.clock.wall())),
+    }
+}
+
+/// No bucket of that name, where the answer (to a HEAD) has no code that says so.
+fn no_bucket(error: Error, operation: &'static str) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::NoSuchBucket, operation).status(404).message("there is no such bucket")
+        }
+        _ => error,
+    }
+}

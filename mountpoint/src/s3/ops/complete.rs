@@ -1,0 +1,285 @@
+//! CompleteMultipartUpload: the request that makes the object. The client sends it once and waits, because a store may join many parts
+//! for minutes. If the answer is lost, the client looks at the key before it sends the request again or gives up.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+
+use crate::checksum::{Checksum, ChecksumAlgorithm};
+use crate::object::ObjectKey;
+use crate::s3::answer::date;
+use crate::s3::attempts::Attempts;
+use crate::s3::ops::encryption;
+use crate::s3::ops::headers::{checksum_type, push};
+use crate::s3::ops::if_absent::exists;
+use crate::s3::ops::multipart::upload_target;
+use crate::s3::ops::verify::{Found, Ours, look, prove_encrypted};
+use crate::s3::wire::{Clocks, Draft, Failure, Wire};
+use crate::s3::{CompleteUpload, Error, ErrorKind, Result, Stored, UploadedPart, xml};
+
+const OPERATION: &str = "CompleteMultipartUpload";
+
+/// See [`crate::s3::ObjectClient::complete_multipart_upload`]. `only_if_absent`: by the store's own condition.
+pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_absent: bool) -> Result<Stored> {
+    let key = &request.upload.key;
+    let whole = Whole::of(&request.parts);
+    let ours = Ours {
+        size: whole.size,
+        parts: Some(request.parts.len()),
+        checksums: whole.checksums.clone(),
+        md5: None,
+    };
+    let headers = headers(only_if_absent, &whole)?;
+    let document = [Bytes::from(xml::complete_document(&request.parts))];
+    let timeouts = &wire.config.timeouts;
+    // The store is asked at most once in minutes, and other retries would wait behind it.
+    let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0).without_slots();
+    // A store that can't be reached is given up as early as for any other request; one that is at work has its time.
+    let end = wire.clock.now() + timeouts.operation + timeouts.complete;
+    loop {
+        let mut failed = match once(wire, &attempts, request, &headers, &document, end).await {
+            Ok((stored, encrypted)) => {
+                attempts.succeeded();
+                // An attempt before this one may have made the object that stays, with an ETag of its own.
+                if attempts.ambiguous
+                    && let found @ (Found::Ours(_) | Found::Unencrypted(_)) =
+                        look(wire, key, &ours, wire.clock.now()).await
+                {
+                    return found.or(OPERATION, key, || exists(OPERATION, key));
+                }
+                if !encrypted {
+                    prove_encrypted(wire, OPERATION, key).await?;
+                }
+                return Ok(stored);
+            }
+            Err(failed) => failed,
+        };
+        let now = wire.clock.now();
+        let next = Next::after(&failed, attempts.ambiguous, only_if_absent);
+        tracing::debug!(%key, ?next, "{}", failed.error);
+        match next {
+            Next::Settle { patiently } => {
+                let until = if patiently { end } else { now };
+                let found = look(wire, key, &ours, until).await;
+                return found.or(OPERATION, key, || {
+                    unknown(key, "the upload is gone, and its object is not there").source(failed.error)
+                });
+            }
+            Next::WhoseIsIt { perhaps_ours: false } => return Err(exists(OPERATION, key).status(412)),
+            Next::WhoseIsIt { perhaps_ours: true } => {
+                let found = look(wire, key, &ours, now).await;
+                return found.or(OPERATION, key, || exists(OPERATION, key).status(412));
+            }
+            Next::LookThenSend => {
+                let until = end.min(now + timeouts.first_byte);
+                let found = look(wire, key, &ours, until).await;
+                if matches!(found, Found::Ours(_) | Found::Unencrypted(_)) {
+                    attempts.succeeded();
+                    return found.or(OPERATION, key, || exists(OPERATION, key));
+                }
+            }
+            Next::Send => {}
+        }
+        if failed.ambiguous {
+            // The store may have been at work all the time: it is lost from now on, not since it fell silent.
+            failed.silent = Duration::ZERO;
+        }
+        if let Err(last) = attempts.again(failed).await {
+            if !attempts.ambiguous {
+                return Err(last);
+            }
+            let found = look(wire, key, &ours, wire.clock.now()).await;
+            return found.or(OPERATION, key, || unknown(key, "the object is not there yet").source(last));
+        }
+    }
+}
+
+/// The next step after an attempt that made no object, as far as its answer says. Pure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// Plainly refused, or the store gave it up: again, if it is worth it.
+    Send,
+    /// No word from the store, which may still be at work: the object may appear. If it does not, again.
+    LookThenSend,
+    /// The upload is gone: it was completed by an attempt before, or aborted by another client. The object says which; where an attempt before
+    /// had no clear answer, it may take its time to appear.
+    Settle { patiently: bool },
+    /// An object is there, and none was to be.
+    WhoseIsIt { perhaps_ours: bool },
+}
+
+impl Next {
+    /// `doubt`: an attempt before this one had no clear answer.
+    fn after(failed: &Failure, doubt: bool, only_if_absent: bool) -> Self {
+        match failed.error.kind() {
+            ErrorKind::NotFound => Self::Settle { patiently: doubt || failed.ambiguous },
+            ErrorKind::Changed if only_if_absent => {
+                Self::WhoseIsIt { perhaps_ours: doubt || failed.ambiguous }
+            }
+            _ if failed.ambiguous && !is_the_stores_word(&failed.error) => Self::LookThenSend,
+            _ => Self::Send,
+        }
+    }
+}
+
+/// Whether the store itself says that it failed. 502 and 504 are said by what stands before it, and it may be at work behind them.
+fn is_the_stores_word(error: &Error) -> bool {
+    let by_a_gateway = matches!(error.http_status(), None | Some(502 | 504));
+    !by_a_gateway && *error.kind() != ErrorKind::BadAnswer
+}
+
+/// The object that was made, and whether the answer says that it is encrypted as the user asked.
+async fn once(
+    wire: &Wire,
+    attempts: &Attempts<'_>,
+    request: &CompleteUpload,
+    headers: &[(HeaderName, HeaderValue)],
+    document: &[Bytes],
+    end: Instant,
+) -> std::result::Result<(Stored, bool), Failure> {
+    let patience = wire.config.timeouts.complete;
+    let whole = end.saturating_duration_since(wire.clock.now());
+    let answer = wire
+        .exchange(&Draft {
+            headers: headers.to_vec(),
+            body: Some(document),
+            hashed: true,
+            fresh: true,
+            clocks: Clocks { silence: patience, stall: patience, whole, floor: None, ..attempts.clocks() },
+            ..attempts.draft(Method::POST, upload_target(wire, &request.upload))
+        })
+        .await?
+        .collect(xml::BODY_MAX)
+        .await?;
+    if answer.status != StatusCode::OK {
+        return Err(answer.failed(wire.clock.wall()));
+    }
+    // White space may come before the document for as long as the store is at work; and the document may be an error.
+    match xml::completed(&answer.body) {
+        Ok(Some(stored)) => {
+            let stored = Stored { modified: date(&answer.headers), ..stored };
+            Ok((stored, encryption::proven(&wire.config, &answer.headers).is_ok()))
+        }
+        Ok(None) => Err(answer.failed(wire.clock.wall())),
+        Err(why) => Err(answer.bad(why)),
+    }
+}
+
+fn headers(only_if_absent: bool, whole: &Whole) -> Result<Vec<(HeaderName, HeaderValue)>> {
+    let mut headers = vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"))];
+    if let Some(kind) = whole.algorithm.and_then(checksum_type) {
+        push(&mut headers, OPERATION, "x-amz-checksum-type", kind)?;
+    }
+    if let Some(sum) = &whole.full_object {
+        push(&mut headers, OPERATION, ChecksumAlgorithm::Crc64Nvme.header(), sum)?;
+    }
+    if only_if_absent {
+        push(&mut headers, OPERATION, "if-none-match", "*")?;
+    }
+    Ok(headers)
+}
+
+/// The size, count and checksum of the parts together.
+#[derive(Debug)]
+struct Whole {
+    size: u64,
+    algorithm: Option<ChecksumAlgorithm>,
+    /// As the store may spell them; none unless every part has one.
+    checksums: Vec<String>,
+    /// CRC64NVME of the whole object: what Complete is sent.
+    full_object: Option<String>,
+}
+
+impl Whole {
+    fn of(parts: &[UploadedPart]) -> Self {
+        let size = parts.iter().map(|p| p.size).sum();
+        let sums: Option<Vec<Checksum>> = parts.iter().map(|p| p.checksum).collect();
+        let algorithm = sums.as_ref().and_then(|s| s.first()).map(|c| c.algorithm);
+        let (Some(algorithm), Some(sums)) = (algorithm, sums) else {
+            return Self { size, algorithm: None, checksums: Vec::new(), full_object: None };
+        };
+        let whole = sums.iter().zip(parts).skip(1).fold(sums[0], |w, (c, p)| w.combine(*c, p.size));
+        let whole = whole.to_base64();
+        let (checksums, full_object) = match algorithm {
+            // Asked for, and what a store may keep in its place.
+            ChecksumAlgorithm::Crc32c => (vec![Checksum::composite(&sums), whole], None),
+            ChecksumAlgorithm::Crc64Nvme => (vec![whole.clone()], Some(whole)),
+        };
+        Self { size, algorithm: Some(algorithm), checksums, full_object }
+    }
+}
+
+fn unknown(key: &ObjectKey, why: &str) -> Error {
+    Error::new(ErrorKind::Unknown, OPERATION)
+        .key(key)
+        .message(format!("no attempt had a clear answer; {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::ETag;
+
+    #[test]
+    fn parts_make_the_checksum_that_the_store_will_keep() {
+        let data = [b"hello ".as_slice(), b"world", b"!"];
+        let parts = |algorithm| {
+            data.iter()
+                .zip(1..)
+                .map(|(d, part_number)| UploadedPart {
+                    part_number,
+                    etag: ETag::new("e"),
+                    size: d.len() as u64,
+                    checksum: Some(Checksum::of(algorithm, d)),
+                })
+                .collect::<Vec<_>>()
+        };
+        let whole = Whole::of(&parts(ChecksumAlgorithm::Crc64Nvme));
+        let expected = Checksum::of(ChecksumAlgorithm::Crc64Nvme, b"hello world!").to_base64();
+        assert_eq!((whole.size, whole.full_object), (12, Some(expected)));
+        let composite = Whole::of(&parts(ChecksumAlgorithm::Crc32c));
+        assert!(composite.full_object.is_none());
+        let whole = Checksum::of(ChecksumAlgorithm::Crc32c, b"hello world!").to_base64();
+        assert!(composite.checksums[0].ends_with("-3") && composite.checksums[1] == whole, "{composite:?}");
+        let mut unknown = parts(ChecksumAlgorithm::Crc32c);
+        unknown[1].checksum = None;
+        assert!(Whole::of(&unknown).checksums.is_empty());
+    }
+
+    #[test]
+    fn only_a_store_that_said_no_word_may_still_be_at_work() {
+        use ErrorKind::{BadAnswer, Changed, Denied, Network, NotFound, ServerError, Throttled, Timeout};
+        let failed = |kind, status: Option<u16>, ambiguous| {
+            let error = Error::new(kind, OPERATION);
+            let error = match status {
+                Some(status) => error.status(status),
+                None => error,
+            };
+            Failure { ambiguous, ..Failure::from(error) }
+        };
+        for (kind, status, ambiguous, doubt, next) in [
+            // Never sent.
+            (Network, None, false, false, Next::Send),
+            (Denied, Some(403), false, true, Next::Send),
+            (Throttled, Some(503), true, false, Next::Send),
+            (ServerError, Some(500), true, false, Next::Send),
+            // An error behind status 200.
+            (ServerError, Some(200), true, false, Next::Send),
+            (Timeout, None, true, false, Next::LookThenSend),
+            (Network, None, true, true, Next::LookThenSend),
+            (ServerError, Some(502), true, false, Next::LookThenSend),
+            (ServerError, Some(504), true, false, Next::LookThenSend),
+            (BadAnswer, Some(200), true, false, Next::LookThenSend),
+            (NotFound, Some(404), false, false, Next::Settle { patiently: false }),
+            (NotFound, Some(404), false, true, Next::Settle { patiently: true }),
+            (Changed, Some(412), false, false, Next::WhoseIsIt { perhaps_ours: false }),
+            (Changed, Some(412), false, true, Next::WhoseIsIt { perhaps_ours: true }),
+        ] {
+            let failed = failed(kind, status, ambiguous);
+            assert_eq!(Next::after(&failed, doubt, true), next, "{failed:?}");
+        }
+        let changed = failed(Changed, Some(412), false);
+        assert_eq!(Next::after(&changed, true, false), Next::Send, "nobody asked for an absent object");
+    }
+}

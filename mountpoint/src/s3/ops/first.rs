@@ -1,0 +1,107 @@
+//! The metadata of an object and its first bytes in one GET. If the answer to that says too little, a HEAD follows.
+
+use http::{HeaderValue, Method, StatusCode, header};
+
+use crate::buffer::{BlockMut, Fill};
+use crate::net::flow::lanes::Lane;
+use crate::s3::answer::{CLOCK_REFUSED, first_of, is_about_credentials};
+use crate::s3::attempts::Attempts;
+use crate::s3::ops::get::{if_match, is_refused_condition};
+use crate::s3::ops::{head, hedged};
+use crate::s3::wire::{Draft, Failure, Wire};
+use crate::s3::{Error, ErrorKind, First, GetFirst, Result};
+use crate::sync::{Arc, Mutex};
+
+const OPERATION: &str = "GetObject";
+
+/// See [`crate::s3::ObjectClient::get_first`].
+pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<First> {
+    match by_get(wire, request, room).await? {
+        Some(first) => Ok(first),
+        None => {
+            let meta = head::head_object(wire, &request.key).await?;
+            match &request.etag {
+                Some(known) if !known.may_be(meta.etag.as_str()) => {
+                    let error = Error::new(ErrorKind::Changed, "HeadObject").key(&request.key);
+                    Err(error.message(format!("it has ETag {}, not {}", meta.etag.as_str(), known.as_str())))
+                }
+                _ => Ok(First { meta, bytes: None }),
+            }
+        }
+    }
+}
+
+/// `None`: a HEAD must say.
+async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Option<First>> {
+    let bytes = room.limit() as u64;
+    let mut attempts = Attempts::new(wire, OPERATION, Some(&request.key), bytes).in_lane(Lane::of(bytes));
+    let mut room = Some(room);
+    loop {
+        match once(wire, &attempts, request, &mut room).await {
+            Ok(first) => {
+                attempts.succeeded();
+                return Ok(Some(first));
+            }
+            Err(failure) if says_too_little(&failure.error) => return Ok(None),
+            Err(failure)
+                if is_refused_condition(&failure.error) && wire.abilities.oddities.knows_if_match() =>
+            {
+                let (key, known) = (&request.key, request.etag.as_ref());
+                let meta = head::head_object(wire, key).await;
+                if !meta.is_ok_and(|meta| known.is_some_and(|known| known.may_be(meta.etag.as_str()))) {
+                    return Err(failure.error);
+                }
+                wire.abilities.oddities.if_match_is_refused(key);
+            }
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+}
+
+/// Whether a refused GET leaves open what a HEAD would say: an object without bytes (416), in an archive, or with its own permissions;
+/// and a store that does not know ranges.
+fn says_too_little(error: &Error) -> bool {
+    use ErrorKind::{Archived, BadAnswer, Denied, InvalidRequest, Unsupported};
+    // What the next request does not meet any more, it is this one that names it: a HEAD's refusal has no code.
+    let is_curable = error.code().is_some_and(|code| code == CLOCK_REFUSED || is_about_credentials(code));
+    error.http_status() == Some(StatusCode::RANGE_NOT_SATISFIABLE.as_u16())
+        || matches!(error.kind(), Archived | BadAnswer | InvalidRequest | Unsupported)
+        || (*error.kind() == Denied && !is_curable)
+}
+
+/// One GET. The room is gone once a body begins.
+async fn once(
+    wire: &Wire,
+    attempts: &Attempts<'_>,
+    request: &GetFirst,
+    room: &mut Option<BlockMut>,
+) -> std::result::Result<First, Failure> {
+    let limit = room.as_ref().map_or(0, BlockMut::limit) as u64;
+    let value = |text: &str| {
+        HeaderValue::from_str(text)
+            .map_err(|e| Error::new(ErrorKind::InvalidRequest, OPERATION).key(&request.key).source(e))
+    };
+    let mut headers = vec![(header::RANGE, value(&format!("bytes=0-{}", limit.saturating_sub(1)))?)];
+    headers.extend(request.etag.as_ref().and_then(|etag| if_match(wire, etag)));
+    let target = wire.endpoint.key_path(request.key.as_str());
+    let answer = hedged::exchange(wire, Draft { headers, ..attempts.draft(Method::GET, target) }).await?;
+    if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
+        return Err(answer.failed(wire.clock.wall()).await);
+    }
+    let (meta, len) = match first_of(answer.status, &answer.headers, limit, request.etag.as_ref()) {
+        Ok(found) => found,
+        Err((kind, why)) => return Err(answer.error(kind, why).into()),
+    };
+    let meta = head::dated(wire, &request.key, meta).await;
+    let Some(mut room) = room.take() else { return Ok(First { meta, bytes: None }) };
+    room.shorten(len as usize);
+    let full = Arc::new(Mutex::new(None));
+    let taken = Arc::clone(&full);
+    let mut into = Fill::new([room], move |block| *taken.lock() = Some(block));
+    // The head says which version it is, whatever becomes of the body: a read asks for the bytes again then.
+    if let Err(failure) = answer.fill(&mut into, wire).await {
+        tracing::debug!(key = %request.key, error = %failure.error, "the first bytes broke off");
+    }
+    let bytes = full.lock().take();
+    Ok(First { meta, bytes })
+}

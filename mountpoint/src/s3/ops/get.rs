@@ -1,0 +1,139 @@
+//! GetObject: a range of one version, straight into blocks.
+
+use std::ops::Range;
+
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+
+use crate::buffer::Fill;
+use crate::net::flow::lanes::Lane;
+use crate::object::{ETag, ObjectMeta, Second};
+use crate::s3::answer::check_get;
+use crate::s3::attempts::Attempts;
+use crate::s3::ops::{head, hedged};
+use crate::s3::wire::{Draft, Failure, Filled, Wire};
+use crate::s3::{Error, ErrorKind, GetObject, Result};
+
+const OPERATION: &str = "GetObject";
+/// Bytes of a body from which on an attempt that failed was progress: no store that dribbles is listened to for ever.
+const PROGRESS: u64 = 64 << 10;
+/// Ranges of at most this many bytes are small wherever they begin.
+const SMALL_ANYWHERE: u64 = 64 << 10;
+
+/// The first bytes of a file never stand behind bulk; later ranges are bulk, unless they are small, as those of a random reader.
+fn lane(range: &Range<u64>) -> Lane {
+    let bytes = range.end - range.start;
+    if range.start == 0 || bytes <= SMALL_ANYWHERE { Lane::of(bytes) } else { Lane::Bulk }
+}
+
+/// Whether an attempt that failed was progress: it `received` much, or part of the little that is still `missing`.
+fn is_progress(received: u64, missing: u64) -> bool {
+    received >= PROGRESS || (missing < PROGRESS && received > 0)
+}
+
+/// See [`crate::s3::ObjectClient::get_object`].
+pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill) -> Result<()> {
+    let range = &request.range;
+    let fits = range.start < range.end
+        && range.end <= request.object_size
+        && into.remaining() == range.end - range.start;
+    if !fits {
+        return Err(Error::new(ErrorKind::InvalidRequest, OPERATION).key(&request.id.key).message(format!(
+            "{range:?} of {} bytes into room for {}",
+            request.object_size,
+            into.remaining()
+        )));
+    }
+    let base = into.filled();
+    let mut attempts =
+        Attempts::new(wire, OPERATION, Some(&request.id.key), into.remaining()).in_lane(lane(range));
+    loop {
+        let before = into.filled();
+        let start = range.start + (before - base);
+        match once(wire, &attempts, request, start, into).await {
+            Ok(Filled::Whole) => {
+                attempts.succeeded();
+                return Ok(());
+            }
+            Ok(Filled::Stalls(_)) if is_progress(into.filled() - before, into.remaining()) => {
+                attempts.progressed();
+            }
+            // Other reads pay for such requests for as long as they go on: without a limit of its own this one would last as long.
+            Ok(Filled::Stalls(silent)) => attempts.silent(silent)?,
+            Err(failure)
+                if is_refused_condition(&failure.error) && wire.abilities.oddities.knows_if_match() =>
+            {
+                let key = &request.id.key;
+                if !head::head_object(wire, key).await.is_ok_and(|meta| is_unchanged(request, &meta)) {
+                    return Err(failure.error);
+                }
+                wire.abilities.oddities.if_match_is_refused(key);
+            }
+            Err(failure) => {
+                if is_progress(into.filled() - before, into.remaining()) {
+                    attempts.progressed();
+                }
+                attempts.again(failure).await?;
+            }
+        }
+    }
+}
+
+/// Whether If-Match did not hold, by the store's word.
+pub(crate) fn is_refused_condition(error: &Error) -> bool {
+    error.http_status() == Some(StatusCode::PRECONDITION_FAILED.as_u16())
+}
+
+/// Whether the object is still the version that is asked for, as it says itself.
+fn is_unchanged(request: &GetObject, meta: &ObjectMeta) -> bool {
+    meta.size == request.object_size && request.id.may_be(meta.etag.as_str(), Second::of(meta.last_modified))
+}
+
+/// The condition of a GET of this version, where it can be asked for and the store knows it.
+pub(crate) fn if_match(wire: &Wire, etag: &ETag) -> Option<(HeaderName, HeaderValue)> {
+    let value = etag.if_match().filter(|_| wire.abilities.oddities.knows_if_match())?;
+    Some((header::IF_MATCH, HeaderValue::try_from(value).ok()?))
+}
+
+/// Asks for what is missing, from `start` on.
+async fn once(
+    wire: &Wire,
+    attempts: &Attempts<'_>,
+    request: &GetObject,
+    start: u64,
+    into: &mut Fill,
+) -> std::result::Result<Filled, Failure> {
+    let key = &request.id.key;
+    let range = start..request.range.end;
+    let value = |text: &str| {
+        HeaderValue::from_str(text)
+            .map_err(|e| Error::new(ErrorKind::InvalidRequest, OPERATION).key(key).source(e))
+    };
+    let mut headers = vec![(header::RANGE, value(&format!("bytes={}-{}", range.start, range.end - 1))?)];
+    headers.extend(if_match(wire, &request.id.etag));
+    let draft = Draft { headers, ..attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str())) };
+    let answer = hedged::exchange(wire, draft).await?;
+    if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
+        return Err(answer.failed(wire.clock.wall()).await);
+    }
+    if let Err((kind, why)) =
+        check_get(answer.status, &answer.headers, &request.id, &range, request.object_size)
+    {
+        return Err(answer.error(kind, why).into());
+    }
+    answer.fill(into, wire).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_is_progress_if_it_brought_much_or_part_of_the_last_bytes() {
+        assert!(is_progress(PROGRESS, 10 * PROGRESS), "much");
+        assert!(!is_progress(PROGRESS - 1, 10 * PROGRESS), "a dribble, and much is missing");
+        assert!(is_progress(1, PROGRESS - 1), "of little, any byte counts");
+        assert!(!is_progress(1, PROGRESS));
+        assert!(!is_progress(0, 1), "nothing came: a store that is silent ends the patience");
+        assert!(!is_progress(0, 10 * PROGRESS));
+    }
+}

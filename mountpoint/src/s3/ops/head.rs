@@ -1,0 +1,147 @@
+//! HeadObject: the metadata of one object. If the store refuses to say whether a key is there, a listing of this key says so.
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+
+use crate::object::{ObjectKey, ObjectMeta, Second};
+use crate::s3::answer::{meta_of, meta_of_byte, object_meta, says_empty};
+use crate::s3::attempts::Attempts;
+use crate::s3::oddities::Oddity;
+use crate::s3::ops::list;
+use crate::s3::wire::{Collected, Draft, Failure, Wire};
+use crate::s3::{Error, ErrorKind, ListObjects, Result};
+
+const OPERATION: &str = "HeadObject";
+
+/// See [`crate::s3::ObjectClient::head_object`].
+pub(crate) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMeta> {
+    Ok(head(wire, key, false).await?.0)
+}
+
+/// The same with all headers of the answer; `checksums` asks for those of the object too.
+pub(crate) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Result<(ObjectMeta, HeaderMap)> {
+    let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
+    let mut looked = false;
+    loop {
+        let clock = wire.skew.times_learned();
+        let failure = match once(wire, &attempts, key, checksums).await {
+            Ok(headers) => {
+                attempts.succeeded();
+                let meta = match object_meta(&headers) {
+                    Some(meta) => meta,
+                    None => sized(wire, key, &headers).await?,
+                };
+                return Ok((dated(wire, key, meta).await, headers));
+            }
+            Err(failure) => failure,
+        };
+        if *failure.error.kind() == ErrorKind::Denied && !looked {
+            looked = true;
+            match is_listed(wire, key).await {
+                Some(false) => return Err(absent(key)),
+                // Meanwhile the store's clock was learned: it was the date that was refused.
+                _ if wire.skew.times_learned() != clock => continue,
+                // The store knows us, and does not let us read it: other credentials are not looked for. But the listing may have found
+                // others: then it was not these that were refused.
+                Some(true) if !has_other_keys(wire, failure.generation).await => return Err(failure.error),
+                Some(true) | None => {}
+            }
+        }
+        attempts.again(failure).await?;
+    }
+}
+
+/// The metadata of an object whose HEAD does not say how long it is: as a range of one byte says it, or a listing of the key.
+async fn sized(wire: &Wire, key: &ObjectKey, head: &HeaderMap) -> Result<ObjectMeta> {
+    wire.abilities.oddities.saw(Oddity::NoLength, Some(key), "HeadObject has no Content-Length");
+    let mut attempts = Attempts::new(wire, "GetObject", Some(key), 0);
+    loop {
+        let range = (header::RANGE, HeaderValue::from_static("bytes=0-0"));
+        let draft = attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str()));
+        match wire.exchange(&Draft { headers: vec![range], ..draft }).await {
+            Ok(answer) if says_empty(&answer.headers) => return Ok(meta_of(head, 0)),
+            // Its body is not read: the connection goes with it.
+            Ok(answer) if answer.status.is_success() => match meta_of_byte(answer.status, &answer.headers) {
+                Some(meta) => return Ok(meta),
+                None => break,
+            },
+            Ok(answer) => attempts.again(answer.failed(wire.clock.wall()).await).await?,
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+    match listed(wire, key).await {
+        Some(meta) => Ok(meta_of(head, meta.size)),
+        None => Err(Error::new(ErrorKind::BadAnswer, OPERATION)
+            .key(key)
+            .message("neither HEAD, nor a range of one byte, nor a listing says how long the object is")),
+    }
+}
+
+/// The same with the date of a listing of the key, if the object's own answer has none.
+pub(crate) async fn dated(wire: &Wire, key: &ObjectKey, mut meta: ObjectMeta) -> ObjectMeta {
+    if meta.etag.is_none() {
+        wire.abilities.oddities.saw(Oddity::NoEtag, Some(key), "");
+    }
+    if Second::of(meta.last_modified).is_none() {
+        wire.abilities.oddities.saw(Oddity::NoDate, Some(key), "");
+        if let Some(listed) = listed(wire, key).await {
+            meta.last_modified = listed.last_modified;
+        }
+    }
+    meta
+}
+
+/// The metadata of the object in a listing of its key.
+async fn listed(wire: &Wire, key: &ObjectKey) -> Option<ObjectMeta> {
+    let request = ListObjects { prefix: key.as_str().to_owned(), max_keys: 1, ..ListObjects::default() };
+    let page = list::list_objects(wire, &request).await.ok()?;
+    page.objects.into_iter().find(|object| object.key == *key).map(|object| object.meta)
+}
+
+/// Whether a listing has the key, if we may list it. S3 answers 403 to a HEAD of a missing key if the policy allows listings only
+/// under a condition, such as a prefix: the answer itself does not say whether the key is there.
+async fn is_listed(wire: &Wire, key: &ObjectKey) -> Option<bool> {
+    let request = ListObjects { prefix: key.as_str().to_owned(), max_keys: 1, ..ListObjects::default() };
+    let page = list::list_objects(wire, &request).await.ok()?;
+    match page.objects.first() {
+        // The first of all keys that begin so.
+        Some(first) => Some(first.key == *key),
+        None => page.next_token.is_none().then_some(false),
+    }
+}
+
+/// Whether requests are signed with other credentials now than with those of `generation`.
+async fn has_other_keys(wire: &Wire, generation: Option<u64>) -> bool {
+    match (&wire.credentials, generation) {
+        (Some(source), Some(generation)) => {
+            source.get().await.is_ok_and(|held| held.generation != generation)
+        }
+        _ => false,
+    }
+}
+
+fn absent(key: &ObjectKey) -> Error {
+    Error::new(ErrorKind::NotFound, OPERATION)
+        .key(key)
+        .message("the store refused to say (403), and a listing has no such key")
+}
+
+async fn once(
+    wire: &Wire,
+    attempts: &Attempts<'_>,
+    key: &ObjectKey,
+    checksums: bool,
+) -> std::result::Result<HeaderMap, Failure> {
+    let mut headers = Vec::new();
+    if checksums {
+        headers.push((HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED")));
+    }
+    let answer: Collected = wire
+        .exchange(&Draft { headers, ..attempts.draft(Method::HEAD, wire.endpoint.key_path(key.as_str())) })
+        .await?
+        .collect(0)
+        .await?;
+    if answer.status != StatusCode::OK {
+        return Err(answer.failed(wire.clock.wall()));
+    }
+    Ok(answer.headers)
+}

@@ -1,0 +1,69 @@
+//! Headers of the requests that make an object.
+
+use http::{HeaderName, HeaderValue};
+
+use crate::checksum::{Checksum, ChecksumAlgorithm};
+use crate::s3::ops::encryption;
+use crate::s3::wire::Wire;
+use crate::s3::{Error, ErrorKind, NewObject, Result};
+
+/// Names and values, in the order in which they are sent.
+pub(crate) type Headers = Vec<(HeaderName, HeaderValue)>;
+
+/// The headers about a new object: its type, and what the user wants of every new object.
+pub(crate) fn new_object_headers(
+    wire: &Wire,
+    operation: &'static str,
+    object: &NewObject,
+) -> Result<Headers> {
+    let config = &wire.config;
+    let mut headers = Headers::with_capacity(8);
+    for (name, value) in [
+        ("content-type", Some(object.content_type.as_deref().unwrap_or("binary/octet-stream"))),
+        ("x-amz-storage-class", config.storage_class.as_deref()),
+        (encryption::SSE, config.sse.as_deref()),
+        (encryption::SSE_KEY, config.sse_kms_key_id.as_deref()),
+    ] {
+        if let Some(value) = value {
+            push(&mut headers, operation, name, value)?;
+        }
+    }
+    Ok(headers)
+}
+
+/// The kind of a multipart object's checksum, named only where it is not the default: stores older than the parameter refuse it.
+pub(crate) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str> {
+    match algorithm {
+        ChecksumAlgorithm::Crc32c => None,
+        ChecksumAlgorithm::Crc64Nvme => Some("FULL_OBJECT"),
+    }
+}
+
+/// Adds a header; a value that can't be one is the user's, and refused.
+pub(crate) fn push(
+    headers: &mut Headers,
+    operation: &'static str,
+    name: &'static str,
+    value: &str,
+) -> Result<()> {
+    let value = HeaderValue::from_str(value).map_err(|e| {
+        Error::new(ErrorKind::InvalidRequest, operation).message(format!("{name}: {value:?}")).source(e)
+    })?;
+    headers.push((HeaderName::from_static(name), value));
+    Ok(())
+}
+
+/// The headers about the checksum of a body.
+pub(crate) fn checksum_headers(checksum: Option<Checksum>) -> Headers {
+    let mut headers = Headers::with_capacity(8);
+    if let Some(checksum) = checksum {
+        let name = HeaderName::from_static(checksum.algorithm.header());
+        // Base64 and names of ours are header text.
+        if let Ok(value) = HeaderValue::try_from(checksum.to_base64()) {
+            headers.push((name, value));
+        }
+        let algorithm = HeaderValue::from_static(checksum.algorithm.name());
+        headers.push((HeaderName::from_static("x-amz-sdk-checksum-algorithm"), algorithm));
+    }
+    headers
+}

@@ -1,0 +1,38 @@
+//! Hedged reads: a GET whose answer is late is sent once more, on another connection, and the first answer serves.
+
+use std::pin::pin;
+use std::sync::OnceLock;
+
+use futures_util::future::{Either, select};
+
+use crate::s3::wire::{Answer, Draft, Failure, Wire};
+
+/// As [`Wire::exchange`], for a request that changes nothing. If the answer is late, the request goes out a second time; a second answer that
+/// is no success does not count.
+pub(crate) async fn exchange(wire: &Wire, mut draft: Draft<'_>) -> Result<Answer, Failure> {
+    let hedge = &wire.hedge;
+    let learn = |answer: &Answer| hedge.answered(answer.status, answer.waited);
+    let sent = OnceLock::new();
+    draft.sent = Some(&sent);
+    let draft = &draft;
+    let mut first = pin!(wire.exchange(draft));
+    tokio::select! {
+        biased;
+        answer = &mut first => return answer.inspect(learn),
+        () = hedge.late(&wire.clock, &sent) => {}
+    }
+    wire.metrics.s3_hedges.inc();
+    tracing::debug!(operation = draft.operation, "the answer is late: the request goes out a second time");
+    // In a box: few requests need it.
+    let second = Box::pin(async {
+        let answer = wire.exchange(&draft.again()).await;
+        answer.inspect(learn).ok().filter(|answer| answer.status.is_success())
+    });
+    let answer = match select(first, second).await {
+        Either::Left((Err(failure), second)) => return second.await.ok_or(failure),
+        Either::Left((answer, _)) => answer,
+        Either::Right((Some(answer), _)) => return Ok(answer),
+        Either::Right((None, first)) => first.await,
+    };
+    answer.inspect(learn)
+}

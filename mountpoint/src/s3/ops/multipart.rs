@@ -1,0 +1,160 @@
+//! Multipart uploads, except the parts themselves (`put.rs`) and the completion (`complete.rs`).
+
+use http::{Method, StatusCode};
+
+use crate::s3::attempts::Attempts;
+use crate::s3::ops::checksummed::with_checksum;
+use crate::s3::ops::delete::is_gone;
+use crate::s3::ops::encryption;
+use crate::s3::ops::headers::{checksum_type, new_object_headers, push};
+use crate::s3::url::{encode_query, push_query};
+use crate::s3::wire::{Collected, Draft, Failure, Wire};
+use crate::s3::{Error, ErrorKind, NewObject, PendingUpload, Result, UploadId, xml};
+
+/// Pages of a listing of uploads that are read; more would be a store that never ends.
+const PAGES_MAX: usize = 1000;
+
+/// Path and query of an upload in progress.
+pub(crate) fn upload_target(wire: &Wire, upload: &UploadId) -> String {
+    let mut target = wire.endpoint.key_path(upload.key.as_str());
+    target.push_str("?uploadId=");
+    encode_query(&mut target, &upload.id);
+    target
+}
+
+/// See [`crate::s3::ObjectClient::create_multipart_upload`].
+pub(crate) async fn create(wire: &Wire, request: &NewObject) -> Result<UploadId> {
+    let begin = |named| begin(wire, request, named);
+    with_checksum(wire, request.checksum.is_some(), false, begin).await
+}
+
+async fn begin(wire: &Wire, request: &NewObject, named: bool) -> Result<UploadId> {
+    const OPERATION: &str = "CreateMultipartUpload";
+    let mut headers = new_object_headers(wire, OPERATION, request)?;
+    let checksum = request.checksum.filter(|_| named);
+    if let Some(algorithm) = checksum {
+        push(&mut headers, OPERATION, "x-amz-checksum-algorithm", algorithm.name())?;
+    }
+    if let Some(kind) = checksum.and_then(checksum_type) {
+        push(&mut headers, OPERATION, "x-amz-checksum-type", kind)?;
+    }
+    // An empty value, as signatures spell it.
+    let target = wire.endpoint.key_path(request.key.as_str()) + "?uploads=";
+    let mut attempts = Attempts::new(wire, OPERATION, Some(&request.key), 0);
+    loop {
+        let draft = Draft {
+            headers: headers.clone(),
+            body: Some(&[]),
+            ..attempts.draft(Method::POST, target.clone())
+        };
+        match created(wire, draft).await {
+            Ok((id, answer)) => {
+                attempts.succeeded();
+                let upload = UploadId { key: request.key.clone(), id };
+                let Err(why) = encryption::proven(&wire.config, &answer.headers) else { return Ok(upload) };
+                // No other code knows the upload's ID.
+                let _ = abort(wire, &upload).await.map_err(|error| error.log(&wire.metrics));
+                let why = format!(
+                    "{why}; no byte was sent: check whether the store, and any proxy before it, knows these headers"
+                );
+                return Err(answer.wrong(ErrorKind::NotEncrypted, why).error);
+            }
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+}
+
+async fn created(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(String, Collected), Failure> {
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
+    if answer.status != StatusCode::OK {
+        return Err(answer.failed(wire.clock.wall()));
+    }
+    match xml::upload_id(&answer.body) {
+        Ok(id) => Ok((id, answer)),
+        Err(why) => Err(answer.unexpected(why, wire.clock.wall())),
+    }
+}
+
+/// See [`crate::s3::ObjectClient::abort_multipart_upload`].
+pub(crate) async fn abort(wire: &Wire, upload: &UploadId) -> Result<()> {
+    const OPERATION: &str = "AbortMultipartUpload";
+    let mut attempts = Attempts::new(wire, OPERATION, Some(&upload.key), 0);
+    loop {
+        match aborted(wire, attempts.draft(Method::DELETE, upload_target(wire, upload))).await {
+            Ok(()) => {
+                attempts.succeeded();
+                return Ok(());
+            }
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+}
+
+async fn aborted(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(), Failure> {
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
+    is_gone(answer, wire.clock.wall())
+}
+
+/// See [`crate::s3::ObjectClient::list_multipart_uploads`].
+pub(crate) async fn list_uploads(wire: &Wire, prefix: &str) -> Result<Vec<PendingUpload>> {
+    const OPERATION: &str = "ListMultipartUploads";
+    let mut found = Vec::new();
+    let mut markers = xml::UploadMarkers::default();
+    for _ in 0..PAGES_MAX {
+        let target = listing_target(wire.endpoint.bucket_path(), prefix, &markers);
+        let mut attempts = Attempts::new(wire, OPERATION, None, 0);
+        let mut page = loop {
+            match page(wire, attempts.draft(Method::GET, target.clone())).await {
+                Ok(page) => break page,
+                Err(failure) => attempts.again(failure).await?,
+            }
+        };
+        attempts.succeeded();
+        // Not every store looks at the prefix.
+        page.uploads.retain(|u| u.upload.key.as_str().starts_with(prefix));
+        found.append(&mut page.uploads);
+        match page.next {
+            None => return Ok(found),
+            Some(next) if next == markers => break,
+            Some(next) => markers = next,
+        }
+    }
+    Err(Error::new(ErrorKind::BadAnswer, OPERATION).message("the listing of uploads does not end"))
+}
+
+async fn page(wire: &Wire, draft: Draft<'_>) -> std::result::Result<xml::UploadPage, Failure> {
+    let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
+    if answer.status != StatusCode::OK {
+        return Err(answer.failed(wire.clock.wall()));
+    }
+    xml::upload_page(&answer.body).map_err(|why| answer.unexpected(why, wire.clock.wall()))
+}
+
+/// Path and query, names in alphabetical order as signatures want them.
+fn listing_target(bucket_path: &str, prefix: &str, after: &xml::UploadMarkers) -> String {
+    let mut target = bucket_path.to_owned();
+    let parameters = [
+        ("key-marker", after.key.as_deref()),
+        ("prefix", Some(prefix)),
+        ("upload-id-marker", after.id.as_deref()),
+        ("uploads", Some("")),
+    ];
+    push_query(&mut target, parameters);
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_query_stands_in_canonical_order() {
+        let first = listing_target("/bucket", "a b/", &xml::UploadMarkers::default());
+        assert_eq!(first, "/bucket?prefix=a%20b%2F&uploads=");
+        let after = xml::UploadMarkers { key: Some("a b/c".into()), id: Some("u+1".into()) };
+        assert_eq!(
+            listing_target("/", "", &after),
+            "/?key-marker=a%20b%2Fc&prefix=&upload-id-marker=u%2B1&uploads="
+        );
+    }
+}

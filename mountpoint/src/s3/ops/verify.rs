@@ -1,0 +1,221 @@
+//! Checks whether the stored object is the one that was sent, after the answer to the request was lost.
+
+use std::time::{Duration, Instant};
+
+use crate::object::{ETag, ObjectKey, ObjectMeta};
+use crate::s3::answer::stored_checksum;
+use crate::s3::ops::encryption;
+use crate::s3::ops::encryption::UNENCRYPTED;
+use crate::s3::ops::head::head;
+use crate::s3::retry::is_transient;
+use crate::s3::wire::Wire;
+use crate::s3::{Error, ErrorKind, Result, Stored};
+
+/// The first look is repeated after this long; the wait doubles with each look ...
+const LOOK_FIRST: Duration = Duration::from_millis(250);
+/// ... up to this.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// The properties of the object that was sent.
+#[derive(Debug)]
+pub(crate) struct Ours {
+    pub(crate) size: u64,
+    /// Of a multipart object.
+    pub(crate) parts: Option<usize>,
+    /// As the store may spell them: of a multipart object the composite of its parts, and that of all its bytes.
+    pub(crate) checksums: Vec<String>,
+    /// MD5 of an object that is no multipart one, in hex: many stores' ETag.
+    pub(crate) md5: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Yes,
+    No,
+    CantTell,
+}
+
+impl Ours {
+    /// Pure: compares with what a HEAD says. Sizes and part counts only ever disprove: the object that was there
+    /// before may be as large and of as many parts. Only a checksum proves, or an ETag that is the MD5; one that is not may be no MD5.
+    /// A checksum of another kind says nothing: stores keep one of their own liking, too.
+    fn is(&self, meta: &ObjectMeta, checksum: Option<&str>) -> Verdict {
+        let parts_of = |etag: &ETag| {
+            let (_, n) = etag.as_str().trim_matches('"').rsplit_once('-')?;
+            n.parse::<usize>().ok()
+        };
+        if meta.size != self.size {
+            return Verdict::No;
+        }
+        // Some stores give multipart objects plain ETags; a different count disproves, none does not.
+        if let (Some(ours), Some(theirs)) = (self.parts, parts_of(&meta.etag))
+            && ours != theirs
+        {
+            return Verdict::No;
+        }
+        let of_a_kind = |theirs| self.checksums.iter().filter(move |ours| is_of_a_kind(ours, theirs));
+        match checksum {
+            Some(theirs) if of_a_kind(theirs).any(|ours| without_count(ours) == without_count(theirs)) => {
+                Verdict::Yes
+            }
+            Some(theirs) if of_a_kind(theirs).next().is_some() => Verdict::No,
+            _ if self.md5.as_deref().is_some_and(|md5| meta.etag.matches(md5)) => Verdict::Yes,
+            _ => Verdict::CantTell,
+        }
+    }
+}
+
+/// Some stores leave out the `-N` behind a composite checksum.
+fn without_count(checksum: &str) -> &str {
+    checksum.split_once('-').map_or(checksum, |(value, _)| value)
+}
+
+/// Whether two checksums are of one algorithm, which their length tells, and both of the parts or both of all bytes, as far as theirs says.
+fn is_of_a_kind(ours: &str, theirs: &str) -> bool {
+    let is_composite = |checksum: &str| checksum.contains('-');
+    without_count(ours).len() == without_count(theirs).len() && (is_composite(ours) || !is_composite(theirs))
+}
+
+/// The result of a look at the key.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The object that we sent.
+    Ours(Stored),
+    /// Another one, or none.
+    NotOurs,
+    /// Ours, and not encrypted as it was to be.
+    Unencrypted(String),
+    /// Of the right size, and nothing tells which client stored it.
+    CantTell,
+    /// The look failed.
+    Failed(Error),
+}
+
+/// Looks at the key, until the object is ours, or it is `until`; once at least.
+pub(crate) async fn look(wire: &Wire, key: &ObjectKey, ours: &Ours, until: Instant) -> Found {
+    let mut wait = LOOK_FIRST;
+    loop {
+        let found = look_once(wire, key, ours).await;
+        let left = until.saturating_duration_since(wire.clock.now());
+        if found.is_final() || left.is_zero() {
+            return found;
+        }
+        wire.clock.sleep(wait.min(left)).await;
+        wait = (wait * 2).min(LOOK_EVERY);
+    }
+}
+
+async fn look_once(wire: &Wire, key: &ObjectKey, ours: &Ours) -> Found {
+    match head(wire, key, true).await {
+        Ok((meta, headers)) => {
+            let checksum = stored_checksum(&headers);
+            match ours.is(&meta, checksum.as_deref()) {
+                Verdict::Yes => match encryption::proven(&wire.config, &headers) {
+                    Ok(()) => {
+                        Found::Ours(Stored { etag: meta.etag, checksum, modified: Some(meta.last_modified) })
+                    }
+                    Err(why) => Found::Unencrypted(why),
+                },
+                Verdict::No => Found::NotOurs,
+                Verdict::CantTell => Found::CantTell,
+            }
+        }
+        Err(e) if *e.kind() == ErrorKind::NotFound => Found::NotOurs,
+        Err(e) => Found::Failed(e),
+    }
+}
+
+impl Found {
+    /// Whether another look would find the same.
+    fn is_final(&self) -> bool {
+        match self {
+            Self::Ours(_) | Self::Unencrypted(_) | Self::CantTell => true,
+            Self::NotOurs => false,
+            Self::Failed(e) => !is_transient(e.kind()),
+        }
+    }
+
+    /// The result for the upload: our object is a success, another object is `otherwise`, doubt is `Unknown`.
+    pub(crate) fn or(
+        self,
+        operation: &'static str,
+        key: &ObjectKey,
+        otherwise: impl FnOnce() -> Error,
+    ) -> Result<Stored> {
+        let unknown = |why: &str| {
+            Error::new(ErrorKind::Unknown, operation)
+                .key(key)
+                .message(format!("the answer was lost, and {why}; check the object before you rely on it"))
+        };
+        match self {
+            Self::Ours(stored) => Ok(stored),
+            Self::Unencrypted(why) => Err(unencrypted(operation, key, &why)),
+            Self::NotOurs => Err(otherwise()),
+            Self::CantTell => {
+                Err(unknown("the object has the right size, but nothing shows whether this upload made it"))
+            }
+            Self::Failed(e) => Err(unknown("a look at the object failed").source(e)),
+        }
+    }
+}
+
+/// Whether the object that is there is encrypted as the user asked, when the answer to making it did not say so.
+pub(crate) async fn prove_encrypted(wire: &Wire, operation: &'static str, key: &ObjectKey) -> Result<()> {
+    let why = match head(wire, key, false).await {
+        Ok((_, headers)) => match encryption::proven(&wire.config, &headers) {
+            Ok(()) => return Ok(()),
+            Err(why) => why,
+        },
+        Err(e) => format!("the store did not say whether it encrypts, and a look at the object failed: {e}"),
+    };
+    Err(unencrypted(operation, key, &why))
+}
+
+fn unencrypted(operation: &'static str, key: &ObjectKey, why: &str) -> Error {
+    Error::new(ErrorKind::NotEncrypted, operation).key(key).message(format!("{why}; {UNENCRYPTED}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn only_a_checksum_proves_that_an_object_is_ours() {
+        let meta = |size, etag: &str| ObjectMeta {
+            size,
+            etag: ETag::new(etag),
+            last_modified: SystemTime::UNIX_EPOCH,
+            readable: true,
+        };
+        let ours =
+            Ours { size: 10, parts: Some(2), checksums: vec!["abc===-2".into(), "all===".into()], md5: None };
+        for (size, etag, checksum, verdict) in [
+            (10, "\"x-2\"", Some("abc===-2"), Verdict::Yes),
+            (10, "\"x\"", Some("abc==="), Verdict::Yes),
+            (10, "\"x-2\"", Some("all==="), Verdict::Yes),
+            (10, "\"x-2\"", Some("def===-2"), Verdict::No),
+            (10, "\"x-2\"", Some("def==="), Verdict::No),
+            (10, "\"x-2\"", Some("64 bits or more"), Verdict::CantTell),
+            (10, "\"x-3\"", Some("abc===-2"), Verdict::No),
+            (11, "\"x-2\"", Some("abc===-2"), Verdict::No),
+            (10, "\"x-2\"", None, Verdict::CantTell),
+        ] {
+            assert_eq!(ours.is(&meta(size, etag), checksum), verdict, "{size} {etag} {checksum:?}");
+        }
+        let ours = Ours { parts: None, checksums: vec!["abc===".into()], md5: Some("0cc1".into()), ..ours };
+        for (etag, checksum, verdict) in [
+            ("\"0cc1\"", None, Verdict::Yes),
+            ("\"e2a4\"", None, Verdict::CantTell),
+            ("\"0cc1\"", Some("def==="), Verdict::No),
+            ("\"e2a4\"", Some("abc==="), Verdict::Yes),
+            // Of another algorithm, and of parts that only the store knows.
+            ("\"0cc1\"", Some("64 bits or more"), Verdict::Yes),
+            ("\"e2a4\"", Some("64 bits or more"), Verdict::CantTell),
+            ("\"0cc1\"", Some("def===-3"), Verdict::Yes),
+        ] {
+            assert_eq!(ours.is(&meta(10, etag), checksum), verdict, "{etag} {checksum:?}");
+        }
+    }
+}
