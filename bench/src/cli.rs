@@ -174,7 +174,7 @@ pub(crate) struct WeatherArgs {
 }
 
 impl WeatherArgs {
-    /// What to run.
+    /// The order to run.
     ///
     /// # Errors
     /// No round at all.

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use crate::report::{Metric, Report, Row};
 use crate::stats::{Spread, short};
 
-/// With fewer rounds on either side the spread says nothing, and neither does a change.
+/// The least number of rounds: with fewer on either side neither the spread nor a change says anything.
 const ROUNDS_MIN: usize = 3;
 /// A smaller change than this is not worth a word, even where the spreads do not meet.
 const CHANGE_MIN: f64 = 0.02;
 
-/// What two figures say about each other.
+/// The verdict about two figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Better,
@@ -34,7 +34,7 @@ pub(crate) fn judge(before: Spread, after: Spread, rounds: usize, more_is_better
     }
 }
 
-/// What moved from `before` to `after`, as Markdown.
+/// The changes from `before` to `after`, as Markdown.
 pub(crate) fn markdown(before: &Report, after: &Report) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "before: {}\n", before.machine.line());

@@ -58,7 +58,7 @@ impl Floor {
     }
 }
 
-/// What one pass took.
+/// The cost of one pass.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Pass {
     pub(crate) seconds: f64,

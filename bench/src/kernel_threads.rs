@@ -56,7 +56,7 @@ pub(crate) fn since(before: Option<&KernelThreads>) -> Option<f64> {
     Some(KernelThreads::now()?.seconds_since(before?))
 }
 
-/// What they take while nothing is measured, in CPU seconds a second: a floor of every later figure.
+/// The use of kernel threads while nothing is measured, in CPU seconds a second: a floor of every later figure.
 pub(crate) fn idle() -> Option<f64> {
     let (before, begun) = (KernelThreads::now()?, Instant::now());
     std::thread::sleep(IDLE_LOOK);

@@ -99,7 +99,7 @@ fn serve(port: u16, cpu: Option<usize>, ca_file: Option<&Path>) -> anyhow::Resul
     server.run()
 }
 
-/// What one of our own processes tells the bench that started it.
+/// Runs one pass in a process of its own, and tells the bench that started it.
 fn pass(pass: floor::Pass) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string(&pass)?);
     Ok(())

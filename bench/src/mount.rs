@@ -48,7 +48,7 @@ pub(crate) const UNSET: [&str; 13] = [
     "RUST_LOG",
 ];
 
-/// Where programs look for certificates to trust: the SDKs and mount-s3, s3fs, Go and OpenSSL.
+/// Variables that name certificates to trust: the SDKs and mount-s3, s3fs, Go and OpenSSL.
 const TRUSTED: [&str; 3] = ["AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"];
 
 impl Mount {

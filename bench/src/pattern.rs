@@ -8,7 +8,7 @@ const WORD: u64 = 8;
 /// Length of the pattern in bytes: a prime number of pages, about 64 MiB, more than most processors' caches hold.
 pub(crate) const PERIOD: u64 = 16_411 * PAGE;
 
-/// Where in the pattern an object with this key begins, in bytes; a multiple of a page.
+/// The offset in the pattern, in bytes, at which an object with this key begins; a multiple of a page.
 pub(crate) fn base_of(key: &str) -> u64 {
     hash(key.as_bytes()) % (PERIOD / PAGE) * PAGE
 }

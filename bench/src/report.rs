@@ -25,7 +25,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Its rows of these workloads, in their order; of all if none is named.
+    /// Keeps the rows of these workloads, in their order; all if none is named.
     ///
     /// # Errors
     /// It has no such workload.
@@ -57,7 +57,7 @@ pub(crate) struct Row {
     /// Why there are no figures.
     pub(crate) failure: Option<String>,
     pub(crate) read_ahead_kb: Option<u64>,
-    /// What a reader must know of how the peer was started.
+    /// A remark for the reader about how the peer was started.
     #[serde(default)]
     pub(crate) remark: Option<String>,
     pub(crate) samples: Vec<Sample>,
@@ -78,13 +78,13 @@ pub(crate) enum Metric {
     Requests,
     /// Bytes of bodies fetched per byte that the client got.
     Fetched,
-    /// What the requests cost per unit, where a GET costs 1.
+    /// The cost of requests per unit, where a GET costs 1.
     Cost,
     /// Milliseconds until the first name of a listing.
     FirstName,
     /// Milliseconds in which 99 of 100 reads were done.
     P99,
-    /// Of the keys that came in listings, per cent of the names shown that were not shown.
+    /// Keys of listings that were not shown, in per cent of the names shown.
     InVain,
     /// The daemon's CPU for each name shown, in microseconds.
     CpuName,
@@ -134,7 +134,7 @@ impl Metric {
         Self::Migrations,
     ];
 
-    /// Of one sample; none where it means nothing.
+    /// The figure of one sample; none where it means nothing.
     pub(crate) fn of(self, sample: &Sample, unit: Unit) -> Option<f64> {
         let gib = sample.bytes as f64 / GIB;
         let items = sample.items as f64;
@@ -202,7 +202,7 @@ impl Metric {
         }
     }
 
-    /// Its column in the table.
+    /// The title of the metric's column.
     fn title(self) -> &'static str {
         match self {
             Self::PeakRss => "peak RSS MiB",
@@ -492,7 +492,7 @@ mod tests {
         assert!(unknown.contains("no workload none"), "{unknown}");
     }
 
-    /// As the first bench wrote it.
+    /// A report as the first bench wrote it.
     const OLD: &str = r#"{
         "machine": {"kernel": "6.1", "processor": "x", "cores": 2, "memory_mib": 4096, "transparent_huge_pages": "always",
             "load": 0.1, "commit": "c"},

@@ -80,7 +80,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// What to run.
+/// The order of a run.
 pub(crate) struct Order<'a> {
     pub(crate) workloads: Vec<&'a Workload>,
     pub(crate) peers: Vec<Peer>,

@@ -135,12 +135,12 @@ fn rest(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<(f64, f64
 /// A mount in the background; unmounted when dropped.
 struct Background {
     dir: PathBuf,
-    /// Its daemon in `/proc`.
+    /// The daemon's folder in `/proc`.
     daemon: PathBuf,
 }
 
 impl Background {
-    /// With the milliseconds until the command returned.
+    /// Starts a mount, and measures the milliseconds until the command returned.
     fn start(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<(Self, f64)> {
         let dir = work.join("mnt");
         fs::create_dir_all(&dir)?;

@@ -11,7 +11,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure.
+    /// The statistics of at least one figure.
     pub(crate) fn of(figures: &[f64]) -> Option<Self> {
         let mut sorted: Vec<f64> = figures.iter().copied().filter(|figure| figure.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);

@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-/// What is counted, in the order of [`Waits`].
+/// The events that are counted, in the order of [`Waits`].
 const EVENTS: &str = "syscalls:sys_enter_futex,lock:contention_begin,context-switches,cpu-migrations";
 /// How long perf may take to attach to all threads. The daemon is idle meanwhile.
 const ATTACHES: Duration = Duration::from_millis(500);
@@ -79,7 +79,7 @@ impl Watch {
     }
 }
 
-/// Of perf's lines, whose first field is the count and the third the event.
+/// Parses perf's lines: the first field is the count, the third the event.
 fn parse(text: &str) -> Option<Waits> {
     let count = |event: &str| {
         let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());

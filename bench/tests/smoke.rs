@@ -30,10 +30,10 @@ fn has_fuse() -> bool {
     need("/dev/fuse", std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok())
 }
 
-/// Whom Debian and others call nobody.
+/// The user that Debian and others call nobody.
 const NOBODY: u32 = 65534;
 
-/// What somebody who is not root needs to run a bench: programs that he can reach, and a folder of his own.
+/// The needs of a user other than root for a bench: programs that he can reach, and a folder of his own.
 struct Unprivileged {
     folder: tempfile::TempDir,
 }
@@ -65,7 +65,7 @@ impl Unprivileged {
         Some(Self { folder })
     }
 
-    /// What a command begins with to be run by somebody who is not root. Where only root may open `/dev/fuse`, he is given a
+    /// The beginning of a command that a user other than root runs. Where only root may open `/dev/fuse`, he is given a
     /// copy that all may open, in a mount namespace of his own: the helper opens it with his rights.
     fn become_him(&self) -> Vec<String> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();

@@ -17,21 +17,21 @@ pub const OWN: &str = "/proc/self/mountinfo";
 /// A mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// Its number, as `mnt_id` in `/proc/PID/fdinfo`.
+    /// The number of the mount, as `mnt_id` in `/proc/PID/fdinfo`.
     pub id: u32,
     /// `major:minor` of the file system: bind mounts of one another have the same.
     pub device: &'a str,
     /// The directory of the file system that is mounted.
     pub top: Escaped<'a>,
-    /// Where.
+    /// The mount point.
     pub point: Escaped<'a>,
-    /// Of this mount alone: `rw,noatime`.
+    /// Options of this mount alone: `rw,noatime`.
     pub options: Options<'a>,
     /// The type of the file system, `ext4`, `fuse.mount-s3`.
     pub kind: Escaped<'a>,
     /// The source in the call of mount(2), which may be empty.
     pub source: Escaped<'a>,
-    /// Of the whole file system: `rw,user_id=0`.
+    /// Options of the whole file system: `rw,user_id=0`.
     pub system_options: Options<'a>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Escaped<'a> {
         Cow::Owned(OsString::from_vec(plain))
     }
 
-    /// As a path.
+    /// The value as a path.
     #[must_use]
     pub fn path(self) -> PathBuf {
         PathBuf::from(self.plain().into_owned())
@@ -99,7 +99,7 @@ impl<'a> Escaped<'a> {
         *self.plain() == *path
     }
 
-    /// As text; what is no text is replaced.
+    /// The value as text; invalid UTF-8 is replaced.
     #[must_use]
     pub fn text(self) -> String {
         self.plain().to_string_lossy().into_owned()
@@ -204,7 +204,7 @@ mod tests {
         assert!(matches!(Escaped(b"/plain").plain(), Cow::Borrowed(_)));
     }
 
-    /// As `seq_path` of the kernel writes a path.
+    /// Writes a path as the kernel's `seq_path` does.
     fn escaped(path: &[u8]) -> Vec<u8> {
         let of = |byte: &u8| match byte {
             b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),

@@ -110,6 +110,11 @@ impl Second {
                 -i64::try_from(before.as_secs().saturating_add(begun)).unwrap_or(i64::MAX)
             }
         };
+        Self::from_epoch(seconds)
+    }
+
+    /// So many seconds from 1970; `None` for 0.
+    pub fn from_epoch(seconds: i64) -> Option<Self> {
         (seconds != 0).then_some(Self(seconds))
     }
 

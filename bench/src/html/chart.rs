@@ -7,13 +7,13 @@ use crate::stats::{Spread, short};
 
 /// Width of a chart in its own units; the page stretches it.
 pub(super) const WIDTH: f64 = 480.0;
-/// Where bars begin: names stand before.
+/// The left end of bars: names stand before it.
 const LEFT: f64 = 110.0;
-/// Where the longest whisker ends: its figure stands behind.
+/// The right end of the longest whisker: its figure stands behind it.
 const RIGHT: f64 = 410.0;
 const ROW: f64 = 24.0;
 const BAR: f64 = 14.0;
-/// What stands before the figure of a bar that would go on.
+/// The mark before the figure of a bar that would go on.
 pub(super) const CUT: &str = "\u{203a} ";
 /// Half the height of a whisker's ends.
 const CAP: f64 = 4.0;
@@ -28,7 +28,7 @@ pub(super) struct Bar {
     pub(super) is_floor: bool,
 }
 
-/// What lies at the end of the axis: the most of all, but no more than twice the most of a peer. A floor may be so far away that
+/// The value at the end of the axis: the most of all, but no more than twice the most of a peer. A floor may be so far away that
 /// peers could not be told from one another beside it.
 fn end_of_axis(bars: &[Bar]) -> f64 {
     let most = |bars: &mut dyn Iterator<Item = &Bar>| bars.map(|bar| bar.spread.max).fold(0.0, f64::max);
@@ -36,7 +36,7 @@ fn end_of_axis(bars: &[Bar]) -> f64 {
     if peers > 0.0 { all.min(2.0 * peers) } else { all }
 }
 
-/// Where a figure lies on the axis that ends with `most`; what is beyond lies at its end.
+/// The position of a figure on the axis that ends with `most`; what is beyond lies at its end.
 fn position(figure: f64, most: f64) -> f64 {
     LEFT + (RIGHT - LEFT) * if most > 0.0 { (figure / most).min(1.0) } else { 0.0 }
 }

@@ -17,7 +17,7 @@ const STYLE: &str = include_str!("style.css");
 const CHART_STYLE: &str = include_str!("chart.css");
 /// Colours there are; more peers than that begin again.
 const COLOURS: usize = 8;
-/// What is drawn; the table has the rest.
+/// The metrics that are drawn; the table has the rest.
 const DRAWN: [Metric; 2] = [Metric::Speed, Metric::Cpu];
 
 /// Text with what would be markup made harmless.
@@ -113,7 +113,7 @@ fn section(rows: &[Row], peers: &Peers) -> String {
     out + "</section>"
 }
 
-/// What a chart shows, in which unit.
+/// The caption of a chart: metric and unit.
 fn caption(metric: Metric, unit: Unit) -> String {
     let better = if metric.more_is_better(unit) { "more is better" } else { "less is better" };
     format!("{}, {} ({better})", metric.name(), metric.unit(unit))

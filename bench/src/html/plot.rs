@@ -14,7 +14,7 @@ const GAP: f64 = 24.0;
 const HEAD: f64 = 50.0;
 /// Below it.
 const FOOT: f64 = 18.0;
-/// From one line of text to the next.
+/// The distance from one line of text to the next.
 const LINE: f64 = 16.0;
 
 /// The picture. A peer without figures in a workload has no bar there.

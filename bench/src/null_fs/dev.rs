@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::pattern::{self, PERIOD, base_of};
 
-    /// What an operation answers before it returns.
+    /// The answer that an operation gives before it returns.
     fn answer<T: Send + 'static>(ask: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>)) -> Result<T> {
         let (sender, receiver) = mpsc::channel();
         ask(Box::new(move |result| sender.send(result).unwrap()));

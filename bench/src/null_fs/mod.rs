@@ -19,10 +19,10 @@ const TTL: Duration = Duration::from_secs(3600);
 const FILES: u64 = 5;
 /// The inode of the first.
 const FIRST: u64 = 2;
-/// What both keep in memory: the pattern, and as much of its beginning again as one read may need.
+/// The bytes that both keep in memory: the pattern, and as much of its beginning again as one read may need.
 const MEMORY: u64 = PERIOD + READ_MAX;
 
-/// What carries requests and replies, by the words of mount-s3's `--fuse-transport`.
+/// The carrier of requests and replies, by the words of mount-s3's `--fuse-transport`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Transport {
     /// mount-s3's own loop.
@@ -53,7 +53,7 @@ pub(crate) fn serve(transport: Transport, dir: &Path, size: u64) -> anyhow::Resu
     }
 }
 
-/// Which files there are, and where in memory their bytes stand.
+/// The files, and the place of their bytes in memory.
 #[derive(Debug)]
 struct Files {
     size: u64,
@@ -77,7 +77,7 @@ impl Files {
         (FIRST..FIRST + FILES).contains(&inode).then_some(self.size)
     }
 
-    /// What a read of a file is answered from.
+    /// The range of memory that answers a read.
     fn span(&self, inode: u64, offset: u64, len: u64) -> Option<Range<usize>> {
         let base = self.bases.get(inode.checked_sub(FIRST)? as usize)?;
         let from = (base + offset) % PERIOD;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use crate::floor::Floor;
 use crate::null_fs::Transport;
 
-/// What a command that always wants `{memory}` is given where the workload names no limit, in MiB.
+/// The value of `{memory}` in MiB for commands that always want it, if the workload names no limit.
 const MEMORY_MIB: u32 = 1024;
 
 /// The least memory that AWS's engine takes as a limit, in MiB.
@@ -37,7 +37,7 @@ enum Kind {
     Command(String),
 }
 
-/// What a mount is wanted for.
+/// The purpose of a mount.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan<'a> {
     pub(crate) bucket: &'a str,
@@ -49,7 +49,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) cache: Option<&'a Path>,
     /// Seconds that names and attributes may be kept, if the workload says so.
     pub(crate) ttl_s: Option<u32>,
-    /// What the daemon may use for data, in MiB, if the workload says so.
+    /// The daemon's limit of memory for data, in MiB, if the workload names one.
     pub(crate) memory_mib: Option<u32>,
     /// Files are to be removed.
     pub(crate) deletes: bool,
@@ -91,7 +91,7 @@ impl Peer {
         Ok(kinds.into_iter().filter_map(named).collect())
     }
 
-    /// From `NAME=COMMAND`.
+    /// Parses `NAME=COMMAND`.
     ///
     /// # Errors
     /// No name, or a command that does not say where to mount.
@@ -125,7 +125,7 @@ impl Peer {
         }
     }
 
-    /// What the table's reader must know of how this peer was started.
+    /// A remark for the table's reader about how this peer was started.
     pub(crate) fn remark(&self, plan: &Plan<'_>) -> Option<String> {
         let memory_mib = plan.memory_mib?;
         let has_limit = match &self.kind {

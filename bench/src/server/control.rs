@@ -97,7 +97,7 @@ impl Control {
             .map(drop)
     }
 
-    /// From now on each `every`th GET waits for so long before its answer begins; 0: none does.
+    /// Makes each later `every`th GET wait for `stall` before its answer begins; 0: none waits.
     pub(crate) fn stall(&self, every: u64, stall: Duration) -> anyhow::Result<()> {
         let stall = stall.as_micros().to_string();
         self.ask("stall", &[("every", &every.to_string()), ("stall_us", &stall)]).map(drop)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// What S3 charges a thousand LIST, PUT, COPY and POST for, when a thousand GET cost 1 (5.00 $ to 0.40 $ a million).
+/// The price of LIST, PUT, COPY and POST at S3, where a GET costs 1 (5.00 $ to 0.40 $ a million).
 const COST_WRITE: u64 = 12;
 /// GET and HEAD; DELETE is free.
 const COST_READ: u64 = 1;
@@ -119,7 +119,7 @@ impl Counts {
         self.reads() + self.writes() + self.delete + self.other
     }
 
-    /// What the requests cost, in units of one GET.
+    /// The cost of the requests, in units of one GET.
     pub(crate) fn cost(&self) -> u64 {
         self.reads() * COST_READ + self.writes() * COST_WRITE + self.other * COST_READ
     }

@@ -7,7 +7,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
 
 use super::wire::Wire;
 
-/// What is escaped in a key: everything but what S3 leaves alone, and the slash.
+/// The bytes that are escaped in a key: everything but what S3 leaves alone, and the slash.
 pub(crate) const KEY_ESCAPES: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 /// Longest head of a request in bytes; a longer one ends the connection.
@@ -86,7 +86,7 @@ fn decode(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-/// What follows the head of an answer.
+/// The body of an answer.
 #[derive(Debug)]
 pub(crate) enum Body {
     /// Nothing; the length is what a HEAD says it would be.
@@ -190,7 +190,7 @@ impl Connection {
         Self { wire, early: Vec::with_capacity(8 << 10) }
     }
 
-    /// What answers are sent on.
+    /// The wire that answers are sent on.
     pub(crate) fn wire(&mut self) -> &mut Wire {
         &mut self.wire
     }

@@ -9,16 +9,16 @@ use percent_encoding::utf8_percent_encode;
 use super::http::KEY_ESCAPES;
 use super::store::{LAST_MODIFIED_ISO, Object};
 
-/// What S3 gives at most in one page.
+/// The most keys that S3 gives in one page.
 pub(crate) const MAX_KEYS: usize = 1000;
 
-/// What a listing asks for.
+/// The arguments of a listing.
 #[derive(Debug, Default)]
 pub(crate) struct ListArgs {
     pub(crate) prefix: String,
     pub(crate) delimiter: Option<String>,
     pub(crate) max_keys: usize,
-    /// Only what stands after this, exclusive; empty from the beginning.
+    /// The name after which the page begins, exclusive; empty: from the beginning.
     pub(crate) after: String,
     /// `after` came from an earlier page: a common prefix in it was already given as a whole.
     pub(crate) resumed: bool,
@@ -61,7 +61,7 @@ pub(crate) fn page<'a>(objects: &'a BTreeMap<String, Object>, args: &ListArgs) -
     page
 }
 
-/// Where a page begins; none behind the last name there could be.
+/// The first name of a page; none behind the last name there could be.
 fn start(args: &ListArgs) -> Option<Bound<String>> {
     if args.after.is_empty() || args.after < args.prefix {
         return Some(Bound::Included(args.prefix.clone()));
@@ -100,7 +100,7 @@ fn as_str(bound: &Bound<String>) -> Bound<&str> {
     }
 }
 
-/// Which listing the client speaks.
+/// The version of the listing that the client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     V1,

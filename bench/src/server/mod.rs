@@ -76,7 +76,7 @@ impl Server {
         Ok(Self { listener, tls, shared: Arc::new(shared) })
     }
 
-    /// Where it listens, and where for TLS.
+    /// The addresses of the server, plain and for TLS.
     ///
     /// # Errors
     /// The socket has no address, which cannot be once bound.

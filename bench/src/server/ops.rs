@@ -5,13 +5,13 @@ use super::http::{Answer, Body, Head};
 use super::list::{ListArgs, MAX_KEYS, Version, escape, page, xml};
 use super::store::{Headers, LAST_MODIFIED_HTTP, Object, Store};
 
-/// Which bucket and key a path names; the key is empty for the bucket itself.
+/// The bucket and the key that a path names; the key is empty for the bucket itself.
 pub(crate) fn bucket_and_key(path: &str) -> (&str, &str) {
     let path = path.strip_prefix('/').unwrap_or(path);
     path.split_once('/').unwrap_or((path, ""))
 }
 
-/// What kind of request this is.
+/// The kind of a request.
 pub(crate) fn kind(head: &Head) -> Kind {
     let has = |name| head.query(name).is_some();
     let to_key = !bucket_and_key(&head.path).1.is_empty();

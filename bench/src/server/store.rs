@@ -18,7 +18,7 @@ const FILL_MAX: u64 = 10_000_000;
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
     pub(crate) size: u64,
-    /// Where in the pattern it begins, in bytes.
+    /// The object's offset in the pattern, in bytes.
     pub(crate) base: u64,
     /// Changes with every write, so that the ETag does.
     generation: u64,

@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// What the certificate is for: clients are given this address, not a name.
+/// The subject of the certificate: clients are given this address, not a name.
 pub(crate) const HOST: &str = "127.0.0.1";
 /// Bytes asked of a socket at once: several records of 16 KiB, as few system calls as a careful client makes.
 const SOCKET_BUFFER: usize = 256 << 10;

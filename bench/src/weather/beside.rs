@@ -17,9 +17,9 @@ use crate::server::control::Control;
 use crate::server::store::Shape;
 use crate::stats::{Spread, short};
 
-/// Of each request.
+/// The latency of each request.
 const LATENCY: Duration = Duration::from_millis(20);
-/// Of each connection, in bytes a second.
+/// The rate of each connection, in bytes a second.
 const RATE: u64 = 90_000_000;
 /// Memory for data, in MiB; AWS's engine takes the least that it knows, 512.
 const MEMORY_MIB: u32 = 128;
@@ -125,7 +125,7 @@ fn mounted(
     measured.with_context(|| format!("its last words: {}", mount.last_words()))
 }
 
-/// Of a reader, and of a writer of the file of this name, if any.
+/// The rates of a reader, and of a writer of the file of this name, if any.
 fn rates(dir: &Path, written_name: Option<&str>) -> anyhow::Result<(f64, f64)> {
     let (read, written, enough) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {

@@ -31,14 +31,14 @@ const SMALL: u64 = 16 * MIB;
 /// Besides the outage itself, how long a file system may take; then it is killed. The slow link needs 195 s at least.
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// What to run.
+/// The order of a run.
 #[derive(Debug)]
 pub(crate) struct Order {
-    /// Of [`NAMES`].
+    /// The names to run, out of [`NAMES`].
     pub(crate) names: Vec<&'static str>,
     /// How long outages last.
     pub(crate) outages: Vec<Duration>,
-    /// Of `beside`.
+    /// The rounds of `beside`.
     pub(crate) rounds: usize,
 }
 

@@ -42,7 +42,7 @@ impl Line {
         self.notes.extend(Some(note).filter(|note| !note.is_empty()));
     }
 
-    /// What is said when it is done.
+    /// The line of a finished row.
     pub(super) fn progress(&self) -> String {
         let what = [&self.errors[..], &self.wrong].concat().join("; ");
         let said = self.failure.as_ref().unwrap_or(&what);

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::{Job, Sample, Work, fio_check};
 
-/// What to do when fio is not there.
+/// The advice for a machine without fio.
 const INSTALL: &str = "fio is not to be found; install it with: apt-get install -y fio";
 
 /// Says which fio there is.
@@ -56,14 +56,14 @@ pub(super) fn run(job: &Job<'_>) -> anyhow::Result<Sample> {
     Ok(sample)
 }
 
-/// What fio did, and how much of it was writing, in bytes.
+/// The bytes that fio moved, and those of them that it wrote.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
     work: Work,
     written: u64,
 }
 
-/// What fio said before it failed, in its report or beside it.
+/// The words of fio before it failed, in its report or beside it.
 fn words(report: &Path, stderr: &[u8]) -> String {
     let report = std::fs::read_to_string(report).unwrap_or_default();
     let before = report.split_once('{').map_or(report.as_str(), |(before, _)| before);
@@ -83,7 +83,7 @@ struct Group {
     error: i32,
     read: Direction,
     write: Direction,
-    /// Of all processes together, in milliseconds.
+    /// The run time of all processes together, in milliseconds.
     job_runtime: u64,
     /// Per cent of `job_runtime`.
     usr_cpu: f64,
@@ -95,7 +95,7 @@ struct Group {
 struct Direction {
     io_bytes: u64,
     total_ios: u64,
-    /// From the first process's start to the last one's end, in milliseconds.
+    /// The time from the first process's start to the last one's end, in milliseconds.
     runtime: u64,
     lat_ns: Latency,
 }
@@ -106,14 +106,14 @@ struct Latency {
 }
 
 impl Direction {
-    /// By fio's clock of milliseconds, or, where single reads take less, by what they took.
+    /// The time by fio's clock of milliseconds, or, where single reads take less, their sum.
     fn seconds(&self, processes: f64) -> f64 {
         let by_latency = self.lat_ns.mean * self.total_ios as f64 / 1e9 / processes;
         (self.runtime as f64 / 1e3).max(by_latency)
     }
 }
 
-/// What fio did, from its report in JSON; lines before it are warnings.
+/// Parses fio's report in JSON; lines before it are warnings.
 fn parse(text: &str) -> anyhow::Result<Done> {
     let json = text.find('{').map_or(text, |at| &text[at..]);
     let Report { jobs } = serde_json::from_str(json).context("fio's report is not what we know")?;
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use crate::workload::FIO;
 
-    /// Of fio 3.33: one reader and four writers for a second; lists of latencies and of the disk left out.
+    /// A report of fio 3.33: one reader and four writers for a second; lists of latencies and of the disk left out.
     const RECORDED: &str = include_str!("fio_sample.json");
 
     #[test]

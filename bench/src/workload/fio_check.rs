@@ -28,7 +28,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// What the names of its files begin with, where the job does not name them.
+    /// The prefix of the job's file names, if the job does not name them.
     fn prefix(&self) -> String {
         format!("{}.", self.name)
     }

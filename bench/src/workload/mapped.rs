@@ -84,13 +84,13 @@ pub(crate) fn reads(path: &Path, random_for: Duration) -> anyhow::Result<Pass> {
 /// A file in the address space, to be read here and there.
 #[derive(Debug)]
 struct Mapping {
-    /// Where it begins; a number, because threads share it.
+    /// The address of the first byte; a number, because threads share it.
     address: usize,
     size: usize,
 }
 
 impl Mapping {
-    /// Of the first `size` bytes, more than none.
+    /// Maps the first `size` bytes, at least one.
     fn new(file: &File, size: u64) -> anyhow::Result<Self> {
         let size = usize::try_from(size)?;
         anyhow::ensure!(size > 0, "it is empty");

@@ -29,7 +29,7 @@ pub(crate) use table::WORKLOADS;
 /// How long a peer that stores after close may take before it counts as failed.
 const STORED_LIMIT: Duration = Duration::from_secs(20);
 
-/// What a workload's figures are counted in.
+/// The unit of a workload's figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Unit {
     /// GiB/s, and cost per GiB.
@@ -205,15 +205,15 @@ pub(crate) struct Job<'a> {
     pub(crate) workload: &'a Workload,
     /// Bucket the workload is mounted on.
     pub(crate) bucket: &'a str,
-    /// Where the disk cache lies, if the workload has one.
+    /// The folder of the disk cache, if the workload has one.
     pub(crate) cache: &'a Path,
-    /// Where the counts of waits pass through, if they are wanted.
+    /// The file through which the counts of waits pass, if they are wanted.
     pub(crate) waits: Option<&'a Path>,
     /// Different in every run, for names that must be new.
     pub(crate) serial: u64,
 }
 
-/// What the measured stretch did.
+/// The work of the measured stretch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Work {
     /// Bytes that the client got or gave.
@@ -239,7 +239,7 @@ pub(crate) struct Sample {
     pub(crate) daemon_cpu_s: f64,
     pub(crate) client_cpu_s: f64,
     pub(crate) server_cpu_s: f64,
-    /// Of the kernel's own threads, for all programs; none where they are not visible.
+    /// CPU seconds of the kernel's own threads, for all programs; none where they are not visible.
     #[serde(default)]
     pub(crate) kernel_cpu_s: Option<f64>,
     pub(crate) peak_rss_bytes: u64,
@@ -260,7 +260,7 @@ pub(crate) struct Sample {
     /// How often the daemon's threads waited for one another, where that was counted.
     #[serde(default)]
     pub(crate) waits: Option<Waits>,
-    /// For a writer: everything was in the store when the last close returned.
+    /// Whether everything was in the store when a writer's last close returned.
     pub(crate) stored_at_close: Option<bool>,
 }
 

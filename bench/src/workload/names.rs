@@ -57,7 +57,7 @@ fn listed(job: &Job<'_>, looks: bool) -> anyhow::Result<Sample> {
     })
 }
 
-/// What was listed so far.
+/// The names that were listed so far.
 #[derive(Debug, Default)]
 struct Seen {
     begun: Option<Instant>,

@@ -199,7 +199,7 @@ fn stream(job: &Job<'_>, number: u64, flags: OFlags) -> anyhow::Result<Work> {
     Ok(Work { bytes: size, items: 1, ..Work::default() })
 }
 
-/// What of `memory` O_DIRECT takes: it begins at a page, and is a page shorter.
+/// The part of `memory` that O_DIRECT takes: it begins at a page, and is a page shorter.
 pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
     let (skip, len) = (memory.as_ptr().align_offset(PAGE), memory.len() - PAGE);
     &mut memory[skip..skip + len]

@@ -81,7 +81,7 @@ pub(crate) mod testing {
     use tokio_stream::wrappers::UnixListenerStream;
     use tonic::{Request, Response, Status};
 
-    /// What the driver says to Probe.
+    /// The driver's answer to Probe.
     #[derive(Clone, Copy, Debug)]
     pub(crate) enum Says {
         Ready(Option<bool>),

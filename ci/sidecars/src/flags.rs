@@ -41,7 +41,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(number.saturating_mul(unit_ms)))
 }
 
-/// Where health is answered: `--http-endpoint`, or the older `--health-port`, not both.
+/// The address on which health is answered: `--http-endpoint`, or the older `--health-port`, not both.
 ///
 /// # Errors
 /// Both are given.

@@ -13,7 +13,7 @@ pub struct DeadPort {
 }
 
 impl DeadPort {
-    /// Of 127.0.0.1.
+    /// A reserved port of 127.0.0.1.
     ///
     /// # Panics
     /// The kernel has none left.
@@ -24,7 +24,7 @@ impl DeadPort {
         Self { _socket: socket, address }
     }
 
-    /// Where nobody listens.
+    /// The address on which nobody listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

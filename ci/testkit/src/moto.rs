@@ -64,7 +64,7 @@ impl Moto {
         moto
     }
 
-    /// Where it listens.
+    /// The address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

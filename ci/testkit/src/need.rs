@@ -13,14 +13,14 @@ pub const EXCUSED: [&str; 4] = [
     FUSE_OVER_IO_URING,
 ];
 
-/// What kernels before 6.14 lack, and those before 6.18.3 have with a leak.
+/// A feature that kernels before 6.14 lack, and that leaks before 6.18.3.
 const FUSE_OVER_IO_URING: &str = "a kernel with FUSE over io_uring (6.18.3)";
 
-/// What `ci/systemd-node` says where only the newer hierarchy of control groups is: no script can change that.
+/// The words of `ci/systemd-node` where only the newer hierarchy of control groups is: no script can change that.
 const CGROUPS_OF_VERSION_1: &str =
     "a node with systemd: cgroup v2 alone is here, and its node needs the hierarchies of v1";
 
-/// What versitygw lacks: there a part whose connection broke off may outlive the abort of its upload, which was answered with success.
+/// A promise that versitygw breaks: there a part whose connection broke off may outlive the abort of its upload, which was answered with success.
 pub const WHOLE_ABORT: &str = "a store whose abort of an upload takes every part with it";
 
 /// Whether nothing may be skipped: `CI=true`.
@@ -79,7 +79,7 @@ pub fn need_fuse_over_io_uring() -> bool {
     }
 }
 
-/// What a test says that skips; `None` if it goes on.
+/// The line of a test that skips; `None` if it goes on.
 #[track_caller]
 fn judge(what: &str, there: bool, in_ci: bool) -> Option<String> {
     if there {

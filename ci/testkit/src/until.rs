@@ -17,7 +17,7 @@ pub fn until(what: &str, so: impl FnMut() -> bool) {
     until_within(LIMIT, what, so);
 }
 
-/// As [`until`], with a limit of its own.
+/// Like [`until`], with a limit of its own.
 ///
 /// # Panics
 /// `so` did not return true within `limit`.
@@ -30,7 +30,7 @@ pub fn until_within(limit: Duration, what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// As [`until`], for a task: the others of its runtime go on meanwhile.
+/// Like [`until`], for a task: the others of its runtime go on meanwhile.
 ///
 /// # Panics
 /// It did not within [`LIMIT`].

@@ -31,7 +31,7 @@ pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with `file` (`inode/path`) of the crate `home` using `name`, if anything is.
+/// The problem, if any, with `file` (`inode/path`) of the crate `home` using `name`.
 fn arrow(home: &str, file: &str, name: &Name, law: &Law) -> Option<String> {
     let [root, first, ..] = name.segments.as_slice() else { return None };
     let outermost = file == "main" || file.starts_with("bin/");
@@ -65,7 +65,7 @@ fn arrow(home: &str, file: &str, name: &Name, law: &Law) -> Option<String> {
     }
 }
 
-/// What is wrong with naming this path of a library in this file, if anything is.
+/// The problem, if any, with naming this path of a library in this file.
 fn place(path: &str, name: &Name, law: &Law) -> Option<String> {
     let used = name.text();
     let tail = |pattern: &str| {

@@ -11,7 +11,7 @@ use crate::rust::{Name, Source, module_of};
 use crate::tree::is_test_file;
 use crate::{Finding, Tree};
 
-/// What each file of a folder uses of the others.
+/// The files of the same folder that each file uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
 /// A file of product code.
@@ -61,7 +61,7 @@ impl File {
     }
 }
 
-/// What the files of the folder `place` of a crate use of each other.
+/// The uses among the files of the folder `place` of a crate.
 fn uses(files: &[File], src: &str, place: &[String]) -> Uses {
     let of_crate = || files.iter().filter(move |file| file.src == src);
     let inside =
@@ -88,7 +88,7 @@ fn uses(files: &[File], src: &str, place: &[String]) -> Uses {
     uses
 }
 
-/// What a name names of the folder `place` of its crate.
+/// The file of the folder `place` that a name leads to.
 fn below<'a>(name: &'a Name, place: &[String]) -> Option<&'a String> {
     let (root, rest) = name.segments.split_first()?;
     (root == "crate" && rest.starts_with(place)).then(|| rest.get(place.len()))?

@@ -8,8 +8,8 @@ use crate::{Finding, Tree};
 const METRICS: &str = "mountpoint/src/metrics.rs";
 const METRICS_PAGE: &str = "docs/metrics.md";
 const CLAIMS_PAGE: &str = "docs/semantics.md";
-const SEEDS_PAGE: &str = "docs/seeds.md";
-const ACCEPTANCE_PAGE: &str = "docs/acceptance.md";
+const SEEDS_PAGE: &str = "csi/seeds.md";
+const ACCEPTANCE_PAGE: &str = "csi/acceptance.md";
 const CODE_PAGE: &str = "ARCHITECTURE.md";
 /// Where the chart's facts have their names.
 const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];
@@ -115,7 +115,7 @@ fn claims(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What the last cells of a page of rows name is there: tests, scenarios, files, facts of the chart.
+/// Checks that the last cells of a page of rows name things that exist: tests, scenarios, files, facts of the chart.
 fn covered(tree: &Tree, page: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (i, line) in tree.text(page).unwrap_or_default().lines().enumerate() {

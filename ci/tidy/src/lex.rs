@@ -98,7 +98,7 @@ fn string_end(chars: &[char], start: usize) -> usize {
     (i + 1).min(chars.len())
 }
 
-/// For `r"`, `r#"`, `br#"`: where the text begins and how many hashes close it.
+/// The beginning of the text and the number of closing hashes, for `r"`, `r#"`, `br#"`.
 fn raw_hashes(chars: &[char], start: usize) -> Option<(usize, usize)> {
     let mut i = start + usize::from(chars[start] != 'r');
     if chars.get(i) != Some(&'r') {

@@ -15,6 +15,7 @@ pub mod rust;
 pub mod supply;
 pub mod tables;
 pub mod tree;
+pub mod version;
 
 use std::fmt;
 
@@ -23,16 +24,16 @@ pub use tree::Tree;
 /// A promise that is not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which file, from the top of the tree.
+    /// The file, from the top of the tree.
     pub path: String,
     /// Line, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// The problem and the remedy.
     pub message: String,
 }
 
 impl Finding {
-    /// Of a file and a line.
+    /// A finding about a file and a line.
     pub fn new(path: impl Into<String>, line: usize, message: impl Into<String>) -> Self {
         Self { path: path.into(), line, message: message.into() }
     }
@@ -59,6 +60,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     findings.extend(docs::check(tree));
     findings.extend(links::check(tree));
     findings.extend(tables::check(tree));
+    findings.extend(version::check(tree));
     findings.extend(supply::check(tree)?);
     Ok(findings)
 }

@@ -8,24 +8,24 @@ use crate::lex::{Token, lex};
 /// One path of the source, such as `crate::buffer::Pool` or `hyper::body::Bytes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// Its segments; inside our own crate the first one is `crate`.
+    /// The segments of the path; inside our own crate the first one is `crate`.
     pub segments: Vec<String>,
     /// Line, from 1.
     pub line: usize,
     /// Whether it stands below a `#[cfg(test)]`.
     pub in_test: bool,
-    /// As what a `use` brings it in.
+    /// The name under which a `use` brings it in.
     pub imported: Option<String>,
 }
 
 impl Name {
-    /// As it would be written.
+    /// The path as text.
     pub fn text(&self) -> String {
         self.segments.join("::")
     }
 }
 
-/// What was read of one source.
+/// The facts read from one source.
 #[derive(Debug, Default)]
 pub struct Source {
     /// Every path, also those of a single segment.

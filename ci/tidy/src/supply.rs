@@ -108,7 +108,7 @@ fn list(policy: &str, table: &str, key: &str) -> Vec<String> {
     entries(policy, table, key).into_iter().map(|mut words| words.swap_remove(0)).collect()
 }
 
-/// Of each line of that list all that stands in quotes.
+/// The quoted texts of each line of that list.
 fn entries(policy: &str, table: &str, key: &str) -> Vec<Vec<String>> {
     let heading = format!("[{table}]");
     let opening = format!("{key} = [");

@@ -14,7 +14,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Of these files: for tests.
+    /// A tree of these files: for tests.
     pub fn of(files: &[(&str, &str)]) -> Self {
         Self { files: files.iter().map(|(p, t)| ((*p).to_owned(), (*t).to_owned())).collect() }
     }

@@ -456,7 +456,7 @@ fn over(health: &Health, moved: bool, layers: usize) -> Over {
 
 /// Binds the target unless it is bound to this source already. What is left there is dead, and the new mount goes over it: containers
 /// hold a copy of the dead mount, and one with HostToContainer propagation gets what is mounted on its root, but never what takes
-/// its place (both tried, docs/e2e.md).
+/// its place (both tried, ci/e2e.d/README.md).
 fn bind(source: &Path, target: &Path, over: Over, read_only: bool) -> Result<()> {
     let mounts = if mounted(target)?.is_some() { table()? } else { Mounts::default() };
     if let Some(mount) = mounts.at(target) {

@@ -9,7 +9,7 @@ use super::budget::{BudgetState, Pressure, Ticket, Use};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// What is in use, for what, and what waits; one per mount.
+/// The account of memory in use, by purpose, and of waiting requests; one per mount.
 #[derive(Debug)]
 pub(super) struct Ledger {
     queue: Mutex<Queue>,

@@ -27,7 +27,7 @@ const _: () = assert!(HUGE_PAGE.is_multiple_of(BLOCK));
 /// so much longer at most.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 
-/// Where blocks come from and go back to.
+/// The source of blocks, to which they go back.
 #[derive(Debug)]
 pub(super) struct Pages {
     clock: Clock,

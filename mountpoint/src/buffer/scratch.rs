@@ -44,7 +44,7 @@ impl Scratch {
         Ok(Self { at, len })
     }
 
-    /// Where it begins: at a page. For what the kernel fills after the call; the address holds until the drop.
+    /// The address of the first byte, at a page. The kernel may fill the memory after the call; the address holds until the drop.
     pub fn at(&self) -> NonNull<u8> {
         self.at
     }

@@ -34,6 +34,12 @@ impl Owner {
         }
     }
 
+    /// The object version.
+    pub(super) fn id(&self) -> ObjectId {
+        let modified = Second::from_epoch(self.modified);
+        ObjectId { key: self.key.clone(), etag: self.etag.clone(), modified }
+    }
+
     /// The memory of its texts, in bytes, about.
     pub(super) fn memory(&self) -> u64 {
         memory(&self.key, &self.etag)

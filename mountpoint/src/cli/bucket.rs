@@ -76,6 +76,9 @@ pub(crate) enum StoreArg {
     Ceph,
     Garage,
     Versitygw,
+    R2,
+    Scaleway,
+    Gcs,
     Generic,
 }
 
@@ -90,6 +93,9 @@ impl StoreArg {
             Self::Ceph => Some(StoreKind::Ceph),
             Self::Garage => Some(StoreKind::Garage),
             Self::Versitygw => Some(StoreKind::Versitygw),
+            Self::R2 => Some(StoreKind::R2),
+            Self::Scaleway => Some(StoreKind::Scaleway),
+            Self::Gcs => Some(StoreKind::Gcs),
             Self::Generic => Some(StoreKind::Generic),
         }
     }
@@ -151,7 +157,11 @@ fn in_uri(text: &str) -> Result<(&str, &str), String> {
     Ok(rest.split_once('/').unwrap_or((rest, "")))
 }
 
-fn check_name(name: &str) -> Result<(), String> {
+/// Whether this names a bucket: its name, or the name, alias or ARN of an access point; not a URI, and no prefix.
+///
+/// # Errors
+/// The reason, as a sentence.
+pub fn check_name(name: &str) -> Result<(), String> {
     if !(3..=255).contains(&name.len()) {
         return Err("bucket names must be 3-255 characters long".into());
     }

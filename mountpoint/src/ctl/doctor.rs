@@ -17,14 +17,14 @@ use crate::sync::Arc;
 
 /// Characters of a line where no terminal says how wide it is.
 const COLUMNS: usize = 100;
-/// Where the text of a finding begins.
+/// The column at which the text of a finding begins.
 const INDENT: usize = 34;
 /// How often the wheel turns.
 const TICK: Duration = Duration::from_millis(120);
-/// Of a shell, for a program that Ctrl-C ended.
+/// The exit status of a shell for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
-/// What `--json` prints.
+/// The document that `--json` prints.
 #[derive(Debug, Serialize)]
 struct Output<'a> {
     #[serde(flatten)]

@@ -10,7 +10,7 @@ use crate::telemetry::{self, Entry, Place};
 /// A mount, as far as it is known without asking it.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// What it told of itself.
+    /// The mount's own file about itself.
     pub(super) entry: Option<Entry>,
     /// The kernel's line.
     pub(super) mounted: Option<Mounted>,
@@ -131,7 +131,7 @@ mod tests {
     use crate::ctl::show;
     use crate::telemetry::Origin;
 
-    /// What a mount of this user writes into its file.
+    /// The file that a mount of this user writes.
     fn origin(uid: u32, mount_point: &str) -> Vec<u8> {
         let mount_point = mount_point.to_owned();
         serde_json::to_vec(&Origin { uid, mount_point, pid: 7, ..Origin::default() }).unwrap()

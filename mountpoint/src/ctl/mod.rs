@@ -169,7 +169,7 @@ fn printable(name: impl std::fmt::Display) -> String {
     name.to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// As a shell takes it for one word.
+/// The word as a shell takes it for one.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.:,@%+".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -31,7 +31,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// A page of memory.
 const PAGE: usize = 4096;
 
-/// What `--json` prints.
+/// The document that `--json` prints.
 #[derive(Debug, Serialize)]
 struct Report {
     files: usize,
@@ -226,7 +226,7 @@ fn read_all(wanted: Vec<Wanted>, at_once: usize, bar: &ProgressBar) -> Vec<Strin
     failures.into_iter().collect()
 }
 
-/// To its end. Past the page cache: a file that lies there would be read without the mount, and the disk cache would not see it.
+/// Reads a file to its end, past the page cache: a file that lies there would be read without the mount, and the disk cache would not see it.
 fn read(path: &Path, chunk: &mut [u8], bar: &ProgressBar) -> io::Result<()> {
     let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
     let mut file: File = OpenOptions::new().read(true).custom_flags(direct).open(path)?;

@@ -26,7 +26,7 @@ pub(super) fn to_read(listed: &[ListedObject]) -> Option<ListedObject> {
 }
 
 impl Examination<'_> {
-    /// Whose name stands under the requests.
+    /// The identity that signs the requests.
     pub(super) async fn signature(&mut self) {
         if !self.begin("credentials") {
             return;
@@ -164,7 +164,7 @@ impl Examination<'_> {
         }
     }
 
-    /// What a mount lists: the first page, in order, and on from a key.
+    /// The listings of a mount: the first page, in order, and on from a key.
     pub(super) async fn listings(&mut self) -> Vec<ListedObject> {
         if !self.begin("listings") {
             return Vec::new();
@@ -218,7 +218,7 @@ impl Examination<'_> {
         page.objects
     }
 
-    /// What becomes of objects that are replaced or deleted, and of uploads that were never ended.
+    /// The fate of objects that are replaced or deleted, and of uploads that were never ended.
     pub(super) async fn history(&mut self) {
         if !self.begin("versions") {
             return;
@@ -299,7 +299,7 @@ impl Examination<'_> {
     }
 
     fn metadata(&mut self, object: &ListedObject, reply: &Reply) {
-        self.oddities(object, reply);
+        self.odd_answer(object, reply);
         let (own, _) = reply.object();
         let same = object.meta.etag.may_be(own.etag.as_str());
         let sum = ["crc32c", "crc64nvme", "crc32", "sha256", "sha1"]
@@ -324,7 +324,7 @@ impl Examination<'_> {
     }
 
     /// What an object's own answer lacks, and what a mount makes of it.
-    fn oddities(&mut self, object: &ListedObject, reply: &Reply) {
+    fn odd_answer(&mut self, object: &ListedObject, reply: &Reply) {
         let (own, says_length) = reply.object();
         let listed = &object.meta;
         let mut odd = |is: bool, found: &str, meaning: &str| {

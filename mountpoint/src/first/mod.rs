@@ -107,8 +107,10 @@ impl Asker {
         let (meta, bytes) = match self.room(cause, size, &mut ticket) {
             Some(room) => {
                 self.0.metrics.first_asked.inc();
+                let is_whole = known.is_some() && size <= LEN as u64;
                 let etag = known.filter(|known| known.is_pinned).map(|known| known.id.etag.clone());
-                let request = GetFirst { key: key.clone(), etag: etag.filter(|etag| !etag.is_none()) };
+                let etag = etag.filter(|etag| !etag.is_none());
+                let request = GetFirst { key: key.clone(), etag, is_whole };
                 let first = self.0.client.get_first(&request, room).await?;
                 (first.meta, first.bytes)
             }

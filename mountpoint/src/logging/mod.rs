@@ -39,9 +39,9 @@ pub fn flush() {
 /// The level, the format and the place of the log.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// To standard output as well (the foreground).
+    /// Whether lines also go to standard output (the foreground).
     pub stdout: bool,
-    /// To a new file in this directory; without, to syslog unless `stdout` is set.
+    /// The directory of a new log file; without one, to syslog unless `stdout` is set.
     pub directory: Option<PathBuf>,
     /// Each line is a JSON object.
     pub json: bool,

@@ -3,7 +3,7 @@
 use std::backtrace::Backtrace;
 use std::panic::PanicHookInfo;
 
-/// From now on each panic is an ERROR in the log, with the thread, the place and the way there; then as before.
+/// Makes each later panic an ERROR in the log, with the thread, the place and the way there; then as before.
 pub(super) fn to_log() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

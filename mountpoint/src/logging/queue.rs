@@ -44,10 +44,10 @@ enum Message {
     Flush(Sender<()>),
 }
 
-/// Where the lines go.
+/// The destination of the lines.
 #[derive(Clone, Copy)]
 pub(super) struct Output {
-    /// Of this process: standard output.
+    /// Opens standard output of this process.
     pub(super) open: fn() -> Box<dyn Write>,
     /// Whether it takes a line of up to 4 KiB now.
     pub(super) is_ready: fn() -> bool,

@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::clock::Clock;
 
-/// Where a syslog daemon listens.
+/// The socket of a syslog daemon.
 pub(super) const SOCKET: &str = "/dev/log";
 /// Facility `user`, in place.
 const USER: u8 = 1 << 3;

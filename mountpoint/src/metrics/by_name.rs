@@ -10,7 +10,7 @@ const OTHER: &str = "other";
 pub(super) struct Dimension {
     /// The label's name.
     pub(super) label: &'static str,
-    /// Its values, but for `other`.
+    /// The values of the label, without `other`.
     pub(super) names: &'static [&'static str],
 }
 

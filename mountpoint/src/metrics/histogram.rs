@@ -44,12 +44,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Of times.
+    /// A histogram of times.
     pub fn of_micros() -> Self {
         Self::new(&MICROS)
     }
 
-    /// Of sizes.
+    /// A histogram of sizes.
     pub fn of_bytes() -> Self {
         Self::new(&BYTES)
     }
@@ -71,7 +71,7 @@ impl Histogram {
         self.record(time.as_secs().saturating_mul(1_000_000).saturating_add(time.subsec_micros().into()));
     }
 
-    /// What was counted so far. Values that are recorded meanwhile may be in the counts and not yet in the sum.
+    /// The counts so far. Values that are recorded meanwhile may be in the counts and not yet in the sum.
     pub fn get(&self) -> Distribution {
         let counts = self.counts.iter().map(|count| count.load(Relaxed)).collect();
         Distribution { bounds: self.bounds, counts, sum: self.sum.load(Relaxed) }
@@ -101,7 +101,7 @@ impl Distribution {
         self.counts.iter().sum()
     }
 
-    /// What came since `before`, an earlier state of the same histogram.
+    /// The counts since `before`, an earlier state of the same histogram.
     pub fn since(&self, before: &Self) -> Self {
         let counts =
             self.counts.iter().zip(&before.counts).map(|(now, then)| now.saturating_sub(*then)).collect();

@@ -7,15 +7,15 @@ use super::histogram::{Distribution, Histogram};
 /// One metric at one moment.
 #[derive(Clone, Debug)]
 pub struct Metric {
-    /// As AWS's mount-s3 and OpenTelemetry write it, with dots.
+    /// The name with dots, as AWS's mount-s3 and OpenTelemetry write it.
     pub name: &'static str,
     /// One sentence.
     pub help: &'static str,
-    /// Of its values.
+    /// The unit of the values.
     pub unit: Unit,
-    /// Of all its values.
+    /// The kind of all values.
     pub kind: Kind,
-    /// Its values.
+    /// The values, one for each set of labels.
     pub series: Vec<Series>,
 }
 
@@ -58,13 +58,13 @@ pub enum Unit {
 /// A value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Of a counter or a gauge.
+    /// The value of a counter or a gauge.
     Number(u64),
-    /// Of a histogram.
+    /// The counts of a histogram.
     Distribution(Distribution),
 }
 
-/// What a snapshot takes of a metric.
+/// A metric of which a snapshot can be taken.
 pub(super) trait Collect {
     const KIND: Kind;
 

@@ -14,7 +14,9 @@ use quick_xml::events::Event;
 pub use buckets::{Tags, Version, VersionMarkers, VersionPage};
 pub(super) use buckets::{location_document, tags, tags_document, version_page};
 pub(in crate::s3) use listing::list_page;
-pub(super) use uploads::{UploadMarkers, UploadPage, complete_document, completed, upload_id, upload_page};
+pub(super) use uploads::{
+    Copied, UploadMarkers, UploadPage, complete_document, completed, copied, upload_id, upload_page,
+};
 
 /// Bytes of a document that are read at all.
 pub(crate) const BODY_MAX: usize = 16 << 20;
@@ -44,6 +46,7 @@ enum Name {
     Initiated,
     InitiateResult,
     CompleteResult,
+    CopyResult,
     Uploads,
     Upload,
     UploadId,
@@ -90,6 +93,7 @@ impl Name {
             "Initiated" => Self::Initiated,
             "InitiateMultipartUploadResult" => Self::InitiateResult,
             "CompleteMultipartUploadResult" => Self::CompleteResult,
+            "CopyObjectResult" | "CopyPartResult" => Self::CopyResult,
             "ListMultipartUploadsResult" => Self::Uploads,
             "Upload" => Self::Upload,
             "UploadId" => Self::UploadId,

@@ -25,9 +25,9 @@ use crate::sync::Arc;
 
 /// Our folder in the user's runtime directory.
 const FOLDER: &str = "mount-s3";
-/// Where root's mounts are, and those of services.
+/// The folder of root's mounts and those of services.
 const OF_THE_SYSTEM: &str = "/run";
-/// Only the mounting user.
+/// The mode that lets only the mounting user in.
 pub const PERMITTED: u32 = 0o600;
 /// The ending of the file that describes a mount.
 const FILE: &str = "json";
@@ -76,10 +76,10 @@ impl Place {
 /// A mount that a folder tells of.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What is mounted where.
+    /// The bucket and the place of the mount.
     pub origin: Origin,
     folder: Arc<OwnedFd>,
-    /// Of its files, without their endings.
+    /// The name of the mount's files, without their endings.
     name: OsString,
 }
 
@@ -88,14 +88,14 @@ pub struct Entry {
 pub struct Socket(OwnedFd);
 
 impl Socket {
-    /// For connect(2).
+    /// The path for connect(2).
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 }
 
 impl Entry {
-    /// Where it is asked for its state.
+    /// The socket that answers questions about the mount's state.
     ///
     /// # Errors
     /// `NotFound`; or `ConnectionRefused`, as by a socket without a listener: what has its name is no socket, or another user's.
@@ -162,7 +162,7 @@ pub fn read_entries(place: &Place) -> Vec<Entry> {
     entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// What a file of this owner says, and since when.
+/// The content of a file of this owner, and its time.
 fn read_origin(folder: &OwnedFd, name: &OsStr, owner: u32) -> io::Result<(Origin, SystemTime)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(openat(folder.as_fd(), name, flags, Mode::empty())?);

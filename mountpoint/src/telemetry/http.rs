@@ -33,7 +33,7 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 /// The pause after an accept that failed: for want of descriptors, mostly.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Where `--metrics-listen` listens.
+/// The address of `--metrics-listen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// An address of this machine.
@@ -150,7 +150,7 @@ impl Bound {
     }
 }
 
-/// What a socket shows.
+/// The pages that a socket shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Door {
     /// Numbers, for the users that the socket's own permissions let in.

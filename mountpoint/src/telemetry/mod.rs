@@ -32,7 +32,7 @@ const LOG_EVERY: Duration = Duration::from_secs(5);
 /// How long the last export may delay the end of a mount.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// What is told to whom.
+/// The receivers of telemetry.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// Lines in the log.
@@ -43,7 +43,7 @@ pub struct Config {
     pub control: Vec<Place>,
     /// Exports by OpenTelemetry's protocol.
     pub otlp: Option<otlp::Settings>,
-    /// What is mounted where.
+    /// The bucket and the place of the mount.
     pub origin: Origin,
 }
 

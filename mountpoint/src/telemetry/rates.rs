@@ -67,7 +67,7 @@ impl Rates {
         if samples.rest { Next::Rest } else { Next::Look(EVERY) }
     }
 
-    /// What moved since the oldest sample, per second.
+    /// The throughput since the oldest sample.
     pub(super) fn now(&self, metrics: &Metrics, at: Instant) -> Throughput {
         let now = Sample::take(metrics);
         let (since, then) = {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Telemetry;
 use crate::metrics::{Histogram, Metrics};
 
-/// What is mounted where. No secret: any user who may read the metrics can read this.
+/// The bucket and the place of a mount. It holds no secret: any user who may read the metrics can read this.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Bucket, access point or its ARN.
@@ -24,19 +24,19 @@ pub struct Origin {
     pub pid: u32,
     /// User that mounted it.
     pub uid: u32,
-    /// Of `mount-s3`.
+    /// The version of `mount-s3`.
     pub version: String,
 }
 
 /// The state of one mount.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// What is mounted where.
+    /// The bucket and the place of the mount.
     #[serde(flatten)]
     pub origin: Origin,
     /// Seconds since the mount began.
     pub uptime_s: u64,
-    /// Of the last seconds.
+    /// The throughput of the last seconds.
     pub throughput: Throughput,
     /// Since the mount began.
     pub requests: Requests,
@@ -56,7 +56,7 @@ pub struct Status {
     pub errors: Vec<ErrorLine>,
 }
 
-/// What moved per second.
+/// Bytes and requests per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Throughput {
     /// The time that these are the mean of; 0: not known yet.
@@ -78,15 +78,15 @@ pub struct Throughput {
 /// Numbers of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
-    /// Of the kernel.
+    /// Requests of the kernel.
     pub fuse: u64,
-    /// Of them, answered with an error.
+    /// Requests of the kernel that were answered with an error.
     pub fuse_errors: u64,
-    /// To the store.
+    /// Requests to the store.
     pub s3: u64,
-    /// Of them, sent again.
+    /// Requests to the store that were sent again.
     pub s3_retries: u64,
-    /// Of them, failed for good.
+    /// Requests to the store that failed for good.
     pub s3_errors: u64,
 }
 
@@ -102,9 +102,9 @@ pub struct Hits {
 /// Bytes of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// That the process holds.
+    /// Resident memory of the process.
     pub rss_bytes: u64,
-    /// For data, of which may be in use (`--memory-target`).
+    /// The limit of memory for data (`--memory-target`).
     pub target_bytes: u64,
     /// Held for READs that wait.
     pub demand_bytes: u64,
@@ -117,7 +117,7 @@ pub struct Memory {
 /// The disk cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
-    /// Its directory.
+    /// The directory of the cache.
     pub directory: String,
     /// Bytes on disk.
     pub used_bytes: u64,
@@ -139,9 +139,9 @@ pub struct Cache {
 /// Numbers of open files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFiles {
-    /// For reading.
+    /// Handles for reading.
     pub read: u64,
-    /// For writing.
+    /// Handles for writing.
     pub write: u64,
 }
 

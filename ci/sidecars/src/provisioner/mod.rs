@@ -40,12 +40,12 @@ pub struct Provisioner {
     timeout: Duration,
     with_metadata: bool,
     recorder: Recorder,
-    /// Of claims and volumes that failed, by UID: when to try again, and the pause before that.
+    /// Claims and volumes that failed, by UID: the time of the next try, and the pause before it.
     pauses: HashMap<String, (Instant, Duration)>,
 }
 
 impl Provisioner {
-    /// Of the driver at this socket.
+    /// A provisioner for the driver at this socket.
     #[must_use]
     pub fn new(
         client: Client,
@@ -59,7 +59,7 @@ impl Provisioner {
         Self { client, socket, driver, timeout, with_metadata, recorder, pauses: HashMap::new() }
     }
 
-    /// Until the process ends. While `may_work` says no, another replica works.
+    /// Works until the process ends. While `may_work` says no, another replica works.
     pub async fn run(&mut self, may_work: impl Fn() -> bool) {
         loop {
             if may_work()
@@ -213,7 +213,7 @@ impl Provisioner {
     }
 }
 
-/// As upstream shows what the driver answered.
+/// The driver's answer as upstream shows it.
 fn said(status: tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("rpc error: code = {:?} desc = {}", status.code(), status.message())
 }

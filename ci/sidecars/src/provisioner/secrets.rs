@@ -8,32 +8,32 @@ use anyhow::{Context as _, bail, ensure};
 /// Parameters with this beginning are the side-car's own; the driver does not get them.
 pub const PREFIX: &str = "csi.storage.k8s.io/";
 
-/// What templates may name.
+/// The fields that templates may name.
 #[derive(Clone, Debug, Default)]
 pub struct Claim {
     /// The claim's name.
     pub name: String,
-    /// Its namespace.
+    /// The claim's namespace.
     pub namespace: String,
-    /// Its annotations.
+    /// The claim's annotations.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Which of a class's Secrets.
+/// A Secret of a class, by its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// For CreateVolume and DeleteVolume.
+    /// The Secret for CreateVolume and DeleteVolume.
     Provisioner,
-    /// For NodePublishVolume.
+    /// The Secret for NodePublishVolume.
     NodePublish,
 }
 
 /// A Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Its namespace.
+    /// The Secret's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The Secret's name.
     pub name: String,
 }
 

@@ -19,7 +19,7 @@ pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 /// The Secret for the deletion.
 pub const DELETION_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
-/// Its namespace.
+/// The annotation with the namespace of the Secret for deletion.
 pub const DELETION_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
 
 /// The Secret with which a volume is to be deleted. Upstream's side-car writes both annotations on every volume, empty where there is none.
@@ -78,7 +78,7 @@ pub fn request(
     })
 }
 
-/// For a driver that can do SINGLE_NODE_MULTI_WRITER.
+/// The access mode, for a driver that can do SINGLE_NODE_MULTI_WRITER.
 fn mode(text: &str) -> anyhow::Result<Mode> {
     Ok(match text {
         "ReadWriteOnce" => Mode::SingleNodeMultiWriter,

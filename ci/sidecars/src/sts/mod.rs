@@ -11,27 +11,27 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use percent_encoding::percent_decode_str;
 pub use token::{Keys, Refusal};
 
-/// Who may have which keys.
+/// The roles, and the audience of tokens for them.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// The API server's name in tokens.
     pub issuer: String,
-    /// Whom tokens must be for.
+    /// The audience that tokens must name.
     pub audience: String,
     /// The API server's keys.
     pub keys: Keys,
-    /// By ARN.
+    /// The roles, by ARN.
     pub roles: BTreeMap<String, Role>,
 }
 
-/// Whom a role trusts, and its keys in the store.
+/// A role: the accounts it trusts, and its keys in the store.
 #[derive(Clone, Debug)]
 pub struct Role {
     /// `system:serviceaccount:NAMESPACE:NAME`
     pub subject: String,
     /// The key's id.
     pub access_key: String,
-    /// Its secret.
+    /// The secret key.
     pub secret_key: String,
 }
 

@@ -22,11 +22,11 @@ struct Key {
 pub struct Refusal {
     /// AWS's code.
     pub code: &'static str,
-    /// What is wrong.
+    /// The problem with the token.
     pub message: &'static str,
 }
 
-/// What a token says of itself.
+/// The claims of a token.
 #[derive(Clone, Debug)]
 pub(super) struct Claims {
     pub(super) subject: String,
@@ -57,7 +57,7 @@ impl Refusal {
 const INVALID: &str = "InvalidIdentityToken";
 
 impl Keys {
-    /// Of the document that the API server has at `/openid/v1/jwks`. Keys of other kinds than RSA are left out.
+    /// Keys of the document that the API server has at `/openid/v1/jwks`. Keys of other kinds than RSA are left out.
     #[must_use]
     pub fn of_jwks(document: &Value) -> Self {
         let text = |key: &Value, field: &str| key[field].as_str().map(str::to_owned);

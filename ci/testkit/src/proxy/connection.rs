@@ -26,7 +26,7 @@ const LINE_WITHOUT_LATENCY: usize = (64 << 10) / PIECE_MAX;
 const SLOW_DOWN: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>SlowDown</Code>\
                          <Message>Please reduce your request rate.</Message></Error>";
 
-/// What goes from reading to delivering.
+/// A unit that goes from reading to delivering.
 struct Piece {
     due: Instant,
     bytes: Vec<u8>,
@@ -101,7 +101,7 @@ fn reset() -> io::Error {
     io::ErrorKind::ConnectionReset.into()
 }
 
-/// What each stage of a connection knows.
+/// The state that the stages of a connection share.
 #[derive(Clone)]
 struct Flow {
     number: u64,
@@ -264,7 +264,7 @@ impl Shared {
     }
 }
 
-/// Which way bytes of client or store go; those made here have none.
+/// The direction of bytes of client or store; bytes made here have none.
 #[derive(Clone, Copy)]
 enum Way {
     Up,

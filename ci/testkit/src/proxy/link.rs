@@ -10,7 +10,7 @@ use super::State;
 /// The largest piece that is read at once, and the turn of one connection on a fast link.
 pub(super) const PIECE_MAX: usize = 16 << 10;
 
-/// What a link that was idle, or a machine that was late, may make up for.
+/// The time that an idle link, or a late machine, may make up for.
 const CREDIT: Duration = Duration::from_millis(20);
 
 /// Timers are no finer.

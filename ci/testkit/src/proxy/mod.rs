@@ -26,7 +26,7 @@ use link::Link;
 use weather::Passage;
 pub use weather::Weather;
 
-/// Of each socket and direction, so that the kernel does not queue megabytes behind a slow link.
+/// The buffer of each socket and direction, so that the kernel does not queue megabytes behind a slow link.
 const SOCKET_BUFFER: u32 = 64 << 10;
 
 /// Connections that may wait to be accepted.
@@ -45,7 +45,7 @@ pub struct Proxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What passed since the start.
+/// Counts of all that passed since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Connections that were accepted.
@@ -62,7 +62,7 @@ pub struct Counts {
     pub bits_flipped: u64,
 }
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Debug)]
 struct Shared {
     to: SocketAddr,
@@ -97,7 +97,7 @@ struct State {
 }
 
 impl Proxy {
-    /// On the way to this server, from a port of its own on 127.0.0.1, in clear weather.
+    /// A proxy on the way to this server, from a port of its own on 127.0.0.1, in clear weather.
     ///
     /// # Panics
     /// No port, no thread.
@@ -135,7 +135,7 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// Where it listens.
+    /// The address of the proxy.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -163,7 +163,7 @@ impl Proxy {
         assert!(!waited.timed_out(), "the fault proxy does not follow the weather");
     }
 
-    /// What passed since the start.
+    /// The counts since the start.
     pub fn counts(&self) -> Counts {
         let counts = &self.shared.counts;
         let AtomicCounts { connections, bytes_up, bytes_down, requests, requests_refused, bits_flipped } =
@@ -192,7 +192,7 @@ impl Drop for Proxy {
     }
 }
 
-/// With small buffers, and a port that another socket of ours may listen on.
+/// A socket with small buffers, and a port that another socket of ours may listen on.
 fn socket() -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseport(true)?;

@@ -9,10 +9,10 @@ const HEAD_MAX: usize = 64 << 10;
 
 const HEADERS_MAX: usize = 128;
 
-/// What comes of the bytes.
+/// The destination of bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Out {
-    /// To the store.
+    /// Bytes for the store.
     Pass(Vec<u8>),
     /// A refused request is complete: answer it.
     Refuse {
@@ -98,7 +98,7 @@ enum Read {
     Whole(Head),
 }
 
-/// What of a head matters here.
+/// The fields of a head that matter here.
 struct Head {
     len: usize,
     body: u64,
@@ -162,7 +162,7 @@ mod tests {
     const GET: &[u8] = b"GET /b/k HTTP/1.1\r\nHost: x\r\n\r\n";
     const HEAD: &[u8] = b"HEAD /b/k HTTP/1.1\r\nHost: x\r\n\r\n";
 
-    /// What passes, and how often a request was refused, however the bytes are cut.
+    /// The bytes that pass, and the number of refused requests, however the bytes are cut.
     fn run(bytes: &[u8], piece: usize, mut refuses: impl FnMut() -> bool) -> (Vec<u8>, Vec<Out>) {
         let mut requests = Requests::default();
         let (mut passed, mut refused) = (Vec::new(), Vec::new());

@@ -15,14 +15,14 @@ pub struct Weather {
     pub(super) flips: Flips,
 }
 
-/// Which byte of a direction arrives with another bit, on the first connection that gets so far.
+/// The byte of a direction that arrives with a flipped bit, on the first connection that gets so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flips {
     pub(super) request: Option<u64>,
     pub(super) answer: Option<u64>,
 }
 
-/// Where among `len` bytes, of which `passed` came before on the connection, byte `at` is.
+/// The place of byte `at` among `len` bytes, if `passed` bytes came before on the connection.
 pub(super) fn place(len: usize, passed: u64, at: Option<u64>) -> Option<usize> {
     usize::try_from(at?.checked_sub(passed)?).ok().filter(|place| *place < len)
 }
@@ -45,7 +45,7 @@ pub(super) enum Passage {
     SilentSyns,
 }
 
-/// Which requests are answered 503.
+/// The choice of requests that are answered 503.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Unavailable {
     pub(super) share: f64,
@@ -62,7 +62,7 @@ impl Unavailable {
     }
 }
 
-/// What becomes of the bytes that come from the store.
+/// The fate of bytes that come from the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Answers {
     #[default]
@@ -87,14 +87,14 @@ pub(super) struct Step {
 pub(super) enum Then {
     GoOn,
     Reset,
-    /// For this long, or until the weather changes.
+    /// A pause of this length, or until the weather changes.
     Pause(Duration),
-    /// Until the weather changes.
+    /// A stall until the weather changes.
     Stall,
 }
 
 impl Answers {
-    /// What happens to `waiting` bytes on a connection where `passed` bytes of answers passed in this weather.
+    /// The next step for `waiting` bytes on a connection where `passed` bytes of answers passed in this weather.
     pub(super) fn step(self, passed: u64, waiting: usize) -> Step {
         let up_to = |limit: u64, then: Then| {
             let room = limit.saturating_sub(passed);
@@ -135,7 +135,7 @@ impl Weather {
         self
     }
 
-    /// As [`Weather::black_hole`], and new connections are not even opened: the kernel drops their SYN. In later weather a client's
+    /// Like [`Weather::black_hole`], and new connections are not even opened: the kernel drops their SYN. In later weather a client's
     /// next SYN is answered; Linux repeats it after 1, 3 and 7 seconds.
     #[must_use]
     pub fn silent_syns(mut self) -> Self {
@@ -160,7 +160,7 @@ impl Weather {
         self
     }
 
-    /// As [`Weather::unavailable`] for this share of the requests, from 0 to 1. The same seed strikes the same requests, by the
+    /// Like [`Weather::unavailable`] for this share of the requests, from 0 to 1. The same seed strikes the same requests, by the
     /// order in which they come.
     #[must_use]
     pub fn unavailable_share(mut self, share: f64, seed: u64) -> Self {
@@ -175,7 +175,7 @@ impl Weather {
         self
     }
 
-    /// At most so many bytes a second in each direction, all connections together; those that have bytes waiting get equal shares.
+    /// Limits the rate to this number of bytes a second in each direction, all connections together; those that have bytes waiting get equal shares.
     /// At most 64 KiB of a connection's bytes wait here in each direction, the kernel's buffers aside (64 KiB each).
     ///
     /// # Panics
@@ -195,7 +195,7 @@ impl Weather {
         self
     }
 
-    /// On each connection answers stop once so many bytes of them passed, counted from now. Nothing is closed; requests pass. Later
+    /// Stops the answers of each connection once so many bytes of them passed, counted from now. Nothing is closed; requests pass. Later
     /// weather lets the rest pass.
     #[must_use]
     pub fn stall_answers_after(mut self, bytes: u64) -> Self {
@@ -209,7 +209,7 @@ impl Weather {
         self.stall_answers_after(0)
     }
 
-    /// On each connection answers pass in drips: so many bytes, then a pause.
+    /// Lets answers pass in drips on each connection: `bytes`, then a pause.
     #[must_use]
     pub fn drip(mut self, bytes: u64, every: Duration) -> Self {
         self.answers = Answers::Drip { bytes, every };
@@ -224,7 +224,7 @@ impl Weather {
         self
     }
 
-    /// As [`Weather::flip_request_byte`], of its answers.
+    /// Like [`Weather::flip_request_byte`], for answers.
     #[must_use]
     pub fn flip_answer_byte(mut self, at: u64) -> Self {
         self.flips.answer = Some(at);

@@ -17,9 +17,9 @@ const SMALL: u64 = 100_000;
 /// How long a single operation took.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed {
-    /// What the link carried meanwhile, in seconds of its own: a loaded machine stretches time, not bytes.
+    /// The load of the link meanwhile, in seconds of its own: a loaded machine stretches time, not bytes.
     pub link_s: f64,
-    /// By the clock.
+    /// The time by the clock.
     pub wall: Duration,
 }
 

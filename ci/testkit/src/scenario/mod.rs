@@ -20,7 +20,7 @@ use work::Trouble;
 
 const MIB: u64 = 1 << 20;
 
-/// Where a scenario takes place.
+/// The place of a scenario: a mounted directory and its store.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The directory mounted on.
@@ -44,7 +44,7 @@ impl Place<'_> {
     }
 }
 
-/// What became of the operations: reads of whole files, writes with `fsync`, `stat`, `ls`.
+/// The results of the operations: reads of whole files, writes with `fsync`, `stat`, `ls`.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// How many there were.
@@ -53,7 +53,7 @@ pub struct Outcome {
     pub errors: Vec<String>,
     /// Those that succeeded with other bytes than they should have, read or stored.
     pub wrong: Vec<String>,
-    /// From the moment the weather struck until the last operation ended.
+    /// The time from the moment the weather struck until the last operation ended.
     pub took: Duration,
 }
 

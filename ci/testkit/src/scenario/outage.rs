@@ -9,9 +9,9 @@ use super::{MIB, Outcome, Place};
 use crate::proxy::Weather;
 use crate::until;
 
-/// Of a large file.
+/// The size of a large file.
 const TRANSFER: u64 = 24 * MIB;
-/// Of a small one.
+/// The size of a small file.
 const SMALL: u64 = 4_000;
 /// Read while answers break off.
 const BROKEN: u64 = 64 * MIB;
@@ -23,7 +23,7 @@ const CATS: u64 = 50;
 /// A way of being away.
 #[derive(Clone, Debug)]
 pub struct Outage {
-    /// For tables and commands.
+    /// The name in tables and commands.
     pub name: &'static str,
     /// While it lasts.
     pub during: Weather,

@@ -10,7 +10,7 @@ use super::Place;
 /// Bytes of one read or write.
 const PIECE: usize = 256 << 10;
 
-/// What an operation came to that did not go well.
+/// The outcome of an operation that failed.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// The file system said so.

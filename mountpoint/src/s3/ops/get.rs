@@ -9,6 +9,7 @@ use crate::net::flow::lanes::Lane;
 use crate::object::{ETag, ObjectMeta, Second};
 use crate::s3::answer::check_get;
 use crate::s3::attempts::Attempts;
+use crate::s3::ops::headers::checksum_mode;
 use crate::s3::ops::{head, hedged};
 use crate::s3::wire::{Draft, Failure, Filled, Wire};
 use crate::s3::{Error, ErrorKind, GetObject, Result};
@@ -108,8 +109,12 @@ async fn once(
         HeaderValue::from_str(text)
             .map_err(|e| Error::new(ErrorKind::InvalidRequest, OPERATION).key(key).source(e))
     };
-    let mut headers = vec![(header::RANGE, value(&format!("bytes={}-{}", range.start, range.end - 1))?)];
+    let mut headers = vec![checksum_mode()];
     headers.extend(if_match(wire, &request.id.etag));
+    // Most stores say no checksum in the answer to a range, be it the whole object.
+    if range != (0..request.object_size) {
+        headers.push((header::RANGE, value(&format!("bytes={}-{}", range.start, range.end - 1))?));
+    }
     let draft = Draft { headers, ..attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str())) };
     let answer = hedged::exchange(wire, draft).await?;
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
@@ -119,6 +124,9 @@ async fn once(
         check_get(answer.status, &answer.headers, &request.id, &range, request.object_size)
     {
         return Err(answer.error(kind, why).into());
+    }
+    if range == (0..request.object_size) {
+        wire.sums.learn(&request.id, answer.status, &answer.headers);
     }
     answer.fill(into, wire).await
 }

@@ -3,7 +3,7 @@
 
 use prost::{Message, Oneof};
 
-/// What is posted.
+/// The body of a POST.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExportMetricsServiceRequest {
     #[prost(message, repeated, tag = "1")]
@@ -132,7 +132,7 @@ pub(super) struct AnyValue {
     pub(super) string_value: Option<String>,
 }
 
-/// What changed since the export before.
+/// The temporality of values since the export before.
 pub(super) const DELTA: i32 = 1;
-/// What there is since the mount began.
+/// The temporality of values since the mount began.
 pub(super) const CUMULATIVE: i32 = 2;

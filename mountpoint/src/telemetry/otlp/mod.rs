@@ -35,7 +35,7 @@ pub(super) struct Exporter {
     last: Mutex<Last>,
 }
 
-/// What the receiver has.
+/// The state that the receiver has.
 struct Last {
     metrics: Vec<Metric>,
     at: SystemTime,

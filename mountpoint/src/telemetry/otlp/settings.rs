@@ -5,16 +5,16 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
-/// As AWS's mount-s3.
+/// The interval of AWS's mount-s3.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// As OpenTelemetry says.
+/// The time-out that OpenTelemetry names.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What is added to an endpoint of all signals.
+/// The path behind an endpoint of all signals.
 const PATH: &str = "/v1/metrics";
 /// The service, unless it is named.
 const SERVICE: &str = "mount-s3";
 
-/// Where to, how often and as what.
+/// The receiver of exports, their interval and their form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The URL that is posted to.
@@ -25,7 +25,7 @@ pub struct Settings {
     pub timeout: Duration,
     /// Changes since the last export rather than sums.
     pub delta: bool,
-    /// Of each request. They may be secret: their `Debug` says nothing.
+    /// Headers of each request. They may be secret: their `Debug` says nothing.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Attributes of the resource: the service and what the user adds.
     pub resource: Vec<(String, String)>,
