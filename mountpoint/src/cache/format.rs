@@ -153,7 +153,7 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
     let lens = [32, 34, 36].map(|at| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]])));
     let end = FIXED + lens.iter().sum::<usize>();
     let stored = bytes.get(end..end + 4)?;
-    let flags = u16::from_le_bytes([fixed[30], fixed[31]]);
+    let flags = u16::from_le_bytes([fixed[38], fixed[39]]);
     if u32_at(stored, 0) != crc32c(&bytes[..end]) || object_size > OBJECT_MAX || flags > 1 {
         return None;
     }

@@ -133,6 +133,21 @@ impl Stored {
         self.until().is_some_and(|until| now < until)
     }
 
+    /// Bytes of the version with these marks came. False: this is another one.
+    pub(super) fn is_proven(&mut self, size: u64, etag: &ETag, modified: Option<Second>) -> bool {
+        let is_it = self.is(size, etag, modified);
+        if is_it && self.teller() == Teller::Listing {
+            self.size = packed(self.size(), self.is_readable(), Teller::Object);
+        }
+        is_it
+    }
+
+    /// Whether these are its marks.
+    pub(super) fn is(&self, size: u64, etag: &ETag, modified: Option<Second>) -> bool {
+        let is_then = modified.is_none() || modified == self.second();
+        self.size() == size && is_then && self.etag.matches(etag.as_str())
+    }
+
     /// Not to be believed any more.
     pub(super) fn doubt(&mut self) {
         self.until = None;

@@ -23,6 +23,10 @@ pub enum OpenRead {
         keep_cache: bool,
         /// What came with its attributes, which this open asked for, or the lookup just before it.
         first: Option<First>,
+        /// Only a listing said so: see [`InodeTable::is_proven`].
+        is_listed: bool,
+        /// The kernel may have been told another size.
+        is_resized: bool,
     },
     /// Being written: finish that handle and ask again, or refuse.
     Busy {
@@ -317,11 +321,13 @@ fn open_now(tree: &mut Tree, ino: InodeNo, first: Option<First>) -> Result<OpenR
     let Some(key) = tree.key(ino) else { return Err(stale(ino)) };
     let file = tree.file_mut(ino)?;
     let modified = file.stored.as_ref().and_then(Stored::second);
+    let is_listed = file.stored.as_ref().is_some_and(|stored| stored.teller() == Teller::Listing);
     match file.open_read() {
         Ok((meta, keep_cache)) => {
+            let is_resized = std::mem::take(&mut file.size_stale);
             let (id, size) = (ObjectId { key, etag: meta.etag, modified }, meta.size);
             let first = first.filter(|first| first.is_of(&id, size));
-            Ok(OpenRead::Object { id, size, keep_cache, first })
+            Ok(OpenRead::Object { id, size, keep_cache, first, is_listed, is_resized })
         }
         Err(Refusal::Busy { writer }) => Ok(OpenRead::Busy { writer }),
         Err(Refusal::HasReaders) => unreachable!("readers don't keep readers out"),

@@ -113,6 +113,8 @@ pub(super) struct File {
     pub(super) readers: u32,
     /// Whether the kernel's pages may be of what stood here before our own write, or hold changes that were refused.
     pub(super) pages_stale: bool,
+    /// Whether the kernel may have been told another size of this version.
+    pub(super) size_stale: bool,
 }
 
 /// The phase of a file: whether it is written in this mount.
@@ -190,6 +192,7 @@ impl File {
             phase: Phase::New { times: Box::new(Times::of(modified)) },
             readers: 0,
             pages_stale: false,
+            size_stale: false,
         }
     }
 
@@ -201,6 +204,7 @@ impl File {
             phase: Phase::Stored,
             readers: 0,
             pages_stale: false,
+            size_stale: false,
         }
     }
 

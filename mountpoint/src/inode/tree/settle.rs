@@ -338,15 +338,11 @@ impl Tree {
                 }
                 stored.confirm(meta, teller, said.until);
             }
-            // Programs that have it open read what the listing said, and share the kernel's pages: they keep the inode.
-            Judgement::Better if file.readers > 0 => {
-                self.agreement.broken(said.at);
-                return false;
-            }
+            // No byte of what the listing said was given yet (`proof.rs`).
             Judgement::Better => {
                 self.agreement.broken(said.at);
+                file.size_stale |= stored.size() != meta.size;
                 *stored = Stored::new(meta, teller, Some(said.until));
-                file.pages_stale = true;
             }
             Judgement::Doubtful => {
                 self.agreement.broken(said.at);
