@@ -55,7 +55,7 @@ impl ETag {
         Self(Arc::from(etag.as_ref()))
     }
 
-    /// As the store sent it.
+    /// The ETag as the store sent it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -139,9 +139,9 @@ pub fn whole_second(time: SystemTime) -> SystemTime {
 /// beside it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ObjectId {
-    /// Where it is.
+    /// The object's key.
     pub key: ObjectKey,
-    /// Which version.
+    /// The ETag of the version.
     pub etag: ETag,
     /// Stored when; `None` where the store did not say.
     pub modified: Option<Second>,

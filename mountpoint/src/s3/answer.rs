@@ -14,7 +14,7 @@ use crate::s3::date::http_date;
 /// Longest ETag that is kept as it is, in bytes. Of a longer one its digest is: no store needs as much, and there is one for each file.
 const ETAG_MAX: usize = 1024;
 
-/// The kind of an answer that is no success.
+/// The kind of an answer that is not a success.
 pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&str>) -> ErrorKind {
     let region = || region.map(str::to_owned);
     match code.unwrap_or("") {

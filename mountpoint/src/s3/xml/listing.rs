@@ -53,9 +53,9 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListP
     let mut is_listing = false;
     let text = String::from_utf8_lossy(document);
     walk_text(&text, |path, text| {
-        let (root, path) = path.split_first().ok_or("the answer is no listing")?;
+        let (root, path) = path.split_first().ok_or("the answer is not a listing")?;
         if !may_list(*root) {
-            return Err("the answer is no listing".into());
+            return Err("the answer is not a listing".into());
         }
         match path {
             [CommonPrefixes, Name::Prefix] => prefixes.push(text.to_owned()),
@@ -67,7 +67,7 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListP
             [Contents, Name::StorageClass] => entry.archived = !is_readable(Some(text.trim()), None),
             [Contents, RestoreStatus, Name::IsRestoreInProgress] => entry.restored = text.trim() == "false",
             [name] => end.read(*name, text)?,
-            [] if *root != Name::Listing && !is_listing => return Err("the answer is no listing".into()),
+            [] if *root != Name::Listing && !is_listing => return Err("the answer is not a listing".into()),
             _ => {}
         }
         is_listing |= matches!(path, [Contents | CommonPrefixes | Name::IsTruncated | Name::PageSize]);
