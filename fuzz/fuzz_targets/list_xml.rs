@@ -29,6 +29,8 @@ struct Document {
 #[derive(Arbitrary, Debug)]
 enum Root {
     Listing,
+    /// By another name.
+    Odd,
     Uploads,
     Created,
     Completed,
@@ -93,6 +95,7 @@ impl Document {
     fn text(&self, prefix: &str) -> String {
         let root = match self.root {
             Root::Listing => "ListBucketResult",
+            Root::Odd => "ListBucketV2Result",
             Root::Uploads => "ListMultipartUploadsResult",
             Root::Created => "InitiateMultipartUploadResult",
             Root::Completed => "CompleteMultipartUploadResult",
@@ -155,7 +158,12 @@ impl Document {
             Item::Object { key, .. } | Item::CommonPrefix(key) => !key.is_empty(),
             _ => false,
         };
-        let sound = matches!(self.root, Root::Listing) && self.encoded && self.items.iter().all(is_sound);
+        let is_listing = match self.root {
+            Root::Listing => true,
+            Root::Odd => !self.items.is_empty(),
+            _ => false,
+        };
+        let sound = is_listing && self.encoded && self.items.iter().all(is_sound);
         (sound && self.items.len() <= 1000).then_some(self.items.len())
     }
 }

@@ -1,7 +1,7 @@
 //! The types that all rooms share: the key of an object, its version, its metadata.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::sync::Arc;
 
@@ -60,10 +60,33 @@ impl ETag {
         &self.0
     }
 
-    /// Whether two spellings mean one version: listings of some stores leave the quotes out.
+    /// Whether two spellings mean one version: listings of some stores leave the quotes out, and proxies mark ETags as weak.
     pub fn matches(&self, other: &str) -> bool {
-        self.0.trim_matches('"') == other.trim_matches('"')
+        core(&self.0) == core(other)
     }
+
+    /// Whether it says nothing: some stores send an empty one, or none.
+    pub fn is_none(&self) -> bool {
+        core(&self.0).is_empty()
+    }
+
+    /// Whether nothing speaks against one version: the spellings match, or one of them says nothing.
+    pub fn may_be(&self, other: &str) -> bool {
+        self.matches(other) || self.is_none() || core(other).is_empty()
+    }
+
+    /// The value of If-Match that asks for this version: quoted. `None` where that can't be asked: there is no ETag, or it is weak, which
+    /// If-Match never matches, or it can't stand in a header.
+    pub fn if_match(&self) -> Option<String> {
+        let inner = core(&self.0);
+        let fits = inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
+        (!inner.is_empty() && !self.0.starts_with("W/") && fits).then(|| format!("\"{inner}\""))
+    }
+}
+
+/// An ETag without quotes and the mark of a weak one.
+fn core(etag: &str) -> &str {
+    etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"')
 }
 
 impl fmt::Debug for ETag {
@@ -72,13 +95,74 @@ impl fmt::Debug for ETag {
     }
 }
 
-/// One version of one object: what a read is pinned to and a cached block is filed under.
+/// The second in which a version was stored, by the store's clock: what all answers of a store agree about.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Second(i64);
+
+impl Second {
+    /// `None` for 1970's first, which stands for a time that the store did not say.
+    pub fn of(time: SystemTime) -> Option<Self> {
+        let seconds = match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            Err(before) => {
+                let before = before.duration();
+                let begun = u64::from(before.subsec_nanos() > 0);
+                -i64::try_from(before.as_secs().saturating_add(begun)).unwrap_or(i64::MAX)
+            }
+        };
+        Self::from_epoch(seconds)
+    }
+
+    /// So many seconds from 1970; `None` for 0.
+    pub fn from_epoch(seconds: i64) -> Option<Self> {
+        (seconds != 0).then_some(Self(seconds))
+    }
+
+    /// Seconds from 1970.
+    pub fn get(self) -> i64 {
+        self.0
+    }
+}
+
+/// The time without the parts of its second.
+pub fn whole_second(time: SystemTime) -> SystemTime {
+    let seconds = Second::of(time).map_or(0, Second::get);
+    let distance = Duration::from_secs(seconds.unsigned_abs());
+    let moved = match seconds < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(distance),
+        false => SystemTime::UNIX_EPOCH.checked_add(distance),
+    };
+    moved.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// One version of one object: what a read is pinned to and a cached block is filed under. Its size, the third mark of a version, stands
+/// beside it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ObjectId {
     /// The object's key.
     pub key: ObjectKey,
     /// The ETag of the version.
     pub etag: ETag,
+    /// Stored when; `None` where the store did not say.
+    pub modified: Option<Second>,
+}
+
+impl ObjectId {
+    /// The version that this metadata is of.
+    pub fn of(key: ObjectKey, meta: &ObjectMeta) -> Self {
+        Self { key, etag: meta.etag.clone(), modified: Second::of(meta.last_modified) }
+    }
+
+    /// A version that only its ETag names.
+    pub fn by_etag(key: ObjectKey, etag: ETag) -> Self {
+        Self { key, etag, modified: None }
+    }
+
+    /// Whether nothing speaks against these two marks being its own.
+    pub fn may_be(&self, etag: &str, modified: Option<Second>) -> bool {
+        let is_then = self.modified.zip(modified).is_none_or(|(ours, theirs)| ours == theirs);
+        is_then && self.etag.may_be(etag)
+    }
 }
 
 /// The metadata of an object, from a HEAD, a listing or an upload of this mount.
@@ -92,4 +176,43 @@ pub struct ObjectMeta {
     pub last_modified: SystemTime,
     /// Whether a GET can be answered now (false for objects in an archive tier that were not restored).
     pub readable: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_etag_is_asked_for_in_quotes_and_a_weak_or_empty_one_never() {
+        let asked = |etag: &str| ETag::new(etag).if_match();
+        assert_eq!(asked("\"x\"").as_deref(), Some("\"x\""));
+        assert_eq!(asked("x").as_deref(), Some("\"x\""));
+        for none in ["", "\"\"", "W/\"x\"", "W/\"\"", "a b", "\"a\nb\"", "\"ä\"", "\"a\"b\""] {
+            assert_eq!(asked(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_its_etag_and_its_second_as_far_as_both_are_said() {
+        let at = |seconds| Second::of(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        let id = ObjectId { key: "k".into(), etag: ETag::new("\"x\""), modified: at(7) };
+        assert!(id.may_be("\"x\"", at(7)) && id.may_be("W/\"x\"", None) && id.may_be("x", at(0)));
+        assert!(id.may_be("", at(7)) && id.may_be("\"\"", None));
+        assert!(!id.may_be("\"x\"", at(8)) && !id.may_be("\"y\"", at(7)) && !id.may_be("", at(8)));
+    }
+
+    #[test]
+    fn a_second_is_whole_before_and_after_1970() {
+        for (millis, second) in [(1_999, 1), (2_000, 2), (-1, -1), (-1_000, -1), (-1_001, -2)] {
+            let distance = Duration::from_millis(i64::unsigned_abs(millis));
+            let time = if millis < 0 {
+                SystemTime::UNIX_EPOCH - distance
+            } else {
+                SystemTime::UNIX_EPOCH + distance
+            };
+            assert_eq!(Second::of(time).map(Second::get), Some(second), "{millis}");
+            assert_eq!(Second::of(whole_second(time)).map(Second::get), Some(second), "{millis}");
+        }
+        assert_eq!(Second::of(SystemTime::UNIX_EPOCH), None);
+    }
 }

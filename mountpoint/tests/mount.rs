@@ -38,6 +38,7 @@ mod mount {
     mod names;
     mod namespaces;
     mod notified;
+    mod odd_stores;
     mod options;
     mod packaged;
     mod passthrough;

@@ -67,7 +67,7 @@ async fn read(client: &S3Client, key: &str, range: std::ops::Range<u64>) -> Vec<
         .map(|at| pool.try_take(Use::Demand, (range.end - at).min(1 << 20) as usize).unwrap())
         .collect();
     let mut fill = Fill::new(blocks, move |b| send.send(b).unwrap());
-    let id = ObjectId { key, etag: meta.etag };
+    let id = ObjectId::of(key, &meta);
     client.get_object(&GetObject { id, range, object_size: meta.size }, &mut fill).await.unwrap();
     receive.try_iter().flat_map(|b| b.to_vec()).collect()
 }

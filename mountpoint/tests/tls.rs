@@ -118,7 +118,7 @@ impl Store {
         let sink = Arc::clone(&received);
         let block = pool.try_take(Use::Demand, LEN).unwrap();
         let mut fill = Fill::new([block], move |bytes| sink.lock().unwrap().extend_from_slice(&bytes));
-        let id = ObjectId { key: ObjectKey::new("k"), etag: ETag::new("\"v1\"") };
+        let id = ObjectId::by_etag(ObjectKey::new("k"), ETag::new("\"v1\""));
         let request = GetObject { id, range: 0..LEN as u64, object_size: LEN as u64 };
         client.get_object(&request, &mut fill).await.unwrap();
         assert!(*received.lock().unwrap() == contents());

@@ -140,6 +140,42 @@ pub enum Effect {
     },
     /// The request is carried out, then the connection is reset instead of an answer.
     DropAnswer,
+    /// A header of a success has this value, or is not there.
+    Header {
+        /// Its name.
+        name: String,
+        /// Its value; absent to leave the header out.
+        #[serde(default)]
+        value: Option<String>,
+    },
+    /// The ETag of an answer is spelled otherwise.
+    Etag {
+        /// How.
+        form: EtagForm,
+    },
+    /// An answer has so many headers more.
+    MoreHeaders {
+        /// How many.
+        count: u32,
+    },
+    /// A GetObject with If-Match is answered with 412, as by stores that do not know the ETag in the form that they gave it.
+    RefuseIfMatch,
+    /// Objects of a listing say this.
+    Entry {
+        /// Only those whose key contains this, as the listing spells it.
+        #[serde(default)]
+        key: Option<String>,
+        /// The name of the element.
+        element: String,
+        /// Its content, as XML; absent to leave the element out.
+        #[serde(default)]
+        text: Option<String>,
+    },
+    /// The root element of a listing has this name.
+    Root {
+        /// The name.
+        name: String,
+    },
     /// A PutObject or UploadPart without Content-MD5 is refused, as some stores refuse it in a bucket with Object Lock.
     DemandMd5,
     /// An UploadPart of a greater number is refused, as by Scaleway.
@@ -149,6 +185,18 @@ pub enum Effect {
     },
     /// A CompleteMultipartUpload is refused if its parts, except the last, differ in size, as by Cloudflare R2.
     EqualParts,
+}
+
+/// A spelling of an ETag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EtagForm {
+    /// `W/"x"`.
+    Weak,
+    /// Without its quotes.
+    Unquoted,
+    /// With upper-case letters.
+    Upper,
 }
 
 impl Fault {
@@ -325,11 +373,15 @@ mod tests {
                 {"effect": "wrong_etag"},
                 {"effect": {"reset": {}}},
                 {"effect": {"stall": {"after_bytes": 10, "for_ms": 5}}},
-                {"effect": {"slow_down": {"retry_after": "2"}}}
+                {"effect": {"slow_down": {"retry_after": "2"}}},
+                {"effect": {"header": {"name": "ETag", "value": "\"\""}}},
+                {"effect": {"header": {"name": "Last-Modified"}}},
+                {"effect": {"etag": {"form": "weak"}}},
+                {"effect": {"entry": {"key": "a", "element": "ETag"}}}
             ]"#,
         )
         .unwrap();
-        assert_eq!(plan.lock().len(), 5);
+        assert_eq!(plan.lock().len(), 9);
         assert_eq!(plan.lock()[2].fault.effect, Effect::Reset { after_bytes: None });
     }
 

@@ -19,6 +19,6 @@ mod sums;
 mod wire;
 
 pub use config::Config;
-pub use fault::{Effect, Fault, FaultPlan};
+pub use fault::{Effect, EtagForm, Fault, FaultPlan};
 pub use requests::RequestLog;
 pub use server::Server;

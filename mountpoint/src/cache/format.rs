@@ -1,7 +1,8 @@
 //! The format of a sidecar, byte by byte. Pure: this file touches no disk.
 //!
 //! ```text
-//! header   8 magic "MS3CACHE" | u32 version | u32 block size | u64 object size | u16 scope, key, ETag lengths | u16 1 if proven
+//! header   8 magic "MS3CACHE" | u32 version | u32 block size | u64 object size | i64 second of its date, or 0
+//!          u16 scope, key, ETag lengths | u16 1 if proven
 //!          scope, key, ETag | u32 CRC32C of all before | zeros up to a multiple of 512
 //! slots    512 bytes for block 0, 1, 2 ...: 64 times u32 CRC32C of a sector | u64 which sectors are here | u32 length of the
 //!          block | u32 mark | zeros | u32 CRC32C of the file's name, the block's index and the 508 bytes before; all zeros: nothing
@@ -28,18 +29,18 @@ pub(super) const HEADER_MAX: usize = FIXED + 2 * TEXT_MAX + ObjectKey::LEN_MAX +
 pub(super) const OBJECT_MAX: u64 = 64 << 40;
 
 const MAGIC: &[u8; 8] = b"MS3CACHE";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Where a slot's fields begin.
 const PRESENT: usize = 4 * SECTORS;
 const LEN: usize = PRESENT + 8;
 const MARKED: usize = LEN + 4;
 const CHECK: usize = SLOT - 4;
-const FIXED: usize = 32;
+const FIXED: usize = 40;
 const TEXT_MAX: usize = 1024;
 const MARK: u32 = 0x4b4c_4202;
 const _: () = assert!(OBJECT_MAX / CACHE_BLOCK <= u32::MAX as u64);
 
-/// The name of an object version's two files: SHA-256 of scope, key and ETag.
+/// The name of an object version's two files: SHA-256 of scope, key, ETag and date.
 pub(super) type Name = [u8; 32];
 
 /// Of which object version a file holds blocks.
@@ -51,6 +52,8 @@ pub(super) struct Identity<'a> {
     pub(super) key: &'a str,
     /// Its ETag without quotes: listings and GETs of some stores spell it differently.
     pub(super) etag: &'a str,
+    /// The second of its date, from 1970; 0 where the store does not say it. Some stores give different bytes one ETag.
+    pub(super) modified: i64,
 }
 
 /// A decoded header.
@@ -90,6 +93,7 @@ impl Identity<'_> {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         }
+        hash.update(self.modified.to_le_bytes());
         hash.finalize().into()
     }
 }
@@ -125,6 +129,7 @@ pub(super) fn encode_header(identity: &Identity<'_>, object_size: u64, is_proven
     out.extend_from_slice(&VERSION.to_le_bytes());
     out.extend_from_slice(&(CACHE_BLOCK as u32).to_le_bytes());
     out.extend_from_slice(&object_size.to_le_bytes());
+    out.extend_from_slice(&identity.modified.to_le_bytes());
     for text in texts {
         out.extend_from_slice(&(text.len() as u16).to_le_bytes());
     }
@@ -143,11 +148,12 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
     if &fixed[..8] != MAGIC || u32_at(fixed, 8) != VERSION || u32_at(fixed, 12) != CACHE_BLOCK as u32 {
         return None;
     }
-    let object_size = u64::from(u32_at(fixed, 16)) | u64::from(u32_at(fixed, 20)) << 32;
-    let lens = [24, 26, 28].map(|at| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]])));
+    let u64_at = |at| u64::from(u32_at(fixed, at)) | u64::from(u32_at(fixed, at + 4)) << 32;
+    let (object_size, modified) = (u64_at(16), u64_at(24).cast_signed());
+    let lens = [32, 34, 36].map(|at| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]])));
     let end = FIXED + lens.iter().sum::<usize>();
     let stored = bytes.get(end..end + 4)?;
-    let flags = u16::from_le_bytes([fixed[30], fixed[31]]);
+    let flags = u16::from_le_bytes([fixed[38], fixed[39]]);
     if u32_at(stored, 0) != crc32c(&bytes[..end]) || object_size > OBJECT_MAX || flags > 1 {
         return None;
     }
@@ -157,7 +163,7 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
         rest = tail;
         std::str::from_utf8(head).ok()
     };
-    let identity = Identity { scope: text(lens[0])?, key: text(lens[1])?, etag: text(lens[2])? };
+    let identity = Identity { scope: text(lens[0])?, key: text(lens[1])?, etag: text(lens[2])?, modified };
     let slots_at = (end + 4).next_multiple_of(SLOT);
     let padded = bytes.get(end + 4..slots_at)?.iter().all(|&byte| byte == 0);
     let is_proven = flags == 1;
@@ -219,12 +225,12 @@ mod tests {
     use super::*;
 
     const FIRST: Sectors = Sectors::from_bits(1);
-    const WHO: Identity<'_> = Identity { scope: "http://s3|b", key: "a/ä\n", etag: "d41d8cd9" };
+    const WHO: Identity<'_> = Identity { scope: "http://s3|b", key: "a/ä\n", etag: "d41d8cd9", modified: 7 };
 
     #[test]
     fn the_longest_header_fits_what_is_read_at_once() {
         let long = "x".repeat(1024);
-        let who = Identity { scope: &long, key: &long, etag: &long };
+        let who = Identity { scope: &long, key: &long, etag: &long, modified: i64::MIN };
         assert!(who.fits());
         let bytes = encode_header(&who, OBJECT_MAX, false);
         assert!(bytes.len() <= HEADER_MAX);
@@ -294,8 +300,9 @@ mod tests {
             WHO,
             Identity { scope: "http://s3|c", ..WHO },
             Identity { etag: "d41d8cd8", ..WHO },
-            Identity { scope: "", key: "ab", etag: "c" },
-            Identity { scope: "", key: "a", etag: "bc" },
+            Identity { modified: 8, ..WHO },
+            Identity { scope: "", key: "ab", etag: "c", modified: 0 },
+            Identity { scope: "", key: "a", etag: "bc", modified: 0 },
         ]
         .map(|i| i.name());
         for (i, a) in names.iter().enumerate() {
@@ -305,8 +312,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(scope in ".{0,40}", key in ".{1,200}", etag in ".{0,40}", size in 0..=OBJECT_MAX, proven in any::<bool>()) {
-            let who = Identity { scope: &scope, key: &key, etag: &etag };
+        fn what_is_encoded_is_decoded(scope in ".{0,40}", key in ".{1,200}", etag in ".{0,40}", modified: i64, size in 0..=OBJECT_MAX, proven in any::<bool>()) {
+            let who = Identity { scope: &scope, key: &key, etag: &etag, modified };
             let bytes = encode_header(&who, size, proven);
             let header = decode_header(&bytes).unwrap();
             prop_assert_eq!(header.identity, who);

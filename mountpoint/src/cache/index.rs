@@ -28,7 +28,7 @@ impl Index {
     }
 
     fn place(&self, identity: &Identity<'_>) -> (u64, &Shard) {
-        let hash = self.hasher.hash_one((identity.scope, identity.key, identity.etag));
+        let hash = self.hasher.hash_one((identity.scope, identity.key, identity.etag, identity.modified));
         (hash, &self.shards[(hash >> 32) as usize % SHARDS])
     }
 

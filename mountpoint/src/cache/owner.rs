@@ -4,7 +4,7 @@
 
 use super::format::Identity;
 use super::weight::heap;
-use crate::object::{ETag, ObjectId, ObjectKey};
+use crate::object::{ETag, ObjectId, ObjectKey, Second};
 use crate::sync::Arc;
 
 /// An identity that owns its texts.
@@ -13,12 +13,14 @@ pub(super) struct Owner {
     scope: Arc<str>,
     key: ObjectKey,
     etag: ETag,
+    modified: i64,
 }
 
 impl Owner {
     /// Of an object of the bucket that `scope` names. Shares the id's texts.
     pub(super) fn new(scope: &Arc<str>, id: &ObjectId) -> Self {
-        Self { scope: Arc::clone(scope), key: id.key.clone(), etag: id.etag.clone() }
+        let modified = id.modified.map_or(0, Second::get);
+        Self { scope: Arc::clone(scope), key: id.key.clone(), etag: id.etag.clone(), modified }
     }
 
     /// Of what a sidecar says; shares `scope` when it is the same.
@@ -28,12 +30,14 @@ impl Owner {
             scope: if same { Arc::clone(scope) } else { Arc::from(identity.scope) },
             key: ObjectKey::new(identity.key),
             etag: ETag::new(identity.etag),
+            modified: identity.modified,
         }
     }
 
     /// The object version.
     pub(super) fn id(&self) -> ObjectId {
-        ObjectId { key: self.key.clone(), etag: self.etag.clone() }
+        let modified = Second::from_epoch(self.modified);
+        ObjectId { key: self.key.clone(), etag: self.etag.clone(), modified }
     }
 
     /// The memory of its texts, in bytes, about.
@@ -43,7 +47,7 @@ impl Owner {
 
     /// What it says.
     pub(super) fn identity(&self) -> Identity<'_> {
-        identity(&self.scope, &self.key, &self.etag)
+        identity(&self.scope, &self.key, &self.etag, self.modified)
     }
 }
 
@@ -54,6 +58,11 @@ pub(super) fn memory(key: &ObjectKey, etag: &ETag) -> u64 {
 }
 
 /// The identity of an object of the bucket that `scope` names.
-pub(super) fn identity<'a>(scope: &'a str, key: &'a ObjectKey, etag: &'a ETag) -> Identity<'a> {
-    Identity { scope, key: key.as_str(), etag: etag.as_str().trim_matches('"') }
+pub(super) fn identity<'a>(
+    scope: &'a str,
+    key: &'a ObjectKey,
+    etag: &'a ETag,
+    modified: i64,
+) -> Identity<'a> {
+    Identity { scope, key: key.as_str(), etag: etag.as_str().trim_matches('"'), modified }
 }

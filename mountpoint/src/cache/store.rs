@@ -20,7 +20,7 @@ use super::weight::Share;
 use super::{CACHE_BLOCK, Config};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::object::ObjectId;
+use crate::object::{ObjectId, Second};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
@@ -121,7 +121,7 @@ impl Store {
     }
 
     pub(super) fn identity<'a>(&'a self, id: &'a ObjectId) -> Identity<'a> {
-        identity(&self.scope, &id.key, &id.etag)
+        identity(&self.scope, &id.key, &id.etag, id.modified.map_or(0, Second::get))
     }
 
     /// Bytes the cache takes on disk, as far as it is loaded.

@@ -29,7 +29,7 @@ use crate::sync::atomic::AtomicBool;
 const MIB: u64 = 1 << 20;
 
 fn id(key: &str, etag: &str) -> ObjectId {
-    ObjectId { key: ObjectKey::new(key), etag: ETag::new(etag) }
+    ObjectId::by_etag(ObjectKey::new(key), ETag::new(etag))
 }
 
 /// Bytes of an object version: different for each, at each offset, and never zeros.

@@ -130,7 +130,7 @@ async fn read(
         .step_by(BLOCK)
         .filter_map(|at| memory.block((range.end - at).min(BLOCK as u64) as usize))
         .collect();
-    let id = ObjectId { key: object.key.clone(), etag: object.meta.etag.clone() };
+    let id = ObjectId::of(object.key.clone(), &object.meta);
     let bytes = range.end - range.start;
     let request = GetObject { id, range, object_size: object.meta.size };
     let mut fill = Fill::new(blocks, |_| ());

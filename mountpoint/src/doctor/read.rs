@@ -8,7 +8,7 @@ use super::advice::Advice;
 use super::report::{Finding, Verdict};
 use super::{Examination, judge, said};
 use crate::buffer::{Fill, Pool, Use};
-use crate::object::{ETag, ObjectId};
+use crate::object::{ObjectId, Second};
 use crate::s3::{
     Error, ErrorKind, GetObject, ListObjects, ListedObject, ObjectClient as _, ProbeAnswer, ProbeRequest,
     S3Client,
@@ -262,7 +262,12 @@ impl Examination<'_> {
         if !self.begin("reading") {
             return;
         }
-        if let Err(error) = get(&self.client, object, object.meta.size - 1).await {
+        // Reads are pinned to what the object says itself.
+        let own = match self.client.head_object(&object.key).await {
+            Ok(meta) if meta.size > 0 => ListedObject { key: object.key.clone(), meta },
+            _ => object.clone(),
+        };
+        if let Err(error) = get(&self.client, &own, own.meta.size - 1).await {
             let what = match error.kind() {
                 ErrorKind::Denied => "reading files: these credentials may not get objects",
                 ErrorKind::BadAnswer => "reading files: ranges of objects are not answered as S3 does",
@@ -273,7 +278,7 @@ impl Examination<'_> {
         }
         self.report.fine("reading", "ranges of an object are answered");
         let if_match = self.is_kept(object, "if-match", NO_ETAG, 412).await;
-        let if_none_match = self.is_kept(object, "if-none-match", object.meta.etag.as_str(), 304).await;
+        let if_none_match = self.is_kept(object, "if-none-match", own.meta.etag.as_str(), 304).await;
         if let (Some(if_match), Some(if_none_match)) = (if_match, if_none_match) {
             self.report.add(judge::read_conditions(if_match, if_none_match));
         }
@@ -295,7 +300,9 @@ impl Examination<'_> {
     }
 
     fn metadata(&mut self, object: &ListedObject, reply: &ProbeAnswer) {
-        let same = reply.header("etag").is_some_and(|etag| object.meta.etag.matches(etag));
+        self.odd_answer(object, reply);
+        let (own, _) = reply.object();
+        let same = object.meta.etag.may_be(own.etag.as_str());
         let sum = ["crc32c", "crc64nvme", "crc32", "sha256", "sha1"]
             .into_iter()
             .find(|name| reply.header(&format!("x-amz-checksum-{name}")).is_some());
@@ -315,6 +322,52 @@ impl Examination<'_> {
             |it| format!("an object has {it:?}"),
         );
         self.report.add(Finding::new("encryption", Verdict::Fine, found));
+    }
+
+    /// What an object's own answer lacks, and what a mount makes of it.
+    fn odd_answer(&mut self, object: &ListedObject, reply: &ProbeAnswer) {
+        let (own, says_length) = reply.object();
+        let listed = &object.meta;
+        let mut odd = |is: bool, found: &str, meaning: &str| {
+            if is {
+                self.report.note("metadata", found.to_owned(), meaning);
+            }
+        };
+        odd(
+            own.etag.is_none(),
+            "an object has no ETag",
+            "versions are told apart by size and whole second: a file replaced by one of equal size within a second is not noticed",
+        );
+        odd(
+            own.etag.as_str().starts_with("W/"),
+            "an object has a weak ETag",
+            "reads go without If-Match, and compare the ETag of each answer",
+        );
+        odd(
+            !says_length,
+            "HeadObject does not say how long an object is",
+            "each look at a file takes a request more",
+        );
+        odd(
+            Second::of(own.last_modified).is_none(),
+            "HeadObject has no date that can be read",
+            "files show the date of a listing, and each look takes a request more",
+        );
+        odd(
+            listed.etag.is_none(),
+            "a listing has no ETag for an object",
+            "each open asks for the object once more",
+        );
+        odd(
+            Second::of(listed.last_modified).is_none(),
+            "a listing has no date for an object",
+            "files show 1970 until the object is asked",
+        );
+        odd(
+            says_length && own.size != listed.size,
+            "the size of an object in a listing differs from its own",
+            "its own counts from the first open on; until then stat shows that of the listing",
+        );
     }
 
     /// Whether a GET is answered with `status` under this condition; `None`: it was not answered.
@@ -347,7 +400,7 @@ pub(super) async fn get(client: &Arc<S3Client>, object: &ListedObject, offset: u
     let pool = Pool::new(&crate::buffer::Config::default());
     let block = pool.try_take(Use::Demand, 1);
     let mut fill = Fill::new(block, |_| ());
-    let id = ObjectId { key: object.key.clone(), etag: ETag::new(object.meta.etag.as_str()) };
+    let id = ObjectId::of(object.key.clone(), &object.meta);
     let request = GetObject { id, range: offset..offset + 1, object_size: object.meta.size };
     client.get_object(&request, &mut fill).await
 }

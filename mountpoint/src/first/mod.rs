@@ -13,7 +13,7 @@ pub use guess::Cause;
 use crate::buffer::{Block, BlockMut, Pool, Use};
 use crate::cache::{BlockCache, Sectors};
 use crate::metrics::Metrics;
-use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{self, GetFirst, ObjectClient};
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
@@ -26,6 +26,17 @@ pub const LEN: usize = 128 << 10;
 /// Most that are asked for or held at once; beyond it attributes are asked for alone. Doubling it doubles the memory (8 MiB, counted in
 /// the budget as read-ahead), and lets more threads open cold files at once.
 const OUT_MAX: usize = 64;
+
+/// The version of a file that is known before it is asked about.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Which.
+    pub id: ObjectId,
+    /// Its bytes.
+    pub size: u64,
+    /// Its ETag is the object's own word: another version is refused. That of a listing may be spelled otherwise.
+    pub is_pinned: bool,
+}
 
 /// Asks for attributes. Clones learn together.
 #[derive(Clone)]
@@ -79,42 +90,42 @@ impl Asker {
         &self,
         key: &ObjectKey,
         cause: Cause,
-        known: Option<(&ETag, u64)>,
+        known: Option<&Known>,
     ) -> s3::Result<(ObjectMeta, First)> {
-        if let Some((etag, size)) = known
-            && self.is_cached(key, etag, size)
+        if let Some(known) = known
+            && self.is_cached(known)
         {
             // Nothing to guess, so nothing to learn.
             let meta = self.0.client.head_object(key).await?;
-            let id = ObjectId { key: key.clone(), etag: meta.etag.clone() };
+            let id = ObjectId::of(key.clone(), &meta);
             let first = First { id, size: meta.size, came: false, bytes: None, ticket: None };
             return Ok((meta, first));
         }
         let mut ticket = Ticket { shared: Arc::clone(&self.0), cause, is_out: false };
-        let size = known.map_or(LEN as u64, |(_, size)| size);
+        let size = known.map_or(LEN as u64, |known| known.size);
         // On an error nothing was found that a read could have used: that was neither right nor wrong.
         let (meta, bytes) = match self.room(cause, size, &mut ticket) {
             Some(room) => {
                 self.0.metrics.first_asked.inc();
                 let is_whole = known.is_some() && size <= LEN as u64;
-                let etag = known.map(|(etag, _)| etag.clone());
+                let etag = known.filter(|known| known.is_pinned).map(|known| known.id.etag.clone());
+                let etag = etag.filter(|etag| !etag.is_none());
                 let request = GetFirst { key: key.clone(), etag, is_whole };
                 let first = self.0.client.get_first(&request, room).await?;
                 (first.meta, first.bytes)
             }
             None => (self.0.client.head_object(key).await?, None),
         };
-        let id = ObjectId { key: key.clone(), etag: meta.etag.clone() };
+        let id = ObjectId::of(key.clone(), &meta);
         let first = First { id, size: meta.size, came: bytes.is_some(), bytes, ticket: Some(ticket) };
         Ok((meta, first))
     }
 
     /// Whether the first bytes of this version are thought to be in the disk cache.
-    fn is_cached(&self, key: &ObjectKey, etag: &ETag, size: u64) -> bool {
+    fn is_cached(&self, known: &Known) -> bool {
         let Some(cache) = self.0.cache.as_deref() else { return false };
-        let id = ObjectId { key: key.clone(), etag: etag.clone() };
-        let wanted = Sectors::touching(&(0..size.min(LEN as u64)));
-        size > 0 && cache.present(&id, 0).contains(wanted)
+        let wanted = Sectors::touching(&(0..known.size.min(LEN as u64)));
+        known.size > 0 && cache.present(&known.id, 0).contains(wanted)
     }
 
     /// Memory for the first bytes, if they are worth asking for and there is room.
@@ -156,7 +167,7 @@ pub struct First {
 impl First {
     /// Whether it is of this version, with this size.
     pub fn is_of(&self, id: &ObjectId, size: u64) -> bool {
-        self.id.key == id.key && self.id.etag.matches(id.etag.as_str()) && self.size == size
+        self.id.key == id.key && self.id.may_be(id.etag.as_str(), id.modified) && self.size == size
     }
 
     /// Whether it has bytes.

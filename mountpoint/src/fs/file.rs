@@ -1,14 +1,16 @@
 //! create, open, read.
 
+use std::sync::OnceLock;
+
 use rustix::io::Errno;
 
 use super::handle::{Closing, FileHandle, HandleNo, Mapping, Mode, Reading, Writer};
 use super::io_mode::{Entered, PASSTHROUGH_MIN, Wish};
 use super::process::thread_group;
 use super::{Entry, Error, FileSystem, Result};
-use crate::inode::{Before, InodeNo, OpenRead, OpenWrite, WriteWish};
-use crate::object::ObjectId;
+use crate::inode::{Before, InodeNo, InodeTable, OpenRead, OpenWrite, WriteWish};
 use crate::prefetch::{Bytes, Reader};
+use crate::sync::atomic::AtomicBool;
 
 /// The flags of open(2) that matter here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,9 +102,12 @@ impl FileSystem {
             return None;
         }
         match self.inodes.try_open_read(ino)? {
-            Ok(OpenRead::Object { id, size, keep_cache, first }) => {
-                let reader = self.prefetcher.open(id.clone(), size, first);
-                Some(self.opened(ino, (&id, size), reader, pid, keep_cache, flags))
+            Ok(OpenRead::Object { id, size, keep_cache, first, is_listed, is_resized }) => {
+                if is_resized {
+                    self.resized.tell(ino);
+                }
+                let reader = self.prefetcher.open(id, size, first);
+                Some(self.opened(ino, reader, pid, keep_cache, is_listed, flags))
             }
             Ok(OpenRead::Busy { .. }) => None,
             Err(error) => Some(Err(error.into())),
@@ -152,10 +157,13 @@ impl FileSystem {
     /// Opens it for reading, or names its writer.
     async fn open_read(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
         Ok(match self.inodes.open_read(ino, flags.direct).await? {
-            OpenRead::Object { id, size, keep_cache, first } => {
-                let reader = self.prefetcher.open(id.clone(), size, first);
+            OpenRead::Object { id, size, keep_cache, first, is_listed, is_resized } => {
+                if is_resized {
+                    self.resized.tell(ino);
+                }
+                let reader = self.prefetcher.open(id, size, first);
                 let keep_cache = keep_cache && !flags.direct;
-                Attempt::Opened(self.opened(ino, (&id, size), reader, pid, keep_cache, flags)?)
+                Attempt::Opened(self.opened(ino, reader, pid, keep_cache, is_listed, flags)?)
             }
             OpenRead::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
         })
@@ -208,12 +216,13 @@ impl FileSystem {
     fn opened(
         &self,
         ino: InodeNo,
-        (id, size): (&ObjectId, u64),
         reader: Reader,
         pid: u32,
         keep_cache: bool,
+        is_listed: bool,
         flags: OpenFlags,
     ) -> Result<Opened> {
+        let (id, size) = (reader.id(), reader.size());
         let wish = match flags {
             OpenFlags { write: true, .. } => Wish::ReadWrite,
             OpenFlags { direct: true, .. } => Wish::Engine,
@@ -230,6 +239,8 @@ impl FileSystem {
                 return Err(Error::new(Errno::STALE, why));
             }
         };
+        // The kernel reads bytes that came by these marks, and does not ask.
+        let is_listed = is_listed && (passthrough.is_none() || !self.inodes.is_proven(ino, id, size));
         let mut course = self.read_modes.begin(size, pid);
         // What the kernel reads by itself has no page cache of ours, and a mapping that may write needs one.
         course.is_direct = flags.direct
@@ -239,7 +250,12 @@ impl FileSystem {
         let direct = course.is_direct;
         let handle = self.files.reserve();
         let mapping = Mapping::new(flags.write);
-        let mode = Mode::Read(Reading { reader, course });
+        let mode = Mode::Read(Reading {
+            reader,
+            is_listed: AtomicBool::new(is_listed),
+            own: OnceLock::new(),
+            course,
+        });
         self.files
             .insert(handle, FileHandle { ino, opener: pid, mode, mapping, closing: Closing::default() });
         let keep_cache = keep_cache && passthrough.is_none();
@@ -256,21 +272,32 @@ impl FileSystem {
             Err(error) => return done(Err(error)),
         };
         match handle.reading() {
-            Ok(Reading { reader, course }) => {
-                course.read(offset, len);
-                let (inodes, ino) = (self.inodes.clone(), handle.ino);
-                reader.read(offset, len, move |result| {
-                    if result.as_ref().is_err_and(|error| error.is_corrupt()) {
-                        inodes.doubt_pages(ino);
-                    }
-                    let result = result.map_err(Error::from);
-                    if result.as_ref().is_err_and(|error| error.errno() == Errno::STALE) {
-                        inodes.doubt(ino);
-                    }
-                    done(result);
+            Ok(reading) => {
+                reading.course.read(offset, len);
+                let reader = reading.own.get().unwrap_or(&reading.reader);
+                let (inodes, ino, listed) = (self.inodes.clone(), handle.ino, self.listed(&handle, reading));
+                reader.read(offset, len, move |result| match listed {
+                    Some(listed) => listed.answer((offset, len), result.map_err(Error::from), done),
+                    None => done(answered(&inodes, ino, result)),
                 });
             }
             Err(error) => done(Err(error)),
         }
     }
+}
+
+/// The answer to a read, and what it means for what is known of the file.
+pub(super) fn answered(
+    inodes: &InodeTable,
+    ino: InodeNo,
+    result: std::result::Result<Bytes, crate::prefetch::Error>,
+) -> Result<Bytes> {
+    if result.as_ref().is_err_and(|error| error.is_corrupt()) {
+        inodes.doubt_pages(ino);
+    }
+    let result = result.map_err(Error::from);
+    if result.as_ref().is_err_and(|error| error.errno() == Errno::STALE) {
+        inodes.doubt(ino);
+    }
+    result
 }

@@ -1,6 +1,7 @@
 //! Open files and directories by the kernel's handle numbers.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use tokio::sync::OnceCell;
@@ -43,6 +44,10 @@ pub(super) enum Mode {
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) reader: Reader,
+    /// Whether only a listing named the version that the reader reads, and no byte of it came (`listed.rs`).
+    pub(super) is_listed: AtomicBool,
+    /// Reads the object's own version, where the listing named another one.
+    pub(super) own: OnceLock<Reader>,
     /// The reads so far, for the files that are opened later.
     pub(super) course: Course,
 }

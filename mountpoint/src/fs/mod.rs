@@ -12,6 +12,7 @@ mod fallocate;
 mod file;
 mod handle;
 mod io_mode;
+mod listed;
 mod mapping;
 mod namespace;
 mod process;
@@ -91,6 +92,7 @@ pub struct FileSystem {
     /// Whether the engine or the kernel reads each open file.
     io_modes: IoModes,
     read_modes: ReadModes,
+    resized: listed::Resized,
     /// Told of each handle for reading that is released.
     reader_left: Notify,
     /// The mount of this file system, once it is known.
@@ -137,6 +139,7 @@ impl FileSystem {
             dirs: HandleTable::default(),
             io_modes: IoModes::default(),
             read_modes: ReadModes::new(config.read_mode),
+            resized: listed::Resized::default(),
             reader_left: Notify::new(),
             mount: OnceLock::new(),
             clock,

@@ -80,11 +80,21 @@ impl FuseDevice {
 
     /// Makes the kernel drop all pages of a file. May wait for answers to requests of that file.
     pub(super) fn drop_pages(&self, ino: u64) -> io::Result<()> {
+        self.invalidate(ino, 0)
+    }
+
+    /// Makes the kernel ask for a file's attributes when it needs them next. Waits for nothing.
+    pub(super) fn drop_attributes(&self, ino: u64) -> io::Result<()> {
+        // Behind no offset: its pages stay.
+        self.invalidate(ino, -1)
+    }
+
+    fn invalidate(&self, ino: u64, offset: i64) -> io::Result<()> {
         /// `FUSE_NOTIFY_INVAL_INODE`, where a reply has its negative errno.
         const INVAL_INODE: i32 = 2;
-        // struct fuse_notify_inval_inode_out: inode, offset, length; all of it.
-        let (ino, all) = (ino.to_ne_bytes(), [0; 16]);
-        self.reply(0, -INVAL_INODE, [&ino[..], &all])
+        // struct fuse_notify_inval_inode_out: inode, offset, length; 0 is up to the end.
+        let (ino, offset, length) = (ino.to_ne_bytes(), offset.to_ne_bytes(), [0; 8]);
+        self.reply(0, -INVAL_INODE, [&ino[..], &offset, &length])
     }
 
     /// Writes one reply: a header and up to a few slices, in one call as the kernel demands. `errno` 0 is success. A reply

@@ -87,6 +87,13 @@ pub(super) fn start_fuser(
         }
     };
     number.into_iter().for_each(|number| ops.mounted_as(number));
+    let kernel = session.notifier();
+    ops.tell_resized(move |ino| {
+        // Behind no offset: its pages stay.
+        if let Err(error) = kernel.inval_inode(INodeNo(ino.0), -1, 0) {
+            tracing::debug!("the attributes of inode {}: {error}", ino.0);
+        }
+    });
     let _ = notifier.set(session.notifier());
     let unmounter = ours.then(|| session.unmount_callable());
     let serving = std::thread::Builder::new().name("fuse".into()).spawn(move || ended(session.run()))?;

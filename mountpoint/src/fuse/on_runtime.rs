@@ -46,6 +46,10 @@ impl Operations for OnRuntime {
         self.fs.allow_passthrough(backings);
     }
 
+    fn tell_resized(&self, tell: impl Fn(InodeNo) + Send + Sync + 'static) {
+        self.fs.tell_resized(tell);
+    }
+
     fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static) {
         if let Some(result) = self.fs.try_lookup(parent, name) {
             return done(result);

@@ -75,6 +75,12 @@ pub(super) fn greet<O: Operations>(
         if passthrough {
             ops.allow_passthrough(backings_of(&device));
         }
+        let kernel = Arc::clone(&device);
+        ops.tell_resized(move |ino| {
+            if let Err(error) = kernel.drop_attributes(ino.0) {
+                tracing::debug!("the attributes of inode {}: {error}", ino.0);
+            }
+        });
         // Before the answer: from then on the kernel holds requests back until it knows the rings.
         let rings = rings(flags, (*device).as_fd());
         let besides = Besides { mapped_direct: options.reads_direct, passthrough, ring: rings.is_some() };

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::board::{Answer, FileSeat, OfFile, Wish};
-use super::compact::Stored;
+use super::compact::{Judgement, Teller};
 use super::error::{Error, ErrorKind, Result};
 use super::state::{Node, Place};
 use super::tree::{Tree, stale};
 use super::{InodeNo, InodeTable};
-use crate::first::{Cause, First};
-use crate::object::ObjectMeta;
+use crate::first::{Cause, First, Known};
+use crate::object::{ObjectId, ObjectMeta};
 use crate::s3::{self, BoxFuture};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -35,7 +35,10 @@ impl InodeTable {
         };
         // That a doubted version is gone, an older answer says, too.
         let is_gone = stored.is_some_and(|stored| {
-            let is_it = |meta: &ObjectMeta| stored.is_version(meta.size, meta.etag.as_str());
+            let is_it = |meta: &ObjectMeta| {
+                let judged = stored.judge(meta.size, meta.etag.as_str(), meta.last_modified, Teller::Object);
+                judged != Judgement::Other
+            };
             stored.until().is_none() && !meta.as_ref().is_some_and(is_it)
         });
         if inode.place == Place::Nowhere {
@@ -46,7 +49,7 @@ impl InodeTable {
             return Ok(first);
         }
         match meta {
-            Some(meta) if tree.confirm(ino, &meta, false, said) => {
+            Some(meta) if tree.confirm(ino, &meta, Teller::Object, false, said) => {
                 if let Some((parent, name)) = tree.inode(ino).map(|inode| (inode.parent, inode.name.clone()))
                 {
                     tree.is_seen(parent, &name, asked);
@@ -89,11 +92,16 @@ impl InodeTable {
             check.asked.store(tree.event(), Relaxed);
             let key = tree.key(ino).ok_or_else(|| stale(ino))?;
             let stored = tree.file_mut(ino).ok().and_then(|file| file.stored.as_ref());
-            (key, stored.filter(|stored| check.opens && stored.is_readable()).map(Stored::meta))
+            let known = stored.filter(|stored| check.opens && stored.is_readable()).map(|stored| Known {
+                id: ObjectId { key: key.clone(), etag: stored.meta().etag, modified: stored.second() },
+                size: stored.size(),
+                is_pinned: stored.teller() == Teller::Object,
+            });
+            (key, known)
         };
         let answer = match &known {
             Some(known) => {
-                let asked = self.0.asker.ask(&key, Cause::Open, Some((&known.etag, known.size))).await;
+                let asked = self.0.asker.ask(&key, Cause::Open, Some(known)).await;
                 asked.map(|(meta, first)| {
                     *check.first.lock() = Some(first);
                     meta

@@ -4,7 +4,7 @@ use std::num::NonZeroI64;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::object::{ETag, ObjectMeta};
+use crate::object::{ETag, ObjectMeta, Second};
 
 /// An instant in 8 bytes, in an `Option` too: nanoseconds from the first instant that was ever packed, for 292 years both ways.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,29 +33,59 @@ impl Moment {
 /// The object under a file's name, and until when a stat may rely on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stored {
-    /// Bytes, and [`ARCHIVED`].
+    /// Bytes, and [`ARCHIVED`], [`LISTED`] or [`UPLOADED`].
     size: u64,
     etag: PackedETag,
-    /// Microseconds from 1970, as far as stat and stores go.
+    /// The second that is shown, from 1970, times 8. Below it, plus 4, how far the second of the version is ahead of it; 0 if that is not known.
     modified: i64,
     until: Option<Moment>,
 }
 
-/// Set in the size of an object that can't be read. No object is so long that it would need this bit.
+/// Set in the size of an object that can't be read. No object is so long that it would need one of these bits.
 const ARCHIVED: u64 = 1 << 63;
+/// Set where only a listing says all this.
+const LISTED: u64 = 1 << 62;
+/// Set where the answer to an upload says it, whose time is not quite the object's.
+const UPLOADED: u64 = 1 << 61;
+const FLAGS: u64 = ARCHIVED | LISTED | UPLOADED;
 
-/// A store may tell the time of an object in whole seconds in one answer and in parts of one in another, and a file that this mount stored has
-/// the time of the store's answer first. Programs such as `tar` and `vim` take a time that moves for a change of the file. Doubling it hides that another client
+/// Where an answer about an object comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Teller {
+    /// The object itself: HEAD or GET.
+    Object,
+    /// A listing. Some stores list another ETag or size than the object has.
+    Listing,
+    /// The upload that made it.
+    Upload,
+}
+
+/// What an answer means for what is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Judgement {
+    /// The same version.
+    Same,
+    /// The object knows better than the listing that spoke of the same second.
+    Better,
+    /// A listing contradicts the object about the same second: the object is to be asked.
+    Doubtful,
+    /// Another version.
+    Other,
+}
+
+/// A file that this mount stored has the time of the store's answer first. Programs such as `tar` and `vim` take a time that moves for a change of the file. Doubling it hides that another client
 /// stored the same bytes again so soon.
-const ABOUT_THE_SAME: Duration = Duration::from_secs(2);
+const ABOUT_THE_SAME: u64 = 2;
 
 impl Stored {
     /// `until`: when what S3 said of it expires; `None`: not to be believed any more.
-    pub(super) fn new(meta: &ObjectMeta, until: Option<Instant>) -> Self {
+    pub(super) fn new(meta: &ObjectMeta, teller: Teller, until: Option<Instant>) -> Self {
+        let second = Second::of(meta.last_modified).map_or(0, Second::get);
+        let is_exact = second != 0 && teller != Teller::Upload;
         Self {
-            size: packed(meta.size, meta.readable),
+            size: packed(meta.size, meta.readable, teller),
             etag: PackedETag::new(meta.etag.as_str()),
-            modified: micros(meta.last_modified),
+            modified: packed_time(second, is_exact.then_some(0)),
             until: until.map(Moment::of),
         }
     }
@@ -67,7 +97,22 @@ impl Stored {
     }
 
     pub(super) fn size(&self) -> u64 {
-        self.size & !ARCHIVED
+        self.size & !FLAGS
+    }
+
+    /// Where this is known from.
+    pub(super) fn teller(&self) -> Teller {
+        match self.size & (LISTED | UPLOADED) {
+            0 => Teller::Object,
+            LISTED => Teller::Listing,
+            _ => Teller::Upload,
+        }
+    }
+
+    /// The second of the version; `None` where it is not known.
+    pub(super) fn second(&self) -> Option<Second> {
+        let ahead = (self.modified & 7).checked_sub(4).filter(|_| self.modified & 7 != 0)?;
+        Second::of(time_of((self.modified >> 3) + ahead))
     }
 
     /// False in an archive tier.
@@ -76,12 +121,7 @@ impl Stored {
     }
 
     pub(super) fn modified(&self) -> SystemTime {
-        let distance = Duration::from_micros(self.modified.unsigned_abs());
-        let moved = match self.modified < 0 {
-            true => SystemTime::UNIX_EPOCH.checked_sub(distance),
-            false => SystemTime::UNIX_EPOCH.checked_add(distance),
-        };
-        moved.unwrap_or(SystemTime::UNIX_EPOCH)
+        time_of(self.modified >> 3)
     }
 
     pub(super) fn until(&self) -> Option<Instant> {
@@ -93,39 +133,132 @@ impl Stored {
         self.until().is_some_and(|until| now < until)
     }
 
+    /// Bytes of the version with these marks came. False: this is another one.
+    pub(super) fn is_proven(&mut self, size: u64, etag: &ETag, modified: Option<Second>) -> bool {
+        let is_it = self.is(size, etag, modified);
+        if is_it && self.teller() == Teller::Listing {
+            self.size = packed(self.size(), self.is_readable(), Teller::Object);
+        }
+        is_it
+    }
+
+    /// Whether these are its marks.
+    pub(super) fn is(&self, size: u64, etag: &ETag, modified: Option<Second>) -> bool {
+        let is_then = modified.is_none() || modified == self.second();
+        self.size() == size && is_then && self.etag.matches(etag.as_str())
+    }
+
     /// Not to be believed any more.
     pub(super) fn doubt(&mut self) {
         self.until = None;
     }
 
-    /// Whether that is the version that is meant here: listings of some stores leave an ETag's quotes out.
-    pub(super) fn is_version(&self, size: u64, etag: &str) -> bool {
-        self.size() == size && self.etag.matches(etag)
+    /// What an answer means for this version. A version is its ETag, its size and its second, as far as an answer says them: some stores give
+    /// different bytes one ETag, or none.
+    pub(super) fn judge(&self, size: u64, etag: &str, modified: SystemTime, teller: Teller) -> Judgement {
+        let theirs = Second::of(modified);
+        let apart = theirs.map_or(0, |theirs| theirs.get().abs_diff(self.modified >> 3));
+        let is_then = match (self.second(), theirs) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            // The time of an upload is near the object's, or that of the upload's beginning: an ETag is worth more.
+            _ => self.teller() != Teller::Upload || apart <= ABOUT_THE_SAME || self.etag.says() && says(etag),
+        };
+        match (self.teller(), teller) {
+            _ if is_then && self.size() == size && self.etag.may_be(etag) => Judgement::Same,
+            (Teller::Listing, Teller::Object) if is_then => Judgement::Better,
+            (Teller::Object, Teller::Listing) if is_then => Judgement::Doubtful,
+            (Teller::Upload, Teller::Listing) if apart <= ABOUT_THE_SAME => Judgement::Doubtful,
+            _ => Judgement::Other,
+        }
     }
 
-    /// S3 said the same again. The first spelling of the ETag stays: reads are pinned to it. So does a time that is about the same. The answer
-    /// that holds longest counts.
-    pub(super) fn confirm(&mut self, meta: &ObjectMeta, until: Instant) {
-        let modified = micros(meta.last_modified);
-        if self.modified.abs_diff(modified) > ABOUT_THE_SAME.as_micros() as u64 {
-            self.modified = modified;
+    /// Whether a listing and the object agree to the letter: then If-Match can be asked with what a listing says.
+    pub(super) fn agrees(&self, meta: &ObjectMeta) -> bool {
+        let (ours, theirs) = (self.etag.unpack(), &meta.etag);
+        let letters = ours.if_match().is_some() && ours.if_match() == theirs.if_match();
+        letters
+            && self.size() == meta.size
+            && self.second().is_some_and(|ours| Some(ours) == Second::of(meta.last_modified))
+    }
+
+    /// S3 said the same again. A time that is about the same stays. The answer that holds longest counts.
+    pub(super) fn confirm(&mut self, meta: &ObjectMeta, teller: Teller, until: Instant) {
+        if let (None, Some(theirs)) = (self.second(), Second::of(meta.last_modified)) {
+            let (shown, theirs) = (self.modified >> 3, theirs.get());
+            let is_exact = teller != Teller::Upload;
+            self.modified = match theirs.abs_diff(shown) <= ABOUT_THE_SAME {
+                true => packed_time(shown, is_exact.then_some(theirs - shown)),
+                false => packed_time(theirs, is_exact.then_some(0)),
+            };
         }
-        self.size = packed(self.size(), meta.readable);
+        let known = match (self.teller(), teller) {
+            (Teller::Listing | Teller::Upload, Teller::Object) => {
+                // Its own spelling, which it knows in conditions.
+                if says(meta.etag.as_str()) {
+                    self.etag = PackedETag::new(meta.etag.as_str());
+                }
+                Teller::Object
+            }
+            (known, _) => known,
+        };
+        self.size = packed(self.size(), meta.readable, known);
         let until = self.until().map_or(until, |earlier| earlier.max(until));
         self.until = Some(Moment::of(until));
     }
 }
 
-fn packed(size: u64, readable: bool) -> u64 {
-    let size = size.min(ARCHIVED - 1);
-    if readable { size } else { size | ARCHIVED }
+fn packed(size: u64, readable: bool, teller: Teller) -> u64 {
+    let teller = match teller {
+        Teller::Object => 0,
+        Teller::Listing => LISTED,
+        Teller::Upload => UPLOADED,
+    };
+    size.min(!FLAGS) | teller | if readable { 0 } else { ARCHIVED }
 }
 
-fn micros(time: SystemTime) -> i64 {
-    let whole = |d: Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
-    match time.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(after) => whole(after),
-        Err(before) => -whole(before.duration()),
+/// The second that is shown, and how far the version's is ahead of it (at most 3, both ways).
+fn packed_time(shown: i64, ahead: Option<i64>) -> i64 {
+    const MAX: i64 = i64::MAX >> 4;
+    shown.clamp(-MAX, MAX) * 8 + ahead.map_or(0, |ahead| ahead + 4)
+}
+
+fn time_of(second: i64) -> SystemTime {
+    let distance = Duration::from_secs(second.unsigned_abs());
+    let moved = match second < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(distance),
+        false => SystemTime::UNIX_EPOCH.checked_add(distance),
+    };
+    moved.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Whether an ETag says anything.
+fn says(etag: &str) -> bool {
+    !ETag::new(etag).is_none()
+}
+
+/// Whether the store has shown that its listings say of an object what the object says itself. Until then, and for a while after it has shown
+/// that they do not, an open of a listed file asks the object.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Agreement {
+    is_shown: bool,
+    distrusted_until: Option<Instant>,
+}
+
+/// How long listings are not believed after one that contradicted an object. Doubled, a file that was replaced while it was listed costs requests
+/// for longer.
+const DISTRUST: Duration = Duration::from_secs(600);
+
+impl Agreement {
+    pub(super) fn shown(&mut self) {
+        self.is_shown = true;
+    }
+
+    pub(super) fn broken(&mut self, now: Instant) {
+        (self.is_shown, self.distrusted_until) = (false, now.checked_add(DISTRUST));
+    }
+
+    pub(super) fn holds(&self, now: Instant) -> bool {
+        self.is_shown && self.distrusted_until.is_none_or(|until| now >= until)
     }
 }
 
@@ -178,6 +311,19 @@ impl PackedETag {
         ETag::new(text)
     }
 
+    /// Whether it says anything.
+    fn says(&self) -> bool {
+        match self {
+            Self::Md5 { .. } => true,
+            Self::Text(text) => says(text),
+        }
+    }
+
+    /// Whether nothing speaks against one version.
+    fn may_be(&self, other: &str) -> bool {
+        self.matches(other) || !self.says() || !says(other)
+    }
+
     fn matches(&self, other: &str) -> bool {
         match (self, Self::pack(other)) {
             (Self::Md5 { digest, parts, .. }, Some(Self::Md5 { digest: d, parts: p, .. })) => {
@@ -213,35 +359,98 @@ mod tests {
             let distance = Duration::from_secs(seconds.unsigned_abs());
             let last_modified = match seconds < 0 {
                 true => SystemTime::UNIX_EPOCH - distance,
-                false => SystemTime::UNIX_EPOCH + distance + Duration::from_millis(123),
+                false => SystemTime::UNIX_EPOCH + distance,
             };
             for readable in [true, false] {
                 let meta = ObjectMeta { size: 7, etag: ETag::new("\"x\""), last_modified, readable };
-                let mut stored = Stored::new(&meta, None);
-                assert_eq!((stored.meta(), stored.until()), (meta.clone(), None));
-                stored.confirm(&ObjectMeta { readable: !readable, ..meta.clone() }, Instant::now());
-                assert_eq!(stored.meta(), ObjectMeta { readable: !readable, ..meta });
+                for teller in [Teller::Object, Teller::Listing, Teller::Upload] {
+                    let mut stored = Stored::new(&meta, teller, None);
+                    assert_eq!(
+                        (stored.meta(), stored.until(), stored.teller()),
+                        (meta.clone(), None, teller)
+                    );
+                    let exact = Second::of(last_modified).filter(|_| teller != Teller::Upload);
+                    assert_eq!(stored.second(), exact);
+                    let other = ObjectMeta { readable: !readable, ..meta.clone() };
+                    stored.confirm(&other, Teller::Object, Instant::now());
+                    assert_eq!((stored.meta(), stored.teller()), (other, Teller::Object));
+                }
             }
         }
     }
 
     #[test]
     fn the_same_version_keeps_its_time_unless_the_store_says_clearly_another() {
-        let at = |millis| ObjectMeta {
-            size: 7,
-            etag: ETag::new("\"x\""),
-            last_modified: SystemTime::UNIX_EPOCH + Duration::from_millis(millis),
-            readable: true,
-        };
         for (first, then, shown) in [
-            (10_243, 10_000, 10_243),
-            (10_000, 11_999, 10_000),
-            (10_000, 12_001, 12_001),
-            (10_000, 7_999, 7_999),
+            (10_243, 10_000, 10_000),
+            (10_000, 12_999, 10_000),
+            (10_000, 13_001, 13_000),
+            (10_000, 7_999, 7_000),
         ] {
-            let mut stored = Stored::new(&at(first), None);
-            stored.confirm(&at(then), Instant::now());
-            assert_eq!(stored.meta(), at(shown), "{first}, {then}");
+            let mut stored = Stored::new(&at("\"x\"", 7, first), Teller::Upload, None);
+            let then = at("\"x\"", 7, then);
+            assert_eq!(stored.judge(7, "\"x\"", then.last_modified, Teller::Object), Judgement::Same);
+            stored.confirm(&then, Teller::Object, Instant::now());
+            assert_eq!(stored.meta(), at("\"x\"", 7, shown), "{first}, {then:?}");
+            assert_eq!(stored.second(), Second::of(then.last_modified), "what reads are pinned to");
+        }
+    }
+
+    fn at(etag: &str, size: u64, millis: u64) -> ObjectMeta {
+        let last_modified = SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+        ObjectMeta { size, etag: ETag::new(etag), last_modified, readable: true }
+    }
+
+    #[test]
+    fn a_version_is_judged_by_etag_size_and_second_and_by_who_says_it() {
+        use Judgement::{Better, Doubtful, Other, Same};
+        use Teller::{Listing, Object, Upload};
+        const AT: u64 = 1_700_000_000_000;
+        let known = at("\"x\"", 7, AT);
+        for (etag, size, millis, by) in [
+            // From the object, a listing and an upload, to the object and to a listing.
+            ("\"x\"", 7, AT, [Same, Same, Same, Same, Same, Same]),
+            ("x", 7, AT + 999, [Same, Same, Same, Same, Same, Same]),
+            ("W/\"x\"", 7, AT, [Same, Same, Same, Same, Same, Same]),
+            ("\"\"", 7, AT, [Same, Same, Same, Same, Same, Same]),
+            ("\"x\"", 7, 0, [Same, Same, Same, Same, Same, Same]),
+            // One ETag for all bytes. Behind an upload another time is what some stores say of it.
+            ("\"x\"", 7, AT + 1_000, [Other, Other, Other, Other, Same, Same]),
+            ("\"\"", 7, AT + 9_000, [Other, Other, Other, Other, Other, Other]),
+            // A listing that says something else than the object.
+            ("\"y\"", 7, AT, [Other, Doubtful, Better, Other, Other, Doubtful]),
+            ("\"x\"", 8, AT, [Other, Doubtful, Better, Other, Other, Doubtful]),
+            ("\"y\"", 7, AT + 9_000, [Other, Other, Other, Other, Other, Other]),
+        ] {
+            let said = at(etag, size, millis);
+            let judged = [Object, Listing, Upload].map(|first| {
+                let stored = Stored::new(&known, first, None);
+                [Object, Listing].map(|then| stored.judge(size, etag, said.last_modified, then))
+            });
+            assert_eq!(judged.concat(), by, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn listings_are_believed_once_one_agreed_and_not_for_a_while_after_one_did_not() {
+        let now = Instant::now();
+        let mut agreement = Agreement::default();
+        assert!(!agreement.holds(now));
+        agreement.shown();
+        assert!(agreement.holds(now));
+        agreement.broken(now);
+        agreement.shown();
+        assert!(!agreement.holds(now) && agreement.holds(now + DISTRUST));
+        let stored = Stored::new(&at("\"x\"", 7, 5_000), Teller::Listing, None);
+        assert!(stored.agrees(&at("x", 7, 5_999)));
+        for other in [
+            at("\"X\"", 7, 5_000),
+            at("W/\"x\"", 7, 5_000),
+            at("", 7, 5_000),
+            at("x", 7, 6_000),
+            at("x", 7, 0),
+        ] {
+            assert!(!stored.agrees(&other), "{other:?}");
         }
     }
 

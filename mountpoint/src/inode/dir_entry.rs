@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::compact::{Judgement, Teller};
 use super::facts::What;
 use super::state::{Node, Place};
 use super::tree::{Adopted, Tree};
@@ -86,13 +87,18 @@ pub(super) fn shown(
         let (size, modified, readable) = batch.file(index);
         let valid_for = batch.said(tree.ttl).until.saturating_duration_since(now);
         let stat = Stat { kind: Kind::File, size, accessed: modified, modified, readable, valid_for };
-        let is_same = child.is_some_and(|ino| match tree.inode(ino).map(|inode| &inode.node) {
+        let judged = child.and_then(|ino| match tree.inode(ino).map(|inode| &inode.node) {
             Some(Node::File(file)) => {
-                file.stored.as_ref().is_some_and(|stored| stored.is_version(size, batch.etag(index)))
+                let stored = file.stored.as_ref()?;
+                Some(stored.judge(size, batch.etag(index), modified, Teller::Listing))
             }
-            _ => false,
+            _ => None,
         });
-        (stat, is_same)
+        // The object's own answer wins.
+        if let Some(ino) = child.filter(|_| judged == Some(Judgement::Doubtful)) {
+            return of_inode(ino);
+        }
+        (stat, judged == Some(Judgement::Same))
     } else {
         (tree.directory_stat(), there.is_some_and(|ino| tree.directory(ino).is_ok()))
     };

@@ -22,6 +22,7 @@ mod inodes;
 mod lookup;
 mod open;
 mod pass;
+mod proof;
 mod readdir;
 mod refresh;
 mod remote;

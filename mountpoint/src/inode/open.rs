@@ -1,6 +1,7 @@
 //! Opens files, and tracks the state of an inode while it is written.
 
 use super::board::Wish;
+use super::compact::{Stored, Teller};
 use super::error::{Error, ErrorKind, Result};
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
 use super::tree::{Tree, stale};
@@ -22,6 +23,10 @@ pub enum OpenRead {
         keep_cache: bool,
         /// What came with its attributes, which this open asked for, or the lookup just before it.
         first: Option<First>,
+        /// Only a listing said so: see [`InodeTable::is_proven`].
+        is_listed: bool,
+        /// The kernel may have been told another size.
+        is_resized: bool,
     },
     /// Being written: finish that handle and ask again, or refuse.
     Busy {
@@ -93,7 +98,13 @@ impl InodeTable {
         if place == Place::Nowhere {
             return Some(Err(Error::new(ErrorKind::Stale, tree.name_for_errors(ino))));
         }
-        let holds = trusts && file.stored.as_ref().is_some_and(|stored| stored.holds(now));
+        let stored = file.stored.as_ref().filter(|stored| trusts && stored.holds(now));
+        let holds = match stored.map(Stored::teller) {
+            Some(Teller::Object) => true,
+            Some(Teller::Listing) => tree.agreement.holds(now),
+            // What reads are to be pinned to, the object says.
+            Some(Teller::Upload) | None => false,
+        };
         let known = tree.fresh.take(ino, now) || holds;
         known.then(|| open_now(&mut tree, ino, first))
     }
@@ -147,7 +158,8 @@ impl InodeTable {
         let mut tree = self.0.tree.lock();
         let key = tree.key(ino)?;
         let file = tree.file_mut(ino).ok().filter(|file| file.phase == Phase::Stored)?;
-        Some(ObjectId { key, etag: file.stored.as_ref()?.meta().etag })
+        let stored = file.stored.as_ref()?;
+        Some(ObjectId { key, etag: stored.meta().etag, modified: stored.second() })
     }
 
     /// Opens for writing. `writer` names the handle to others that want the file.
@@ -307,11 +319,15 @@ impl InodeTable {
 fn open_now(tree: &mut Tree, ino: InodeNo, first: Option<First>) -> Result<OpenRead> {
     tree.file_mut(ino)?;
     let Some(key) = tree.key(ino) else { return Err(stale(ino)) };
-    match tree.file_mut(ino)?.open_read() {
+    let file = tree.file_mut(ino)?;
+    let modified = file.stored.as_ref().and_then(Stored::second);
+    let is_listed = file.stored.as_ref().is_some_and(|stored| stored.teller() == Teller::Listing);
+    match file.open_read() {
         Ok((meta, keep_cache)) => {
-            let (id, size) = (ObjectId { key, etag: meta.etag }, meta.size);
+            let is_resized = std::mem::take(&mut file.size_stale);
+            let (id, size) = (ObjectId { key, etag: meta.etag, modified }, meta.size);
             let first = first.filter(|first| first.is_of(&id, size));
-            Ok(OpenRead::Object { id, size, keep_cache, first })
+            Ok(OpenRead::Object { id, size, keep_cache, first, is_listed, is_resized })
         }
         Err(Refusal::Busy { writer }) => Ok(OpenRead::Busy { writer }),
         Err(Refusal::HasReaders) => unreachable!("readers don't keep readers out"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
 use super::InodeNo;
-use super::compact::{Moment, Stored};
+use super::compact::{Moment, Stored, Teller};
 use super::error::ErrorKind;
 use crate::listing::listed::Listed;
 use crate::listing::recent::Recent;
@@ -113,6 +113,8 @@ pub(super) struct File {
     pub(super) readers: u32,
     /// Whether the kernel's pages may be of what stood here before our own write, or hold changes that were refused.
     pub(super) pages_stale: bool,
+    /// Whether the kernel may have been told another size of this version.
+    pub(super) size_stale: bool,
 }
 
 /// The phase of a file: whether it is written in this mount.
@@ -190,17 +192,19 @@ impl File {
             phase: Phase::New { times: Box::new(Times::of(modified)) },
             readers: 0,
             pages_stale: false,
+            size_stale: false,
         }
     }
 
     /// One that S3 has.
-    pub(super) fn stored(meta: &ObjectMeta, until: Instant, checked: Instant) -> Self {
+    pub(super) fn stored(meta: &ObjectMeta, teller: Teller, until: Instant, checked: Instant) -> Self {
         Self {
-            stored: Some(Stored::new(meta, Some(until))),
+            stored: Some(Stored::new(meta, teller, Some(until))),
             checked: Moment::of(checked),
             phase: Phase::Stored,
             readers: 0,
             pages_stale: false,
+            size_stale: false,
         }
     }
 
@@ -287,7 +291,7 @@ impl File {
 
     /// The upload is complete; a stat may say so until then.
     pub(super) fn commit(&mut self, meta: &ObjectMeta, until: Instant) {
-        self.stored = Some(Stored::new(meta, Some(until)));
+        self.stored = Some(Stored::new(meta, Teller::Upload, Some(until)));
         self.phase = Phase::Stored;
     }
 
@@ -321,7 +325,7 @@ mod tests {
     }
 
     fn stored() -> File {
-        File::stored(&meta(1), Instant::now(), Instant::now())
+        File::stored(&meta(1), Teller::Object, Instant::now(), Instant::now())
     }
 
     const OVERWRITE: WriteWish =
@@ -368,8 +372,12 @@ mod tests {
 
     #[test]
     fn an_archived_object_is_not_opened() {
-        let mut file =
-            File::stored(&ObjectMeta { readable: false, ..meta(1) }, Instant::now(), Instant::now());
+        let mut file = File::stored(
+            &ObjectMeta { readable: false, ..meta(1) },
+            Teller::Object,
+            Instant::now(),
+            Instant::now(),
+        );
         assert!(matches!(file.open_read(), Err(Refusal::Error(ErrorKind::Archived))));
         assert_eq!(file.readers, 0);
     }

@@ -19,6 +19,7 @@ use hashbrown::hash_table::Entry;
 
 use super::InodeNo;
 use super::board::Board;
+use super::compact::Agreement;
 use super::error::{Error, ErrorKind, Result};
 use super::facts::{Facts, What};
 use super::firsts::Firsts;
@@ -77,6 +78,8 @@ pub(super) struct Tree {
     pub(super) pages_begin_anywhere: bool,
     /// The walk that goes on.
     pub(super) walk: Walk,
+    /// Whether what a listing says of a file may be what its reads ask for.
+    pub(super) agreement: Agreement,
 }
 
 impl Tree {
@@ -116,6 +119,7 @@ impl Tree {
             recent: VecDeque::new(),
             emptied: BTreeSet::new(),
             prices: Prices::default(),
+            agreement: Agreement::default(),
             pages_begin_anywhere: true,
             walk: Walk::new(),
         }

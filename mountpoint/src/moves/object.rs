@@ -1,7 +1,7 @@
 //! One object: HEAD, copy, proof; then the delete of its source.
 
 use super::{Copied, Error, Mover, Result, Source};
-use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::{CopyObject, Described, ErrorKind, Replaces, Stored};
 
 /// A source that another client replaces between HEAD and copy is looked at again so often. Doubling it follows a busier writer.
@@ -30,7 +30,7 @@ impl Mover {
                 Err(error) if *error.kind() == ErrorKind::NotFound => return Err(Error::Gone),
                 Err(error) => return Err(error.into()),
             };
-            let id = ObjectId { key: from.clone(), etag: source.meta.etag.clone() };
+            let id = ObjectId::of(from.clone(), &source.meta);
             let stored = match self.copy_version(&id, &source, to, replaces).await {
                 Ok(stored) => stored,
                 Err(error) => match error.kind() {
@@ -41,11 +41,7 @@ impl Mover {
                 },
             };
             let meta = self.proven(&source, &stored, to).await?;
-            return Ok(Copied {
-                source: id,
-                id: ObjectId { key: to.clone(), etag: meta.etag.clone() },
-                meta,
-            });
+            return Ok(Copied { source: id, id: ObjectId::of(to.clone(), &meta), meta });
         }
         Err(Error::Changing)
     }
@@ -115,7 +111,7 @@ impl Mover {
     pub async fn take_back(&self, copied: &Copied) {
         // The source first: if it is not there after all, the copy is all there is.
         let has_source = match self.client.head_object(&copied.source.key).await {
-            Ok(meta) => meta.etag.matches(copied.source.etag.as_str()),
+            Ok(meta) => copied.source.may_be(meta.etag.as_str(), Second::of(meta.last_modified)),
             Err(_) => false,
         };
         if has_source && let Err(error) = self.client.delete_version(&copied.id).await {
@@ -126,7 +122,7 @@ impl Mover {
 
 /// Pure: compares what the answer says with the source. ETags of equal bytes may differ; equal ones are of equal bytes.
 fn proof(source: &Described, stored: &Stored) -> Proof {
-    if source.meta.etag.matches(stored.etag.as_str()) {
+    if !stored.etag.is_none() && source.meta.etag.matches(stored.etag.as_str()) {
         return Proof::Answer;
     }
     let of_all_bytes = |sum: &&String| !sum.contains('-');

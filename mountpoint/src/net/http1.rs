@@ -6,6 +6,7 @@
 //! connection serves no other request.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -19,7 +20,9 @@ use crate::net::flow::watch::Watch;
 use crate::net::stream::Stream;
 
 /// Header lines of an answer that are accepted.
-const HEADERS_MAX: usize = 128;
+const HEADERS_MAX: usize = 1024;
+/// Lines behind a body in chunks that are accepted.
+const TRAILERS_MAX: usize = 128;
 /// Bytes received at once while a head is read. Doubling it saves the second receive of tiny objects and copies
 /// more of every body: what comes with the head is copied.
 const BUFFER: usize = 4 << 10;
@@ -232,7 +235,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
 
     /// Takes the trailer behind the last chunk; false while it is not whole. Its lines must not live in a future: they have 4 KiB.
     fn skip_trailer(&mut self) -> Result<bool, Broken> {
-        let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut lines = [httparse::EMPTY_HEADER; TRAILERS_MAX];
         match httparse::parse_headers(&self.buffer[self.start..self.end], &mut lines) {
             Ok(httparse::Status::Complete((length, _))) => {
                 self.start += length;
@@ -370,12 +373,15 @@ fn no_head(error: httparse::Error) -> Broken {
 
 /// The head that `bytes` begin with and its length; `None` while it is not whole.
 fn parse_head(bytes: &[u8]) -> Result<Option<(usize, http::Response<()>)>, Broken> {
-    let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut parsed = httparse::Response::new(&mut lines);
-    let length = match parsed.parse(bytes).map_err(no_head)? {
-        httparse::Status::Complete(length) => length,
-        httparse::Status::Partial => return Ok(None),
-    };
+    // Not filled before it is parsed into: that would cost more than the parsing.
+    let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut parsed = httparse::Response::new(&mut []);
+    let parser = httparse::ParserConfig::default();
+    let length =
+        match parser.parse_response_with_uninit_headers(&mut parsed, bytes, &mut lines).map_err(no_head)? {
+            httparse::Status::Complete(length) => length,
+            httparse::Status::Partial => return Ok(None),
+        };
     let wrong = |what: &str| Broken::Malformed(format!("the answer's {what} is not HTTP"));
     let status = parsed.code.and_then(|c| StatusCode::from_u16(c).ok()).ok_or_else(|| wrong("status"))?;
     let version = if parsed.version == Some(0) { http::Version::HTTP_10 } else { http::Version::HTTP_11 };

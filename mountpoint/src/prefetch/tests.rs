@@ -14,7 +14,7 @@ use testkit::until;
 use super::*;
 use crate::buffer::{self, BLOCK, Use};
 use crate::cache::MemoryCache;
-use crate::first::{self, Asker, Cause};
+use crate::first::{self, Asker, Cause, Known};
 use crate::s3::ErrorKind;
 use crate::testing::{FaultPlan, MemoryClient, Op};
 
@@ -54,7 +54,7 @@ impl Bench {
     fn object(&self, key: &str, len: usize) -> (ObjectId, Vec<u8>) {
         let data = pattern(len);
         let etag = self.client.insert(key, data.clone());
-        (ObjectId { key: key.into(), etag }, data)
+        (ObjectId::by_etag(key.into(), etag), data)
     }
 }
 
@@ -431,8 +431,8 @@ fn a_writer_that_always_waits_leaves_read_ahead_on() {
 
 /// The gift of an open of this object: its first bytes, after a guess.
 fn first_of(b: &Bench, asker: &Asker, id: &ObjectId, len: usize) -> Option<First> {
-    let known = Some((&id.etag, len as u64));
-    let (_, first) = b.runtime.block_on(asker.ask(&id.key, Cause::Open, known)).unwrap();
+    let known = Known { id: id.clone(), size: len as u64, is_pinned: true };
+    let (_, first) = b.runtime.block_on(asker.ask(&id.key, Cause::Open, Some(&known))).unwrap();
     assert!(first.has_bytes());
     Some(first)
 }

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use crate::s3::Config;
 use crate::s3::endpoint::Endpoint;
 use crate::s3::kind::{Condition, PartLimits, StoreKind};
+use crate::s3::oddities::Oddities;
 use crate::s3::replaces::Replaces;
 use crate::sync::{Arc, Mutex};
 
@@ -50,6 +51,8 @@ pub(crate) struct Abilities {
     /// The last contents that this process wrote to the file. Held during a write of the file.
     saved: Arc<Mutex<Option<Learned>>>,
     file: Option<PathBuf>,
+    /// What its answers lack.
+    pub(crate) oddities: Oddities,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +103,7 @@ impl Abilities {
             learned: Arc::new(Mutex::new(learned)),
             saved: Arc::default(),
             file,
+            oddities: Oddities::default(),
         }
     }
 

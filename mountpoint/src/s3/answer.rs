@@ -4,12 +4,15 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-use aws_smithy_types::DateTime;
-use aws_smithy_types::date_time::Format;
 use http::{HeaderMap, StatusCode};
+use sha2::{Digest as _, Sha256};
 
-use crate::object::{ETag, ObjectMeta};
+use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::ErrorKind;
+use crate::s3::date::http_date;
+
+/// Longest ETag that is kept as it is, in bytes. Of a longer one its digest is: no store needs as much, and there is one for each file.
+const ETAG_MAX: usize = 1024;
 
 /// The kind of an answer that is not a success.
 pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&str>) -> ErrorKind {
@@ -96,19 +99,17 @@ pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     }
 }
 
-/// A date as headers spell it: `Wed, 21 Oct 2015 07:28:00 GMT`.
-pub(crate) fn http_date(text: &str) -> Option<SystemTime> {
-    SystemTime::try_from(DateTime::from_str(text.trim(), Format::HttpDate).ok()?).ok()
-}
-
 /// The store's clock when it answered.
 pub(crate) fn date(headers: &HeaderMap) -> Option<SystemTime> {
     text(headers, "date").and_then(http_date)
 }
 
-/// A date as XML spells it: `2009-10-12T17:50:30.000Z`.
-pub(crate) fn xml_date(text: &str) -> Option<SystemTime> {
-    SystemTime::try_from(DateTime::from_str(text.trim(), Format::DateTimeWithOffset).ok()?).ok()
+/// An ETag as it stands in an answer. Of one beyond all measure the digest, as a weak ETag: it is compared, and never sent.
+pub(crate) fn etag(text: &str) -> ETag {
+    match text.len() {
+        0..=ETAG_MAX => ETag::new(text),
+        _ => ETag::new(format!("W/\"{}\"", base16ct::lower::encode_string(&Sha256::digest(text)))),
+    }
 }
 
 /// Whether an object of this class can be read now. `restore` is the `x-amz-restore` header.
@@ -119,9 +120,25 @@ pub(crate) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) ->
     }
 }
 
-/// The metadata in the answer to a HEAD; the error names the missing header.
-pub(crate) fn object_meta(headers: &HeaderMap) -> Result<ObjectMeta, &'static str> {
-    meta_of(headers, content_length(headers).ok_or("the answer has no Content-Length")?)
+/// The metadata in the answer to a HEAD; `None` if it does not say how long the object is.
+pub(crate) fn object_meta(headers: &HeaderMap) -> Option<ObjectMeta> {
+    Some(meta_of(headers, content_length(headers)?))
+}
+
+/// The metadata in the answer to a GET of one byte; `None` if it does not say how long the object is.
+pub(crate) fn meta_of_byte(status: StatusCode, headers: &HeaderMap) -> Option<ObjectMeta> {
+    let size = match status {
+        StatusCode::OK => content_length(headers)?,
+        StatusCode::PARTIAL_CONTENT => content_range(text(headers, "content-range")?)?.1,
+        _ => return None,
+    };
+    Some(meta_of(headers, size))
+}
+
+/// Whether this refusal of a range says that there is no byte.
+pub(crate) fn says_empty(headers: &HeaderMap) -> bool {
+    text(headers, "content-range")
+        .is_some_and(|range| range.trim().trim_start_matches("bytes").trim() == "*/0")
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {
@@ -129,12 +146,14 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// The metadata of an object of `size` bytes.
-fn meta_of(headers: &HeaderMap, size: u64) -> Result<ObjectMeta, &'static str> {
-    let etag = text(headers, "etag").filter(|e| !e.is_empty()).ok_or("the answer has no ETag")?;
-    let last_modified =
-        text(headers, "last-modified").and_then(http_date).ok_or("the answer has no Last-Modified date")?;
+pub(crate) fn meta_of(headers: &HeaderMap, size: u64) -> ObjectMeta {
     let readable = is_readable(text(headers, "x-amz-storage-class"), text(headers, "x-amz-restore"));
-    Ok(ObjectMeta { size, etag: ETag::new(etag), last_modified, readable })
+    let last_modified = last_modified(headers).unwrap_or(SystemTime::UNIX_EPOCH);
+    ObjectMeta { size, etag: etag(text(headers, "etag").unwrap_or("")), last_modified, readable }
+}
+
+fn last_modified(headers: &HeaderMap) -> Option<SystemTime> {
+    text(headers, "last-modified").and_then(http_date)
 }
 
 /// The checksum that the store answers with, whichever it keeps.
@@ -173,7 +192,7 @@ fn is_decompressed(status: StatusCode, headers: &HeaderMap) -> bool {
 pub(crate) fn check_get(
     status: StatusCode,
     headers: &HeaderMap,
-    etag: &ETag,
+    id: &ObjectId,
     range: &Range<u64>,
     object_size: u64,
 ) -> Result<(), (ErrorKind, String)> {
@@ -181,11 +200,21 @@ pub(crate) fn check_get(
     if is_decompressed(status, headers) {
         return bad(DECOMPRESSED.to_owned());
     }
-    let Some(theirs) = text(headers, "etag") else {
-        return bad("the answer has no ETag, so its version is unknown".into());
-    };
-    if !etag.matches(theirs) {
-        return Err((ErrorKind::Changed, format!("it has ETag {theirs}, not {}", etag.as_str())));
+    let theirs = etag(text(headers, "etag").unwrap_or(""));
+    let modified = last_modified(headers).and_then(Second::of);
+    let is_comparable =
+        !theirs.is_none() && !id.etag.is_none() || modified.is_some() && id.modified.is_some();
+    if !is_comparable && !(id.etag.is_none() && id.modified.is_none()) {
+        return bad(
+            "the answer has neither the ETag nor the date to compare, so its version is unknown".into()
+        );
+    }
+    if !id.etag.may_be(theirs.as_str()) {
+        let why = format!("it has ETag {}, not {}", theirs.as_str(), id.etag.as_str());
+        return Err((ErrorKind::Changed, why));
+    }
+    if !id.may_be(theirs.as_str(), modified) {
+        return Err((ErrorKind::Changed, "it was stored at another time".into()));
     }
     let length = content_length(headers);
     if headers.contains_key(http::header::CONTENT_ENCODING)
@@ -238,9 +267,11 @@ pub(crate) fn first_of(
     };
     let size =
         size.ok_or_else(|| (ErrorKind::BadAnswer, "the answer does not say how long the object is".into()))?;
-    let meta = meta_of(headers, size).map_err(|why| (ErrorKind::BadAnswer, why.to_owned()))?;
+    let meta = meta_of(headers, size);
     let len = size.min(limit);
-    check_get(status, headers, known.unwrap_or(&meta.etag), &(0..len), size)?;
+    let etag = known.unwrap_or(&meta.etag).clone();
+    let id = ObjectId { key: ObjectKey::new(""), etag, modified: None };
+    check_get(status, headers, &id, &(0..len), size)?;
     Ok((meta, len))
 }
 
@@ -302,8 +333,16 @@ mod tests {
         .unwrap();
         assert_eq!((meta.size, meta.etag.as_str(), meta.readable), (42, "\"abc\"", true));
         assert_eq!(meta.last_modified, SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_480));
-        assert_eq!(xml_date("2015-10-21T07:28:00.000Z"), Some(meta.last_modified));
-        assert!(object_meta(&headers(&[("content-length", "42")])).is_err());
+        // What is missing is said by another answer, or stays unknown.
+        assert_eq!(object_meta(&headers(&[("etag", "\"abc\"")])), None);
+        let bare =
+            object_meta(&headers(&[("content-length", "42"), ("etag", "\"\""), ("last-modified", "soon")]));
+        let bare = bare.unwrap();
+        assert!(bare.etag.is_none() && bare.last_modified == SystemTime::UNIX_EPOCH);
+        let long = "x".repeat(60 << 10);
+        let kept = |tail: &str| etag(&format!("\"{long}{tail}\""));
+        assert!(kept("a").as_str().len() < 100 && kept("a").if_match().is_none());
+        assert!(kept("a") == kept("a") && !kept("a").matches(kept("b").as_str()));
     }
 
     #[test]
@@ -339,7 +378,6 @@ mod tests {
         assert_eq!(first(200, &[v1, ("content-length", "0")], None), Ok((0, 0)));
         use ErrorKind::{BadAnswer, Changed};
         for (status, h, kind) in [
-            (206, vec![("content-range", "bytes 0-99/1000")], BadAnswer),
             (206, vec![v1], BadAnswer),
             (206, vec![v1, ("content-range", "bytes 1-100/1000")], BadAnswer),
             (206, vec![v1, ("content-range", "bytes 0-98/1000")], BadAnswer),
@@ -351,8 +389,6 @@ mod tests {
             assert_eq!(first(status, &h, None), Err(kind.clone()), "{status} {h:?}");
         }
         assert_eq!(first(206, &[v1, ("content-range", "bytes 0-6/7")], Some(&v2)), Err(Changed));
-        let undated = headers(&[v1, ("content-range", "bytes 0-6/7")]);
-        assert!(first_of(StatusCode::PARTIAL_CONTENT, &undated, 100, None).is_err());
     }
 
     #[test]
@@ -366,9 +402,10 @@ mod tests {
 
     #[test]
     fn bytes_of_another_version_or_range_are_never_taken() {
-        let etag = ETag::new("\"v1\"");
+        let modified = http_date("Wed, 21 Oct 2015 07:28:00 GMT").and_then(Second::of);
+        let id = ObjectId { key: ObjectKey::new("k"), etag: ETag::new("\"v1\""), modified };
         let check = |status: u16, h: &[(&'static str, &str)], range: Range<u64>| {
-            check_get(StatusCode::from_u16(status).unwrap(), &headers(h), &etag, &range, 100)
+            check_get(StatusCode::from_u16(status).unwrap(), &headers(h), &id, &range, 100)
                 .map_err(|(kind, _)| kind)
         };
         let v1 = ("etag", "\"v1\"");
@@ -378,7 +415,16 @@ mod tests {
         );
         assert_eq!(check(206, &[("etag", "v1"), ("content-range", "bytes 10-19/100")], 10..20), Ok(()));
         assert_eq!(check(200, &[v1, ("content-length", "100")], 0..100), Ok(()));
+        let (then, later) = ("Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 07:28:01 GMT");
+        let of_ten = ("content-range", "bytes 10-19/100");
+        for etag in ["\"v1\"", "W/\"v1\"", "\"\"", ""] {
+            assert_eq!(check(206, &[("etag", etag), ("last-modified", then), of_ten], 10..20), Ok(()));
+        }
         use ErrorKind::{BadAnswer, Changed};
+        for etag in ["\"v1\"", "\"\""] {
+            let answer = check(206, &[("etag", etag), ("last-modified", later), of_ten], 10..20);
+            assert_eq!(answer, Err(Changed), "the same mark on other bytes");
+        }
         for (status, h, range, kind) in [
             (206, vec![("etag", "\"v2\""), ("content-range", "bytes 10-19/100")], 10..20, Changed),
             (206, vec![v1, ("content-range", "bytes 10-19/101")], 10..20, Changed),

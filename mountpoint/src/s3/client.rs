@@ -181,7 +181,7 @@ impl S3Client {
     ) -> Result<Stored> {
         let stored = self.logged(call).await?;
         if let Some(sum) = sum {
-            self.wire.sums.put(&ObjectId { key: key.clone(), etag: stored.etag.clone() }, sum);
+            self.wire.sums.put(&ObjectId::by_etag(key.clone(), stored.etag.clone()), sum);
         }
         Ok(stored)
     }

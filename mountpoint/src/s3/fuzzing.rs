@@ -1,17 +1,30 @@
 //! The parts of this room that fuzz targets reach: the readers of what a store sends, and of the files of AWS's tools.
 
+use std::time::SystemTime;
+
 use aws_types::os_shim_internal::{Env, Fs};
 use futures_util::FutureExt as _;
 
+use crate::object::ObjectMeta;
 use crate::s3::auth::profile;
-use crate::s3::{Config, Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, xml};
+use crate::s3::{Config, Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, answer, date, xml};
 
 /// Reads a page of a listing that answers `request`.
 ///
 /// # Errors
 /// The problem with the document.
 pub fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPage, String> {
-    xml::list_page(document, request)
+    xml::list_page(document, request).map(|(page, _)| page)
+}
+
+/// Reads these headers as the answer to a HEAD.
+pub fn head(headers: &http::HeaderMap) -> Option<ObjectMeta> {
+    answer::object_meta(headers)
+}
+
+/// Reads a text as a date, of a header and of a document.
+pub fn dates(text: &str) -> [Option<SystemTime>; 2] {
+    [date::http_date(text), date::xml_date(text)]
 }
 
 /// Reads a document as the name of an upload that CreateMultipartUpload began.

@@ -12,12 +12,14 @@ mod auth;
 mod client;
 mod config;
 mod courier;
+mod date;
 mod endpoint;
 mod error;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
 mod hedge;
 mod kind;
+mod oddities;
 mod ops;
 mod outage;
 mod probe;
@@ -90,7 +92,7 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
 
     /// Receives a range of one object version into `into`, which has room for exactly that range from where it stands.
     ///
-    /// On success `into` is full. The ETag, the Content-Range and the length of every answer are checked: bytes
+    /// On success `into` is full. The ETag, the date, the Content-Range and the length of every answer are checked: bytes
     /// of another version never reach `into` (`Changed` is the error). A body that breaks off or stalls is
     /// asked for again from the first missing byte. On an error `into` holds the verified bytes that came.
     fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>>;
@@ -193,7 +195,7 @@ pub struct ListedObject {
 /// A range of one object version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetObject {
-    /// The version to read: sent as If-Match and compared with the answer's ETag.
+    /// The version to read: sent as If-Match, and compared with the answer's ETag and date.
     pub id: ObjectId,
     /// The bytes to read; not empty, within the object.
     pub range: Range<u64>,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 
 use crate::net::Handshake;
-use crate::object::ObjectKey;
+use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::answer;
 use crate::s3::answer::CLOCK_REFUSED;
 use crate::s3::attempts::Attempts;
@@ -77,6 +77,14 @@ impl ProbeAnswer {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         answer::text(&self.headers, name)
+    }
+
+    /// What its headers say of the object, and whether they say how long it is.
+    #[must_use]
+    pub fn object(&self) -> (ObjectMeta, bool) {
+        let meta = answer::object_meta(&self.headers);
+        let says_length = meta.is_some();
+        (meta.unwrap_or_else(|| answer::meta_of(&self.headers, 0)), says_length)
     }
 
     /// The S3 code of a refusal, or the status.

@@ -30,23 +30,37 @@ impl Sums {
         }
     }
 
-    /// All bytes of this version have this checksum.
+    /// All bytes of this version have this checksum. An upload does not know its second: the first version that is asked for by its ETag is it.
     pub(crate) fn put(&self, id: &ObjectId, sum: Checksum) {
-        let id = plain(id);
-        let mut known = self.0.lock();
-        if known.sums.insert(id.clone(), sum).is_none() {
-            known.order.push_back(id);
-            if known.order.len() > KNOWN_MAX
-                && let Some(oldest) = known.order.pop_front()
-            {
-                known.sums.remove(&oldest);
-            }
+        if !id.etag.is_none() {
+            self.0.lock().put(plain(id), sum);
         }
     }
 
     /// The checksum of all bytes of a version, if an answer said it.
     pub(crate) fn get(&self, id: &ObjectId) -> Option<Checksum> {
-        self.0.lock().sums.get(&plain(id)).copied()
+        let id = plain(id);
+        let mut known = self.0.lock();
+        if let Some(sum) = known.sums.get(&id) {
+            return Some(*sum);
+        }
+        // From here on it is this second's: some stores give one ETag to all bytes.
+        let sum = known.sums.remove(&ObjectId { modified: None, ..id.clone() })?;
+        known.put(id, sum);
+        Some(sum)
+    }
+}
+
+impl Known {
+    fn put(&mut self, id: ObjectId, sum: Checksum) {
+        if self.sums.insert(id.clone(), sum).is_none() {
+            self.order.push_back(id);
+            if self.order.len() > KNOWN_MAX
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.sums.remove(&oldest);
+            }
+        }
     }
 }
 
@@ -122,8 +136,7 @@ mod tests {
 
     #[test]
     fn the_last_answer_counts_in_every_spelling_of_the_etag_and_old_ones_go() {
-        let id =
-            |n: usize, etag: &str| ObjectId { key: format!("k{n}").as_str().into(), etag: ETag::new(etag) };
+        let id = |n: usize, etag: &str| ObjectId::by_etag(format!("k{n}").as_str().into(), ETag::new(etag));
         let sum = |value| Checksum { algorithm: ChecksumAlgorithm::Crc32c, value };
         let sums = Sums::default();
         sums.put(&id(0, "\"e\""), sum(1));

@@ -116,10 +116,12 @@ impl Store {
     /// Puts an object there, whatever was there before.
     pub(super) fn insert(&mut self, key: ObjectKey, bytes: Bytes, suffix: &str, now: SystemTime) -> ETag {
         let etag = self.next_etag(suffix);
+        // Each version has a second of its own, however fast tests are.
+        let before = self.objects.get(&key).map(|object| object.meta.last_modified + Duration::from_secs(1));
         let meta = ObjectMeta {
             size: bytes.len() as u64,
             etag: etag.clone(),
-            last_modified: whole_seconds(now),
+            last_modified: before.map_or(whole_seconds(now), |before| before.max(whole_seconds(now))),
             readable: true,
         };
         self.objects.insert(key, Object { bytes, meta, properties: Properties::default() });

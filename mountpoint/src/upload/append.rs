@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::size::PART_MIN;
 use super::{Error, Shared};
-use crate::object::{ObjectId, ObjectMeta};
+use crate::object::{ObjectId, ObjectMeta, Second};
 use crate::s3::{CopyPart, Properties, UploadId, UploadedPart};
 
 /// Bytes that the store copies into one part. Doubling it halves the requests for a large object, and lets the store copy less at once.
@@ -34,7 +34,7 @@ impl Behind {
     pub(super) async fn look(shared: &Shared, id: &ObjectId) -> Result<Self, Error> {
         let client = &shared.client;
         let found = client.describe_object(&id.key).await?;
-        if !found.meta.etag.matches(id.etag.as_str()) {
+        if !id.may_be(found.meta.etag.as_str(), Second::of(found.meta.last_modified)) {
             let error = crate::s3::Error::new(crate::s3::ErrorKind::Changed, "HeadObject").key(&id.key);
             return Err(error.message("the object to append to is another version by now").into());
         }

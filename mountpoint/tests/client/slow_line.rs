@@ -130,7 +130,7 @@ async fn thirty_two_readers_of_a_slow_line_get_all_their_bytes() {
     // Each has 2 s, and together they need 5.
     let mut reading = JoinSet::new();
     for i in 0..32 {
-        let id = ObjectId { key: key.clone(), etag: etag.clone() };
+        let id = ObjectId::by_etag(key.clone(), etag.clone());
         let get = GetObject { id, range: i * PIECE..(i + 1) * PIECE, object_size: 32 * PIECE };
         let mut into = Fill::new([pool.try_take(Use::Demand, PIECE as usize).unwrap()], drop);
         let client = Arc::clone(&site.client);

@@ -286,7 +286,7 @@ impl Store {
             answer => answer.unwrap_or_else(|error| panic!("{error}")),
         };
         let bytes = Arc::new(std::sync::Mutex::new(Vec::with_capacity(meta.size as usize)));
-        let id = ObjectId { key, etag: meta.etag };
+        let id = ObjectId::of(key, &meta);
         // A window at a time, so that the pool need not hold the object.
         for start in (0..meta.size).step_by(16 * BLOCK) {
             let range = start..meta.size.min(start + 16 * BLOCK as u64);

@@ -41,7 +41,7 @@ pub(super) fn data_files(below: &Path) -> Vec<PathBuf> {
 
 /// Whether the next mount may serve this file: its sidecar says that it was compared with the store's checksum, or came over TLS.
 pub(super) fn is_proven(file: &Path) -> bool {
-    fs::read(file.with_extension("meta")).is_ok_and(|sidecar| sidecar.get(30) == Some(&1))
+    fs::read(file.with_extension("meta")).is_ok_and(|sidecar| sidecar.get(38) == Some(&1))
 }
 
 fn holds_all(file: &Path) -> bool {

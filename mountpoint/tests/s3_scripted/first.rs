@@ -61,9 +61,7 @@ async fn a_head_decides_where_a_get_is_refused_or_says_too_little() {
         (Step::error(501, "NotImplemented"), 50),
         // It ignores ranges.
         (Step::answer(200, &[V1, DATE], &pattern(1000)), 1000),
-        // Without a date or a version, for another range, without a size.
-        (Step::answer(206, &[V1, ("content-range", "bytes 0-6/7")], &pattern(7)), 7),
-        (Step::answer(206, &[DATE, ("content-range", "bytes 0-6/7")], &pattern(7)), 7),
+        // For another range, without a size.
         (Step::answer(206, &[V1, DATE, ("content-range", "bytes 1-7/8")], &pattern(7)), 8),
         (Step::answer(206, &[V1, DATE, ("content-range", "bytes 0-6/*")], &pattern(7)), 7),
     ];
@@ -83,6 +81,7 @@ async fn another_version_is_changed_and_a_missing_one_not_found() {
     let v2 = ("etag", "\"v2\"");
     let bench = bench(vec![
         Step::error(412, "PreconditionFailed"),
+        Step::answer(200, &[v2, DATE, ("content-length", "7")], b""),
         // Stores that ignore If-Match.
         Step::answer(206, &[v2, DATE, ("content-range", "bytes 0-6/7")], &pattern(7)),
         Step::error(416, "InvalidRange"),
@@ -94,7 +93,24 @@ async fn another_version_is_changed_and_a_missing_one_not_found() {
         let error = first(&bench, Some("\"v1\"")).await.unwrap_err();
         assert_eq!(*error.kind(), kind, "{error}");
     }
-    assert_eq!(lines(&bench), ["GET", "GET", "GET", "HEAD", "GET"]);
+    assert_eq!(lines(&bench), ["GET", "HEAD", "GET", "GET", "HEAD", "GET"]);
+}
+
+#[tokio::test]
+async fn first_bytes_without_an_etag_are_taken_and_a_missing_date_is_listed() {
+    let page = "<ListBucketResult><Contents><Key>k</Key><Size>7</Size><LastModified>2015-10-21T07:28:00Z</LastModified></Contents></ListBucketResult>";
+    let part = ("content-range", "bytes 0-6/7");
+    let bench = bench(vec![
+        Step::answer(206, &[DATE, part], &pattern(7)),
+        Step::answer(206, &[V1, part], &pattern(7)),
+        Step::answer(200, &[], page.as_bytes()),
+    ])
+    .await;
+    let found = first(&bench, None).await.unwrap();
+    assert!(found.meta.etag.is_none() && found.bytes.is_some());
+    let dated = first(&bench, None).await.unwrap();
+    assert_eq!((dated.meta.etag.as_str(), dated.meta.last_modified), ("\"v1\"", found.meta.last_modified));
+    assert_eq!(lines(&bench), ["GET", "GET", "GET"], "the last one lists");
 }
 
 #[tokio::test]

@@ -47,13 +47,13 @@ async fn a_stalled_body_goes_on_from_the_first_missing_byte() {
 async fn an_error_page_of_any_length_is_the_failure_that_its_status_says() {
     let page = vec![b'x'; 70_000];
     let busy = Step::answer(503, &[("content-type", "text/html")], &page);
-    let bench = bench(vec![busy, part(0), Step::answer(412, &[], &page)]).await;
+    let bench = bench(vec![busy, part(0), Step::answer(412, &[], &page), v2_head()]).await;
     let request = get_request(0..LEN as u64, LEN as u64);
     let (mut into, bytes) = fill(LEN);
     bench.client.get_object(&request, &mut into).await.unwrap();
     assert_eq!(bytes.bytes(), pattern(LEN), "it is asked for again");
     let error = bench.client.get_object(&request, &mut fill(LEN).0).await.unwrap_err();
-    assert_eq!((error.kind(), bench.asked().len()), (&ErrorKind::Changed, 3));
+    assert_eq!((error.kind(), bench.asked().len()), (&ErrorKind::Changed, 4));
 }
 
 #[tokio::test]
@@ -76,7 +76,9 @@ async fn answers_that_are_not_what_was_asked_for_leave_no_byte() {
         (Step::error(403, "AccessDenied"), ErrorKind::Denied),
         (Step::answer(307, &[("location", "http://127.0.0.1:1/")], b""), ErrorKind::WrongRegion(None)),
     ];
-    let (steps, kinds): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
+    let (mut steps, kinds): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
+    // After the 412 the object is asked.
+    steps.insert(6, v2_head());
     let bench = bench(steps).await;
     for kind in kinds {
         let (mut into, bytes) = fill(10);
@@ -85,6 +87,33 @@ async fn answers_that_are_not_what_was_asked_for_leave_no_byte() {
         assert_eq!((into.filled(), bytes.bytes().len()), (0, 0), "{error}");
     }
     assert_eq!(bench.server.left(), 0, "none of these is tried twice");
+}
+
+/// The answer to a HEAD of another version than is read.
+fn v2_head() -> Step {
+    let date = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
+    Step::answer(200, &[("etag", "\"v2\""), date, ("content-length", "7")], b"")
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_if_match_with_its_own_etag_is_read_without_it() {
+    let v1 = ("etag", "\"v1\"");
+    let date = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
+    let unchanged = Step::answer(200, &[v1, date, ("content-length", "100")], b"");
+    let range = ("content-range", "bytes 10-19/100");
+    let part = || Step::answer(206, &[v1, range], &pattern(10));
+    let refused = || Step::error(412, "PreconditionFailed");
+    let other = Step::answer(206, &[("etag", "\"v2\""), range], &pattern(10));
+    let bench = bench(vec![refused(), unchanged, part(), part(), other]).await;
+    for _ in 0..2 {
+        let (mut into, bytes) = fill(10);
+        bench.client.get_object(&get_request(10..20, 100), &mut into).await.unwrap();
+        assert_eq!(bytes.bytes(), pattern(10));
+    }
+    let conditions: Vec<_> = bench.asked().iter().map(|asked| asked.header("if-match").is_some()).collect();
+    assert_eq!(conditions, [true, false, false, false], "one GET, a HEAD, and GETs without a condition");
+    let error = bench.client.get_object(&get_request(10..20, 100), &mut fill(10).0).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Changed, "the answer's version is compared");
 }
 
 #[tokio::test]

@@ -102,7 +102,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 fn get_request(range: std::ops::Range<u64>, object_size: u64) -> GetObject {
-    let id = ObjectId { key: ObjectKey::new("k"), etag: ETag::new("\"v1\"") };
+    let id = ObjectId::by_etag(ObjectKey::new("k"), ETag::new("\"v1\""));
     GetObject { id, range, object_size }
 }
 

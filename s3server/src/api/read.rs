@@ -32,7 +32,11 @@ impl Folder {
     pub(super) fn get_object_(&self, req: S3Request<GetObjectInput>) -> Answer<GetObjectOutput> {
         let struck = |effect: &Effect| req.extensions.get::<Exchange>().is_some_and(|e| e.has(effect));
         let (ignore_if_match, ignore_range) = (struck(&Effect::IgnoreIfMatch), struck(&Effect::IgnoreRange));
+        let refuse_if_match = struck(&Effect::RefuseIfMatch);
         let input = req.input;
+        if refuse_if_match && input.if_match.is_some() {
+            return Err(S3Error::new(S3ErrorCode::PreconditionFailed));
+        }
         let bucket = self.store.bucket(&input.bucket).map_err(error::to_s3)?;
         let (file, entry) = bucket.read(&input.key).map_err(|e| self.policy.of_read(error::to_s3(e)))?;
         let conditions = ReadConditions {

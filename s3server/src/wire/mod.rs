@@ -5,11 +5,13 @@
 
 mod body;
 mod line;
+mod odd;
 
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::service::S3Service;
@@ -146,6 +148,15 @@ async fn answer(
     };
     if let Some(date) = effects.iter().find_map(ahead_s).and_then(date_header) {
         response.headers_mut().insert(http::header::DATE, date);
+    }
+    if response.status().is_success() {
+        odd::change_headers(response.headers_mut(), effects);
+        if effects.iter().any(odd::concerns_document) {
+            let (mut head, body) = response.into_parts();
+            let document = body.collect().await.map_err(|_| HungUp)?.to_bytes();
+            let changed = odd::change_document(&mut head.headers, &document, effects);
+            response = hyper::Response::from_parts(head, s3s::Body::from(changed));
+        }
     }
     if effects.iter().any(body::concerns) {
         let (head, body) = response.into_parts();

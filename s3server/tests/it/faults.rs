@@ -1,6 +1,6 @@
 //! Faults as clients see them.
 
-use s3server::{Effect, Fault, FaultPlan};
+use s3server::{Effect, EtagForm, Fault, FaultPlan};
 
 use crate::client::Lab;
 use crate::multipart::{complete, part, start};
@@ -162,6 +162,49 @@ fn a_complete_can_fail_with_status_200() {
     let done = lab.object("POST", "mpu").query("uploadId", &id).body(body.as_bytes()).send();
     done.fails(200, "InternalError");
     lab.get("mpu").fails(404, "NoSuchKey");
+}
+
+#[test]
+fn answers_have_the_odd_forms_that_are_asked_for() {
+    let header = |name: &str, value: Option<&str>| Effect::Header {
+        name: name.to_owned(),
+        value: value.map(str::to_owned),
+    };
+    let (lab, data) = lab(Fault::on("HeadObject", header("content-length", None)));
+    let faults = lab.server().faults();
+    for effect in [
+        header("last-modified", Some("soon")),
+        Effect::Etag { form: EtagForm::Weak },
+        Effect::MoreHeaders { count: 50 },
+    ] {
+        faults.add(Fault::on("HeadObject", effect));
+    }
+    let head = lab.object("HEAD", "k").send().ok();
+    assert_eq!((head.header("content-length"), head.header("last-modified")), ("", "soon"));
+    assert!(head.header("etag").starts_with("W/\""));
+    assert!(head.headers.len() > 50);
+    faults.add(Fault::on("GetObject", Effect::RefuseIfMatch));
+    let etag = lab.get("k").ok().header("etag").to_owned();
+    lab.object("GET", "k").header("if-match", &etag).send().fails(412, "PreconditionFailed");
+    assert_eq!(lab.get("k").ok().body, data);
+}
+
+#[test]
+fn listings_have_the_odd_entries_that_are_asked_for() {
+    let entry = |key: &str, element: &str, text: Option<&str>| Effect::Entry {
+        key: Some(key.to_owned()),
+        element: element.to_owned(),
+        text: text.map(str::to_owned),
+    };
+    let (lab, _) = lab(Fault::on("ListObjectsV2", entry("k", "ETag", None)));
+    lab.put("other", b"1");
+    lab.server().faults().add(Fault::on("ListObjectsV2", entry("other", "Size", Some("many"))));
+    let root = Effect::Root { name: "ListBucketV2Result".to_owned() };
+    lab.server().faults().add(Fault::on("ListObjectsV2", root));
+    let page = lab.bucket("GET").query("list-type", "2").send().ok();
+    assert!(page.text().contains("</ListBucketV2Result>"), "{}", page.text());
+    assert_eq!((page.all("Key"), page.all("ETag").len()), (vec!["k".to_owned(), "other".to_owned()], 1));
+    assert_eq!(page.all("Size"), ["1000000", "many"]);
 }
 
 #[test]

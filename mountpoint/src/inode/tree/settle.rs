@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{Tree, stale};
 use crate::inode::InodeNo;
-use crate::inode::compact::Moment;
+use crate::inode::compact::{Judgement, Moment, Stored, Teller};
 use crate::inode::error::Result;
 use crate::inode::facts::What;
 use crate::inode::remote::{Ask, Remote};
@@ -127,7 +127,7 @@ impl Tree {
     pub(in crate::inode) fn node_of(&self, batch: &Batch, index: usize) -> Node {
         let said = batch.said(self.ttl);
         match batch.meta(index) {
-            Some(meta) => Node::File(File::stored(&meta, said.until, said.at)),
+            Some(meta) => Node::File(File::stored(&meta, Teller::Listing, said.until, said.at)),
             None => Node::Directory(Box::new(Directory::new(said.at))),
         }
     }
@@ -135,7 +135,7 @@ impl Tree {
     /// Whether a living inode is the version that a page speaks of; what the page says of it is taken in.
     fn is_as_listed(&mut self, ino: InodeNo, batch: &Batch, index: usize) -> bool {
         match batch.meta(index) {
-            Some(meta) => self.confirm(ino, &meta, true, batch.said(self.ttl)),
+            Some(meta) => self.confirm(ino, &meta, Teller::Listing, true, batch.said(self.ttl)),
             None => match self.directory_mut(ino) {
                 Some(directory) => {
                     directory.checked = directory.checked.max(Some(batch.arrived));
@@ -187,7 +187,7 @@ impl Tree {
                         if until <= now {
                             return None;
                         }
-                        let file = File::stored(&meta, until, since);
+                        let file = File::stored(&meta, Teller::Listing, until, since);
                         self.hang(ino, parent, name, asked, Node::File(file))?;
                     }
                     None => {
@@ -302,14 +302,20 @@ impl Tree {
         now: Instant,
     ) -> Result<InodeNo> {
         if let Some(ino) = child {
-            if self.confirm(ino, &meta, alone, self.ttl.said(asked, now)) {
+            if self.confirm(ino, &meta, Teller::Object, alone, self.ttl.said(asked, now)) {
                 return Ok(ino);
             }
             self.detach(ino);
         }
         let ino = self.reserve(1);
-        self.hang(ino, parent, name, asked, Node::File(File::stored(&meta, now + self.ttl.file(), now)))
-            .ok_or_else(|| stale(parent))?;
+        self.hang(
+            ino,
+            parent,
+            name,
+            asked,
+            Node::File(File::stored(&meta, Teller::Object, now + self.ttl.file(), now)),
+        )
+        .ok_or_else(|| stale(parent))?;
         Ok(ino)
     }
 
@@ -318,16 +324,33 @@ impl Tree {
         &mut self,
         ino: InodeNo,
         meta: &ObjectMeta,
+        teller: Teller,
         alone: bool,
         said: Said,
     ) -> bool {
         let Some(inode) = self.inodes.get_mut(ino) else { return false };
         let Node::File(file) = &mut inode.node else { return false };
         let Some(stored) = &mut file.stored else { return false };
-        if !stored.is_version(meta.size, meta.etag.as_str()) {
-            return false;
+        match stored.judge(meta.size, meta.etag.as_str(), meta.last_modified, teller) {
+            Judgement::Same => {
+                if stored.teller() != teller && stored.agrees(meta) {
+                    self.agreement.shown();
+                }
+                stored.confirm(meta, teller, said.until);
+            }
+            // No byte of what the listing said was given yet (`proof.rs`).
+            Judgement::Better => {
+                self.agreement.broken(said.at);
+                file.size_stale |= stored.size() != meta.size;
+                *stored = Stored::new(meta, teller, Some(said.until));
+            }
+            Judgement::Doubtful => {
+                self.agreement.broken(said.at);
+                stored.doubt();
+                return true;
+            }
+            Judgement::Other => return false,
         }
-        stored.confirm(meta, said.until);
         if alone {
             file.checked = Moment::of(said.at.max(file.checked.instant()));
         }

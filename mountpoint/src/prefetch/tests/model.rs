@@ -30,7 +30,7 @@ impl World {
     fn new(data: &bytes::Bytes) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let client = MemoryClient::new();
-        let id = ObjectId { key: "o".into(), etag: client.insert("o", data.clone()) };
+        let id = ObjectId::by_etag("o".into(), client.insert("o", data.clone()));
         let pool = Pool::new(&buffer::Config { target: 16 << 20, network: 0 });
         let (clock, metrics) = (Clock::manual(), Arc::new(Metrics::default()));
         let of_runtime = runtime.handle().clone();

@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_copy_is_told_by_what_its_source_tells() {
         let request = |etag: &str, checksum: Option<&str>| CopyObject {
-            source: ObjectId { key: ObjectKey::new("a"), etag: ETag::new(etag) },
+            source: ObjectId::by_etag(ObjectKey::new("a"), ETag::new(etag)),
             size: 5,
             checksum: checksum.map(str::to_owned),
             to: ObjectKey::new("b"),

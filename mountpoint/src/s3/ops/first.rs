@@ -8,6 +8,7 @@ use crate::net::flow::lanes::Lane;
 use crate::object::{ObjectId, ObjectMeta};
 use crate::s3::answer::{CLOCK_REFUSED, first_of, is_about_credentials};
 use crate::s3::attempts::Attempts;
+use crate::s3::ops::get::{if_match, is_refused_condition};
 use crate::s3::ops::headers::checksum_mode;
 use crate::s3::ops::{head, hedged};
 use crate::s3::wire::{Draft, Failure, Wire};
@@ -23,7 +24,7 @@ pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -
         None => {
             let meta = head::head_object(wire, &request.key).await?;
             match &request.etag {
-                Some(known) if !known.matches(meta.etag.as_str()) => {
+                Some(known) if !known.may_be(meta.etag.as_str()) => {
                     let error = Error::new(ErrorKind::Changed, "HeadObject").key(&request.key);
                     Err(error.message(format!("it has ETag {}, not {}", meta.etag.as_str(), known.as_str())))
                 }
@@ -45,6 +46,16 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Optio
                 return Ok(Some(first));
             }
             Err(failure) if says_too_little(&failure.error) => return Ok(None),
+            Err(failure)
+                if is_refused_condition(&failure.error) && wire.abilities.oddities.knows_if_match() =>
+            {
+                let (key, known) = (&request.key, request.etag.as_ref());
+                let meta = head::head_object(wire, key).await;
+                if !meta.is_ok_and(|meta| known.is_some_and(|known| known.may_be(meta.etag.as_str()))) {
+                    return Err(failure.error);
+                }
+                wire.abilities.oddities.if_match_is_refused(key);
+            }
             Err(failure) => attempts.again(failure).await?,
         }
     }
@@ -77,9 +88,7 @@ async fn once(
     if !request.is_whole {
         headers.push((header::RANGE, value(&format!("bytes=0-{}", limit.saturating_sub(1)))?));
     }
-    if let Some(etag) = &request.etag {
-        headers.push((header::IF_MATCH, value(etag.as_str())?));
-    }
+    headers.extend(request.etag.as_ref().and_then(|etag| if_match(wire, etag)));
     let target = wire.endpoint.key_path(request.key.as_str());
     let answer = hedged::exchange(wire, Draft { headers, ..attempts.draft(Method::GET, target) }).await?;
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
@@ -89,7 +98,8 @@ async fn once(
         Ok(found) => found,
         Err((kind, why)) => return Err(answer.error(kind, why).into()),
     };
-    let id = ObjectId { key: request.key.clone(), etag: meta.etag.clone() };
+    let meta = head::dated(wire, &request.key, meta).await;
+    let id = ObjectId::of(request.key.clone(), &meta);
     if len == meta.size {
         wire.sums.learn(&id, answer.status, &answer.headers);
     }

@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
 use crate::buffer::Fill;
 use crate::net::flow::lanes::Lane;
+use crate::object::{ETag, ObjectMeta, Second};
 use crate::s3::answer::check_get;
 use crate::s3::attempts::Attempts;
 use crate::s3::ops::headers::checksum_mode;
-use crate::s3::ops::hedged;
+use crate::s3::ops::{head, hedged};
 use crate::s3::wire::{Draft, Failure, Filled, Wire};
 use crate::s3::{Error, ErrorKind, GetObject, Result};
 
@@ -59,6 +60,15 @@ pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
             }
             // Other reads pay for such requests for as long as they go on: without a limit of its own this one would last as long.
             Ok(Filled::Stalls(silent)) => attempts.silent(silent)?,
+            Err(failure)
+                if is_refused_condition(&failure.error) && wire.abilities.oddities.knows_if_match() =>
+            {
+                let key = &request.id.key;
+                if !head::head_object(wire, key).await.is_ok_and(|meta| is_unchanged(request, &meta)) {
+                    return Err(failure.error);
+                }
+                wire.abilities.oddities.if_match_is_refused(key);
+            }
             Err(failure) => {
                 if is_progress(into.filled() - before, into.remaining()) {
                     attempts.progressed();
@@ -69,6 +79,22 @@ pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
     }
 }
 
+/// Whether If-Match did not hold, by the store's word.
+pub(crate) fn is_refused_condition(error: &Error) -> bool {
+    error.http_status() == Some(StatusCode::PRECONDITION_FAILED.as_u16())
+}
+
+/// Whether the object is still the version that is asked for, as it says itself.
+fn is_unchanged(request: &GetObject, meta: &ObjectMeta) -> bool {
+    meta.size == request.object_size && request.id.may_be(meta.etag.as_str(), Second::of(meta.last_modified))
+}
+
+/// The condition of a GET of this version, where it can be asked for and the store knows it.
+pub(crate) fn if_match(wire: &Wire, etag: &ETag) -> Option<(HeaderName, HeaderValue)> {
+    let value = etag.if_match().filter(|_| wire.abilities.oddities.knows_if_match())?;
+    Some((header::IF_MATCH, HeaderValue::try_from(value).ok()?))
+}
+
 /// Asks for what is missing, from `start` on.
 async fn once(
     wire: &Wire,
@@ -77,13 +103,14 @@ async fn once(
     start: u64,
     into: &mut Fill,
 ) -> std::result::Result<Filled, Failure> {
-    let (key, etag) = (&request.id.key, &request.id.etag);
+    let key = &request.id.key;
     let range = start..request.range.end;
     let value = |text: &str| {
         HeaderValue::from_str(text)
             .map_err(|e| Error::new(ErrorKind::InvalidRequest, OPERATION).key(key).source(e))
     };
-    let mut headers = vec![(header::IF_MATCH, value(etag.as_str())?), checksum_mode()];
+    let mut headers = vec![checksum_mode()];
+    headers.extend(if_match(wire, &request.id.etag));
     // Most stores say no checksum in the answer to a range, be it the whole object.
     if range != (0..request.object_size) {
         headers.push((header::RANGE, value(&format!("bytes={}-{}", range.start, range.end - 1))?));
@@ -93,7 +120,9 @@ async fn once(
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
         return Err(answer.failed(wire.clock.wall()).await);
     }
-    if let Err((kind, why)) = check_get(answer.status, &answer.headers, etag, &range, request.object_size) {
+    if let Err((kind, why)) =
+        check_get(answer.status, &answer.headers, &request.id, &range, request.object_size)
+    {
         return Err(answer.error(kind, why).into());
     }
     if range == (0..request.object_size) {

@@ -1,10 +1,11 @@
 //! HeadObject: the metadata of one object. If the store refuses to say whether a key is there, a listing of this key says so.
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
-use crate::object::{ObjectId, ObjectKey, ObjectMeta};
-use crate::s3::answer::{object_meta, stored_checksum, text};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
+use crate::s3::answer::{meta_of, meta_of_byte, object_meta, says_empty, stored_checksum, text};
 use crate::s3::attempts::Attempts;
+use crate::s3::oddities::Oddity;
 use crate::s3::ops::headers::checksum_mode;
 use crate::s3::ops::list;
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
@@ -15,7 +16,7 @@ const OPERATION: &str = "HeadObject";
 /// See [`crate::s3::ObjectClient::head_object`].
 pub(crate) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMeta> {
     let (meta, headers) = head(wire, key).await?;
-    let id = ObjectId { key: key.clone(), etag: meta.etag.clone() };
+    let id = ObjectId::of(key.clone(), &meta);
     wire.sums.learn(&id, StatusCode::OK, &headers);
     Ok(meta)
 }
@@ -29,9 +30,9 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
     loop {
         let clock = wire.skew.times_learned();
         let failure = match once(wire, &attempts, key, checksums).await {
-            Ok(found) => {
+            Ok(headers) => {
                 attempts.succeeded();
-                return Ok(found);
+                return Ok((described(wire, key, &headers).await?, headers));
             }
             Err(failure) => failure,
         };
@@ -42,9 +43,9 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
                 // Meanwhile the store's clock was learned: it was the date that was refused.
                 _ if wire.skew.times_learned() != clock => continue,
                 Some(true) => {
-                    if let Ok(found) = once(wire, &attempts, key, false).await {
+                    if let Ok(headers) = once(wire, &attempts, key, false).await {
                         attempts.succeeded();
-                        return Ok(found);
+                        return Ok((described(wire, key, &headers).await?, headers));
                     }
                     // The store knows us, and does not let us read it: other credentials are not looked for. But the listing may have found
                     // others: then it was not these that were refused.
@@ -58,6 +59,62 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
         }
         attempts.again(failure).await?;
     }
+}
+
+/// The metadata that these headers say; what they leave out, other answers say.
+async fn described(wire: &Wire, key: &ObjectKey, headers: &HeaderMap) -> Result<ObjectMeta> {
+    let meta = match object_meta(headers) {
+        Some(meta) => meta,
+        None => sized(wire, key, headers).await?,
+    };
+    Ok(dated(wire, key, meta).await)
+}
+
+/// The metadata of an object whose HEAD does not say how long it is: as a range of one byte says it, or a listing of the key.
+async fn sized(wire: &Wire, key: &ObjectKey, head: &HeaderMap) -> Result<ObjectMeta> {
+    wire.abilities.oddities.saw(Oddity::NoLength, Some(key), "HeadObject has no Content-Length");
+    let mut attempts = Attempts::new(wire, "GetObject", Some(key), 0);
+    loop {
+        let range = (header::RANGE, HeaderValue::from_static("bytes=0-0"));
+        let draft = attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str()));
+        match wire.exchange(&Draft { headers: vec![range], ..draft }).await {
+            Ok(answer) if says_empty(&answer.headers) => return Ok(meta_of(head, 0)),
+            // Its body is not read: the connection goes with it.
+            Ok(answer) if answer.status.is_success() => match meta_of_byte(answer.status, &answer.headers) {
+                Some(meta) => return Ok(meta),
+                None => break,
+            },
+            Ok(answer) => attempts.again(answer.failed(wire.clock.wall()).await).await?,
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+    match listed(wire, key).await {
+        Some(meta) => Ok(meta_of(head, meta.size)),
+        None => Err(Error::new(ErrorKind::BadAnswer, OPERATION)
+            .key(key)
+            .message("neither HEAD, nor a range of one byte, nor a listing says how long the object is")),
+    }
+}
+
+/// The same with the date of a listing of the key, if the object's own answer has none.
+pub(crate) async fn dated(wire: &Wire, key: &ObjectKey, mut meta: ObjectMeta) -> ObjectMeta {
+    if meta.etag.is_none() {
+        wire.abilities.oddities.saw(Oddity::NoEtag, Some(key), "");
+    }
+    if Second::of(meta.last_modified).is_none() {
+        wire.abilities.oddities.saw(Oddity::NoDate, Some(key), "");
+        if let Some(listed) = listed(wire, key).await {
+            meta.last_modified = listed.last_modified;
+        }
+    }
+    meta
+}
+
+/// The metadata of the object in a listing of its key.
+async fn listed(wire: &Wire, key: &ObjectKey) -> Option<ObjectMeta> {
+    let request = ListObjects { prefix: key.as_str().to_owned(), max_keys: 1, ..ListObjects::default() };
+    let page = list::list_objects(wire, &request).await.ok()?;
+    page.objects.into_iter().find(|object| object.key == *key).map(|object| object.meta)
 }
 
 /// See [`crate::s3::ObjectClient::describe_object`].
@@ -102,7 +159,7 @@ async fn once(
     attempts: &Attempts<'_>,
     key: &ObjectKey,
     checksums: bool,
-) -> std::result::Result<(ObjectMeta, HeaderMap), Failure> {
+) -> std::result::Result<HeaderMap, Failure> {
     let mut headers = Vec::new();
     if checksums {
         headers.push(checksum_mode());
@@ -115,6 +172,5 @@ async fn once(
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
-    let meta = object_meta(&answer.headers).map_err(|why| answer.bad(why))?;
-    Ok((meta, answer.headers))
+    Ok(answer.headers)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::s3::attempts::Attempts;
+use crate::s3::oddities::Oddity;
 use crate::s3::ops::page::page;
 use crate::s3::url::push_query;
 use crate::s3::wire::Wire;
@@ -29,7 +30,12 @@ async fn list(wire: &Wire, request: &ListObjects, attempts: Attempts<'_>) -> Res
     let target = target(wire.endpoint.bucket_path(), request);
     page(wire, attempts, &target, |answer| {
         wire.abilities.see(&answer.headers);
-        xml::list_page(&answer.body, request)
+        let (page, left_out) = xml::list_page(&answer.body, request)?;
+        if let Some(example) = left_out.example {
+            wire.metrics.names_hidden.add(left_out.count);
+            wire.abilities.oddities.saw(Oddity::BadEntries, None, &example);
+        }
+        Ok(page)
     })
     .await
 }

@@ -6,7 +6,7 @@ use quick_xml::escape::escape;
 
 use crate::checksum::ChecksumAlgorithm;
 use crate::object::{ETag, ObjectKey};
-use crate::s3::answer::xml_date;
+use crate::s3::date::xml_date;
 use crate::s3::xml::{ENTRIES_MAX, Name, PageEnd, walk};
 use crate::s3::{PendingUpload, Stored, UploadId, UploadedPart};
 

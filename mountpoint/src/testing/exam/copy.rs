@@ -12,7 +12,7 @@ const PART: u64 = 5 << 20;
 /// A copy of the version that was stored.
 fn copy(key: &ObjectKey, stored: &Stored, size: u64, to: &ObjectKey, replaces: Replaces) -> CopyObject {
     CopyObject {
-        source: ObjectId { key: key.clone(), etag: stored.etag.clone() },
+        source: ObjectId::by_etag(key.clone(), stored.etag.clone()),
         size,
         checksum: stored.checksum.clone(),
         to: to.clone(),
@@ -120,7 +120,7 @@ pub(super) async fn ranges_are_copied_into_parts(exam: &Exam) {
     let part = |part_number, range| CopyPart {
         upload: upload.clone(),
         part_number,
-        source: ObjectId { key: from.clone(), etag: stored.etag.clone() },
+        source: ObjectId::by_etag(from.clone(), stored.etag.clone()),
         range,
     };
     let mut parts = Vec::new();

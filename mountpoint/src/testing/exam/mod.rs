@@ -209,7 +209,7 @@ impl Exam {
             let received = Arc::clone(&received);
             move |block| received.lock().extend_from_slice(&block)
         });
-        let id = ObjectId { key: key.clone(), etag: meta.etag.clone() };
+        let id = ObjectId::of(key.clone(), meta);
         let result =
             self.client.get_object(&GetObject { id, range, object_size: meta.size }, &mut fill).await;
         let bytes = std::mem::take(&mut *received.lock());

@@ -127,7 +127,7 @@ pub(super) async fn delete_of_a_version_spares_another(exam: &Exam) {
     let (key, second) = (exam.key("o"), exam.bytes(2, 100));
     let first = exam.put(&key, &exam.bytes(1, 100)).await;
     let newer = exam.put(&key, &second).await;
-    let of = |etag| ObjectId { key: key.clone(), etag };
+    let of = |etag| ObjectId::by_etag(key.clone(), etag);
     let error = exam.client.delete_version(&of(first.etag)).await.expect_err("it was replaced");
     assert_eq!(*error.kind(), ErrorKind::Changed, "{error}");
     exam.assert_object(&key, &second).await;

@@ -10,7 +10,7 @@ use crate::object::ObjectId;
 /// The outcome of a GET: success if all bytes came, the bytes, and their number.
 async fn get(client: &MemoryClient, key: &str, range: Range<u64>) -> (Result<()>, Vec<u8>, u64) {
     let meta = client.meta(key).unwrap();
-    let id = ObjectId { key: key.into(), etag: meta.etag };
+    let id = ObjectId::of(key.into(), &meta);
     let pool = Pool::new(&Config::default());
     let received = Arc::new(Mutex::new(Vec::new()));
     let block = pool.try_take(Use::Demand, (range.end - range.start) as usize).unwrap();

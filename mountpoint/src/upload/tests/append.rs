@@ -45,7 +45,7 @@ async fn planted(bench: &Bench, bytes: &[u8]) -> (ObjectId, Properties) {
     let put = PutObject { object, body: vec![bytes.to_vec().into()], checksum: None };
     let stored = bench.client.arc().put_object(&put).await.unwrap();
     bench.client.reset_log();
-    (ObjectId { key: "k".into(), etag: stored.etag }, properties)
+    (ObjectId::by_etag("k".into(), stored.etag), properties)
 }
 
 /// An upload behind it, with its bytes written first where that is the caller's task.

@@ -1,0 +1,62 @@
+//! What a store's answers have shown that other stores' do not: each kind is logged once for a mount, and counted.
+
+use crate::object::ObjectKey;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// A way in which answers differ from those of S3, which the engine makes up for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Oddity {
+    /// An object's answer without an ETag.
+    NoEtag,
+    /// An object's answer without a date that can be read.
+    NoDate,
+    /// An object's answer without its length.
+    NoLength,
+    /// A listing with entries that can't be shown.
+    BadEntries,
+    /// If-Match is refused although the object is the one that is meant.
+    IfMatch,
+}
+
+const KINDS: usize = 5;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Oddities {
+    seen: [AtomicU64; KINDS],
+    without_if_match: AtomicBool,
+}
+
+impl Oddities {
+    /// An answer was so. The first one of its kind is logged.
+    pub(crate) fn saw(&self, oddity: Oddity, key: Option<&ObjectKey>, detail: &str) {
+        if self.seen[oddity as usize].fetch_add(1, Relaxed) > 0 {
+            return;
+        }
+        let meaning = match oddity {
+            Oddity::NoEtag => {
+                "the store names no ETag for an object: versions are told apart by size and whole second of their date alone"
+            }
+            Oddity::NoDate => "the store names no date that can be read: that of a listing is shown, or 1970",
+            Oddity::NoLength => {
+                "the store does not say how long an object is: each look at it takes a request more"
+            }
+            Oddity::BadEntries => "a listing has entries that can't be shown; they are left out",
+            Oddity::IfMatch => {
+                "the store refuses If-Match with its own ETag: reads go without it, and compare the answer"
+            }
+        };
+        tracing::warn!(key = key.map(tracing::field::display), detail, "{meaning} (logged once)");
+    }
+
+    /// Reads go without If-Match from now on.
+    pub(crate) fn if_match_is_refused(&self, key: &ObjectKey) {
+        self.without_if_match.store(true, Relaxed);
+        self.saw(Oddity::IfMatch, Some(key), "");
+    }
+
+    /// Whether reads carry If-Match.
+    pub(crate) fn knows_if_match(&self) -> bool {
+        !self.without_if_match.load(Relaxed)
+    }
+}
