@@ -32,9 +32,9 @@ use crate::upload::{Room, Stage, Uploader};
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
 /// How many may wait for disks at once, where io_uring does not. Not measured: each thread that came stays. Doubling it doubles what stays at most.
 const WAITING_MAX: usize = 64;
-/// Threads and processes beside those of network, FUSE and cache: the thread that hears signals, and `fusermount3`, without which a user can't
-/// unmount what was mounted.
-const BESIDE: usize = 2;
+/// Threads and processes beside those of network, FUSE and cache: the thread that hears signals, one that asks DNS, and `fusermount3`, without
+/// which a user can't unmount what was mounted.
+const BESIDE: usize = 3;
 /// How long the threads of the runtime may take to start. Doubling it lets a busier machine start a mount, and delays the error of one that
 /// has no threads.
 const THREADS_WITHIN: Duration = Duration::from_secs(10);
