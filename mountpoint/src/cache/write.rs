@@ -29,7 +29,7 @@ impl Store {
         let sectors = Sectors::within(&(start..start + bytes.len() as u64), len);
         let fits = object_size <= OBJECT_MAX && start + bytes.len() as u64 <= len && !sectors.is_empty();
         let Ok(block) = u32::try_from(index) else { return false };
-        if !fits || !identity.fits() || self.health.is_off() || self.health.is_full() {
+        if !fits || !identity.fits() || self.is_away() || self.health.is_full() {
             return false;
         }
         let now = self.uses.fetch_add(1, Relaxed) + 1;
