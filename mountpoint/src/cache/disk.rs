@@ -22,7 +22,7 @@ use super::read::Beginning;
 use super::rest::LATE_MAX;
 use super::store::Store;
 use super::waits::{Done, Ticket};
-use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Later, Lend, Lent, Now, Sectors};
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Given, Later, Lend, Lent, Now, Sectors};
 use super::{prove, ring};
 use crate::buffer::{Block, BlockMut};
 use crate::checksum::Checksum;
@@ -297,16 +297,16 @@ impl BlockCache for DiskCache {
 
     fn read_later(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: BlockMut, done: Later) {
         let is_sound = is_sound(object_size, &range, into.limit() - into.filled());
-        let ticket = self.store.waits.queue(Some(into), Done::Read(done));
         let beginning = match is_sound {
             true => self.store.begin_now(id, object_size, &range),
             false => Beginning::Absent,
         };
+        if matches!(beginning, Beginning::Absent) {
+            self.store.count_get(self.store.clock.now(), false);
+            return done(Given::Absent(into));
+        }
+        let ticket = self.store.waits.queue(Some(into), Done::Read(done));
         let ticket = match (beginning, &self.reads) {
-            (Beginning::Absent, _) => {
-                self.store.count_get(ticket.since(), false);
-                return;
-            }
             (Beginning::Reads(reading), Some(reads)) if range.end - range.start < LARGE => {
                 match reads.put(Read { reading, ticket }) {
                     Ok(()) => return,
@@ -315,7 +315,7 @@ impl BlockCache for DiskCache {
             }
             _ => ticket,
         };
-        // What finds no place is a miss: its ticket is dropped, and the memory goes back with the answer.
+        // What finds no place is late: its ticket is dropped.
         self.wait_for_disk(Work::Read { id: id.clone(), object_size, range, ticket });
     }
 

@@ -124,7 +124,7 @@ pub enum Given {
     Here(BlockMut),
     /// Not here, or not sound.
     Absent(BlockMut),
-    /// The disk has not answered in time. It still has the block.
+    /// The disk has not answered in time. It may still have the block.
     Late,
 }
 

@@ -31,9 +31,9 @@ pub(super) enum Done {
 
 impl Done {
     /// Answers without the bytes. Whatever happens in there, the others go on.
-    fn missed(self, into: Option<BlockMut>) {
+    fn missed(self) {
         match self {
-            Self::Read(later) => answer(later, into.map_or(Given::Late, Given::Absent)),
+            Self::Read(later) => answer(later, Given::Late),
             Self::Whole(lent) => _ = catch_unwind(AssertUnwindSafe(|| lent(None))),
             Self::Nobody => {}
         }
@@ -154,15 +154,16 @@ impl Waits {
     }
 
     fn give_up(&self, wait: &Wait, now: Instant) {
-        let (into, done) = {
+        // Memory of a read that still waits for its turn goes back before the answer.
+        let done = {
             let mut state = wait.state.lock();
             match std::mem::replace(&mut *state, State::Over) {
-                State::Queued(into, done) => (into, done),
+                State::Queued(_, done) => done,
                 State::Begun(done) => {
                     *state = State::Late;
                     // With the lock: it lands after this.
                     self.rest.late(now);
-                    (None, done)
+                    done
                 }
                 other => {
                     *state = other;
@@ -171,7 +172,7 @@ impl Waits {
             }
         };
         self.metrics.cache_late.inc();
-        done.missed(into);
+        done.missed();
     }
 }
 
@@ -226,7 +227,7 @@ impl Ticket {
     /// The disk will not say how it ended: its caller is told that it was late.
     pub(super) fn give_up(&self) {
         if let Some(done) = self.end() {
-            done.missed(None);
+            done.missed();
         }
     }
 
@@ -240,7 +241,8 @@ impl Ticket {
                 Some(done)
             }
             State::Queued(into, done) => {
-                done.missed(into);
+                drop(into);
+                done.missed();
                 None
             }
             State::Late => {
@@ -319,7 +321,7 @@ mod tests {
         let (ticket, given) = b.ask();
         b.clock.advance(LATE);
         b.look();
-        assert!(matches!(given.try_recv(), Ok(Given::Absent(_))));
+        assert!(matches!(given.try_recv(), Ok(Given::Late)));
         assert!(ticket.begin().is_none(), "the disk is not asked any more");
         assert_eq!(b.pool.used(Use::Demand), 0);
         assert!(!b.waits.rest.is_resting());
@@ -330,7 +332,7 @@ mod tests {
         let b = Bench::new();
         let (queued, given) = b.ask();
         drop(queued);
-        assert!(matches!(given.try_recv(), Ok(Given::Absent(_))));
+        assert!(matches!(given.try_recv(), Ok(Given::Late)));
         let (begun, given) = b.ask();
         let into = begun.begin().unwrap();
         drop(begun);
@@ -353,7 +355,7 @@ mod tests {
         stop.store(true, Relaxed);
         b.waits.wake();
         thread.join().unwrap();
-        assert!(matches!(given.try_recv(), Ok(Given::Absent(_))));
+        assert!(matches!(given.try_recv(), Ok(Given::Late)));
         drop((late, into, open));
     }
 }
