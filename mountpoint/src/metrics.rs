@@ -162,6 +162,8 @@ metrics! {
     cache_misses: Counter = Counter::default(), Count => "cache.misses",
     /// Cached blocks that failed their check and were dropped.
     cache_corrupt: Counter = Counter::default(), Count => "cache.corrupt",
+    /// Reads, opens and writes of the disk cache that took too long and counted as a miss.
+    cache_late: Counter = Counter::default(), Count => "cache.late",
     /// Blocks, or parts of one, written to the disk cache.
     cache_puts: Counter = Counter::default(), Count => "cache.puts",
     /// Blocks, or parts of one, that wait to be written to the disk cache or are being written.

@@ -32,9 +32,12 @@ use crate::upload::{Reclaim, Stage, Uploader};
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
 /// How many may wait for disks at once, where io_uring does not. Not measured: each thread that came stays. Doubling it doubles what stays at most.
 const WAITING_MAX: usize = 64;
-/// Threads and processes beside those of network, FUSE and cache: the thread that hears signals, and `fusermount3`, without which a user can't
-/// unmount what was mounted.
-const BESIDE: usize = 2;
+/// Threads of a cache that are there from the start, beside its writers: of the index, of reads, of proofs, of the watch, and the first that waits
+/// for the disk.
+const OF_CACHE: usize = 5;
+/// Threads and processes beside those of network, FUSE and cache: the thread that hears signals, one that asks DNS, and `fusermount3`, without
+/// which a user can't unmount what was mounted.
+const BESIDE: usize = 3;
 /// How long the threads of the runtime may take to start. Doubling it lets a busier machine start a mount, and delays the error of one that
 /// has no threads.
 const THREADS_WITHIN: Duration = Duration::from_secs(10);
@@ -86,7 +89,7 @@ struct Observed {
 pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let rounds = Arc::new(AtomicU64::new(0));
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
-    let of_cache = config.cache.as_ref().map_or(0, |cache| cache.writers + 2);
+    let of_cache = config.cache.as_ref().map_or(0, |cache| cache.writers + OF_CACHE);
     let others = config.mount.threads + of_cache + BESIDE;
     let runtime = runtime(Arc::clone(&rounds), collect, others, &clock)?;
     let client = runtime

@@ -29,6 +29,7 @@ mod mount {
     mod faults;
     mod flipped;
     mod fstab;
+    mod hung_disk;
     mod interrupts;
     mod large;
     mod left_behind;

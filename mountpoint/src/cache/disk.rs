@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use crossbeam::sync::WaitGroup;
@@ -13,12 +13,16 @@ use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::bell::Bell;
+use super::crew::{Crew, Work};
 use super::file::Entry;
 use super::io::{BlockIo, Disk, FOLDER_MODE, open_folder};
-use super::later::{self, Job as Read, QUEUE_MAX, Queue};
+use super::later::{Job as Read, QUEUE_MAX, Queue};
 use super::lock::Lock;
+use super::read::Beginning;
+use super::rest::LATE_MAX;
 use super::store::Store;
-use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Later, Now, Sectors, Whole};
+use super::waits::{Done, Ticket};
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Given, Later, Lend, Lent, Now, Sectors};
 use super::{prove, ring};
 use crate::buffer::{Block, BlockMut};
 use crate::checksum::Checksum;
@@ -38,9 +42,16 @@ const FILES_MAX: u64 = 1024;
 /// Most writer threads.
 const WRITERS_MAX: usize = 16;
 
+/// Reads of this size and more wait in a thread each, also where there is a ring: one thread would compare the bytes of all of them.
+const LARGE: u64 = 512 << 10;
+
+/// Looks, every [`ENDED_EVERY`], whether the threads have ended. Doubling it lets a slower disk take what is being written at the end.
+const ENDED_LOOKS_MAX: u32 = 800;
+const ENDED_EVERY: Duration = Duration::from_millis(10);
+
 /// Blocks in files below a directory of this machine; see [`super`] for what it promises.
 ///
-/// Dropping it waits for the blocks being written, not for those in the queue.
+/// Dropping it waits for the blocks being written, not for those in the queue; and not for a disk that hangs.
 #[derive(Debug)]
 pub struct DiskCache {
     pub(super) store: Arc<Store>,
@@ -48,9 +59,15 @@ pub struct DiskCache {
     threads: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     under_way: Mutex<WaitGroup>,
-    /// For reads that wait for the disk, where there is a ring.
+    /// For small reads that wait for the disk, where there is a ring.
     pub(super) reads: Option<Queue>,
-    _lock: Lock,
+    /// For everything else that waits for it.
+    crew: Option<Arc<Crew>>,
+    /// Answers what waits too long.
+    watch: Option<JoinHandle<()>>,
+    watch_ends: Arc<AtomicBool>,
+    /// Each thread that may write has it, too: one that hangs beyond the end of the mount keeps the directory.
+    _lock: Arc<Lock>,
 }
 
 /// Work for the writers.
@@ -116,7 +133,7 @@ impl DiskCache {
         })
     }
 
-    fn start(
+    pub(super) fn start(
         io: Box<dyn BlockIo>,
         lock: Lock,
         config: &Config,
@@ -127,6 +144,8 @@ impl DiskCache {
         let store = Arc::new(Store::new(io, config, files as usize, clock.clone(), metrics));
         let (send, receive) = bounded(config.queue_max.max(1));
         let under_way = WaitGroup::new();
+        let lock = Arc::new(lock);
+        let supervisor = Supervisor { metrics: Arc::clone(&store.metrics), clock };
         let mut cache = Self {
             store: Arc::clone(&store),
             queue: Some(send),
@@ -134,47 +153,74 @@ impl DiskCache {
             stop: Arc::new(AtomicBool::new(false)),
             under_way: Mutex::new(under_way.clone()),
             reads: None,
-            _lock: lock,
+            crew: None,
+            watch: None,
+            watch_ends: Arc::new(AtomicBool::new(false)),
+            _lock: Arc::clone(&lock),
         };
-        let supervisor = Supervisor { metrics: Arc::clone(&store.metrics), clock };
+        cache.start_watch(&supervisor)?;
+        let in_ring = if config.ring { ring::DEPTH as usize } else { 0 };
+        let crew = Arc::new(Crew::start(&store, &lock, &supervisor, LATE_MAX - in_ring)?);
         if config.ring {
-            cache.start_ring(&supervisor)?;
+            cache.start_ring(&supervisor, &crew)?;
         }
+        cache.crew = Some(crew);
         let (index, stop, mut under_way) = (Arc::clone(&store), Arc::clone(&cache.stop), Some(under_way));
+        let held = Arc::clone(&lock);
         cache.threads.push(supervisor.thread("cache-index".to_owned(), move || {
+            let _held = &held;
             index.load_all(&stop);
             drop(under_way.take());
         })?);
         let (prove, to_prove) = bounded(prove::QUEUE_MAX);
         for i in 0..config.writers.clamp(1, WRITERS_MAX) {
             let (store, receive, stop) = (Arc::clone(&store), receive.clone(), Arc::clone(&cache.stop));
-            let prove = prove.clone();
-            let write = move || write_jobs(&store, &receive, &stop, &prove);
+            let (prove, held) = (prove.clone(), Arc::clone(&lock));
+            let write = move || {
+                let _held = &held;
+                write_jobs(&store, &receive, &stop, &prove);
+            };
             cache.threads.push(supervisor.thread(format!("cache-write-{i}"), write)?);
         }
         if store.needs_proof {
             let (store, stop) = (Arc::clone(&store), Arc::clone(&cache.stop));
             // After the writers, in the order of `drop`: it ends once they have.
-            let prove = move || prove_jobs(&store, &to_prove, &stop);
+            let prove = move || {
+                let _held = &lock;
+                prove_jobs(&store, &to_prove, &stop);
+            };
             cache.threads.push(supervisor.thread("cache-prove".to_owned(), prove)?);
         }
         Ok(cache)
     }
 
+    /// Starts the thread that answers what waits too long.
+    fn start_watch(&mut self, supervisor: &Supervisor) -> io::Result<()> {
+        let (store, ends, of_trial) =
+            (Arc::clone(&self.store), Arc::clone(&self.watch_ends), supervisor.clone());
+        self.watch = Some(supervisor.thread("cache-watch".to_owned(), move || {
+            store.waits.watch(&ends, || try_disk(&store, &of_trial));
+        })?);
+        Ok(())
+    }
+
     /// Starts the thread that waits for many reads at once, where the system allows it.
-    fn start_ring(&mut self, supervisor: &Supervisor) -> io::Result<()> {
+    fn start_ring(&mut self, supervisor: &Supervisor, crew: &Arc<Crew>) -> io::Result<()> {
         let (send, jobs) = bounded(QUEUE_MAX);
         let (say, hear) = bounded(1);
         let bell = Arc::new(Bell::new()?);
         let (store, of_thread) = (Arc::clone(&self.store), Arc::clone(&bell));
+        // Ends with this thread: a crew whose owner is gone takes no more work.
+        let mut crew = Some(Arc::clone(crew));
         // A ring belongs to the thread that makes it.
         let thread = supervisor.thread("cache-read".to_owned(), move || {
             let ring = ring::set_up();
             let _ = say.try_send(ring.as_ref().map(|_| ()).map_err(|why| *why));
+            let Some(crew) = crew.take() else { return };
             if let Ok(ring) = ring {
-                ring::run(ring, &store, &jobs, &of_thread);
+                ring::run(ring, &store, &crew, &jobs, &of_thread);
             }
-            later::run(&store, &jobs);
+            crew.serve(&jobs);
         })?;
         self.threads.push(thread);
         match hear.recv().unwrap_or(Err("its thread ended")) {
@@ -195,6 +241,14 @@ impl DiskCache {
     /// Evicts about `bytes`, for another user of the same disk that found it full, and returns how many went. Nothing is kept for a while then.
     pub fn give_room(&self, bytes: u64) -> u64 {
         self.store.give_room(bytes)
+    }
+
+    /// Has a thread wait for the disk; the work back if the queue is full.
+    fn wait_for_disk(&self, work: Work) -> Option<Work> {
+        match &self.crew {
+            Some(crew) => crew.put(work).err(),
+            None => Some(work),
+        }
     }
 
     /// Bytes the cache takes on disk, as far as it is indexed.
@@ -241,29 +295,37 @@ impl BlockCache for DiskCache {
         now
     }
 
-    fn read_later(
-        &self,
-        id: &ObjectId,
-        object_size: u64,
-        range: Range<u64>,
-        into: BlockMut,
-        done: Later,
-    ) -> Result<(), (BlockMut, Later)> {
-        let Some(reads) = &self.reads else { return Err((into, done)) };
-        let started = self.store.clock.now();
+    fn read_later(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: BlockMut, done: Later) {
         let is_sound = is_sound(object_size, &range, into.limit() - into.filled());
-        match is_sound.then(|| self.store.begin(id, object_size, &range)).flatten() {
-            Some(reading) => reads.put(Read { reading, into, started, done }),
-            None => {
-                self.store.count_get(started, false);
-                done(None);
-                Ok(())
-            }
+        let beginning = match is_sound {
+            true => self.store.begin_now(id, object_size, &range),
+            false => Beginning::Absent,
+        };
+        if matches!(beginning, Beginning::Absent) {
+            self.store.count_get(self.store.clock.now(), false);
+            return done(Given::Absent(into));
         }
+        let ticket = self.store.waits.queue(Some(into), Done::Read(done));
+        let ticket = match (beginning, &self.reads) {
+            (Beginning::Reads(reading), Some(reads)) if range.end - range.start < LARGE => {
+                match reads.put(Read { reading, ticket }) {
+                    Ok(()) => return,
+                    Err(job) => job.ticket,
+                }
+            }
+            _ => ticket,
+        };
+        // What finds no place is late: its ticket is dropped.
+        self.wait_for_disk(Work::Read { id: id.clone(), object_size, range, ticket });
     }
 
-    fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
-        self.store.whole(id, object_size)
+    fn lends(&self, id: &ObjectId, object_size: u64) -> Lend {
+        self.store.lends(id, object_size)
+    }
+
+    fn whole(&self, id: &ObjectId, object_size: u64, done: Lent) {
+        let ticket: Ticket = self.store.waits.queue(None, Done::Whole(done));
+        self.wait_for_disk(Work::Whole { id: id.clone(), object_size, ticket });
     }
 
     fn expect(&self, id: &ObjectId, _object_size: u64, sum: Checksum) {
@@ -279,8 +341,10 @@ impl BlockCache for DiskCache {
             Some(queue) => queue.try_send(job).err().map(TrySendError::into_inner),
             None => Some(job),
         };
-        // The queue is full of puts, which the disk keeps up with; this is rare, and two unlinks.
-        if let Some(Job::Unlink(entry, bytes)) = unqueued {
+        if let Some(Job::Unlink(entry, bytes)) = unqueued
+            && let Some(Work::Unlink(entry, bytes)) = self.wait_for_disk(Work::Unlink(entry, bytes))
+        {
+            // Both queues are full: rare, and two calls. Left there, the next run would serve the file.
             self.store.unlink_removed(&entry, bytes);
         }
     }
@@ -305,12 +369,47 @@ impl BlockCache for DiskCache {
 impl Drop for DiskCache {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
+        let crew = self.crew.take().map(|crew| crew.threads());
         (self.queue, self.reads) = (None, None);
+        let mut threads = std::mem::take(&mut self.threads);
+        threads.extend(crew.into_iter().flat_map(|threads| std::mem::take(&mut *threads.lock())));
         let this = std::thread::current().id();
         // The last to know the cache may be a read that it answers.
-        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != this) {
-            let _ = thread.join();
+        threads.retain(|thread| thread.thread().id() != this);
+        for _ in 0..ENDED_LOOKS_MAX {
+            if threads.iter().all(JoinHandle::is_finished) {
+                break;
+            }
+            std::thread::sleep(ENDED_EVERY);
         }
+        let (ended, hang): (Vec<_>, Vec<_>) = threads.into_iter().partition(JoinHandle::is_finished);
+        ended.into_iter().for_each(|thread| _ = thread.join());
+        if !hang.is_empty() {
+            tracing::warn!(
+                "cache {}: {} threads still wait for its disk and are left; check the disk",
+                self.store.waits.rest.dir().display(),
+                hang.len()
+            );
+        }
+        self.watch_ends.store(true, Relaxed);
+        self.store.waits.wake();
+        if let Some(watch) = self.watch.take().filter(|watch| watch.thread().id() != this) {
+            let _ = watch.join();
+        }
+    }
+}
+
+/// Has a thread of its own try whether the disk answers.
+fn try_disk(store: &Arc<Store>, supervisor: &Supervisor) {
+    let of_trial = Arc::clone(store);
+    let tried = supervisor.thread("cache-trial".to_owned(), move || {
+        let started = of_trial.clock.now();
+        let _ = of_trial.io.try_out();
+        let now = of_trial.clock.now();
+        of_trial.waits.rest.tried(Some(now.saturating_duration_since(started)), now);
+    });
+    if tried.is_err() {
+        store.waits.rest.tried(None, store.clock.now());
     }
 }
 
@@ -323,6 +422,8 @@ fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool, prove: &S
                 continue;
             }
         };
+        // Counts as late, should the disk take too long.
+        let _ticket = store.waits.write();
         let started = store.clock.now();
         let is_wanted = !stop.load(Relaxed) && !store.proofs.is_wrong(&job.id, job.at);
         let kept = is_wanted && store.write(&job.id, job.object_size, job.offset, &job.bytes);

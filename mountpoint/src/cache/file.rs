@@ -71,6 +71,8 @@ struct Inner {
     held: u64,
     /// There was one, in this run or an earlier one.
     lent: bool,
+    /// This run found that its file ends where the object does, and marked it as lent.
+    lends: bool,
     /// All of it was found sound, and nothing left since.
     whole: bool,
     /// No sector was found sound before this.
@@ -153,6 +155,7 @@ impl Entry {
             holds: 0,
             held: 0,
             lent: false,
+            lends: false,
             whole: false,
             sound_since: None,
             proven: header.is_proven,
@@ -329,6 +332,19 @@ impl Entry {
         self.inner.lock().lent
     }
 
+    /// Its file can be lent from now on.
+    pub(super) fn lends(&self) {
+        let mut inner = self.inner.lock();
+        inner.lends = !inner.removed;
+    }
+
+    /// The open file, if it can be lent.
+    pub(super) fn lent_file(&self) -> Option<Arc<OwnedFd>> {
+        let mut inner = self.inner.lock();
+        inner.file_used = true;
+        inner.file.clone().filter(|_| inner.lends)
+    }
+
     /// Whether its files are gone, or about to be.
     pub(super) fn is_removed(&self) -> bool {
         self.inner.lock().removed
@@ -436,7 +452,7 @@ impl Entry {
     }
 
     fn clear(&self, inner: &mut Inner) -> u64 {
-        (inner.removed, inner.whole) = (true, false);
+        (inner.removed, inner.whole, inner.lends) = (true, false, false);
         inner.file = None;
         let bytes = self.charge_blocks(inner);
         inner.blocks = Blocks::default();
@@ -489,13 +505,16 @@ impl Entry {
         true
     }
 
-    /// Releases the open file if no read used it since the last call; the file itself closes with its last read.
-    /// True when none is open afterwards.
-    pub(super) fn close_if_idle(&self) -> bool {
+    /// Releases the open file if no read used it since the last call. The caller drops it without a lock: it closes then, or with its last
+    /// read.
+    ///
+    /// # Errors
+    /// It was used.
+    pub(super) fn close_if_idle(&self) -> Result<Option<Arc<OwnedFd>>, ()> {
         let mut inner = self.inner.lock();
-        if !std::mem::take(&mut inner.file_used) {
-            inner.file = None;
+        if inner.file.is_some() && std::mem::take(&mut inner.file_used) {
+            return Err(());
         }
-        inner.file.is_none()
+        Ok(inner.file.take())
     }
 }

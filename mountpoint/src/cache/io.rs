@@ -9,8 +9,8 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, fallocate, fchmod, fstat, fstatvfs, mkdirat,
-    openat, statat, unlinkat,
+    Advice, AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, fadvise, fallocate, fchmod, fdatasync,
+    fstat, fstatvfs, mkdirat, openat, statat, unlinkat,
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv, preadv2, pwrite};
 
@@ -91,6 +91,9 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     /// Bytes of the file system that are free for us, and its size.
     fn space(&self) -> io::Result<(u64, u64)>;
 
+    /// Writes to the disk and reads it back, past the kernel's memory as far as the file system lets it go.
+    fn try_out(&self) -> io::Result<()>;
+
     /// Removes what is not ours or of an older format beside and above the files.
     fn sweep(&self) -> io::Result<()>;
 }
@@ -118,6 +121,9 @@ pub(super) struct Disk {
 
 /// Name of the folder of this format.
 pub(super) const FORMAT_FOLDER: &CStr = c"v2";
+
+/// Name of the file by which the disk is tried, in `home`.
+const TRIAL_FILE: &CStr = c"trial";
 
 /// How deep a folder that is not ours is cleaned out; deeper ones stay.
 const SWEEP_DEPTH: u32 = 16;
@@ -254,6 +260,17 @@ impl BlockIo for Disk {
     fn space(&self) -> io::Result<(u64, u64)> {
         let vfs = fstatvfs(&self.root)?;
         Ok((vfs.f_bavail.saturating_mul(vfs.f_frsize), vfs.f_blocks.saturating_mul(vfs.f_frsize)))
+    }
+
+    fn try_out(&self) -> io::Result<()> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&self.home, TRIAL_FILE, flags | OFlags::NONBLOCK, FILE_MODE)?;
+        let mut bytes = [0x5a; 4096];
+        write_full(self, &file, &bytes, 0)?;
+        fdatasync(&file)?;
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+        self.read_at(&file, &mut [IoSliceMut::new(&mut bytes)], 0, Waits::Yes)?;
+        Ok(unlinkat(&self.home, TRIAL_FILE, AtFlags::empty())?)
     }
 
     fn sweep(&self) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::sector::bytes_of;
-use super::{BlockCache, BlockIndex, CACHE_BLOCK, Later, Now, Sectors};
+use super::{BlockCache, BlockIndex, CACHE_BLOCK, Given, Later, Now, Sectors};
 use crate::buffer::{Block, BlockMut};
 use crate::object::ObjectId;
 use crate::sync::Mutex;
@@ -81,13 +81,14 @@ impl BlockCache for MemoryCache {
 
     fn read_later(
         &self,
-        _: &ObjectId,
-        _: u64,
-        _: Range<u64>,
-        into: BlockMut,
+        id: &ObjectId,
+        object_size: u64,
+        range: Range<u64>,
+        mut into: BlockMut,
         done: Later,
-    ) -> Result<(), (BlockMut, Later)> {
-        Err((into, done))
+    ) {
+        let is_here = self.read(id, object_size, range, into.spare());
+        done(if is_here { Given::Here(into) } else { Given::Absent(into) });
     }
 
     fn drop_version(&self, id: &ObjectId) {

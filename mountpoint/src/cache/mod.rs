@@ -10,13 +10,15 @@
 //!   file.rs, index.rs, owner.rs, blocks.rs, sums.rs   which blocks are here, and which operations may touch them (memory only)
 //!   weight.rs   what that takes in memory
 //!   format.rs, sector.rs, eviction.rs, health.rs   the decisions: which bytes are valid, what to evict, when to stop
-//!   io.rs   the system calls ..... later.rs, ring.rs, bell.rs   reads that wait for the disk, by io_uring
+//!   io.rs   the system calls ..... waits.rs, rest.rs   what waits for the disk, and when the cache rests
+//!   crew.rs, later.rs, ring.rs, bell.rs   the threads that wait for the disk, and io_uring
 //! ```
 //! One sparse file per object version holds the object's bytes at their offsets. A block is the unit of eviction, a sector the unit
 //! of one checksum. The checksum is compared each time the sector is read from the disk, however often it was right before.
 
 mod bell;
 mod blocks;
+mod crew;
 mod disk;
 mod error;
 mod eviction;
@@ -37,12 +39,14 @@ mod owner;
 mod proofs;
 mod prove;
 mod read;
+mod rest;
 mod ring;
 mod sector;
 mod store;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod waits;
 mod weight;
 mod write;
 
@@ -113,8 +117,33 @@ impl Config {
     }
 }
 
-/// Called once, with the block if its room now holds the bytes (it is not advanced), else with nothing.
-pub type Later = Box<dyn FnOnce(Option<BlockMut>) + Send>;
+/// The answer to a read that may wait for the disk.
+#[derive(Debug)]
+pub enum Given {
+    /// The block's room now holds the bytes; it is not advanced.
+    Here(BlockMut),
+    /// Not here, or not sound.
+    Absent(BlockMut),
+    /// The disk has not answered in time. It may still have the block.
+    Late,
+}
+
+/// Called once.
+pub type Later = Box<dyn FnOnce(Given) + Send>;
+
+/// Called once, with the file if there is one.
+pub type Lent = Box<dyn FnOnce(Option<Whole>) + Send>;
+
+/// What memory knows of a file that the kernel may read by itself.
+#[derive(Debug)]
+pub enum Lend {
+    /// This one.
+    Now(Whole),
+    /// Perhaps there is one; [`BlockCache::whole`] asks the disk.
+    Later,
+    /// There is none.
+    No,
+}
 
 /// What a read finds that does not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,26 +172,22 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     /// contents of `into` mean nothing. May touch the disk, never the network.
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool;
 
-    /// As [`BlockCache::read`], but never waits for the disk.
+    /// As [`BlockCache::read`], but asks the disk for nothing that could wait.
     fn read_now(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> Now;
 
     /// As [`BlockCache::read`] into `into` (all of its room), but returns at once: a thread of the cache waits for the disk, and calls `done`.
-    ///
-    /// # Errors
-    /// Block and callback back: the cache has no such thread, or it has enough to do. The caller must find one that may wait.
-    fn read_later(
-        &self,
-        id: &ObjectId,
-        object_size: u64,
-        range: Range<u64>,
-        into: BlockMut,
-        done: Later,
-    ) -> Result<(), (BlockMut, Later)>;
+    /// It is called within seconds, whatever the disk does.
+    fn read_later(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: BlockMut, done: Later);
 
-    /// The file with the whole object, if there is one that the kernel may read by itself: each byte was compared with its checksum since
-    /// the start. `None` where the cache has no such files, or its disk failed to read one.
-    fn whole(&self, _id: &ObjectId, _object_size: u64) -> Option<Whole> {
-        None
+    /// What memory knows of a file with the whole object that the kernel may read by itself: each byte was compared with its checksum since
+    /// the start. None where the cache has no such files, or its disk failed to read one.
+    fn lends(&self, _id: &ObjectId, _object_size: u64) -> Lend {
+        Lend::No
+    }
+
+    /// That file, after a question to the disk. Returns at once; `done` is called within seconds, whatever the disk does.
+    fn whole(&self, _id: &ObjectId, _object_size: u64, done: Lent) {
+        done(None);
     }
 
     /// Says the checksum of all bytes of a version. A cache that keeps for later mounts only what was compared reads the version back once all

@@ -24,6 +24,8 @@ impl OpenFiles {
         if !entry.keep(file) {
             return;
         }
+        // Dropped behind the lock: a disk that hangs may keep the call that closes a file.
+        let mut closed = Vec::new();
         let mut queue = self.queue.lock();
         queue.push_back(Arc::downgrade(entry));
         // Twice round at most: the first time a file may have been read since, the second time not, as no load is
@@ -33,10 +35,13 @@ impl OpenFiles {
                 break;
             }
             let Some(first) = queue.pop_front() else { break };
-            if first.upgrade().is_some_and(|entry| !entry.close_if_idle()) {
-                queue.push_back(first);
+            match first.upgrade().map(|entry| entry.close_if_idle()) {
+                Some(Err(())) => queue.push_back(first),
+                Some(Ok(file)) => closed.extend(file),
+                None => {}
             }
         }
+        drop(queue);
     }
 }
 
@@ -61,7 +66,7 @@ mod tests {
         for e in &entries[..2] {
             files.keep(e, &open());
         }
-        assert!(!entries[0].close_if_idle() || entries[0].file().is_none());
+        assert!(entries[0].close_if_idle().is_ok_and(|file| file.is_some()), "no read used it");
         let entries = ["a", "b", "c", "d"].map(entry);
         let files = OpenFiles::new(2);
         files.keep(&entries[0], &open());

@@ -6,13 +6,13 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::file::Entry;
+use super::file::{Entry, Seen};
 use super::format::{block_len, crc32c};
 use super::health::Doing;
 use super::io::{BlockIo, How, Kind, Waits};
 use super::sector::{SECTOR, SECTORS, Sectors, bytes_of};
 use super::store::Store;
-use super::{CACHE_BLOCK, Now};
+use super::{CACHE_BLOCK, Lend, Now};
 use crate::checksum::{ChecksumAlgorithm, Hasher};
 use crate::object::ObjectId;
 use crate::sync::Arc;
@@ -58,14 +58,43 @@ impl Drop for Hold {
 /// A read that found its sectors in the index and is about to ask the disk for them. Ends with [`Store::end`].
 #[derive(Debug)]
 pub(super) struct Reading {
+    found: Found,
+    pub(super) file: Arc<OwnedFd>,
+}
+
+impl Reading {
+    pub(super) fn span(&self) -> &Span {
+        &self.found.span
+    }
+}
+
+/// What memory knows of a range.
+#[derive(Debug)]
+pub(super) struct Found {
     entry: Arc<Entry>,
     block: u32,
     born: u64,
     known: bool,
     /// Of the sectors of the span.
     crcs: Box<[u32]>,
-    pub(super) file: Arc<OwnedFd>,
-    pub(super) span: Span,
+    span: Span,
+}
+
+impl Found {
+    /// To be read from its file.
+    fn from(self, file: Arc<OwnedFd>) -> Reading {
+        Reading { found: self, file }
+    }
+}
+
+/// How a read begins without the disk.
+pub(super) enum Beginning {
+    /// By reading this.
+    Reads(Reading),
+    /// The disk has to be asked first: for the file, or whether the version is there.
+    Waits,
+    /// The cache lacks it.
+    Absent,
 }
 
 impl Store {
@@ -83,20 +112,20 @@ impl Store {
         into: &mut [u8],
     ) -> bool {
         self.begin(id, object_size, range).is_some_and(|reading| {
-            let mut pads = reading.span.pads();
-            reading.span.read(&*self.io, &reading.file, into, &mut pads).is_ok()
-                && reading.span.is_sound(&reading.crcs, into, &pads)
+            let mut pads = reading.span().pads();
+            reading.span().read(&*self.io, &reading.file, into, &mut pads).is_ok()
+                && reading.span().is_sound(&reading.found.crcs, into, &pads)
         })
     }
 
     /// Reads what was found, and waits for the disk.
     pub(super) fn finish(&self, reading: &Reading, into: &mut [u8]) -> bool {
-        let mut pads = reading.span.pads();
-        let read = reading.span.read(&*self.io, &reading.file, into, &mut pads);
+        let mut pads = reading.span().pads();
+        let read = reading.span().read(&*self.io, &reading.file, into, &mut pads);
         self.end(reading, read.as_ref().map(|()| (&*into, &*pads)))
     }
 
-    /// The same without waiting for the disk; see [`super::BlockCache::read_now`].
+    /// The same without waiting for the disk, and without a change on it; see [`super::BlockCache::read_now`].
     pub(super) fn read_now(
         &self,
         id: &ObjectId,
@@ -104,26 +133,54 @@ impl Store {
         range: &Range<u64>,
         into: &mut [u8],
     ) -> Now {
-        let Some(reading) = self.begin(id, object_size, range) else { return Now::Absent };
-        let span = &reading.span;
+        let reading = match self.begin_now(id, object_size, range) {
+            Beginning::Reads(reading) => reading,
+            Beginning::Waits => return Now::OnDisk,
+            Beginning::Absent => return Now::Absent,
+        };
+        let span = reading.span();
         let mut pads = span.pads();
         let read = self.io.read_at(&reading.file, &mut span.slices(into, &mut pads), span.at(), Waits::No);
         match read {
-            Ok(n) if n == span.len() => {
-                if self.end(&reading, Ok((into, &pads))) {
-                    Now::Here
-                } else {
-                    Now::Absent
-                }
-            }
-            // Not in memory, or not to be had without waiting: whatever it is, the read that waits finds out.
+            Ok(n) if n == span.len() && self.is_sound(&reading, into, &pads) => Now::Here,
+            // Not in memory, not sound, or not to be had without waiting: whatever it is, the read that waits finds out.
             Ok(_) | Err(_) => Now::OnDisk,
         }
     }
 
+    /// Finds the sectors of a range in memory alone.
+    pub(super) fn begin_now(&self, id: &ObjectId, object_size: u64, range: &Range<u64>) -> Beginning {
+        if self.is_away() {
+            return Beginning::Absent;
+        }
+        let identity = self.identity(id);
+        let Some(entry) = self.index.get(&identity) else {
+            return if self.is_loaded(|| identity.name()) { Beginning::Absent } else { Beginning::Waits };
+        };
+        if entry.object_size != object_size {
+            return Beginning::Waits;
+        }
+        match self.look(entry, range) {
+            None => Beginning::Absent,
+            Some((_, None)) => Beginning::Waits,
+            Some((found, Some(file))) => Beginning::Reads(found.from(file)),
+        }
+    }
+
+    /// What memory knows of a range, and the file if it is open.
+    fn look(&self, entry: Arc<Entry>, range: &Range<u64>) -> Option<(Found, Option<Arc<OwnedFd>>)> {
+        let block = (range.start / CACHE_BLOCK) as u32; // versions in the index are below OBJECT_MAX
+        let start = u64::from(block) * CACHE_BLOCK;
+        let len = block_len(entry.object_size, block.into());
+        let span = Span::of(start, range.start - start..range.end - start, len);
+        let Seen { crcs, born, known, file } =
+            entry.look(block, Sectors::touching(&span.range), self.uses.load(Relaxed))?;
+        Some((Found { entry, block, born, known, crcs, span }, file))
+    }
+
     /// Finds the sectors of a range.
     pub(super) fn begin(&self, id: &ObjectId, object_size: u64, range: &Range<u64>) -> Option<Reading> {
-        if self.health.is_off() {
+        if self.is_away() {
             return None;
         }
         let entry = self.find(&self.identity(id))?;
@@ -132,18 +189,11 @@ impl Store {
             self.remove(&entry);
             return None;
         }
-        let block = (range.start / CACHE_BLOCK) as u32; // versions in the index are below OBJECT_MAX
-        let start = u64::from(block) * CACHE_BLOCK;
-        let span =
-            Span::of(start, range.start - start..range.end - start, block_len(object_size, block.into()));
-        let seen = entry.look(block, Sectors::touching(&span.range), self.uses.load(Relaxed))?;
-        match seen.file.map_or_else(|| self.open(&entry), Ok) {
-            Ok(file) => {
-                let (born, known, crcs) = (seen.born, seen.known, seen.crcs);
-                Some(Reading { entry, block, born, known, crcs, file, span })
-            }
+        let (found, file) = self.look(entry, range)?;
+        match file.map_or_else(|| self.open(&found.entry), Ok) {
+            Ok(file) => Some(found.from(file)),
             Err(e) => {
-                self.unsound(&entry, None, Some(&e));
+                self.unsound(&found.entry, None, Some(&e));
                 None
             }
         }
@@ -151,18 +201,25 @@ impl Store {
 
     /// A read ended: with the bytes of its range and those of its pads, or with the disk's error. True when they are sound.
     pub(super) fn end(&self, reading: &Reading, read: Result<(&[u8], &[u8]), &io::Error>) -> bool {
-        let Reading { entry, block, born, known, crcs, span, .. } = reading;
+        let Found { entry, block, born, .. } = &reading.found;
         match read {
-            Ok((body, pads)) if span.is_sound(crcs, body, pads) => {
-                self.health.success();
-                if !known {
-                    entry.found_sound(*block, *born, Sectors::touching(&span.range), self.clock.now());
-                }
-                true
-            }
+            Ok((body, pads)) if self.is_sound(reading, body, pads) => true,
             Ok(_) => self.doubt(entry, *block, *born, None),
             Err(e) => self.doubt(entry, *block, *born, Some(e)),
         }
+    }
+
+    /// Whether these are the bytes of a read, by their checksums; what is sound is noted. Does not touch the disk.
+    pub(super) fn is_sound(&self, reading: &Reading, body: &[u8], pads: &[u8]) -> bool {
+        let Found { entry, block, born, known, crcs, span } = &reading.found;
+        let is_sound = span.is_sound(crcs, body, pads);
+        if is_sound {
+            self.health.success();
+            if !known {
+                entry.found_sound(*block, *born, Sectors::touching(&span.range), self.clock.now());
+            }
+        }
+        is_sound
     }
 
     /// A read did not give the block's bytes: unless it left meanwhile, it goes now.
@@ -193,7 +250,7 @@ impl Store {
     /// [`super::BlockCache::whole`]. If that is long ago, it is compared anew, as far as the kernel has it in memory: with bytes on the disk alone
     /// it is not lent now, and the engine's reads compare. None of a disk that failed to read: its next error would be the program's.
     pub(super) fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
-        if self.health.is_off() || self.health.is_unreadable() {
+        if self.is_away() || self.health.is_unreadable() {
             return None;
         }
         let entry = self.index.get(&self.identity(id)).filter(|entry| entry.object_size == object_size)?;
@@ -212,7 +269,26 @@ impl Store {
         }
         // Its end is where the kernel ends the file.
         let ends_there = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == object_size);
-        (ends_there && self.io.lend(&file).is_ok()).then_some(Whole { file, hold })
+        let is_lent = ends_there && self.io.lend(&file).is_ok();
+        is_lent.then(|| {
+            entry.lends();
+            Whole { file, hold }
+        })
+    }
+
+    /// The same without the disk, as far as memory knows; see [`super::BlockCache::lends`].
+    pub(super) fn lends(&self, id: &ObjectId, object_size: u64) -> Lend {
+        if self.is_away() || self.health.is_unreadable() {
+            return Lend::No;
+        }
+        let entry = self.index.get(&self.identity(id)).filter(|entry| entry.object_size == object_size);
+        let Some(entry) = entry else { return Lend::No };
+        let Some(hold) = Hold::of(&entry, &self.uses) else { return Lend::No };
+        let is_fresh = entry.is_sound_since(self.clock.now().checked_sub(COMPARED_FOR));
+        match entry.lent_file().filter(|_| is_fresh) {
+            Some(file) => Lend::Now(Whole { file, hold }),
+            None => Lend::Later,
+        }
     }
 
     /// Compares all of a version, without waiting for the disk. What is not sound leaves.
@@ -223,8 +299,22 @@ impl Store {
             && blocks.all(|start| {
                 let range = start..object_size.min(start + CACHE_BLOCK);
                 let into = &mut into[..(range.end - range.start) as usize];
-                self.read_now(id, object_size, &range, into) == Now::Here
+                self.is_sound_in_memory(id, object_size, &range, into)
             })
+    }
+
+    fn is_sound_in_memory(
+        &self,
+        id: &ObjectId,
+        object_size: u64,
+        range: &Range<u64>,
+        into: &mut [u8],
+    ) -> bool {
+        let Some(reading) = self.begin(id, object_size, range) else { return false };
+        let span = reading.span();
+        let mut pads = span.pads();
+        let read = self.io.read_at(&reading.file, &mut span.slices(into, &mut pads), span.at(), Waits::No);
+        read.is_ok_and(|n| n == span.len()) && self.end(&reading, Ok((into, &pads)))
     }
 
     fn open(&self, entry: &Arc<Entry>) -> io::Result<Arc<OwnedFd>> {

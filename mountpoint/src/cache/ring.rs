@@ -1,28 +1,29 @@
 //! Reads that wait for the disk, many at once, on one thread with io_uring.
 //!
-//! Enters: a read whose sectors are in the index. Leaves: its block, verified by checksums, or nothing; this thread calls the reader's
-//! callback. Where the system refuses io_uring, blocking threads do the reads instead.
+//! Enters: a read whose sectors are in the index, and whose file is open. Leaves: its block, verified by checksums; this thread calls the reader's
+//! callback. A read that does not end well goes on in a thread that may wait. Where the system refuses io_uring, such threads do all reads.
 #![expect(unsafe_code, reason = "the kernel writes into memory after the call: fence 5 of ci/tidy/fences.md")]
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 #[cfg(test)]
 use std::os::fd::{FromRawFd as _, OwnedFd};
-use std::time::Instant;
 
 use crossbeam::channel::{Receiver, RecvError};
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
 
-use super::Later;
 use super::bell::Bell;
-use super::later::{Job, answer};
+use super::crew::{Crew, Work};
+use super::later::Job;
 use super::read::Reading;
 use super::store::Store;
+use super::waits::Ticket;
 use crate::buffer::BlockMut;
 
-/// Reads that the disk has at once; more wait in the queue. Doubling it helps disks that are many behind one name.
-pub(super) const DEPTH: u32 = 64;
+/// Reads that the disk has at once; more wait in the queue. Doubling it helps disks that are many behind one name, and doubles the memory that a
+/// disk that hangs may hold.
+pub(super) const DEPTH: u32 = 48;
 /// Names the bell among the reads, which are numbered.
 const BELL: u64 = u64::MAX;
 /// What poll(2) calls "can be read".
@@ -57,9 +58,7 @@ fn decide(answer: Result<Features, Errno>) -> Result<(), &'static str> {
 enum Outcome {
     /// Every byte is there.
     Whole,
-    /// The disk failed.
-    Failed(Errno),
-    /// The file may be cut off, or the ring of this kernel may not be what it should: a plain read decides.
+    /// The disk failed, the file may be cut off, or the ring of this kernel may not be what it should: a plain read decides.
     Unclear,
 }
 
@@ -68,7 +67,6 @@ fn outcome(result: i32, len: usize) -> Outcome {
     match usize::try_from(result) {
         Ok(n) if n == len => Outcome::Whole,
         Ok(_) => Outcome::Unclear,
-        Err(_) if result == -Errno::IO.raw_os_error() => Outcome::Failed(Errno::IO),
         Err(_) => Outcome::Unclear,
     }
 }
@@ -90,7 +88,7 @@ pub(super) fn set_up() -> Result<IoUring, &'static str> {
 }
 
 /// Carries out jobs until their queue ends, or the ring fails. Then what it has under way is not given, and the rest is in the queue still.
-pub(super) fn run(ring: IoUring, store: &Store, queue: &Receiver<Job>, bell: &Bell) {
+pub(super) fn run(ring: IoUring, store: &Store, crew: &Crew, queue: &Receiver<Job>, bell: &Bell) {
     let mut air = Air::new(ring);
     let mut landed = Vec::new();
     let mut is_polled = false;
@@ -113,7 +111,7 @@ pub(super) fn run(ring: IoUring, store: &Store, queue: &Receiver<Job>, bell: &Be
         is_polled = is_polled || air.poll(bell);
         if let Err(error) = air.wait(&mut landed) {
             tracing::error!(
-                "cache: io_uring failed: {error}; reads that wait for the disk wait one after the other from now on"
+                "cache: io_uring failed: {error}; reads that wait for the disk take a thread each from now on, which is slower"
             );
             return;
         }
@@ -123,7 +121,7 @@ pub(super) fn run(ring: IoUring, store: &Store, queue: &Receiver<Job>, bell: &Be
                 bell.silence();
                 is_polled = false;
             } else {
-                air.land(store, number as usize, result);
+                air.land(store, crew, number as usize, result);
             }
         }
     }
@@ -135,8 +133,7 @@ struct Flight {
     into: BlockMut,
     pads: Vec<u8>,
     slices: [Slice; 3],
-    started: Instant,
-    done: Option<Later>,
+    ticket: Ticket,
 }
 
 /// A `struct iovec`.
@@ -170,18 +167,20 @@ impl Air {
 
     /// Begins a read; goes to the kernel with the next wait.
     fn take_off(&mut self, job: Job) {
+        let Job { reading, ticket } = job;
+        // Late, or (never) one more than fly: its caller is answered.
+        let Some(Some(into)) = ticket.begin() else { return };
         let Some(number) = self.free.pop() else { return };
-        let Job { reading, into, started, done } = job;
-        let pads = reading.span.pads();
+        let pads = reading.span().pads();
         let none = Slice { at: std::ptr::null_mut(), len: 0 };
-        let flight = Box::new(Flight { reading, into, pads, slices: [none; 3], started, done: Some(done) });
+        let flight = Box::new(Flight { reading, into, pads, slices: [none; 3], ticket });
         // In its place before any pointer into it exists.
         let Flight { reading, into, pads, slices, .. } = &mut **self.flights[number].insert(flight);
-        let parts = reading.span.slices(into.spare(), pads);
+        let parts = reading.span().slices(into.spare(), pads);
         *slices = parts.map(|mut part| Slice { at: part.as_mut_ptr(), len: part.len() });
         let file = types::Fd(reading.file.as_raw_fd());
         let entry = opcode::Readv::new(file, slices.as_ptr().cast(), slices.len() as u32)
-            .offset(reading.span.at())
+            .offset(reading.span().at())
             .build()
             .user_data(number as u64);
         // SAFETY: the file, the slices and the memory that they name belong to the flight. It lies in a box of its own, which `land` frees
@@ -190,7 +189,7 @@ impl Air {
         if pushed.is_err() {
             // Never: the queue holds twice as many as fly. The kernel has not seen it.
             self.free.push(number);
-            answer(self.flights[number].take().and_then(|mut flight| flight.done.take()), None);
+            self.flights[number] = None;
         }
     }
 
@@ -213,19 +212,20 @@ impl Air {
         Ok(())
     }
 
-    /// A read is done: its bytes are compared, and the reader gets them.
-    fn land(&mut self, store: &Store, number: usize, result: i32) {
-        let Some(mut flight) = self.flights.get_mut(number).and_then(Option::take) else { return };
+    /// A read is done: its bytes are compared, and the reader gets them. What is not sound is for a thread that may wait: it drops files.
+    fn land(&mut self, store: &Store, crew: &Crew, number: usize, result: i32) {
+        let Some(flight) = self.flights.get_mut(number).and_then(Option::take) else { return };
         self.free.push(number);
-        let Flight { reading, into, pads, started, done, .. } = &mut *flight;
-        let is_sound = match outcome(result, reading.span.len()) {
-            Outcome::Whole => store.end(reading, Ok((&*into.spare(), &**pads))),
-            Outcome::Failed(errno) => store.end(reading, Err(&errno.into())),
-            Outcome::Unclear => store.finish(reading, into.spare()),
-        };
-        store.count_get(*started, is_sound);
-        let done = done.take();
-        answer(done, is_sound.then_some(flight.into));
+        let Flight { reading, mut into, pads, ticket, .. } = *flight;
+        let is_whole = outcome(result, reading.span().len()) == Outcome::Whole;
+        if is_whole && store.is_sound(&reading, into.spare(), &pads) {
+            store.count_get(ticket.since(), true);
+            return ticket.read(into, true);
+        }
+        if let Err(Work::Again(job, into)) = crew.put(Work::Again(Job { reading, ticket }, into)) {
+            store.count_get(job.ticket.since(), false);
+            job.ticket.read(into, false);
+        }
     }
 }
 
@@ -233,8 +233,7 @@ impl Drop for Air {
     fn drop(&mut self) {
         // The kernel may still write to the memory of reads in flight: that memory is never used again.
         for flight in self.flights.iter_mut().filter_map(Option::take) {
-            let flight = Box::leak(flight);
-            answer(flight.done.take(), None);
+            Box::leak(flight).ticket.give_up();
         }
     }
 }
@@ -269,9 +268,15 @@ mod tests {
         for short in [0, 1, 8191] {
             assert_eq!(outcome(short, 8192), Outcome::Unclear, "{short}");
         }
-        assert_eq!(outcome(-Errno::IO.raw_os_error(), 8192), Outcome::Failed(Errno::IO));
-        for odd in [Errno::AGAIN, Errno::INTR, Errno::CANCELED, Errno::OPNOTSUPP, Errno::INVAL, Errno::NOMEM]
-        {
+        for odd in [
+            Errno::IO,
+            Errno::AGAIN,
+            Errno::INTR,
+            Errno::CANCELED,
+            Errno::OPNOTSUPP,
+            Errno::INVAL,
+            Errno::NOMEM,
+        ] {
             assert_eq!(outcome(-odd.raw_os_error(), 8192), Outcome::Unclear, "{odd}");
         }
     }

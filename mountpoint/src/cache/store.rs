@@ -15,7 +15,9 @@ use super::io::{BlockIo, How, Kind, write_full};
 use super::open_files::OpenFiles;
 use super::owner::identity;
 use super::proofs::Proofs;
+use super::rest::Rest;
 use super::sector::Sectors;
+use super::waits::Waits;
 use super::weight::Share;
 use super::{CACHE_BLOCK, Config};
 use crate::clock::Clock;
@@ -63,6 +65,8 @@ pub(super) struct Store {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
     pub(super) health: Health,
+    /// What waits for the disk.
+    pub(super) waits: Arc<Waits>,
     pub(super) scope: Arc<str>,
     /// Later runs serve only what this one compared with the store's checksum.
     pub(super) needs_proof: bool,
@@ -95,7 +99,9 @@ impl Store {
         metrics: Arc<Metrics>,
     ) -> Self {
         let scope = format!("{}\n{}", config.endpoint, config.bucket);
+        let waits = Waits::new(Rest::new(&config.dir), clock.clone(), Arc::clone(&metrics));
         let store = Self {
+            waits: Arc::new(waits),
             needs_proof: needs_proof(&scope),
             proofs: Proofs::default(),
             io,
@@ -120,6 +126,11 @@ impl Store {
         store
     }
 
+    /// Whether nothing may be asked of the disk: the cache is off, or rests.
+    pub(super) fn is_away(&self) -> bool {
+        self.health.is_off() || self.waits.rest.is_resting()
+    }
+
     pub(super) fn identity<'a>(&'a self, id: &'a ObjectId) -> Identity<'a> {
         identity(&self.scope, &id.key, &id.etag, id.modified.map_or(0, Second::get))
     }
@@ -132,7 +143,7 @@ impl Store {
     /// Which sectors of the block are thought to be here; of a version whose folder is not loaded yet, any might be.
     pub(super) fn present(&self, id: &ObjectId, block: u64) -> Sectors {
         let Ok(block) = u32::try_from(block) else { return Sectors::NONE };
-        if self.health.is_off() {
+        if self.is_away() {
             return Sectors::NONE;
         }
         let identity = self.identity(id);
@@ -146,7 +157,7 @@ impl Store {
     /// Whether a block put now would be kept: the cache is on, its disk is not full, and its limit has room for one.
     pub(super) fn keeps(&self) -> bool {
         let least = block_charge(CACHE_BLOCK as usize) + FILE_CHARGE;
-        !self.health.is_off() && !self.health.is_full() && self.allowed_bytes.load(Relaxed) >= least
+        !self.is_away() && !self.health.is_full() && self.allowed_bytes.load(Relaxed) >= least
     }
 
     /// Counts a read that is over, and the time it took.
@@ -236,6 +247,9 @@ impl Store {
     /// Another user of the disk found it full and needs `bytes`: the coldest blocks go. The bytes that went. The cache writes nothing for a
     /// while, as after a failed write of its own, so that it does not take the room itself.
     pub(super) fn give_room(&self, bytes: u64) -> u64 {
+        if self.is_away() {
+            return 0;
+        }
         self.health.failure(Doing::Writing, &rustix::io::Errno::NOSPC.into());
         let freed = {
             let _one = self.evicting.lock();
@@ -368,7 +382,7 @@ impl Store {
         self.loaded.store(prefixes, Relaxed);
     }
 
-    fn is_loaded(&self, name: impl FnOnce() -> Name) -> bool {
+    pub(super) fn is_loaded(&self, name: impl FnOnce() -> Name) -> bool {
         let loaded = self.loaded.load(Relaxed);
         loaded == PREFIXES || u32::from(name()[0]) < loaded
     }

@@ -1,6 +1,7 @@
 //! The cache as a whole, on a real directory.
 
 mod faults;
+mod hung;
 mod index;
 mod later;
 mod measure;

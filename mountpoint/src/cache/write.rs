@@ -29,7 +29,7 @@ impl Store {
         let sectors = Sectors::within(&(start..start + bytes.len() as u64), len);
         let fits = object_size <= OBJECT_MAX && start + bytes.len() as u64 <= len && !sectors.is_empty();
         let Ok(block) = u32::try_from(index) else { return false };
-        if !fits || !identity.fits() || self.health.is_off() || self.health.is_full() {
+        if !fits || !identity.fits() || self.is_away() || self.health.is_full() {
             return false;
         }
         let now = self.uses.fetch_add(1, Relaxed) + 1;
@@ -41,12 +41,12 @@ impl Store {
         let piece = Piece { block, start, len, sectors, bytes };
         let done = self.write_charged(id, object_size, &piece, now);
         let used = match &done {
-            Ok(Wrote { new_file, kept }) => u64::from(*new_file) * FILE_CHARGE + kept.unwrap_or(0),
+            Ok(Wrote { new_file, kept, .. }) => u64::from(*new_file) * FILE_CHARGE + kept.unwrap_or(0),
             Err(_) => 0,
         };
         self.used_bytes.fetch_sub(charge + FILE_CHARGE - used, Relaxed);
         match done {
-            Ok(wrote) => wrote.kept.is_some(),
+            Ok(wrote) => wrote.kept.is_some() && !wrote.is_gone,
             Err(e) => {
                 self.health.failure(Doing::Writing, &e);
                 self.look_at_space();
@@ -63,35 +63,36 @@ impl Store {
         now: u64,
     ) -> io::Result<Wrote> {
         let (entry, new_file) = self.find_or_create(id, object_size, now)?;
-        let Some(entry) = entry else { return Ok(Wrote { new_file, kept: None }) };
+        let Some(entry) = entry else { return Ok(Wrote { new_file, kept: None, is_gone: false }) };
         if entry.object_size != object_size {
             self.metrics.cache_corrupt.inc();
             self.remove(&entry);
-            return Ok(Wrote { new_file, kept: None });
+            return Ok(Wrote { new_file, kept: None, is_gone: false });
         }
         let _one =
             self.writing[(usize::from(entry.name[1]) + piece.block as usize) % self.writing.len()].lock();
         let Some(claim) = entry.claim(piece.block, piece.sectors, now) else {
-            return Ok(Wrote { new_file, kept: None });
+            return Ok(Wrote { new_file, kept: None, is_gone: false });
         };
         let sums = claim.before.with(claim.new, |n| crc32c(piece.of(&bytes_of(n, piece.len))));
         let result =
             self.doubt_proof(&entry).and_then(|()| self.write_claimed(&entry, piece, claim.new, &sums));
         entry.wrote(piece.block, result.is_ok().then_some(sums), self.clock.now());
         if entry.is_condemned() {
+            // What leaves with the version is in the account until it does, this block as well.
             self.remove(&entry);
-            return Ok(Wrote { new_file, kept: None });
+            return Ok(Wrote { new_file, kept: result.is_ok().then_some(claim.charge), is_gone: true });
         }
         match result {
             Ok(()) => {
                 self.health.success();
-                Ok(Wrote { new_file, kept: Some(claim.charge) })
+                Ok(Wrote { new_file, kept: Some(claim.charge), is_gone: false })
             }
             Err(e) => {
                 self.health.failure(Doing::Writing, &e);
                 self.look_at_space();
                 self.unlink_if(&entry, Entry::remove_empty);
-                Ok(Wrote { new_file, kept: None })
+                Ok(Wrote { new_file, kept: None, is_gone: false })
             }
         }
     }
@@ -181,6 +182,8 @@ impl Piece<'_> {
 /// The result of a put.
 struct Wrote {
     new_file: bool,
-    /// Its disk space now, if it is there.
+    /// Its disk space, if it was written.
     kept: Option<u64>,
+    /// The version was found wrong meanwhile, and leaves.
+    is_gone: bool,
 }

@@ -9,7 +9,8 @@ use super::io_mode::{Entered, PASSTHROUGH_MIN, Wish};
 use super::process::thread_group;
 use super::{Entry, Error, FileSystem, Result};
 use crate::inode::{Before, InodeNo, InodeTable, OpenRead, OpenWrite, WriteWish};
-use crate::prefetch::{Bytes, Reader};
+use crate::object::ObjectId;
+use crate::prefetch::{Bytes, Lend, Reader, Whole};
 use crate::sync::atomic::AtomicBool;
 
 /// The flags of open(2) that matter here.
@@ -40,6 +41,39 @@ pub struct Opened {
     pub direct: bool,
     /// The kernel reads the file that has this number; with `direct`, only where a program maps it.
     pub passthrough: Option<u32>,
+}
+
+/// An open for reading that has all but its mode.
+#[derive(Debug)]
+pub struct Opening {
+    ino: InodeNo,
+    id: ObjectId,
+    size: u64,
+    reader: Reader,
+    pid: u32,
+    keep_cache: bool,
+    /// Whether only a listing has named the version.
+    is_listed: bool,
+    flags: OpenFlags,
+}
+
+impl Opening {
+    fn wish(&self) -> Wish {
+        match self.flags {
+            OpenFlags { write: true, .. } => Wish::ReadWrite,
+            OpenFlags { direct: true, .. } => Wish::Engine,
+            _ => Wish::Read,
+        }
+    }
+}
+
+/// The result of an open from memory.
+#[derive(Debug)]
+pub enum Tried {
+    /// The answer.
+    Done(Result<Opened>),
+    /// The disk of the cache has to be asked: [`FileSystem::finish_open`].
+    Asks(Box<Opening>),
 }
 
 /// The result of one attempt to open a file.
@@ -97,7 +131,7 @@ impl FileSystem {
     }
 
     /// Opens a file for reading, if memory has the answer.
-    pub fn try_open(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Option<Result<Opened>> {
+    pub fn try_open(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Option<Tried> {
         if flags.write || flags.truncate || flags.direct || flags.sync {
             return None;
         }
@@ -106,12 +140,35 @@ impl FileSystem {
                 if is_resized {
                     self.resized.tell(ino);
                 }
-                let reader = self.prefetcher.open(id, size, first);
-                Some(self.opened(ino, reader, pid, keep_cache, is_listed, flags))
+                let reader = self.prefetcher.open(id.clone(), size, first);
+                let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, flags };
+                Some(match self.lends(&opening) {
+                    Lend::Now(whole) => Tried::Done(self.opened(opening, Some(whole))),
+                    Lend::No => Tried::Done(self.opened(opening, None)),
+                    Lend::Later => Tried::Asks(Box::new(opening)),
+                })
             }
             Ok(OpenRead::Busy { .. }) => None,
-            Err(error) => Some(Err(error.into())),
+            Err(error) => Some(Tried::Done(Err(error.into()))),
         }
+    }
+
+    /// Ends an open for reading. May ask the disk of the cache, which answers within seconds or is passed over.
+    pub async fn finish_open(&self, opening: Opening) -> Result<Opened> {
+        let whole = match self.lends(&opening) {
+            Lend::Now(whole) => Some(whole),
+            Lend::Later => self.prefetcher.whole(&opening.id, opening.size).await,
+            Lend::No => None,
+        };
+        self.opened(opening, whole)
+    }
+
+    /// What memory knows of a file that the kernel may read by itself.
+    fn lends(&self, opening: &Opening) -> Lend {
+        let Opening { ino, id, size, .. } = opening;
+        let asks =
+            *size >= PASSTHROUGH_MIN && self.io_modes.asks(*ino, &id.key, opening.wish(), self.clock.now());
+        if asks { self.prefetcher.lends(id, *size) } else { Lend::No }
     }
 
     /// Opens a file for reading or for writing. Waits while the file is being stored.
@@ -161,9 +218,10 @@ impl FileSystem {
                 if is_resized {
                     self.resized.tell(ino);
                 }
-                let reader = self.prefetcher.open(id, size, first);
+                let reader = self.prefetcher.open(id.clone(), size, first);
                 let keep_cache = keep_cache && !flags.direct;
-                Attempt::Opened(self.opened(ino, reader, pid, keep_cache, is_listed, flags)?)
+                let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, flags };
+                Attempt::Opened(self.finish_open(opening).await?)
             }
             OpenRead::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
         })
@@ -213,23 +271,10 @@ impl FileSystem {
     ///
     /// # Errors
     /// `STALE`: this inode can't be opened so while it is open otherwise. The kernel looks the name up anew, and finds another inode.
-    fn opened(
-        &self,
-        ino: InodeNo,
-        reader: Reader,
-        pid: u32,
-        keep_cache: bool,
-        is_listed: bool,
-        flags: OpenFlags,
-    ) -> Result<Opened> {
-        let (id, size) = (reader.id(), reader.size());
-        let wish = match flags {
-            OpenFlags { write: true, .. } => Wish::ReadWrite,
-            OpenFlags { direct: true, .. } => Wish::Engine,
-            _ => Wish::Read,
-        };
-        let whole = || (size >= PASSTHROUGH_MIN).then(|| self.prefetcher.whole(id, size)).flatten();
-        let passthrough = match self.io_modes.enter(ino, &id.key, wish, self.clock.now(), whole) {
+    fn opened(&self, opening: Opening, whole: Option<Whole>) -> Result<Opened> {
+        let wish = opening.wish();
+        let Opening { ino, id, size, reader, pid, keep_cache, is_listed, flags } = opening;
+        let passthrough = match self.io_modes.enter(ino, &id.key, wish, self.clock.now(), || whole) {
             Entered::Engine => None,
             Entered::Passthrough(file) => Some(file),
             Entered::Apart => {
@@ -240,7 +285,7 @@ impl FileSystem {
             }
         };
         // The kernel reads bytes that came by these marks, and does not ask.
-        let is_listed = is_listed && (passthrough.is_none() || !self.inodes.is_proven(ino, id, size));
+        let is_listed = is_listed && (passthrough.is_none() || !self.inodes.is_proven(ino, &id, size));
         let mut course = self.read_modes.begin(size, pid);
         // What the kernel reads by itself has no page cache of ours, and a mapping that may write needs one.
         course.is_direct = flags.direct

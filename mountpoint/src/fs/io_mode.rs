@@ -111,6 +111,15 @@ impl IoModes {
         let _ = self.backings.set(Arc::new(backings));
     }
 
+    /// Whether an open could have the second mode, if the object is whole in the cache, and the inode has no mode yet.
+    pub(super) fn asks(&self, ino: InodeNo, key: &ObjectKey, wish: Wish, now: Instant) -> bool {
+        self.backings.get().is_some() && self.wants(key, wish, now) && !self.open.lock().contains_key(&ino)
+    }
+
+    fn wants(&self, key: &ObjectKey, wish: Wish, now: Instant) -> bool {
+        wish == Wish::Read && !self.refused.load(Relaxed) && !self.is_apart(key, now)
+    }
+
     /// A handle is opened. `whole` finds the file with the object.
     pub(super) fn enter(
         &self,
@@ -124,8 +133,8 @@ impl IoModes {
         if let Some(entered) = self.join(&mut self.open.lock(), ino, key, wish, now) {
             return entered;
         }
-        let wants = wish == Wish::Read && !self.refused.load(Relaxed) && !self.is_apart(key, now);
-        let found = wants.then(whole).flatten().and_then(|whole| self.register(backings, whole));
+        let found =
+            self.wants(key, wish, now).then(whole).flatten().and_then(|whole| self.register(backings, whole));
         let mut open = self.open.lock();
         // Another open may have been quicker; then `found` is given back, past the lock.
         if let Some(entered) = self.join(&mut open, ino, key, wish, now) {

@@ -24,7 +24,7 @@ mod writer;
 pub use attr::{Attr, Entry, Ownership};
 pub use error::{Error, Result};
 pub use fallocate::Fallocate;
-pub use file::{OpenFlags, Opened, unsynced};
+pub use file::{OpenFlags, Opened, Opening, Tried, unsynced};
 pub use handle::HandleNo;
 pub use namespace::{DirItem, SetAttr, StatFs};
 

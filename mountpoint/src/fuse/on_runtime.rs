@@ -7,7 +7,7 @@ use std::future::Future;
 use super::operations::Operations;
 use crate::fs::{
     Attr, Backings, DeviceNo, DirItem, Entry, Fallocate, FileSystem, HandleNo, OpenFlags, Opened, Result,
-    SetAttr, StatFs,
+    SetAttr, StatFs, Tried,
 };
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
@@ -132,10 +132,13 @@ impl Operations for OnRuntime {
         pid: u32,
         done: impl FnOnce(Result<Opened>) + Send + 'static,
     ) {
-        if let Some(result) = self.fs.try_open(ino, flags, pid) {
-            return done(result);
+        match self.fs.try_open(ino, flags, pid) {
+            Some(Tried::Done(result)) => done(result),
+            Some(Tried::Asks(opening)) => {
+                self.later(move |fs| async move { fs.finish_open(*opening).await }, done);
+            }
+            None => self.later(move |fs| async move { fs.open(ino, flags, pid).await }, done),
         }
-        self.later(move |fs| async move { fs.open(ino, flags, pid).await }, done);
     }
 
     fn read(

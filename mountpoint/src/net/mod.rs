@@ -18,6 +18,7 @@ mod handshake;
 mod http1;
 pub(crate) mod pool;
 mod proxy;
+mod question;
 mod stream;
 pub(crate) mod tcp;
 mod tls;

@@ -24,6 +24,7 @@ use crate::net::flow::watch::Expired;
 use crate::net::flow::width;
 use crate::net::handshake::Handshake;
 use crate::net::proxy::{Proxies, Proxy};
+use crate::net::question::Question;
 use crate::net::tls::Tls;
 use crate::net::{Config, Result};
 use crate::supervise::Supervisor;
@@ -76,6 +77,7 @@ pub(crate) struct Host {
     interfaces: Arc<Interfaces>,
     idle: Mutex<Vec<Connection>>,
     addresses: Mutex<Addresses>,
+    question: Question,
 }
 
 /// A connection in use. Dropped, it is closed; [`Lease::give_back`] keeps it for the next.
@@ -176,6 +178,7 @@ impl ConnectionPool {
             interfaces,
             idle: Mutex::default(),
             addresses: Mutex::default(),
+            question: Question::default(),
         });
         hosts.insert(authority.clone(), Arc::clone(&host));
         host
@@ -321,9 +324,8 @@ impl ConnectionPool {
         let named: io::Result<Vec<SocketAddr>> = match authority.host.parse::<IpAddr>() {
             Ok(ip) => Ok(vec![SocketAddr::new(ip, authority.port)]),
             Err(_) => {
-                let asked = tokio::net::lookup_host((authority.host.as_str(), authority.port));
                 tokio::select! {
-                    named = asked => named.map(Iterator::collect),
+                    named = host.question.ask(&authority.host, authority.port) => named,
                     () = self.clock.sleep(self.limits.connect) => Err(io::ErrorKind::TimedOut.into()),
                 }
             }

@@ -1,5 +1,5 @@
-//! Reads from the disk cache, without the store: at once if the kernel has the bytes in memory, otherwise by a thread that may wait for
-//! the disk.
+//! Reads from the disk cache, without the store: at once if the kernel has the bytes in memory, otherwise by a thread of the cache that waits for
+//! the disk. If the disk takes too long, the store answers.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::pieces::ReaderNo;
 use super::window::Plan;
 use super::{Bytes, ReadDone};
 use crate::buffer::{BlockMut, Use};
-use crate::cache::{CACHE_BLOCK, Later, Now};
+use crate::cache::{CACHE_BLOCK, Given, Later, Now};
 use crate::sync::Arc;
 
 /// The disk cache's answer to a read.
@@ -70,7 +70,7 @@ impl Object {
 }
 
 impl Read {
-    /// Has what is missing read by threads that may wait: the cache's, or else the runtime's. Never waits itself.
+    /// Has what is missing read by threads of the cache, which may wait. Never waits itself.
     pub(super) fn start(self, mut parts: Vec<Part>) {
         let object = Arc::clone(&self.object);
         let missing = parts.iter_mut().find(|part| !part.here);
@@ -80,20 +80,19 @@ impl Read {
         ) else {
             return self.answer(parts);
         };
-        let (id, size, of_read) = (object.id.clone(), object.size(), range.clone());
-        let later: Later = Box::new(move |read| {
-            let Some(into) = read else { return self.fetch() };
+        let of_read = range.clone();
+        let later: Later = Box::new(move |given| {
+            let into = match given {
+                Given::Here(into) => into,
+                Given::Absent(_) => return self.fetch(Cause::Demand),
+                Given::Late => return self.fetch(Cause::DemandOfStore),
+            };
             if let Some(part) = parts.iter_mut().find(|part| part.range == range) {
                 (part.into, part.here) = (Some(into), true);
             }
             self.start(parts);
         });
-        if let Err((mut into, later)) = cache.read_later(&id, size, of_read.clone(), into, later) {
-            object.shared.runtime.spawn_blocking(move || {
-                let is_here = cache.read(&id, size, of_read, into.spare());
-                later(is_here.then_some(into));
-            });
-        }
+        cache.read_later(&object.id, object.size(), of_read, into, later);
     }
 
     fn answer(self, parts: Vec<Part>) {
@@ -103,8 +102,8 @@ impl Read {
         (self.done)(Ok(joined(parts)));
     }
 
-    /// Evicted or unsound since we asked: the read is served as if the cache did not have it.
-    fn fetch(self) {
+    /// Evicted or unsound since we asked, or its disk is late: the read is served as if the cache did not have it.
+    fn fetch(self, cause: Cause) {
         let Self { object, reader, plan, range, done } = self;
         object.shared.metrics.fuse_reads_waited.inc();
         let mut pieces = object.pieces.lock();
@@ -112,8 +111,7 @@ impl Read {
             drop(pieces);
             return done(Ok(bytes));
         }
-        let fetches =
-            object.plan_fetches(&mut pieces, &plan.demand, Cause::Demand, plan.request, plan.sequential);
+        let fetches = object.plan_fetches(&mut pieces, &plan.demand, cause, plan.request, plan.sequential);
         pieces.wait(reader, range, done);
         drop(pieces);
         object.start(fetches);

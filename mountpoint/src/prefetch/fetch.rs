@@ -2,12 +2,15 @@
 
 use std::ops::Range;
 use std::pin::pin;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
 
 use super::Shared;
 use super::object::Object;
 use super::pieces::{FetchNo, Pieces};
 use crate::buffer::{BLOCK, Block, BlockMut, Fill, Reservation, Use, charge};
-use crate::cache::{BlockCache, CACHE_BLOCK, SECTOR};
+use crate::cache::{BlockCache, CACHE_BLOCK, Given, Later, SECTOR};
 use crate::checksum::{Checksum, Hasher};
 use crate::s3::{Error, ErrorKind, GetObject};
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -18,6 +21,8 @@ use crate::sync::{Arc, Mutex};
 pub(super) enum Cause {
     /// A read waits for it.
     Demand,
+    /// A read waits for it, and the disk of the cache was late.
+    DemandOfStore,
     /// No read asked for it yet.
     Ahead,
     /// No read asked for it yet, and bytes in the cache can wait for one: they are as near as memory.
@@ -46,6 +51,9 @@ pub(super) struct Fetch {
 /// read fetches, and what is here already when its neighbours are read.
 pub(super) const KEPT: u64 = 64 << 10;
 const _: () = assert!(KEPT.is_multiple_of(SECTOR) && CACHE_BLOCK.is_multiple_of(KEPT));
+/// A request reads no further block from the cache once it has taken so long. Doubling it waits longer for a disk that is slow, and for one that
+/// hangs.
+const CACHED_WITHIN: Duration = Duration::from_secs(1);
 /// A request's first pieces are small, so that the first of them can be answered early.
 const FIRST_PIECE: u64 = 128 << 10;
 
@@ -60,7 +68,10 @@ impl Object {
         request: u64,
         keep: bool,
     ) -> Vec<Fetch> {
-        let purpose = if cause == Cause::Demand { Use::Demand } else { Use::Ahead };
+        let purpose = match cause {
+            Cause::Demand | Cause::DemandOfStore => Use::Demand,
+            Cause::Ahead | Cause::AheadOfStore => Use::Ahead,
+        };
         let cache = self.shared.cache.as_deref();
         let keeps = cache.is_some_and(BlockCache::keeps);
         // A fetch covers all sectors that the cache can keep; if it keeps nothing now, only the requested range.
@@ -70,7 +81,9 @@ impl Object {
         };
         let mut fetches = Vec::new();
         for missing in pieces.missing(&range) {
-            for (source, run) in split(&missing, request, |part| self.is_cached(&part)) {
+            for (source, run) in
+                split(&missing, request, |part| cause != Cause::DemandOfStore && self.is_cached(&part))
+            {
                 if source == Source::Cache && cause == Cause::AheadOfStore {
                     continue;
                 }
@@ -220,41 +233,28 @@ async fn take_memory(
     cuts.iter().map(|cut| reservation.block((cut.end - cut.start) as usize).ok_or_else(no_memory)).collect()
 }
 
-async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
+async fn attempt(object: &Arc<Object>, mut fetch: Fetch) -> Result<(), Error> {
     let shared = &object.shared;
-    let mut blocks = take_memory(object, &fetch.cuts, fetch.reservation).await?;
+    let mut blocks = take_memory(object, &fetch.cuts, fetch.reservation.take()).await?;
     let under_way = UnderWay::count(&shared.under_way);
 
     let mut from = fetch.range.start;
     if fetch.source == Source::Cache
         && let Some(cache) = &shared.cache
     {
-        let (cache, id, size) = (Arc::clone(cache), object.id.clone(), object.size());
-        let (target, no) = (Arc::clone(object), fetch.no);
-        let end = fetch.range.end;
-        // Disks wait: not on a thread that serves the network.
-        let left = tokio::task::spawn_blocking(move || {
-            let mut blocks = blocks.into_iter();
-            for mut block in blocks.by_ref() {
-                let part = from..(from + block.limit() as u64).min(end);
-                if !cache.read(&id, size, part.clone(), block.spare()) {
-                    return (from, std::iter::once(block).chain(blocks).collect());
-                }
-                block.advance(block.limit());
-                target.ready(part.start, no, block.freeze());
-                from = part.end;
-            }
-            (from, Vec::new())
-        })
-        .await;
-        let Ok((reached, left)) = left else {
-            return Err(Error::new(ErrorKind::Unknown, "GetObject").message("reading the cache panicked"));
-        };
-        if left.is_empty() {
+        let (reached, left) = read_cached(object, cache, &fetch, blocks).await;
+        if reached == fetch.range.end {
             return Ok(());
         }
-        // Evicted or unsound since we asked: the rest comes from the store.
-        (from, blocks) = (reached, left);
+        // Evicted or unsound since we asked, or its disk is late: the rest comes from the store.
+        from = reached;
+        blocks = match left {
+            Some(left) => left,
+            None => {
+                let rest: Vec<_> = fetch.cuts.iter().filter(|cut| cut.start >= from).cloned().collect();
+                take_memory(object, &rest, None).await?
+            }
+        };
     }
 
     let no = fetch.no;
@@ -274,6 +274,40 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
     }
     let target = Arc::clone(object);
     receive(object, from..fetch.range.end, blocks, move |start, block| target.came(start, no, block)).await
+}
+
+/// Reads blocks of a request from the cache. How far it came, and the blocks for the rest; `None`: the disk was late, and has one of them. The
+/// others are given back: no request waits for memory with memory in its hands.
+async fn read_cached(
+    object: &Arc<Object>,
+    cache: &Arc<dyn BlockCache>,
+    fetch: &Fetch,
+    blocks: Vec<BlockMut>,
+) -> (u64, Option<Vec<BlockMut>>) {
+    let (clock, mut from) = (&object.shared.clock, fetch.range.start);
+    let until = clock.now() + CACHED_WITHIN;
+    let mut blocks = blocks.into_iter();
+    while let Some(block) = blocks.next() {
+        let part = from..(from + block.limit() as u64).min(fetch.range.end);
+        let given = if clock.now() < until {
+            let (give, given) = oneshot::channel();
+            let done: Later = Box::new(move |block| _ = give.send(block));
+            cache.read_later(&object.id, object.size(), part.clone(), block, done);
+            given.await.unwrap_or(Given::Late)
+        } else {
+            Given::Absent(block)
+        };
+        match given {
+            Given::Here(mut block) => {
+                block.advance(block.limit());
+                object.ready(part.start, fetch.no, block.freeze());
+                from = part.end;
+            }
+            Given::Absent(block) => return (from, Some(std::iter::once(block).chain(blocks).collect())),
+            Given::Late => return (from, None),
+        }
+    }
+    (from, Some(Vec::new()))
 }
 
 /// Receives a range of the object into blocks. Each goes on as soon as it is full.

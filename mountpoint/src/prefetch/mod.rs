@@ -18,6 +18,8 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +28,7 @@ pub use window::{Plan, Window, WindowConfig};
 
 use crate::buffer::{Block, Pool, Pressure, Use};
 use crate::cache::BlockCache;
-pub use crate::cache::{Hold, Whole};
+pub use crate::cache::{Hold, Lend, Whole};
 use crate::clock::Clock;
 use crate::doorbell::{Doorbell, Next};
 use crate::first::First;
@@ -147,9 +149,17 @@ impl Prefetcher {
         Self(shared)
     }
 
-    /// The file of the disk cache with the whole object version, for readers that need no reader of ours; see [`BlockCache::whole`].
-    pub fn whole(&self, id: &ObjectId, size: u64) -> Option<Whole> {
-        self.0.cache.as_ref()?.whole(id, size)
+    /// What memory knows of a file of the disk cache with the whole object version, for readers that need no reader of ours; see
+    /// [`BlockCache::lends`].
+    pub fn lends(&self, id: &ObjectId, size: u64) -> Lend {
+        self.0.cache.as_ref().map_or(Lend::No, |cache| cache.lends(id, size))
+    }
+
+    /// That file, after a question to the disk.
+    pub async fn whole(&self, id: &ObjectId, size: u64) -> Option<Whole> {
+        let (give, given) = oneshot::channel();
+        self.0.cache.as_ref()?.whole(id, size, Box::new(move |whole| _ = give.send(whole)));
+        given.await.ok().flatten()
     }
 
     /// The same bytes are under another key from now on, and `from` will be gone: handles that have it open go on there.

@@ -24,8 +24,9 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 const FOLDER: &str = "uploads";
 /// The ending of an entry's name.
 const ENDING: &str = "json";
-/// Entries that one start reads. The others wait for the next start.
-const ENTRIES_MAX: usize = 10_000;
+/// Uploads of dead processes that are locked at once, each by an open file; the next ones are read when these are aborted. Doubling it lets other
+/// mounts that start meanwhile find fewer.
+const LEFT_MAX: usize = 512;
 /// Bytes of an entry that are read: a key has 1024 at most, six times as many when each is escaped.
 const ENTRY_MAX: u64 = 64 << 10;
 /// An entry that can't be read is removed when it is as old as this: a younger one may be half written by a process that lives.
@@ -121,6 +122,13 @@ pub(super) struct Left {
     pub(super) entry: Entry,
 }
 
+/// A walk through all entries.
+#[derive(Debug)]
+pub(super) struct Search {
+    entries: fs::ReadDir,
+    now: SystemTime,
+}
+
 impl Journal {
     /// Makes the directory if need be, and looks whether it can be written.
     ///
@@ -201,20 +209,26 @@ impl Journal {
         &self.config.dir
     }
 
-    /// The uploads to this bucket, below this prefix, whose processes are dead. Removes entries that were torn.
+    /// Begins to look for uploads that dead processes left.
     ///
     /// # Errors
     /// The directory can't be read.
-    pub(super) fn left_behind(&self, now: SystemTime) -> io::Result<Vec<Left>> {
-        self.left_behind_on(kind, now)
+    pub(super) fn search(&self, now: SystemTime) -> io::Result<Search> {
+        Ok(Search { entries: fs::read_dir(&self.folder)?, now })
+    }
+
+    /// The next uploads to this bucket, below this prefix, whose processes are dead: [`LEFT_MAX`] at most, none at the end. Removes entries that
+    /// were torn.
+    pub(super) fn left_behind(&self, search: &mut Search) -> Vec<Left> {
+        self.left_behind_on(kind, search)
     }
 
     /// Like [`Journal::left_behind`], on a file system of the kind that `kind` says.
-    fn left_behind_on(&self, kind: impl Fn(&File) -> Option<u32>, now: SystemTime) -> io::Result<Vec<Left>> {
-        let entries = fs::read_dir(&self.folder)?.take(ENTRIES_MAX);
-        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    fn left_behind_on(&self, kind: impl Fn(&File) -> Option<u32>, search: &mut Search) -> Vec<Left> {
+        let now = search.now;
+        let paths = search.entries.by_ref().filter_map(|entry| Some(entry.ok()?.path()));
         let named = paths.filter(|path| path.extension().is_some_and(|it| it == ENDING));
-        Ok(named.filter_map(|path| self.take(path, &kind, now)).collect())
+        named.filter_map(|path| self.take(path, &kind, now)).take(LEFT_MAX).collect()
     }
 
     fn take(&self, path: PathBuf, kind: impl Fn(&File) -> Option<u32>, now: SystemTime) -> Option<Left> {
@@ -297,6 +311,20 @@ impl Entry {
 mod tests {
     use super::*;
 
+    /// All of them, in one hand.
+    fn all_left(journal: &Journal) -> Vec<Left> {
+        let mut search = journal.search(SystemTime::now()).unwrap();
+        let mut all = Vec::new();
+        loop {
+            let some = journal.left_behind(&mut search);
+            if some.is_empty() {
+                return all;
+            }
+            assert!(some.len() <= LEFT_MAX);
+            all.extend(some);
+        }
+    }
+
     fn config(dir: &Path) -> Config {
         Config {
             dir: dir.to_owned(),
@@ -313,7 +341,7 @@ mod tests {
 
     /// The keys of what is left behind. Nothing is taken away.
     fn found(config: &Config) -> Vec<String> {
-        let left = Journal::open(config.clone()).unwrap().left_behind(SystemTime::now()).unwrap();
+        let left = all_left(&Journal::open(config.clone()).unwrap());
         let mut keys: Vec<_> = left.iter().map(|it| it.upload.key.as_str().to_owned()).collect();
         keys.sort();
         keys
@@ -376,15 +404,38 @@ mod tests {
         plant(&config, "lives", |_| {});
         let all = ["another boot", "gone", "the number is another's now"];
         assert_eq!(found(&config), all);
-        let left = Journal::open(config.clone()).unwrap().left_behind(SystemTime::now()).unwrap();
+        let left = all_left(&Journal::open(config.clone()).unwrap());
         assert!(found(&config).is_empty(), "another mount is at them");
         drop(left);
         assert_eq!(found(&config), all, "it gave them up");
-        for left in Journal::open(config.clone()).unwrap().left_behind(SystemTime::now()).unwrap() {
+        for left in all_left(&Journal::open(config.clone()).unwrap()) {
             assert_eq!(left.upload.id, format!("id of {}", left.upload.key.as_str()));
             left.entry.remove();
         }
         assert!(found(&config).is_empty());
+    }
+
+    #[test]
+    fn all_entries_are_found_however_many_and_few_are_held_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let (many, one) = (2 * LEFT_MAX + 7, plant(&config, "one", |owner| owner.pid = i32::MAX));
+        for n in 1..many {
+            fs::copy(&one, one.with_file_name(format!("copy {n}.json"))).unwrap();
+        }
+        let journal = Journal::open(config.clone()).unwrap();
+        let mut search = journal.search(SystemTime::now()).unwrap();
+        let mut found = Vec::new();
+        loop {
+            let some = journal.left_behind(&mut search);
+            if some.is_empty() {
+                break;
+            }
+            found.push(some.len());
+            some.into_iter().for_each(|left| left.entry.remove());
+        }
+        assert_eq!(found, [LEFT_MAX, LEFT_MAX, 7]);
+        assert_eq!(fs::read_dir(dir.path().join(FOLDER)).unwrap().count(), 0);
     }
 
     #[test]
@@ -406,7 +457,7 @@ mod tests {
         assert_ne!(text, fs::read_to_string(&old).unwrap());
         let found = |machine: &str, kind: Option<u32>| {
             let journal = Journal { machine: machine.into(), ..Journal::open(config.clone()).unwrap() };
-            let left = journal.left_behind_on(|_| kind, SystemTime::now()).unwrap();
+            let left = journal.left_behind_on(|_| kind, &mut journal.search(SystemTime::now()).unwrap());
             let mut keys: Vec<_> = left.iter().map(|it| it.upload.key.as_str().to_owned()).collect();
             keys.sort();
             keys

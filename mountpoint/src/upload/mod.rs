@@ -211,12 +211,23 @@ impl Uploader {
         let Some(journal) = shared.journal.clone() else { return };
         self.0.runtime.spawn(async move {
             let now = shared.clock.wall();
-            let found = shared.runtime.spawn_blocking(move || journal.left_behind(now)).await;
-            match found {
-                Ok(Ok(left)) if !left.is_empty() => shared.abort_all(left).await,
-                Ok(Err(error)) => debug!(%error, "the journal of uploads can't be read"),
-                _ => {}
+            let of_search = Arc::clone(&journal);
+            let mut search = match shared.runtime.spawn_blocking(move || of_search.search(now)).await {
+                Ok(Ok(search)) => search,
+                Ok(Err(error)) => return debug!(%error, "the journal of uploads can't be read"),
+                Err(_) => return,
+            };
+            let mut aborted = Aborted::default();
+            loop {
+                let journal = Arc::clone(&journal);
+                let found = shared.runtime.spawn_blocking(move || (journal.left_behind(&mut search), search));
+                let Ok((left, rest)) = found.await else { break };
+                search = rest;
+                if left.is_empty() || !shared.abort_all(left, &mut aborted).await {
+                    break;
+                }
             }
+            aborted.say();
         });
     }
 
@@ -289,30 +300,25 @@ impl Shared {
     }
 
     /// One after the other. One that the store refuses holds up no other, unless it refuses many in a row; a store that is away is left alone.
-    async fn abort_all(&self, left: Vec<Left>) {
-        let all = left.len();
-        let (mut done, mut refused, mut last) = (0, 0, None);
+    /// Whether to go on with the next ones.
+    async fn abort_all(&self, left: Vec<Left>, aborted: &mut Aborted) -> bool {
+        aborted.all += left.len();
         for Left { upload, entry } in left {
             let Err(error) = self.client.abort_multipart_upload(&upload).await else {
                 self.metrics.uploads_aborted.inc();
                 debug!(key = %upload.key, upload = upload.id, "an upload that was left behind is aborted");
                 self.forget(Some(entry));
-                (done, refused) = (done + 1, 0);
+                (aborted.done, aborted.refused) = (aborted.done + 1, 0);
                 continue;
             };
-            refused += 1;
+            aborted.refused += 1;
             let is_refusal = matches!(error.kind(), ErrorKind::Denied | ErrorKind::InvalidRequest);
-            last = Some(error);
-            if !is_refusal || refused == REFUSED_MAX {
-                break;
+            aborted.last = Some(error);
+            if !is_refusal || aborted.refused == REFUSED_MAX {
+                return false;
             }
         }
-        match last {
-            None => info!("aborted {all} uploads that a killed mount-s3 left behind"),
-            Some(error) => {
-                warn!(%error, "aborted {done} of {all} uploads that a killed mount-s3 left behind; the next mount tries the others again");
-            }
-        }
+        true
     }
 
     /// Bytes of part `number`, on a store with these limits.
@@ -410,5 +416,28 @@ async fn spill_when_starved(uploads: Weak<Shared>, wake: Arc<tokio::sync::Notify
 impl Drop for Shared {
     fn drop(&mut self) {
         self.memory.wake_spiller();
+    }
+}
+
+/// The outcome of aborting what was left behind.
+#[derive(Debug, Default)]
+struct Aborted {
+    all: usize,
+    done: usize,
+    /// In a row.
+    refused: u32,
+    last: Option<crate::s3::Error>,
+}
+
+impl Aborted {
+    fn say(self) {
+        let Self { all, done, last, .. } = self;
+        match last {
+            None if all == 0 => {}
+            None => info!("aborted {all} uploads that a killed mount-s3 left behind"),
+            Some(error) => {
+                warn!(%error, "aborted {done} of {all} uploads that a killed mount-s3 left behind; the next mount tries the others again");
+            }
+        }
     }
 }

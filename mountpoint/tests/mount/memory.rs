@@ -27,6 +27,39 @@ fn assert_peak(mount: &TestMount, target_mib: u64) {
     assert!(peak <= (target_mib << 20) + OVERHEAD, "peak RSS {} MiB", peak >> 20);
 }
 
+/// Huge pages for all memory of a process raise what an engine takes; blocks alone ask for them. The limit is the process's, and a child shows
+/// it.
+#[test]
+fn huge_pages_are_for_memory_that_asks_for_them_alone() {
+    const EXCEPT_ADVISED: &str = "3";
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok());
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if !need("Linux 6.18", version >= (6, 18)) || !need_tool("python3") {
+        return;
+    }
+    let store = Store::new();
+    let (said, process) = (store.home().join("said"), store.home().join("process"));
+    let script = format!(
+        "import ctypes\nopen('{}', 'w').write(str(ctypes.CDLL(None).prctl(42, 0, 0, 0, 0)))\nprint('''{}''')\n",
+        said.display(),
+        format_args!(
+            "{{\"Version\": 1, \"AccessKeyId\": \"{}\", \"SecretAccessKey\": \"{}\"}}",
+            Store::ACCESS_KEY,
+            Store::SECRET_KEY
+        ),
+    );
+    fs::write(&process, script).unwrap();
+    let config = store.home().join("config");
+    fs::write(&config, format!("[profile p]\ncredential_process = python3 {}\n", process.display())).unwrap();
+    let setup = Setup { has_keys: false, ..Setup::new(&["--profile", "p"]) };
+    let Some(mount) = TestMount::of(&store, &setup.env("AWS_CONFIG_FILE", config.to_str().unwrap())) else {
+        return;
+    };
+    assert_eq!(fs::read_to_string(&said).unwrap(), EXCEPT_ADVISED);
+    drop(mount);
+}
+
 /// This many readers and this many writers of files of `each` bytes, all at once; every byte is compared.
 fn read_and_write(mount: &TestMount, readers: u64, writers: u64, each: usize) {
     let start = Barrier::new((readers + writers) as usize);

@@ -119,6 +119,10 @@ impl BlockIo for FaultyDisk {
         set.map_or_else(|| self.disk.space(), Ok)
     }
 
+    fn try_out(&self) -> io::Result<()> {
+        self.disk.try_out()
+    }
+
     fn sweep(&self) -> io::Result<()> {
         self.plain()?;
         self.disk.sweep()

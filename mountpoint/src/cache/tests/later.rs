@@ -1,13 +1,17 @@
-//! Reads that wait for the disk: by io_uring where the system has it, otherwise by the calling thread.
+//! Reads that wait for the disk: by io_uring where the system has it, otherwise by threads of the cache.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
 use super::super::bell::Bell;
-use super::super::later::{self, Job};
+use super::super::crew::Crew;
+use super::super::later::Job;
+use super::super::lock::Lock;
 use super::super::ring;
+use super::super::waits::Done;
 use super::*;
 use crate::buffer;
+use crate::supervise::Supervisor;
 use crate::testing::log_of;
 
 /// More reads than a ring carries out at once.
@@ -19,7 +23,7 @@ struct Bench {
     metrics: Arc<Metrics>,
 }
 
-type Given = mpsc::Receiver<Option<Vec<u8>>>;
+type Receiver = mpsc::Receiver<Option<Vec<u8>>>;
 
 /// Runs a test both ways.
 fn both(body: fn(&Path, Bench)) {
@@ -49,17 +53,11 @@ impl Bench {
     }
 
     /// Begins a read.
-    fn ask(&self, id: &ObjectId, size: u64, range: Range<u64>) -> Given {
+    fn ask(&self, id: &ObjectId, size: u64, range: Range<u64>) -> Receiver {
         let (send, given) = mpsc::channel();
         let into = self.block((range.end - range.start) as usize);
-        let done: Later = Box::new(move |read| {
-            let _ = send.send(read.map(|mut block| block.spare().to_vec()));
-        });
-        if let Err((mut into, done)) = self.cache.read_later(id, size, range.clone(), into, done) {
-            assert!(self.cache.reads.is_none(), "the queue has room");
-            let is_here = self.cache.read(id, size, range, into.spare());
-            done(is_here.then_some(into));
-        }
+        let done: Later = Box::new(move |given| _ = send.send(bytes_of(given)));
+        self.cache.read_later(id, size, range, into, done);
         given
     }
 
@@ -68,7 +66,14 @@ impl Bench {
     }
 }
 
-fn given(given: &Given) -> Option<Vec<u8>> {
+fn bytes_of(given: super::Given) -> Option<Vec<u8>> {
+    match given {
+        super::Given::Here(mut block) => Some(block.spare().to_vec()),
+        super::Given::Absent(_) | super::Given::Late => None,
+    }
+}
+
+fn given(given: &Receiver) -> Option<Vec<u8>> {
     given.recv_timeout(Duration::from_secs(120)).expect("a read was never answered")
 }
 
@@ -153,7 +158,7 @@ fn a_panic_of_one_who_asked_is_not_the_end_of_the_others() {
         let (a, size) = (id("a", "\"1\""), MIB);
         b.keep(&a, size);
         for _ in 0..3 {
-            let _ = b.cache.read_later(&a, size, 0..10, b.block(10), Box::new(|_| panic!("as in a request")));
+            b.cache.read_later(&a, size, 0..10, b.block(10), Box::new(|_| panic!("as in a request")));
             assert_eq!(b.read(&a, size, 5..9).as_deref(), Some(&*content(&a, 5..9)));
         }
         assert_eq!(b.metrics.tasks_restarted.get(), 0);
@@ -164,7 +169,11 @@ fn a_panic_of_one_who_asked_is_not_the_end_of_the_others() {
 fn a_failed_ring_gives_nothing_and_leaves_its_reads_to_a_thread() {
     let Some(broken) = ring::broken() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let (store, pool) = (store(dir.path(), Some(64 * MIB)), Pool::new(&buffer::Config::default()));
+    let (store, pool) = (Arc::new(store(dir.path(), Some(64 * MIB))), Pool::new(&buffer::Config::default()));
+    let home = std::fs::File::open(dir.path()).unwrap();
+    let lock = Arc::new(Lock::take(std::os::fd::AsFd::as_fd(&home), dir.path()).unwrap());
+    let supervisor = Supervisor { metrics: Arc::clone(&store.metrics), clock: store.clock.clone() };
+    let crew = Crew::start(&store, &lock, &supervisor, 4).unwrap();
     let (a, size, began) = (id("a", "\"1\""), MIB, ring::DEPTH as usize);
     assert!(put(&store, &a, size, 0));
     let (send_job, jobs) = crossbeam::channel::bounded(began + 3);
@@ -172,19 +181,18 @@ fn a_failed_ring_gives_nothing_and_leaves_its_reads_to_a_thread() {
     for i in 0..began + 3 {
         let range = i as u64 * 100..i as u64 * 100 + 50;
         let (reading, send) = (store.begin(&a, size, &range).unwrap(), send.clone());
-        let done: Later = Box::new(move |read| {
-            let _ = send.send((range, read.map(|mut block| block.spare().to_vec())));
-        });
+        let done: Later = Box::new(move |given| _ = send.send((range, bytes_of(given))));
         let into = pool.try_take(Use::Demand, 50).unwrap();
-        send_job.send(Job { reading, into, started: store.clock.now(), done }).unwrap();
+        let ticket = store.waits.queue(Some(into), Done::Read(done));
+        send_job.send(Job { reading, ticket }).unwrap();
     }
     drop((send_job, send));
-    let log = log_of(|| ring::run(broken, &store, &jobs, &Bell::new().unwrap()));
+    let log = log_of(|| ring::run(broken, &store, &crew, &jobs, &Bell::new().unwrap()));
     assert!(log.contains("io_uring failed"), "{log}");
     let answers: Vec<_> = given.try_iter().collect();
     assert_eq!(answers.len(), began);
     assert!(answers.iter().all(|(_, read)| read.is_none()), "the kernel may still write there");
-    later::run(&store, &jobs);
+    crew.serve(&jobs);
     let answers: Vec<_> = given.iter().collect();
     assert_eq!(answers.len(), 3);
     for (range, read) in answers {

@@ -111,6 +111,10 @@ impl BlockIo for WitnessedDisk {
         self.disk.space()
     }
 
+    fn try_out(&self) -> io::Result<()> {
+        self.disk.try_out()
+    }
+
     fn sweep(&self) -> io::Result<()> {
         self.disk.sweep()
     }

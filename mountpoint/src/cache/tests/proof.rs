@@ -98,6 +98,7 @@ fn a_version_that_is_dropped_is_not_written_by_what_waits_of_it() {
         cache.settle();
         assert!((0..3).all(|n| !cache.contains(&wrong, n)), "nor later");
     }
+    testkit::until("the account is empty", || cache.used_bytes() == 0);
     put_all(&cache, &right, None);
     put_all(&cache, &wrong, None);
     assert_eq!((has(&cache, &right), has(&cache, &wrong)), ([true; 3], [true; 3]), "it may come again");

@@ -2,14 +2,19 @@
 
 use super::*;
 use crate::buffer::{Block, BlockMut};
-use crate::cache::{BlockIndex, Later, Now, Sectors};
+use crate::cache::{BlockIndex, Given, Later, Now, Sectors};
+use crate::sync::atomic::AtomicBool;
 
 /// A cache whose bytes are on a disk that gives nothing until the test allows it.
 #[derive(Debug)]
 struct SlowCache {
-    cache: MemoryCache,
+    cache: Arc<MemoryCache>,
     /// Each lets one read end.
-    gate: Mutex<mpsc::Receiver<()>>,
+    gate: Arc<Mutex<mpsc::Receiver<()>>>,
+    /// Reads are not answered in time.
+    late: AtomicBool,
+    /// Reads that may wait.
+    asked: AtomicU64,
     /// Reads that did not wait.
     probes: AtomicU64,
 }
@@ -18,7 +23,13 @@ impl SlowCache {
     fn new() -> (Arc<Self>, mpsc::Sender<()>) {
         let (open, gate) = mpsc::channel();
         (
-            Arc::new(Self { cache: MemoryCache::new(), gate: Mutex::new(gate), probes: AtomicU64::new(0) }),
+            Arc::new(Self {
+                cache: Arc::default(),
+                gate: Arc::new(Mutex::new(gate)),
+                late: AtomicBool::new(false),
+                asked: AtomicU64::new(0),
+                probes: AtomicU64::new(0),
+            }),
             open,
         )
     }
@@ -45,13 +56,22 @@ impl BlockCache for SlowCache {
 
     fn read_later(
         &self,
-        _: &ObjectId,
-        _: u64,
-        _: Range<u64>,
-        into: BlockMut,
+        id: &ObjectId,
+        object_size: u64,
+        range: Range<u64>,
+        mut into: BlockMut,
         done: Later,
-    ) -> Result<(), (BlockMut, Later)> {
-        Err((into, done))
+    ) {
+        self.asked.fetch_add(1, Relaxed);
+        if self.late.load(Relaxed) {
+            return done(Given::Late);
+        }
+        let (cache, gate, id) = (Arc::clone(&self.cache), Arc::clone(&self.gate), id.clone());
+        std::thread::spawn(move || {
+            gate.lock().recv().unwrap();
+            let is_here = cache.read(&id, object_size, range, into.spare());
+            done(if is_here { Given::Here(into) } else { Given::Absent(into) });
+        });
     }
 
     fn drop_version(&self, id: &ObjectId) {
@@ -123,6 +143,36 @@ fn bytes_evicted_while_a_read_waits_for_the_disk_come_from_the_store() {
     assert_eq!(read, data[MIB + 7..MIB + 7 + 4096]);
     assert!(!b.client.log().is_empty(), "the store was asked");
     assert_eq!(b.counted(), (0, 1, 0));
+    drop(reader);
+    until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+}
+
+#[test]
+fn a_read_whose_disk_is_late_comes_from_the_store_without_another_wait() {
+    let (cache, _open) = SlowCache::new();
+    let b = bench_with(256 << 20, Some(cache.clone()));
+    let (id, data) = kept(&b, &cache.cache, 2 * MIB);
+    cache.late.store(true, Relaxed);
+    let reader = b.prefetcher.open(id.clone(), data.len() as u64, None);
+    assert_eq!(read(&reader, 5000, 4096).unwrap(), data[5000..5000 + 4096]);
+    assert_eq!(cache.asked.load(Relaxed), 1, "the cache is not asked again for this read");
+    assert!(!b.client.log().is_empty(), "the store was asked");
+    drop(reader);
+    until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+}
+
+#[test]
+fn a_request_that_begins_in_a_late_cache_ends_in_the_store() {
+    let (cache, _open) = SlowCache::new();
+    let b = bench_with(256 << 20, Some(cache.clone()));
+    let (id, data) = kept(&b, &cache.cache, 3 * MIB);
+    // The last block must be fetched, and what is before it is thought to be near.
+    assert!(cache.cache.forget(&id, 2));
+    cache.late.store(true, Relaxed);
+    let reader = b.prefetcher.open(id.clone(), data.len() as u64, None);
+    let (at, len) = (2 * MIB - 1000, 2000);
+    assert_eq!(read(&reader, at as u64, len).unwrap(), data[at..at + len]);
+    assert!(cache.asked.load(Relaxed) > 0);
     drop(reader);
     until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }

@@ -1,0 +1,145 @@
+//! The threads that wait for the disk of the cache, and for nothing else: a disk that hangs holds up these alone.
+
+use std::io;
+use std::thread::JoinHandle;
+
+use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+
+use super::file::Entry;
+use super::later::Job;
+use super::lock::Lock;
+use super::store::Store;
+use super::waits::Ticket;
+use crate::object::ObjectId;
+use crate::supervise::Supervisor;
+use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use crate::sync::{Arc, Mutex};
+
+/// Work in the queue; more is a miss. Doubling it lets more reads wait, each with its memory.
+const QUEUE_MAX: usize = 1024;
+
+/// Something that may wait for the disk.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// A read of a range: it may have to open its file, or to look at the disk whether the version is there.
+    Read { id: ObjectId, object_size: u64, range: std::ops::Range<u64>, ticket: Ticket },
+    /// A read that the ring could not end.
+    Again(Job, crate::buffer::BlockMut),
+    /// A search for a file with the whole version.
+    Whole { id: ObjectId, object_size: u64, ticket: Ticket },
+    /// The files of a version that was found wrong, and the bytes they took.
+    Unlink(Arc<Entry>, u64),
+}
+
+/// The threads. One is there from the start; more come while work waits, and stay.
+#[derive(Debug)]
+pub(super) struct Crew {
+    store: Arc<Store>,
+    lock: Arc<Lock>,
+    supervisor: Supervisor,
+    work: Sender<Work>,
+    to_do: Receiver<Work>,
+    threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    idle: Arc<AtomicUsize>,
+    most: usize,
+}
+
+impl Crew {
+    /// At most so many threads.
+    ///
+    /// # Errors
+    /// The system has no thread for us.
+    pub(super) fn start(
+        store: &Arc<Store>,
+        lock: &Arc<Lock>,
+        supervisor: &Supervisor,
+        most: usize,
+    ) -> io::Result<Self> {
+        let (work, to_do) = bounded(QUEUE_MAX);
+        let crew = Self {
+            store: Arc::clone(store),
+            lock: Arc::clone(lock),
+            supervisor: supervisor.clone(),
+            work,
+            to_do,
+            threads: Arc::default(),
+            idle: Arc::default(),
+            most,
+        };
+        let first = crew.thread(0)?;
+        crew.threads.lock().push(first);
+        Ok(crew)
+    }
+
+    fn thread(&self, number: usize) -> io::Result<JoinHandle<()>> {
+        let (store, to_do, idle) = (Arc::clone(&self.store), self.to_do.clone(), Arc::clone(&self.idle));
+        let held = Arc::clone(&self.lock);
+        self.supervisor.thread(format!("cache-disk-{number}"), move || {
+            let _held = &held;
+            loop {
+                idle.fetch_add(1, SeqCst);
+                let work = to_do.recv();
+                idle.fetch_sub(1, SeqCst);
+                let Ok(work) = work else { return };
+                work.run(&store);
+            }
+        })
+    }
+
+    /// Puts work into the queue.
+    ///
+    /// # Errors
+    /// The work back: the queue is full.
+    pub(super) fn put(&self, work: Work) -> Result<(), Work> {
+        self.work.try_send(work).map_err(TrySendError::into_inner)?;
+        if self.work.len() > self.idle.load(SeqCst) {
+            let mut threads = self.threads.lock();
+            if threads.len() < self.most
+                && let Ok(thread) = self.thread(threads.len())
+            {
+                threads.push(thread);
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out reads of small ranges until their queue ends: where no ring does.
+    pub(super) fn serve(&self, jobs: &Receiver<Job>) {
+        for Job { reading, ticket } in jobs {
+            if let Some(Some(into)) = ticket.begin()
+                && let Err(Work::Again(job, into)) = self.put(Work::Again(Job { reading, ticket }, into))
+            {
+                job.ticket.read(into, false);
+            }
+        }
+    }
+
+    /// The threads, which end once nobody can put anything any more.
+    pub(super) fn threads(&self) -> Arc<Mutex<Vec<JoinHandle<()>>>> {
+        Arc::clone(&self.threads)
+    }
+}
+
+impl Work {
+    fn run(self, store: &Store) {
+        match self {
+            Self::Read { id, object_size, range, ticket } => {
+                let Some(Some(mut into)) = ticket.begin() else { return };
+                let is_here = store.read(&id, object_size, &range, into.spare());
+                store.count_get(ticket.since(), is_here);
+                ticket.read(into, is_here);
+            }
+            Self::Again(Job { reading, ticket }, mut into) => {
+                let is_here = store.finish(&reading, into.spare());
+                store.count_get(ticket.since(), is_here);
+                ticket.read(into, is_here);
+            }
+            Self::Whole { id, object_size, ticket } => {
+                if ticket.begin().is_some() {
+                    ticket.whole(store.whole(&id, object_size));
+                }
+            }
+            Self::Unlink(entry, bytes) => store.unlink_removed(&entry, bytes),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! A disk that hangs: it costs the cache, never a caller. One kind of call after the other hangs until it is let go.
+
+use std::cell::Cell;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Condvar;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use testkit::until;
+
+use super::super::format::Name;
+use super::super::io::{FileStat, How, Kind, Waits};
+use super::super::lock::Lock;
+use super::super::rest::{LATE, LATE_MAX, TRIAL_EVERY};
+use super::*;
+use crate::buffer;
+
+/// A kind of call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Call {
+    Open,
+    Read,
+    Write,
+    Punch,
+    Lend,
+    Unlink,
+    Stat,
+    /// All of them, and the trial.
+    Any,
+}
+
+/// The calls that hang, and how many do now.
+#[derive(Debug, Default)]
+struct Gate {
+    hangs: std::sync::Mutex<(Option<Call>, usize)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn set(&self, call: Option<Call>) {
+        self.hangs.lock().unwrap().0 = call;
+        self.changed.notify_all();
+    }
+
+    fn hung(&self) -> usize {
+        self.hangs.lock().unwrap().1
+    }
+
+    fn pass(&self, call: Call) {
+        let is_shut = |hangs: &(Option<Call>, usize)| hangs.0 == Some(call) || hangs.0 == Some(Call::Any);
+        let mut hangs = self.hangs.lock().unwrap();
+        if is_shut(&hangs) {
+            hangs.1 += 1;
+            hangs = self.changed.wait_while(hangs, |hangs| is_shut(hangs)).unwrap();
+            hangs.1 -= 1;
+        }
+    }
+}
+
+/// The real disk, behind the gate.
+#[derive(Debug)]
+struct HungDisk {
+    disk: Box<dyn BlockIo>,
+    gate: Arc<Gate>,
+}
+
+impl BlockIo for HungDisk {
+    fn open(&self, name: &Name, kind: Kind, how: How) -> io::Result<OwnedFd> {
+        self.gate.pass(Call::Open);
+        self.disk.open(name, kind, how)
+    }
+
+    fn read_at(
+        &self,
+        file: &OwnedFd,
+        into: &mut [IoSliceMut<'_>],
+        at: u64,
+        waits: Waits,
+    ) -> io::Result<usize> {
+        if waits == Waits::No {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.gate.pass(Call::Read);
+        self.disk.read_at(file, into, at, waits)
+    }
+
+    fn write_at(&self, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize> {
+        self.gate.pass(Call::Write);
+        self.disk.write_at(file, bytes, at)
+    }
+
+    fn punch(&self, file: &OwnedFd, at: u64, len: u64) -> io::Result<()> {
+        self.gate.pass(Call::Punch);
+        self.disk.punch(file, at, len)
+    }
+
+    fn lend(&self, file: &OwnedFd) -> io::Result<()> {
+        self.gate.pass(Call::Lend);
+        self.disk.lend(file)
+    }
+
+    fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()> {
+        self.gate.pass(Call::Unlink);
+        self.disk.unlink(name, kind)
+    }
+
+    fn stat(&self, name: &Name, kind: Kind) -> io::Result<FileStat> {
+        self.gate.pass(Call::Stat);
+        self.disk.stat(name, kind)
+    }
+
+    fn list(&self, prefix: u8) -> io::Result<Vec<Name>> {
+        self.disk.list(prefix)
+    }
+
+    fn space(&self) -> io::Result<(u64, u64)> {
+        self.disk.space()
+    }
+
+    fn try_out(&self) -> io::Result<()> {
+        self.gate.pass(Call::Any);
+        self.disk.try_out()
+    }
+
+    fn sweep(&self) -> io::Result<()> {
+        self.disk.sweep()
+    }
+}
+
+const SIZE: u64 = 2 * MIB + 777;
+
+struct Bench {
+    // Lets go first: the threads of the cache end.
+    _gate: LetGo,
+    cache: DiskCache,
+    gate: Arc<Gate>,
+    pool: Pool,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    _dir: tempfile::TempDir,
+}
+
+struct LetGo(Arc<Gate>);
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
+impl Bench {
+    /// A cache that has all of "a", without a ring: the gate is not in the ring's way.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (gate, clock, metrics) =
+            (Arc::new(Gate::default()), Clock::manual(), Arc::new(Metrics::default()));
+        let io = Box::new(HungDisk { disk: disk(dir.path()), gate: Arc::clone(&gate) });
+        let home = std::fs::File::open(dir.path()).unwrap();
+        let lock = Lock::take(home.as_fd(), dir.path()).unwrap();
+        let config = Config { ring: false, ..config(dir.path(), Some(64 * MIB)) };
+        let cache = DiskCache::start(io, lock, &config, clock.clone(), Arc::clone(&metrics)).unwrap();
+        let pool = Pool::new(&buffer::Config { target: 512 << 20, network: 0 });
+        let bench = Self { _gate: LetGo(Arc::clone(&gate)), cache, gate, pool, clock, metrics, _dir: dir };
+        bench.keep(&id("a", "1"));
+        bench.cache.settle();
+        bench
+    }
+
+    fn keep(&self, id: &ObjectId) {
+        for block in 0..SIZE.div_ceil(CACHE_BLOCK) {
+            let range = block_range(SIZE, block);
+            let mut into = self.pool.try_take(Use::Ahead, (range.end - range.start) as usize).unwrap();
+            into.put(&content(id, range.clone()));
+            self.cache.put(id, SIZE, range.start, into.freeze());
+        }
+    }
+
+    fn ask(&self, at: u64) -> mpsc::Receiver<Given> {
+        let (send, given) = mpsc::channel();
+        let into = self.pool.try_take(Use::Demand, 1000).unwrap();
+        let done: Later = Box::new(move |given| _ = send.send(given));
+        self.cache.read_later(&id("a", "1"), SIZE, at..at + 1000, into, done);
+        given
+    }
+
+    /// Whether the disk gave the bytes, which are right.
+    fn is_here(&self, at: u64) -> bool {
+        match given(&self.ask(at)) {
+            Given::Here(mut block) => {
+                assert!(block.spare() == content(&id("a", "1"), at..at + 1000));
+                true
+            }
+            Given::Absent(_) | Given::Late => false,
+        }
+    }
+
+    fn is_resting(&self) -> bool {
+        self.cache.store.waits.rest.is_resting()
+    }
+}
+
+fn given(given: &mpsc::Receiver<Given>) -> Given {
+    given.recv_timeout(Duration::from_secs(120)).expect("a read was never answered")
+}
+
+#[test]
+fn whatever_call_of_the_disk_hangs_no_caller_waits_for_it() {
+    for call in
+        [Call::Open, Call::Read, Call::Write, Call::Punch, Call::Lend, Call::Unlink, Call::Stat, Call::Any]
+    {
+        let b = Bench::new();
+        let (a, other) = (id("a", "1"), id("b", "1"));
+        assert!(call == Call::Open || b.is_here(0));
+        b.gate.set(Some(call));
+        // Each of these returns, on this thread, while the disk hangs.
+        b.keep(&other);
+        let asked: Vec<_> = (0..4).map(|n| b.ask(n * 5000)).collect();
+        let (send, lent) = mpsc::channel();
+        b.cache.whole(&a, SIZE, Box::new(move |whole| send.send(whole.is_some()).unwrap()));
+        let _ = (b.cache.lends(&a, SIZE), b.cache.present(&a, 0), b.cache.keeps());
+        let mut into = vec![0; 1000];
+        assert_eq!(b.cache.read_now(&a, SIZE, 0..1000, &mut into), Now::OnDisk);
+        b.cache.drop_version(&other);
+        let answered = Cell::new(0);
+        until("each of them is answered", || {
+            b.clock.advance(LATE);
+            while answered.get() < asked.len() {
+                let Ok(given) = asked[answered.get()].try_recv() else { return false };
+                let hangs = matches!(call, Call::Open | Call::Read | Call::Any);
+                assert!(!hangs || matches!(given, Given::Late | Given::Absent(_)), "{call:?}");
+                answered.set(answered.get() + 1);
+            }
+            lent.try_recv().is_ok()
+        });
+        b.gate.set(None);
+        until("the memory is back", || b.pool.used(Use::Demand) == 0 && b.gate.hung() == 0);
+        until("the cache is back", || {
+            b.clock.advance(TRIAL_EVERY);
+            !b.is_resting()
+        });
+        assert!(b.is_here(MIB + 7), "{call:?}");
+    }
+}
+
+#[test]
+fn a_disk_that_hangs_rests_the_cache_and_it_is_back_with_its_bytes() {
+    let b = Bench::new();
+    assert!(b.is_here(0));
+    b.gate.set(Some(Call::Any));
+    let asked: Vec<_> = (0..2 * LATE_MAX as u64).map(|n| b.ask(n * 5000)).collect();
+    until("the disk has as many as it may", || b.gate.hung() == LATE_MAX);
+    let used = b.pool.used(Use::Demand);
+    b.clock.advance(LATE);
+    let late = asked.iter().filter(|asked| matches!(given(asked), Given::Late)).count();
+    assert_eq!(late, asked.len(), "those that still waited for their turn, too");
+    assert!(b.is_resting());
+    assert_eq!(b.metrics.cache_late.get(), asked.len() as u64);
+    until("memory that the disk does not have is back", || b.pool.used(Use::Demand) <= used / 2);
+    assert!(b.pool.used(Use::Demand) > 0, "the disk may still write there");
+    // It rests: nothing is there, nothing is kept, and no call is added.
+    let a = id("a", "1");
+    assert!(b.cache.present(&a, 0).is_empty() && !b.cache.keeps() && !b.is_here(0));
+    assert_eq!(b.gate.hung(), LATE_MAX);
+    b.clock.advance(TRIAL_EVERY);
+    until("the disk is tried", || b.gate.hung() == LATE_MAX + 1);
+    b.clock.advance(LATE);
+    b.gate.set(None);
+    until("all memory is back", || b.pool.used(Use::Demand) == 0);
+    until("the cache is back", || {
+        b.clock.advance(TRIAL_EVERY);
+        !b.is_resting()
+    });
+    assert!((0..20).all(|n| b.is_here(n * 5000)), "what it had is there still");
+    assert_eq!(b.metrics.cache_corrupt.get(), 0);
+}
+
+/// Goal: the end of a mount does not wait for a disk that hangs. It waits some seconds, for one that is slow.
+#[test]
+fn a_cache_whose_disk_hangs_closes_all_the_same() {
+    let b = Bench::new();
+    assert!(b.is_here(0));
+    b.gate.set(Some(Call::Any));
+    let asked = b.ask(5000);
+    until("the disk has it", || b.gate.hung() == 1);
+    let Bench { _gate: let_go, cache, .. } = b;
+    // The clock stands still: the read is answered because the cache ends.
+    drop(cache);
+    assert!(matches!(given(&asked), Given::Late));
+    drop(let_go);
+}

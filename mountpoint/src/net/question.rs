@@ -1,0 +1,120 @@
+//! The question to DNS for a host's addresses: one at a time, on a thread of its own.
+//!
+//! A caller that needs the answer meanwhile joins the question that is out. The thread serves nothing else, so a disk that hangs, of the
+//! cache or of spilled parts, holds up no name.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
+use tokio::sync::watch;
+
+use crate::supervise::no_thread;
+use crate::sync::{Arc, Mutex};
+
+/// Shared by all callers of one question.
+type Answer = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
+
+/// The questions for one host.
+#[derive(Debug, Default)]
+pub(crate) struct Question {
+    out: Mutex<Option<watch::Receiver<Option<Answer>>>>,
+}
+
+impl Question {
+    /// The addresses of a name. The caller limits the time; the question stays out until the system's resolver gives up.
+    ///
+    /// # Errors
+    /// The resolver's, or the system has no thread for the question.
+    pub(crate) async fn ask(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let host = host.to_owned();
+        self.ask_with(move || Ok((host.as_str(), port).to_socket_addrs()?.collect())).await
+    }
+
+    async fn ask_with(
+        &self,
+        resolve: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    ) -> io::Result<Vec<SocketAddr>> {
+        let mut answer = self.join(resolve)?;
+        let answer = answer.wait_for(Option::is_some).await.map(|answer| answer.clone());
+        match answer {
+            Ok(Some(Ok(addresses))) => Ok(addresses.to_vec()),
+            Ok(Some(Err(error))) => Err(io::Error::new(error.kind(), error)),
+            Ok(None) | Err(_) => Err(io::Error::other("the thread that asked DNS panicked")),
+        }
+    }
+
+    /// The question that is out, or a new one.
+    fn join(
+        &self,
+        resolve: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    ) -> io::Result<watch::Receiver<Option<Answer>>> {
+        let mut out = self.out.lock();
+        let open = |answer: &&watch::Receiver<Option<Answer>>| {
+            answer.borrow().is_none() && answer.has_changed().is_ok()
+        };
+        if let Some(answer) = out.as_ref().filter(open) {
+            return Ok(answer.clone());
+        }
+        let (say, answer) = watch::channel(None);
+        let ask = move || _ = say.send(Some(resolve().map(Arc::from).map_err(Arc::new)));
+        std::thread::Builder::new().name("dns".to_owned()).spawn(ask).map_err(no_thread)?;
+        *out = Some(answer.clone());
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use futures_util::future::join_all;
+
+    use super::*;
+    use crate::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    #[tokio::test]
+    async fn callers_that_come_while_a_question_is_out_join_it() {
+        let (question, asked) = (Question::default(), Arc::new(AtomicU32::new(0)));
+        let (open, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let ask = || {
+            let (asked, gate) = (Arc::clone(&asked), Arc::clone(&gate));
+            question.ask_with(move || {
+                let nth = asked.fetch_add(1, SeqCst) as u16;
+                gate.lock().recv().map_err(io::Error::other)?;
+                Ok(vec![SocketAddr::from(([10, 0, 0, 1], nth))])
+            })
+        };
+        // All of them have asked before the answer comes.
+        let (answers, ()) = tokio::join!(join_all((0..20).map(|_| ask())), async { open.send(()).unwrap() });
+        for answer in answers {
+            assert_eq!(answer.unwrap(), [SocketAddr::from(([10, 0, 0, 1], 0))]);
+        }
+        assert_eq!(asked.load(SeqCst), 1);
+        open.send(()).unwrap();
+        let later = ask().await.unwrap();
+        assert_eq!(
+            later,
+            [SocketAddr::from(([10, 0, 0, 1], 1))],
+            "an answer is not kept for later questions"
+        );
+        drop(open);
+        assert!(ask().await.is_err(), "each caller hears why there is none");
+    }
+
+    #[test]
+    fn a_name_is_resolved_while_all_threads_for_disks_wait() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (let_go, waits) = mpsc::channel::<()>();
+        runtime.spawn_blocking(move || _ = waits.recv());
+        let addresses = runtime.block_on(Question::default().ask("localhost", 80)).unwrap();
+        assert!(addresses.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
+        assert!(!addresses.is_empty());
+        drop(let_go);
+    }
+}
