@@ -5,6 +5,7 @@
 //! this is a copy that the store makes by itself, and a delete. No byte passes here, and at every moment at least one of the two keys has
 //! the object. This room knows no inode, no handle and no errno.
 
+mod lost;
 mod object;
 mod parts;
 

@@ -9,7 +9,7 @@ const ATTEMPTS_MAX: usize = 3;
 
 /// How the answer to a copy proves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Proof {
+pub(super) enum Proof {
     /// It has the source's ETag or checksum.
     Answer,
     /// It says nothing that could be compared: a HEAD must.
@@ -37,6 +37,9 @@ impl Mover {
                     ErrorKind::Exists => return Err(Error::Taken),
                     // The next HEAD says which.
                     ErrorKind::Changed | ErrorKind::NotFound => continue,
+                    ErrorKind::Unknown => {
+                        return self.after_lost_answer(&source, [from, to], replaces, error).await;
+                    }
                     _ => return Err(error.into()),
                 },
             };
@@ -125,7 +128,7 @@ impl Mover {
 }
 
 /// Pure: compares what the answer says with the source. ETags of equal bytes may differ; equal ones are of equal bytes.
-fn proof(source: &Described, stored: &Stored) -> Proof {
+pub(super) fn proof(source: &Described, stored: &Stored) -> Proof {
     if source.meta.etag.matches(stored.etag.as_str()) {
         return Proof::Answer;
     }

@@ -66,7 +66,7 @@ impl Mover {
 }
 
 /// The parts of an object, as few as `part` bytes each make; larger ones where they would be too many.
-fn ranges(size: u64, part: u64) -> Vec<Range<u64>> {
+pub(super) fn ranges(size: u64, part: u64) -> Vec<Range<u64>> {
     let part = part.max(size.div_ceil(PARTS_MAX)).max(1);
     (0..size.div_ceil(part)).map(|i| i * part..((i + 1) * part).min(size)).collect()
 }

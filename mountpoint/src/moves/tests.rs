@@ -103,6 +103,38 @@ async fn whichever_request_fails_one_of_the_names_has_the_object() {
 }
 
 #[tokio::test]
+async fn a_copy_whose_answer_is_lost_is_known_by_its_bytes() {
+    for (copy_max, op) in [(1000, Op::CopyObject), (5, Op::CompleteMultipartUpload)] {
+        let lost = || FaultPlan::on(op).fail(ErrorKind::Unknown).answer_lost();
+        let client = bucket();
+        put(&client).await;
+        client.inject(lost());
+        assert_eq!(moved(&mover(&client, copy_max), &Replaces::Nothing).await.unwrap(), Source::Deleted);
+        assert_eq!((client.keys(), client.object("to").unwrap()), (vec!["to".to_owned()], BYTES.into()));
+        assert_eq!(client.calls(Op::GetObject), 0, "no byte passes");
+        assert_eq!(client.pending_uploads(), []);
+
+        // Another client replaces the copy at once, by as many other bytes: they are not taken for ours, and the source stays.
+        let client = bucket();
+        let properties = put(&client).await;
+        client.inject(lost());
+        let gate = client.hold_answer(FaultPlan::on(op));
+        let mover = super::tests::mover(&client, copy_max);
+        let renames = tokio::spawn(async move { moved(&mover, &Replaces::Nothing).await });
+        gate.arrived(1).await;
+        let theirs = BYTES.to_ascii_uppercase();
+        let object = NewObject { properties, ..NewObject::new("to") };
+        let request = PutObject { object, body: vec![theirs.clone().into()], checksum: None };
+        client.arc().put_object(&request).await.unwrap();
+        gate.release();
+        assert!(matches!(renames.await.unwrap(), Err(Error::Taken)));
+        assert_eq!(client.object("from").unwrap(), BYTES);
+        assert_eq!(client.object("to").unwrap(), theirs);
+        assert_eq!(client.pending_uploads(), []);
+    }
+}
+
+#[tokio::test]
 async fn what_another_client_stores_meanwhile_is_never_lost() {
     for copy_max in [1000, 5] {
         // The source is replaced before it is copied: the new version is moved.
