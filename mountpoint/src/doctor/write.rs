@@ -383,7 +383,7 @@ impl Examination<'_> {
         let put = self.put(key.clone(), &vec![0x5a; LARGE], self.config.checksum);
         self.client.put_object(&put).await.ok()?;
         let meta = self.client.head_object(&key).await.ok()?;
-        Some(ListedObject { key, meta })
+        Some(ListedObject { key, meta, storage_class: None })
     }
 }
 

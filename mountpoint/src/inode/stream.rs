@@ -85,6 +85,10 @@ impl Stream {
             self.runtime.spawn(async move {
                 let answer = stream.table.0.client.list_objects(&request).await;
                 let Some(pass) = stream.pass.upgrade() else { return };
+                if stream.table.key_of(stream.directory).is_some_and(|now| now != stream.key) {
+                    // The directory was renamed: its listing begins anew, with other ranges.
+                    return stream.arrived.notify_waiters();
+                }
                 let mut pages = pass.0.lock();
                 let times = [asked.since, stream.table.0.clock.now()];
                 let sound = match &mut pages.ranges {

@@ -33,6 +33,7 @@ use crate::listing::price::Prices;
 use crate::listing::recent::{Page, Recent};
 use crate::listing::walk::Walk;
 use crate::object::ObjectKey;
+pub use moved::{Below, Follower};
 pub(super) use settle::{Adopted, Recall, Settled};
 
 #[derive(Debug)]

@@ -1,6 +1,8 @@
 //! Goal: an object that is moved is under one key or the other at every moment, and what another client stored is never lost. Method: each
 //! request in turn fails, or its answer is lost, or another client comes between.
 
+mod directory;
+
 use super::*;
 use crate::object::ObjectKey;
 use crate::s3::{ErrorKind, NewObject, Properties, PutObject, Replaces};
@@ -10,7 +12,7 @@ const BYTES: &[u8] = b"0123456789abcdef-the bytes";
 
 /// Small parts, so that an object of some bytes has several.
 fn mover(client: &MemoryClient, copy_max: u64) -> Mover {
-    let config = Config { copy_max, part: 10, parts_at_once: 2 };
+    let config = Config { copy_max, part: 10, parts_at_once: 2, ..Config::default() };
     Mover::new(client.arc(), config)
 }
 

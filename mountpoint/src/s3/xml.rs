@@ -273,6 +273,7 @@ struct Entry {
     last_modified: Option<SystemTime>,
     archived: bool,
     restored: bool,
+    class: Option<String>,
 }
 
 /// Reads a page of a listing that answers `request`; the error says what is wrong with it.
@@ -292,7 +293,11 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPa
             }
             [Listing, Contents, Name::ETag] if !text.is_empty() => entry.etag = Some(ETag::new(text)),
             [Listing, Contents, Name::LastModified] => entry.last_modified = xml_date(text),
-            [Listing, Contents, Name::StorageClass] => entry.archived = !is_readable(Some(text.trim()), None),
+            [Listing, Contents, Name::StorageClass] => {
+                let class = text.trim();
+                entry.archived = !is_readable(Some(class), None);
+                entry.class = (!matches!(class, "" | "STANDARD")).then(|| class.to_owned());
+            }
             [Listing, Contents, RestoreStatus, Name::IsRestoreInProgress] => {
                 entry.restored = text.trim() == "false";
             }
@@ -330,7 +335,7 @@ fn object(entry: Entry, name: impl Fn(String) -> Result<String, String>) -> Resu
         last_modified: entry.last_modified.ok_or_else(|| missing("date"))?,
         readable: !entry.archived || entry.restored,
     };
-    Ok(ListedObject { key: ObjectKey::new(key), meta })
+    Ok(ListedObject { key: ObjectKey::new(key), meta, storage_class: entry.class })
 }
 
 /// `%41+b` is `A b`: how `encoding-type=url` spells names. Not the library's decoder: it leaves a broken escape as it is, and a wrong name
@@ -407,9 +412,13 @@ mod tests {
 
     #[test]
     fn an_archived_object_is_listed_as_unreadable() {
-        let document = page(&contents("k").replace("STANDARD", "DEEP_ARCHIVE"));
+        let page_of_one = page(&contents("k"));
+        let document = page_of_one.replace("STANDARD", "DEEP_ARCHIVE");
         let page = list_page(document.as_bytes(), &ListObjects::default()).unwrap();
         assert!(!page.objects[0].meta.readable);
+        assert_eq!(page.objects[0].storage_class.as_deref(), Some("DEEP_ARCHIVE"));
+        let standard = list_page(page_of_one.as_bytes(), &ListObjects::default()).unwrap();
+        assert_eq!(standard.objects[0].storage_class, None);
     }
 
     #[test]
