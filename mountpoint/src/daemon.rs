@@ -203,7 +203,7 @@ impl ReadyFile {
     }
 }
 
-/// A service manager that is told what sd_notify(3) describes.
+/// A service manager that receives the messages of sd_notify(3).
 #[derive(Debug)]
 pub struct ServiceManager(SocketAddr);
 

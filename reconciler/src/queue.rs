@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_worked_on_by_one_at_a_time_and_again_if_something_happened_meanwhile() {
+    fn a_group_is_worked_on_by_one_at_a_time_and_again_after_new_events() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.add(group("a"), now);
         queue.add(group("a"), now);

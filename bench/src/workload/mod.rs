@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_that_never_gets_it_all_is_an_error_and_a_late_one_is_waited_for() {
+    fn a_store_that_never_gets_all_is_an_error_and_a_late_one_is_awaited() {
         let looks = std::cell::Cell::new(0);
         let late = || {
             looks.set(looks.get() + 1);

@@ -118,7 +118,7 @@ fn quote_end(chars: &[char], start: usize) -> usize {
         }
         (Some(_), Some('\'')) => start + 3,
         _ => {
-            // A lifetime: its name is no path.
+            // A lifetime: its name is not a path.
             let name = chars[start + 1..].iter().take_while(|c| c.is_alphanumeric() || **c == '_').count();
             start + 1 + name
         }

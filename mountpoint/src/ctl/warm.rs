@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_came_twice_do_not_make_the_wait_endless_while_other_programs_read() {
+    fn blocks_that_came_twice_do_not_make_the_wait_for_warm_endless() {
         // Three of them, and another program misses and has written a block now and then.
         let at = |look: u64| Cache { misses: 10 + look / 4, puts: 7 + look / 4, ..Cache::default() };
         assert!(looks(10_000, at) < 100);

@@ -130,7 +130,7 @@ impl Shared {
     fn write_all(&self, queue: &Receiver<Message>) {
         WRITES.set(true);
         for message in queue {
-            // A reader that is gone takes no line: that is no error of the mount.
+            // A reader that is gone takes no line: that is not an error of the mount.
             match message {
                 Message::Line(line) => {
                     let _ = (self.out.open)().write_all(&line);

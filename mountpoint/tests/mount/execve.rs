@@ -37,7 +37,7 @@ execute()
 ";
 
 #[test]
-fn a_program_that_executes_another_while_it_writes_stores_its_files_and_stops_nothing() {
+fn a_program_that_executes_another_while_it_writes_stores_its_files() {
     let Some(mount) = TestMount::with(&Setup::new(&[]).limit(HANGS)) else { return };
     if !need_tool("python3") {
         return;

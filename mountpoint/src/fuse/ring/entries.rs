@@ -164,7 +164,7 @@ impl Entries {
     /// The header of an entry of ours.
     fn header(&self, entry: usize) -> Option<&[u8]> {
         self.is_ours(entry).then(|| {
-            // SAFETY: mapped for as long as the process lives; the entry is ours, and who changes it borrows all entries mutably.
+            // SAFETY: mapped for as long as the process lives; the entry is ours, and every change borrows all entries mutably.
             unsafe { std::slice::from_raw_parts(self.header_at(entry), layout::LEN) }
         })
     }
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_given_back_has_no_memory_and_its_neighbours_keep_theirs() {
+    fn a_payload_that_is_given_back_frees_its_memory_and_no_other() {
         // As on a machine of 64 processors and more.
         let shape = shape(QUEUES_MAX, rustix::param::page_size()).unwrap();
         let mut entries = match Entries::new(0, shape) {

@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Runs bulk transfers of `demand` connections for so many looks; what ran goes on for `drain` looks after a limit
+    /// Runs bulk transfers of `demand` connections for this many looks; what ran goes on for `drain` looks after a limit
     /// fell. The limits, look by look.
     fn run(
         width: &mut Width,
