@@ -242,18 +242,8 @@ impl Connected {
     /// # Errors
     /// An error of the kernel or of fusermount3; nothing is left mounted then.
     pub fn mount(self) -> anyhow::Result<Mounted> {
-        let Self {
-            fs,
-            uploads,
-            renames,
-            device,
-            options,
-            supervisor,
-            telemetry,
-            courier,
-            observed,
-            runtime,
-        } = self;
+        let Self { fs, uploads, renames, device, options, supervisor, telemetry, courier, observed, runtime } =
+            self;
         let (handle, metrics) = (runtime.handle().clone(), Arc::clone(&supervisor.metrics));
         let session = Session::start(device, Arc::clone(&fs), &options, Arc::clone(&metrics), handle)
             .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;

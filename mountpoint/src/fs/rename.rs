@@ -129,12 +129,7 @@ impl FileSystem {
         Ok(true)
     }
 
-    async fn move_directory(
-        &self,
-        mover: &Mover,
-        names: &Names,
-        [from, to]: [&ObjectKey; 2],
-    ) -> Result<()> {
+    async fn move_directory(&self, mover: &Mover, names: &Names, [from, to]: [&ObjectKey; 2]) -> Result<()> {
         let copied = match mover.copy_directory(from, to).await {
             Ok(copied) => copied,
             Err(error) => {

@@ -180,8 +180,7 @@ impl InodeTable {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
         let Names { ino, parent, name, new_parent, new_name } = names;
-        let is_it =
-            tree.inode(*ino).is_some_and(|inode| inode.parent == *parent && inode.name == *name);
+        let is_it = tree.inode(*ino).is_some_and(|inode| inode.parent == *parent && inode.name == *name);
         let followers = if is_it && tree.directory(*new_parent).is_ok() {
             tree.moves_directory(*ino, *new_parent, new_name, below, now)
         } else {

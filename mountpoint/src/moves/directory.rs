@@ -140,11 +140,8 @@ impl Mover {
 
     /// The object that marks a directory, if there is one, and nothing else is below it.
     async fn marker_alone(&self, directory: &ObjectKey) -> Result<Option<ETag>> {
-        let request = ListObjects {
-            prefix: directory.as_str().to_owned(),
-            max_keys: 2,
-            ..ListObjects::default()
-        };
+        let request =
+            ListObjects { prefix: directory.as_str().to_owned(), max_keys: 2, ..ListObjects::default() };
         let page = self.client.list_objects(&request).await?;
         match page.objects.as_slice() {
             [] => Ok(None),

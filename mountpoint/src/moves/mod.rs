@@ -169,7 +169,10 @@ impl fmt::Display for Error {
                 )
             }
             Self::TooMany(max) => {
-                write!(f, "the directory has more than {max} objects, and --rename-limit allows no more: rename what is in it")
+                write!(
+                    f,
+                    "the directory has more than {max} objects, and --rename-limit allows no more: rename what is in it"
+                )
             }
             Self::NotEmpty => f.write_str("the directory that is to be replaced is not empty"),
             Self::NameTooLong(name) => {
@@ -179,7 +182,10 @@ impl fmt::Display for Error {
                 write!(f, "the rename can't be noted in --state-dir: {error}; nothing was renamed")
             }
             Self::Partial { left, of, error } => {
-                write!(f, "{left} of {of} objects have the old name, too, as the store does not delete them: {error}; the next mount tries again")
+                write!(
+                    f,
+                    "{left} of {of} objects have the old name, too, as the store does not delete them: {error}; the next mount tries again"
+                )
             }
             Self::Remote(error) => error.fmt(f),
         }

@@ -78,7 +78,7 @@ impl Mover {
         replaces: &Replaces,
         stored: crate::s3::Result<Stored>,
     ) -> Result<Option<Copied>> {
-let stored = match stored {
+        let stored = match stored {
             Ok(stored) => stored,
             Err(error) => {
                 return match error.kind() {

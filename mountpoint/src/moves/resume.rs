@@ -105,8 +105,7 @@ impl Mover {
             return if progress.deleting { Ok(None) } else { self.copy_item(item, None).await };
         };
         let id = ObjectId { key: item.to.clone(), etag: there };
-        let is_noted =
-            progress.copied.get(&item.number).is_some_and(|copy| copy.matches(id.etag.as_str()));
+        let is_noted = progress.copied.get(&item.number).is_some_and(|copy| copy.matches(id.etag.as_str()));
         if is_noted {
             let meta = item.meta.clone();
             return Ok(Some(Copied { source: item.source.clone(), id, meta }));

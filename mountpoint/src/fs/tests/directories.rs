@@ -139,7 +139,10 @@ async fn a_directory_replaces_an_empty_one_only() {
     assert_eq!(client.calls(Op::CopyObject), 0);
     rename(&fs, "old", "empty").await.unwrap();
     rename(&fs, "empty", "marked").await.unwrap();
-    assert_eq!(client.keys(), ["full/x", "marked/", "marked/a", "marked/b/c", "marked/b/d", "marked/e/f/g", "other"]);
+    assert_eq!(
+        client.keys(),
+        ["full/x", "marked/", "marked/a", "marked/b/c", "marked/b/d", "marked/e/f/g", "other"]
+    );
     // What was made here alone moves without a request that changes something, with what is in it.
     client.reset_log();
     rename(&fs, "made", "again").await.unwrap();

@@ -37,7 +37,10 @@ fn check(client: &MemoryClient, what: &str) {
     for name in NAMES {
         let there = [client.object(format!("from/{name}")), client.object(format!("to/{name}"))];
         assert!(there.iter().any(Option::is_some), "{what}: {name:?} is gone");
-        assert!(there.iter().flatten().all(|there| *there == bytes(name)), "{what}: {name:?} has other bytes");
+        assert!(
+            there.iter().flatten().all(|there| *there == bytes(name)),
+            "{what}: {name:?} has other bytes"
+        );
     }
     assert_eq!(client.object("from-other").unwrap(), "1");
 }
@@ -83,8 +86,9 @@ async fn whichever_request_of_a_directory_fails_each_object_has_a_name() {
     ];
     let mut failed = 0;
     for op in ops {
-        for (kind, lost) in
-            [ErrorKind::Denied, ErrorKind::Network, ErrorKind::Unknown].iter().flat_map(|kind| [(kind, false), (kind, true)])
+        for (kind, lost) in [ErrorKind::Denied, ErrorKind::Network, ErrorKind::Unknown]
+            .iter()
+            .flat_map(|kind| [(kind, false), (kind, true)])
         {
             for nth in 1.. {
                 let client = bucket();
@@ -97,7 +101,11 @@ async fn whichever_request_of_a_directory_fails_each_object_has_a_name() {
                 match &outcome {
                     Ok(stay) => {
                         assert!(stay.is_empty(), "{what}");
-                        assert_eq!((are_below(&client, "from/"), are_below(&client, "to/")), (0, 5), "{what}");
+                        assert_eq!(
+                            (are_below(&client, "from/"), are_below(&client, "to/")),
+                            (0, 5),
+                            "{what}"
+                        );
                     }
                     Err(Error::Partial { .. }) => assert_eq!(are_below(&client, "to/"), 5, "{what}"),
                     Err(_) => assert_eq!(are_below(&client, "from/"), 5, "{what}"),
@@ -178,7 +186,10 @@ async fn a_rename_in_parts_that_was_killed_leaves_no_upload_behind() {
         notes::kill_owners(dir.path());
         directories(&client, Some(notes::config(dir.path())), 1).go_on().await;
         assert_eq!(client.pending_uploads(), [], "{op:?}");
-        assert_eq!((client.keys(), client.object("to").unwrap()), (vec!["from2".to_owned(), "to".to_owned()], bytes("b/c").into()));
+        assert_eq!(
+            (client.keys(), client.object("to").unwrap()),
+            (vec!["from2".to_owned(), "to".to_owned()], bytes("b/c").into())
+        );
     }
 }
 
@@ -221,7 +232,10 @@ async fn another_client_between_copy_and_delete_loses_nothing() {
     client.insert("from/z", "newer");
     gate.release();
     assert_eq!(renames.await.unwrap().unwrap(), [key("from/z")]);
-    assert_eq!((client.object("from/z").unwrap(), client.object("to/z").unwrap()), ("newer".into(), bytes("z").into()));
+    assert_eq!(
+        (client.object("from/z").unwrap(), client.object("to/z").unwrap()),
+        ("newer".into(), bytes("z").into())
+    );
 
     // It replaces a copy before the proof: nothing is deleted.
     let client = bucket();
@@ -246,7 +260,9 @@ async fn what_can_not_be_renamed_is_refused_before_the_first_copy() {
     assert!(matches!(renamed(&mover).await, Err(Error::NotEmpty)));
     client.remove("to/theirs");
     client.archive("from/z");
-    assert!(matches!(renamed(&mover).await, Err(Error::Remote(error)) if *error.kind() == ErrorKind::Archived));
+    assert!(
+        matches!(renamed(&mover).await, Err(Error::Remote(error)) if *error.kind() == ErrorKind::Archived)
+    );
     client.insert("from/z", bytes("z"));
     let long = format!("{}/", "x".repeat(1022));
     let copied = mover.copy_directory(&key("from/"), &key(&long)).await;
