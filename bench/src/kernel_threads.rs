@@ -18,7 +18,7 @@ pub(crate) struct KernelThreads(HashMap<Thread, u64>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Thread {
     pid: u32,
-    /// In ticks since the system's start.
+    /// The thread's start, in ticks since the system's start.
     started: u64,
 }
 

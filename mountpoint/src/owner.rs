@@ -32,7 +32,7 @@ pub(crate) const LOCAL: [u32; 8] = [
 pub(crate) struct Owner {
     pub(crate) boot_id: String,
     pub(crate) pid: i32,
-    /// In clock ticks since the boot.
+    /// The start of the process, in clock ticks since the boot.
     pub(crate) start: u64,
 }
 

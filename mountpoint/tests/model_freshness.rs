@@ -20,7 +20,7 @@ use mountpoint::metrics::Metrics;
 use mountpoint::testing::{FaultPlan, MemoryClient, Op, Settings};
 use proptest::prelude::*;
 
-/// In `model_freshness/`.
+/// The modules in `model_freshness/`.
 mod model_freshness {
     pub(crate) mod walk;
 }

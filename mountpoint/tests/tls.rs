@@ -37,7 +37,7 @@ struct Store {
     handshakes_failed: Arc<Mutex<usize>>,
     /// Whether each connection resumed the keys of an earlier one.
     resumed: Arc<Mutex<Vec<bool>>>,
-    /// Behind each listing it says that it says no more (close_notify), and leaves the TCP connection open.
+    /// Whether the store sends close_notify behind each listing, and leaves the TCP connection open.
     takes_leave: Arc<AtomicBool>,
     certificates: Certificates,
 }

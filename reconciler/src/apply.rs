@@ -77,7 +77,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// In a word, for counters.
+    /// The reason in a word, for counters.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {

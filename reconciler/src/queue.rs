@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::facts::Group;
 
-/// After the first failure; doubled with each that follows. The usual failure is a cache that has not caught up.
+/// The pause after the first failure; doubled with each that follows. The usual failure is a cache that has not caught up.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// The longest wait after failures.
 const RETRY_LAST: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// Between the first replacement and the second; doubled with each that follows. With [`PAUSE_LAST`] it allows 6 in [`IN_A_ROW`]:
+/// The pause between the first replacement and the second; doubled with each that follows. With [`PAUSE_LAST`] it allows 6 in [`IN_A_ROW`]:
 /// after 0, 10, 30, 70, 150 and 310 s.
 const PAUSE_FIRST: Duration = Duration::from_secs(10);
 /// The longest pause: a node that has recovered serves again after this time at the latest.

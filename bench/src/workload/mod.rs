@@ -52,7 +52,7 @@ pub(crate) struct Workload {
     pub(crate) latency_ms: u64,
     /// Bytes a second of each connection, in MB/s; 0 as fast as it goes.
     pub(crate) rate_mb: u64,
-    /// Over TLS 1.3.
+    /// Whether the workload goes over TLS 1.3.
     pub(crate) tls: bool,
     /// Mounted with a disk cache.
     pub(crate) cache: bool,

@@ -19,7 +19,7 @@ struct File {
     /// The folder of its crate: `mountpoint/src`.
     src: String,
     module: Vec<String>,
-    /// Those that product code uses.
+    /// Names that product code uses.
     names: Vec<Name>,
 }
 

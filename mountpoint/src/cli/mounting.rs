@@ -26,7 +26,7 @@ pub(crate) struct MountOptions {
     /// Most objects of a directory that may be renamed; beyond, the error is EXDEV, and programs copy and delete
     #[arg(long, value_name = "N", default_value_t = 100_000, requires = "allow_rename")]
     pub(crate) rename_limit: usize,
-    /// Without --allow-rename, the error of a rename: with exdev, mv and other programs copy and delete instead
+    /// Error of a rename without --allow-rename: with exdev, mv and other programs copy and delete instead
     #[arg(long, value_enum, default_value_t, conflicts_with = "allow_rename")]
     pub(crate) rename_errno: RenameErrnoArg,
     /// Unmount even if this process is killed

@@ -94,7 +94,7 @@ pub struct FileSystem {
 pub struct OpenFiles {
     /// How many are open for reading.
     pub reading: u64,
-    /// Those that are being written.
+    /// Files that are being written.
     pub writing: Vec<Writing>,
 }
 

@@ -18,7 +18,7 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub enum ReadMode {
     /// Past the page cache where the files before were read so that it only costs.
     Auto,
-    /// Through the page cache.
+    /// Reads go through the page cache.
     #[default]
     Buffered,
     /// Past the page cache.

@@ -147,7 +147,7 @@ impl Shared {
         }
     }
 
-    /// In the form of the log; this thread's own line passes the queue by.
+    /// Logs the number of lost lines, in the form of the log; this thread's own line bypasses the queue.
     fn say_lost(&self) {
         let lost = self.lost.swap(0, Relaxed);
         if lost > 0 {

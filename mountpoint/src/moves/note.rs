@@ -137,9 +137,16 @@ impl Notes {
         }
         text += &(serde_json::to_string(&Line::Begun)? + "\n");
         let Owner { boot_id, pid, start } = &self.process;
-        let number = self.count.fetch_add(1, Relaxed);
-        let path = self.folder.join(format!("{boot_id}-{pid}-{start}-{number}.{ENDING}"));
-        let note = Note { file: Locked::new(create(&path)?)?, path };
+        let (path, file) = loop {
+            let number = self.count.fetch_add(1, Relaxed);
+            let path = self.folder.join(format!("{boot_id}-{pid}-{start}-{number}.{ENDING}"));
+            match create(&path) {
+                // Another mount of this process has it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < NOTES_MAX as u64 => {}
+                created => break (path, created?),
+            }
+        };
+        let note = Note { file: Locked::new(file)?, path };
         let written = (&*note.file).write_all(text.as_bytes()).and_then(|()| note.file.sync_all());
         match written.and_then(|()| File::open(&self.folder)?.sync_all()) {
             Ok(()) => Ok(note),

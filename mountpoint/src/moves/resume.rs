@@ -5,7 +5,7 @@ use foldhash::HashMap;
 use futures_util::stream::{self, StreamExt as _};
 
 use super::directory::Item;
-use super::note::{Left, Progress};
+use super::note::{Left, Note, Progress};
 use super::{Copied, Error, Mover, Result, Source};
 use crate::object::{ETag, ObjectId, ObjectKey};
 use crate::s3::{Error as S3Error, ErrorKind, ListedObject, Replaces};
@@ -23,7 +23,7 @@ impl Mover {
         };
         for Left { note, from, to, progress } in left {
             let note = Arc::new(note);
-            match self.go_on_with(&from, &to, &progress).await {
+            match self.go_on_with(&from, &to, &progress, &note).await {
                 Ok(moved) => {
                     tracing::info!(
                         "the rename of {from:?} to {to:?}, whose mount-s3 was killed, is complete: {moved} objects had the old name still"
@@ -38,7 +38,7 @@ impl Mover {
     }
 
     /// How many sources were left, and are gone.
-    async fn go_on_with(&self, from: &str, to: &str, progress: &Progress) -> Result<usize> {
+    async fn go_on_with(&self, from: &str, to: &str, progress: &Progress, note: &Arc<Note>) -> Result<usize> {
         for upload in &progress.uploads {
             self.client.abort_multipart_upload(upload).await?;
         }
@@ -64,7 +64,7 @@ impl Mover {
         let left: Vec<_> = left.collect();
         let (mut moved, mut failed) = (0, None);
         let work = left.into_iter().map(|(item, there)| async move {
-            match self.copy_of(&item, there, progress).await? {
+            match self.copy_of(&item, there, progress, note).await? {
                 Some(copied) => Ok(self.delete_source(&copied).await? == Source::Deleted),
                 None => Ok(false),
             }
@@ -99,10 +99,16 @@ impl Mover {
     }
 
     /// The proven copy of an object; `None` if its source is to stay.
-    async fn copy_of(&self, item: &Item, there: Option<ETag>, progress: &Progress) -> Result<Option<Copied>> {
+    async fn copy_of(
+        &self,
+        item: &Item,
+        there: Option<ETag>,
+        progress: &Progress,
+        note: &Arc<Note>,
+    ) -> Result<Option<Copied>> {
         let Some(there) = there else {
             // Copied it was, and another client has removed the copy.
-            return if progress.deleting { Ok(None) } else { self.copy_item(item, None).await };
+            return if progress.deleting { Ok(None) } else { self.copy_item(item, Some(note)).await };
         };
         let id = ObjectId { key: item.to.clone(), etag: there };
         let is_noted = progress.copied.get(&item.number).is_some_and(|copy| copy.matches(id.etag.as_str()));

@@ -15,7 +15,7 @@ pub(crate) enum Broken {
     Io(io::Error),
     /// The received bytes are no HTTP.
     Malformed(String),
-    /// They do not even begin an answer: they may be left over from the one before.
+    /// The bytes do not even begin an answer: they may be left over from the one before.
     OutOfStep(String),
     /// It ended without a word.
     Closed,

@@ -33,7 +33,7 @@ impl Bytes {
         }
     }
 
-    /// In both directions.
+    /// The bytes of both directions.
     pub(crate) fn sum(self) -> u64 {
         self.received + self.sent
     }

@@ -23,7 +23,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Without a request. Bucket, region and credentials of `config` are replaced by those of each bucket. Must be called within a
+    /// Makes a store without a request. Bucket, region and credentials of `config` are replaced by those of each bucket. Must be called within a
     /// tokio runtime.
     ///
     /// # Errors

@@ -75,7 +75,7 @@ impl<'a> Attempts<'a> {
         self
     }
 
-    /// In this lane, however long the body is.
+    /// Puts the call into this lane, however long the body is.
     pub(crate) fn in_lane(self, lane: Lane) -> Self {
         Self { lane, ..self }
     }

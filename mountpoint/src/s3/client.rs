@@ -162,7 +162,7 @@ impl S3Client {
         Courier(Http::new(&self.wire.config, &self.wire.pool))
     }
 
-    /// Without a request.
+    /// Makes a client without a request.
     pub(crate) fn new(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Self> {
         Ok(Self { wire: wire(config, region, pool)? })
     }

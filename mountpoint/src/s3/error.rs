@@ -111,7 +111,7 @@ impl Error {
         self
     }
 
-    /// In our words, when the store said nothing.
+    /// Adds a message in our words, when the store said nothing.
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.0.message = Some(message.into());
         self

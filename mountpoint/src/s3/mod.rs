@@ -257,7 +257,7 @@ pub struct CopyObject {
     pub to: ObjectKey,
     /// The object that may be replaced.
     pub replaces: Replaces,
-    /// Those of the copy; `None` for the source's own.
+    /// The properties of the copy; `None` for the source's own.
     pub properties: Option<Properties>,
     /// The class of the copy: a store does not take it from the source. `None` for its default.
     pub storage_class: Option<String>,
@@ -266,7 +266,7 @@ pub struct CopyObject {
 /// A part that the store copies by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyPart {
-    /// Into which upload.
+    /// The upload that takes the part.
     pub upload: UploadId,
     /// 1 to 10,000.
     pub part_number: u32,

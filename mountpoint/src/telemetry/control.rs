@@ -190,7 +190,7 @@ impl Drop for Registered {
 }
 
 impl Registered {
-    /// In the first folder that can be used.
+    /// Serves the socket in the first folder that can be used.
     pub(super) fn serve(
         places: &[Place],
         telemetry: &Arc<Telemetry>,

@@ -49,9 +49,9 @@ use memory::{Counted, Memory};
 use part::SealedBody;
 use spill::Choice;
 
-/// After the disk refused a part, it is left alone for this long.
+/// The rest of the disk after it refused a part.
 const SPILL_AGAIN: Duration = Duration::from_secs(5);
-/// After so many uploads in a row that the store does not let us abort, the others are left to the next mount: a policy may refuse all of them.
+/// The uploads in a row that the store does not let us abort, after which the others are left to the next mount: a policy may refuse all of them.
 const REFUSED_MAX: u32 = 100;
 /// How long an upload waits until it is noted: the state directory may be on a dead network. Doubling it notes the uploads of a slower disk, and
 /// holds a file up for so much longer where the disk is dead.

@@ -68,7 +68,7 @@ impl Setup {
         self
     }
 
-    /// Through this proxy instead of straight to the store.
+    /// Sends requests through this proxy instead of straight to the store.
     pub(crate) fn through(mut self, proxy: &Proxy) -> Self {
         self.endpoint = Some(proxy.endpoint());
         self
@@ -353,7 +353,7 @@ impl TestMount {
         self.ended = Some(self.child.wait().expect("wait for the engine"));
     }
 
-    /// After [`TestMount::kill_9`]: clears the dead mount away and mounts on the same directory again.
+    /// Mounts anew after [`TestMount::kill_9`]: clears the dead mount away and mounts on the same directory again.
     pub(crate) fn remount(mut self, setup: &Setup) -> Self {
         assert!(self.killed, "only the dead are raised");
         super::run(Command::new("umount").arg("-l").arg(&self.dir));

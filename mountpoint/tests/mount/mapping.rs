@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python};
 
-/// After this long the mount is aborted: the kernel and a FUSE thread wait for each other.
+/// The time after which the mount is aborted: the kernel and a FUSE thread wait for each other.
 const HANGS: Duration = Duration::from_secs(120);
 /// The length of the file: more than the kernel sends at once.
 const LEN: usize = (5 << 20) + 123;

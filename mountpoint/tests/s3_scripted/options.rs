@@ -15,7 +15,7 @@ use super::{config, fill, get_request, http_date, pattern};
 /// Headers of every request: the payer, and the expected owner of the bucket.
 const ALWAYS: [(&str, &str); 2] =
     [("x-amz-request-payer", "requester"), ("x-amz-expected-bucket-owner", "111122223333")];
-/// In those that begin an object.
+/// Headers of requests that begin an object.
 const NEW: [(&str, &str); 3] = [
     ("x-amz-storage-class", "STANDARD_IA"),
     ("x-amz-server-side-encryption", "aws:kms"),

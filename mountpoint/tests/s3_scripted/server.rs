@@ -17,7 +17,7 @@ use mountpoint::clock::Clock;
 const TURN: Duration = Duration::from_secs(50);
 /// ... and while nobody does, for all that is known.
 const CREEP: Duration = Duration::from_millis(50);
-/// Between two turns, of the machine's time.
+/// The machine's time between two turns.
 const PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) const EMPTY_LISTING: &[u8] =
@@ -120,7 +120,7 @@ impl Step {
         Self { rest: (last, rest), piece, ..self }
     }
 
-    /// Without its last bytes.
+    /// Cuts the answer's last bytes off.
     pub(crate) fn cut(mut self, bytes: usize) -> Self {
         self.say.truncate(self.say.len() - bytes);
         self

@@ -23,7 +23,7 @@ use serde_json::json;
 use self::secrets::{Claim, Reference, Use};
 use crate::{driver, log};
 
-/// Between two looks.
+/// The pause between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 /// The first pause after a failure; it doubles.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -29,7 +29,7 @@ mod layout {
     pub(super) const COMMIT_ID: usize = 264;
     pub(super) const PAYLOAD_LEN: usize = 272;
     pub(super) const LEN: usize = 288;
-    /// Behind it in our memory, two slices: where the kernel finds header and payload when the entry is registered.
+    /// The offset of two slices behind it in our memory: where the kernel finds header and payload when the entry is registered.
     pub(super) const SLICES: usize = LEN;
     /// All of it, whole lines of the processor's cache.
     pub(super) const STRIDE: usize = 320;

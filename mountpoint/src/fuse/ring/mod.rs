@@ -57,7 +57,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// Before the kernel is greeted, or of a part that says nothing of the kernel.
+    /// A refusal before the kernel is greeted, or by a part that says nothing of the kernel.
     fn new(why: impl Into<String>) -> Self {
         Self { why: why.into(), is_known: false }
     }

@@ -38,7 +38,7 @@ pub struct Parties {
 }
 
 impl Parties {
-    /// They speak TLS 1.3, or else 1.2. The certificate is for [`NAME`], and has signed itself with this key (PKCS #8, ECDSA).
+    /// Parties that speak TLS 1.3, or else 1.2. The certificate is for [`NAME`], and has signed itself with this key (PKCS #8, ECDSA).
     ///
     /// # Panics
     /// It has not.
