@@ -167,7 +167,7 @@ async fn a_directory_of_too_many_objects_is_left_to_programs_that_copy() {
 }
 
 #[tokio::test]
-async fn files_being_written_in_a_renamed_directory_are_stored_under_its_new_name() {
+async fn files_written_in_a_renamed_directory_are_stored_under_its_new_name() {
     for len in [100, 20 << 20] {
         let client = MemoryClient::new();
         tree(&client);

@@ -161,7 +161,9 @@ async fn the_next_mount_goes_on_wherever_a_rename_was_killed() {
             check(&client, &what);
             let names = (are_below(&client, "from/"), are_below(&client, "to/"));
             assert!(names == (0, 5) || !was_begun && names == (5, 0), "{what}: {names:?}");
-            assert_eq!(client.pending_uploads(), [], "{what}");
+            // The store has begun an upload, and the process died before it heard of it: nothing can name that one.
+            let unheard = op == Op::CreateMultipartUpload && is_done;
+            assert!(unheard || client.pending_uploads().is_empty(), "{what}");
             let left = std::fs::read_dir(dir.path().join("renames")).unwrap().count();
             assert_eq!(left, 0, "{what}: its note has gone");
         }
