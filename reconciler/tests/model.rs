@@ -48,7 +48,7 @@ enum Op {
     PodIsDeletedByHand(usize),
     PodVanishes(usize),
     NodeUnmounts(usize),
-    /// It waited for a device in vain.
+    /// The mounter waited for a device in vain and begins again.
     MounterBeginsAgain(usize),
     AdminStopsIntake(usize),
     See {

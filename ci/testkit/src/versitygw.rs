@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::port::listens_on;
 use crate::{need, until_within};
 
-/// It answers within a second where nothing else runs.
+/// The limit on its start. It answers within a second where nothing else runs.
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// A running gateway; killed when dropped. If the test fails, the last lines of its log are printed.

@@ -242,7 +242,7 @@ fn read(path: &Path, chunk: &mut [u8], bar: &ProgressBar) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// How many looks it takes until the wait is over, at most so many.
+    /// How many looks it takes until the wait is over, at most this many.
     fn looks(most: u32, at: impl Fn(u64) -> Cache) -> u32 {
         let mut settling = Settling::new(&at(0));
         (0..most).take_while(|look| settling.goes_on(&at((*look).into()))).count() as u32

@@ -40,7 +40,7 @@ impl Ending {
         state.tell(key)
     }
 
-    /// It was closed, the upload ended so, and no application can be told. A line, once.
+    /// The log line about a closed file whose upload ended and that no application can hear of. Once.
     pub(super) fn closed(&self, key: &ObjectKey, outcome: Result<&ETag, &upload::Error>) -> Option<String> {
         let told = std::mem::replace(&mut self.0.lock().told_closed, true);
         (!told).then(|| format!("\"{key}\" was closed; {}", Fate::of(outcome)))

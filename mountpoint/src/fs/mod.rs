@@ -53,7 +53,7 @@ pub use rename::RenameErrno;
 pub struct Config {
     /// Owner and modes.
     pub ownership: Ownership,
-    /// Nothing may change.
+    /// Whether the mount is read-only.
     pub read_only: bool,
     /// Files may be deleted (`--allow-delete`).
     pub allow_delete: bool,

@@ -42,7 +42,7 @@ const PASSES_MAX: u32 = PASSES << 16;
 /// Files whose second reading is noticed. Doubling it notices those that lie further back, of which fewer pages are left.
 const REMEMBERED: usize = 256;
 
-/// Programs that are told apart; beyond it, all begin anew.
+/// The most programs that are watched one by one; beyond it, all begin anew.
 const PROGRAMS: usize = 64;
 
 /// The read mode, and the reads that the mount has seen.
@@ -76,7 +76,7 @@ pub(super) struct Course {
     /// All bytes that were asked for.
     bytes: AtomicU64,
     size: u64,
-    /// It goes past the page cache.
+    /// The handle bypasses the page cache.
     pub(super) is_direct: bool,
     /// Name of the program that opened it; empty where it is not known.
     program: Box<str>,

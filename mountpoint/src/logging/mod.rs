@@ -45,7 +45,7 @@ pub struct Config {
     pub directory: Option<PathBuf>,
     /// Each line is a JSON object.
     pub json: bool,
-    /// Nothing at all.
+    /// Whether nothing is logged at all.
     pub off: bool,
     /// Every request.
     pub debug: bool,

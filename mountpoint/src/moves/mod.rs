@@ -81,7 +81,7 @@ pub struct Copied {
 /// The fate of the source of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// It is gone.
+    /// The source is gone.
     Deleted,
     /// Another client has stored another version there since, and that stays.
     Replaced,

@@ -26,7 +26,7 @@ pub(crate) struct Attempts<'a> {
     patience: Patience,
     /// Part of what the log says of outages.
     is_watched: bool,
-    /// It failed since the store answered it last.
+    /// The call failed since the store answered it last.
     fails: bool,
     refreshed: bool,
     corrected: bool,
@@ -186,7 +186,7 @@ impl<'a> Attempts<'a> {
         Err(self.give_up(error))
     }
 
-    /// It worked.
+    /// Notes that the attempt worked.
     pub(crate) fn succeeded(&mut self) {
         self.answered();
     }

@@ -41,7 +41,7 @@ pub enum ErrorKind {
     BadAnswer,
     /// The store does not encrypt as the user asked: what it took lies there otherwise, or was given up.
     NotEncrypted,
-    /// It may or may not have happened.
+    /// The operation may or may not have happened.
     Unknown,
     /// The store does not know the operation or the option (501, NotImplemented).
     Unsupported,

@@ -210,7 +210,7 @@ pub struct GetFirst {
     pub key: ObjectKey,
     /// The version to read, `None` for any: sent as If-Match and compared with the answer's ETag.
     pub etag: Option<ETag>,
-    /// It has as many bytes as there is room for, as far as is known: no range is named, because most stores say no checksum of one.
+    /// The object has as many bytes as there is room for, as far as is known: no range is named, because most stores say no checksum of one.
     pub is_whole: bool,
 }
 
@@ -301,7 +301,7 @@ pub struct UploadId {
 pub struct PendingUpload {
     /// The upload's key and id.
     pub upload: UploadId,
-    /// When it was started, by the store's clock.
+    /// The start of the upload, by the store's clock.
     pub initiated: SystemTime,
 }
 

@@ -21,7 +21,7 @@ struct Failing {
     told: bool,
 }
 
-/// It is back.
+/// The end of an outage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Over {
     pub(crate) lasted: Duration,

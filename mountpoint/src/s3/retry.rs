@@ -257,7 +257,7 @@ mod tests {
     enum Away {
         /// Refused, or 503: at once.
         Says,
-        /// Nothing comes of what was sent while it lasted, not even afterwards.
+        /// Requests sent during the outage are never answered, not even afterwards.
         Swallows,
     }
 

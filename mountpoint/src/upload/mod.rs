@@ -65,7 +65,7 @@ pub struct Config {
     pub part_size: u64,
     /// The user named that size: parts of a store that wants them equal have it, too.
     pub part_size_named: bool,
-    /// Parts of one file that may be on their way at once; a writer that has filled so many waits, or fills more on disk where too many
+    /// Parts of one file that may be on their way at once; a writer that has filled that many waits, or fills more on disk where too many
     /// writes wait. Doubling it helps one writer on a long line, and takes memory from the others.
     pub parts_in_flight_max: usize,
     /// The checksum sent with the bytes, so that the store refuses other bytes; with `None` only the engine's own check is left.

@@ -126,7 +126,7 @@ impl Drop for Aborting {
 }
 
 impl Multipart {
-    /// Nothing is sent until the first part is submitted.
+    /// An upload that sends nothing until the first part is submitted.
     pub(super) fn new(shared: Arc<Shared>, object: NewObject, behind: Option<Behind>) -> Arc<Self> {
         let places = Semaphore::new(shared.config.parts_in_flight_max);
         Arc::new(Self {

@@ -162,7 +162,7 @@ fn a_child_that_has_written_goes_on_when_its_parent_closes_the_file() {
     assert_eq!(mount.store().get("file").unwrap(), b"first\nlast\n");
 }
 
-/// It writes by a thread that has ended when its parent closes the file.
+/// A program that writes by a thread that has ended when its parent closes the file.
 const THREADED: &str = "
 import os, sys, threading
 thread = threading.Thread(target=lambda: os.write(1, b'first '))

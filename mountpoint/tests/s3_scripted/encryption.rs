@@ -32,7 +32,7 @@ fn new_object() -> NewObject {
     NewObject { checksum: None, ..NewObject::new(ObjectKey::new("secret plan")) }
 }
 
-/// It failed for this reason, in a line that names the object and what to look at.
+/// Asserts that an upload failed for this reason, in a line that names the object and what to look at.
 fn not_encrypted(error: &Error, words: &[&str]) {
     assert_eq!(*error.kind(), ErrorKind::NotEncrypted, "{error}");
     let said = error.to_string();

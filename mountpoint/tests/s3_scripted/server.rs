@@ -91,7 +91,7 @@ impl Step {
         Self { say, ..Self::silence(Then::KeepAlive) }
     }
 
-    /// Nothing at all.
+    /// A step that says nothing at all.
     pub(crate) fn silence(then: Then) -> Self {
         Self { say: Vec::new(), rest: (0, Duration::ZERO), piece: usize::MAX, is_overtaken: false, then }
     }

@@ -16,7 +16,7 @@ const CREDIT: Duration = Duration::from_millis(20);
 /// Timers are not finer.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// When the link is free again. The lock is handed over in the order of asking, and each holder sends one piece: so connections that
+/// The time at which the link is free again. The lock is handed over in order, and each holder sends one piece: so connections that
 /// have bytes take turns.
 #[derive(Debug)]
 pub(super) struct Link(Mutex<Turn>);

@@ -18,7 +18,7 @@ pub(super) enum Out {
     Refuse {
         /// A HEAD, whose answer has no body.
         is_head: bool,
-        /// It waits for `100 Continue`, so that whether its body follows is open: the connection ends with the answer.
+        /// The client waits for `100 Continue`, so that whether its body follows is open: the connection ends with the answer.
         close: bool,
     },
 }

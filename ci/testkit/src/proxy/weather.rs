@@ -120,7 +120,7 @@ impl Weather {
         Self::default()
     }
 
-    /// Nothing listens: connects are refused (RST), connections that are open are reset. The port stays ours, so that the same
+    /// Refuses connections, as if nothing listened: connects get a RST, open connections are reset. The port stays ours, so that the same
     /// address answers again later.
     #[must_use]
     pub fn refused(mut self) -> Self {

@@ -43,7 +43,7 @@ pub(crate) struct Floor {
 /// The verdict on a transfer that has used the time that it would need alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It has its share of a line that is slow, or busy: it goes on.
+    /// The transfer has its share of a line that is slow, or busy: it goes on.
     GoesOn,
     /// The others move, and it lags: another connection may do better.
     Behind,

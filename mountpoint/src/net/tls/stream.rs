@@ -67,7 +67,7 @@ impl<S> TlsStream<S> {
         self.session.memory()
     }
 
-    /// Nothing more is read or written.
+    /// Ends the stream: nothing more is read or written.
     fn fail(&mut self, failure: Failure) -> io::Error {
         if let Failure::Flood = failure {
             // rustls, which found no fault, has no other last word. Without room for it the connection ends without it.

@@ -110,7 +110,7 @@ async fn a_connection_with_bytes_behind_its_answer_serves_no_other_request() {
                 assert!(!serves_on(suite, body, behind).await, "{suite:?}, {body:?}: {what}");
             }
         }
-        // New keys are no part of an answer.
+        // New keys are not part of an answer.
         assert!(serves_on(TLS13, body, update).await);
         assert!(!serves_on(TLS13, body, |store| [update(store), content(store)].concat()).await);
     }
