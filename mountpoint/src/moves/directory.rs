@@ -96,7 +96,7 @@ impl Mover {
             }
         }
         let (mut left, mut last) = (0, None);
-        let deletes = others.to_vec().into_iter().map(|copied| async move {
+        let deletes = others.iter().cloned().map(|copied| async move {
             let outcome = self.delete_source(&copied).await;
             (copied, outcome)
         });

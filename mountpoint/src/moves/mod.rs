@@ -57,6 +57,9 @@ impl Default for Config {
     }
 }
 
+/// A copy whose source is not deleted yet, and the note of that rename.
+type Noted = (ObjectId, Arc<Note>);
+
 /// Moves objects. One per mount.
 #[derive(Clone, Debug)]
 pub struct Mover {
@@ -64,7 +67,7 @@ pub struct Mover {
     config: Config,
     notes: Option<Arc<Notes>>,
     /// The notes of objects whose source is not deleted yet, by their copies.
-    noted: Arc<Mutex<Vec<(ObjectId, Arc<Note>)>>>,
+    noted: Arc<Mutex<Vec<Noted>>>,
 }
 
 /// A copy that is proven; its source is there still.
