@@ -211,6 +211,7 @@ impl Bench<'_> {
             ttl_s: workload.ttl_s,
             memory_mib: workload.memory_mib,
             deletes: workload.deletes,
+            renames: workload.renames,
             work,
             object_bytes: scale.big_bytes,
         };

@@ -155,7 +155,19 @@ impl Config {
                 ttl: args.cache.ttl(),
                 ..inode::Config::default()
             },
-            moves: args.mount.allow_rename.then(moves::Config::default),
+            moves: match args.mount.allow_rename {
+                true => Some(moves::Config {
+                    names_max: args.mount.rename_limit,
+                    notes: state_dir(args)?.map(|dir| moves::NotesConfig {
+                        dir,
+                        endpoint: String::new(),
+                        bucket: bucket.clone(),
+                        prefix: prefix.clone(),
+                    }),
+                    ..moves::Config::default()
+                }),
+                false => None,
+            },
             prefetch,
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),

@@ -62,6 +62,7 @@ pub struct Mounted {
 pub struct Connected {
     fs: Arc<FileSystem>,
     uploads: Uploader,
+    renames: Option<Mover>,
     device: Device,
     options: MountOptions,
     supervisor: Supervisor,
@@ -134,7 +135,13 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         handle.clone(),
     );
     let courier = client.courier();
-    let mover = config.moves.map(|moves| Mover::new(client.clone(), moves));
+    let mover = config.moves.map(|mut moves| {
+        if let Some(notes) = &mut moves.notes {
+            notes.endpoint = client.endpoint_url().unwrap_or_default().to_owned();
+        }
+        Mover::new(client.clone(), moves)
+    });
+    let renames = mover.clone();
     let uploader = Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle);
     let uploads = uploader.clone();
     let fs = FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone());
@@ -159,6 +166,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     Ok(Connected {
         fs,
         uploads,
+        renames,
         device: config.device,
         options: config.mount,
         supervisor,
@@ -237,7 +245,8 @@ impl Connected {
     /// # Errors
     /// An error of the kernel or of fusermount3; nothing is left mounted then.
     pub fn mount(self) -> anyhow::Result<Mounted> {
-        let Self { fs, uploads, device, options, supervisor, telemetry, courier, observed, runtime } = self;
+        let Self { fs, uploads, renames, device, options, supervisor, telemetry, courier, observed, runtime } =
+            self;
         let (handle, metrics) = (runtime.handle().clone(), Arc::clone(&supervisor.metrics));
         let session = Session::start(device, Arc::clone(&fs), &options, Arc::clone(&metrics), handle)
             .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;
@@ -255,6 +264,9 @@ impl Connected {
         };
         // The start does not wait for it: the store is asked once the mount serves.
         uploads.abort_left_behind();
+        if let Some(renames) = renames {
+            runtime.spawn(async move { renames.go_on().await });
+        }
         Ok(Mounted { session, fs, metrics, told, runtime })
     }
 }

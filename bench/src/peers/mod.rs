@@ -53,6 +53,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) memory_mib: Option<u32>,
     /// Files are to be removed.
     pub(crate) deletes: bool,
+    /// Files are to be renamed and appended to, on a store that keeps conditions.
+    pub(crate) renames: bool,
     /// A private directory of this mount, for credentials.
     pub(crate) work: &'a Path,
     /// Size of the objects in `bucket`, for the null file system.
@@ -201,6 +203,7 @@ mod tests {
             ttl_s,
             memory_mib: None,
             deletes: false,
+            renames: false,
             work,
             object_bytes: 1,
         }

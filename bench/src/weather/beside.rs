@@ -109,6 +109,7 @@ fn mounted(
         ttl_s: None,
         memory_mib: Some(MEMORY_MIB),
         deletes: false,
+        renames: false,
         work: work.path(),
         object_bytes: OBJECT,
     };

@@ -49,6 +49,7 @@ impl Site {
             ttl_s: None,
             memory_mib: None,
             deletes: false,
+            renames: false,
             work: work.path(),
             object_bytes: 0,
         };

@@ -8,6 +8,7 @@ const JOB: Workload = Workload {
     latency_ms: 20,
     rate_mb: 90,
     deletes: true,
+    renames: false,
     run: fio::run,
     ..table::PLAIN
 };

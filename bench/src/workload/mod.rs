@@ -7,6 +7,7 @@ pub(crate) mod mapped;
 mod mixed;
 mod names;
 mod read;
+mod rename;
 mod table;
 mod write;
 
@@ -60,6 +61,8 @@ pub(crate) struct Workload {
     pub(crate) memory_mib: Option<u32>,
     /// Mounted so that files may be removed.
     pub(crate) deletes: bool,
+    /// Mounted so that files may be renamed and appended to.
+    pub(crate) renames: bool,
     /// The job, where fio does the work.
     pub(crate) fio: Option<&'static str>,
     /// Mounted with names and attributes kept so long, in seconds.
@@ -101,13 +104,17 @@ pub(crate) enum Bucket {
     Folder,
     /// Twice as many, 25 a folder, twenty folders a folder.
     Folders,
+    /// Files of one byte, twice as many as in one directory, 25 a folder, all below one directory.
+    Renamed,
+    /// One object of 10 GiB.
+    Long,
     /// Empty.
     Write,
 }
 
 impl Bucket {
     /// All of them.
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Big,
         Self::Huge,
         Self::Medium,
@@ -122,11 +129,15 @@ impl Bucket {
         Self::TreeBig,
         Self::Folder,
         Self::Folders,
+        Self::Renamed,
+        Self::Long,
         Self::Write,
     ];
     const HUGE_OBJECT: u64 = 64 << 30;
     const MEDIUM_OBJECT: u64 = 5 << 20;
     const SMALL_OBJECT: u64 = 100 << 10;
+    /// Less by a MiB than 20 parts of 512 MiB: what is appended fits the last of them.
+    const LONG_OBJECT: u64 = (10 << 30) - (1 << 20);
 
     /// The bucket's name at this scale.
     pub(crate) fn name(self, scale: &Scale) -> String {
@@ -150,6 +161,8 @@ impl Bucket {
             Self::TreeBig => ("", Shape::Tree, 20 * scale.tree, 1),
             Self::Folder => ("dir/", Shape::Counter, scale.folder, 1),
             Self::Folders => ("", Shape::Folders, 2 * scale.folder, 1),
+            Self::Renamed => ("dir/", Shape::Folders, 2 * scale.folder, 1),
+            Self::Long => ("", Shape::Counter, 1, Self::LONG_OBJECT),
             Self::Write => ("", Shape::Counter, 0, 0),
         }
     }

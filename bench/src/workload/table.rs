@@ -1,6 +1,6 @@
 //! The workloads by name.
 
-use super::{Bucket, Unit, Workload, mapped, mixed, names, read, write};
+use super::{Bucket, Unit, Workload, mapped, mixed, names, read, rename, write};
 use crate::floor::Floor;
 use crate::null_fs::Transport;
 
@@ -18,6 +18,7 @@ pub(super) const PLAIN: Workload = Workload {
     cache: false,
     memory_mib: None,
     deletes: false,
+    renames: false,
     fio: None,
     ttl_s: None,
     unit: Unit::GiB,
@@ -343,6 +344,35 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         ttl_s: Some(60),
         unit: Unit::Each,
         run: write::small_listed,
+        ..PLAIN
+    },
+    Workload {
+        name: "rename_1g",
+        about: "one file of a GiB gets another name; 20 ms a request",
+        latency_ms: 20,
+        renames: true,
+        unit: Unit::Whole,
+        run: rename::file,
+        ..PLAIN
+    },
+    Workload {
+        name: "rename_10000",
+        about: "a directory of 10,000 files in 400 folders gets another name; 20 ms a request",
+        bucket: Bucket::Renamed,
+        latency_ms: 20,
+        renames: true,
+        unit: Unit::Whole,
+        run: rename::directory,
+        ..PLAIN
+    },
+    Workload {
+        name: "append_4k",
+        about: "4 KiB are appended to a file of 10 GiB; 20 ms a request",
+        bucket: Bucket::Long,
+        latency_ms: 20,
+        renames: true,
+        unit: Unit::Whole,
+        run: rename::append,
         ..PLAIN
     },
     Workload {

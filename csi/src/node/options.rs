@@ -105,6 +105,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("ready-file", Own),
     ("region", Pass),
     ("rename-errno", Pass),
+    ("rename-limit", Pass),
     ("requester-pays", Pass),
     ("sign-payload", Pass),
     (

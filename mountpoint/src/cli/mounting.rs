@@ -20,9 +20,12 @@ pub(crate) struct MountOptions {
     /// Allow appending to files (O_APPEND): the store copies what is there, new bytes follow
     #[arg(long)]
     pub(crate) allow_append: bool,
-    /// Allow renaming files: the store copies them, and the old key is deleted
+    /// Allow renaming files and directories: the store copies them, and the old keys are deleted
     #[arg(long)]
     pub(crate) allow_rename: bool,
+    /// Most objects of a directory that may be renamed; beyond, the error is EXDEV, and programs copy and delete
+    #[arg(long, value_name = "N", default_value_t = 100_000, requires = "allow_rename")]
+    pub(crate) rename_limit: usize,
     /// Error of a rename without --allow-rename: with exdev, mv and other programs copy and delete instead
     #[arg(long, value_enum, default_value_t, conflicts_with = "allow_rename")]
     pub(crate) rename_errno: RenameErrnoArg,

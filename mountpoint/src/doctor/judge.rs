@@ -169,6 +169,57 @@ pub(super) fn write_conditions(
     (finding, is_generic.then(|| Advice::Set("--store", kind.to_owned())))
 }
 
+/// The conditions that the engine sends, and what the kind of the store is declared to do with them.
+pub(super) fn declared_conditions(
+    kind: &str,
+    conditions: &[(&'static str, &'static str, &'static str)],
+) -> Finding {
+    let mut found = format!("as declared for stores of the kind {kind:?}:");
+    let mut last = "";
+    for (request, header, fate) in conditions {
+        if *request == last {
+            found += &format!(", {header} {fate}");
+        } else {
+            found += &format!("{} {request}: {header} {fate}", if last.is_empty() { "" } else { ";" });
+        }
+        last = request;
+    }
+    if conditions.iter().all(|(.., fate)| *fate == "kept") {
+        return Finding::new("conditions", Verdict::Fine, found);
+    }
+    Finding::new("conditions", Verdict::Note, found).meaning(
+        "before such a request a mount asks what is there (HEAD): a change by another client between the two can be lost",
+    )
+}
+
+/// The conditions of renames and appends: on the target of a copy, on its source, and on a delete.
+pub(super) fn copy_conditions(
+    absent: Condition,
+    version: Condition,
+    source: Condition,
+    delete: Condition,
+) -> Finding {
+    let all = [
+        ("If-None-Match on CopyObject is", absent),
+        ("If-Match", version),
+        ("x-amz-copy-source-if-match", source),
+        ("If-Match on DeleteObject", delete),
+    ];
+    let word = |it| match it {
+        Condition::Kept => "kept",
+        Condition::Ignored => "ignored",
+        Condition::Unknown => "refused with 501",
+    };
+    let words: Vec<_> = all.iter().map(|(what, fate)| format!("{what} {}", word(*fate))).collect();
+    let found = words.join(", ");
+    if all.iter().all(|(_, fate)| *fate == Condition::Kept) {
+        return Finding::new("copy conditions", Verdict::Fine, found);
+    }
+    Finding::new("copy conditions", Verdict::Note, found).meaning(
+        "a rename (--allow-rename) asks what is there just before: a change by another client between the two requests can be lost",
+    )
+}
+
 /// Whether damaged uploads are noticed. `verified`: of one with a wrong checksum; `None`: it was not tried.
 pub(super) fn checksums(name: Option<&str>, verified: Option<bool>, echoed: bool) -> Finding {
     let Some(name) = name else {
@@ -207,14 +258,17 @@ pub(super) enum Trap {
     Sprung(String),
 }
 
-pub(super) fn trap(probe: &'static str, trap: Trap) -> Finding {
+/// Judges such a request. `flags`: those by which mounts use it, if they do.
+pub(super) fn trap(probe: &'static str, flags: Option<&str>, trap: Trap) -> Finding {
+    let users = match flags {
+        Some(flags) => format!("mounts use it with {flags}"),
+        None => "mounts do not use it".to_owned(),
+    };
     match trap {
-        Trap::Works => Finding::new(probe, Verdict::Fine, "works; mounts do not use it"),
-        Trap::Refused(word) => {
-            Finding::new(probe, Verdict::Fine, format!("refused ({word}); mounts do not use it"))
-        }
+        Trap::Works => Finding::new(probe, Verdict::Fine, format!("works; {users}")),
+        Trap::Refused(word) => Finding::new(probe, Verdict::Fine, format!("refused ({word}); {users}")),
         Trap::Sprung(what) => Finding::new(probe, Verdict::Note, format!("a trap: {what}"))
-            .meaning("mounts do not use it; programs that do lose data on this store"),
+            .meaning(format!("{users}; programs that use it lose data on this store")),
     }
 }
 

@@ -108,6 +108,8 @@ impl Examination<'_> {
     /// Adds what the kind of the store and the answers so far tell of uploads and reads, without a request.
     fn oddities(&mut self) {
         self.report.add(judge::parts(self.client.part_limits()));
+        let store = self.client.store();
+        self.report.add(judge::declared_conditions(store.name(), &store.conditions()));
         if self.client.demands_md5() {
             self.report.note("Content-MD5", "the store demands it", "uploads of a mount carry it");
         }

@@ -264,7 +264,7 @@ impl Examination<'_> {
         }
         // Reads are pinned to what the object says itself.
         let own = match self.client.head_object(&object.key).await {
-            Ok(meta) if meta.size > 0 => ListedObject { key: object.key.clone(), meta },
+            Ok(meta) if meta.size > 0 => ListedObject { key: object.key.clone(), meta, storage_class: None },
             _ => object.clone(),
         };
         if let Err(error) = get(&self.client, &own, own.meta.size - 1).await {

@@ -285,7 +285,11 @@ impl Examination<'_> {
         if self.begin("copy") {
             let headers = [("x-amz-copy-source", from.as_str())];
             let trap = self.trap("CopyObject", &copied, &[], &headers, SMALL.len() as u64).await;
-            self.report.add(judge::trap("copy", trap));
+            let works = trap == Trap::Works;
+            self.report.add(judge::trap("copy", Some("--allow-rename and --allow-append"), trap));
+            if works {
+                self.copy_conditions(&copied, &below.key("copied too"), &from).await;
+            }
         }
         if self.begin("append") {
             let grown = below.key("grown");
@@ -293,7 +297,7 @@ impl Examination<'_> {
             let _ = self.client.put_object(&self.put(grown.clone(), SMALL, self.config.checksum)).await;
             let headers = [("x-amz-write-offset-bytes", offset.as_str())];
             let trap = self.trap("PutObject", &grown, &[], &headers, SMALL.len() as u64 + 1).await;
-            self.report.add(judge::trap("append", trap));
+            self.report.add(judge::trap("append", None, trap));
         }
         if self.begin("rename") {
             let renamed = below.key("renamed");
@@ -301,8 +305,43 @@ impl Examination<'_> {
             let trap = self
                 .trap("RenameObject", &renamed, &[("renameObject", "")], &headers, SMALL.len() as u64)
                 .await;
-            self.report.add(judge::trap("rename", trap));
+            self.report.add(judge::trap("rename", None, trap));
         }
+    }
+
+    /// Copies and a delete with conditions that do not hold: a store that keeps them refuses.
+    async fn copy_conditions(&mut self, there: &ObjectKey, free: &ObjectKey, from: &str) {
+        const OTHER: &str = "\"00000000000000000000000000000000\"";
+        let absent = self.copy_if(there, from, ("if-none-match", "*")).await;
+        let version = self.copy_if(there, from, ("if-match", OTHER)).await;
+        let of_source = self.copy_if(free, from, ("x-amz-copy-source-if-match", OTHER)).await;
+        let headers = [("if-match", OTHER)];
+        let question = Question::of("DeleteObject", Method::DELETE);
+        let question = Question { key: Some(there), headers: &headers, ..question };
+        let delete = fate(self.client.ask(&question).await);
+        match (absent, version, of_source, delete) {
+            (Ok(absent), Ok(version), Ok(source), Ok(delete)) => {
+                self.report.add(judge::copy_conditions(absent, version, source, delete));
+            }
+            (Err(why), ..) | (_, Err(why), ..) | (_, _, Err(why), _) | (.., Err(why)) => self.report.note(
+                "copy conditions",
+                why,
+                "whether a rename can replace or delete what another client stores at the same moment is not known",
+            ),
+        }
+    }
+
+    /// The fate of a condition that does not hold, on a copy.
+    async fn copy_if(
+        &self,
+        key: &ObjectKey,
+        from: &str,
+        condition: (&'static str, &str),
+    ) -> std::result::Result<Condition, String> {
+        let headers = [("x-amz-copy-source", from), condition];
+        let question = Question::of("CopyObject", Method::PUT);
+        let body = Some(Bytes::new());
+        fate(self.client.ask(&Question { key: Some(key), headers: &headers, body, ..question }).await)
     }
 
     /// Sends it, and looks at what it made: an object of `size` bytes, if it did what it says.
@@ -389,13 +428,28 @@ impl Examination<'_> {
         let put = self.put(key.clone(), &vec![0x5a; LARGE], self.config.checksum);
         self.client.put_object(&put).await.ok()?;
         let meta = self.client.head_object(&key).await.ok()?;
-        Some(ListedObject { key, meta })
+        Some(ListedObject { key, meta, storage_class: None })
     }
 }
 
 /// Whether an upload was refused because its bytes and its checksum differ.
 fn is_about_bytes(refusal: &Error) -> bool {
     *refusal.kind() == ErrorKind::Corrupt || ["checksum", "digest"].iter().any(|word| refusal.mentions(word))
+}
+
+/// The fate of a condition that does not hold.
+fn fate(reply: Result<Reply>) -> std::result::Result<Condition, String> {
+    let reply = reply.map_err(|error| said(&error))?;
+    match &reply.refusal {
+        // An error may come behind status 200.
+        None if reply.body.windows(7).any(|word| word == b"<Error>") => {
+            Err("answered 200 and an error".to_owned())
+        }
+        None => Ok(Condition::Ignored),
+        Some(_) if reply.status == 412 => Ok(Condition::Kept),
+        Some(_) if reply.status == 501 => Ok(Condition::Unknown),
+        Some(_) => Err(format!("answered {}", reply.word())),
+    }
 }
 
 /// The fate of If-None-Match on a request for a name that was taken.

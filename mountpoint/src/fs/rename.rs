@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::handle::{HandleNo, Writer};
 use super::{Entry, Error, FileSystem, Result};
-use crate::inode::{InodeNo, Names, Rename, RenameWish};
+use crate::inode::{Follower, InodeNo, Names, Rename, RenameWish};
 use crate::moves::{self, Mover, Replaces, Source};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::upload;
@@ -65,9 +65,8 @@ impl FileSystem {
                         return Ok(());
                     }
                 }
-                Rename::Directory { from, .. } => {
-                    let why = format!("\"{from}\": a directory is not renamed here: rename the files in it");
-                    return Err(Error::new(Errno::XDEV, why).already_logged());
+                Rename::Directory { names, from, to } => {
+                    return self.move_directory(mover, &names, [&from, &to]).await;
                 }
             }
         }
@@ -128,6 +127,74 @@ impl FileSystem {
         };
         self.inodes.renamed(names, &copied.meta, source == Source::Replaced);
         Ok(true)
+    }
+
+    async fn move_directory(&self, mover: &Mover, names: &Names, [from, to]: [&ObjectKey; 2]) -> Result<()> {
+        let copied = match mover.copy_directory(from, to).await {
+            Ok(copied) => copied,
+            Err(error) => {
+                self.inodes.doubt_names(names);
+                return Err(failed(error, from, to));
+            }
+        };
+        let copies = copied.copies.clone();
+        // Before the deletes, as for a file.
+        copies.iter().for_each(|copied| self.prefetcher.moved(&copied.source, &copied.id));
+        let stay = match mover.delete_directory(copied).await {
+            Ok(stay) => stay,
+            Err(error @ moves::Error::Partial { .. }) => {
+                self.inodes.forget_directory(names);
+                return Err(failed(error, from, to));
+            }
+            Err(error) => {
+                copies.iter().for_each(|copied| self.prefetcher.moved(&copied.id, &copied.source));
+                self.inodes.doubt_names(names);
+                return Err(failed(error, from, to));
+            }
+        };
+        let below = copies.into_iter().filter_map(|copied| {
+            let path = copied.id.key.as_str().strip_prefix(to.as_str())?.to_owned();
+            Some((path, copied.meta))
+        });
+        let followers = self.inodes.renamed_directory(names, &below.collect(), !stay.is_empty());
+        for follower in followers {
+            self.follow_directory(mover, follower).await;
+        }
+        Ok(())
+    }
+
+    /// A file of a renamed directory that is being written: as one that is renamed itself. One that takes no more bytes is moved now.
+    async fn follow_directory(&self, mover: &Mover, Follower { writer, to, over }: Follower) {
+        let Some(open) = self.files.find(HandleNo(writer)) else { return };
+        let Ok(writer) = open.writer() else { return };
+        let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
+        let target = (to.clone(), replaces.clone());
+        let followed = writer.upload.rename(|can_change| {
+            if can_change {
+                return Some(target);
+            }
+            *writer.moves.lock() = Some(target);
+            None
+        });
+        if followed.is_some() || self.finish(&open, writer).await.is_err() {
+            // The error, if any, is the writer's.
+            return;
+        }
+        let from = writer.upload.key();
+        let moved = async {
+            let copied = mover.copy(&from, &to, &replaces).await?;
+            mover.delete_source(&copied).await?;
+            Ok(copied.meta)
+        };
+        match moved.await {
+            Ok(meta) => self.inodes.commit_write(open.ino, meta),
+            Err(error) => {
+                let error: moves::Error = error;
+                tracing::error!(
+                    "\"{from}\" is stored, and can't be moved to \"{to}\", as its directory was renamed: {error}"
+                );
+            }
+        }
     }
 
     /// A file that is being written. Up to one part its key changes; beyond, its upload bears the old one, and its object is moved once it is
@@ -202,7 +269,16 @@ fn failed(error: moves::Error, from: &ObjectKey, to: &ObjectKey) -> Error {
     match &error {
         moves::Error::Gone => Error::new(Errno::NOENT, why),
         moves::Error::Changing | moves::Error::Taken => Error::new(Errno::STALE, why),
-        moves::Error::Different(_) => Error::new(Errno::IO, why),
+        moves::Error::Different(_) | moves::Error::Partial { .. } => Error::new(Errno::IO, why),
+        moves::Error::TooMany(_) => Error::new(Errno::XDEV, why),
+        moves::Error::NotEmpty => Error::new(Errno::NOTEMPTY, why),
+        moves::Error::NameTooLong(_) => Error::new(Errno::NAMETOOLONG, why),
+        moves::Error::Note(error) if is_full(error.kind()) => Error::new(Errno::NOSPC, why),
+        moves::Error::Note(_) => Error::new(Errno::IO, why),
         moves::Error::Remote(remote) => Error::of_rename(remote, why),
     }
+}
+
+fn is_full(kind: std::io::ErrorKind) -> bool {
+    matches!(kind, std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }

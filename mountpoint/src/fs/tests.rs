@@ -1,5 +1,6 @@
 //! Operations of several programs on one file, over a bucket in memory.
 
+mod directories;
 mod renames;
 
 use std::ffi::OsStr;
@@ -15,7 +16,7 @@ use crate::first::Asker;
 use crate::inode::{self, ROOT};
 use crate::metrics::Metrics;
 use crate::sync::Arc;
-use crate::testing::{FaultPlan, MemoryClient, Op};
+use crate::testing::{FaultPlan, MemoryClient, Op, Settings};
 use crate::{buffer, prefetch, upload};
 
 /// A file system over an empty bucket.

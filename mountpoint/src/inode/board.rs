@@ -5,6 +5,7 @@
 //! gone out yet. For one file two go out at once; opens beyond that wait together for the next. A page is known by the event at which it
 //! was asked for.
 
+use foldhash::HashSet;
 use tokio::sync::Semaphore;
 
 use super::InodeNo;
@@ -56,6 +57,13 @@ impl Board {
             return;
         }
         for question in self.names.leave(&(parent, name.into())) {
+            question.overtaken.store(true, Relaxed);
+        }
+    }
+
+    /// These directories have other keys now: what is under way about names in them was asked of the wrong ones.
+    pub(super) fn overtake_in(&mut self, directories: &HashSet<InodeNo>) {
+        for question in self.names.leave_all(|(parent, _)| directories.contains(parent)) {
             question.overtaken.store(true, Relaxed);
         }
     }

@@ -162,6 +162,14 @@ impl Facts {
         }
     }
 
+    /// A directory has another key: all that was asked for before this event is outdated. `needed`: a page may still come or be given.
+    pub(super) fn moved(&mut self, directory: InodeNo, event: u64, needed: bool) {
+        self.forget(directory);
+        if needed {
+            self.directories.insert(directory, Names { all: event, ..Names::default() });
+        }
+    }
+
     /// The directory is gone.
     pub(super) fn forget(&mut self, directory: InodeNo) {
         self.directories.remove(&directory);
@@ -253,6 +261,17 @@ mod tests {
         facts.release(DIR);
         assert_eq!(facts.since(DIR, "needed", 4), None);
         assert!(facts.is_absent(DIR, "later", now + keep, keep));
+    }
+
+    #[test]
+    fn what_was_known_of_a_directory_goes_when_it_moves() {
+        let (mut facts, now) = (Facts::default(), Instant::now());
+        facts.observe_absent(DIR, "a", 5, now, LONG, false);
+        facts.moved(DIR, 7, true);
+        assert!(!facts.is_absent(DIR, "a", now, LONG));
+        assert_eq!((facts.since(DIR, "any", 6), facts.since(DIR, "any", 7)), (Some(What::Present), None));
+        facts.moved(DIR, 9, false);
+        assert!(facts.directories.is_empty());
     }
 
     #[test]

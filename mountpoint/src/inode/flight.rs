@@ -86,6 +86,12 @@ where
         self.0.remove(subject).into_iter().flatten().map(|entry| entry.question)
     }
 
+    /// The same for all subjects that are meant.
+    pub(super) fn leave_all(&mut self, is_meant: impl Fn(&K) -> bool) -> Vec<Arc<Q>> {
+        let left = self.0.extract_if(|subject, _| is_meant(subject)).flat_map(|(_, entries)| entries);
+        left.map(|entry| entry.question).collect()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

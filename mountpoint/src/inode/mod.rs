@@ -43,7 +43,7 @@ pub use dir_entry::DirEntry;
 pub use error::{Error, ErrorKind, Result};
 pub use open::{OpenRead, OpenWrite};
 pub use readdir::Listing;
-pub use rename::{Names, Rename, RenameWish};
+pub use rename::{Below, Follower, Names, Rename, RenameWish};
 pub use state::{Before, WriteWish};
 
 use crate::clock::Clock;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use foldhash::HashSet;
 use futures_util::future::Shared;
 use tokio::sync::Notify;
 
@@ -55,6 +56,10 @@ pub(super) struct Pages {
     /// Where the rest comes from, once the directory is known to be long.
     pub(super) ranges: Option<Ranges>,
     pub(super) arrived: Arc<Notify>,
+    /// The directory's key at the first page.
+    key: Option<ObjectKey>,
+    /// The names before the directory was renamed: the listing of its new key does not give them again.
+    given: HashSet<Box<str>>,
 }
 
 /// The state of the next page of a pass.
@@ -85,6 +90,8 @@ impl Pass {
             letters: Letters::new(),
             ranges: None,
             arrived: Arc::default(),
+            key: None,
+            given: HashSet::default(),
         };
         let listed = tree.directory(directory).ok().and_then(|(_, known)| {
             let listed = known.listed.as_ref()?;
@@ -114,6 +121,11 @@ impl Pass {
         answer: s3::Result<ListPage>,
     ) -> Result<()> {
         let mut pages = self.0.lock();
+        if table.key_of(directory).is_some_and(|now| now != *key) {
+            // The directory was renamed meanwhile: see `Pages::is_of`.
+            pages.next = Next::Ask(token);
+            return Ok(());
+        }
         let fail = |error: s3::Error| Err(Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str()));
         let page = match answer {
             Ok(page) => page,
@@ -143,6 +155,9 @@ impl Pass {
         });
         if next.is_none() {
             pages.merge.finish(&mut out);
+        }
+        if !pages.given.is_empty() {
+            out.retain(|entry| !pages.given.contains(&entry.name));
         }
         pages.empty_pages = if out.is_empty() { pages.empty_pages + 1 } else { 0 };
         if pages.empty_pages > EMPTY_PAGES_MAX {
@@ -177,6 +192,21 @@ impl Pass {
 }
 
 impl Pages {
+    /// A page of the directory is due, whose key this is. If it was renamed, the listing begins anew below its new key, and gives what it has not
+    /// given yet.
+    pub(super) fn is_of(&mut self, table: &InodeTable, directory: InodeNo, key: &ObjectKey) {
+        let before = self.key.replace(key.clone());
+        if before.is_none_or(|before| before == *key) || matches!(self.next, Next::End) {
+            return;
+        }
+        (self.next, self.ranges, self.plain, self.letters) = (Next::Ask(None), None, 0, Letters::new());
+        for batch in &self.batches {
+            self.given.extend((0..batch.len()).map(|index| Box::from(batch.name(index))));
+        }
+        let locals = table.0.tree.lock().locals(directory);
+        self.merge = Merge::new(locals.into_iter().map(|(name, ino)| (name, ino.into())));
+    }
+
     /// What a page that followed another teaches of the names. Its last one, unless they are out of order.
     fn learn(&mut self, key: &ObjectKey, page: &ListPage) -> Option<String> {
         if self.ranges.is_some() || self.plain >= PLAIN {
@@ -215,7 +245,8 @@ impl Pages {
         if let Some(directory) = tree.directory_mut(directory) {
             directory.length = u32::try_from(self.total).ok();
         }
-        let remembered = !tree.ttl.listing().is_zero() && self.merge.is_sorted() && self.dropped == 0;
+        let is_whole = self.merge.is_sorted() && self.dropped == 0 && self.given.is_empty();
+        let remembered = !tree.ttl.listing().is_zero() && is_whole;
         if let Some((since, asked)) = self.begun.filter(|_| remembered) {
             let batches = self.batches.iter().cloned().collect();
             tree.remember_listing(directory, Listed { batches, since, asked, with_locals: self.with_locals });

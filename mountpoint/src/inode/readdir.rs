@@ -23,6 +23,7 @@ use crate::sync::{Arc, Mutex, Weak};
 pub struct Listing {
     directory: InodeNo,
     parent: InodeNo,
+    /// At the opening.
     key: ObjectKey,
     table: InodeTable,
     runtime: tokio::runtime::Handle,
@@ -159,21 +160,25 @@ impl Listing {
 
     /// The page on its way; sets it off if there is none. `None` at the end.
     fn fetch(&self, pass: &Arc<Pass>, pages: &mut Pages) -> Option<Shared<BoxFuture<'static, Result<()>>>> {
+        if let Next::InFlight(page) = &pages.next {
+            return Some(page.clone());
+        }
+        let key = self.table.key_of(self.directory).unwrap_or_else(|| self.key.clone());
+        pages.is_of(&self.table, self.directory, &key);
         let token = match &mut pages.next {
-            Next::End => return None,
-            Next::InFlight(page) => return Some(page.clone()),
-            Next::Ask(_) if pages.ranges.is_some() => return Some(self.fetch_in_order(pass, pages)),
+            Next::End | Next::InFlight(_) => return None,
+            Next::Ask(_) if pages.ranges.is_some() => return Some(self.fetch_in_order(pass, pages, key)),
             // An empty token is that of ranges that are gone since: names came out of order, and the listing begins anew.
             Next::Ask(token) => token.clone().filter(|token| !token.is_empty()),
         };
         let request = ListObjects {
-            prefix: self.key.as_str().to_string(),
+            prefix: key.as_str().to_string(),
             delimited: true,
             max_keys: self.table.0.config.list_page,
             start_after: None,
             continuation_token: token.clone(),
         };
-        let (table, directory, key) = (self.table.clone(), self.directory, self.key.clone());
+        let (table, directory) = (self.table.clone(), self.directory);
         let pass = Arc::downgrade(pass);
         let page: BoxFuture<'static, Result<()>> = Box::pin(async move {
             let walked = if token.is_none() { table.walked(directory, &key).await } else { None };
@@ -200,11 +205,16 @@ impl Listing {
 
 impl Listing {
     /// The next page of a directory that is listed by ranges.
-    fn fetch_in_order(&self, pass: &Arc<Pass>, pages: &mut Pages) -> Shared<BoxFuture<'static, Result<()>>> {
+    fn fetch_in_order(
+        &self,
+        pass: &Arc<Pass>,
+        pages: &mut Pages,
+        key: ObjectKey,
+    ) -> Shared<BoxFuture<'static, Result<()>>> {
         let stream = Stream {
             table: self.table.clone(),
             directory: self.directory,
-            key: self.key.clone(),
+            key,
             runtime: self.runtime.clone(),
             pass: Arc::downgrade(pass),
             arrived: Arc::clone(&pages.arrived),

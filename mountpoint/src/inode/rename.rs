@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use super::error::{Error, ErrorKind, Result};
 use super::lookup::parse;
 use super::state::{Node, Phase, Place};
+pub use super::tree::{Below, Follower};
 use super::tree::{Tree, stale};
 use super::{InodeNo, InodeTable};
 use crate::listing::path;
@@ -59,9 +60,10 @@ pub enum Rename {
         /// The object that it replaces there, if there is one.
         over: Option<ETag>,
     },
-    /// It is a directory of which S3 has keys.
+    /// The objects below a directory are to be moved, if S3 has some; then [`InodeTable::renamed_directory`]. What S3 has below the new key is
+    /// not known.
     Directory {
-        /// The names for [`InodeTable::renamed`].
+        /// The names for [`InodeTable::renamed_directory`].
         names: Names,
         /// The key of the directory, which ends in `/`.
         from: ObjectKey,
@@ -135,7 +137,7 @@ impl InodeTable {
             return Err(Error::new(ErrorKind::InvalidName(why), from.as_str()));
         }
         if let Some(target) = target {
-            tree.is_empty_directory(target)?;
+            tree.has_no_locals(target)?;
         }
         Ok(Rename::Directory { names, from, to })
     }
@@ -170,6 +172,42 @@ impl InodeTable {
         if stays {
             tree.changed(*parent, name, false);
         }
+    }
+
+    /// The store has these objects below a directory's new key, and no longer below the old one (or, with `stays`, some of another client). The
+    /// files in it that are being written.
+    pub fn renamed_directory(&self, names: &Names, below: &Below, stays: bool) -> Vec<Follower> {
+        let now = self.0.clock.now();
+        let mut tree = self.0.tree.lock();
+        let Names { ino, parent, name, new_parent, new_name } = names;
+        let is_it = tree.inode(*ino).is_some_and(|inode| inode.parent == *parent && inode.name == *name);
+        let followers = if is_it && tree.directory(*new_parent).is_ok() {
+            tree.moves_directory(*ino, *new_parent, new_name, below, now)
+        } else {
+            drop(tree);
+            self.forget_directory(names);
+            tree = self.0.tree.lock();
+            Vec::new()
+        };
+        if !below.is_empty() {
+            tree.stored_above(*new_parent, now);
+        }
+        if stays {
+            tree.changed(*parent, name, false);
+        }
+        followers
+    }
+
+    /// Nothing is known any more of a directory that was to be renamed, nor of its new name: the next lookups ask S3.
+    pub fn forget_directory(&self, names: &Names) {
+        let mut tree = self.0.tree.lock();
+        for (parent, name) in [(names.parent, &names.name), (names.new_parent, &names.new_name)] {
+            if let Some(ino) = tree.child(parent, name) {
+                tree.detach(ino);
+            }
+            tree.changed(parent, name, false);
+        }
+        tree.walk.restart();
     }
 
     /// Doubts the facts about these names: the next look asks S3.
@@ -220,11 +258,10 @@ impl Tree {
         }
     }
 
-    /// Whether a directory may be replaced by another one: only one with nothing in it.
-    fn is_empty_directory(&self, ino: InodeNo) -> Result<()> {
+    /// Whether a directory may be replaced by another one, as far as this mount knows: what S3 has below it, the store is asked.
+    fn has_no_locals(&self, ino: InodeNo) -> Result<()> {
         let (key, directory) = self.directory(ino)?;
-        let is_local = self.inode(ino).is_some_and(|inode| inode.place == Place::Local);
-        match is_local && directory.locals.is_empty() && directory.children == 0 {
+        match directory.locals.is_empty() {
             true => Ok(()),
             false => Err(Error::new(ErrorKind::NotEmpty, key.as_str())),
         }

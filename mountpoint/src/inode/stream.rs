@@ -2,7 +2,7 @@
 
 use tokio::sync::Notify;
 
-use super::pass::{Pages, Pass};
+use super::pass::{Next, Pages, Pass};
 use super::{InodeNo, InodeTable};
 use crate::listing::page::Asked;
 use crate::listing::ranges::{RangeRequest, Turn};
@@ -31,6 +31,10 @@ impl Stream {
             arrived.as_mut().enable();
             // Without a pass the directory was closed, or rewound.
             let Some(pass) = self.pass.upgrade() else { return Ok(()) };
+            if self.is_renamed() {
+                pass.0.lock().next = Next::Ask(None);
+                return Ok(());
+            }
             let turn = {
                 let mut pages = pass.0.lock();
                 self.ask(&mut pages);
@@ -62,6 +66,11 @@ impl Stream {
         }
     }
 
+    /// Whether the directory has another key by now: its listing begins anew, with other ranges. See `Pages::is_of`.
+    fn is_renamed(&self) -> bool {
+        self.table.key_of(self.directory).is_some_and(|now| now != self.key)
+    }
+
     fn now(&self) -> Asked {
         let now = self.table.0.clock.now();
         Asked { event: self.table.0.tree.lock().event(), since: now, arrived: now }
@@ -85,6 +94,9 @@ impl Stream {
             self.runtime.spawn(async move {
                 let answer = stream.table.0.client.list_objects(&request).await;
                 let Some(pass) = stream.pass.upgrade() else { return };
+                if stream.is_renamed() {
+                    return stream.arrived.notify_waiters();
+                }
                 let mut pages = pass.0.lock();
                 let times = [asked.since, stream.table.0.clock.now()];
                 let sound = match &mut pages.ranges {

@@ -34,6 +34,7 @@ use crate::listing::price::Prices;
 use crate::listing::recent::{Page, Recent};
 use crate::listing::walk::Walk;
 use crate::object::ObjectKey;
+pub use moved::{Below, Follower};
 pub(super) use settle::{Adopted, Recall, Settled};
 
 /// The live inodes. Besides this file, which finds and changes them, its methods stand in these:

@@ -261,6 +261,12 @@ impl Walk {
         self.changed(below, at);
     }
 
+    /// Many names have changed: what was listed before does not count.
+    pub(crate) fn restart(&mut self) {
+        (self.run, self.last) = (0, None);
+        self.give_up();
+    }
+
     /// Whether changes here matter to pages.
     pub(crate) fn has_pages(&self) -> bool {
         self.flat.is_some()

@@ -3,10 +3,15 @@
 //! Enters: an object's key, another key, and what may be replaced there. Leaves: the metadata of the object under its new key, proven to
 //! be the source's bytes; then, when the caller says so, the source is deleted, if it is still the version that was copied. S3 has no rename:
 //! this is a copy that the store makes by itself, and a delete. No byte passes here, and at every moment at least one of the two keys has
-//! the object. This room knows no inode, no handle and no errno.
+//! the object. A directory is all objects below its key. A rename that takes long has a note in the state directory, from which the next mount goes on
+//! if this process is killed. This room knows no inode, no handle and no errno.
 
+mod directory;
+mod lost;
+mod note;
 mod object;
 mod parts;
+mod resume;
 
 #[cfg(test)]
 mod tests;
@@ -16,10 +21,13 @@ use std::fmt;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 pub use crate::s3::Replaces;
 use crate::s3::{self, ObjectClient};
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex};
+pub use directory::CopiedDirectory;
+pub use note::NotesConfig;
+use note::{Note, Notes};
 
 /// How objects are moved.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Bytes of the largest object that one request copies; S3's limit is 5 GiB. Larger ones are copied in parts.
     pub copy_max: u64,
@@ -27,19 +35,39 @@ pub struct Config {
     pub part: u64,
     /// Parts of one object that the store copies at once. Doubling it helps a store that likes many requests at once.
     pub parts_at_once: usize,
+    /// Objects of one directory that are copied, or deleted, at once. Doubling it halves the time of a long one on a distant store, and leaves other
+    /// requests fewer connections.
+    pub at_once: usize,
+    /// Objects of a directory that may be renamed (`--rename-limit`). Doubling it allows renames that take twice as long.
+    pub names_max: usize,
+    /// Where renames that take long are noted; `None`: nowhere.
+    pub notes: Option<NotesConfig>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { copy_max: 5 << 30, part: 512 << 20, parts_at_once: 16 }
+        Self {
+            copy_max: 5 << 30,
+            part: 512 << 20,
+            parts_at_once: 16,
+            at_once: 64,
+            names_max: 100_000,
+            notes: None,
+        }
     }
 }
+
+/// A copy whose source is not deleted yet, and the note of that rename.
+type Noted = (ObjectId, Arc<Note>);
 
 /// Moves objects. One per mount.
 #[derive(Clone, Debug)]
 pub struct Mover {
     client: Arc<dyn ObjectClient>,
     config: Config,
+    notes: Option<Arc<Notes>>,
+    /// The notes of objects whose source is not deleted yet, by their copies.
+    noted: Arc<Mutex<Vec<Noted>>>,
 }
 
 /// A copy that is proven; its source is there still.
@@ -73,6 +101,23 @@ pub enum Error {
     Taken,
     /// The copy is not the source's bytes, by what the store says of it.
     Different(String),
+    /// A directory has more objects than this.
+    TooMany(usize),
+    /// The directory that is to be replaced has something in it.
+    NotEmpty,
+    /// S3 has no keys as long as this.
+    NameTooLong(String),
+    /// The rename can't be noted in the state directory.
+    Note(Arc<std::io::Error>),
+    /// Some of a directory's objects have the old name, too; all have the new one.
+    Partial {
+        /// How many.
+        left: usize,
+        /// Of how many.
+        of: usize,
+        /// The store's last word.
+        error: String,
+    },
     /// The store's.
     Remote(Arc<s3::Error>),
 }
@@ -83,7 +128,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Mover {
     /// A mover in the client's bucket.
     pub fn new(client: Arc<dyn ObjectClient>, config: Config) -> Self {
-        Self { client, config }
+        let notes = config.notes.clone().and_then(|notes| {
+            let dir = notes.dir.clone();
+            let open = Notes::open(notes);
+            open.inspect_err(|error| {
+                tracing::warn!(dir = %dir.display(), %error, "renames can't be noted in --state-dir: one whose mount-s3 is killed stays as far as it came");
+            })
+            .ok()
+        });
+        Self { client, config, notes: notes.map(Arc::new), noted: Arc::default() }
     }
 }
 
@@ -116,6 +169,25 @@ impl fmt::Display for Error {
                 write!(
                     f,
                     "the store's copy is not the object ({why}): look at the store; both names are there"
+                )
+            }
+            Self::TooMany(max) => {
+                write!(
+                    f,
+                    "the directory has more than {max} objects, and --rename-limit allows no more: rename what is in it"
+                )
+            }
+            Self::NotEmpty => f.write_str("the directory that is to be replaced is not empty"),
+            Self::NameTooLong(name) => {
+                write!(f, "{name:?} would be longer than a key can be: rename to a shorter name")
+            }
+            Self::Note(error) => {
+                write!(f, "the rename can't be noted in --state-dir: {error}; nothing was renamed")
+            }
+            Self::Partial { left, of, error } => {
+                write!(
+                    f,
+                    "{left} of {of} objects have the old name, too, as the store does not delete them: {error}; the next mount tries again"
                 )
             }
             Self::Remote(error) => error.fmt(f),

@@ -1,15 +1,17 @@
 //! One object: HEAD, copy, proof; then the delete of its source.
 
+use super::note::Note;
 use super::{Copied, Error, Mover, Result, Source};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::{CopyObject, Described, ErrorKind, Replaces, Stored};
+use crate::sync::Arc;
 
 /// A source that another client replaces between HEAD and copy is looked at again so often. Doubling it follows a busier writer.
 const ATTEMPTS_MAX: usize = 3;
 
 /// How the answer to a copy proves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Proof {
+pub(super) enum Proof {
     /// The copy has the source's ETag or checksum.
     Answer,
     /// The answer has nothing that could be compared: a HEAD must.
@@ -24,6 +26,17 @@ impl Mover {
     /// # Errors
     /// Any; the source is there still. After `Remote` the copy may be there, too.
     pub async fn copy(&self, from: &ObjectKey, to: &ObjectKey, replaces: &Replaces) -> Result<Copied> {
+        self.copy_noted(from, to, replaces, None).await
+    }
+
+    /// The same, with the note of the directory that the object is in.
+    pub(super) async fn copy_noted(
+        &self,
+        from: &ObjectKey,
+        to: &ObjectKey,
+        replaces: &Replaces,
+        note: Option<&Arc<Note>>,
+    ) -> Result<Copied> {
         for _ in 0..ATTEMPTS_MAX {
             let source = match self.client.describe_object(from).await {
                 Ok(source) => source,
@@ -31,19 +44,57 @@ impl Mover {
                 Err(error) => return Err(error.into()),
             };
             let id = ObjectId::of(from.clone(), &source.meta);
-            let stored = match self.copy_version(&id, &source, to, replaces).await {
-                Ok(stored) => stored,
-                Err(error) => match error.kind() {
-                    ErrorKind::Exists => return Err(Error::Taken),
-                    // The next HEAD says which.
-                    ErrorKind::Changed | ErrorKind::NotFound => continue,
-                    _ => return Err(error.into()),
-                },
+            let (stored, own) = if source.meta.size > self.config.copy_max {
+                // By many requests, which take their time: an object on its own gets a note for that.
+                let own = match note {
+                    None => {
+                        let object = vec![(String::new(), id.etag.clone())];
+                        self.begin_note(from.as_str(), to.as_str(), object).await?
+                    }
+                    Some(_) => None,
+                };
+                let stored = self.copy_in_parts(&id, &source, to, replaces, note.or(own.as_ref())).await;
+                (stored, own)
+            } else {
+                (self.copy_version(&id, &source, to, replaces).await, None)
             };
-            let meta = self.proven(&source, &stored, to).await?;
-            return Ok(Copied { source: id, id: ObjectId::of(to.clone(), &meta), meta });
+            let copied = self.judge(&source, [from, to], replaces, stored).await;
+            match (&copied, own) {
+                (Ok(Some(copied)), Some(own)) => self.noted.lock().push((copied.id.clone(), own)),
+                (_, own) => self.remove_note(own).await,
+            }
+            if let Some(copied) = copied? {
+                return Ok(copied);
+            }
         }
         Err(Error::Changing)
+    }
+
+    /// The proven copy that an answer tells of; `None` if the source is to be looked at again.
+    async fn judge(
+        &self,
+        source: &Described,
+        [from, to]: [&ObjectKey; 2],
+        replaces: &Replaces,
+        stored: crate::s3::Result<Stored>,
+    ) -> Result<Option<Copied>> {
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(error) => {
+                return match error.kind() {
+                    ErrorKind::Exists => Err(Error::Taken),
+                    // The next HEAD says which.
+                    ErrorKind::Changed | ErrorKind::NotFound => Ok(None),
+                    ErrorKind::Unknown => {
+                        self.after_lost_answer(source, [from, to], replaces, error).await.map(Some)
+                    }
+                    _ => Err(error.into()),
+                };
+            }
+        };
+        let meta = self.proven(source, &stored, to).await?;
+        let (source, id) = (ObjectId::of(from.clone(), &source.meta), ObjectId::of(to.clone(), &meta));
+        Ok(Some(Copied { source, id, meta }))
     }
 
     async fn copy_version(
@@ -53,9 +104,6 @@ impl Mover {
         to: &ObjectKey,
         replaces: &Replaces,
     ) -> crate::s3::Result<Stored> {
-        if source.meta.size > self.config.copy_max {
-            return self.copy_in_parts(id, source, to, replaces).await;
-        }
         let request = CopyObject {
             source: id.clone(),
             size: source.meta.size,
@@ -100,11 +148,27 @@ impl Mover {
     /// # Errors
     /// The store's: both keys may have the object then.
     pub async fn delete_source(&self, copied: &Copied) -> Result<Source> {
-        match self.client.delete_version(&copied.source).await {
+        let deleted = self.client.delete_version(&copied.source).await;
+        self.ended(copied).await;
+        match deleted {
             Ok(()) => Ok(Source::Deleted),
             Err(error) if *error.kind() == ErrorKind::Changed => Ok(Source::Replaced),
-            Err(error) => Err(error.into()),
+            // Its answer may be lost alone.
+            Err(error) => match self.client.head_object(&copied.source.key).await {
+                Err(gone) if *gone.kind() == ErrorKind::NotFound => Ok(Source::Deleted),
+                _ => Err(error.into()),
+            },
         }
+    }
+
+    /// The note of an object that was copied on its own is of no use any more.
+    async fn ended(&self, copied: &Copied) {
+        let note = {
+            let mut noted = self.noted.lock();
+            let at = noted.iter().position(|(id, _)| *id == copied.id);
+            at.map(|at| noted.swap_remove(at).1)
+        };
+        self.remove_note(note).await;
     }
 
     /// Takes a copy back whose source can't be deleted; as far as the store lets us.
@@ -121,7 +185,7 @@ impl Mover {
 }
 
 /// Pure: compares what the answer says with the source. ETags of equal bytes may differ; equal ones are of equal bytes.
-fn proof(source: &Described, stored: &Stored) -> Proof {
+pub(super) fn proof(source: &Described, stored: &Stored) -> Proof {
     if !stored.etag.is_none() && source.meta.etag.matches(stored.etag.as_str()) {
         return Proof::Answer;
     }
@@ -139,7 +203,6 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::object::ETag;
     use crate::s3::Properties;
 
     #[test]

@@ -5,11 +5,14 @@ use std::ops::Range;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::Mover;
+use super::directory::add;
+use super::note::{Line, Note};
 use crate::object::{ObjectId, ObjectKey};
 use crate::s3::{
     CompleteUpload, CopyPart, Described, Error, ErrorKind, NewObject, Properties, Replaces, Result, Stored,
     Tags, UploadId, UploadedPart,
 };
+use crate::sync::Arc;
 
 /// Parts that an object may have.
 const PARTS_MAX: u64 = 10_000;
@@ -21,6 +24,7 @@ impl Mover {
         source: &Described,
         to: &ObjectKey,
         replaces: &Replaces,
+        note: Option<&Arc<Note>>,
     ) -> Result<Stored> {
         // A copy of parts has no tags of its own accord; losing them silently would change who may read it, or when it expires.
         let tags = match source.tags {
@@ -30,6 +34,12 @@ impl Mover {
         let properties = Properties { tags, ..source.properties.clone() };
         let object = NewObject { properties, replaces: replaces.clone(), ..NewObject::new(to.clone()) };
         let upload = self.client.create_multipart_upload(&object).await?;
+        if let Some(note) = note {
+            let line = Line::Upload(upload.key.as_str().to_owned(), upload.id.clone());
+            if let Err(error) = add(note, vec![line], false).await {
+                tracing::debug!(%error, "the upload of a copy can't be noted");
+            }
+        }
         let stored = self.copy_parts(id, source.meta.size, &upload, replaces).await;
         if let Err(error) = &stored
             && *error.kind() != ErrorKind::Unknown
@@ -66,7 +76,7 @@ impl Mover {
 }
 
 /// The parts of an object, as few as `part` bytes each make; larger ones where they would be too many.
-fn ranges(size: u64, part: u64) -> Vec<Range<u64>> {
+pub(super) fn ranges(size: u64, part: u64) -> Vec<Range<u64>> {
     let part = part.max(size.div_ceil(PARTS_MAX)).max(1);
     (0..size.div_ceil(part)).map(|i| i * part..((i + 1) * part).min(size)).collect()
 }

@@ -1,6 +1,8 @@
 //! Goal: an object that is moved is under one key or the other at every moment, and what another client stored is never lost. Method: each
 //! request in turn fails, or its answer is lost, or another client comes between.
 
+mod directory;
+
 use super::*;
 use crate::object::ObjectKey;
 use crate::s3::{ErrorKind, NewObject, Properties, PutObject, Replaces};
@@ -10,7 +12,7 @@ const BYTES: &[u8] = b"0123456789abcdef-the bytes";
 
 /// Small parts, so that an object of some bytes has several.
 fn mover(client: &MemoryClient, copy_max: u64) -> Mover {
-    let config = Config { copy_max, part: 10, parts_at_once: 2 };
+    let config = Config { copy_max, part: 10, parts_at_once: 2, ..Config::default() };
     Mover::new(client.arc(), config)
 }
 
@@ -100,6 +102,38 @@ async fn whichever_request_fails_one_of_the_names_has_the_object() {
         }
     }
     assert!(failed > 40, "only {failed} failed: the faults did not strike");
+}
+
+#[tokio::test]
+async fn a_copy_whose_answer_is_lost_is_known_by_its_bytes() {
+    for (copy_max, op) in [(1000, Op::CopyObject), (5, Op::CompleteMultipartUpload)] {
+        let lost = || FaultPlan::on(op).fail(ErrorKind::Unknown).answer_lost();
+        let client = bucket();
+        put(&client).await;
+        client.inject(lost());
+        assert_eq!(moved(&mover(&client, copy_max), &Replaces::Nothing).await.unwrap(), Source::Deleted);
+        assert_eq!((client.keys(), client.object("to").unwrap()), (vec!["to".to_owned()], BYTES.into()));
+        assert_eq!(client.calls(Op::GetObject), 0, "no byte passes");
+        assert_eq!(client.pending_uploads(), []);
+
+        // Another client replaces the copy at once, by as many other bytes: they are not taken for ours, and the source stays.
+        let client = bucket();
+        let properties = put(&client).await;
+        client.inject(lost());
+        let gate = client.hold_answer(FaultPlan::on(op));
+        let mover = super::tests::mover(&client, copy_max);
+        let renames = tokio::spawn(async move { moved(&mover, &Replaces::Nothing).await });
+        gate.arrived(1).await;
+        let theirs = BYTES.to_ascii_uppercase();
+        let object = NewObject { properties, ..NewObject::new("to") };
+        let request = PutObject { object, body: vec![theirs.clone().into()], checksum: None };
+        client.arc().put_object(&request).await.unwrap();
+        gate.release();
+        assert!(matches!(renames.await.unwrap(), Err(Error::Taken)));
+        assert_eq!(client.object("from").unwrap(), BYTES);
+        assert_eq!(client.object("to").unwrap(), theirs);
+        assert_eq!(client.pending_uploads(), []);
+    }
 }
 
 #[tokio::test]

@@ -44,6 +44,17 @@ pub(crate) enum Condition {
     Refused,
 }
 
+impl Condition {
+    /// The fate in a word.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Ignored => "ignored",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 /// The conditions on what a request replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Conditions {
@@ -167,6 +178,27 @@ impl StoreKind {
         requests.into_iter().filter(|(_, kept)| *kept != Conditions::KEPT).map(|(name, _)| name).collect()
     }
 
+    /// The fate of each condition that the engine sends, as declared: the request, its header, and "kept", "ignored" or "refused".
+    pub fn conditions(self) -> Vec<(&'static str, &'static str, &'static str)> {
+        let profile = self.profile();
+        let of = |request, conditions: Conditions| {
+            [
+                (request, "If-None-Match", conditions.absent.word()),
+                (request, "If-Match", conditions.version.word()),
+            ]
+        };
+        let makes = [
+            of("PutObject", profile.put),
+            of("CompleteMultipartUpload", profile.complete),
+            of("CopyObject", profile.copy),
+        ];
+        let others = [
+            ("CopyObject", "x-amz-copy-source-if-match", Condition::Kept.word()),
+            ("DeleteObject", "If-Match", profile.delete.version.word()),
+        ];
+        makes.into_iter().flatten().chain(others).collect()
+    }
+
     /// The kind that the host of an endpoint shows; `None` for AWS's own.
     pub(crate) fn of_endpoint(host: Option<&str>) -> Option<Self> {
         let Some(host) = host else { return Some(Self::Aws) };
@@ -225,6 +257,15 @@ mod tests {
         assert_eq!(StoreKind::Aws.asks_before(), Vec::<&str>::new());
         assert_eq!(StoreKind::Minio.asks_before(), ["CopyObject", "DeleteObject"]);
         assert_eq!(StoreKind::Scality.asks_before().len(), 4);
+        assert!(StoreKind::Aws.conditions().iter().all(|(.., fate)| *fate == "kept"));
+        let of = |kind: StoreKind, request, header| {
+            let rows = kind.conditions();
+            let row = rows.iter().find(|(of, named, _)| (*of, *named) == (request, header));
+            row.map(|(.., fate)| *fate)
+        };
+        assert_eq!(of(StoreKind::Versitygw, "PutObject", "If-None-Match"), Some("kept"));
+        assert_eq!(of(StoreKind::Versitygw, "PutObject", "If-Match"), Some("ignored"));
+        assert_eq!(of(StoreKind::Minio, "DeleteObject", "If-Match"), Some("ignored"));
     }
 
     #[test]

@@ -190,6 +190,8 @@ pub struct ListedObject {
     pub key: ObjectKey,
     /// The object's metadata in the listing.
     pub meta: ObjectMeta,
+    /// The storage class; `None` for STANDARD, or if the store does not say it.
+    pub storage_class: Option<String>,
 }
 
 /// A range of one object version.

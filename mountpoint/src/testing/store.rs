@@ -346,7 +346,11 @@ impl Store {
                 page.common_prefixes.push(common);
             } else {
                 last = format!("k{}", key.as_str());
-                page.objects.push(ListedObject { key: key.clone(), meta: object.meta.clone() });
+                page.objects.push(ListedObject {
+                    key: key.clone(),
+                    meta: object.meta.clone(),
+                    storage_class: object.properties.storage_class.clone(),
+                });
             }
         }
         Ok(page)

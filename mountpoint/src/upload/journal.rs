@@ -5,18 +5,17 @@
 //! here: a request, or a sync of the disk (if the machine loses an entry, an upload stays in the store). A failure of the journal fails
 //! no file.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use procfs::process::Process;
-use rustix::fs::{Access, FlockOperation, OFlags, access, flock, fstatfs};
-use rustix::io::Errno;
+use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
 
 use crate::object::ObjectKey;
+use crate::owner::{LOCAL, Locked, Owner, create, kind, machine};
 use crate::s3::UploadId;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -31,21 +30,6 @@ const LEFT_MAX: usize = 512;
 const ENTRY_MAX: u64 = 64 << 10;
 /// An entry that can't be read is removed when it is as old as this: a younger one may be half written by a process that lives.
 const TORN_AFTER: Duration = Duration::from_secs(60);
-
-/// Says which machine this is, over all its boots. Containers may have none.
-const MACHINE: &str = "/etc/machine-id";
-/// The numbers of statfs(2) for file systems of local disks, and of memory. Locks hold on them for all who can see a file. On a network's, a
-/// lock may hold on its own machine only: NFS with `nolock`, Lustre with `localflock`, BeeGFS.
-const LOCAL: [u32; 8] = [
-    0xef53,      // ext2, ext3, ext4
-    0x5846_5342, // XFS
-    0x9123_683e, // Btrfs
-    0xf2f5_2010, // F2FS
-    0x2fc1_2fc1, // ZFS
-    0xca45_1a4e, // bcachefs
-    0x0102_1994, // tmpfs
-    0x794c_7630, // overlayfs
-];
 
 /// The place of the journal, and its bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,15 +59,6 @@ pub(super) struct Journal {
     late: AtomicBool,
 }
 
-/// A process, whatever other processes had its number before or have it later.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Owner {
-    boot_id: String,
-    pid: i32,
-    /// The start of the process, in clock ticks since the boot.
-    start: u64,
-}
-
 /// One upload under way, as its file holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
@@ -102,17 +77,7 @@ struct Record {
 #[derive(Debug)]
 pub(super) struct Entry {
     path: PathBuf,
-    _locked: Locked,
-}
-
-#[derive(Debug)]
-struct Locked(File);
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        // Said, not left to the last close: a program that this process starts has the file open, too, until it executes.
-        let _ = flock(&self.0, FlockOperation::Unlock);
-    }
+    locked: Locked,
 }
 
 /// An upload of a dead process, for us to abort: no other process takes it meanwhile.
@@ -139,7 +104,7 @@ impl Journal {
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         access(&folder, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)?;
         let process = Owner::this().map_err(io::Error::other)?;
-        let machine = fs::read_to_string(MACHINE).unwrap_or_default().trim().to_owned();
+        let machine = machine();
         let (entries, failed, late) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
         Ok(Self { config, folder, process, machine, entries, failed, late })
     }
@@ -175,11 +140,15 @@ impl Journal {
         let Owner { boot_id, pid, start } = &self.process;
         let number = self.entries.fetch_add(1, Relaxed);
         let path = self.folder.join(format!("{boot_id}-{pid}-{start}-{number}.{ENDING}"));
-        let mut file = create(&path)?;
-        let written = flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(io::Error::from)
-            .and_then(|()| file.write_all(text.as_bytes()));
-        let entry = Entry { path, _locked: Locked(file) };
+        let file = create(&path)?;
+        let entry = match Locked::new(file) {
+            Ok(locked) => Entry { path, locked },
+            Err(error) => {
+                Entry::remove_file(&path);
+                return Err(error);
+            }
+        };
+        let written = (&*entry.locked).write_all(text.as_bytes());
         match written {
             Ok(()) => Ok(entry),
             Err(error) => {
@@ -232,23 +201,12 @@ impl Journal {
     }
 
     fn take(&self, path: PathBuf, kind: impl Fn(&File) -> Option<u32>, now: SystemTime) -> Option<Left> {
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-        let file = OpenOptions::new().read(true).write(true).custom_flags(flags as i32).open(&path).ok()?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            // Its process lives, or another mount is at it.
-            Err(Errno::WOULDBLOCK) => return None,
-            Err(error) => {
-                tracing::debug!(path = %path.display(), %error, "no lock on an entry of the journal: left alone");
-                return None;
-            }
-        }
-        let mut text = String::new();
-        let read = (&file).take(ENTRY_MAX).read_to_string(&mut text);
-        let modified = file.metadata().and_then(|it| it.modified());
-        let is_local = kind(&file).is_some_and(|kind| LOCAL.contains(&kind));
-        let entry = Entry { path, _locked: Locked(file) };
-        let record = read.ok().and_then(|_| serde_json::from_str::<Record>(&text).ok());
+        let locked = Locked::take(&path)?;
+        let read = locked.text(ENTRY_MAX);
+        let modified = locked.metadata().and_then(|it| it.modified());
+        let is_local = kind(&locked).is_some_and(|kind| LOCAL.contains(&kind));
+        let entry = Entry { path, locked };
+        let record = read.ok().and_then(|text| serde_json::from_str::<Record>(&text).ok());
         let Some(record) = record else {
             let age = modified.ok().and_then(|at| now.duration_since(at).ok());
             if age.is_some_and(|age| age >= TORN_AFTER) {
@@ -261,54 +219,29 @@ impl Journal {
             && record.bucket == self.config.bucket
             && record.key.starts_with(&self.config.prefix);
         let is_known = is_local || (!self.machine.is_empty() && record.machine == self.machine);
-        let is_dead = record.owner.is_dead(&self.process.boot_id, is_known, start_of(record.owner.pid));
+        let is_dead = record.owner.is_over(&self.process, is_known);
         let upload = UploadId { key: ObjectKey::new(record.key), id: record.upload_id };
         (is_ours && is_dead).then_some(Left { upload, entry })
     }
 }
 
-impl Owner {
-    fn this() -> procfs::ProcResult<Self> {
-        let start = Process::myself()?.stat()?;
-        Ok(Self { boot_id: procfs::sys::kernel::random::boot_id()?, pid: start.pid, start: start.starttime })
-    }
-
-    /// Pure. `boot_id` is this boot's, `start` that of the process which has this number now. The lock of the entry is free already;
-    /// this protects a process that lives where a file system knows no locks, or each machine its own. `is_known`: if the process were alive,
-    /// it would be on this machine, or hold the lock. Another machine that is running has another boot, too.
-    fn is_dead(&self, boot_id: &str, is_known: bool, start: Option<u64>) -> bool {
-        match self.boot_id == boot_id {
-            true => start != Some(self.start),
-            false => is_known,
-        }
-    }
-}
-
-fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
-/// The kind of the file system that it is on.
-fn kind(file: &File) -> Option<u32> {
-    // The kernel's numbers have 32 bits, in a field whose width and sign differ between architectures.
-    Some(fstatfs(file).ok()?.f_type as u32)
-}
-
-fn start_of(pid: i32) -> Option<u64> {
-    Some(Process::new(pid).ok()?.stat().ok()?.starttime)
-}
-
 impl Entry {
     /// Removes the note of an upload that has ended.
     pub(super) fn remove(self) {
-        if let Err(error) = fs::remove_file(&self.path) {
-            tracing::debug!(path = %self.path.display(), %error, "an entry of the journal stays");
+        Self::remove_file(&self.path);
+    }
+
+    fn remove_file(path: &Path) {
+        if let Err(error) = fs::remove_file(path) {
+            tracing::debug!(path = %path.display(), %error, "an entry of the journal stays");
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{FlockOperation, flock};
+
     use super::*;
 
     /// All of them, in one hand.

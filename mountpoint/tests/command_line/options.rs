@@ -46,6 +46,7 @@ const TAKEN: &[&[&str]] = &[
     &["--allow-append"],
     &["--allow-rename"],
     &["--rename-errno", "exdev"],
+    &["--allow-rename", "--rename-limit", "10"],
     &["--allow-delete"],
     &["--allow-overwrite"],
     &["--auto-unmount"],

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::time::{Duration, Instant};
 
 use crate::common::{Pattern, Setup, Store, TestMount};
@@ -28,7 +28,8 @@ impl Random {
 }
 
 struct Model {
-    files: BTreeMap<String, (u64, usize)>,
+    /// The pieces of each file: the pattern and the length of each write.
+    files: BTreeMap<String, Vec<(u64, usize)>>,
     /// Directories that were there at some time: without a file below them they may or may not be shown.
     dirs: BTreeSet<String>,
     /// Files that somebody else removed: for a moment (the TTL of attributes) the kernel may take them for files still, so
@@ -52,8 +53,25 @@ impl Model {
     }
 
     fn put(&mut self, path: &str, seed: u64, len: usize) {
-        self.files.insert(path.to_owned(), (seed, len));
+        self.files.insert(path.to_owned(), vec![(seed, len)]);
+        self.is_below(path);
+    }
+
+    fn is_below(&mut self, path: &str) {
         self.dirs.extend(path.match_indices('/').map(|(at, _)| path[..at].to_owned()));
+    }
+
+    /// A file, or a directory with all below it, has another name.
+    fn rename(&mut self, from: &str, to: &str) {
+        let below = format!("{from}/");
+        let moved: Vec<_> =
+            self.files.keys().filter(|key| *key == from || key.starts_with(&below)).cloned().collect();
+        for key in moved {
+            let pieces = self.files.remove(&key).unwrap();
+            let new = format!("{to}{}", &key[from.len()..]);
+            self.is_below(&new);
+            self.files.insert(new, pieces);
+        }
     }
 
     /// Whether somebody else changed this name, or something below it, in the last second.
@@ -85,7 +103,7 @@ fn random_operations_agree_with_a_map_while_the_store_changes_underneath() {
     });
     eprintln!("MOUNT_S3_MODEL_SEED={seed}");
     let store = Store::new();
-    let options = ["--allow-delete", "--allow-overwrite"];
+    let options = ["--allow-delete", "--allow-overwrite", "--allow-rename", "--allow-append"];
     let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
     let mut random = Random(seed);
     let mut model = Model {
@@ -102,7 +120,7 @@ fn random_operations_agree_with_a_map_while_the_store_changes_underneath() {
         }
         let (content, len) = (step as u64, SIZES[random.below(SIZES.len())]);
         let there = model.files.contains_key(&path);
-        let what = match random.below(10) {
+        let what = match random.below(13) {
             0..=2 if there || model.is_free_for_file(&path) => {
                 if let Some((dir, _)) = path.rsplit_once('/') {
                     fs::create_dir_all(mount.path(dir))
@@ -153,15 +171,46 @@ fn random_operations_agree_with_a_map_while_the_store_changes_underneath() {
                 );
                 "list"
             }
+            7 if there => {
+                let to = format!("renamed {}", random.below(4));
+                if model.is_free_for_file(&to) {
+                    fs::rename(mount.path(&path), mount.path(&to))
+                        .unwrap_or_else(|e| panic!("step {step}: rename {path} to {to}: {e}"));
+                    model.rename(&path, &to);
+                    let bytes = fs::read(mount.path(&to)).unwrap();
+                    assert!(is(&model.files[&to], &bytes), "step {step}: {path} renamed to {to}");
+                }
+                "rename"
+            }
+            8 => {
+                let (from, to) = (names[random.below(names.len())], format!("moved {step}/below"));
+                let is_directory = model.files.keys().any(|key| key.starts_with(&format!("{from}/")));
+                if is_directory {
+                    fs::create_dir(mount.path(&format!("moved {step}"))).unwrap();
+                    fs::rename(mount.path(from), mount.path(&to))
+                        .unwrap_or_else(|e| panic!("step {step}: rename {from} to {to}: {e}"));
+                    model.rename(from, &to);
+                    assert!(
+                        !store.keys().iter().any(|key| key.starts_with(&format!("{from}/"))),
+                        "step {step}"
+                    );
+                }
+                "rename of a directory"
+            }
+            9 if there => {
+                let mut file = fs::File::options().append(true).open(mount.path(&path)).unwrap();
+                file.write_all(&Pattern(content).bytes(0, 5000))
+                    .unwrap_or_else(|e| panic!("step {step}: append to {path}: {e}"));
+                drop(file);
+                model.files.get_mut(&path).unwrap().push((content, 5000));
+                "append"
+            }
             _ => "read",
         };
         // The path of this step and every file of the map, by what a reader sees.
         match (fs::read(mount.path(&path)), model.files.get(&path)) {
-            (Ok(bytes), Some((content, len))) => {
-                assert!(
-                    bytes.len() == *len && Pattern(*content).is(0, &bytes),
-                    "step {step}: {path} after {what}"
-                );
+            (Ok(bytes), Some(pieces)) => {
+                assert!(is(pieces, &bytes), "step {step}: {path} after {what}");
             }
             (Err(error), None) => assert!(
                 matches!(
@@ -174,9 +223,21 @@ fn random_operations_agree_with_a_map_while_the_store_changes_underneath() {
             (Err(error), Some(_)) => panic!("step {step}: {path} after {what}: {error}"),
         }
     }
-    for (path, (content, len)) in &model.files {
+    for (path, pieces) in &model.files {
         let bytes = fs::read(mount.path(path)).unwrap_or_else(|e| panic!("at the end: {path}: {e}"));
-        assert!(bytes.len() == *len && Pattern(*content).is(0, &bytes), "at the end: {path}");
+        assert!(is(pieces, &bytes), "at the end: {path}");
         assert_eq!(store.get(path).as_deref(), Some(&bytes[..]), "at the end, in the store: {path}");
     }
+}
+
+/// Whether a file has these pieces, and nothing else.
+fn is(pieces: &[(u64, usize)], mut bytes: &[u8]) -> bool {
+    for (content, len) in pieces {
+        let Some((piece, rest)) = bytes.split_at_checked(*len) else { return false };
+        if !Pattern(*content).is(0, piece) {
+            return false;
+        }
+        bytes = rest;
+    }
+    bytes.is_empty()
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::process::Command;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -9,7 +10,7 @@ use rustix::io::Errno;
 use s3server::{Effect, Fault};
 
 use super::semantics::assert_errno;
-use crate::common::{Pattern, Setup, Store, TestMount, run};
+use crate::common::{Pattern, Setup, Store, TestMount, run, until};
 
 const RENAMES: &[&str] = &["--allow-rename"];
 
@@ -123,6 +124,12 @@ fn a_rename_that_fails_leaves_the_old_name_and_no_other() {
         assert_eq!(fs::read(mount.path("old")).unwrap(), b"1");
         assert_errno(fs::metadata(mount.path("new")), Errno::NOENT);
     }
+    // Both are carried out, and neither answer arrives.
+    for operation in ["CopyObject", "DeleteObject"] {
+        store.faults().add(Fault::on(operation, Effect::DropAnswer).times(1));
+    }
+    fs::rename(mount.path("old"), mount.path("new")).unwrap();
+    assert_eq!(store.keys(), ["new"]);
 }
 
 #[test]
@@ -136,4 +143,70 @@ fn renames_of_two_mounts_see_each_other() {
     fs::rename(two.path("new"), two.path("newer")).unwrap();
     assert_errno(fs::rename(one.path("new"), one.path("newest")), Errno::NOENT);
     assert_eq!(store.keys(), ["newer"]);
+}
+
+fn plant_tree(store: &Store, files: usize) {
+    for file in 0..files {
+        store.plant(&format!("tree/{}/{file}", file % 7), file.to_string().as_bytes());
+    }
+}
+
+/// The files of a tree of so many have their bytes, and there are no others.
+fn check_tree(store: &Store, name: &str, files: usize) {
+    assert_eq!(store.keys().len(), files);
+    for file in 0..files {
+        let stored = store.get(&format!("{name}/{}/{file}", file % 7));
+        assert_eq!(stored.as_deref(), Some(file.to_string().as_bytes()), "{name} {file}");
+    }
+}
+
+#[test]
+fn a_directory_is_renamed_in_the_store() {
+    const FILES: usize = 300;
+    let store = Store::new();
+    plant_tree(&store, FILES);
+    let options = ["--allow-rename", "--store", "aws"];
+    let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
+    let mut reader = File::open(mount.path("tree/3/3")).unwrap();
+    let within = File::open(mount.path("tree/4")).unwrap();
+    fs::create_dir(mount.path("there")).unwrap();
+    store.requests().reset();
+    run(Command::new("mv").arg(mount.path("tree")).arg(mount.path("there/moved")));
+    let of = |operation| store.requests().count(operation);
+    let files = FILES as u64;
+    assert_eq!((of("CopyObject"), of("DeleteObject"), of("PutObject")), (files, files, 0));
+    assert!(of("HeadObject") + of("ListObjectsV2") <= 20, "{} HEADs", of("HeadObject"));
+    check_tree(&store, "there/moved", FILES);
+    assert_errno(fs::metadata(mount.path("tree")), Errno::NOENT);
+    assert_eq!(fs::read_dir(mount.path("there/moved")).unwrap().count(), 7);
+    let (mut text, old) = (String::new(), format!("/proc/self/fd/{}/11", within.as_raw_fd()));
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!((text.as_str(), fs::read_to_string(old).unwrap().as_str()), ("3", "11"));
+    assert_eq!(fs::read_to_string(mount.path("there/moved/5/12")).unwrap(), "12");
+    run(Command::new("mv").arg(mount.path("there/moved/4")).arg(mount.path("four")));
+    assert_eq!(fs::read_dir(mount.path("there/moved")).unwrap().count(), 6);
+    assert_eq!(fs::read_to_string(mount.path("four/11")).unwrap(), "11");
+}
+
+#[test]
+fn a_killed_rename_of_a_directory_is_completed_by_the_next_mount() {
+    const FILES: usize = 300;
+    for operation in ["CopyObject", "DeleteObject"] {
+        let store = Store::new();
+        plant_tree(&store, FILES);
+        let options = ["--allow-rename", "--store", "aws"];
+        let Some(mut mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
+        store.faults().add(Fault { skip: 100, ..Fault::on(operation, Effect::Hold) });
+        let (from, to) = (mount.path("tree"), mount.path("moved"));
+        let renames = std::thread::spawn(move || fs::rename(from, to));
+        until("the rename is under way", || store.requests().count(operation) > 100);
+        mount.kill_9();
+        assert!(renames.join().unwrap().is_err());
+        store.faults().clear();
+        let next = mount.remount(&Setup::new(&options));
+        until("the rename is complete", || !store.keys().iter().any(|key| key.starts_with("tree/")));
+        check_tree(&store, "moved", FILES);
+        until("the log says so", || next.log().contains("whose mount-s3 was killed, is complete"));
+        assert_eq!(fs::read_to_string(next.path("moved/5/12")).unwrap(), "12");
+    }
 }

@@ -388,6 +388,7 @@ fn an_inline_volume_may_set_what_takes_nothing_of_the_node() {
         "read-part-size",
         "region",
         "rename-errno",
+        "rename-limit",
         "requester-pays",
         "sign-payload",
         "sse",

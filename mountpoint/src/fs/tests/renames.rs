@@ -5,17 +5,23 @@ use crate::inode::InodeNo;
 use crate::moves::{self, Mover};
 use crate::s3::ErrorKind;
 
-fn renaming(client: &MemoryClient, allow_overwrite: bool) -> Arc<FileSystem> {
-    let config = moves::Config { copy_max: 1 << 20, part: 5 << 20, parts_at_once: 4 };
+pub(super) fn renaming(client: &MemoryClient, allow_overwrite: bool) -> Arc<FileSystem> {
+    let config = moves::Config {
+        copy_max: 1 << 20,
+        part: 5 << 20,
+        parts_at_once: 4,
+        names_max: 1000,
+        ..moves::Config::default()
+    };
     let mover = Mover::new(client.arc(), config);
     Arc::new(made(client, allow_overwrite).renaming(mover))
 }
 
-async fn rename(fs: &FileSystem, from: &str, to: &str) -> Result<()> {
+pub(super) async fn rename(fs: &FileSystem, from: &str, to: &str) -> Result<()> {
     fs.rename(ROOT, OsStr::new(from), ROOT, OsStr::new(to), 0).await
 }
 
-async fn ino(fs: &FileSystem, name: &str) -> Result<InodeNo> {
+pub(super) async fn ino(fs: &FileSystem, name: &str) -> Result<InodeNo> {
     fs.lookup(ROOT, OsStr::new(name)).await.map(|entry| entry.attr.ino)
 }
 
@@ -33,13 +39,13 @@ async fn names(fs: &FileSystem) -> Vec<String> {
     names
 }
 
-async fn read(fs: &FileSystem, handle: HandleNo, offset: u64, len: usize) -> Result<Vec<u8>> {
+pub(super) async fn read(fs: &FileSystem, handle: HandleNo, offset: u64, len: usize) -> Result<Vec<u8>> {
     let (send, receive) = tokio::sync::oneshot::channel();
     fs.read(handle, offset, len, move |result| drop(send.send(result.map(|bytes| bytes.to_vec()))));
     receive.await.unwrap()
 }
 
-fn errno<T: std::fmt::Debug>(result: Result<T>) -> Errno {
+pub(super) fn errno<T: std::fmt::Debug>(result: Result<T>) -> Errno {
     result.unwrap_err().errno()
 }
 

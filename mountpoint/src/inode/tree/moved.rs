@@ -1,10 +1,30 @@
 //! An inode gets another name: what was asked for before neither brings the old name back nor hides the new one.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
+
+use foldhash::{HashSet, HashSetExt as _};
 
 use super::Tree;
 use crate::inode::InodeNo;
-use crate::inode::state::Place;
+use crate::inode::compact::{Moment, Stored};
+use crate::inode::state::{Node, Phase, Place};
+use crate::listing::path;
+use crate::object::{ETag, ObjectKey, ObjectMeta};
+
+/// The objects below a directory's key, by what their keys have behind it.
+pub type Below = BTreeMap<String, ObjectMeta>;
+
+/// A file that is being written, whose directory has another name now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Follower {
+    /// The writer, as named in `open_write`.
+    pub writer: u64,
+    /// The key that its object is to have.
+    pub to: ObjectKey,
+    /// The object that it replaces there, if there is one.
+    pub over: Option<ETag>,
+}
 
 impl Tree {
     /// Hangs an inode elsewhere, in the same of its directory's maps. What stood there goes nowhere. The caller has checked that the new name
@@ -41,5 +61,89 @@ impl Tree {
         if !taken && self.directory(parent).is_ok() {
             self.observe_absent(parent, name, self.events, now);
         }
+    }
+
+    /// Hangs a directory elsewhere, with all that is known of it; the store has these objects below its new key. The files in it that are being
+    /// written.
+    pub(in crate::inode) fn moves_directory(
+        &mut self,
+        top: InodeNo,
+        new_parent: InodeNo,
+        new_name: &str,
+        below: &Below,
+        now: Instant,
+    ) -> Vec<Follower> {
+        self.moves(top, new_parent, new_name, now);
+        let above = self.directory(new_parent).map(|(key, _)| key.clone());
+        let Some(key) = above.ok().and_then(|above| path::directory_key(&above, new_name)) else {
+            return Vec::new();
+        };
+        let at = self.event();
+        self.walk.restart();
+        let (mut followers, mut gone, mut moved) = (Vec::new(), Vec::new(), HashSet::new());
+        let mut next = vec![(top, key, String::new())];
+        while let Some((ino, key, path)) = next.pop() {
+            self.has_another_key(ino, &key, at);
+            moved.insert(ino);
+            let locals = self.directory(ino).map(|(_, directory)| directory.locals.values().copied());
+            let inside: Vec<_> = locals.into_iter().flatten().chain(self.children(ino)).collect();
+            for child in inside {
+                self.fresh.forget(child);
+                self.firsts.forget(child);
+                let until = now + self.ttl.file();
+                let Some(inode) = self.inodes.get_mut(child) else { continue };
+                inode.learned = at;
+                let name = format!("{path}{}", inode.name);
+                let file = match &mut inode.node {
+                    Node::Directory(directory) => {
+                        let below_it = format!("{name}/");
+                        let first = below.range(below_it.clone()..).next();
+                        if inode.place == Place::Remote {
+                            let has_keys = first.is_some_and(|(path, _)| path.starts_with(&below_it));
+                            directory.checked = has_keys.then_some(now);
+                        }
+                        match path::directory_key(&key, &inode.name) {
+                            Some(key) => next.push((child, key, below_it)),
+                            None => gone.push(child),
+                        }
+                        continue;
+                    }
+                    Node::File(file) => file,
+                };
+                let there = below.get(&name);
+                if let Some(meta) = there {
+                    file.stored = Some(Stored::new(meta, Some(until)));
+                    file.checked = Moment::of(now);
+                }
+                match (&file.phase, path::file_key(&key, &inode.name)) {
+                    (_, None) => gone.push(child),
+                    (Phase::Writing(writing), Some(to)) => {
+                        let over = there.map(|meta| meta.etag.clone());
+                        followers.push(Follower { writer: writing.writer, to, over });
+                    }
+                    // Stored behind the back of the rename, or gone: the next lookup asks.
+                    (Phase::Stored, Some(_)) if there.is_none() => gone.push(child),
+                    (Phase::Stored | Phase::New { .. }, Some(_)) => {}
+                }
+            }
+        }
+        self.board.overtake_in(&moved);
+        gone.into_iter().for_each(|ino| self.detach(ino));
+        self.place(top, if below.is_empty() { Place::Local } else { Place::Remote });
+        if let Some(directory) = self.directory_mut(top).filter(|_| !below.is_empty()) {
+            directory.checked = Some(now);
+        }
+        followers
+    }
+
+    /// What pages of a directory said, and what was learned of its names, was about another key.
+    fn has_another_key(&mut self, ino: InodeNo, key: &ObjectKey, at: u64) {
+        self.forget_listed(ino);
+        self.recent.retain(|&other| other != ino);
+        let Some(directory) = self.directory_mut(ino) else { return };
+        directory.key = key.clone();
+        directory.recent = None;
+        let needed = directory.has_pages();
+        self.facts.moved(ino, at, needed);
     }
 }

@@ -44,7 +44,7 @@ impl Bench {
         };
         let objects: Vec<_> = self.keys[begin..end]
             .iter()
-            .map(|key| ListedObject { key: ObjectKey::new(key), meta: meta.clone() })
+            .map(|key| ListedObject { key: ObjectKey::new(key), meta: meta.clone(), storage_class: None })
             .collect();
         self.received += objects.len();
         let next_token = (end < self.keys.len()).then(|| self.keys[end - 1].clone());

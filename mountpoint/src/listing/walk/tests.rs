@@ -35,6 +35,7 @@ impl Bench {
                 last_modified: SystemTime::UNIX_EPOCH,
                 readable: true,
             },
+            storage_class: None,
         };
         let objects = keys.iter().take(4).map(object).collect();
         let next_token = keys.get(4).map(|_| keys[3].clone());

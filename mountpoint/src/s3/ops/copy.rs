@@ -62,9 +62,14 @@ pub(crate) async fn copy_object(wire: &Wire, request: &CopyObject, conditional: 
         };
         let doubt = attempts.ambiguous || failure.ambiguous;
         if matches!(failure.error.kind(), ErrorKind::Changed | ErrorKind::NotFound) {
-            // An attempt whose answer was lost may have made it: then what is in the way is ours.
-            if doubt && let found @ Found::Ours(_) = look(wire, key, &ours, wire.clock.now()).await {
-                return found.or(OPERATION, key, || refused(OPERATION, key, &request.replaces));
+            // An attempt whose answer was lost may have made it: then what is in the way is ours, or may be.
+            if doubt {
+                match look(wire, key, &ours, wire.clock.now()).await {
+                    Found::NotOurs => {}
+                    found => {
+                        return found.or(OPERATION, key, || refused(OPERATION, key, &request.replaces));
+                    }
+                }
             }
             return Err(whose_fault(wire, OPERATION, request, failure.error).await);
         }

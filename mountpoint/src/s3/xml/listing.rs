@@ -36,6 +36,7 @@ struct Entry {
     last_modified: Option<SystemTime>,
     archived: bool,
     restored: bool,
+    class: Option<String>,
 }
 
 /// Whether a document with this root can be a listing.
@@ -64,7 +65,11 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListP
             [Contents, Name::Size] => entry.size = text.trim().parse().ok(),
             [Contents, Name::ETag] => entry.etag = Some(etag(text)),
             [Contents, Name::LastModified] => entry.last_modified = xml_date(text),
-            [Contents, Name::StorageClass] => entry.archived = !is_readable(Some(text.trim()), None),
+            [Contents, Name::StorageClass] => {
+                let class = text.trim();
+                entry.archived = !is_readable(Some(class), None);
+                entry.class = (!matches!(class, "" | "STANDARD")).then(|| class.to_owned());
+            }
             [Contents, RestoreStatus, Name::IsRestoreInProgress] => entry.restored = text.trim() == "false",
             [name] => end.read(*name, text)?,
             [] if *root != Name::Listing && !is_listing => return Err("the answer is not a listing".into()),
@@ -131,7 +136,7 @@ fn object(entry: Entry, name: impl FnOnce(String) -> Result<String, String>) -> 
         last_modified: entry.last_modified.unwrap_or(SystemTime::UNIX_EPOCH),
         readable: !entry.archived || entry.restored,
     };
-    Ok(ListedObject { key: ObjectKey::new(key), meta })
+    Ok(ListedObject { key: ObjectKey::new(key), meta, storage_class: entry.class })
 }
 
 #[cfg(test)]

@@ -1,0 +1,338 @@
+//! A directory: all keys that begin with its own. They are copied, many at once; one listing proves the copies; then the old ones are deleted. Until the
+//! first delete a failure takes the copies back, and from then on the rename goes on, by the next mount if need be.
+
+use foldhash::HashMap;
+use futures_util::stream::{self, StreamExt as _};
+
+use super::note::{Line, Note};
+use super::{Copied, Error, Mover, Result, Source};
+use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta, Second};
+use crate::s3::{CopyObject, ErrorKind, ListObjects, ListedObject, Replaces};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Keys of a page of a listing: the most that S3 gives.
+const PAGE: u16 = 1000;
+/// Copies that are noted together. Doubling it halves the writes, and has the next mount compare twice as many copies after a kill.
+const NOTED_AT_ONCE: usize = 64;
+
+/// A directory whose objects are under both names, proven.
+#[derive(Debug)]
+pub struct CopiedDirectory {
+    /// The copies.
+    pub copies: Vec<Copied>,
+    note: Option<Arc<Note>>,
+}
+
+/// An object of a directory.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// Its number in the note.
+    pub(super) number: usize,
+    pub(super) source: ObjectId,
+    pub(super) meta: ObjectMeta,
+    pub(super) class: Option<String>,
+    pub(super) to: ObjectKey,
+    pub(super) replaces: Replaces,
+}
+
+impl Mover {
+    /// Copies all objects below `from` to below `to`, both of which end in `/`, and proves the copies. The sources stay: see
+    /// [`Mover::delete_directory`].
+    ///
+    /// # Errors
+    /// `TooMany`, `NotEmpty` (an object below the new name that is not just its marker), `NameTooLong`, `Note`, or an archived object: nothing
+    /// was copied. Any other: the copies are taken back, as far as the store lets us.
+    pub async fn copy_directory(&self, from: &ObjectKey, to: &ObjectKey) -> Result<CopiedDirectory> {
+        let listed = self.below(from, self.config.names_max).await?;
+        let marker = self.marker_alone(to).await?;
+        let items = items(listed, from, to, marker)?;
+        if items.is_empty() {
+            return Ok(CopiedDirectory { copies: Vec::new(), note: None });
+        }
+        let objects = items.iter().map(|item| (behind(&item.source.key, from), item.source.etag.clone()));
+        let note = self.begin_note(from.as_str(), to.as_str(), objects.collect()).await?;
+        let (copies, failed) = self.copy_all(items, note.as_ref()).await;
+        let proven = match failed {
+            None => self.proven_below(to, copies.clone()).await,
+            Some(error) => Err(error),
+        };
+        match proven {
+            Ok(copies) => Ok(CopiedDirectory { copies, note }),
+            Err(error) => {
+                self.take_all_back(&copies).await;
+                self.remove_note(note).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Deletes the sources of a directory's copies, each if it is still the version that was copied. Which of them another client has replaced,
+    /// and so stay.
+    ///
+    /// # Errors
+    /// `Remote`: the store does not delete; nothing was deleted, and the copies are taken back. `Partial`: some are deleted.
+    pub async fn delete_directory(&self, copied: CopiedDirectory) -> Result<Vec<ObjectKey>> {
+        let CopiedDirectory { copies, note } = copied;
+        let Some((first, others)) = copies.split_first() else { return Ok(Vec::new()) };
+        if let Some(note) = &note
+            && let Err(error) = add(note, vec![Line::Deleting], true).await
+        {
+            tracing::warn!(%error, "--state-dir: the note of a rename can't be written to; the rename goes on");
+        }
+        let mut stay = Vec::new();
+        // Alone: a store that does not let us delete shows it before anything is gone.
+        match self.delete_source(first).await {
+            Ok(Source::Deleted) => {}
+            Ok(Source::Replaced) => stay.push(first.source.key.clone()),
+            Err(error) if self.client.head_object(&first.source.key).await.is_ok() => {
+                self.take_all_back(&copies).await;
+                self.remove_note(note).await;
+                return Err(error);
+            }
+            Err(error) => {
+                let of = copies.len();
+                return Err(Error::Partial { left: of, of, error: error.to_string() });
+            }
+        }
+        let (mut left, mut last) = (0, None);
+        let deletes = others.iter().cloned().map(|copied| async move {
+            let outcome = self.delete_source(&copied).await;
+            (copied, outcome)
+        });
+        let mut deletes = stream::iter(deletes).buffer_unordered(self.config.at_once.max(1));
+        while let Some((copied, outcome)) = deletes.next().await {
+            match outcome {
+                Ok(Source::Deleted) => {}
+                Ok(Source::Replaced) => stay.push(copied.source.key.clone()),
+                Err(error) => (left, last) = (left + 1, Some(error)),
+            }
+        }
+        drop(deletes);
+        match last {
+            None => {
+                self.remove_note(note).await;
+                Ok(stay)
+            }
+            Some(error) => Err(Error::Partial { left, of: copies.len(), error: error.to_string() }),
+        }
+    }
+
+    /// All objects below a directory, in order.
+    pub(super) async fn below(&self, directory: &ObjectKey, max: usize) -> Result<Vec<ListedObject>> {
+        let prefix = directory.as_str().to_owned();
+        let mut request = ListObjects { prefix, max_keys: PAGE, ..ListObjects::default() };
+        let mut objects = Vec::new();
+        loop {
+            let page = self.client.list_objects(&request).await?;
+            objects.extend(
+                page.objects.into_iter().filter(|object| object.key.as_str().starts_with(directory.as_str())),
+            );
+            if objects.len() > max {
+                return Err(Error::TooMany(max));
+            }
+            match page.next_token {
+                Some(token) => request.continuation_token = Some(token),
+                None => return Ok(objects),
+            }
+        }
+    }
+
+    /// The object that marks a directory, if there is one, and nothing else is below it.
+    async fn marker_alone(&self, directory: &ObjectKey) -> Result<Option<ETag>> {
+        let request =
+            ListObjects { prefix: directory.as_str().to_owned(), max_keys: 2, ..ListObjects::default() };
+        let page = self.client.list_objects(&request).await?;
+        match page.objects.as_slice() {
+            [] => Ok(None),
+            [marker] if marker.key == *directory => Ok(Some(marker.meta.etag.clone())),
+            _ => Err(Error::NotEmpty),
+        }
+    }
+
+    /// Copies as far as the first failure; what was copied until then.
+    async fn copy_all(&self, items: Vec<Item>, note: Option<&Arc<Note>>) -> (Vec<Copied>, Option<Error>) {
+        let stopped = AtomicBool::new(false);
+        let copies = items.into_iter().map(|item| {
+            let stopped = &stopped;
+            async move {
+                match stopped.load(Relaxed) {
+                    true => (item.number, Ok(None)),
+                    false => (item.number, self.copy_item(&item, note).await),
+                }
+            }
+        });
+        let mut copies = stream::iter(copies).buffer_unordered(self.config.at_once.max(1));
+        let (mut done, mut failed, mut lines) = (Vec::new(), None, Vec::new());
+        while let Some((number, outcome)) = copies.next().await {
+            match outcome {
+                Ok(Some(copied)) => {
+                    lines.push(Line::Copied(number, copied.id.etag.as_str().to_owned()));
+                    done.push(copied);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    stopped.store(true, Relaxed);
+                    failed.get_or_insert(error);
+                }
+            }
+            if lines.len() >= NOTED_AT_ONCE {
+                note_copies(note, std::mem::take(&mut lines)).await;
+            }
+        }
+        note_copies(note, lines).await;
+        (done, failed)
+    }
+
+    /// `None`: its source is gone meanwhile.
+    pub(super) async fn copy_item(&self, item: &Item, note: Option<&Arc<Note>>) -> Result<Option<Copied>> {
+        let whole = || async {
+            match self.copy_noted(&item.source.key, &item.to, &item.replaces, note).await {
+                Ok(copied) => Ok(Some(copied)),
+                Err(Error::Gone) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        if item.meta.size > self.config.copy_max {
+            return whole().await;
+        }
+        let request = CopyObject {
+            source: item.source.clone(),
+            size: item.meta.size,
+            checksum: None,
+            to: item.to.clone(),
+            replaces: item.replaces.clone(),
+            properties: None,
+            storage_class: item.class.clone(),
+        };
+        match self.client.copy_object(&request).await {
+            Ok(stored) => {
+                let modified = stored.modified.and_then(Second::of);
+                let id = ObjectId { key: item.to.clone(), etag: stored.etag.clone(), modified };
+                let last_modified = stored.modified.unwrap_or(item.meta.last_modified);
+                let meta = ObjectMeta { etag: stored.etag, last_modified, ..item.meta.clone() };
+                Ok(Some(Copied { source: item.source.clone(), id, meta }))
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::Exists => Err(Error::Taken),
+                ErrorKind::Changed | ErrorKind::NotFound => whole().await,
+                ErrorKind::Unknown => {
+                    let source = self.client.describe_object(&item.source.key).await?;
+                    let modified = Second::of(source.meta.last_modified);
+                    if !item.source.may_be(source.meta.etag.as_str(), modified) {
+                        return Err(error.into());
+                    }
+                    let keys = [&item.source.key, &item.to];
+                    self.after_lost_answer(&source, keys, &item.replaces, error).await.map(Some)
+                }
+                _ => Err(error.into()),
+            },
+        }
+    }
+
+    /// The copies, with what a listing of the new name says of them.
+    async fn proven_below(&self, to: &ObjectKey, mut copies: Vec<Copied>) -> Result<Vec<Copied>> {
+        let listed = self.below(to, usize::MAX).await?;
+        let listed: HashMap<_, _> =
+            listed.into_iter().map(|object| (object.key.as_str().to_owned(), object.meta)).collect();
+        for copied in &mut copies {
+            let there = match listed.get(copied.id.key.as_str()) {
+                Some(meta) if meta.etag.matches(copied.id.etag.as_str()) => meta.clone(),
+                // A listing may be late, a HEAD is not.
+                _ => match self.client.head_object(&copied.id.key).await {
+                    Ok(meta) if meta.etag.matches(copied.id.etag.as_str()) => meta,
+                    Ok(_) => return Err(Error::Taken),
+                    Err(error) if *error.kind() == ErrorKind::NotFound => return Err(Error::Taken),
+                    Err(error) => return Err(error.into()),
+                },
+            };
+            if there.size != copied.meta.size {
+                let (is, was) = (there.size, copied.meta.size);
+                return Err(Error::Different(format!("it has {is} bytes instead of {was}")));
+            }
+            copied.meta = ObjectMeta { etag: copied.id.etag.clone(), ..there };
+        }
+        Ok(copies)
+    }
+
+    async fn take_all_back(&self, copies: &[Copied]) {
+        let back = |copied: Copied| async move { self.take_back(&copied).await };
+        stream::iter(copies.to_vec()).for_each_concurrent(self.config.at_once.max(1), back).await;
+    }
+
+    pub(super) async fn begin_note(
+        &self,
+        from: &str,
+        to: &str,
+        objects: Vec<(String, ETag)>,
+    ) -> Result<Option<Arc<Note>>> {
+        let Some(notes) = self.notes.clone() else { return Ok(None) };
+        let (from, to) = (from.to_owned(), to.to_owned());
+        let begun = tokio::task::spawn_blocking(move || notes.begin(&from, &to, &objects)).await;
+        match begun.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Ok(note) => Ok(Some(Arc::new(note))),
+            Err(error) => Err(Error::Note(Arc::new(error))),
+        }
+    }
+
+    pub(super) async fn remove_note(&self, note: Option<Arc<Note>>) {
+        if let Some(note) = note {
+            let _ = tokio::task::spawn_blocking(move || note.remove()).await;
+        }
+    }
+}
+
+/// Copies that are not noted, the next mount compares.
+async fn note_copies(note: Option<&Arc<Note>>, lines: Vec<Line>) {
+    if let Some(note) = note
+        && let Err(error) = add(note, lines, false).await
+    {
+        tracing::debug!(%error, "copies can't be noted");
+    }
+}
+
+/// Adds lines to a note, off the threads of the network.
+pub(super) async fn add(note: &Arc<Note>, lines: Vec<Line>, sync: bool) -> std::io::Result<()> {
+    let note = Arc::clone(note);
+    let added = tokio::task::spawn_blocking(move || note.add(&lines, sync)).await;
+    added.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}
+
+/// The part of a key behind the directory's.
+fn behind(key: &ObjectKey, directory: &ObjectKey) -> String {
+    key.as_str().strip_prefix(directory.as_str()).unwrap_or_default().to_owned()
+}
+
+/// Pure: what each object of a directory becomes. `marker`: the version of the object that marks the new directory, which is replaced.
+fn items(
+    listed: Vec<ListedObject>,
+    from: &ObjectKey,
+    to: &ObjectKey,
+    marker: Option<ETag>,
+) -> Result<Vec<Item>> {
+    let mut items = Vec::with_capacity(listed.len());
+    for (number, object) in listed.into_iter().enumerate() {
+        let name = behind(&object.key, from);
+        let target = format!("{}{name}", to.as_str());
+        if target.len() > ObjectKey::LEN_MAX {
+            return Err(Error::NameTooLong(target));
+        }
+        if !object.meta.readable {
+            let error = crate::s3::Error::new(ErrorKind::Archived, "CopyObject").key(&object.key);
+            return Err(error.message("the object is in an archive tier: restore it first").into());
+        }
+        let replaces = match &marker {
+            Some(marker) if name.is_empty() => Replaces::Version(marker.clone()),
+            _ => Replaces::Nothing,
+        };
+        items.push(Item {
+            number,
+            source: ObjectId::of(object.key, &object.meta),
+            meta: object.meta,
+            class: object.storage_class,
+            to: ObjectKey::new(target),
+            replaces,
+        });
+    }
+    Ok(items)
+}

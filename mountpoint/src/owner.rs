@@ -1,0 +1,129 @@
+//! The process that a file of the state directory belongs to, and whether it lives. A process that lives holds a lock on its file; the file
+//! also says which process it is, for file systems that know no locks, or each machine its own.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::ops::Deref;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use procfs::process::Process;
+use rustix::fs::{FlockOperation, OFlags, flock, fstatfs};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+/// Says which machine this is, over all its boots. Containers may have none.
+const MACHINE: &str = "/etc/machine-id";
+/// The numbers of statfs(2) for file systems of local disks, and of memory. Locks hold on them for all who can see a file. On a network's, a
+/// lock may hold on its own machine only: NFS with `nolock`, Lustre with `localflock`, BeeGFS.
+pub(crate) const LOCAL: [u32; 8] = [
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0xf2f5_2010, // F2FS
+    0x2fc1_2fc1, // ZFS
+    0xca45_1a4e, // bcachefs
+    0x0102_1994, // tmpfs
+    0x794c_7630, // overlayfs
+];
+
+/// A process, whatever other processes had its number before or have it later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Owner {
+    pub(crate) boot_id: String,
+    pub(crate) pid: i32,
+    /// The start of the process, in clock ticks since the boot.
+    pub(crate) start: u64,
+}
+
+/// A file whose lock this process holds.
+#[derive(Debug)]
+pub(crate) struct Locked(File);
+
+/// The name of this machine; empty where it is not known.
+pub(crate) fn machine() -> String {
+    fs::read_to_string(MACHINE).unwrap_or_default().trim().to_owned()
+}
+
+/// Makes a file that only this user can read.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
+}
+
+/// The kind of the file system that it is on.
+pub(crate) fn kind(file: &File) -> Option<u32> {
+    // The kernel's numbers have 32 bits, in a field whose width and sign differ between architectures.
+    Some(fstatfs(file).ok()?.f_type as u32)
+}
+
+impl Owner {
+    /// This process.
+    pub(crate) fn this() -> procfs::ProcResult<Self> {
+        let start = Process::myself()?.stat()?;
+        Ok(Self { boot_id: procfs::sys::kernel::random::boot_id()?, pid: start.pid, start: start.starttime })
+    }
+
+    /// Whether it is over, as `this` process can tell. The lock of its file is free already.
+    pub(crate) fn is_over(&self, this: &Self, is_known: bool) -> bool {
+        self.is_dead(&this.boot_id, is_known, start_of(self.pid))
+    }
+
+    /// Pure. `boot_id` is this boot's, `start` that of the process which has this number now. The lock of the entry is free already;
+    /// this protects a process that lives where a file system knows no locks, or each machine its own. `is_known`: if the process were alive,
+    /// it would be on this machine, or hold the lock. Another machine that is running has another boot, too.
+    fn is_dead(&self, boot_id: &str, is_known: bool, start: Option<u64>) -> bool {
+        match self.boot_id == boot_id {
+            true => start != Some(self.start),
+            false => is_known,
+        }
+    }
+}
+
+fn start_of(pid: i32) -> Option<u64> {
+    Some(Process::new(pid).ok()?.stat().ok()?.starttime)
+}
+
+impl Locked {
+    /// # Errors
+    /// `WouldBlock`: another process holds the lock.
+    pub(crate) fn new(file: File) -> io::Result<Self> {
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self(file))
+    }
+
+    /// Takes the file of another process that left it; `None` if that lives, or another mount is at it, or it is no file of ours.
+    pub(crate) fn take(path: &Path) -> Option<Self> {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        let file = OpenOptions::new().read(true).append(true).custom_flags(flags as i32).open(path).ok()?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Some(Self(file)),
+            Err(Errno::WOULDBLOCK) => None,
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "no lock on a file of the state directory: left alone");
+                None
+            }
+        }
+    }
+
+    /// The text, up to `max` bytes of it.
+    pub(crate) fn text(&self, max: u64) -> io::Result<String> {
+        let mut text = String::new();
+        (&self.0).take(max).read_to_string(&mut text)?;
+        Ok(text)
+    }
+}
+
+impl Deref for Locked {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Said, not left to the last close: a program that this process starts has the file open, too, until it executes.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
