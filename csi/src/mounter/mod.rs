@@ -4,8 +4,10 @@
 //! Never here: a gRPC type, a rule about the options that a user may give.
 
 pub mod assignment;
+mod bind;
 pub mod comm_files;
 pub mod credentials;
+mod dead;
 mod host_files;
 pub mod idle;
 pub mod leader;

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::assignment::{Assignments, MountpointPod};
+use super::bind::{Over, bind, over};
 use super::comm_files::{CommFiles, CredentialFiles};
 use super::credentials::{self, Profile};
 use super::host_files::HostFiles;
@@ -22,13 +23,12 @@ use super::idle::Idle;
 use super::leader::Leader;
 use super::locks::Locks;
 use super::mount_id::MountId;
-use super::mountinfo::Mounts;
 use super::notes::Notes;
 use super::peer::Processes;
 use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
 use super::systemd::SystemdMounter;
-use super::targets::{self, LAYERS_MAX, Targets, check_ours, mounted, table, unmounted};
+use super::targets::{self, Targets, check_ours, mounted, table};
 use super::{Made, MountRequest, Mounter};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
@@ -226,7 +226,7 @@ impl Node {
         let source = mounts.source_of(mount, &sources).and_then(|it| it.point.file_name()?.to_str());
         let assigned = self.assignments.known(&request.volume, &request.workload_uid);
         let moved = source.is_some() && assigned.is_some() && assigned.as_deref() != source;
-        let over = over(&health, moved, mounts.layers(target));
+        let over = over(&health, moved);
         if over != Over::Nothing {
             let at = target.display();
             tracing::warn!("{at} is {health:?}, bound to {source:?}, assigned to {assigned:?}: {over:?}");
@@ -278,11 +278,12 @@ impl Node {
             self.check_place(request, pod)?;
             self.write_credentials(request, pod)?;
             // The source is as its volume was when it was made.
-            return bind(source, target, over, request.read_only || request.source_read_only);
+            let read_only = request.read_only || request.source_read_only;
+            return bind(source, target, over, read_only, &self.config.kubelet);
         }
         let mounted = self.mount_source(request, source, pod, deadline).await;
         let bound = mounted.and_then(|mount| {
-            bind(source, target, over, request.read_only)?;
+            bind(source, target, over, request.read_only, &self.config.kubelet)?;
             mount.keep();
             Ok(())
         });
@@ -430,57 +431,6 @@ struct Source<'a> {
     /// The mount that is there and answered. The callers of many mounts ask at once, so that they share the answer and don't ask
     /// one after the other.
     served: Option<MountId>,
-}
-
-/// The state of a target before a new mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
-    /// No mount.
-    Empty,
-    /// The right one: there is no new mount.
-    Nothing,
-    /// A dead one, which the new one is laid over.
-    Dead,
-    /// One that is taken away, once the new one can take its place: alive, but of another source than the workload's; or too many.
-    Another,
-}
-
-fn over(health: &Health, moved: bool, layers: usize) -> Over {
-    match health {
-        Health::Dead(_) if layers < LAYERS_MAX => Over::Dead,
-        Health::Dead(_) => Over::Another,
-        Health::Alive | Health::Hung if moved => Over::Another,
-        Health::Alive | Health::Hung => Over::Nothing,
-    }
-}
-
-/// Binds the target unless it is bound to this source already. What is left there is dead, and the new mount goes over it: containers
-/// hold a copy of the dead mount, and one with HostToContainer propagation gets what is mounted on its root, but never what takes
-/// its place (both tried, docs/e2e.md).
-fn bind(source: &Path, target: &Path, over: Over, read_only: bool) -> Result<()> {
-    let mounts = if mounted(target)?.is_some() { table()? } else { Mounts::default() };
-    if let Some(mount) = mounts.at(target) {
-        check_ours(mount)?;
-        if mounts.at(source).is_some_and(|it| it.device == mount.device) {
-            return Ok(());
-        }
-        if over == Over::Another {
-            unmounted(target)?;
-        }
-    }
-    let failed =
-        |what: &str, error: io::Error| Error::internal(format!("{what} {}: {error}", target.display()));
-    let made = match std::fs::create_dir(target) {
-        Ok(()) => true,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-        Err(error) => return Err(failed("making the target", error)),
-    };
-    sys::bind(source, target, read_only).map_err(|error| {
-        if made {
-            let _ = std::fs::remove_dir(target);
-        }
-        failed("binding the source to", error)
-    })
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ pub const FS_NAME: &str = "mountpoint-s3";
 /// is told; halved, an engine that is only busy counts as hung.
 pub const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
-/// The most mounts over one another that one call removes; the driver never makes more.
+/// The most mounts over one another that one call removes. The driver makes two, and systemd at most seven before the driver takes dead
+/// ones away.
 const STACKED_MAX: usize = 16;
 
 const MOUNT_FLAGS: MountFlags = MountFlags::NODEV.union(MountFlags::NOSUID).union(MountFlags::NOATIME);
@@ -179,6 +180,14 @@ pub fn unmount(point: &Path, busy: Busy) -> io::Result<bool> {
         }
     }
     Err(io::Error::other(format!("more than {STACKED_MAX} mounts over one another")))
+}
+
+/// Takes the uppermost mount at this path out of the tree; its file system ends when the last user leaves.
+///
+/// # Errors
+/// An error of umount2(2).
+pub fn detach(point: &Path) -> io::Result<()> {
+    Ok(rustix::mount::unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
 /// The path as the table of mounts has it: its directory without symbolic links. The last part is not looked at, since a mount

@@ -250,6 +250,51 @@ fn a_dead_engine_is_replaced_and_its_targets_are_bound_again() {
     });
 }
 
+/// Goal: a target of an engine that dies again and again is bound each time, over the mount that containers hold a copy of.
+#[test]
+fn twenty_deaths_leave_two_layers_at_a_target_the_first_and_the_new() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let first = mounted(&home.target("w1")).unwrap().device;
+            for death in 1..=20 {
+                home.pod.kill_engine();
+                home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+                std::fs::metadata(home.target("w1")).unwrap();
+                let (target, mounts) = (home.target("w1"), Mounts::read().unwrap());
+                let layers: Vec<_> = mounts.layers(&target).collect();
+                let source = mounts.at(&home.source()).unwrap();
+                assert_eq!(layers, [&first, &source.device], "after death {death}");
+            }
+            home.mounter.unmount(&home.target("w1")).await.unwrap();
+            assert!(!home.target("w1").exists());
+        });
+    });
+}
+
+/// Goal: a container with a subPath starts again after its engine died: the kubelet's stat of the old bind fails, and it never goes on.
+#[test]
+fn a_dead_engine_leaves_no_bind_of_a_sub_path() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            home.mounter.mount(home.request("w2", "key-1")).await.unwrap();
+            let sub_path = |pod: &str| {
+                let at = home.kubelet.join(format!("pods/{pod}/volume-subpaths/pv-1/main/0"));
+                std::fs::create_dir_all(&at).unwrap();
+                sys::bind(&home.target(pod), &at, false).unwrap();
+                at
+            };
+            let (of_first, of_second) = (sub_path("w1"), sub_path("w2"));
+            home.pod.kill_engine();
+            assert!(std::fs::metadata(&of_first).is_err());
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            assert!(mounted(&of_first).is_none() && of_first.is_dir());
+            assert!(mounted(&of_second).is_some(), "it goes with its own target");
+        });
+    });
+}
+
 #[test]
 fn options_that_were_edited_badly_stop_no_refresh_and_no_bind_but_the_next_mount() {
     isolated(|| {
@@ -383,27 +428,11 @@ fn a_target_of_another_source_is_bound_to_the_workloads_own() {
             second.refuse(None);
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
             assert_eq!(second.messages().len(), 2);
-            assert_eq!(Mounts::read().unwrap().layers(&home.target("w1")), 1);
+            assert_eq!(Mounts::read().unwrap().layers(&home.target("w1")).count(), 1);
             let source = mounted(&comm::source(&home.kubelet, "mp-2")).unwrap();
             assert_eq!(mounted(&home.target("w1")).unwrap().device, source.device);
         });
     });
-}
-
-#[test]
-fn a_target_stays_is_covered_or_makes_room() {
-    let dead = || Health::Dead(String::new());
-    for (health, moved, layers, expected) in [
-        (Health::Alive, false, 1, Over::Nothing),
-        (Health::Alive, true, 1, Over::Another),
-        (Health::Hung, false, 1, Over::Nothing),
-        (Health::Hung, true, 1, Over::Another),
-        (dead(), false, 1, Over::Dead),
-        (dead(), true, LAYERS_MAX - 1, Over::Dead),
-        (dead(), false, LAYERS_MAX, Over::Another),
-    ] {
-        assert_eq!(over(&health, moved, layers), expected, "{health:?}, {moved}, {layers}");
-    }
 }
 
 #[test]

@@ -20,11 +20,12 @@ use self::manager::Manager;
 use self::unit::Unit;
 use super::comm_files::CredentialFiles;
 use super::credentials::Profile;
+use super::dead;
 use super::host_files::HostFiles;
 use super::locks::Locks;
 use super::source;
 use super::sys::{self, Health, Probes};
-use super::targets::{self, LAYERS_MAX, Target, Targets, check_ours, table, unmounted};
+use super::targets::{self, Target, Targets, check_ours, table};
 use super::{Made, MountRequest, Mounter};
 use crate::contract::{comm, volume};
 use crate::error::{Error, ErrorKind, Result};
@@ -165,7 +166,10 @@ impl Node {
             self.files.write_keys(request)?;
         }
         match self.probes.check(path, sys::PROBE_LIMIT).await {
-            Health::Alive => Ok(true),
+            Health::Alive => {
+                dead::forget_lower(&mounts, path, &self.config.kubelet)?;
+                Ok(true)
+            }
             Health::Hung => Err(source::hangs(path)),
             Health::Dead(why) => {
                 tracing::warn!("the engine of {} has ended ({why}): mounting again", path.display());
@@ -184,9 +188,7 @@ impl Node {
         let path = target.path();
         // What an earlier engine left: one that failed, or that systemd is about to start again.
         self.manager.stop(unit, deadline).await;
-        if table()?.layers(path) >= LAYERS_MAX {
-            unmounted(path)?;
-        }
+        dead::make_room(path, &self.config.kubelet)?;
         let _making = self.files.making().await;
         let made_directory = make_directory(path)?;
         let started = match self.unit(request, path) {

@@ -12,7 +12,7 @@ use super::super::MountRequest;
 use super::super::host_files;
 
 /// How often systemd restarts a crashed engine, over the dead mount. After that the next publish of its target does, which also
-/// removes dead mounts when there are many.
+/// removes all dead mounts but the lowest.
 const RESTARTS_MAX: u32 = 5;
 /// From a crash to the new start. Longer keeps readers of the mount without it; shorter, and a store that makes engines crash is asked
 /// more often.
