@@ -17,6 +17,7 @@ pub mod mountinfo;
 pub mod notes;
 pub mod peer;
 pub mod pod;
+mod revival;
 pub mod source;
 pub mod sys;
 pub mod systemd;

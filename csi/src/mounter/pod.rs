@@ -25,6 +25,7 @@ use super::locks::Locks;
 use super::mount_id::MountId;
 use super::notes::Notes;
 use super::peer::Processes;
+use super::revival::Revivals;
 use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
 use super::systemd::SystemdMounter;
@@ -114,6 +115,7 @@ impl PodMounter {
             assignments,
             probes: Probes::default(),
             locks,
+            revivals: Arc::new(Revivals::new()),
         });
         let idle = Idle {
             kubelet: node.config.kubelet.clone(),
@@ -126,6 +128,11 @@ impl PodMounter {
             probes: node.probes.clone(),
         };
         tasks.spawn(idle.run());
+        let (reviver, revivals) = (Arc::clone(&node), Arc::clone(&node.revivals));
+        tasks.spawn(revivals.run(move |name| {
+            let node = Arc::clone(&reviver);
+            async move { Box::pin(node.revive(&name)).await }
+        }));
         Ok(Self { node, _tasks: tasks })
     }
 }
@@ -145,6 +152,7 @@ impl Mounter for PodMounter {
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
         Box::pin(async {
             let Some(target) = self.node.targets.find(target)? else { return Ok(()) };
+            self.node.revivals.forget(target.path());
             target.take_away()
         })
     }
@@ -162,6 +170,7 @@ struct Node {
     probes: Probes,
     locks: Arc<Locks>,
     targets: Targets,
+    revivals: Arc<Revivals>,
 }
 
 impl Node {
@@ -206,10 +215,43 @@ impl Node {
         // The previous holder of the lock may have unmounted it for good.
         let uid = self.assignments.wait_running(&name, deadline).await?.uid;
         let source = Source { path: &source, served };
-        self.mount_through(request, (target, over), source, &Assigned { name: &name, uid: &uid }, deadline)
-            .await
-            .map_err(told)?;
+        let pod = Assigned { name: &name, uid: &uid };
+        self.mount_through(request, (target, over), source, &pod, deadline).await.map_err(told)?;
+        self.revivals.remember(&name, &uid, &self.comm(&pod), request, target);
+        if over == Over::Dead {
+            // The other targets of that source are dead, too.
+            self.revivals.wake(&name);
+        }
         Ok(Made::AsUsual)
+    }
+
+    /// Mounts the source of a Mountpoint Pod again whose engine has ended, and binds its targets to the new mount. `false`: nothing was
+    /// to do.
+    async fn revive(&self, name: &str) -> Result<bool> {
+        let deadline = Instant::now() + self.config.mount_within;
+        let _pod = self.locks.lock(name).await;
+        let Some(served) = self.revivals.of(name) else { return Ok(false) };
+        let known = self.assignments.pod(name);
+        if known.is_some_and(|pod| pod.uid != served.uid || pod.needs_unmount || pod.leaving) {
+            return Ok(false);
+        }
+        let source = comm::source(&self.config.kubelet, name);
+        let mut mounted = false;
+        if !source::is_served(&source, &self.probes).await? {
+            let pod = Assigned { name, uid: &served.uid };
+            self.make_source(&served.request, &source, &pod, deadline).await?.keep();
+            mounted = true;
+        }
+        for (path, bound) in &served.targets {
+            // Another call for this target sees that it is dead, or takes it away.
+            let Ok(Some(target)) = self.targets.find(path) else { continue };
+            let Health::Dead(why) = self.probes.check(target.path(), sys::PROBE_LIMIT).await else {
+                continue;
+            };
+            bind(&source, target.path(), Over::Dead, bound.read_only, &self.config.kubelet)?;
+            tracing::info!("{} was dead ({why}) and is bound to a new mount", path.display());
+        }
+        Ok(mounted)
     }
 
     /// For a target that is mounted already: fresh credentials, if it stays as it is; and what becomes of it. It is not touched here:
@@ -243,8 +285,7 @@ impl Node {
             self.check_keys(request, name, pod.as_ref())?;
         }
         if let (true, Some(name)) = (request.credentials.is_some() || request.token.is_some(), source) {
-            let uid = pod.map(|pod| pod.uid);
-            let uid = uid.or_else(|| self.notes.uid(name)).ok_or_else(|| {
+            let uid = self.uid_of(name).ok_or_else(|| {
                 let text = format!(
                     "refreshing credentials: the API server does not answer, and this node has no note of Mountpoint Pod {name}"
                 );
@@ -258,10 +299,21 @@ impl Node {
             // Mounted at the target itself: systemd made it, for a driver of architecture v1. Its engine goes on until the workload ends.
             self.files.write_keys(request)?;
         }
+        if let Some(name) = source
+            && let Some(uid) = self.uid_of(name)
+        {
+            let pod = Assigned { name, uid: &uid };
+            self.revivals.remember(name, &uid, &self.comm(&pod), request, target);
+        }
         match health {
             Health::Hung => Err(source::hangs(target)),
             Health::Alive | Health::Dead(_) => Ok(over),
         }
+    }
+
+    /// The UID of a Mountpoint Pod, by the API server or by this node's note.
+    fn uid_of(&self, name: &str) -> Option<String> {
+        self.assignments.pod(name).map(|pod| pod.uid).or_else(|| self.notes.uid(name))
     }
 
     async fn mount_through(
@@ -294,7 +346,23 @@ impl Node {
         bound
     }
 
+    /// Mounts a source, while its Mountpoint Pod does not fail by the API server's word.
     async fn mount_source(
+        &self,
+        request: &MountRequest,
+        source: &Path,
+        pod: &Assigned<'_>,
+        deadline: Instant,
+    ) -> Result<SourceMount> {
+        tokio::select! {
+            // Its own words come first.
+            biased;
+            made = self.make_source(request, source, pod, deadline) => made,
+            error = self.assignments.fails(pod.name) => Err(error),
+        }
+    }
+
+    async fn make_source(
         &self,
         request: &MountRequest,
         source: &Path,
@@ -326,13 +394,7 @@ impl Node {
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
         };
         let peer = Peer { uid: pod.uid, processes: &self.config.processes };
-        let read_only = request.source_read_only;
-        tokio::select! {
-            // Its own words come first.
-            biased;
-            made = SourceMount::make(source, read_only, &comm, &peer, message, deadline) => made,
-            error = self.assignments.fails(pod.name) => Err(error),
-        }
+        SourceMount::make(source, request.source_read_only, &comm, &peer, message, deadline).await
     }
 
     /// Whoever names a Secret never gets the driver's keys in its place. The kubelet's call does not tell an empty Secret from none, but the

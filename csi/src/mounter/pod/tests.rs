@@ -85,6 +85,14 @@ impl Home {
         }
     }
 
+    /// Waits until a target that was bound to a dead connection is bound to another one, and answers.
+    async fn bound_anew(&self, workload: &str, dead: &str) {
+        let (changes, target) = (Changes::watch().unwrap(), self.target(workload));
+        let is_new = |mounts: &Mounts| mounts.at(&target).is_some_and(|it| it.device != dead);
+        assert!(changes.until(Instant::now() + LONG, is_new).await.unwrap());
+        std::fs::metadata(&target).unwrap();
+    }
+
     fn source(&self) -> PathBuf {
         comm::source(&self.kubelet, "mp-1")
     }
@@ -237,15 +245,82 @@ fn a_dead_engine_is_replaced_and_its_targets_are_bound_again() {
             let target = mounted(&home.target("w1")).unwrap();
             assert!(target.device == mounted(&home.source()).unwrap().device);
             std::fs::metadata(home.target("w1")).unwrap();
-            assert!(std::fs::metadata(home.target("w2")).is_err(), "not asked for yet; it was {dead}");
-            home.mounter.mount(home.reader("w2")).await.unwrap();
+            home.bound_anew("w2", &dead).await;
             assert!(mounted(&home.target("w2")).unwrap().read_only);
-            std::fs::metadata(home.target("w2")).unwrap();
             assert_eq!(home.pod.messages().len(), 2);
             home.pod.kill_engine();
             home.mounter.unmount(&home.target("w1")).await.unwrap();
             home.mounter.unmount(&home.target("w2")).await.unwrap();
             assert!(!home.target("w1").exists() && !home.target("w2").exists());
+        });
+    });
+}
+
+/// Goal: readers wait for a new mount as long as it takes to make it, however often the engine dies; the kubelet's next call is a minute
+/// away.
+#[test]
+fn engines_that_die_are_replaced_before_the_kubelet_asks() {
+    let said = isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            home.mounter.mount(home.reader("w2")).await.unwrap();
+            for death in 1..=10 {
+                let dead = mounted(&home.target("w1")).unwrap().device;
+                home.pod.kill_engine();
+                let began = Instant::now();
+                home.pod.listen();
+                home.bound_anew("w1", &dead).await;
+                home.bound_anew("w2", &dead).await;
+                eprintln!("death {death}: {:?}", began.elapsed());
+                assert!(mounted(&home.target("w2")).unwrap().read_only);
+                assert!(!mounted(&home.target("w1")).unwrap().read_only);
+            }
+            assert_eq!(home.pod.messages().len(), 11);
+            assert!(home.keys().contains("key-1"), "a failure on the way took no keys away");
+
+            // Without targets no mount is made again.
+            home.mounter.unmount(&home.target("w1")).await.unwrap();
+            home.mounter.unmount(&home.target("w2")).await.unwrap();
+            home.pod.kill_engine();
+            home.pod.listen();
+            home.mounter.node.revive("mp-1").await.unwrap();
+            assert_eq!(home.pod.messages().len(), 11);
+        });
+    });
+    eprintln!("{}", said.unwrap_or_default());
+}
+
+#[test]
+fn a_driver_started_anew_mounts_again_after_the_kubelets_next_call() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let anew = mounter(&home.server, &home.kubelet);
+            anew.mount(home.request("w1", "key-2")).await.unwrap();
+            let dead = mounted(&home.target("w1")).unwrap().device;
+            home.mounter.node.revivals.forget(&home.target("w1"));
+            home.pod.kill_engine();
+            home.pod.listen();
+            home.bound_anew("w1", &dead).await;
+            assert!(home.keys().contains("key-2"), "with the newest keys");
+        });
+    });
+}
+
+#[test]
+fn a_pod_that_is_told_to_unmount_gets_no_new_device() {
+    isolated(|| {
+        at_home(async |home| {
+            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let mut leaving = mountpoint_pod("mp-1", "pod-uid", NODE, "Running");
+            leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            home.server.pods().put("mp-1", leaving);
+            while !home.mounter.node.assignments.pod("mp-1").is_some_and(|pod| pod.leaving) {
+                tokio::task::yield_now().await;
+            }
+            home.pod.kill_engine();
+            assert!(!home.mounter.node.revive("mp-1").await.unwrap());
+            assert_eq!(home.pod.messages().len(), 1);
         });
     });
 }
