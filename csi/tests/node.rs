@@ -7,11 +7,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use csi::contract::reason::Reason;
 use csi::contract::volume;
 use csi::events::WorkloadRef;
 use csi::mounter::Made;
 use csi::node::stats::Stats;
-use csi::node::{ATTRIBUTE_UNKNOWN, CACHE_LIMITED, MOUNTED_BY_SYSTEMD, OPTION_LEFT_OUT};
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi::proto::csi::{
     ControllerGetCapabilitiesRequest, CreateVolumeRequest, GetPluginCapabilitiesRequest,
@@ -282,7 +282,7 @@ async fn a_workload_is_told_of_options_that_have_no_effect() {
         notice.workload,
         WorkloadRef { namespace: "team".into(), name: "web-0".into(), uid: "uid-1".into() }
     );
-    assert_eq!(notice.reason, OPTION_LEFT_OUT);
+    assert_eq!(notice.reason, Reason::MountOptionLeftOut);
     for word in
         ["'endpoint-url' (", "s3.endpointUrl", "'dual-stack' (", "mountOptions of PersistentVolume pv-1"]
     {
@@ -324,7 +324,7 @@ async fn a_cache_without_a_size_gets_one_and_its_workload_is_told() {
     driver.publish(with(&["cache /x"], &[])).await.unwrap();
     assert_eq!(sizes(), ["--cache=/local-cache", "--max-cache-size=9728"]);
     let notice = driver.notice().unwrap();
-    assert_eq!(notice.reason, CACHE_LIMITED);
+    assert_eq!(notice.reason, Reason::CacheLimited);
     assert!(
         notice.note.contains("9728 MiB") && notice.note.contains("cacheEmptyDirSizeLimit"),
         "{}",
@@ -355,7 +355,7 @@ async fn a_workload_is_told_of_attributes_that_nobody_reads() {
     call.volume_context.insert("regionn".into(), HUSH.into());
     driver.publish(call.clone()).await.unwrap();
     let notice = driver.notice().unwrap();
-    assert_eq!(notice.reason, ATTRIBUTE_UNKNOWN);
+    assert_eq!(notice.reason, Reason::VolumeAttributeUnknown);
     assert!(
         notice.note.contains("regionn") && notice.note.contains("PersistentVolume pv-1"),
         "{}",
@@ -379,7 +379,7 @@ async fn a_workload_is_told_of_attributes_that_configure_pods_where_systemd_moun
     driver.mounter.ignore(&volume::OF_MOUNTPOINT_PODS);
     driver.publish(call).await.unwrap();
     let notice = driver.notice().unwrap();
-    assert_eq!(notice.reason, ATTRIBUTE_UNKNOWN);
+    assert_eq!(notice.reason, Reason::VolumeAttributeUnknown);
     let named = "caBundleConfigMap, mountpointContainerResourcesLimitsMemory.";
     assert!(notice.note.contains(named) && notice.note.contains("node.mounter: systemd"), "{}", notice.note);
     assert!(notice.note.contains("tls.caCertConfigMap"), "{}", notice.note);
@@ -394,7 +394,7 @@ async fn a_workload_is_told_when_systemd_mounts_in_place_of_a_mountpoint_pod() {
     of_web(&mut call);
     driver.publish(call.clone()).await.unwrap();
     let notice = driver.notice().unwrap();
-    assert_eq!((notice.reason, notice.workload.name.as_str()), (MOUNTED_BY_SYSTEMD, "web-0"));
+    assert_eq!((notice.reason, notice.workload.name.as_str()), (Reason::MountedBySystemd, "web-0"));
     for words in ["systemd mounts PersistentVolume pv-1", "until the pod ends", "no reconciler works"] {
         assert!(notice.note.contains(words), "{words}: {}", notice.note);
     }

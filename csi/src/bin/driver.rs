@@ -103,7 +103,7 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     }
     let notices = tell(Teller::new(client.clone(), DRIVER, &config.node.node_id));
     let (of_taint, name) = (client.clone(), config.node.node_id.clone());
-    let mounter = mounter(client, &config)?;
+    let mounter = mounter(client, &config, &notices)?;
     let of_mounter = mounter.clone();
     let server = Server::bind(&endpoint).await?;
     let device = Path::new("/dev/fuse");
@@ -166,7 +166,11 @@ fn tell(teller: Teller) -> mpsc::Sender<Notice> {
 }
 
 /// Makes this node's mounts, as the chart says. Needs no answer of the API server yet.
-fn mounter(client: Client, config: &Config) -> anyhow::Result<Arc<dyn Mounter>> {
+fn mounter(
+    client: Client,
+    config: &Config,
+    notices: &mpsc::Sender<Notice>,
+) -> anyhow::Result<Arc<dyn Mounter>> {
     let kubelet = config.node.kubelet.clone();
     Ok(match &config.mounting {
         Mounting::Pod { degraded } => {
@@ -174,21 +178,28 @@ fn mounter(client: Client, config: &Config) -> anyhow::Result<Arc<dyn Mounter>> 
             let mounts = pod::Config {
                 kubelet: kubelet.clone(),
                 namespace: config.mountpoint_namespace.clone(),
+                notices: Some(notices.clone()),
                 release_namespace: config.release_namespace.clone().unwrap_or(usual.release_namespace),
                 ..usual
             };
-            let fallback = degraded.as_ref().map(|systemd| by_systemd(kubelet, systemd)).transpose()?;
+            let fallback =
+                degraded.as_ref().map(|systemd| by_systemd(kubelet, systemd, notices)).transpose()?;
             Arc::new(PodMounter::with_fallback(client, mounts, fallback)?)
         }
-        Mounting::Systemd(systemd) => Arc::new(by_systemd(kubelet, systemd)?),
+        Mounting::Systemd(systemd) => Arc::new(by_systemd(kubelet, systemd, notices)?),
     })
 }
 
-fn by_systemd(kubelet: PathBuf, given: &config::Systemd) -> anyhow::Result<SystemdMounter> {
+fn by_systemd(
+    kubelet: PathBuf,
+    given: &config::Systemd,
+    notices: &mpsc::Sender<Notice>,
+) -> anyhow::Result<SystemdMounter> {
     let usual = systemd::Config::new(kubelet);
     let mounts = systemd::Config {
         engine: given.engine.clone().unwrap_or_else(|| usual.engine.clone()),
         extra_ca_bundle: given.extra_ca_bundle.clone(),
+        notices: Some(notices.clone()),
         ..usual
     };
     info!(engine = %mounts.engine.display(), "systemd can mount");

@@ -8,6 +8,7 @@ mod bind;
 pub mod comm_files;
 pub mod credentials;
 mod dead;
+pub mod deaths;
 mod host_files;
 pub mod idle;
 pub mod leader;
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 use futures_util::future::BoxFuture;
 
 use crate::error::Result;
+use crate::events::WorkloadRef;
 
 /// Everything about one mount of one workload.
 #[derive(Clone, Debug)]
@@ -41,6 +43,8 @@ pub struct MountRequest {
     pub handle: String,
     /// The UID of the workload's pod.
     pub workload_uid: String,
+    /// Where that pod is, for Events; `None` if the kubelet does not say it.
+    pub workload: Option<WorkloadRef>,
     /// Where the kubelet wants it: an absolute path beneath the kubelet's directory.
     pub target: PathBuf,
     /// This target alone is read-only.

@@ -18,6 +18,7 @@ use super::assignment::{Assignments, MountpointPod};
 use super::bind::{Over, bind, over};
 use super::comm_files::{CommFiles, CredentialFiles};
 use super::credentials::{self, Profile};
+use super::deaths::{self, Notices};
 use super::host_files::HostFiles;
 use super::idle::Idle;
 use super::leader::Leader;
@@ -35,6 +36,7 @@ use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
 use crate::contract::{pod, volume};
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::WorkloadRef;
 
 /// The configuration of a [`PodMounter`].
 #[derive(Clone, Debug)]
@@ -56,6 +58,8 @@ pub struct Config {
     pub sweep_every: Duration,
     /// Where a mounter's process is looked up: the node's `/proc`.
     pub processes: Processes,
+    /// The writer of Events.
+    pub notices: Notices,
 }
 
 impl Config {
@@ -71,6 +75,7 @@ impl Config {
             unused_within: Duration::from_secs(30),
             sweep_every: Duration::from_secs(120),
             processes: Processes::default(),
+            notices: None,
         }
     }
 }
@@ -216,9 +221,11 @@ impl Node {
         let uid = self.assignments.wait_running(&name, deadline).await?.uid;
         let source = Source { path: &source, served };
         let pod = Assigned { name: &name, uid: &uid };
+        let words = self.last_words(&pod);
         self.mount_through(request, (target, over), source, &pod, deadline).await.map_err(told)?;
         self.revivals.remember(&name, &uid, &self.comm(&pod), request, target);
         if over == Over::Dead {
+            self.tell_of_death(request.workload.as_ref(), &request.volume, &name, words.as_deref());
             // The other targets of that source are dead, too.
             self.revivals.wake(&name);
         }
@@ -236,9 +243,9 @@ impl Node {
             return Ok(false);
         }
         let source = comm::source(&self.config.kubelet, name);
-        let mut mounted = false;
+        let pod = Assigned { name, uid: &served.uid };
+        let (words, mut mounted) = (self.last_words(&pod), false);
         if !source::is_served(&source, &self.probes).await? {
-            let pod = Assigned { name, uid: &served.uid };
             self.make_source(&served.request, &source, &pod, deadline).await?.keep();
             mounted = true;
         }
@@ -250,6 +257,7 @@ impl Node {
             };
             bind(&source, target.path(), Over::Dead, bound.read_only, &self.config.kubelet)?;
             tracing::info!("{} was dead ({why}) and is bound to a new mount", path.display());
+            self.tell_of_death(bound.workload.as_ref(), &served.request.volume, name, words.as_deref());
         }
         Ok(mounted)
     }
@@ -309,6 +317,15 @@ impl Node {
             Health::Hung => Err(source::hangs(target)),
             Health::Alive | Health::Dead(_) => Ok(over),
         }
+    }
+
+    /// The note of the mounter about the engine that died.
+    fn last_words(&self, pod: &Assigned<'_>) -> Option<String> {
+        CommFiles::open(&self.comm(pod)).ok()?.error()
+    }
+
+    fn tell_of_death(&self, workload: Option<&WorkloadRef>, volume: &str, pod: &str, words: Option<&str>) {
+        deaths::tell(&self.config.notices, workload, volume, &format!("Mountpoint Pod {pod}"), words);
     }
 
     /// The UID of a Mountpoint Pod, by the API server or by this node's note.

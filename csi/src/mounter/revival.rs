@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use super::MountRequest;
 use crate::contract::comm::Comm;
 use crate::error::Result;
+use crate::events::WorkloadRef;
 
 /// An engine that served this long was well: its death is the first of a row. Doubled, a slow row of deaths is slowed down, too.
 const WELL_AFTER: Duration = Duration::from_secs(10);
@@ -55,6 +56,8 @@ pub(super) struct Served {
 pub(super) struct Bound {
     /// Its bind is read-only.
     pub(super) read_only: bool,
+    /// The workload that has it.
+    pub(super) workload: Option<WorkloadRef>,
 }
 
 /// The sources of this node by the names of their Mountpoint Pods.
@@ -115,7 +118,8 @@ impl Revivals {
             served.request.credentials.clone_from(&request.credentials);
             served.request.token.clone_from(&request.token);
         }
-        served.targets.insert(target.to_owned(), Bound { read_only: request.read_only });
+        let bound = Bound { read_only: request.read_only, workload: request.workload.clone() };
+        served.targets.insert(target.to_owned(), bound);
     }
 
     /// Forgets a target that is taken away; with its last target the pod.

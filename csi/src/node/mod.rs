@@ -32,6 +32,7 @@ use self::stats::{Stats, Usage};
 use self::target::Target;
 use crate::calls::Calls;
 use crate::contract::cache::Cache;
+use crate::contract::reason::Reason;
 use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Notice, WorkloadRef};
@@ -45,18 +46,6 @@ use crate::proto::csi::{
     NodePublishVolumeResponse, NodeServiceCapability, NodeUnpublishVolumeRequest,
     NodeUnpublishVolumeResponse, VolumeCondition, VolumeUsage,
 };
-
-/// The reason of an Event: a mount option has no effect.
-pub const OPTION_LEFT_OUT: &str = "MountOptionLeftOut";
-
-/// The reason of an Event: a volume has attributes that the driver does not know.
-pub const ATTRIBUTE_UNKNOWN: &str = "VolumeAttributeUnknown";
-
-/// The reason of an Event: nothing says how large a cache may be, and it gets the default.
-pub const CACHE_LIMITED: &str = "CacheLimited";
-
-/// The reason of an Event: no reconciler works, and systemd makes the mount in place of a Mountpoint Pod.
-pub const MOUNTED_BY_SYSTEMD: &str = "MountedBySystemd";
 
 /// The configuration of the service Node.
 #[derive(Clone, Debug)]
@@ -212,6 +201,7 @@ impl NodeService {
             volume: request.volume,
             handle: request.handle,
             workload_uid: request.workload_uid,
+            workload: request.workload.clone(),
             target,
             read_only: request.read_only,
             source_read_only: options.read_only,
@@ -245,7 +235,7 @@ impl NodeService {
                 let note = format!(
                     "the node's systemd mounts PersistentVolume {volume}, and the mount stays so until the pod ends: {why}"
                 );
-                send(notices.as_ref(), workload, MOUNTED_BY_SYSTEMD, note);
+                send(notices.as_ref(), workload, Reason::MountedBySystemd, note);
             }
             info!(volume, target = %target.display(), took_ms = started.elapsed().as_millis() as u64, "published");
             Ok(NodePublishVolumeResponse {})
@@ -330,7 +320,7 @@ impl NodeService {
         for (option, why) in stripped {
             warn!(volume, option, why, "mount option left out");
         }
-        self.tell(request, OPTION_LEFT_OUT, options.left_out(volume));
+        self.tell(request, Reason::MountOptionLeftOut, options.left_out(volume));
     }
 
     /// The cache's volume. Where the node's systemd mounts there is no pod that could have one.
@@ -352,7 +342,7 @@ impl NodeService {
             volume::CACHE,
             volume::CACHE_SIZE_LIMIT
         );
-        self.tell(request, CACHE_LIMITED, Some(note));
+        self.tell(request, Reason::CacheLimited, Some(note));
     }
 
     /// Reports attributes that the driver does not know, since a misspelt one would else go unnoticed, and those that mean nothing to its
@@ -368,7 +358,7 @@ impl NodeService {
                 "volumeAttributes have no effect: {without}. They configure Mountpoint Pods, and with node.mounter: systemd of the chart \
                  there are none. PersistentVolume {volume} has them; certificates for all volumes are tls.caCertConfigMap of the chart"
             );
-            self.tell(request, ATTRIBUTE_UNKNOWN, Some(note));
+            self.tell(request, Reason::VolumeAttributeUnknown, Some(note));
         }
         if request.unknown_attributes.is_empty() {
             return;
@@ -379,10 +369,10 @@ impl NodeService {
             "volumeAttributes have no effect: {unknown}. The driver does not know them; names are case-sensitive. \
              PersistentVolume {volume} has them"
         );
-        self.tell(request, ATTRIBUTE_UNKNOWN, Some(note));
+        self.tell(request, Reason::VolumeAttributeUnknown, Some(note));
     }
 
-    fn tell(&self, request: &PublishRequest, reason: &'static str, note: Option<String>) {
+    fn tell(&self, request: &PublishRequest, reason: Reason, note: Option<String>) {
         if let Some(note) = note {
             send(self.notices.as_ref(), request.workload.clone(), reason, note);
         }
@@ -436,16 +426,11 @@ fn wire(usage: Usage) -> [VolumeUsage; 2] {
     ]
 }
 
-fn send(
-    notices: Option<&mpsc::Sender<Notice>>,
-    workload: Option<WorkloadRef>,
-    reason: &'static str,
-    note: String,
-) {
+fn send(notices: Option<&mpsc::Sender<Notice>>, workload: Option<WorkloadRef>, reason: Reason, note: String) {
     if let (Some(notices), Some(workload)) = (notices, workload) {
         let (namespace, pod) = (workload.namespace.clone(), workload.name.clone());
         if let Err(error) = notices.try_send(Notice { workload, reason, note }) {
-            warn!(namespace, pod, %error, reason, "no Event is written");
+            warn!(namespace, pod, %error, %reason, "no Event is written");
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use super::{Effect, Planner, UNNAMED_FOR, mark, version_of};
 use crate::facts::{MountpointPod, Phase};
+use csi::contract::reason::Reason;
 
 impl Planner<'_> {
     /// Without an attachment that names them, pods that ended are deleted, and other pods are told to unmount.
@@ -50,7 +51,7 @@ impl Planner<'_> {
         for workload in waiting {
             self.tell(
                 workload,
-                "MountpointPodWaits",
+                Reason::MountpointPodWaits,
                 format!("Mountpoint Pod {name} does not start: {trouble}"),
             );
         }

@@ -1,5 +1,6 @@
 //! Whole mounts on real FUSE devices: the API server is in memory, the engine serves an empty directory and can be killed.
 
+mod deaths;
 mod empty_secret;
 
 use super::*;
@@ -44,6 +45,11 @@ impl Home {
             volume: "pv-1".into(),
             handle: "handle-1".into(),
             workload_uid: workload.into(),
+            workload: Some(WorkloadRef {
+                namespace: "team".into(),
+                name: workload.into(),
+                uid: workload.into(),
+            }),
             target: self.target(workload),
             read_only: false,
             source_read_only: false,
@@ -230,146 +236,10 @@ fn workloads_share_a_source_and_the_last_one_leaves_nothing_behind() {
     });
 }
 
-#[test]
-fn a_dead_engine_is_replaced_and_its_targets_are_bound_again() {
-    isolated(|| {
-        at_home(async |home| {
-            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            home.mounter.mount(home.reader("w2")).await.unwrap();
-            let dead = mounted(&home.target("w1")).unwrap().device;
-            home.pod.kill_engine();
-            let error = std::fs::metadata(home.target("w1")).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "at once");
-            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            assert_eq!(home.pod.messages().len(), 2);
-            let target = mounted(&home.target("w1")).unwrap();
-            assert!(target.device == mounted(&home.source()).unwrap().device);
-            std::fs::metadata(home.target("w1")).unwrap();
-            home.bound_anew("w2", &dead).await;
-            assert!(mounted(&home.target("w2")).unwrap().read_only);
-            assert_eq!(home.pod.messages().len(), 2);
-            home.pod.kill_engine();
-            home.mounter.unmount(&home.target("w1")).await.unwrap();
-            home.mounter.unmount(&home.target("w2")).await.unwrap();
-            assert!(!home.target("w1").exists() && !home.target("w2").exists());
-        });
-    });
-}
-
 /// Goal: readers wait for a new mount as long as it takes to make it, however often the engine dies; the kubelet's next call is a minute
 /// away.
-#[test]
-fn engines_that_die_are_replaced_before_the_kubelet_asks() {
-    let said = isolated(|| {
-        at_home(async |home| {
-            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            home.mounter.mount(home.reader("w2")).await.unwrap();
-            for death in 1..=10 {
-                let dead = mounted(&home.target("w1")).unwrap().device;
-                home.pod.kill_engine();
-                let began = Instant::now();
-                home.pod.listen();
-                home.bound_anew("w1", &dead).await;
-                home.bound_anew("w2", &dead).await;
-                eprintln!("death {death}: {:?}", began.elapsed());
-                assert!(mounted(&home.target("w2")).unwrap().read_only);
-                assert!(!mounted(&home.target("w1")).unwrap().read_only);
-            }
-            assert_eq!(home.pod.messages().len(), 11);
-            assert!(home.keys().contains("key-1"), "a failure on the way took no keys away");
-
-            // Without targets no mount is made again.
-            home.mounter.unmount(&home.target("w1")).await.unwrap();
-            home.mounter.unmount(&home.target("w2")).await.unwrap();
-            home.pod.kill_engine();
-            home.pod.listen();
-            home.mounter.node.revive("mp-1").await.unwrap();
-            assert_eq!(home.pod.messages().len(), 11);
-        });
-    });
-    eprintln!("{}", said.unwrap_or_default());
-}
-
-#[test]
-fn a_driver_started_anew_mounts_again_after_the_kubelets_next_call() {
-    isolated(|| {
-        at_home(async |home| {
-            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            let anew = mounter(&home.server, &home.kubelet);
-            anew.mount(home.request("w1", "key-2")).await.unwrap();
-            let dead = mounted(&home.target("w1")).unwrap().device;
-            home.mounter.node.revivals.forget(&home.target("w1"));
-            home.pod.kill_engine();
-            home.pod.listen();
-            home.bound_anew("w1", &dead).await;
-            assert!(home.keys().contains("key-2"), "with the newest keys");
-        });
-    });
-}
-
-#[test]
-fn a_pod_that_is_told_to_unmount_gets_no_new_device() {
-    isolated(|| {
-        at_home(async |home| {
-            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            let mut leaving = mountpoint_pod("mp-1", "pod-uid", NODE, "Running");
-            leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-            home.server.pods().put("mp-1", leaving);
-            while !home.mounter.node.assignments.pod("mp-1").is_some_and(|pod| pod.leaving) {
-                tokio::task::yield_now().await;
-            }
-            home.pod.kill_engine();
-            assert!(!home.mounter.node.revive("mp-1").await.unwrap());
-            assert_eq!(home.pod.messages().len(), 1);
-        });
-    });
-}
-
 /// Goal: a target of an engine that dies again and again is bound each time, over the mount that containers hold a copy of.
-#[test]
-fn twenty_deaths_leave_two_layers_at_a_target_the_first_and_the_new() {
-    isolated(|| {
-        at_home(async |home| {
-            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            let first = mounted(&home.target("w1")).unwrap().device;
-            for death in 1..=20 {
-                home.pod.kill_engine();
-                home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-                std::fs::metadata(home.target("w1")).unwrap();
-                let (target, mounts) = (home.target("w1"), Mounts::read().unwrap());
-                let layers: Vec<_> = mounts.layers(&target).collect();
-                let source = mounts.at(&home.source()).unwrap();
-                assert_eq!(layers, [&first, &source.device], "after death {death}");
-            }
-            home.mounter.unmount(&home.target("w1")).await.unwrap();
-            assert!(!home.target("w1").exists());
-        });
-    });
-}
-
 /// Goal: a container with a subPath starts again after its engine died: the kubelet's stat of the old bind fails, and it never goes on.
-#[test]
-fn a_dead_engine_leaves_no_bind_of_a_sub_path() {
-    isolated(|| {
-        at_home(async |home| {
-            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            home.mounter.mount(home.request("w2", "key-1")).await.unwrap();
-            let sub_path = |pod: &str| {
-                let at = home.kubelet.join(format!("pods/{pod}/volume-subpaths/pv-1/main/0"));
-                std::fs::create_dir_all(&at).unwrap();
-                sys::bind(&home.target(pod), &at, false).unwrap();
-                at
-            };
-            let (of_first, of_second) = (sub_path("w1"), sub_path("w2"));
-            home.pod.kill_engine();
-            assert!(std::fs::metadata(&of_first).is_err());
-            home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            assert!(mounted(&of_first).is_none() && of_first.is_dir());
-            assert!(mounted(&of_second).is_some(), "it goes with its own target");
-        });
-    });
-}
-
 #[test]
 fn options_that_were_edited_badly_stop_no_refresh_and_no_bind_but_the_next_mount() {
     isolated(|| {

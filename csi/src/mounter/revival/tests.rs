@@ -5,6 +5,7 @@ fn request(target: &Path) -> MountRequest {
         volume: "pv-1".into(),
         handle: "handle-1".into(),
         workload_uid: "w1".into(),
+        workload: None,
         target: target.to_owned(),
         read_only: false,
         source_read_only: false,

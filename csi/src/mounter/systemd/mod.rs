@@ -21,6 +21,7 @@ use self::unit::Unit;
 use super::comm_files::CredentialFiles;
 use super::credentials::Profile;
 use super::dead;
+use super::deaths::{self, Notices};
 use super::host_files::HostFiles;
 use super::locks::Locks;
 use super::source;
@@ -48,6 +49,8 @@ pub struct Config {
     pub mount_within: Duration,
     /// An engine whose target was unmounted has this long to complete its uploads. Then its keys and its cache are taken away.
     pub end_within: Duration,
+    /// The writer of Events.
+    pub notices: Notices,
 }
 
 impl Config {
@@ -61,6 +64,7 @@ impl Config {
             extra_ca_bundle: None,
             mount_within: Duration::from_secs(110),
             end_within: Duration::from_secs(20),
+            notices: None,
         }
     }
 }
@@ -140,6 +144,7 @@ impl Node {
                 "authenticationSource: pod needs Mountpoint Pods: set node.mounter: pod in the chart, or give the volume a Secret",
             ));
         }
+        let was_mounted = table()?.at(target.path()).is_some();
         if self.is_served(request, &target).await? {
             return Ok(());
         }
@@ -150,7 +155,12 @@ impl Node {
         self.serve(request, &target, &unit, deadline).await.map_err(|error| {
             let look = format!("on the node: journalctl -u {unit}");
             Error::new(error.kind, format!("volume {}: {error} ({look})", request.volume))
-        })
+        })?;
+        if was_mounted {
+            let server = format!("the node's systemd ({unit})");
+            deaths::tell(&self.config.notices, request.workload.as_ref(), &request.volume, &server, None);
+        }
+        Ok(())
     }
 
     /// Whether the target is mounted and stays so. Its engine then has fresh keys. What is dead is left for the new mount to lie over.

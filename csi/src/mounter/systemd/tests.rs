@@ -96,6 +96,7 @@ impl Home {
             volume: "pv".into(),
             handle: "handle".into(),
             workload_uid: uid.into(),
+            workload: None,
             target: self.target(uid),
             read_only: false,
             source_read_only: false,

@@ -118,6 +118,7 @@ mod tests {
             volume: "pv-1".into(),
             handle: "handle".into(),
             workload_uid: "u".into(),
+            workload: None,
             target: "/k/t".into(),
             read_only: false,
             source_read_only: false,
