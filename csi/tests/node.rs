@@ -11,7 +11,7 @@ use csi::contract::reason::Reason;
 use csi::contract::volume;
 use csi::events::WorkloadRef;
 use csi::mounter::Made;
-use csi::node::stats::Stats;
+use csi::node::stats::{Stats, Usage};
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi::proto::csi::{
     ControllerGetCapabilitiesRequest, CreateVolumeRequest, GetPluginCapabilitiesRequest,
@@ -519,6 +519,27 @@ async fn stats_of_a_dead_volume_are_zero_and_say_what_is_wrong() {
     let condition = said.volume_condition.unwrap();
     assert!(condition.abnormal && condition.message.contains("engine"), "{condition:?}");
     assert!(said.usage.iter().all(|it| (it.total, it.used, it.available) == (0, 0, 0)), "{:?}", said.usage);
+}
+
+/// Goal: an alert on a full disk stays silent while one of several mounts of a claim is dead.
+#[tokio::test]
+async fn stats_of_a_dead_mount_are_those_of_another_mount_of_its_volume() {
+    let some_dead = |path: &Path| match path.to_string_lossy().contains("uid-1") {
+        true => Err(io::Error::from_raw_os_error(rustix::io::Errno::NOTCONN.raw_os_error())),
+        false => Ok(Usage { total_bytes: 100, used_bytes: 1, available_bytes: 99, ..Usage::default() }),
+    };
+    let driver = Driver::start_with(Stats::new(some_dead, Duration::from_secs(60))).await;
+    let (dead, living) = (driver.target("uid-1"), driver.target("uid-2"));
+    let of_another_volume = driver.target("uid-3").replace("pv-1", "pv-2");
+    driver.mounted(&[&dead, &of_another_volume]);
+    let alone = stats(&driver, "handle-1", &dead).await.unwrap();
+    assert_eq!(alone.usage[0].total, 0, "another volume says nothing about it");
+    driver.mounted(&[&dead, &living]);
+    let said = stats(&driver, "handle-1", &dead).await.unwrap();
+    assert_eq!((said.usage[0].total, said.usage[0].available), (100, 99));
+    let condition = said.volume_condition.unwrap();
+    assert!(condition.abnormal && condition.message.contains("uid-1"), "{condition:?}");
+    assert!(!stats(&driver, "handle-1", &living).await.unwrap().volume_condition.unwrap().abnormal);
 }
 
 #[tokio::test]

@@ -296,14 +296,17 @@ impl NodeService {
             .map_err(|_| unknown())?
             .path;
         // From the table, which answers always, and not from the mount.
-        if self.table.read()?.at(&path).is_none() {
+        let mounts = self.table.read()?;
+        if mounts.at(&path).is_none() {
             return Err(unknown());
         }
         let (usage, condition) = match self.stats.of(&path).await {
             Ok(usage) => (usage, VolumeCondition { abnormal: false, message: "the mount answers".into() }),
             Err(message) => {
                 warn!(volume_id = call.volume_id, message, "volume condition");
-                (Usage::default(), VolumeCondition { abnormal: true, message })
+                let others = stats::others(mounts.buckets(), &path, &self.config.kubelet);
+                let usage = self.stats.of_first(others).await.unwrap_or_default();
+                (usage, VolumeCondition { abnormal: true, message })
             }
         };
         Ok(NodeGetVolumeStatsResponse { usage: wire(usage).into(), volume_condition: Some(condition) })
