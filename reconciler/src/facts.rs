@@ -107,6 +107,8 @@ pub struct MountpointPod {
     pub restarts_when_marked: Option<u32>,
     /// Its deletion has begun.
     pub deleting: bool,
+    /// When the kubelet kills it at the latest, once its deletion has begun.
+    pub ends_at: Option<Timestamp>,
     /// It has the label of a Mountpoint Pod. Others are left alone.
     pub ours: bool,
     /// The release that made it.

@@ -15,6 +15,7 @@ impl Planner<'_> {
     pub(super) fn tend_pods(&mut self) {
         for (name, pod) in &self.facts.pods {
             self.explain(name, pod);
+            self.announce_end(name, pod);
             if !pod.ours || pod.deleting || pod.named || self.is_listed(name) || self.is_adopted(name) {
                 continue;
             }
@@ -37,6 +38,28 @@ impl Planner<'_> {
                     self.look_again(UNNAMED_FOR - age);
                 }
             }
+        }
+    }
+
+    /// Tells running workloads how long their pod serves that was told to end. It is not enough to say so when it has ended: a writer
+    /// would go on until then, and lose the file.
+    fn announce_end(&mut self, name: &str, pod: &MountpointPod) {
+        let Some(ends_at) = pod.ends_at.filter(|_| pod.phase == Phase::Running && pod.may_serve()) else {
+            return;
+        };
+        let named = self.drafts.iter().filter_map(|draft| draft.entries.get(name)).flatten();
+        let served: Vec<_> = named
+            .filter_map(|it| self.facts.workloads.get(&it.workload_pod_uid))
+            .filter(|workload| workload.phase == Phase::Running && !workload.deleting)
+            .collect();
+        for workload in served {
+            let note = format!(
+                "Mountpoint Pod {name} of PersistentVolume {} was told to end. It serves this pod until {} at the latest; after that files give \
+                 \"Transport endpoint is not connected\". Close files and restart this pod before: the new one gets another Mountpoint Pod.",
+                self.facts.group.volume,
+                ends_at.strftime("%Y-%m-%d %H:%M:%S UTC")
+            );
+            self.tell(workload, Reason::MountpointPodEnds, note);
         }
     }
 
