@@ -93,6 +93,8 @@ impl Sts {
 struct EngineEnv {
     of_volume: Vec<(String, String)>,
     endpoint_url: Option<String>,
+    /// The bucket's ARN says where it is.
+    is_arn: bool,
     region: Option<String>,
     sts_region: Option<String>,
     needs_sts: bool,
@@ -205,12 +207,13 @@ impl NodeService {
             target,
             read_only: request.read_only,
             source_read_only: options.read_only,
-            bucket: request.bucket,
+            bucket: request.bucket.clone(),
             place,
             args: options.args,
             env: self.engine_env(EngineEnv {
                 of_volume: request.engine_env,
                 endpoint_url: request.endpoint_url,
+                is_arn: publish::is_arn(&request.bucket),
                 region: request.region,
                 sts_region: request.sts_region.filter(|_| token.is_some()),
                 needs_sts: token.is_some(),
@@ -384,8 +387,10 @@ impl NodeService {
     /// The engine's environment, without keys: the volume's store and region, else the driver's.
     fn engine_env(&self, given: EngineEnv) -> Vec<(String, String)> {
         let mut env = given.of_volume;
-        let endpoint_url = given.endpoint_url.unwrap_or_else(|| self.config.endpoint_url.clone());
-        env.push(("AWS_ENDPOINT_URL".to_owned(), endpoint_url));
+        if !given.is_arn {
+            let endpoint_url = given.endpoint_url.unwrap_or_else(|| self.config.endpoint_url.clone());
+            env.push(("AWS_ENDPOINT_URL".to_owned(), endpoint_url));
+        }
         let region = given.region.or_else(|| self.config.region.clone());
         if given.needs_sts {
             // Else AWS_ENDPOINT_URL would stand for it, too.

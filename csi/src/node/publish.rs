@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
+use mountpoint::cli::check_name;
+
 use super::credentials::AuthenticationSource;
 use super::target::Target;
 use crate::contract::{digest, volume};
@@ -15,8 +17,8 @@ use crate::events::WorkloadRef;
 use crate::proto::csi::NodePublishVolumeRequest;
 use crate::proto::csi::volume_capability::{AccessType, access_mode::Mode};
 
-/// Longest bucket's name: S3 allows 63 characters today, and allowed 255.
-const BUCKET_MAX: usize = 255;
+/// An attribute with so many wrong letters at most is meant as the bucket's name: `bucket`, `bucketNam`, `bucket_name`.
+const MISSPELT_MAX: usize = 4;
 
 /// A volume to publish.
 pub struct PublishRequest {
@@ -136,12 +138,20 @@ impl PublishRequest {
         if is_inline {
             check_inline(&context, &secrets)?;
         }
-        let bucket = bucket(attribute(volume::BUCKET_NAME), &volume)?;
+        let bucket = bucket(&context, &volume, is_inline)?;
         let authentication_source = AuthenticationSource::parse(attribute(volume::AUTHENTICATION_SOURCE))?;
         let workload_uid = target.workload_uid(attribute(volume::CONTEXT_POD_UID));
         let named = |key| attribute(key).filter(|it| !it.is_empty()).map(str::to_owned);
         let prefix = prefix(named(volume::PREFIX), &volume)?;
         let endpoint_url = named(volume::ENDPOINT_URL);
+        if endpoint_url.is_some() && is_arn(&bucket) {
+            return Err(Error::invalid(format!(
+                "{} is an ARN, which names a bucket of AWS, and {} names another store: leave one of them out of volumeAttributes of \
+                 PersistentVolume {volume}",
+                volume::BUCKET_NAME,
+                volume::ENDPOINT_URL
+            )));
+        }
         let region = region_name(volume::REGION, named(volume::REGION), &volume)?;
         let sts_region = region_name(volume::STS_REGION, named(volume::STS_REGION), &volume)?;
         let engine_env = engine_env(&context, &volume)?;
@@ -286,26 +296,49 @@ fn prefix(attribute: Option<String>, volume: &str) -> Result<Option<String>> {
     }
 }
 
-/// It becomes an argument of the engine, so it must not look like a flag, a URL or a path.
-fn bucket(attribute: Option<&str>, volume: &str) -> Result<String> {
-    let name = attribute.unwrap_or_default().trim();
+/// The bucket by its name, or by the ARN of an access point. It becomes an argument of the engine, so it must not look like a flag, a URL or
+/// a path.
+fn bucket(context: &HashMap<String, String>, volume: &str, inline: bool) -> Result<String> {
+    let name = context.get(volume::BUCKET_NAME).map(|it| it.trim()).unwrap_or_default();
+    let place = match inline {
+        true => "the volume in the pod's manifest".to_owned(),
+        false => format!("PersistentVolume {volume}"),
+    };
+    let refused = |what: &str| {
+        Error::invalid(format!("{} {what}: set it in volumeAttributes of {place}", volume::BUCKET_NAME))
+    };
     if name.is_empty() {
-        return Err(Error::invalid(format!(
-            "{} is missing: set it in spec.csi.volumeAttributes of PersistentVolume {volume}",
-            volume::BUCKET_NAME
-        )));
+        return Err(match misspelt(context) {
+            Some(other) => refused(&format!("is missing, and the driver does not know {other:?}")),
+            None => refused("is missing"),
+        });
     }
-    let good = name.len() <= BUCKET_MAX
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
-    if !good {
-        return Err(Error::invalid(format!(
-            "{} {name:?} is no bucket's name (letters, digits, '.', '-', '_'): set it in spec.csi.volumeAttributes of \
-             PersistentVolume {volume}; a prefix is given by the mount option 'prefix some/folder/'",
-            volume::BUCKET_NAME
-        )));
+    let is_arn = is_arn(name);
+    if is_arn && inline {
+        return Err(refused("is an ARN, and an inline volume takes a bucket's name alone"));
     }
+    if !is_arn && !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Err(refused(&format!("{name:?} must begin with a letter or a digit")));
+    }
+    if name.contains('/') && !is_arn {
+        let remedy = "is not a bucket's name. The attribute prefix names a folder of a bucket";
+        return Err(refused(&format!("{name:?} {remedy}")));
+    }
+    check_name(name).map_err(|why| refused(&format!("{name:?} is invalid: {why}")))?;
     Ok(name.to_owned())
+}
+
+/// Whether a bucket is named by an ARN: then the ARN says where it is, and not an endpoint.
+#[must_use]
+pub fn is_arn(bucket: &str) -> bool {
+    bucket.starts_with("arn:")
+}
+
+/// An attribute that the driver does not know and whose name is like that of the bucket.
+fn misspelt(context: &HashMap<String, String>) -> Option<&str> {
+    let unknown = context.keys().map(String::as_str).filter(|key| !volume::is_known(key));
+    let like = unknown.map(|key| (strsim::osa_distance(&key.to_lowercase(), "bucketname"), key)).min();
+    like.filter(|(distance, _)| *distance <= MISSPELT_MAX).map(|(_, key)| key)
 }
 
 #[cfg(test)]
@@ -484,7 +517,7 @@ mod tests {
             ("accessModes", |c| {
                 c.volume_capability.as_mut().unwrap().access_mode = Some(AccessMode { mode: 99 });
             }),
-            ("bucketName is missing: set it in spec.csi.volumeAttributes of PersistentVolume pv-1", |c| {
+            ("bucketName is missing: set it in volumeAttributes of PersistentVolume pv-1", |c| {
                 c.volume_context.clear();
             }),
             ("bucketName", |c| {
@@ -517,6 +550,51 @@ mod tests {
             assert_eq!(error.kind, ErrorKind::InvalidArgument, "{words}: {error}");
             assert!(error.to_string().contains(words), "{words}: {error}");
         }
+    }
+
+    #[test]
+    fn a_bucket_is_named_or_refused_by_its_field() {
+        let with = |name: &str| {
+            let mut call = call();
+            call.volume_context.insert(volume::BUCKET_NAME.into(), name.into());
+            call
+        };
+        let access_point = "arn:aws:s3:eu-west-1:123456789012:accesspoint/data";
+        for good in ["bucket-1", "Not_A_Bucket", "data-abc-s3alias", access_point] {
+            assert_eq!(parse(with(good)).unwrap().bucket, good);
+        }
+        let cases = [
+            ("b1", "3-255"),
+            ("x".repeat(256).as_str(), "3-255"),
+            ("s3://bucket-1", "prefix"),
+            ("bucket-1/folder/", "prefix"),
+            ("-bucket", "begin with"),
+            ("bücket", "letters"),
+            ("arn:aws:s3:eu-west-1:123456789012:nothing/data", "nothing"),
+        ]
+        .map(|(bad, words)| (bad.to_owned(), words));
+        for (bad, words) in cases {
+            let error = parse(with(&bad)).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidArgument);
+            let text = error.to_string();
+            assert!(text.starts_with("bucketName ") && text.contains(words), "{bad}: {text}");
+            assert!(text.contains("volumeAttributes of PersistentVolume pv-1"), "{text}");
+            assert!(!text.contains("mountOptions"), "{text}");
+        }
+        let mut elsewhere = with(access_point);
+        elsewhere.volume_context.insert(volume::ENDPOINT_URL.into(), "https://other".into());
+        let error = parse(elsewhere).unwrap_err().to_string();
+        assert!(error.contains("bucketName is an ARN") && error.contains("endpointUrl"), "{error}");
+        let mut misspelt = call();
+        let name = misspelt.volume_context.remove(volume::BUCKET_NAME).unwrap();
+        misspelt.volume_context.insert("bucketNam".into(), name);
+        let error = parse(misspelt).unwrap_err().to_string();
+        assert!(error.contains("does not know \"bucketNam\""), "{error}");
+        let mut inline = with(access_point);
+        inline.volume_context.insert(volume::CONTEXT_EPHEMERAL.into(), "true".into());
+        inline.secrets = HashMap::from([("access_key_id".to_owned(), "A".to_owned())]);
+        let error = parse(inline).unwrap_err().to_string();
+        assert!(error.contains("an inline volume takes a bucket's name"), "{error}");
     }
 
     #[test]

@@ -151,7 +151,11 @@ fn in_uri(text: &str) -> Result<(&str, &str), String> {
     Ok(rest.split_once('/').unwrap_or((rest, "")))
 }
 
-fn check_name(name: &str) -> Result<(), String> {
+/// Whether this names a bucket: its name, or the name, alias or ARN of an access point; not a URI, and no prefix.
+///
+/// # Errors
+/// The reason, as a sentence.
+pub fn check_name(name: &str) -> Result<(), String> {
     if !(3..=255).contains(&name.len()) {
         return Err("bucket names must be 3-255 characters long".into());
     }

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
+pub use bucket::check_name;
 pub(crate) use bucket::{BucketOptions, bucket_and_prefix};
 pub(crate) use caching::{CacheOptions, ReadModeArg, When};
 pub(crate) use client::ClientOptions;
