@@ -232,13 +232,17 @@ fn version() -> serde_json::Value {
     })
 }
 
-fn start_logging(verbosity: u8, format: LogFormat) {
-    let default = match verbosity {
-        0..=3 => "info",
-        4 => "info,csi=debug",
+/// The chart's default is 4, as that of release 2.2: a line for each mount, and none for each call.
+fn level(verbosity: u8) -> &'static str {
+    match verbosity {
+        0..=4 => "info",
+        5 => "info,csi=debug",
         _ => "debug",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    }
+}
+
+fn start_logging(verbosity: u8, format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level(verbosity)));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
@@ -283,6 +287,11 @@ mod tests {
         OneLine(&mut out).write_all(b"stderr:\nfirst\r\nsecond\n").unwrap();
         OneLine(&mut out).write_all(b"next\n").unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "stderr:\\nfirst\\r\\nsecond\nnext\n");
+    }
+
+    #[test]
+    fn the_charts_default_logs_no_call() {
+        assert_eq!([4, 5, 6].map(level), ["info", "info,csi=debug", "debug"]);
     }
 
     #[test]
