@@ -276,6 +276,8 @@ def default(what, path, version):
     seen = {("s3.csi.scality.com", "mountpoints3podattachments"), ("", "pods"), ("", "persistentvolumes")}
     good = good and {(*it, "list", (), "") for it in seen} <= set(rendered.rules("s3-csi-crd"))
     command = rendered.containers("Job", "s3-csi-check-unused")["check-unused"]["command"]
+    keep = rendered.containers("Job", "s3-csi-check-unused")["check-unused"].get("args", [])
+    check(f"{what}: a refused uninstall names the revision to go back to", "" if len(keep) == 1 and re.fullmatch(r"--keep-by=helm rollback \S+ [1-9][0-9]* --namespace \S+", keep[0]) else str(keep))
     check(f"{what}: uninstalling asks first whether volumes are in use", "" if good and command == ["/bin/scality-csi-controller", "check-unused"] else str(check_job))
     good = hooks == {"s3-csi-crd": "pre-install,pre-upgrade,pre-delete", "s3-csi-install-crd": "pre-install,pre-upgrade"}
     command = rendered.containers("Job", "s3-csi-install-crd")["install-crd"]["command"]
