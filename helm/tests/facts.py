@@ -667,7 +667,11 @@ def examples(paths):
                     wrong.append("the volume names no bucket of this driver")
                 if spec.get("storageClassName") != "" or spec["persistentVolumeReclaimPolicy"] != "Retain":
                     wrong.append("a volume that is made by hand has no class and is retained")
-            if it["kind"] == "PersistentVolumeClaim":
+            if it["kind"] == "PersistentVolumeClaim" and "volumeName" not in it["spec"]:
+                classes = [c for c in objects if c["kind"] == "StorageClass" and c["metadata"]["name"] == it["spec"]["storageClassName"]]
+                if not classes or classes[0]["provisioner"] != "s3.csi.scality.com":
+                    wrong.append("the claim's class is not one of this driver")
+            elif it["kind"] == "PersistentVolumeClaim":
                 volumes = [v for v in objects if v["kind"] == "PersistentVolume" and v["metadata"]["name"] == it["spec"]["volumeName"]]
                 if not volumes or volumes[0]["spec"]["accessModes"] != it["spec"]["accessModes"] or it["spec"].get("storageClassName") != "":
                     wrong.append("the claim can't be bound to the volume")
