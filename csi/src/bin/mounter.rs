@@ -62,6 +62,9 @@ fn main() -> ExitCode {
         memory_target: args.memory_target,
         log_format: args.log_format,
         metrics: args.pod_ip.zip(args.metrics_port).map(SocketAddr::from),
+        memory_events: ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
+            .map(PathBuf::from)
+            .into(),
         engine_env: ENGINE_VARIABLES
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))

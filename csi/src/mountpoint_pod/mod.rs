@@ -57,6 +57,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Where the engine serves its metrics.
     pub metrics: Option<SocketAddr>,
+    /// Where the kernel counts what it killed in this container for want of memory; the first that is there counts.
+    pub memory_events: Vec<PathBuf>,
     /// Variables for the engine where the message does not set them.
     pub engine_env: Vec<(String, String)>,
 }
@@ -109,6 +111,7 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
             }
         };
         serving.begin();
+        let oom_kills = oom_kills(&config.memory_events);
         let engine = Engine::start(config, &cache, &message, device);
         let ended = engine.inspect_err(|error| {
             answer(&stream, &Answer::Failed { error: error.to_string() });
@@ -122,7 +125,10 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
                 return Err(error);
             }
         };
-        let why = ended.why();
+        let mut why = ended.why();
+        if oom_kills < self::oom_kills(&config.memory_events) {
+            why.push_str(OUT_OF_MEMORY);
+        }
         if ended.served() {
             note_error(&config.comm, &why);
             tracing::error!("the engine has died, waiting for the node to mount again: {why}");
@@ -133,6 +139,16 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
             return Err(Error::internal(why));
         }
     }
+}
+
+/// What an administrator must know of an engine that the kernel killed; its container goes on, and Kubernetes has nothing to show.
+const OUT_OF_MEMORY: &str = "; the kernel killed it, because the Mountpoint Pod was out of memory: raise the memory limit of the volume \
+                             (mountpointContainerResourcesLimitsMemory) or of the chart (mountpointPod.resources)";
+
+/// How often the kernel has killed a process of this container for want of memory.
+fn oom_kills(files: &[PathBuf]) -> Option<u64> {
+    let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok())?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
 fn exit_announced(comm: &Comm) -> bool {

@@ -32,6 +32,7 @@ impl Pod {
             memory_target: None,
             log_format: LogFormat::Text,
             metrics: None,
+            memory_events: vec![folder.path().join("no such file"), folder.path().join("memory.events")],
             engine_env: Vec::new(),
         };
         Self { folder, config }
@@ -283,6 +284,21 @@ fn an_engine_that_dies_leaves_a_mounter_that_waits_for_the_next_device() {
             stream = pod.connect();
             assert!(pod.error().unwrap().contains("signal: 9"), "why it died stands there");
         }
+        pod.needs_nothing_more();
+    });
+    outcome.unwrap();
+}
+
+#[test]
+fn an_engine_that_the_kernel_killed_for_memory_is_told_with_the_limit_to_raise() {
+    let pod = Pod::new("echo ready >$ready; echo 'oom_kill 4' >${0%/*}/memory.events; kill -9 $$");
+    fs::write(pod.folder.path().join("memory.events"), "low 0\noom 3\noom_kill 3\n").unwrap();
+    let (outcome, ()) = pod.run(|stream| {
+        pod.hand_over(&stream, &[]);
+        drop(pod.connect());
+        let said = pod.error().unwrap();
+        assert!(said.contains("signal: 9") && said.contains("out of memory"), "{said}");
+        assert!(said.contains("mountpointPod.resources"), "{said}");
         pod.needs_nothing_more();
     });
     outcome.unwrap();
