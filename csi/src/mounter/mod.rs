@@ -28,11 +28,16 @@ mod testing;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
 use crate::error::Result;
 use crate::events::WorkloadRef;
+
+/// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error; half of it loses mounts whose image is still
+/// being pulled, which the kubelet then asks for again.
+pub const MOUNT_WITHIN: Duration = Duration::from_secs(110);
 
 /// Everything about one mount of one workload.
 #[derive(Clone, Debug)]

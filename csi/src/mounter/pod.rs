@@ -31,7 +31,7 @@ use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
 use super::systemd::SystemdMounter;
 use super::targets::{self, Targets, check_ours, mounted, table};
-use super::{Made, MountRequest, Mounter};
+use super::{MOUNT_WITHIN, Made, MountRequest, Mounter};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
 use crate::contract::{pod, volume};
@@ -49,8 +49,7 @@ pub struct Config {
     pub namespace: String,
     /// The namespace of the release, where the reconciler has its Lease.
     pub release_namespace: String,
-    /// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error; half of it loses mounts
-    /// whose image is still being pulled, which the kubelet then asks for again.
+    /// A mount has this long: [`MOUNT_WITHIN`].
     pub mount_within: Duration,
     /// How long an unmount of a source waits for its last target; then the next sweep tries again.
     pub unused_within: Duration,
@@ -71,7 +70,7 @@ impl Config {
             kubelet: PathBuf::from("/var/lib/kubelet"),
             namespace: pod::NAMESPACE.to_owned(),
             release_namespace: "kube-system".to_owned(),
-            mount_within: Duration::from_secs(110),
+            mount_within: MOUNT_WITHIN,
             unused_within: Duration::from_secs(30),
             sweep_every: Duration::from_secs(120),
             processes: Processes::default(),

@@ -27,7 +27,7 @@ use super::locks::Locks;
 use super::source;
 use super::sys::{self, Health, Probes};
 use super::targets::{self, Target, Targets, check_ours, table};
-use super::{Made, MountRequest, Mounter};
+use super::{MOUNT_WITHIN, Made, MountRequest, Mounter};
 use crate::contract::{comm, volume};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -45,7 +45,7 @@ pub struct Config {
     pub socket: PathBuf,
     /// Certificates that engines are to trust besides the host's, as this process sees the file.
     pub extra_ca_bundle: Option<PathBuf>,
-    /// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error.
+    /// A mount has this long: [`MOUNT_WITHIN`].
     pub mount_within: Duration,
     /// An engine whose target was unmounted has this long to complete its uploads. Then its keys and its cache are taken away.
     pub end_within: Duration,
@@ -62,7 +62,7 @@ impl Config {
             engine: PathBuf::from("/opt/mountpoint-s3-csi/bin/mount-s3"),
             socket: PathBuf::from("/run/dbus/system_bus_socket"),
             extra_ca_bundle: None,
-            mount_within: Duration::from_secs(110),
+            mount_within: MOUNT_WITHIN,
             end_within: Duration::from_secs(20),
             notices: None,
         }

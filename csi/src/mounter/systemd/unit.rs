@@ -141,7 +141,7 @@ mod tests {
             cache: None,
             state: "/k/state".into(),
             extra_ca_bundle: None,
-            start_within: Duration::from_secs(110),
+            start_within: crate::mounter::MOUNT_WITHIN,
         }
     }
 
