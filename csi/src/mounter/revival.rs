@@ -94,9 +94,9 @@ impl Revivals {
     /// Remembers what the pod serves, and at which target. A target is bound to one source.
     pub(super) fn remember(&self, name: &str, uid: &str, comm: &Comm, request: &MountRequest, target: &Path) {
         let mut inside = self.inside.lock();
-        let moved: Vec<_> =
-            inside.served.iter().filter(|(other, it)| *other != name && it.targets.contains_key(target));
-        let moved: Vec<String> = moved.map(|(other, _)| other.clone()).collect();
+        let is_moved = |(other, it): &(&String, &Served)| *other != name && it.targets.contains_key(target);
+        let moved: Vec<String> =
+            inside.served.iter().filter(is_moved).map(|(other, _)| other.clone()).collect();
         for other in moved {
             self.unbind(&mut inside, &other, target);
         }
