@@ -17,7 +17,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use mountpoint::sync::atomic::{AtomicU8, Ordering};
+use mountpoint::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::FdFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
@@ -66,10 +66,10 @@ pub struct Config {
 /// Whether an engine runs, and whether the process was told to end: until an engine runs it ends at once, and from then on it outlives
 /// SIGTERM, because workloads that drain still read.
 #[derive(Debug, Default)]
-pub struct Serving(AtomicU8);
+pub struct Serving(AtomicU32);
 
-const ENGINE_RUNS: u8 = 1;
-const TOLD_TO_END: u8 = 2;
+const ENGINE_RUNS: u32 = 1;
+const TOLD_TO_END: u32 = 2;
 
 impl Serving {
     /// Takes note of SIGTERM; `true` if an engine runs and the process stays for it.

@@ -1,3 +1,5 @@
+//! Which pods are due, and how soon one is mounted again.
+
 use super::*;
 
 fn request(target: &Path) -> MountRequest {
