@@ -8,7 +8,7 @@ release=${CARGO_TARGET_DIR:-$top/target}/release
 export CARGO_TERM_PROGRESS_WHEN=never CARGO_NET_RETRY=5
 # Options of the programs of tests. ci/e2e runs the first one against the API server that it starts, and ci/test --all the others beside moto.
 # shellcheck disable=SC2034
-elsewhere=(--skip a_real_api_server_takes_the_crd_the_pods_and_the_preconditions --skip on_moto::)
+elsewhere=(--skip a_real_api_server_takes_the_crd_the_pods_and_the_preconditions --skip on_moto:: --skip on_a_real_store::)
 
 # Each argument a line.
 say() { printf '%s\n' "$@"; }
@@ -134,6 +134,17 @@ cache_folder() {
 need_rust() {
     command -v cargo >/dev/null || die "cargo is missing. Install Rust with rustup (https://rustup.rs), then run this again; rust-toolchain.toml picks the version."
     (cd "$top" && cargo --version >/dev/null) || die "cargo does not run here. With rustup, 'rustup show' in $top says why."
+}
+
+# build_programs PROGRAM...: release builds. Few programs, but the libraries with the features that the whole workspace has: a later ci/test
+# compiles none of them again.
+build_programs() {
+    local program options=()
+    need_packages gcc libc6-dev
+    need_rust
+    say "Building $* (release; some minutes the first time)."
+    for program in "$@"; do options+=(--bin "$program"); done
+    (cd "$top" && CARGO_TERM_PROGRESS_WHEN=auto cargo build --release --locked --workspace --exclude tidy "${options[@]}")
 }
 
 has_fuse() { [ -c /dev/fuse ] && { : <>/dev/fuse; } 2>/dev/null; }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The release is uninstalled while a pod has a volume, with the effects that docs/install.md describes; with cleanupCRDOnUninstall the
+# The release is uninstalled while a pod has a volume, with the effects that docs/chart.md describes; with cleanupCRDOnUninstall the
 # CRD is deleted too. A new installation cleans up. In between, the reconciler's test has a real API server to itself.
 # needs: nobody beside it
 # shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted

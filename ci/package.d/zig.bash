@@ -44,12 +44,18 @@ zigbuild() {
         nice -n 10 cargo zigbuild --quiet --release --locked --target "${target/%-gnu/-gnu.$glibc}" "$@"
 }
 
-# needs_no_more PROGRAM: refuses one that asks for a newer C library or for another library.
+# newest_glibc PROGRAM...: the C library that they need.
+newest_glibc() {
+    local program
+    for program in "$@"; do readelf --version-info --wide "$program"; done | grep -oE 'GLIBC_[0-9.]+' | cut -d_ -f2 | sort -uV | tail -n 1
+}
+
+# needs_no_more PROGRAM [LIBRARY]: refuses one that asks for a newer C library or for another library, but LIBRARY.
 needs_no_more() {
     local newest other
-    newest=$(readelf --version-info --wide "$1" | grep -oE 'GLIBC_[0-9.]+' | cut -d_ -f2 | sort -uV | tail -n 1)
+    newest=$(newest_glibc "$1")
     [ "$(printf '%s\n' "$newest" "$glibc" | sort -V | tail -n 1)" = "$glibc" ] || die "$1 wants glibc $newest, and the packages promise $glibc."
-    other=$(readelf --dynamic --wide "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(lib(c|m|dl|rt|pthread)\.so\.|ld-linux)' || true)
+    other=$(readelf --dynamic --wide "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(lib(c|m|dl|rt|pthread'"${2:+|$2}"')\.so\.|ld-linux)' || true)
     [ -z "$other" ] || die "$1 wants $other, and the packages depend on the C library alone."
 }
 

@@ -14,7 +14,7 @@ const BEGINNINGS: [&str; 5] = [
     "[default]\nignore_configured_endpoint_urls = true\nendpoint_url = http://a\n",
 ];
 
-/// What a word of a URL is made of.
+/// The letters of a word in a URL.
 const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-";
 
 fuzz_target!(|input: (u8, Option<String>, Vec<u8>, Vec<u8>, Vec<u8>, bool)| {

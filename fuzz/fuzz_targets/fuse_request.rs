@@ -8,11 +8,14 @@ use mountpoint::fuse::fuzzing::{Facts, decode};
 fn check(bytes: &[u8]) -> Option<Facts<'_>> {
     let facts = decode(bytes)?;
     assert!(bytes.len() >= 40, "a request without a header");
-    if let Some(name) = facts.name {
+    for name in facts.name.into_iter().chain(facts.other) {
         let name = name.as_encoded_bytes();
         assert!(!name.contains(&0) && name.len() < bytes.len() - 40, "a name that was not sent");
     }
-    assert!(facts.data.is_none_or(|data| data.len() <= bytes.len() - 80), "data that was not sent");
+    // Before the value of an attribute stand its size, flags and name.
+    let before = if facts.name.is_some() { 40 + 8 + 1 } else { 80 };
+    assert!(facts.data.is_none_or(|data| data.len() <= bytes.len() - before), "data that was not sent");
+    assert!(facts.other.is_none() || facts.name.is_some(), "a second name without a first");
     assert!(facts.nodes <= (bytes.len() - 40) / 16, "inodes that were not sent");
     Some(facts)
 }

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mountpoint::inode::fuzzing::shown;
+use mountpoint::listing::fuzzing::shown;
 
 fuzz_target!(|input: (String, String)| {
     let (mut prefix, key) = input;

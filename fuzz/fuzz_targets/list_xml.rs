@@ -37,18 +37,18 @@ enum Root {
 
 #[derive(Arbitrary, Debug)]
 enum Item {
-    /// As a sound store sends it.
+    /// An entry as a sound store sends it.
     Object {
         key: String,
         size: u64,
         second: u8,
     },
-    /// As another one may.
+    /// An entry as another store may send it.
     Contents(Vec<Leaf>),
     CommonPrefix(String),
     Upload(Vec<Leaf>),
     Leaf(Leaf),
-    /// Not even XML, perhaps.
+    /// Text that may not even be XML.
     Junk(String),
 }
 

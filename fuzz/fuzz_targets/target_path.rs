@@ -15,7 +15,7 @@ mod contract {
     pub mod target;
 }
 
-/// As much of the crate's errors as the file needs.
+/// The part of the crate's errors that the file needs.
 mod error {
     pub type Result<T> = std::result::Result<T, Error>;
 

@@ -17,6 +17,8 @@ const CONTENT: u8 = 23;
 const CONTENT_MAX: usize = 16 << 10;
 /// Records without content in a row that a sound store may send here: fewer than the client bears.
 const SILENT_MAX: usize = 30;
+/// Bytes of such records; the client bears 256 KiB.
+const SILENT_BYTES_MAX: usize = 250 << 10;
 /// Far more than a connection holds.
 const MEMORY_MAX: usize = 512 << 10;
 
@@ -91,6 +93,7 @@ struct Game {
     /// What was said so far is what was sealed: what is sealed now can be read.
     is_whole: bool,
     silent: usize,
+    silent_bytes: usize,
     end: Option<String>,
 }
 
@@ -150,9 +153,12 @@ impl Game {
     }
 
     fn content(&mut self, mut bytes: Vec<u8>, padding: usize) {
-        self.silent = if bytes.is_empty() { self.silent + 1 } else { 0 };
-        self.is_sound &= self.silent <= SILENT_MAX;
         let padding = if self.is_tls13 { padding } else { 0 };
+        if bytes.is_empty() {
+            self.is_silent(padding);
+        } else {
+            (self.silent, self.silent_bytes) = (0, 0);
+        }
         self.is_sound &= bytes.len() + padding <= CONTENT_MAX;
         self.may_come(&bytes);
         if padding == 0 {
@@ -182,9 +188,15 @@ impl Game {
 
     /// A record that brings no content.
     fn quiet(&mut self, kind: u8, content: &[u8]) {
-        self.silent += 1;
-        self.is_sound &= self.silent <= SILENT_MAX;
+        self.is_silent(content.len());
         self.talk.tell(kind, content);
+    }
+
+    /// The next record brings no content, and has so many bytes besides what each record has.
+    fn is_silent(&mut self, bytes: usize) {
+        self.silent += 1;
+        self.silent_bytes += bytes + 40;
+        self.is_sound &= self.silent <= SILENT_MAX && self.silent_bytes <= SILENT_BYTES_MAX;
     }
 
     /// This was sealed as content.
@@ -291,6 +303,7 @@ fuzz_target!(|input: Input| {
         is_sound: true,
         is_whole: true,
         silent: 0,
+        silent_bytes: 0,
         end: None,
     };
     let game = acts.into_iter().fold(game, |mut game, act| {

@@ -1,10 +1,10 @@
-//! CRC32C and CRC64NVME over bytes as they pass: computed once, combined for whole objects, encoded for headers.
+//! CRC32, CRC32C and CRC64NVME over bytes as they pass: computed once, combined for whole objects, encoded for headers and decoded.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crc_fast::CrcAlgorithm;
 
-/// Which checksum travels with an upload.
+/// A checksum that S3 knows and that combines: the first two travel with uploads, all three with what other clients stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ChecksumAlgorithm {
     /// 32 bits, Castagnoli. Parts carry their own; the whole is a checksum of checksums ("composite").
@@ -12,13 +12,19 @@ pub enum ChecksumAlgorithm {
     Crc32c,
     /// 64 bits, NVME. Parts combine to the checksum of the whole object ("full object").
     Crc64Nvme,
+    /// 32 bits, as in zip files: the default of many SDKs. No upload of ours carries it.
+    Crc32,
 }
 
 impl ChecksumAlgorithm {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Crc64Nvme, Self::Crc32c, Self::Crc32];
+
     fn params(self) -> CrcAlgorithm {
         match self {
             Self::Crc32c => CrcAlgorithm::Crc32Iscsi,
             Self::Crc64Nvme => CrcAlgorithm::Crc64Nvme,
+            Self::Crc32 => CrcAlgorithm::Crc32IsoHdlc,
         }
     }
 
@@ -27,6 +33,7 @@ impl ChecksumAlgorithm {
         match self {
             Self::Crc32c => "x-amz-checksum-crc32c",
             Self::Crc64Nvme => "x-amz-checksum-crc64nvme",
+            Self::Crc32 => "x-amz-checksum-crc32",
         }
     }
 
@@ -35,11 +42,12 @@ impl ChecksumAlgorithm {
         match self {
             Self::Crc32c => "CRC32C",
             Self::Crc64Nvme => "CRC64NVME",
+            Self::Crc32 => "CRC32",
         }
     }
 }
 
-/// A finished checksum. CRC32C uses the low 32 bits.
+/// A finished checksum. CRC32C and CRC32 use the low 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checksum {
     /// How it was computed.
@@ -57,9 +65,23 @@ impl Checksum {
     /// Base64 of the big-endian value: how S3 writes it in headers and XML.
     pub fn to_base64(self) -> String {
         match self.algorithm {
-            ChecksumAlgorithm::Crc32c => STANDARD.encode((self.value as u32).to_be_bytes()),
+            ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => {
+                STANDARD.encode((self.value as u32).to_be_bytes())
+            }
             ChecksumAlgorithm::Crc64Nvme => STANDARD.encode(self.value.to_be_bytes()),
         }
+    }
+
+    /// The value that [`Checksum::to_base64`] wrote; `None` for anything else, such as a composite.
+    pub fn from_base64(algorithm: ChecksumAlgorithm, text: &str) -> Option<Self> {
+        let bytes = STANDARD.decode(text).ok()?;
+        let value = match algorithm {
+            ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => {
+                u32::from_be_bytes(bytes.try_into().ok()?).into()
+            }
+            ChecksumAlgorithm::Crc64Nvme => u64::from_be_bytes(bytes.try_into().ok()?),
+        };
+        Some(Self { algorithm, value })
     }
 
     /// The composite of parts' CRC32C as S3 returns it for a multipart object: the checksum over the parts'
@@ -69,7 +91,9 @@ impl Checksum {
         let algorithm = parts.first().map_or(ChecksumAlgorithm::Crc32c, |p| p.algorithm);
         for part in parts {
             match part.algorithm {
-                ChecksumAlgorithm::Crc32c => joined.extend_from_slice(&(part.value as u32).to_be_bytes()),
+                ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => {
+                    joined.extend_from_slice(&(part.value as u32).to_be_bytes());
+                }
                 ChecksumAlgorithm::Crc64Nvme => joined.extend_from_slice(&part.value.to_be_bytes()),
             }
         }
@@ -115,12 +139,13 @@ mod tests {
     fn check_values_of_the_catalogue() {
         assert_eq!(Checksum::of(ChecksumAlgorithm::Crc32c, b"123456789").value, 0xe306_9283);
         assert_eq!(Checksum::of(ChecksumAlgorithm::Crc64Nvme, b"123456789").value, 0xae8b_1486_0a79_9888);
+        assert_eq!(Checksum::of(ChecksumAlgorithm::Crc32, b"123456789").value, 0xcbf4_3926);
     }
 
     #[test]
     fn combining_two_halves_is_the_checksum_of_the_whole() {
         let data: Vec<u8> = (0..100_000u32).map(|i| (i * 31) as u8).collect();
-        for algorithm in [ChecksumAlgorithm::Crc32c, ChecksumAlgorithm::Crc64Nvme] {
+        for algorithm in ChecksumAlgorithm::ALL {
             let (a, b) = data.split_at(12_345);
             let joined = Checksum::of(algorithm, a).combine(Checksum::of(algorithm, b), b.len() as u64);
             assert_eq!(joined, Checksum::of(algorithm, &data));
@@ -134,5 +159,19 @@ mod tests {
     fn base64_is_big_endian() {
         let c = Checksum { algorithm: ChecksumAlgorithm::Crc32c, value: 1 };
         assert_eq!(c.to_base64(), "AAAAAQ==");
+    }
+
+    #[test]
+    fn what_was_encoded_is_decoded_and_nothing_else_is() {
+        for algorithm in ChecksumAlgorithm::ALL {
+            let sum = Checksum::of(algorithm, b"123456789");
+            assert_eq!(Checksum::from_base64(algorithm, &sum.to_base64()), Some(sum));
+            let composite = Checksum::composite(&[sum, sum]);
+            for other in [composite.as_str(), "", "AAAA", "AAAAAQ", "AAAAAQ==\n", "4waSgw==="] {
+                assert_eq!(Checksum::from_base64(algorithm, other), None, "{algorithm:?} {other:?}");
+            }
+        }
+        let of_64_bits = Checksum::of(ChecksumAlgorithm::Crc64Nvme, b"x").to_base64();
+        assert_eq!(Checksum::from_base64(ChecksumAlgorithm::Crc32c, &of_64_bits), None);
     }
 }

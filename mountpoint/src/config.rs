@@ -13,7 +13,9 @@ use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, St
 use crate::inode::Prefix;
 use crate::net::ProxyVariables;
 use crate::object::ObjectKey;
-use crate::{buffer, cache, daemon, doctor, fs, fuse, inode, logging, prefetch, s3, telemetry, upload};
+use crate::{
+    buffer, cache, daemon, doctor, fs, fuse, inode, logging, moves, prefetch, s3, telemetry, upload,
+};
 
 /// A mount, ready to be made.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub struct Config {
     pub inode: inode::Config,
     /// Reading.
     pub prefetch: prefetch::Config,
+    /// Renaming, with `--allow-rename`.
+    pub moves: Option<moves::Config>,
     /// Writing.
     pub upload: upload::Config,
     /// The disk cache, if there is one.
@@ -44,8 +48,6 @@ pub struct Config {
 
 /// Read-ahead we ask of the kernel where we may: one block, so that a sequential reader's requests are as large as can be.
 const READ_AHEAD: u64 = buffer::BLOCK as u64;
-/// How long after `--operation-timeout` a failing request ends at the latest: its last attempt has time limits of its own.
-const OUTAGE_TAIL: Duration = Duration::from_secs(30);
 /// How long `mount-s3-ctl doctor` waits for a store, whatever `--operation-timeout` allows a mount: a person waits.
 const DOCTORS_PATIENCE: Duration = Duration::from_secs(15);
 /// Threads that take requests, per core: they never wait, so that more of them only take turns.
@@ -77,7 +79,7 @@ impl Config {
         s3.state_dir = state_dir(args)?;
         // Memory comes free when requests end: those that an outage left without an answer, too, shall have ended by then. A part on a slow
         // line may take longer; a writer waits for as long as one is on its way.
-        let memory_within = s3.timeouts.operation + OUTAGE_TAIL;
+        let memory_within = s3.timeouts.operation + s3.timeouts.tail();
 
         let cache = cached.map(|dir| {
             cache::Config {
@@ -127,6 +129,7 @@ impl Config {
                 allow_root: args.mount.allow_root,
                 auto_unmount: args.mount.auto_unmount,
                 no_exec: args.mount.no_exec,
+                labels: labels(&args.mount.labels, Path::new(SELINUX)),
                 threads: (cores * THREADS_PER_CORE)
                     .clamp(2, usize::try_from(args.client.max_threads).unwrap_or(usize::MAX).max(2)),
                 reads_direct: args.cache.read_mode != cli::ReadModeArg::Buffered,
@@ -143,6 +146,8 @@ impl Config {
                 read_only: args.mount.read_only,
                 allow_delete: args.mount.allow_delete,
                 allow_overwrite: args.mount.allow_overwrite,
+                allow_append: args.mount.allow_append,
+                rename_errno: args.mount.rename_errno.into(),
                 read_mode: args.cache.read_mode.into(),
             },
             inode: inode::Config {
@@ -150,9 +155,11 @@ impl Config {
                 ttl: args.cache.ttl(),
                 ..inode::Config::default()
             },
+            moves: args.mount.allow_rename.then(moves::Config::default),
             prefetch,
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),
+                part_size_named: args.client.names_write_part(),
                 checksum: args.bucket_options.upload_checksum(&bucket),
                 content_type: match args.bucket_options.infer_content_type {
                     true => type_by_extension,
@@ -256,6 +263,18 @@ fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>>
     path.map(absolute).transpose()
 }
 
+/// A file that is there if SELinux is on.
+const SELINUX: &str = "/sys/fs/selinux/enforce";
+
+/// The labels that the kernel takes: none where SELinux is off, as mount(8) does it, so that one fstab serves all machines.
+fn labels(asked: &[String], selinux: &Path) -> Vec<String> {
+    if asked.is_empty() || selinux.exists() {
+        return asked.to_vec();
+    }
+    tracing::warn!("SELinux is off: {} has no effect", asked.join(","));
+    Vec::new()
+}
+
 /// Nothing is written through a read-only mount, and its keys may allow no abort.
 fn state_dir(args: &Args) -> anyhow::Result<Option<PathBuf>> {
     let dir = args.client.state_dir.as_deref().or(args.state_dir_default.as_deref());
@@ -298,13 +317,10 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
         return Ok(fuse::Device::Mount(mount_directory(directory, supervised)?));
     };
     let shown = directory.display();
-    let given = [(args.mount.read_only, "--read-only"), (args.mount.auto_unmount, "--auto-unmount")];
-    let given: Vec<_> = given.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag)).collect();
-    if !given.is_empty() {
+    if args.mount.auto_unmount {
         // Word for word as AWS's mount-s3, which lacks the same space.
         bail!(
-            "Mount options: {} are ignored with FUSE fd mount point.Mount options should be passed while performing `mount` syscall in the caller process.",
-            given.join(", ")
+            "Mount options: --auto-unmount are ignored with FUSE fd mount point.Mount options should be passed while performing `mount` syscall in the caller process."
         );
     }
     let number: Option<i32> = number.parse().ok().filter(|number| *number >= 0);
@@ -429,6 +445,14 @@ fn dead_mount(directory: &Path) -> std::io::Result<Option<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_go_to_the_kernel_only_where_selinux_is_on() {
+        let asked = ["context=\"a:b:c\"".to_owned()];
+        let on = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(labels(&asked, on.path()), asked);
+        assert!(labels(&asked, Path::new("/nowhere/enforce")).is_empty());
+    }
     use clap::Parser;
 
     #[test]
@@ -494,9 +518,8 @@ mod tests {
             assert_eq!(error(&dir), wanted);
         }
         for (flags, named) in [
-            (&["--read-only"][..], "--read-only"),
-            (&["--auto-unmount"], "--auto-unmount"),
-            (&["--auto-unmount", "--read-only"], "--read-only, --auto-unmount"),
+            (&["--auto-unmount"][..], "--auto-unmount"),
+            (&["--auto-unmount", "--read-only"], "--auto-unmount"),
         ] {
             let said = format!("{:#}", config(&[&["bucket", "/dev/fd/9"], flags].concat()).unwrap_err());
             assert!(said.starts_with(&format!("Mount options: {named} are ignored with FUSE fd")), "{said}");

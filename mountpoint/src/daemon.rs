@@ -164,7 +164,7 @@ fn word(outcome: Result<(), &anyhow::Error>) -> String {
     }
 }
 
-/// Where a supervisor waits for the word: a file, a pipe, or a descriptor as `/dev/fd/N`.
+/// The place where a supervisor waits for the word: a file, a pipe, or a descriptor as `/dev/fd/N`.
 #[derive(Debug)]
 pub struct ReadyFile {
     path: PathBuf,

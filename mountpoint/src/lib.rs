@@ -3,9 +3,9 @@
 //! The rooms follow the path of a byte. Calls go down and data comes back up; a lower room never calls an upper room:
 //!
 //! ```text
-//! kernel - fuse/ - fs/ -+- inode/ ----------------+
+//! kernel - fuse/ - fs/ -+- inode/ - listing/ -----+
 //!                       +- prefetch/ - cache/ -+  +- s3/ - net/ - network
-//!                       +- upload/ ------------+--+
+//!                       +- upload/, moves/ ----+--+
 //!          first/ (a file's first bytes, with its attributes) under inode, prefetch
 //!          buffer/ (blocks of memory, the budget) under prefetch, cache, upload, s3
 //! ```
@@ -24,10 +24,12 @@ pub mod first;
 pub mod fs;
 pub mod fuse;
 pub mod inode;
+pub mod listing;
 pub mod logging;
 pub mod metrics;
 pub mod mount;
 pub mod mountinfo;
+pub mod moves;
 pub mod net;
 pub mod object;
 pub mod prefetch;

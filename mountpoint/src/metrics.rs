@@ -154,6 +154,8 @@ metrics! {
     fuse_threads: Gauge = Gauge::default(), Count => "experimental.fuse.total_threads",
     /// Those of them that wait for a request.
     fuse_idle: Gauge = Gauge::default(), Count => "experimental.fuse.idle_threads",
+    /// Objects, or answers with a whole one, whose bytes did not have the store's checksum: they were fetched anew, or the read failed.
+    read_corrupt: Counter = Counter::default(), Count => "read.corrupt",
     /// Reads of the disk cache, of a block or a part of one, that it answered.
     cache_hits: Counter = Counter::default(), Count => "cache.hits",
     /// Blocks, or parts of one, fetched from the store because the disk cache did not have them.

@@ -18,6 +18,7 @@ use crate::fuse::{Device, MountOptions, Session, Unmounter};
 use crate::inode::InodeTable;
 use crate::logging;
 use crate::metrics::Metrics;
+use crate::moves::Mover;
 use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
 use crate::supervise::{Supervisor, no_thread, try_threads};
@@ -91,6 +92,13 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let client = runtime
         .block_on(S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)))
         .with_context(|| format!("bucket {}", config.name))?;
+    for (is_given, flag) in
+        [(config.moves.is_some(), "--allow-rename"), (config.fs.allow_append, "--allow-append")]
+    {
+        if is_given {
+            check_copies(&client, flag)?;
+        }
+    }
     let pool = Pool::new(&config.buffer);
     let telemetry = config.telemetry.bind()?;
     let mut upload = config.upload;
@@ -123,9 +131,14 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         handle.clone(),
     );
     let courier = client.courier();
+    let mover = config.moves.map(|moves| Mover::new(client.clone(), moves));
     let uploader = Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle);
     let uploads = uploader.clone();
-    let fs = Arc::new(FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone()));
+    let fs = FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone());
+    let fs = Arc::new(match mover {
+        Some(mover) => fs.renaming(mover),
+        None => fs,
+    });
     let supervisor = Supervisor { metrics: Arc::clone(&metrics), clock };
     let observed = Observed {
         fs: Arc::clone(&fs),
@@ -151,6 +164,28 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         observed,
         runtime,
     })
+}
+
+/// Renames and appends are copies by the store, with conditions, so that no other client's version is replaced or deleted. A line says what
+/// this store does not keep.
+///
+/// # Errors
+/// The store is known to have no copies.
+fn check_copies(client: &S3Client, flag: &str) -> anyhow::Result<()> {
+    if client.refuses_copies() {
+        anyhow::bail!(
+            "{flag}: this store does not know CopyObject, as an earlier rename showed: leave the flag out"
+        );
+    }
+    let (store, asked) = (client.store().name(), client.store().asks_before());
+    if !asked.is_empty() {
+        tracing::warn!(
+            "{flag}: stores of the kind {store:?} are not known to keep If-Match and If-None-Match on {}: the engine asks what is there just before, \
+             and a change by another client between the two requests can be lost",
+            asked.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// Whether room that one of two directories gives up is room for the other.

@@ -132,7 +132,7 @@ fn trials() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, |threads| threads.flatten().filter(is_trial).count())
 }
 
-/// What the system's "Resource temporarily unavailable" means for a thread.
+/// Explains the system's "Resource temporarily unavailable" for a thread.
 pub fn no_thread(error: std::io::Error) -> std::io::Error {
     let why = format!(
         "could not start a thread: {error}; raise pids.max of its cgroup, or the user's limit of processes (RLIMIT_NPROC, ulimit -u)"

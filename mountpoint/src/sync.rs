@@ -14,7 +14,7 @@ pub use std::sync::{Arc, Weak};
 
 /// Atomics under the same roof.
 pub mod atomic {
-    pub use super::imp::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub use super::imp::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
 /// A lock for short, plain work; never held across an await (clippy denies it).

@@ -2,6 +2,7 @@
 //! a slow line.
 
 mod client {
+    mod on_a_real_store;
     mod slow_line;
     mod versitygw;
 }

@@ -341,7 +341,7 @@ impl World {
             assert_eq!(self.model.walk(path), None, "{path}");
             return;
         };
-        let wish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+        let wish = WriteWish { truncate: true, append: false, allow_overwrite: true, allow_append: false };
         let writing = self.writers.iter().any(|(other, _)| other == path);
         match (self.model.walk(path), self.table.open_write(ino, 7, wish).await) {
             (Some(View::File(_)), Ok(OpenWrite::Granted { key, .. })) => {

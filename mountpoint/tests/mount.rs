@@ -19,6 +19,7 @@ const STORE: common::Kind = common::Kind::S3server;
 mod mount {
     mod adopted;
     mod answers;
+    mod appending;
     mod cache;
     mod crash;
     mod credentials;
@@ -47,6 +48,7 @@ mod mount {
     mod ready;
     mod refused;
     mod released;
+    mod renaming;
     mod requests;
     mod ring;
     mod semantics;

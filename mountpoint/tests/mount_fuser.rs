@@ -18,6 +18,7 @@ const STORE: common::Kind = common::Kind::S3server;
 mod by_fuser {
     mod adopted;
     mod answers;
+    mod appending;
     mod cache;
     mod crash;
     // credentials: requests to S3, whoever carried those of the kernel.
@@ -39,6 +40,7 @@ mod by_fuser {
     mod ready;
     mod refused;
     mod released;
+    mod renaming;
     // requests: how many S3 sees is decided behind the transport.
     mod semantics;
     mod shared;

@@ -19,6 +19,7 @@ const STORE: common::Kind = common::Kind::S3server;
 mod by_io_uring {
     mod adopted;
     mod answers;
+    mod appending;
     mod cache;
     mod crash;
     // credentials: requests to S3, whoever carried those of the kernel.
@@ -47,6 +48,7 @@ mod by_io_uring {
     mod ready;
     mod refused;
     mod released;
+    mod renaming;
     // requests: how many S3 sees is decided behind the transport.
     mod ring;
     mod semantics;

@@ -19,5 +19,6 @@ mod on_versitygw {
     mod semantics;
     mod tools;
     // trees: 20,000 files planted without the ETags that versitygw writes beside them.
+    mod versions;
     mod writing;
 }

@@ -11,7 +11,7 @@ use mountpoint::metrics::Metrics;
 use mountpoint::object::{ObjectId, ObjectKey};
 use mountpoint::s3::{
     CompleteUpload, Config, Created, Credentials, Deleted, ErrorKind, GetObject, ListObjects, NewObject,
-    ObjectClient as _, PutObject, S3Client, Tagging, UploadPart, VersionMarkers,
+    ObjectClient as _, PutObject, Replaces, S3Client, Tagging, UploadPart, VersionMarkers,
 };
 use s3server::{Effect, Fault, Server};
 use testkit::hostile_keys;
@@ -45,7 +45,7 @@ async fn store(change: impl FnOnce(&mut Config)) -> Store {
 }
 
 fn new_object(key: &str, checksum: Option<ChecksumAlgorithm>) -> NewObject {
-    NewObject { key: key.into(), content_type: None, only_if_absent: false, checksum }
+    NewObject { checksum, ..NewObject::new(key) }
 }
 
 fn put(key: &str, data: &[u8]) -> PutObject {
@@ -135,7 +135,7 @@ async fn parts_become_one_object_whatever_the_checksum() {
             };
             parts.push(store.client.upload_part(&request).await.unwrap());
         }
-        let complete = CompleteUpload { upload: upload.clone(), parts, only_if_absent: false };
+        let complete = CompleteUpload { upload: upload.clone(), parts, replaces: Replaces::Anything };
         store.client.complete_multipart_upload(&complete).await.unwrap();
         let whole = read(&store.client, "dir/multi part", 0..10 << 20).await;
         assert!(whole == [part(1), part(2)].concat());
@@ -174,7 +174,7 @@ async fn ready_to_complete(client: &S3Client, key: &str) -> CompleteUpload {
         let request = UploadPart { upload: upload.clone(), part_number, body: vec![body.into()], checksum };
         parts.push(client.upload_part(&request).await.unwrap());
     }
-    CompleteUpload { upload, parts, only_if_absent: false }
+    CompleteUpload { upload, parts, replaces: Replaces::Anything }
 }
 
 /// Faults of CompleteMultipartUpload, and what a client makes of them that waits half a second for an answer (or `complete`):

@@ -196,8 +196,7 @@ fn goes_deaf(mut stream: Stream) -> Option<Stream> {
 
 /// A file of so many bytes.
 fn put(len: usize) -> PutObject {
-    let object =
-        NewObject { key: ObjectKey::new("k"), content_type: None, only_if_absent: false, checksum: None };
+    let object = NewObject::new(ObjectKey::new("k"));
     PutObject { object, body: vec![Bytes::from(vec![7; len])], checksum: None }
 }
 
@@ -373,15 +372,15 @@ async fn an_idle_connection_that_the_store_takes_leave_of_costs_no_try() {
 #[tokio::test]
 async fn a_store_whose_authority_nobody_knows_is_refused() {
     let store = Store::certified_for("127.0.0.1");
-    store.is_refused(None, "UnknownIssuer").await;
+    Box::pin(store.is_refused(None, "UnknownIssuer")).await;
     let stranger = Store::certified_for("127.0.0.1");
-    store.is_refused(Some(stranger.ca_bundle()), "").await;
+    Box::pin(store.is_refused(Some(stranger.ca_bundle()), "")).await;
 }
 
 #[tokio::test]
 async fn a_certificate_for_another_name_is_refused() {
     let store = Store::certified_for("s3.example.org");
-    store.is_refused(Some(store.ca_bundle()), "127.0.0.1").await;
+    Box::pin(store.is_refused(Some(store.ca_bundle()), "127.0.0.1")).await;
 }
 
 /// A proxy that makes tunnels to this port, and the lines that it was asked.

@@ -79,7 +79,7 @@ pub struct Settings {
     pub resources: Resources,
     /// A ConfigMap with certificates that this volume's engine trusts besides.
     pub ca_config_map: Option<String>,
-    /// Its cache, if it asks for one.
+    /// The cache, if the volume asks for one.
     pub cache: Option<Cache>,
     /// A share of the workload's resources, where neither volume nor chart says anything.
     pub share: Resources,
@@ -92,13 +92,13 @@ pub struct Settings {
 /// One Mountpoint Pod to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRequest {
-    /// Its name.
+    /// The name of the pod.
     pub name: String,
-    /// Its node.
+    /// The node of the pod.
     pub node: String,
     /// The PersistentVolume's name.
     pub volume: String,
-    /// Its UID.
+    /// The UID of the volume.
     pub volume_uid: Option<String>,
     /// The volume handle.
     pub handle: String,
@@ -264,7 +264,7 @@ fn comm_volume() -> Volume {
     }
 }
 
-/// On the node's disk: it outlives a container, and goes with the pod.
+/// The state's volume, on the node's disk: it outlives a container, and goes with the pod.
 fn state_volume() -> Volume {
     Volume {
         name: pod::STATE_VOLUME.into(),

@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::workload::index::may_be_ours;
 
-/// Of a pod: how far it is, where, with which volumes that may be ours; of one that may get a Mountpoint Pod also the resources, of which it
+/// Keeps of a pod: how far it is, where, with which volumes that may be ours; of one that may get a Mountpoint Pod also the resources, of which it
 /// may have a share; of a Mountpoint Pod why it does not run.
 pub fn pod(pod: &mut Pod) {
     pod.metadata = of_ours(std::mem::take(&mut pod.metadata));
@@ -49,7 +49,7 @@ fn spec(spec: PodSpec, is_mountpoint_pod: bool) -> PodSpec {
     }
 }
 
-/// Of the template of a claim nothing is read: the claim says it.
+/// Drops the template of a claim: the claim itself says it.
 fn volume_of_pod(volume: Volume) -> Volume {
     Volume {
         name: volume.name,
@@ -83,7 +83,7 @@ fn status(status: PodStatus, is_mountpoint_pod: bool) -> PodStatus {
     }
 }
 
-/// Of a claim: which volume it is bound to, and whose it is.
+/// Keeps of a claim: the volume it is bound to, and its owner.
 pub fn claim(claim: &mut PersistentVolumeClaim) {
     let owners = claim.metadata.owner_references.take();
     claim.metadata = ObjectMeta { owner_references: owners, ..of_ours(std::mem::take(&mut claim.metadata)) };
@@ -94,7 +94,7 @@ pub fn claim(claim: &mut PersistentVolumeClaim) {
     claim.status = None;
 }
 
-/// Of a volume: its claim; of one of ours also what the engine is to do.
+/// Keeps of a volume: its claim; of one of this driver also the attributes for the engine.
 pub fn volume(volume: &mut PersistentVolume) {
     volume.metadata = of_ours(std::mem::take(&mut volume.metadata));
     volume.spec = volume.spec.take().map(|it| {
@@ -111,7 +111,7 @@ pub fn volume(volume: &mut PersistentVolume) {
     volume.status = None;
 }
 
-/// Of a service account: its annotations, which name roles.
+/// Keeps of a service account: its annotations, which name roles.
 pub fn account(account: &mut ServiceAccount) {
     let annotations = account.metadata.annotations.take();
     account.metadata = ObjectMeta { annotations, ..of_ours(std::mem::take(&mut account.metadata)) };
@@ -119,12 +119,12 @@ pub fn account(account: &mut ServiceAccount) {
     account.image_pull_secrets = None;
 }
 
-/// Of an attachment: all but who wrote it.
+/// Keeps of an attachment: all but its managed fields.
 pub fn attachment(attachment: &mut MountpointS3PodAttachment) {
     attachment.metadata.managed_fields = None;
 }
 
-/// Who and when; of labels and annotations only the driver's own.
+/// Keeps identity and times, and the driver's own labels and annotations.
 fn of_ours(metadata: ObjectMeta) -> ObjectMeta {
     let ours = |all: Option<BTreeMap<String, String>>| {
         let is_ours = |key: &str| key.strip_prefix(DRIVER).is_some_and(|rest| rest.starts_with('/'));

@@ -6,20 +6,20 @@ use std::path::PathBuf;
 
 use crate::fault::FaultPlan;
 
-/// What a server is started with. The secret is left out of its Debug form.
+/// The configuration of a server. The secret is left out of its Debug form.
 #[derive(Clone)]
 pub struct Config {
     /// The folder; made when missing. Each folder in it whose name may be a bucket's is a bucket.
     pub root: PathBuf,
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
     /// The one access key that may sign.
     pub access_key: String,
-    /// Its secret.
+    /// The secret key.
     pub secret_key: String,
     /// Buckets to make when missing.
     pub buckets: Vec<String>,
-    /// What is to go wrong from the start.
+    /// The faults from the start.
     pub faults: FaultPlan,
     /// The domain whose subdomains are buckets (`BUCKET.DOMAIN`); path style works either way.
     pub domain: Option<String>,

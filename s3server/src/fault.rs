@@ -118,7 +118,8 @@ pub enum Effect {
     IgnoreRange,
     /// The encryption that a PutObject or CreateMultipartUpload asks for is not looked at: the object is stored without.
     IgnoreSse,
-    /// If-None-Match and If-Match of a PutObject or CompleteMultipartUpload are not looked at.
+    /// If-None-Match and If-Match of a PutObject, CopyObject, CompleteMultipartUpload or DeleteObject are not looked at; nor is the condition on
+    /// the source of a CopyObject.
     IgnoreConditions,
     /// Checksums of a PutObject are not compared with its bytes, and none is kept.
     IgnoreChecksums,
@@ -139,6 +140,15 @@ pub enum Effect {
     },
     /// The request is carried out, then the connection is reset instead of an answer.
     DropAnswer,
+    /// A PutObject or UploadPart without Content-MD5 is refused, as some stores refuse it in a bucket with Object Lock.
+    DemandMd5,
+    /// An UploadPart of a greater number is refused, as by Scaleway.
+    PartsMax {
+        /// The greatest number of a part.
+        parts: u32,
+    },
+    /// A CompleteMultipartUpload is refused if its parts, except the last, differ in size, as by Cloudflare R2.
+    EqualParts,
 }
 
 impl Fault {

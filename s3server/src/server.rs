@@ -84,22 +84,22 @@ impl Server {
         Ok(Self { runtime: Some(runtime), address, store, log, faults: config.faults })
     }
 
-    /// Where it listens.
+    /// The address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens, as clients want it: `http://127.0.0.1:PORT`.
+    /// The URL of the server, as clients want it: `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What it was asked.
+    /// The log of requests.
     pub fn requests(&self) -> &RequestLog {
         &self.log
     }
 
-    /// What is to go wrong; changeable at any time.
+    /// The plan of faults; changeable at any time.
     pub fn faults(&self) -> &FaultPlan {
         &self.faults
     }

@@ -10,14 +10,14 @@ use serde::Deserialize;
 /// One change of one place.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Mutant {
-    /// As cargo-mutants prints it: file, line, what is replaced in which function.
+    /// The name as cargo-mutants prints it: file, line, and the replacement in its function.
     pub(crate) name: String,
-    /// Of the package whose tests should notice.
+    /// The package whose tests should notice.
     pub(crate) package: String,
-    /// From the top of the tree.
+    /// The file, from the top of the tree.
     pub(crate) file: String,
     pub(crate) genre: Genre,
-    /// What stands there instead.
+    /// The text that replaces the original.
     pub(crate) replacement: String,
     pub(crate) span: Span,
 }
@@ -40,7 +40,7 @@ pub(crate) enum Genre {
     Other,
 }
 
-/// From the first character to behind the last.
+/// The range from the first character to behind the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Span {
     pub(crate) start: Place,

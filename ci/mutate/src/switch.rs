@@ -15,7 +15,7 @@ use syn::visit::{self, Visit};
 
 use crate::mutant::{Genre, Mutant, Place};
 
-/// What each crate's root gets: the switch itself.
+/// The code that each crate's root gets: the switch itself.
 pub(crate) const ROOT: &str = r#"
 #[doc(hidden)]
 #[allow(unreachable_pub, missing_docs, clippy::all)]
@@ -62,7 +62,7 @@ fn apart(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.end <= b.start || b.end <= a.start
 }
 
-/// Where each line begins, by bytes.
+/// The byte offset of each line.
 struct Lines(Vec<usize>);
 
 impl Lines {

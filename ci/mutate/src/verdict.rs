@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::tree::Tests;
 
-/// What the tests say of a mutant.
+/// The verdict of the tests on a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// This test fails, twice.
@@ -101,7 +101,7 @@ fn command(tests: &Tests, mutant: Option<u32>) -> Command {
     command
 }
 
-/// What the tests print, line by line; the channel closes with the program.
+/// The output of the tests, line by line; the channel closes with the program.
 #[expect(clippy::unwrap_used, reason = "the pipe was asked for")]
 fn lines(child: &mut Child) -> mpsc::Receiver<String> {
     let out = BufReader::new(child.stdout.take().unwrap());

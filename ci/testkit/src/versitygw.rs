@@ -57,7 +57,10 @@ impl Versitygw {
         if let Some([certificate, key]) = tls {
             command.arg("--cert").arg(certificate).arg("--key").arg(key);
         }
-        command.arg("posix").arg(data).env_clear();
+        // Buckets that are told to keep versions keep them there.
+        let versions = folder.join("versions");
+        fs::create_dir_all(&versions).expect("make the folder of versions");
+        command.args(["posix", "--versioning-dir"]).arg(versions).arg(data).env_clear();
         command.env("ROOT_ACCESS_KEY", keys[0]).env("ROOT_SECRET_KEY", keys[1]);
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a second handle")).stderr(log);
         let child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", binary.display()));

@@ -8,8 +8,8 @@ use crate::{Finding, Tree};
 const METRICS: &str = "mountpoint/src/metrics.rs";
 const METRICS_PAGE: &str = "docs/metrics.md";
 const CLAIMS_PAGE: &str = "docs/semantics.md";
-const SEEDS_PAGE: &str = "docs/seeds.md";
-const ACCEPTANCE_PAGE: &str = "docs/acceptance.md";
+const SEEDS_PAGE: &str = "csi/seeds.md";
+const ACCEPTANCE_PAGE: &str = "csi/acceptance.md";
 const CODE_PAGE: &str = "ARCHITECTURE.md";
 /// Where the chart's facts have their names.
 const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];

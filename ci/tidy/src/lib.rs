@@ -15,6 +15,7 @@ pub mod rust;
 pub mod supply;
 pub mod tables;
 pub mod tree;
+pub mod version;
 
 use std::fmt;
 
@@ -59,6 +60,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     findings.extend(docs::check(tree));
     findings.extend(links::check(tree));
     findings.extend(tables::check(tree));
+    findings.extend(version::check(tree));
     findings.extend(supply::check(tree)?);
     Ok(findings)
 }

@@ -51,7 +51,7 @@ pub fn of_request(cluster: &Cluster, request: &str) -> String {
     format!("csi-s3-{}", groups.join("-"))
 }
 
-/// At most `max` bytes: a longer text is cut, and ends in a digest of all of it and of the request. Whether it was cut.
+/// Shortens a text to `max` bytes: a longer one is cut, and ends in a digest of all of it and of the request. Whether it was cut.
 #[must_use]
 pub fn shortened(cluster: &Cluster, request: &str, text: &str, max: usize) -> (String, bool) {
     if text.len() <= max {

@@ -15,13 +15,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// With this id.
+    /// A cluster with this id.
     #[must_use]
     pub fn new(id: &str) -> Self {
         Self { id: id.to_owned() }
     }
 
-    /// Its name in tags: 16 hexadecimal digits, which do not show the id.
+    /// The cluster's name in tags: 16 hexadecimal digits, which do not show the id.
     #[must_use]
     pub fn mark(&self) -> String {
         self.digest(&["cluster"], MARK)

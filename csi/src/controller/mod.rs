@@ -129,7 +129,7 @@ impl ControllerService {
             location: region.filter(|it| *it != "us-east-1"),
             keys: &keys,
         };
-        let Made { capacity_bytes, region } = request.make(bucket).await?;
+        let Made { capacity_bytes, region } = Box::pin(request.make(bucket)).await?;
         let volume_id = VolumeId::new(cluster, name, chosen.place.clone()).to_string();
         let volume_context = context(&parameters, &chosen.place, region, &keys);
         let volume = Volume { capacity_bytes, volume_id, volume_context, ..Volume::default() };
@@ -162,7 +162,7 @@ impl ControllerService {
         {
             let _of_bucket = self.pending.begin_for(&endpoint, &id.place())?;
             let bucket = self.stores.bucket(&endpoint, region, id.bucket(), &keys)?;
-            match request.run(bucket).await? {
+            match Box::pin(request.run(bucket)).await? {
                 Outcome::NotHere => {}
                 Outcome::Gone => break,
                 Outcome::Kept(note) => {

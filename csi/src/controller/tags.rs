@@ -27,7 +27,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Of a new volume.
+    /// The marks of a new volume.
     #[must_use]
     pub fn new(cluster: &Cluster, request: &str, capacity_bytes: i64, on_delete: OnDelete) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Mark {
         })
     }
 
-    /// As tags, beside those of the class.
+    /// The marks as tags, beside those of the class.
     #[must_use]
     pub fn tags(&self, of_class: Tags) -> Tags {
         let mut tags = of_class;

@@ -29,7 +29,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Of the request of this name, with the parameters of its class.
+    /// The values of the request of this name, with the parameters of its class.
     #[must_use]
     pub fn new(cluster: &Cluster, request: &str, parameters: &HashMap<String, String>) -> Self {
         let said = |key| parameters.get(key).filter(|it| !it.is_empty()).cloned();

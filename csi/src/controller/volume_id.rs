@@ -21,7 +21,7 @@ const DIGITS: usize = 10;
 /// The parts of an id besides bucket and prefix.
 const FRAME: usize = "b--/".len() + 2 * DIGITS;
 
-/// Where a volume is.
+/// The place of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A bucket of its own.
@@ -65,11 +65,11 @@ pub fn prefix_max(bucket: &str) -> usize {
 pub enum VolumeId {
     /// In our form.
     Ours {
-        /// Where the volume is.
+        /// The place of the volume.
         place: Place,
-        /// Of the request's name.
+        /// A digest of the request's name.
         nonce: String,
-        /// Of everything.
+        /// A digest of everything.
         proof: String,
     },
     /// The plain name of a bucket, as release 2.2 gave.
@@ -77,7 +77,7 @@ pub enum VolumeId {
 }
 
 impl VolumeId {
-    /// Of a volume that this cluster makes for a request.
+    /// The id of a volume that this cluster makes for a request.
     #[must_use]
     pub fn new(cluster: &Cluster, request: &str, place: Place) -> Self {
         let nonce = nonce(cluster, request);
@@ -112,7 +112,7 @@ impl VolumeId {
         bucket_name::is_valid(ours.bucket()).then_some(ours)
     }
 
-    /// Where the volume is.
+    /// The place of the volume.
     #[must_use]
     pub fn place(&self) -> Place {
         match self {

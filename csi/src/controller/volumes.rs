@@ -56,14 +56,14 @@ struct View {
 }
 
 impl Volumes {
-    /// Of a cluster without an API server: no volume is known, and none will be.
+    /// The volumes of a cluster without an API server: none is known, and none will be.
     #[must_use]
     pub fn without_api(cluster: Cluster) -> Self {
         let view = watch::channel(View::default()).1;
         Self { view, cluster: Arc::new(OnceLock::from(cluster)), api: None, recorder: None }
     }
 
-    /// As [`Volumes::without_api`], with these volumes by their handles.
+    /// Like [`Volumes::without_api`], with these volumes by their handles.
     #[must_use]
     pub fn known_to_be(cluster: Cluster, volumes: BTreeMap<String, Recorded>) -> Self {
         let view = View { volumes, ..View::default() };

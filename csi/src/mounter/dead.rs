@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// Takes away all layers of a dead target but the lowest, and the binds of its dead subdirectories. A container holds a copy of the
 /// lowest layer: with HostToContainer propagation it gets what is mounted on the root of that layer, but never what takes its place (both
-/// tried, docs/e2e.md).
+/// tried, ci/e2e.d/README.md).
 pub(super) fn make_room(target: &Path, kubelet: &Path) -> Result<()> {
     let mounts = table()?;
     let layers: Vec<_> = mounts.layers(target).collect();

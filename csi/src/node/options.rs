@@ -46,9 +46,11 @@ const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' 
 
 /// Every option of the engine; and those of AWS's, and of release 2.2's driver, that volumes may hold and ours does not have. Sorted.
 pub const TABLE: &[(&str, Rule)] = &[
+    ("allow-append", Pass),
     ("allow-delete", Pass),
     ("allow-other", Pass),
     ("allow-overwrite", Pass),
+    ("allow-rename", Pass),
     ("allow-root", Pass),
     ("auto-unmount", Own),
     ("aws-max-attempts", Env("AWS_MAX_ATTEMPTS")),
@@ -103,6 +105,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("read-part-size", Pass),
     ("ready-file", Own),
     ("region", Pass),
+    ("rename-errno", Pass),
     ("requester-pays", Pass),
     ("sign-payload", Pass),
     (

@@ -21,7 +21,7 @@ struct State {
 }
 
 impl Api {
-    /// Whose watches are all refused.
+    /// An API server that refuses all watches.
     pub(crate) fn start() -> Self {
         Self(Arc::new(watch::Sender::new(State { lists: true, ..State::default() })))
     }
@@ -40,7 +40,7 @@ impl Api {
         self.0.subscribe().wait_for(|state| state.refused > 0).await.unwrap();
     }
 
-    /// As the provisioner writes it.
+    /// Puts a volume as the provisioner writes it.
     pub(crate) fn put(&self, name: &str, volume: &Volume) {
         let csi = json!({"driver": "s3.csi.scality.com", "volumeHandle": volume.volume_id, "volumeAttributes": volume.volume_context});
         self.0.send_modify(|state| {

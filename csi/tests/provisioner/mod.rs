@@ -26,7 +26,7 @@ use mountpoint::s3::{self, ListObjects, NewObject, ObjectClient as _, PutObject,
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-/// What no answer and no log may show.
+/// The secret that no answer and no log may show.
 pub(crate) const HUSH: &str = "HUSHHUSH";
 /// The cluster's id.
 pub(crate) const CLUSTER: &str = "uid-of-kube-system";
@@ -73,13 +73,13 @@ impl Lab {
         Self::over(Store::start(|it| it), Volumes::without_api(cluster()), &[]).await
     }
 
-    /// Whose store has no tags of buckets.
+    /// A provisioner whose store has no tags of buckets.
     pub(crate) async fn without_tags() -> Self {
         let store = Store::start(|it| s3server::Config { bucket_tagging: false, ..it });
         Self::over(store, Volumes::without_api(cluster()), &[]).await
     }
 
-    /// Whose API server never answers.
+    /// A provisioner whose API server never answers.
     pub(crate) async fn before_the_api_server_answers() -> Self {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = kube::Client::try_from(config).unwrap();
@@ -200,8 +200,7 @@ impl Lab {
 
     /// Puts an object by a request: keys need not be paths of a folder.
     pub(crate) async fn put(&self, bucket: &str, key: &str) {
-        let new =
-            NewObject { key: ObjectKey::new(key), content_type: None, only_if_absent: false, checksum: None };
+        let new = NewObject::new(ObjectKey::new(key));
         let object = PutObject { object: new, body: vec!["x".into()], checksum: None };
         self.client(bucket).await.put_object(&object).await.unwrap();
     }
@@ -250,8 +249,7 @@ impl Lab {
 
     /// Begins an upload, which stays open.
     pub(crate) async fn upload(&self, bucket: &str, key: &str) {
-        let new =
-            NewObject { key: ObjectKey::new(key), content_type: None, only_if_absent: false, checksum: None };
+        let new = NewObject::new(ObjectKey::new(key));
         self.client(bucket).await.create_multipart_upload(&new).await.unwrap();
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use crossbeam::sync::WaitGroup;
@@ -12,13 +13,15 @@ use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::bell::Bell;
+use super::file::Entry;
 use super::io::{BlockIo, Disk, FOLDER_MODE, open_folder};
-use super::later::{self, Job, QUEUE_MAX, Queue};
+use super::later::{self, Job as Read, QUEUE_MAX, Queue};
 use super::lock::Lock;
-use super::ring;
 use super::store::Store;
 use super::{BlockCache, BlockIndex, CACHE_BLOCK, Config, Error, Later, Now, Sectors, Whole};
+use super::{prove, ring};
 use crate::buffer::{Block, BlockMut};
+use crate::checksum::Checksum;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::object::ObjectId;
@@ -40,8 +43,8 @@ const WRITERS_MAX: usize = 16;
 /// Dropping it waits for the blocks being written, not for those in the queue.
 #[derive(Debug)]
 pub struct DiskCache {
-    store: Arc<Store>,
-    queue: Option<Sender<Put>>,
+    pub(super) store: Arc<Store>,
+    queue: Option<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     under_way: Mutex<WaitGroup>,
@@ -50,8 +53,26 @@ pub struct DiskCache {
     _lock: Lock,
 }
 
+/// Work for the writers.
+#[derive(Debug)]
+enum Job {
+    Put(Put),
+    /// The files of a version that was found wrong, and the bytes they took.
+    Unlink(Arc<Entry>, u64),
+}
+
+/// A version to be compared with the store's checksum.
+#[derive(Debug)]
+struct Prove {
+    entry: Arc<Entry>,
+    expected: Checksum,
+    _under_way: WaitGroup,
+}
+
 #[derive(Debug)]
 struct Put {
+    /// When, by the cache's time: what was found wrong since is not written.
+    at: u64,
     id: ObjectId,
     object_size: u64,
     offset: u64,
@@ -124,10 +145,18 @@ impl DiskCache {
             index.load_all(&stop);
             drop(under_way.take());
         })?);
+        let (prove, to_prove) = bounded(prove::QUEUE_MAX);
         for i in 0..config.writers.clamp(1, WRITERS_MAX) {
             let (store, receive, stop) = (Arc::clone(&store), receive.clone(), Arc::clone(&cache.stop));
-            let write = move || write_jobs(&store, &receive, &stop);
+            let prove = prove.clone();
+            let write = move || write_jobs(&store, &receive, &stop, &prove);
             cache.threads.push(supervisor.thread(format!("cache-write-{i}"), write)?);
+        }
+        if store.needs_proof {
+            let (store, stop) = (Arc::clone(&store), Arc::clone(&cache.stop));
+            // After the writers, in the order of `drop`: it ends once they have.
+            let prove = move || prove_jobs(&store, &to_prove, &stop);
+            cache.threads.push(supervisor.thread("cache-prove".to_owned(), prove)?);
         }
         Ok(cache)
     }
@@ -224,7 +253,7 @@ impl BlockCache for DiskCache {
         let started = self.store.clock.now();
         let is_sound = is_sound(object_size, &range, into.limit() - into.filled());
         match is_sound.then(|| self.store.begin(id, object_size, &range)).flatten() {
-            Some(reading) => reads.put(Job { reading, into, started, done }),
+            Some(reading) => reads.put(Read { reading, into, started, done }),
             None => {
                 self.store.count_get(started, false);
                 done(None);
@@ -237,6 +266,25 @@ impl BlockCache for DiskCache {
         self.store.whole(id, object_size)
     }
 
+    fn expect(&self, id: &ObjectId, _object_size: u64, sum: Checksum) {
+        if self.store.needs_proof {
+            self.store.proofs.expect(id, sum);
+        }
+    }
+
+    fn drop_version(&self, id: &ObjectId) {
+        let Some((entry, bytes)) = self.store.condemn(id) else { return };
+        let job = Job::Unlink(entry, bytes);
+        let unqueued = match &self.queue {
+            Some(queue) => queue.try_send(job).err().map(TrySendError::into_inner),
+            None => Some(job),
+        };
+        // The queue is full of puts, which the disk keeps up with; this is rare, and two unlinks.
+        if let Some(Job::Unlink(entry, bytes)) = unqueued {
+            self.store.unlink_removed(&entry, bytes);
+        }
+    }
+
     fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {
         let Some(queue) = &self.queue else { return };
         if queue.is_full() {
@@ -245,8 +293,9 @@ impl BlockCache for DiskCache {
         }
         let under_way = self.under_way.lock().clone();
         let waiting = Waiting::new(&self.store.metrics);
+        let (id, at) = (id.clone(), self.store.uses.load(Relaxed));
         let job =
-            Put { id: id.clone(), object_size, offset, bytes, _under_way: under_way, _waiting: waiting };
+            Job::Put(Put { at, id, object_size, offset, bytes, _under_way: under_way, _waiting: waiting });
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(job) {
             self.store.metrics.cache_puts_dropped.inc();
         }
@@ -265,18 +314,42 @@ impl Drop for DiskCache {
     }
 }
 
-fn write_jobs(store: &Store, queue: &Receiver<Put>, stop: &AtomicBool) {
+fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool, prove: &Sender<Prove>) {
     for job in queue {
+        let job = match job {
+            Job::Put(job) => job,
+            Job::Unlink(entry, bytes) => {
+                store.unlink_removed(&entry, bytes);
+                continue;
+            }
+        };
         let started = store.clock.now();
-        let kept = !stop.load(Relaxed) && store.write(&job.id, job.object_size, job.offset, &job.bytes);
+        let is_wanted = !stop.load(Relaxed) && !store.proofs.is_wrong(&job.id, job.at);
+        let kept = is_wanted && store.write(&job.id, job.object_size, job.offset, &job.bytes);
         let start = job.offset % CACHE_BLOCK;
         let sectors = Sectors::touching(&(start..start + job.bytes.len() as u64));
         if kept {
             store.metrics.cache_puts.inc();
             store.metrics.cache_put.of("disk").took(store.clock.now().saturating_duration_since(started));
+            if let Some((entry, expected)) = store.to_prove(&job.id) {
+                // One that finds no place in the queue is not kept for later runs.
+                let _ = prove.try_send(Prove { entry, expected, _under_way: job._under_way.clone() });
+            }
         } else if !store.present(&job.id, job.offset / CACHE_BLOCK).contains(sectors) {
             store.metrics.cache_puts_dropped.inc();
         }
+    }
+}
+
+fn prove_jobs(store: &Store, queue: &Receiver<Prove>, stop: &AtomicBool) {
+    // Once the mount ends: what is waiting then is still proven, for as long as that may take.
+    let mut until: Option<Instant> = None;
+    for job in queue {
+        let now = store.clock.now();
+        if stop.load(Relaxed) && now > *until.get_or_insert(now + prove::AFTER_END) {
+            continue;
+        }
+        store.prove(&job.entry, job.expected, stop, until.unwrap_or(now + prove::AFTER_END));
     }
 }
 

@@ -8,6 +8,7 @@
 //! one tells us when it ends. Such a version leaves as a whole, by its name; the bytes stay until the last mapping is gone.
 
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use super::CACHE_BLOCK;
 use super::blocks::{self, Blocks, State, Stored};
@@ -72,6 +73,12 @@ struct Inner {
     lent: bool,
     /// All of it was found sound, and nothing left since.
     whole: bool,
+    /// No sector was found sound before this.
+    sound_since: Option<Instant>,
+    /// Later runs may serve it.
+    proven: bool,
+    /// Wrong: it goes once no operation works on it.
+    condemned: bool,
     removed: bool,
     /// All of this in memory.
     memory: Share,
@@ -147,6 +154,9 @@ impl Entry {
             held: 0,
             lent: false,
             whole: false,
+            sound_since: None,
+            proven: header.is_proven,
+            condemned: false,
             removed: false,
             memory,
         };
@@ -189,13 +199,16 @@ impl Entry {
         inner
             .blocks
             .get(block)
-            .filter(|b| b.state != State::Moving)
+            .filter(|b| b.state != State::Moving && !inner.condemned)
             .map_or(Sectors::NONE, |b| b.sums.present())
     }
 
     /// A read of sectors of the block begins: what to read them from, and what to compare with.
     pub(super) fn look(&self, block: u32, wanted: Sectors, now: u64) -> Option<Seen> {
         let mut inner = self.inner.lock();
+        if inner.condemned {
+            return None;
+        }
         inner.file_used = true;
         let file = inner.file.clone();
         let look = |stored: &mut Stored| {
@@ -210,12 +223,25 @@ impl Entry {
     }
 
     /// A read compared sectors of the block with their checksums, which were right.
-    pub(super) fn found_sound(&self, block: u32, born: u64, sectors: Sectors) {
-        self.inner.lock().blocks.change(block, |stored| {
+    pub(super) fn found_sound(&self, block: u32, born: u64, sectors: Sectors, now: Instant) {
+        let mut inner = self.inner.lock();
+        inner.sound_since.get_or_insert(now);
+        inner.blocks.change(block, |stored| {
             if stored.born == born {
                 stored.sound = stored.sound.and(sectors);
             }
         });
+    }
+
+    /// Whether each sector was found sound at this time or later.
+    pub(super) fn is_sound_since(&self, then: Option<Instant>) -> bool {
+        let since = self.inner.lock().sound_since;
+        then.is_none_or(|then| since.is_some_and(|since| since >= then))
+    }
+
+    /// All of it was compared, beginning at `now`.
+    pub(super) fn compared(&self, now: Instant) {
+        self.inner.lock().sound_since = Some(now);
     }
 
     /// An earlier run lent it to the kernel. `None` if a part of it is missing: it can't be written where programs may still read.
@@ -239,7 +265,7 @@ impl Entry {
     /// Holds all bytes of the object where they are, if all are here and were found sound. Ends with [`Entry::let_go`].
     pub(super) fn hold(&self, now: u64) -> bool {
         let mut inner = self.inner.lock();
-        if inner.removed {
+        if inner.removed || inner.condemned {
             return false;
         }
         inner.whole = inner.whole || self.is_whole(&inner, |stored| stored.sound);
@@ -249,6 +275,46 @@ impl Entry {
             inner.lent = true;
         }
         inner.whole
+    }
+
+    /// Holds all bytes of the object where they are, if all are here, to be compared with the store's checksum. Ends with [`Entry::let_go`].
+    pub(super) fn hold_unproven(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let is_due = !inner.removed
+            && !inner.proven
+            && !inner.condemned
+            && inner.busy == 0
+            && self.is_whole(&inner, |stored| stored.sums.present());
+        inner.holds += u32::from(is_due);
+        is_due
+    }
+
+    /// Whether all of it is here, and later runs may not serve it yet.
+    pub(super) fn awaits_proof(&self) -> bool {
+        let inner = self.inner.lock();
+        !inner.removed
+            && !inner.proven
+            && !inner.condemned
+            && self.is_whole(&inner, |stored| stored.sums.present())
+    }
+
+    /// Says whether later runs may serve it; what it was.
+    pub(super) fn set_proven(&self, proven: bool) -> bool {
+        std::mem::replace(&mut self.inner.lock().proven, proven)
+    }
+
+    /// Condemns a version whose bytes are wrong: from now on no read finds them. Returns the bytes that it took, if its files can go at once; else the operation that is at
+    /// work on it removes them.
+    pub(super) fn condemn(&self) -> Option<u64> {
+        let mut inner = self.inner.lock();
+        inner.condemned = true;
+        (!inner.removed && inner.busy == 0).then(|| self.clear(&mut inner))
+    }
+
+    /// Whether it was condemned, and its files are still there.
+    pub(super) fn is_condemned(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.condemned && !inner.removed
     }
 
     /// A reader past the cache is done, as far as can be known.
@@ -277,7 +343,7 @@ impl Entry {
     /// A write of sectors of the block begins, unless all are here or another operation works on it. Ends with [`Entry::wrote`].
     pub(super) fn claim(&self, block: u32, sectors: Sectors, born: u64) -> Option<Claim> {
         let mut inner = self.inner.lock();
-        if inner.removed {
+        if inner.removed || inner.condemned {
             return None;
         }
         let before = match inner.blocks.get(block) {
@@ -302,9 +368,10 @@ impl Entry {
     }
 
     /// A write ended. `Some`: data and slot are on their way to the disk, and these are the block's sectors now.
-    pub(super) fn wrote(&self, block: u32, whole: Option<Sums>) {
+    pub(super) fn wrote(&self, block: u32, whole: Option<Sums>, now: Instant) {
         let mut inner = self.inner.lock();
         inner.busy -= 1;
+        inner.sound_since.get_or_insert(now);
         let is_empty = inner.blocks.change(block, |stored| {
             stored.state = State::Stored;
             if let Some(sums) = whole {

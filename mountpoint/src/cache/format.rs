@@ -1,7 +1,7 @@
 //! The format of a sidecar, byte by byte. Pure: this file touches no disk.
 //!
 //! ```text
-//! header   8 magic "MS3CACHE" | u32 version | u32 block size | u64 object size | u16 scope, key, ETag lengths | u16 0
+//! header   8 magic "MS3CACHE" | u32 version | u32 block size | u64 object size | u16 scope, key, ETag lengths | u16 1 if proven
 //!          scope, key, ETag | u32 CRC32C of all before | zeros up to a multiple of 512
 //! slots    512 bytes for block 0, 1, 2 ...: 64 times u32 CRC32C of a sector | u64 which sectors are here | u32 length of the
 //!          block | u32 mark | zeros | u32 CRC32C of the file's name, the block's index and the 508 bytes before; all zeros: nothing
@@ -62,6 +62,8 @@ pub(super) struct Header<'a> {
     pub(super) object_size: u64,
     /// Where the slots begin, in bytes.
     pub(super) slots_at: u64,
+    /// All that is here came over TLS, or was compared with the store's checksum.
+    pub(super) is_proven: bool,
 }
 
 /// A decoded slot.
@@ -108,8 +110,14 @@ pub(super) fn slot_at(slots_at: u64, block: u32) -> u64 {
     slots_at + u64::from(block) * SLOT as u64
 }
 
+/// Whether a version of this scope is kept for later runs only once it was compared with the store's checksum: nothing but TCP's own guards
+/// what comes over plain HTTP.
+pub(super) fn needs_proof(scope: &str) -> bool {
+    scope.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"))
+}
+
 /// The header's bytes; the slots follow at once.
-pub(super) fn encode_header(identity: &Identity<'_>, object_size: u64) -> Vec<u8> {
+pub(super) fn encode_header(identity: &Identity<'_>, object_size: u64, is_proven: bool) -> Vec<u8> {
     debug_assert!(identity.fits());
     let texts = [identity.scope, identity.key, identity.etag];
     let mut out = Vec::with_capacity(HEADER_MAX);
@@ -120,7 +128,7 @@ pub(super) fn encode_header(identity: &Identity<'_>, object_size: u64) -> Vec<u8
     for text in texts {
         out.extend_from_slice(&(text.len() as u16).to_le_bytes());
     }
-    out.extend_from_slice(&[0; 2]);
+    out.extend_from_slice(&u16::from(is_proven).to_le_bytes());
     for text in texts {
         out.extend_from_slice(text.as_bytes());
     }
@@ -139,7 +147,8 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
     let lens = [24, 26, 28].map(|at| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]])));
     let end = FIXED + lens.iter().sum::<usize>();
     let stored = bytes.get(end..end + 4)?;
-    if u32_at(stored, 0) != crc32c(&bytes[..end]) || object_size > OBJECT_MAX {
+    let flags = u16::from_le_bytes([fixed[30], fixed[31]]);
+    if u32_at(stored, 0) != crc32c(&bytes[..end]) || object_size > OBJECT_MAX || flags > 1 {
         return None;
     }
     let mut rest = &bytes[FIXED..end];
@@ -151,7 +160,13 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
     let identity = Identity { scope: text(lens[0])?, key: text(lens[1])?, etag: text(lens[2])? };
     let slots_at = (end + 4).next_multiple_of(SLOT);
     let padded = bytes.get(end + 4..slots_at)?.iter().all(|&byte| byte == 0);
-    (identity.fits() && padded).then_some(Header { identity, object_size, slots_at: slots_at as u64 })
+    let is_proven = flags == 1;
+    (identity.fits() && padded).then_some(Header {
+        identity,
+        object_size,
+        slots_at: slots_at as u64,
+        is_proven,
+    })
 }
 
 /// A filled slot's bytes.
@@ -211,14 +226,14 @@ mod tests {
         let long = "x".repeat(1024);
         let who = Identity { scope: &long, key: &long, etag: &long };
         assert!(who.fits());
-        let bytes = encode_header(&who, OBJECT_MAX);
+        let bytes = encode_header(&who, OBJECT_MAX, false);
         assert!(bytes.len() <= HEADER_MAX);
         assert_eq!(decode_header(&bytes).unwrap().identity, who);
     }
 
     #[test]
     fn every_flipped_bit_of_a_header_is_detected_or_harmless() {
-        let bytes = encode_header(&WHO, 12_345);
+        let bytes = encode_header(&WHO, 12_345, true);
         let whole = decode_header(&bytes).unwrap();
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes.clone();
@@ -261,6 +276,19 @@ mod tests {
     }
 
     #[test]
+    fn only_what_came_over_plain_http_needs_a_proof() {
+        for (scope, needs) in [
+            ("http://10.0.0.1:9000\nb", true),
+            ("HTTP://s3\nb", true),
+            ("https://s3\nb", false),
+            ("", false),
+            ("htt", false),
+        ] {
+            assert_eq!(needs_proof(scope), needs, "{scope:?}");
+        }
+    }
+
+    #[test]
     fn names_depend_on_each_part_and_on_where_one_ends() {
         let names = [
             WHO,
@@ -277,12 +305,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(scope in ".{0,40}", key in ".{1,200}", etag in ".{0,40}", size in 0..=OBJECT_MAX) {
+        fn what_is_encoded_is_decoded(scope in ".{0,40}", key in ".{1,200}", etag in ".{0,40}", size in 0..=OBJECT_MAX, proven in any::<bool>()) {
             let who = Identity { scope: &scope, key: &key, etag: &etag };
-            let bytes = encode_header(&who, size);
+            let bytes = encode_header(&who, size, proven);
             let header = decode_header(&bytes).unwrap();
             prop_assert_eq!(header.identity, who);
-            prop_assert_eq!(header.object_size, size);
+            prop_assert_eq!((header.object_size, header.is_proven), (size, proven));
             prop_assert_eq!(header.slots_at, bytes.len() as u64);
         }
 

@@ -28,7 +28,7 @@ pub fn sectors(sidecar: &[u8]) -> Option<usize> {
     let header = decode_header(sidecar)?;
     let head = header.slots_at as usize;
     assert_eq!(
-        encode_header(&header.identity, header.object_size),
+        encode_header(&header.identity, header.object_size, header.is_proven),
         sidecar[..head],
         "the header, written again"
     );

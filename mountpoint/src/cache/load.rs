@@ -3,7 +3,7 @@
 use std::io::{self, IoSliceMut};
 
 use super::file::Entry;
-use super::format::{HEADER_MAX, Name, SLOT, Slot, block_len, decode_header, decode_slot};
+use super::format::{HEADER_MAX, Name, SLOT, Slot, block_len, decode_header, decode_slot, needs_proof};
 use super::health::Doing;
 use super::io::{How, Kind, Waits};
 use super::owner::Owner;
@@ -25,6 +25,8 @@ enum Found {
     Ours,
     /// Nothing in it, or data without a sidecar: no harm was done.
     Empty,
+    /// It came over plain HTTP, and the run that wrote it did not compare it with the store's checksum.
+    Unproven,
     /// The index has no room for it, whatever else left.
     TooLarge,
     /// It says nothing that can be believed.
@@ -70,7 +72,7 @@ impl Store {
                 self.adopt(&entry);
             }
             Ok(Found::Ours) => {}
-            Ok(Found::Empty | Found::TooLarge) => self.unlink(name),
+            Ok(Found::Empty | Found::Unproven | Found::TooLarge) => self.unlink(name),
             Ok(Found::Broken) => {
                 self.metrics.cache_corrupt.inc();
                 self.unlink(name);
@@ -107,6 +109,9 @@ impl Store {
         // writes for the rest of the run that no later run finds.
         if self.index.get(&header.identity).is_some() {
             return Ok(Found::Ours);
+        }
+        if needs_proof(header.identity.scope) && !header.is_proven {
+            return Ok(Found::Unproven);
         }
 
         let blocks_max = header.object_size.div_ceil(CACHE_BLOCK);

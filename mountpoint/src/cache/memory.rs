@@ -90,6 +90,10 @@ impl BlockCache for MemoryCache {
         Err((into, done))
     }
 
+    fn drop_version(&self, id: &ObjectId) {
+        self.blocks.lock().retain(|(of, _), _| of != id);
+    }
+
     fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {
         if !self.keeps() {
             return;

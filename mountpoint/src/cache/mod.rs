@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! disk.rs   the interface to the engine; the writers' queue
-//! read.rs, write.rs  read sectors, write sectors
+//! read.rs, write.rs  read sectors, write sectors ... prove.rs, proofs.rs  compare whole versions with the store's checksum
 //! store.rs  the accounts, eviction ....... load.rs  loads the files of an earlier run
 //!   file.rs, index.rs, owner.rs, blocks.rs, sums.rs   which blocks are here, and which operations may touch them (memory only)
 //!   weight.rs   what that takes in memory
@@ -34,6 +34,8 @@ mod lock;
 mod memory;
 mod open_files;
 mod owner;
+mod proofs;
+mod prove;
 mod read;
 mod ring;
 mod sector;
@@ -56,6 +58,7 @@ pub use read::{Hold, Whole};
 pub use sector::{SECTOR, Sectors};
 
 use crate::buffer::{Block, BlockMut};
+use crate::checksum::Checksum;
 use crate::object::ObjectId;
 
 /// Bytes of a cache block: what is evicted at once, and what a reader in sequence fetches and keeps.
@@ -161,6 +164,13 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     fn whole(&self, _id: &ObjectId, _object_size: u64) -> Option<Whole> {
         None
     }
+
+    /// Says the checksum of all bytes of a version. A cache that keeps for later mounts only what was compared reads the version back once all
+    /// of it is here.
+    fn expect(&self, _id: &ObjectId, _object_size: u64, _sum: Checksum) {}
+
+    /// Drops a version, what waits to be kept of it included: its bytes are wrong. Never waits for the disk.
+    fn drop_version(&self, id: &ObjectId);
 
     /// Keeps what of `bytes`, which stand at `offset` of the object and within one block, is whole sectors (the object's last one
     /// is less). Returns at once; dropped when the queue is full.

@@ -48,7 +48,7 @@ mod tests {
 
     fn entry(key: &str) -> Arc<Entry> {
         let identity = Identity { scope: "s", key, etag: "e" };
-        let header = Header { identity, object_size: 1, slots_at: 48 };
+        let header = Header { identity, object_size: 1, slots_at: 48, is_proven: true };
         let owner = Owner::read(&Arc::from("s"), &identity);
         Arc::new(Entry::new(owner, identity.name(), &header, [], 0, &Arc::default()))
     }

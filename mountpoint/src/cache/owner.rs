@@ -31,6 +31,11 @@ impl Owner {
         }
     }
 
+    /// The object version.
+    pub(super) fn id(&self) -> ObjectId {
+        ObjectId { key: self.key.clone(), etag: self.etag.clone() }
+    }
+
     /// The memory of its texts, in bytes, about.
     pub(super) fn memory(&self) -> u64 {
         memory(&self.key, &self.etag)

@@ -8,12 +8,13 @@ use std::time::Instant;
 
 use super::eviction::{Coldest, allowed, to_free};
 use super::file::{Charge, Entry, Eviction, FILE_CHARGE, block_charge};
-use super::format::{Identity, Name, SLOT, slot_at};
+use super::format::{Identity, Name, SLOT, needs_proof, slot_at};
 use super::health::{Doing, Health};
 use super::index::Index;
 use super::io::{BlockIo, How, Kind, write_full};
 use super::open_files::OpenFiles;
 use super::owner::identity;
+use super::proofs::Proofs;
 use super::sector::Sectors;
 use super::weight::Share;
 use super::{CACHE_BLOCK, Config};
@@ -63,6 +64,9 @@ pub(super) struct Store {
     pub(super) clock: Clock,
     pub(super) health: Health,
     pub(super) scope: Arc<str>,
+    /// Later runs serve only what this one compared with the store's checksum.
+    pub(super) needs_proof: bool,
+    pub(super) proofs: Proofs,
     pub(super) files: OpenFiles,
     names: Box<[Mutex<()>]>,
     /// One put of a block at a time: two parts of it may come at once, and both are to be kept.
@@ -90,13 +94,16 @@ impl Store {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let scope = format!("{}\n{}", config.endpoint, config.bucket);
         let store = Self {
+            needs_proof: needs_proof(&scope),
+            proofs: Proofs::default(),
             io,
             index: Index::new(),
             metrics,
             health: Health::new(&config.dir, clock.clone()),
             clock,
-            scope: Arc::from(format!("{}\n{}", config.endpoint, config.bucket).as_str()),
+            scope: Arc::from(scope.as_str()),
             files: OpenFiles::new(files_max),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             writing: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
@@ -275,6 +282,9 @@ impl Store {
         };
         let punched = self.punch(entry, &blocks);
         entry.punched(&blocks);
+        if entry.is_condemned() {
+            self.remove(entry);
+        }
         self.used_bytes.fetch_sub(bytes, Relaxed);
         let more = match punched {
             Ok(()) => 0,
@@ -309,8 +319,18 @@ impl Store {
         })
     }
 
+    /// The bytes of a version are wrong: no read finds them from now on, and what waits to be written of it is dropped. What is to be unlinked,
+    /// if its files can go at once.
+    pub(super) fn condemn(&self, id: &ObjectId) -> Option<(Arc<Entry>, u64)> {
+        // Later puts have a later time than this.
+        self.proofs.condemn(id, self.uses.fetch_add(1, Relaxed));
+        let entry = self.index.get(&self.identity(id))?;
+        let bytes = entry.condemn()?;
+        Some((entry, bytes))
+    }
+
     /// Removes the files of a removed version, and then its place in the index, so that it can come anew.
-    fn unlink_removed(&self, entry: &Arc<Entry>, bytes: u64) {
+    pub(super) fn unlink_removed(&self, entry: &Arc<Entry>, bytes: u64) {
         let _making = self.name_lock(&entry.name);
         self.unlink(&entry.name);
         self.index.remove(entry);

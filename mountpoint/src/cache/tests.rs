@@ -7,6 +7,7 @@ mod measure;
 #[cfg(feature = "shuttle")]
 mod model;
 mod power;
+mod proof;
 mod races;
 mod soundness;
 mod start;
@@ -42,7 +43,7 @@ fn block_range(size: u64, block: u64) -> Range<u64> {
 }
 
 fn config(dir: &Path, size_max: Option<u64>) -> Config {
-    Config { size_max, ..Config::new(dir, "http://s3.test", "bucket") }
+    Config { size_max, ..Config::new(dir, "https://s3.test", "bucket") }
 }
 
 fn disk(dir: &Path) -> Box<dyn BlockIo> {

@@ -75,8 +75,13 @@ impl Store {
             return Ok(Wrote { new_file, kept: None });
         };
         let sums = claim.before.with(claim.new, |n| crc32c(piece.of(&bytes_of(n, piece.len))));
-        let result = self.write_claimed(&entry, piece, claim.new, &sums);
-        entry.wrote(piece.block, result.is_ok().then_some(sums));
+        let result =
+            self.doubt_proof(&entry).and_then(|()| self.write_claimed(&entry, piece, claim.new, &sums));
+        entry.wrote(piece.block, result.is_ok().then_some(sums), self.clock.now());
+        if entry.is_condemned() {
+            self.remove(&entry);
+            return Ok(Wrote { new_file, kept: None });
+        }
         match result {
             Ok(()) => {
                 self.health.success();
@@ -133,8 +138,9 @@ impl Store {
         if let Some(entry) = self.index.get(&identity) {
             return Ok((Some(entry), false));
         }
-        let bytes = encode_header(&identity, object_size);
-        let header = Header { identity, object_size, slots_at: bytes.len() as u64 };
+        let is_proven = !self.needs_proof;
+        let bytes = encode_header(&identity, object_size, is_proven);
+        let header = Header { identity, object_size, slots_at: bytes.len() as u64, is_proven };
         let owner = Owner::new(&self.scope, id);
         let entry = Arc::new(Entry::new(owner, name, &header, [], now, &self.index_bytes));
         // The data is emptied before there is a sidecar that could speak of it.

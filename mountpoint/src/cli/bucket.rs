@@ -76,6 +76,9 @@ pub(crate) enum StoreArg {
     Ceph,
     Garage,
     Versitygw,
+    R2,
+    Scaleway,
+    Gcs,
     Generic,
 }
 
@@ -90,6 +93,9 @@ impl StoreArg {
             Self::Ceph => Some(StoreKind::Ceph),
             Self::Garage => Some(StoreKind::Garage),
             Self::Versitygw => Some(StoreKind::Versitygw),
+            Self::R2 => Some(StoreKind::R2),
+            Self::Scaleway => Some(StoreKind::Scaleway),
+            Self::Gcs => Some(StoreKind::Gcs),
             Self::Generic => Some(StoreKind::Generic),
         }
     }

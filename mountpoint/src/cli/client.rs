@@ -21,7 +21,7 @@ pub(crate) struct ClientOptions {
     #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u64).range(128..=MIB_MAX))]
     pub(crate) memory_target: Option<u64>,
     /// Largest read request and size of the first parts of an upload, in bytes
-    #[arg(long, value_name = "SIZE", default_value_t = 8 << 20, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SIZE", default_value_t = PART_SIZE, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) part_size: u64,
     /// Largest read request, in bytes, from 1 MiB [default: as --part-size]
     #[arg(long, value_name = "SIZE", conflicts_with = "part_size", value_parser = clap::value_parser!(u64).range(1..))]
@@ -63,7 +63,15 @@ const READ_PART: std::ops::RangeInclusive<u64> = 1 << 20..=5 << 30;
 /// Bytes of a part of an upload: S3's limits.
 const WRITE_PART: std::ops::RangeInclusive<u64> = 5 << 20..=5 << 30;
 
+/// Bytes of a part where no flag says another size.
+const PART_SIZE: u64 = 8 << 20;
+
 impl ClientOptions {
+    /// Whether a flag sets the size of the parts of uploads. One that repeats the default of `--part-size` sets none.
+    pub(crate) fn names_write_part(&self) -> bool {
+        self.write_part_size.is_some() || self.part_size != PART_SIZE
+    }
+
     /// # Errors
     /// A size outside the limits, with its flag.
     pub(super) fn check(&self) -> Result<(), String> {
@@ -100,7 +108,7 @@ pub(crate) enum TransportArg {
 impl From<TransportArg> for Transport {
     fn from(arg: TransportArg) -> Self {
         match arg {
-            // docs/measuring.md, "FUSE over io_uring".
+            // docs/decisions/measurements.md, "FUSE over io_uring".
             TransportArg::Auto | TransportArg::Dev => Self::Dev,
             TransportArg::IoUring => Self::IoUring,
             TransportArg::Fuser => Self::Fuser,

@@ -74,7 +74,7 @@ fn state_dir_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> O
     of_unit().or_else(of_desktop).or_else(of_root).or_else(of_home)
 }
 
-/// Where metrics are exported to.
+/// The receiver of exported metrics.
 ///
 /// # Errors
 /// A sentence that names the flag or the variable that is wrong.
@@ -82,7 +82,7 @@ pub(super) fn otlp(endpoint: Option<&str>, interval_s: Option<u64>) -> Result<Op
     Settings::read(endpoint, interval_s, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// Where sockets of this user's programs are.
+/// The folder of sockets of this user's programs.
 pub(super) fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty()).map(PathBuf::from)
 }

@@ -1,6 +1,7 @@
 //! `-o`: turns the options of a line in /etc/fstab, as mount(8), mount.fuse(8) and systemd pass them, into flags of `mount-s3`.
 //!
-//! Options are separated by commas; a backslash stands before a comma, a double quote or a backslash that belongs to a value.
+//! Options are separated by commas; a backslash stands before a comma, a double quote or a backslash that belongs to a value. A label of SELinux
+//! may stand in double quotes, with its commas as they are.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -47,6 +48,8 @@ struct MountCommand {
 pub(super) struct Line {
     pub(super) args: Vec<OsString>,
     pub(super) no_exec: bool,
+    /// The labels of SELinux as mount(2) takes them.
+    pub(super) labels: Vec<String>,
 }
 
 /// Whether a command line is one of mount(8).
@@ -69,6 +72,7 @@ pub(super) fn read(line: Vec<OsString>) -> Result<(Line, FromMount), clap::Error
     let line = Line {
         args: first.into_iter().chain(flags.map(OsString::from)).collect(),
         no_exec: options.iter().any(|option| option == "noexec"),
+        labels: options.iter().filter_map(|option| label(option)).collect(),
     };
     Ok((line, FromMount { fake: command.fake, namespace: command.namespace }))
 }
@@ -112,8 +116,18 @@ fn is_for_others(option: &str) -> bool {
         "nolazytime",
     ];
     option.is_empty()
+        || label(option).is_some()
         || OTHERS.contains(&option)
         || ["x-", "X-", "comment=", "user="].iter().any(|begin| option.starts_with(begin))
+}
+
+/// The options that give files a label of SELinux.
+const LABELS: [&str; 4] = ["context", "fscontext", "defcontext", "rootcontext"];
+
+/// A label of SELinux as mount(2) takes it: in quotes, since a level may have commas.
+fn label(option: &str) -> Option<String> {
+    let (name, value) = option.split_once('=')?;
+    LABELS.contains(&name).then(|| format!("{name}=\"{value}\""))
 }
 
 fn flag(option: &str) -> String {
@@ -145,12 +159,26 @@ fn check(options: &[String]) -> Result<(), (ErrorKind, &'static str)> {
         let text = "Cannot use 'read-only' flag when using fstab style arguments. Use 'ro' instead";
         return Err((ErrorKind::InvalidValue, text));
     }
+    let is_no_label = |value: &str| value.is_empty() || value.contains(['"', '\0', '\n']);
+    let is_wrong = |option: &String| match option.split_once('=') {
+        Some((name, value)) => LABELS.contains(&name) && is_no_label(value),
+        None => LABELS.contains(&option.as_str()),
+    };
+    if options.iter().any(is_wrong) {
+        let text = "The label of context=, fscontext=, defcontext= or rootcontext= is missing, or has a quote or a line end.";
+        return Err((ErrorKind::InvalidValue, text));
+    }
     if has("remount") {
         let text =
             "A mount of mount-s3 can't be remounted: unmount it, and mount it anew with the other options.";
         return Err((ErrorKind::InvalidValue, text));
     }
     Ok(())
+}
+
+/// Whether the value of a label comes next.
+fn is_label_so_far(option: &str) -> bool {
+    option.strip_suffix('=').is_some_and(|name| LABELS.contains(&name))
 }
 
 /// # Errors
@@ -170,6 +198,14 @@ fn split_commas(text: &str) -> Result<Vec<String>, String> {
                 }
                 None => return Err("Unexpected end of string after '\\'".into()),
             },
+            '"' if options.last().is_some_and(|option| is_label_so_far(option)) => {
+                let quoted = characters.by_ref().map(|(_, character)| character);
+                let value: String = quoted.take_while(|character| *character != '"').collect();
+                if let Some(option) = options.last_mut() {
+                    option.push_str(&value);
+                }
+                continue;
+            }
             '"' => {
                 return Err(format!(
                     "Unexpected '\"' found at index {at} - perhaps you meant to escape it with \\"
@@ -249,6 +285,26 @@ mod tests {
         assert_eq!((args.mount.uid, args.mount.gid), (Some(2), None));
         assert!(args.mount.read_only && args.mount.no_exec && !args.foreground);
         assert_eq!(from_mount, FromMount::default());
+    }
+
+    #[test]
+    fn labels_of_selinux_go_to_mount_2_with_their_commas() {
+        let quoted = "ro,context=\"system_u:object_r:svirt_t:s0:c1,c2\",uid=2";
+        for options in [quoted, "ro,context=system_u:object_r:svirt_t:s0:c1\\,c2,uid=2"] {
+            let (args, _) = fstab("mount-s3", &["-o", options]).unwrap();
+            assert_eq!(args.mount.labels, ["context=\"system_u:object_r:svirt_t:s0:c1,c2\""]);
+            assert_eq!((args.mount.uid, args.mount.read_only), (Some(2), true));
+        }
+        let all = "fscontext=a:b:c,defcontext=a:b:d,rootcontext=a:b:e";
+        let (args, _) = fstab("mount-s3", &["-o", all]).unwrap();
+        assert_eq!(
+            args.mount.labels,
+            ["fscontext=\"a:b:c\"", "defcontext=\"a:b:d\"", "rootcontext=\"a:b:e\""]
+        );
+        for wrong in ["context=", "context", "fscontext=a\\\"b", "context=\"a\nb\""] {
+            assert!(fstab("mount-s3", &["-o", wrong]).is_err(), "{wrong}");
+        }
+        assert!(fstab("mount-s3", &["-o", "prefix=\"a/\""]).is_err(), "no other option may be quoted");
     }
 
     #[test]

@@ -155,6 +155,7 @@ pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Er
         let (line, from_mount) = fstab::read(line)?;
         let mut args = Args::read(line.args)?;
         args.mount.no_exec = line.no_exec;
+        args.mount.labels = line.labels;
         return Ok(Asked::Fstab(Box::new(args), from_mount));
     }
     Args::read(line).map(|args| Asked::Mount(Box::new(args)))
@@ -196,7 +197,7 @@ impl Args {
         Ok(())
     }
 
-    /// What a user reads in `mount-s3-ctl status`. A URL may carry a password before its `@`.
+    /// The flags as `mount-s3-ctl status` shows them. A URL may carry a password before its `@`.
     fn shown_flags(&self, line: &[OsString]) -> Vec<String> {
         let words = line.iter().skip(1).filter(|word| **word != *self.bucket && **word != *self.directory);
         words.map(|word| without_password(&word.to_string_lossy())).collect()

@@ -1,6 +1,8 @@
 //! The flags of the mount: permissions and attributes.
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, ValueEnum};
+
+use crate::fs::RenameErrno;
 
 /// The flags of the mount: permissions and attributes.
 #[derive(Clone, Debug, ClapArgs)]
@@ -15,6 +17,15 @@ pub(crate) struct MountOptions {
     /// Allow replacing files
     #[arg(long)]
     pub(crate) allow_overwrite: bool,
+    /// Allow appending to files (O_APPEND): the store copies what is there, new bytes follow
+    #[arg(long)]
+    pub(crate) allow_append: bool,
+    /// Allow renaming files: the store copies them, and the old key is deleted
+    #[arg(long)]
+    pub(crate) allow_rename: bool,
+    /// Without --allow-rename, the error of a rename: with exdev, mv and other programs copy and delete instead
+    #[arg(long, value_enum, default_value_t, conflicts_with = "allow_rename")]
+    pub(crate) rename_errno: RenameErrnoArg,
     /// Unmount even if this process is killed
     #[arg(long)]
     pub(crate) auto_unmount: bool,
@@ -42,6 +53,28 @@ pub(crate) struct MountOptions {
     /// No file can be executed; only mount(8) says so, with `-o noexec`
     #[arg(skip)]
     pub(crate) no_exec: bool,
+    /// SELinux labels, as mount(2) takes them; only mount(8) says so, with `-o context=`
+    #[arg(skip)]
+    pub(crate) labels: Vec<String>,
+}
+
+/// The values of `--rename-errno`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RenameErrnoArg {
+    /// ENOSYS, "Function not implemented"
+    #[default]
+    Enosys,
+    /// EXDEV, "Invalid cross-device link"
+    Exdev,
+}
+
+impl From<RenameErrnoArg> for RenameErrno {
+    fn from(arg: RenameErrnoArg) -> Self {
+        match arg {
+            RenameErrnoArg::Enosys => Self::Enosys,
+            RenameErrnoArg::Exdev => Self::Exdev,
+        }
+    }
 }
 
 fn parse_mode(text: &str) -> Result<u16, String> {

@@ -7,7 +7,7 @@ pub enum Advice {
     Add(&'static str),
     /// This flag with this value, in place of another value.
     Set(&'static str, String),
-    /// Not this flag, which has no value.
+    /// Leave out this flag, which has no value.
     LeaveOut(&'static str),
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::advice::Advice;
 use super::report::{Finding, Verdict};
 use crate::net::Handshake;
+use crate::s3::PartLimits;
 
 /// A clock that is off by less is as good as right.
 const CLOCK_FINE: i64 = 60;
@@ -13,7 +14,7 @@ const CLOCK_REFUSED: i64 = 15 * 60;
 /// A certificate that ends earlier is worth a word.
 const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// What became of a condition.
+/// The fate of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Kept,
@@ -43,7 +44,7 @@ pub(super) fn clock(ahead_s: Option<i64>) -> Finding {
     }
 }
 
-/// What the connection is protected by.
+/// The protection of the connection.
 pub(super) fn tls(shaken: Option<&Handshake>, own_roots: bool, now: SystemTime) -> Finding {
     let Some(shaken) = shaken else {
         return Finding::new("tls", Verdict::Note, "plain HTTP")
@@ -85,7 +86,7 @@ pub(super) fn addressing(in_host: bool, is_asked_by_path: bool, other: Option<bo
     Finding::new("addressing", Verdict::Fine, format!("the bucket is named {this}{why}; {other}"))
 }
 
-/// What versions and locks mean for a mount. `None`: the store does not say.
+/// The meaning of versions and locks for a mount. `None`: the store does not say.
 pub(super) fn history(versions: Option<bool>, lock: Option<bool>) -> Finding {
     let word = |it: Option<bool>| match it {
         Some(true) => "on",
@@ -117,6 +118,23 @@ pub(super) fn read_conditions(if_match: bool, if_none_match: bool) -> Finding {
         false => Finding::new("read conditions", Verdict::Note, found)
             .meaning("a mount notices a changed object by the ETag of the answer, so nothing is mixed"),
     }
+}
+
+/// The parts in which a file can be sent, as the kind of the store and the refusals of this run tell.
+pub(super) fn parts(limits: PartLimits) -> Finding {
+    let most = limits.parts_max;
+    let found = match limits.are_equal {
+        true => format!("{most} of an object at most; all but the last of one size"),
+        false => format!("{most} of an object at most"),
+    };
+    if limits == PartLimits::default() {
+        return Finding::new("parts", Verdict::Fine, found);
+    }
+    let means = match limits.are_equal {
+        true => format!("a mount cuts files so; --write-part-size times {most} is the limit of files"),
+        false => "a mount has its parts grow sooner, so that large files fit".to_owned(),
+    };
+    Finding::new("parts", Verdict::Note, found).meaning(means)
 }
 
 /// Writes that must not replace, and the kind that makes a mount ask before. `is_generic`: the kind of the store is not known.
@@ -219,6 +237,17 @@ mod tests {
             assert!(finding.found.contains(word), "{finding:?}");
         }
         assert!(clock(Some(901)).means.unwrap().contains("RequestTimeTooSkewed"));
+    }
+
+    #[test]
+    fn limits_of_parts_are_told_with_the_largest_file() {
+        assert_eq!(parts(PartLimits::default()).verdict, Verdict::Fine);
+        let equal = parts(PartLimits { are_equal: true, ..PartLimits::default() });
+        assert!(
+            equal.verdict == Verdict::Note && equal.means.unwrap().contains("--write-part-size times 10000")
+        );
+        let few = parts(PartLimits { parts_max: 1000, are_equal: false });
+        assert!(few.verdict == Verdict::Note && few.found.starts_with("1000 of an object"));
     }
 
     #[test]

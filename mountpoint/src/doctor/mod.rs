@@ -20,15 +20,15 @@ pub use report::{Finding, Kept, Latency, Report, Throughput, Verdict};
 use crate::checksum::ChecksumAlgorithm;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::s3::{self, Error, ErrorKind, S3Client};
+use crate::s3::{self, Error, ErrorKind, ObjectClient as _, S3Client};
 use crate::sync::Arc;
 
-/// What is examined, and how far it goes.
+/// The subject of the examination, and how far it goes.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The store, as for a mount.
     pub s3: s3::Config,
-    /// Of uploads; `None`: they carry none.
+    /// The checksum of uploads; `None`: they carry none.
     pub checksum: Option<ChecksumAlgorithm>,
     /// Largest read request, in bytes.
     pub part: u64,
@@ -38,14 +38,14 @@ pub struct Config {
     pub write_probes: bool,
 }
 
-/// What surrounds an examination.
+/// The surroundings of an examination.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
     /// Time.
     pub clock: &'a Clock,
     /// Set: no further probe begins, and what was made is removed.
     pub stop: &'a AtomicBool,
-    /// Is told which probe begins.
+    /// The listener that is told which probe begins.
     pub progress: &'a (dyn Fn(&str) + Sync),
 }
 
@@ -97,10 +97,24 @@ impl Examination<'_> {
             None => self.report.skipped("reading", "no object with bytes in it among the first 1000 keys"),
         }
         if self.config.write_probes {
-            return self.write(object).await;
+            self.write(object).await;
+            return self.oddities();
         }
         self.report.skipped("writing", "--write-probes tries it, below a new prefix");
         self.measure(object.as_ref()).await;
+        self.oddities();
+    }
+
+    /// Adds what the kind of the store and the answers so far tell of uploads and reads, without a request.
+    fn oddities(&mut self) {
+        self.report.add(judge::parts(self.client.part_limits()));
+        if self.client.demands_md5() {
+            self.report.note("Content-MD5", "the store demands it", "uploads of a mount carry it");
+        }
+        if self.client.decompresses() {
+            let means = "a mount asks for the stored bytes (Accept-Encoding: gzip)";
+            self.report.note("compressed objects", "the store decompresses them for other clients", means);
+        }
     }
 
     /// Whether to go on; says what comes next.

@@ -26,7 +26,7 @@ pub(super) fn to_read(listed: &[ListedObject]) -> Option<ListedObject> {
 }
 
 impl Examination<'_> {
-    /// Whose name stands under the requests.
+    /// The identity that signs the requests.
     pub(super) async fn signature(&mut self) {
         if !self.begin("credentials") {
             return;
@@ -164,7 +164,7 @@ impl Examination<'_> {
         }
     }
 
-    /// What a mount lists: the first page, in order, and on from a key.
+    /// The listings of a mount: the first page, in order, and on from a key.
     pub(super) async fn listings(&mut self) -> Vec<ListedObject> {
         if !self.begin("listings") {
             return Vec::new();
@@ -218,7 +218,7 @@ impl Examination<'_> {
         page.objects
     }
 
-    /// What becomes of objects that are replaced or deleted, and of uploads that were never ended.
+    /// The fate of objects that are replaced or deleted, and of uploads that were never ended.
     pub(super) async fn history(&mut self) {
         if !self.begin("versions") {
             return;

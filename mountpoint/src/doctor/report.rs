@@ -20,13 +20,13 @@ pub struct Report {
     pub store: String,
     /// One for each probe, in the order in which they were made.
     pub findings: Vec<Finding>,
-    /// Of small requests, one after another.
+    /// The latency of small requests, one after another.
     pub latency: Option<Latency>,
-    /// Of reads, by connections.
+    /// The throughput of reads, by number of connections.
     pub throughput: Vec<Throughput>,
-    /// What will not work on this store.
+    /// Features that will not work on this store.
     pub will_not_work: Vec<String>,
-    /// What the probes could not remove.
+    /// Objects that the probes could not remove.
     pub kept: Vec<Kept>,
     /// Flags to add or to leave out.
     #[serde(skip)]
@@ -36,13 +36,13 @@ pub struct Report {
 /// The outcome of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Its name.
+    /// The name of the probe.
     pub probe: &'static str,
     /// In a word.
     pub verdict: Verdict,
-    /// What was seen.
+    /// The observation.
     pub found: String,
-    /// What follows for a mount, where it does not go without saying.
+    /// The consequence for a mount, if it is not obvious.
     pub means: Option<String>,
 }
 
@@ -50,13 +50,13 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// As it should be.
+    /// The store behaves as it should.
     Fine,
     /// Worth knowing; a mount copes with it, or does not need it.
     Note,
     /// Something will not work.
     Fails,
-    /// Not tried.
+    /// The probe was not tried.
     Skipped,
 }
 
@@ -73,7 +73,7 @@ pub struct Latency {
     pub p99_us: u64,
 }
 
-/// What connections brought.
+/// The throughput of some connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Throughput {
     /// Reads at once.
@@ -89,9 +89,9 @@ pub struct Throughput {
 /// Something that is still in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Kept {
-    /// Its key, or the prefix under which it is.
+    /// The key of the object, or the prefix above it.
     pub key: String,
-    /// Its version, if it is one of several.
+    /// The version of the object, if there are several.
     pub version: Option<String>,
     /// Why it is there.
     pub why: String,

@@ -12,17 +12,17 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::ObjectKey;
 use crate::s3::{
     CompleteUpload, Error, ErrorKind, ListObjects, ListedObject, NewObject, ObjectClient as _, PutObject,
-    Question, Result, UploadId, UploadPart,
+    Question, Replaces, Result, UploadId, UploadPart,
 };
 
 /// Bytes of the object that throughput is measured with where the bucket has none.
 const LARGE: usize = 16 << 20;
-/// Of small objects.
+/// The content of small objects.
 const SMALL: &[u8] = b"mount-s3-ctl doctor --write-probes made this, and removes it.\n";
 /// A name with characters that are escaped in one place or another.
 const ODD_NAME: &str = "a b+c%20d&e=f;g'h~\u{e9}\u{4e2d}(1).txt";
 
-/// What is escaped in a header that names a key.
+/// The bytes that are escaped in a header that names a key.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The keys of one run.
@@ -63,7 +63,7 @@ impl Examination<'_> {
 
     fn put(&self, key: ObjectKey, body: &[u8], checksum: Option<ChecksumAlgorithm>) -> PutObject {
         PutObject {
-            object: NewObject { key, content_type: None, only_if_absent: false, checksum },
+            object: NewObject { checksum, ..NewObject::new(key) },
             body: vec![Bytes::copy_from_slice(body)], // copy: a probe of some bytes
             checksum: checksum.map(|algorithm| Checksum::of(algorithm, body)),
         }
@@ -245,7 +245,7 @@ impl Examination<'_> {
         let part =
             UploadPart { upload: upload.clone(), part_number: 1, body: put.body, checksum: put.checksum };
         let parts = vec![self.client.upload_part(&part).await?];
-        Ok(CompleteUpload { upload, parts, only_if_absent: false })
+        Ok(CompleteUpload { upload, parts, replaces: Replaces::Anything })
     }
 
     async fn abort(&self, below: &Below) -> Result<()> {
@@ -254,7 +254,7 @@ impl Examination<'_> {
         self.client.abort_multipart_upload(&upload).await
     }
 
-    /// What the store says of the encryption of a new object. With `--sse` the engine has compared it at each upload.
+    /// The store's word about the encryption of a new object. With `--sse` the engine has compared it at each upload.
     async fn encryption(&mut self, below: &Below) {
         if !self.begin("encryption") {
             return;
@@ -392,7 +392,7 @@ fn is_about_bytes(refusal: &Error) -> bool {
     *refusal.kind() == ErrorKind::Corrupt || ["checksum", "digest"].iter().any(|word| refusal.mentions(word))
 }
 
-/// What became of If-None-Match on a request for a name that was taken.
+/// The fate of If-None-Match on a request for a name that was taken.
 fn condition<T>(outcome: std::result::Result<T, Error>) -> std::result::Result<Condition, Error> {
     match outcome {
         Ok(_) => Ok(Condition::Ignored),

@@ -96,7 +96,9 @@ impl Asker {
         let (meta, bytes) = match self.room(cause, size, &mut ticket) {
             Some(room) => {
                 self.0.metrics.first_asked.inc();
-                let request = GetFirst { key: key.clone(), etag: known.map(|(etag, _)| etag.clone()) };
+                let is_whole = known.is_some() && size <= LEN as u64;
+                let etag = known.map(|(etag, _)| etag.clone());
+                let request = GetFirst { key: key.clone(), etag, is_whole };
                 let first = self.0.client.get_first(&request, room).await?;
                 (first.meta, first.bytes)
             }

@@ -57,6 +57,17 @@ impl Error {
     }
 }
 
+impl Error {
+    /// A failure of the store during a rename. A 404 that is an answer about the old name comes otherwise.
+    pub(super) fn of_rename(error: &s3::Error, message: String) -> Self {
+        let errno = match errno_of_store(error) {
+            Errno::NOENT => Errno::IO,
+            errno => errno,
+        };
+        Self::of_store(errno, error, message)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({:?})", self.message, self.errno)

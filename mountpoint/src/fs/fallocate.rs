@@ -37,8 +37,10 @@ impl FileSystem {
             _ => "an object has neither holes nor parts that move",
         };
         let Fallocate { offset, len, mode } = wish;
-        let what =
-            format!("fallocate of \"{}\", {size} bytes: mode {mode:#x}, {len} from {offset}", writer.key);
+        let what = format!(
+            "fallocate of \"{}\", {size} bytes: mode {mode:#x}, {len} from {offset}",
+            writer.upload.key()
+        );
         Err(Error::new(errno, format!("{what}: {why}")))
     }
 }

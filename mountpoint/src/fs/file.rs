@@ -164,7 +164,10 @@ impl FileSystem {
     /// Opens it for writing, or names its writer.
     async fn open_write(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
         let no = self.files.reserve();
+        // Before the file is this writer's: others need not wait for the store's answer.
+        let appends = self.append_to(ino, flags).await?;
         let wish = WriteWish {
+            allow_append: appends.is_some(),
             truncate: flags.truncate,
             append: flags.append,
             allow_overwrite: self.config.allow_overwrite,
@@ -175,8 +178,11 @@ impl FileSystem {
                 // The store decides at the end, in one step: another client may have stored the name since it was asked for it.
                 let only_if_absent = before == Before::Absent && !self.config.allow_overwrite;
                 let opener = thread_group(pid).unwrap_or(pid);
-                let upload = self.uploader.create(key.clone(), only_if_absent);
-                let writer = Writer::new(upload, key, (pid, opener));
+                let upload = match appends.filter(|_| before == Before::Exists) {
+                    Some(upload) => upload,
+                    None => self.uploader.create(key, only_if_absent),
+                };
+                let writer = Writer::new(upload, (pid, opener));
                 let mapping = Mapping::default();
                 let handle = FileHandle {
                     ino,
@@ -254,6 +260,9 @@ impl FileSystem {
                 course.read(offset, len);
                 let (inodes, ino) = (self.inodes.clone(), handle.ino);
                 reader.read(offset, len, move |result| {
+                    if result.as_ref().is_err_and(|error| error.is_corrupt()) {
+                        inodes.doubt_pages(ino);
+                    }
                     let result = result.map_err(Error::from);
                     if result.as_ref().is_err_and(|error| error.errno() == Errno::STALE) {
                         inodes.doubt(ino);

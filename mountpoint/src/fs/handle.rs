@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 
 use rustix::io::Errno;
+use tokio::sync::OnceCell;
 
 use super::ending::Ending;
 use super::read_mode::Course;
 use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
-use crate::object::ObjectKey;
+use crate::moves::Replaces;
+use crate::object::{ObjectKey, ObjectMeta};
 use crate::prefetch::Reader;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex, RwLock};
-use crate::upload::Upload;
+use crate::upload::{self, Upload};
 
 /// Names an open file or directory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -48,8 +50,11 @@ pub(super) struct Reading {
 /// A handle for writing. Where it stands, its upload knows (`upload::Stage`).
 #[derive(Debug)]
 pub(super) struct Writer {
-    pub(super) key: ObjectKey,
     pub(super) upload: Arc<Upload>,
+    /// Another key that its object gets once it is stored: its upload bore the old one already when it was renamed.
+    pub(super) moves: Mutex<Option<(ObjectKey, Replaces)>>,
+    /// How that ended.
+    pub(super) moved: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
     /// Held while the inode table takes the outcome, so that a second caller finds it there.
     pub(super) settling: Mutex<()>,
     /// Whether a program receives the outcome, or the log.
@@ -163,11 +168,12 @@ impl<T> HandleTable<T> {
 }
 
 impl Writer {
-    /// Of a new file, to be stored under `key`. `opened_by`: a thread and its process.
-    pub(super) fn new(upload: Arc<Upload>, key: ObjectKey, opened_by: (u32, u32)) -> Self {
+    /// The handle of a new file. `opened_by`: a thread and its process.
+    pub(super) fn new(upload: Arc<Upload>, opened_by: (u32, u32)) -> Self {
         Self {
-            key,
             upload,
+            moves: Mutex::default(),
+            moved: OnceCell::new(),
             settling: Mutex::new(()),
             ending: Ending::default(),
             last: LastWriter::new(opened_by),

@@ -4,6 +4,7 @@
 //! Each operation that memory can answer has a `try_` form that never waits; the other form is async. This room knows POSIX, but
 //! neither the bytes of FUSE nor HTTP.
 
+mod append;
 mod attr;
 mod ending;
 mod error;
@@ -16,6 +17,7 @@ mod namespace;
 mod process;
 mod read_mode;
 mod readers;
+mod rename;
 mod writer;
 
 pub use attr::{Attr, Entry, Ownership};
@@ -34,6 +36,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::clock::Clock;
 use crate::inode::InodeTable;
+use crate::moves::Mover;
 use crate::object::ObjectKey;
 use crate::prefetch::Prefetcher;
 use crate::upload::{Stage, Uploader};
@@ -43,6 +46,7 @@ use io_mode::IoModes;
 pub use process::DeviceNo;
 pub use read_mode::ReadMode;
 use read_mode::ReadModes;
+pub use rename::RenameErrno;
 
 /// The permissions and attributes of a mount.
 #[derive(Clone, Debug)]
@@ -55,6 +59,10 @@ pub struct Config {
     pub allow_delete: bool,
     /// Files may be replaced (`--allow-overwrite`).
     pub allow_overwrite: bool,
+    /// Files may be appended to (`--allow-append`).
+    pub allow_append: bool,
+    /// The answer to a rename on a mount without `--allow-rename`.
+    pub rename_errno: RenameErrno,
     /// Whether reads go through the kernel's page cache.
     pub read_mode: ReadMode,
 }
@@ -65,6 +73,8 @@ pub struct FileSystem {
     inodes: InodeTable,
     prefetcher: Prefetcher,
     uploader: Uploader,
+    /// With `--allow-rename`.
+    mover: Option<Mover>,
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
     finishing: Semaphore,
@@ -116,6 +126,7 @@ impl FileSystem {
             inodes,
             prefetcher,
             uploader,
+            mover: None,
             files: HandleTable::default(),
             dirs: HandleTable::default(),
             finishing: Semaphore::new(FINISHING_MAX),
@@ -128,6 +139,11 @@ impl FileSystem {
         }
     }
 
+    /// Names may change, by this.
+    pub fn renaming(self, mover: Mover) -> Self {
+        Self { mover: Some(mover), ..self }
+    }
+
     /// The files that are open now.
     pub fn open_files(&self) -> OpenFiles {
         let mut open = OpenFiles::default();
@@ -135,7 +151,7 @@ impl FileSystem {
             match &file.mode {
                 handle::Mode::Read(_) => open.reading += 1,
                 handle::Mode::Write(writer) => {
-                    let (key, upload) = (writer.key.clone(), &writer.upload);
+                    let (key, upload) = (writer.upload.key(), &writer.upload);
                     open.writing.push(Writing { key, bytes: upload.size(), stage: upload.stage() });
                 }
             }

@@ -101,13 +101,17 @@ impl FileSystem {
     /// new directory) they are accepted, so that `cp` and `tar` can do their work: a file shows its new times until it is stored, the
     /// rest has no effect. On what is stored they are refused rather than pretended, unless it shows what is asked for.
     pub async fn setattr(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
+        self.may_change()?;
         let attr = self.getattr(ino).await?;
         let local = self.inodes.is_local(ino);
         // By its path, any program may ask. It hears the error, and the writer's file is not its own.
-        if let (Some(size), Some(handle)) = (wish.size, wish.handle) {
-            self.ask_size(handle, size);
-        }
+        let is_set = match (wish.size, wish.handle) {
+            (Some(size), Some(handle)) => self.set_size(handle, size)?,
+            _ => false,
+        };
+        let attr = if is_set { self.getattr(ino).await? } else { attr };
         if let Some(size) = wish.size
+            && !is_set
             && size != attr.size
         {
             let why = format!(
@@ -131,7 +135,7 @@ impl FileSystem {
         self.getattr(ino).await
     }
 
-    fn may_change(&self) -> Result<()> {
+    pub(super) fn may_change(&self) -> Result<()> {
         if self.config.read_only {
             return Err(Error::new(Errno::ROFS, "the mount is read-only"));
         }

@@ -1,7 +1,7 @@
 //! Whether reads of a file go through the kernel's page cache. Pure. Enters: how earlier files were read. Leaves: how to open the next
 //! one.
 //!
-//! The page cache costs a third of the CPU of a large read (docs/measuring.md), and pays when a file is read again or in small pieces.
+//! The page cache costs a third of the CPU of a large read (docs/decisions/measurements.md), and pays when a file is read again or in small pieces.
 //! The mode of an open file can't change. So `auto` looks at earlier files: if a program read large ones once, from start to end and in
 //! large pieces, its next ones bypass the page cache. The kernel's first request shows the size of the program's reads, because the
 //! read-ahead begins with that size.

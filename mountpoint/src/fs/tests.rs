@@ -1,5 +1,7 @@
 //! Operations of several programs on one file, over a bucket in memory.
 
+mod renames;
+
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -22,6 +24,10 @@ fn over(client: &MemoryClient) -> Arc<FileSystem> {
 }
 
 fn allowing(client: &MemoryClient, allow_overwrite: bool) -> Arc<FileSystem> {
+    Arc::new(made(client, allow_overwrite))
+}
+
+fn made(client: &MemoryClient, allow_overwrite: bool) -> FileSystem {
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
     let runtime = tokio::runtime::Handle::current();
     let pool = Pool::new(&buffer::Config { target: 128 << 20, network: 16 << 20 });
@@ -48,9 +54,11 @@ fn allowing(client: &MemoryClient, allow_overwrite: bool) -> Arc<FileSystem> {
         read_only: false,
         allow_delete: false,
         allow_overwrite,
+        allow_append: true,
+        rename_errno: RenameErrno::default(),
         read_mode: ReadMode::Auto,
     };
-    Arc::new(FileSystem::new(inodes, prefetcher, uploader, config, clock))
+    FileSystem::new(inodes, prefetcher, uploader, config, clock)
 }
 
 #[tokio::test]

@@ -87,7 +87,7 @@ impl FileSystem {
             return Some(Err(error.into()));
         }
         let closer = self.closer(&open, writer, tid);
-        let completes = closer.completes(writer.upload.size());
+        let completes = closer.completes(writer.upload.added());
         let leaves = !completes && closer.leaves();
         if leaves {
             writer.opener_left.store(true, Relaxed);
@@ -135,7 +135,7 @@ impl FileSystem {
     pub fn nobody_waits(&self, handle: HandleNo, operation: &'static str) {
         if let Some(open) = self.files.find(handle)
             && let Mode::Write(writer) = &open.mode
-            && let Some(line) = writer.ending.unheard(&writer.key, operation)
+            && let Some(line) = writer.ending.unheard(&writer.upload.key(), operation)
         {
             tracing::warn!("{line}");
         }
@@ -161,7 +161,8 @@ impl FileSystem {
             _ => {
                 let why = format!(
                     "inode {} (\"{}\") is being written; it can be opened once its last descriptor is closed",
-                    ino.0, writer.key
+                    ino.0,
+                    writer.upload.key()
                 );
                 Err(Error::new(Errno::PERM, why))
             }
@@ -188,18 +189,26 @@ impl FileSystem {
                 Ok(())
             }
             _ => {
-                let why = format!("\"{}\" is being written; close it first", writer.key);
+                let why = format!("\"{}\" is being written; close it first", writer.upload.key());
                 Err(Error::new(Errno::PERM, why))
             }
         }
     }
 
-    /// A program asks for a size of this file, which only writing changes.
-    pub(super) fn ask_size(&self, handle: HandleNo, size: u64) {
-        if let Some(open) = self.files.find(handle)
-            && let Mode::Write(writer) = &open.mode
-        {
-            writer.upload.ask_size(size);
+    /// A program sets the size of a file that it writes. Whether it is a longer one, which the file shows from now on.
+    ///
+    /// # Errors
+    /// It is shorter than what is written: the file is not stored then.
+    pub(super) fn set_size(&self, handle: HandleNo, size: u64) -> Result<bool> {
+        let Some(open) = self.files.find(handle) else { return Ok(false) };
+        let Mode::Write(writer) = &open.mode else { return Ok(false) };
+        match writer.upload.set_size(size) {
+            Ok(()) => {
+                self.inodes.resized(open.ino, size);
+                Ok(true)
+            }
+            Err(upload::Error::Unmeant) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -218,8 +227,11 @@ impl FileSystem {
     }
 
     /// Waits for the outcome of a file that is being stored.
-    async fn finish(&self, open: &FileHandle, writer: &Writer) -> Outcome {
-        let outcome = writer.upload.outcome().await;
+    pub(super) async fn finish(&self, open: &FileHandle, writer: &Writer) -> Outcome {
+        let outcome = match writer.upload.outcome().await {
+            Ok(meta) => self.follow(writer, meta).await,
+            failed => failed,
+        };
         self.settle(open, writer, &outcome);
         outcome
     }
@@ -232,7 +244,7 @@ impl FileSystem {
                 Ok(meta) => self.inodes.commit_write(open.ino, meta.clone()),
                 Err(_) => self.inodes.abandon_write(open.ino),
             }
-            let told = writer.ending.ended(&writer.key, outcome.as_ref().map(|meta| &meta.etag));
+            let told = writer.ending.ended(&writer.upload.key(), outcome.as_ref().map(|meta| &meta.etag));
             if let Some(line) = told {
                 tracing::warn!("{line}");
             }
@@ -281,7 +293,7 @@ impl FileSystem {
             Reply::GiveUp => {
                 tracing::warn!(
                     "\"{}\" was closed, and has not the size that a program asked for, which was refused: nothing is stored",
-                    writer.key
+                    writer.upload.key()
                 );
                 self.give_up(&open, writer).await;
             }
@@ -302,7 +314,7 @@ impl FileSystem {
         } else if self.clock.timeout(limit, self.end_writers_of_the_living(limit)).await.is_none() {
             for open in self.unsettled() {
                 let Mode::Write(writer) = &open.mode else { continue };
-                tracing::error!("\"{}\": the engine ended before the file was stored", writer.key);
+                tracing::error!("\"{}\": the engine ended before the file was stored", writer.upload.key());
             }
         }
     }
@@ -366,11 +378,14 @@ impl FileSystem {
                 Some(outcome) => return report_closed(writer, &outcome),
                 None => tracing::error!(
                     "\"{}\": closed, but the mount ended before the store confirmed it: check the object before you rely on it",
-                    writer.key
+                    writer.upload.key()
                 ),
             }
         } else {
-            tracing::warn!("\"{}\": not stored: the file was still open when the mount ended", writer.key);
+            tracing::warn!(
+                "\"{}\": not stored: the file was still open when the mount ended",
+                writer.upload.key()
+            );
         }
         let _ = self.clock.timeout(limit / 2, self.give_up(open, writer)).await;
     }
@@ -385,7 +400,7 @@ fn is_settled(writer: &Writer) -> bool {
 fn report_closed(writer: &Writer, outcome: &Outcome) {
     if let Err(error) = outcome
         && !matches!(error, upload::Error::Aborted)
-        && let Some(line) = writer.ending.closed(&writer.key, Err(error))
+        && let Some(line) = writer.ending.closed(&writer.upload.key(), Err(error))
     {
         tracing::error!("{line}");
     }

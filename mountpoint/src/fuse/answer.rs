@@ -2,7 +2,7 @@
 
 use crate::prefetch::Bytes;
 
-/// What follows the header of a reply.
+/// The body of a reply, behind its header.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// Success says it all, or the error does.
@@ -18,7 +18,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// Its bytes, in order.
+    /// The bytes of the answer, in order.
     pub(super) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let (whole, bytes): (&[u8], _) = match self {
             Self::Nothing => (&[], None),

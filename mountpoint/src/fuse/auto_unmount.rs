@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(as_in_mountinfo(Path::new("/a b\\c\td\ne/ü")), "/a\\040b\\134c\\011d\\012e/ü");
     }
 
-    /// What the watcher of a mount of this device on this directory runs when its engine ends. Both tools say what they were asked, instead
+    /// The commands that the watcher of a mount of this device on this directory runs when its engine ends. Both tools say what they were asked, instead
     /// of doing it; `fusermount3` then ends with this status, and each file system seems dead.
     fn runs(dir: &Path, device: DeviceNo, status: u8) -> String {
         let folder = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ pub(super) const PROTOCOL: (u32, u32) = (7, 40);
 #[derive(Debug)]
 pub(super) struct Capability {
     bit: u32,
-    /// As `linux/fuse.h` names it behind `FUSE_`.
+    /// The name in `linux/fuse.h`, behind `FUSE_`.
     name: &'static str,
     /// Why we ask for it.
     why: &'static str,
@@ -69,7 +69,7 @@ const PASSTHROUGH: Capability =
 const OVER_IO_URING: Capability =
     Capability::new(41, "OVER_IO_URING", "requests and answers through memory shared with the kernel");
 
-/// What INIT asks for besides, where the mount can use it.
+/// Capabilities that INIT asks for besides, if the mount can use them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Besides {
     /// Files that are read past the page cache can be mapped.
@@ -93,7 +93,7 @@ pub(super) fn has_ring(offered: u64) -> bool {
     offered & OVER_IO_URING.flag() != 0
 }
 
-/// Of what is offered, what we ask for.
+/// The offered capabilities that the engine asks for.
 pub(super) fn asked(offered: u64) -> u64 {
     CAPABILITIES.iter().map(|capability| capability.flag() & offered).sum()
 }

@@ -3,6 +3,7 @@
 //! Never here: the threads that bring requests. They stand above, in `serve.rs` and `ring/`, and nothing here makes them wait.
 
 use std::io;
+use std::os::unix::ffi::OsStringExt as _;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -29,20 +30,20 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// A connection that is served.
 pub(super) struct Channel<O> {
     pub(super) device: Arc<FuseDevice>,
-    /// Of the queues of the ring, if requests come by one.
+    /// The inboxes of the ring's queues, if requests come by a ring.
     inboxes: Vec<Arc<Inbox>>,
     ops: O,
     pending: Pending,
     pages: Arc<Pages>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
-    /// For what runs beside the requests.
+    /// The runtime for work beside the requests.
     runtime: tokio::runtime::Handle,
     /// Requests of other users are refused but for root's (`allow_root`: the kernel only knows `allow_other`).
     only: Option<u32>,
 }
 
-/// Where one request's answer goes. Dropped unanswered (a panic on the way), it answers EIO.
+/// The destination of one request's answer. Dropped unanswered (a panic on the way), it answers EIO.
 struct Reply<O> {
     channel: Arc<Channel<O>>,
     unique: u64,
@@ -118,7 +119,7 @@ impl<O> Drop for Reply<O> {
 }
 
 impl<O> Channel<O> {
-    /// Of a kernel that was greeted. `inboxes`: of the queues of the ring, if there is one; `only`: the user whose requests are served,
+    /// A channel to a kernel that was greeted. `inboxes`: of the queues of the ring, if there is one; `only`: the user whose requests are served,
     /// besides root.
     pub(super) fn new(
         device: Arc<FuseDevice>,
@@ -226,10 +227,46 @@ impl<O: Operations> Channel<O> {
             Operation::Mkdir { name } => ops.mkdir(node, name.to_owned(), entry(runs("mkdir"))),
             Operation::Unlink { name } => ops.unlink(node, name.to_owned(), runs("unlink").empty()),
             Operation::Rmdir { name } => ops.rmdir(node, name.to_owned(), runs("rmdir").empty()),
-            // Never sent to the store: most stores answer RenameObject with 200 and an empty object.
-            Operation::Rename { flags: 0 } => runs("rename").errno(Errno::NOSYS),
-            Operation::Rename { .. } => runs("rename").errno(Errno::INVAL),
-            Operation::Symlink | Operation::Link => runs("link").errno(Errno::PERM),
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let (name, new_name) = (name.to_owned(), new_name.to_owned());
+                ops.rename(node, name, InodeNo(new_parent), new_name, flags, runs("rename").empty());
+            }
+            Operation::Symlink { name, target } => {
+                ops.symlink(node, name.to_owned(), target.to_owned(), entry(runs("symlink")));
+            }
+            Operation::Readlink => {
+                let reply = waits("readlink");
+                ops.readlink(node, move |result| match result {
+                    Ok(target) => {
+                        reply.send(target.into_vec());
+                    }
+                    Err(error) => reply.refuse(&error),
+                });
+            }
+            Operation::Link { .. } => runs("link").errno(Errno::PERM),
+            Operation::Getxattr { name, size } => {
+                ops.getxattr(node, name.to_owned(), attribute(waits("getxattr"), size));
+            }
+            Operation::Listxattr { size } => ops.listxattr(node, attribute(waits("listxattr"), size)),
+            Operation::Setxattr { name, value, flags } => {
+                let (name, value) = (name.to_owned(), value.to_vec()); // copy: the buffer is only lent
+                ops.setxattr(node, name, value, flags, runs("setxattr").empty());
+            }
+            Operation::Removexattr { name } => {
+                ops.removexattr(node, name.to_owned(), runs("removexattr").empty());
+            }
+            Operation::Fsyncdir { handle } => {
+                ops.fsyncdir(HandleNo(handle), waits("fsync of a directory").empty());
+            }
+            Operation::Lseek { handle, offset, whence } => {
+                let reply = waits("lseek");
+                ops.lseek(HandleNo(handle), offset, whence, move |result| match result {
+                    Ok(place) => {
+                        reply.send(place.to_ne_bytes());
+                    }
+                    Err(error) => reply.refuse(&error),
+                });
+            }
             Operation::Open { flags } => {
                 let (reply, undo) = (waits("open"), ops.clone());
                 ops.open(node, open_flags(flags), pid, move |result| match result {
@@ -426,6 +463,20 @@ fn entry<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Entry>
     move |result| match result {
         Ok(entry) => {
             reply.send(encode::entry(&entry));
+        }
+        Err(error) => reply.refuse(&error),
+    }
+}
+
+/// Sends an extended attribute, or the list of their names: its length where the caller has no room and asks for that.
+fn attribute<O: Operations>(reply: Reply<O>, size: u32) -> impl FnOnce(Result<Vec<u8>>) + Send + 'static {
+    move |result| match result {
+        Ok(value) if size == 0 => {
+            reply.send(encode::attribute_len(value.len()));
+        }
+        Ok(value) if value.len() > size as usize => reply.errno(Errno::RANGE),
+        Ok(value) => {
+            reply.send(value);
         }
         Err(error) => reply.refuse(&error),
     }

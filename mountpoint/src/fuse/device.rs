@@ -17,7 +17,7 @@ use crate::sync::{Arc, Weak};
 
 /// Name of the file system's source in mount tables.
 const SOURCE: &str = "mountpoint-s3";
-/// Its type behind the dot of `fuse.`.
+/// The subtype of the mount, behind the dot of `fuse.`.
 const SUBTYPE: &str = "mount-s3";
 
 /// A connection to the kernel's FUSE.
@@ -43,7 +43,7 @@ impl FuseDevice {
         Self(Arc::new(fd))
     }
 
-    /// Its connection, to be asked from elsewhere.
+    /// The connection, for questions from other threads.
     pub(super) fn connection(&self) -> Connection {
         Connection(Arc::downgrade(&self.0))
     }
@@ -52,7 +52,14 @@ impl FuseDevice {
     pub(super) fn mount(dir: &Path, options: &MountOptions) -> anyhow::Result<Self> {
         match mount_directly(dir, options) {
             Ok(device) => Ok(device),
-            Err(Errno::PERM | Errno::ACCESS) => mount_by_helper(dir, options),
+            Err(Errno::PERM | Errno::ACCESS) if options.labels.is_empty() => mount_by_helper(dir, options),
+            Err(error) if !options.labels.is_empty() => Err(error).with_context(|| {
+                let labels = options.labels.join(",");
+                format!(
+                    "mounting /dev/fuse on {} with {labels}: only root may set labels, and the policy of SELinux must know them",
+                    dir.display()
+                )
+            }),
             Err(error) => Err(error).with_context(|| format!("mounting /dev/fuse on {}", dir.display())),
         }
     }
@@ -149,6 +156,10 @@ fn data(fd: i32, options: &MountOptions) -> String {
     if options.allow_other || options.allow_root {
         data.push_str(",allow_other");
     }
+    for label in &options.labels {
+        data.push(',');
+        data.push_str(label);
+    }
     data
 }
 
@@ -224,6 +235,13 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use super::*;
+
+    #[test]
+    fn labels_of_selinux_are_the_last_words_for_mount_2() {
+        let label = r#"context="system_u:object_r:svirt_t:s0:c1,c2""#;
+        let options = MountOptions { labels: vec![label.to_owned()], ..MountOptions::default() };
+        assert!(data(3, &options).ends_with(&format!("default_permissions,{label}")));
+    }
 
     #[test]
     fn a_mount_that_goes_while_a_request_is_taken_is_unmounted_and_not_broken() {

@@ -72,6 +72,13 @@ pub(super) fn open(opened: &Opened) -> [u8; 16] {
     out
 }
 
+/// `struct fuse_getxattr_out`, 8 bytes.
+pub(super) fn attribute_len(len: usize) -> [u8; 8] {
+    let mut out = [0; 8];
+    out[..4].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_ne_bytes());
+    out
+}
+
 pub(super) fn open_out(handle: u64, flags: u32) -> [u8; 16] {
     let mut out = [0; 16];
     out[..8].copy_from_slice(&handle.to_ne_bytes());

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use ::fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, MountOption, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    SessionACL, SessionUnmounter, TimeOrNow, WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, SessionACL, SessionUnmounter, TimeOrNow, WriteFlags,
 };
 
 use super::capability::{CAPABILITIES, MAPPED_DIRECT};
@@ -36,7 +36,7 @@ const GENERATION: Generation = Generation(0);
 /// A session of `fuser`.
 pub(super) struct Started {
     pub(super) serving: JoinHandle<io::Result<()>>,
-    /// Of a mount that we made.
+    /// The unmounter of a mount that this engine made.
     pub(super) unmounter: Option<SessionUnmounter>,
     /// The number that the kernel gave it, where it is known.
     pub(super) number: Option<DeviceNo>,
@@ -67,6 +67,7 @@ pub(super) fn start_fuser(
     ];
     config.mount_options.extend(options.read_only.then_some(MountOption::RO));
     config.mount_options.extend(options.no_exec.then_some(MountOption::NoExec));
+    config.mount_options.extend(options.labels.iter().cloned().map(MountOption::CUSTOM));
     let notifier = Arc::new(OnceLock::<::fuser::Notifier>::new());
     let kernel = Arc::clone(&notifier);
     let pages = Pages::new(move |ino| match kernel.get() {
@@ -157,6 +158,22 @@ impl<O: Operations> FuserAdapter<O> {
         let errno = self.errno(operation);
         move |result| match result {
             Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// An extended attribute, or the list of their names: its length where the caller has no room and asks for that.
+    fn attribute(
+        &self,
+        operation: &'static str,
+        size: u32,
+        reply: ReplyXattr,
+    ) -> impl FnOnce(Result<Vec<u8>>) + Send + use<O> {
+        let errno = self.errno(operation);
+        move |result| match result {
+            Ok(value) if size == 0 => reply.size(value.len() as u32),
+            Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+            Ok(value) => reply.data(&value),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -266,15 +283,15 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
     fn rename(
         &self,
         _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _newparent: INodeNo,
-        _newname: &OsStr,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        // Never sent to the store: most stores answer RenameObject with 200 and an empty object.
-        reply.error(if flags.is_empty() { Errno::ENOSYS } else { Errno::EINVAL });
+        let (old, new) = ((ino(parent), name.to_owned()), (ino(newparent), newname.to_owned()));
+        self.ops.rename(old.0, old.1, new.0, new.1, flags.bits(), self.empty("rename", reply));
     }
 
     fn create(
@@ -445,31 +462,30 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         reply.statfs(s.blocks, s.blocks, s.blocks, s.files, s.files, s.block_size, s.name_max, s.block_size);
     }
 
-    // Answered once, the kernel does not ask these again.
-
-    fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn getxattr(&self, _req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.ops.getxattr(ino(number), name.to_owned(), self.attribute("getxattr", size, reply));
     }
 
     fn setxattr(
         &self,
         _req: &Request,
-        _ino: INodeNo,
-        _name: &OsStr,
-        _value: &[u8],
-        _flags: i32,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::ENOSYS);
+        let (name, value) = (name.to_owned(), value.to_vec()); // copy: the buffer is only lent
+        self.ops.setxattr(ino(number), name, value, flags as u32, self.empty("setxattr", reply));
     }
 
-    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn listxattr(&self, _req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        self.ops.listxattr(ino(number), self.attribute("listxattr", size, reply));
     }
 
-    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn removexattr(&self, _req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.ops.removexattr(ino(number), name.to_owned(), self.empty("removexattr", reply));
     }
 
     fn fallocate(
@@ -486,19 +502,44 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         self.ops.fallocate(handle(fh), wish, self.empty("fallocate", reply));
     }
 
-    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.ops.fsyncdir(handle(fh), self.empty("fsync of a directory", reply));
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let errno = self.errno("lseek");
+        self.ops.lseek(handle(fh), offset as u64, whence as u32, move |result| match result {
+            Ok(place) => reply.offset(place as i64),
+            Err(error) => reply.error(errno(&error)),
+        });
     }
 
     fn symlink(
         &self,
         _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _target: &std::path::Path,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &std::path::Path,
         reply: ReplyEntry,
     ) {
-        reply.error(Errno::EPERM);
+        let target = target.as_os_str().to_owned();
+        self.ops.symlink(ino(parent), name.to_owned(), target, self.entry("symlink", reply));
+    }
+
+    fn readlink(&self, _req: &Request, number: INodeNo, reply: ReplyData) {
+        let errno = self.errno("readlink");
+        self.ops.readlink(ino(number), move |result| match result {
+            Ok(target) => reply.data(target.as_encoded_bytes()),
+            Err(error) => reply.error(errno(&error)),
+        });
     }
 }
 

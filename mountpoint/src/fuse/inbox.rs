@@ -29,7 +29,7 @@ pub(super) struct Inbox {
     done: Mutex<Vec<Done>>,
     is_over: AtomicBool,
     sleeps: AtomicBool,
-    /// What the sleeping thread waits on, in the kernel: a change wakes it.
+    /// The futex of the sleeping thread: a change wakes it.
     bell: AtomicU32,
 }
 
@@ -72,7 +72,7 @@ impl Inbox {
         }
     }
 
-    /// What the bell shows, and where. Its thread hears a change from here on.
+    /// The bell and its value. The bell's thread hears a change from here on.
     pub(super) fn bell(&self) -> (&AtomicU32, u32) {
         (&self.bell, self.bell.load(SeqCst))
     }

@@ -51,7 +51,7 @@ pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
     Some(DeviceNo { major: 0, minor })
 }
 
-/// Where our mount stands.
+/// The place of the mount in a table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Standing {
     /// This path leads to it.
@@ -61,7 +61,7 @@ enum Standing {
     Gone,
 }
 
-/// Of the mount of `device` on `dir`, by a table of mounts. A later line covers an earlier one. `anywhere`: the table may have another path
+/// The standing of the mount of `device` on `dir`, by a table of mounts. A later line covers an earlier one. `anywhere`: the table may have another path
 /// for it, as a directory above it was renamed since. If it has several, as after a bind mount, `dir` goes first, then the last.
 fn standing(table: &[u8], dir: &Path, device: DeviceNo, anywhere: bool) -> Standing {
     let ours = || mountinfo::lines(table).rev().filter(|line| device.is(line.device));

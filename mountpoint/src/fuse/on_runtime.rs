@@ -85,6 +85,31 @@ impl Operations for OnRuntime {
         self.later(move |fs| async move { fs.rmdir(parent, &name).await }, done);
     }
 
+    fn rename(
+        &self,
+        parent: InodeNo,
+        name: OsString,
+        new_parent: InodeNo,
+        new_name: OsString,
+        flags: u32,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        self.later(
+            move |fs| async move { fs.rename(parent, &name, new_parent, &new_name, flags).await },
+            done,
+        );
+    }
+
+    fn symlink(
+        &self,
+        _parent: InodeNo,
+        _name: OsString,
+        _target: OsString,
+        done: impl FnOnce(Result<Entry>) + Send + 'static,
+    ) {
+        done(self.fs.symlink());
+    }
+
     fn create(
         &self,
         parent: InodeNo,

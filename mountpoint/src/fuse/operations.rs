@@ -56,6 +56,78 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(read_only());
     }
 
+    /// Gives a file or directory another name, perhaps in another directory. `flags`: those of renameat2(2).
+    fn rename(
+        &self,
+        _parent: InodeNo,
+        _name: OsString,
+        _new_parent: InodeNo,
+        _new_name: OsString,
+        _flags: u32,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        done(read_only());
+    }
+
+    /// A new symbolic link. The kernel holds a reference to it.
+    fn symlink(
+        &self,
+        _parent: InodeNo,
+        _name: OsString,
+        _target: OsString,
+        done: impl FnOnce(Result<Entry>) + Send + 'static,
+    ) {
+        done(read_only());
+    }
+
+    /// The target of a symbolic link.
+    fn readlink(&self, _ino: InodeNo, done: impl FnOnce(Result<OsString>) + Send + 'static) {
+        done(unknown());
+    }
+
+    /// The value of an extended attribute.
+    fn getxattr(&self, _ino: InodeNo, _name: OsString, done: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
+        done(unknown());
+    }
+
+    /// The names of all extended attributes, each with a NUL behind it.
+    fn listxattr(&self, _ino: InodeNo, done: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
+        done(unknown());
+    }
+
+    /// Sets an extended attribute. `flags`: those of setxattr(2).
+    fn setxattr(
+        &self,
+        _ino: InodeNo,
+        _name: OsString,
+        _value: Vec<u8>,
+        _flags: u32,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        done(unknown());
+    }
+
+    /// Removes an extended attribute.
+    fn removexattr(&self, _ino: InodeNo, _name: OsString, done: impl FnOnce(Result<()>) + Send + 'static) {
+        done(unknown());
+    }
+
+    /// Stores the names of an open directory.
+    fn fsyncdir(&self, _handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
+        done(unknown());
+    }
+
+    /// The next data or hole of an open file from `offset` on. `whence`: that of lseek(2).
+    fn lseek(
+        &self,
+        _handle: HandleNo,
+        _offset: u64,
+        _whence: u32,
+        done: impl FnOnce(Result<u64>) + Send + 'static,
+    ) {
+        done(unknown());
+    }
+
     /// A new file, opened by the process or thread `pid`. The kernel holds a reference to it.
     fn create(
         &self,
@@ -148,4 +220,9 @@ pub trait Operations: Clone + Send + Sync + 'static {
 
 fn read_only<T>() -> Result<T> {
     Err(Error::new(Errno::ROFS, "this file system can't be changed"))
+}
+
+/// Said once, the kernel asks for no more of this kind.
+fn unknown<T>() -> Result<T> {
+    Err(Error::new(Errno::NOSYS, "this file system does not know the operation"))
 }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Where requests come from.
+/// The source of requests.
 #[derive(Debug)]
 pub enum Device {
     /// We mount on this directory, and unmount.
@@ -18,7 +18,7 @@ pub enum Transport {
     /// The engine's own loop: vectored replies, interrupts.
     #[default]
     Dev,
-    /// As `Dev`, but over io_uring; falls back to `Dev`, with a line in the log, where the kernel does not offer it.
+    /// Like `Dev`, but over io_uring; falls back to `Dev`, with a line in the log, where the kernel does not offer it.
     IoUring,
     /// The loop of the crate `fuser`.
     Fuser,
@@ -33,6 +33,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// No file can be executed, whatever its mode.
     pub no_exec: bool,
+    /// SELinux labels, each as mount(2) takes it: `context="..."`. Only root may set them.
+    pub labels: Vec<String>,
     /// Every user may enter.
     pub allow_other: bool,
     /// root and the mounting user may enter.

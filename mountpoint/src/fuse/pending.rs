@@ -22,14 +22,14 @@ pub(super) struct Pending {
 pub(super) struct Waiter {
     /// The thread that waits.
     pub(super) tid: u32,
-    /// Its death ends the request. Not before the operation has what it was given, where something goes on without the thread.
+    /// Whether the thread's death ends the request: not before the operation has its bytes, if work goes on without the thread.
     pub(super) may_end: bool,
     pub(super) goes_on: GoesOn,
-    /// Where its answer goes.
+    /// The destination of the answer.
     pub(super) reply_to: ReplyTo,
 }
 
-/// What goes on without the thread that waited.
+/// The work that goes on without the thread that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GoesOn {
     /// Nothing: the request is as if it had not been.
@@ -40,7 +40,7 @@ pub(super) enum GoesOn {
     Written(u32),
 }
 
-/// Where the answer of a request goes: to where it came from.
+/// The destination of an answer: the source of its request.
 #[derive(Clone, Debug)]
 pub(super) enum ReplyTo {
     Device,
@@ -52,11 +52,11 @@ pub(super) enum ReplyTo {
 pub(super) enum Interrupted {
     /// The request is ours to answer, as [`GoesOn`] says; its outcome will find that it was answered.
     Now(Waiter),
-    /// Its thread goes on living, or the operation has not taken what it was given: so does the request.
+    /// The request goes on: its thread lives, or the operation has not taken its bytes.
     NotYet,
     /// It must run to its end.
     Never,
-    /// Not here: answered already, or not taken yet.
+    /// No such request: answered already, or not taken yet.
     Unknown,
 }
 
@@ -85,12 +85,12 @@ impl Pending {
         }
     }
 
-    /// Its answer is there. False: it was interrupted, and no thread waits for it.
+    /// Ends a request that has its answer. False: it was interrupted, and no thread waits for it.
     pub(super) fn end(&self, unique: u64) -> bool {
         self.shard(unique).lock().remove(&unique).is_some()
     }
 
-    /// Its thread may have been killed: the kernel tells of a signal, or it was seen on its way out.
+    /// Handles an interrupt; the thread may have been killed: the kernel tells of a signal, or it was seen on its way out.
     pub(super) fn interrupt(&self, unique: u64, is_dying: impl FnOnce(u32) -> bool) -> Interrupted {
         let mut shard = self.shard(unique).lock();
         match shard.get(&unique) {

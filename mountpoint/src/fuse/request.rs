@@ -66,10 +66,20 @@ pub(super) enum Operation<'a> {
         name: &'a OsStr,
     },
     Rename {
+        name: &'a OsStr,
+        new_parent: u64,
+        new_name: &'a OsStr,
+        /// The flags of renameat2(2).
         flags: u32,
     },
-    Symlink,
-    Link,
+    Symlink {
+        name: &'a OsStr,
+        target: &'a OsStr,
+    },
+    Readlink,
+    Link {
+        name: &'a OsStr,
+    },
     Open {
         flags: i32,
     },
@@ -88,7 +98,7 @@ pub(super) enum Operation<'a> {
         data: &'a [u8],
         /// Pages that a program changed in a mapping, perhaps through another handle of the file.
         mapped: bool,
-        /// Of the open, and O_DSYNC for a `pwritev2` with RWF_DSYNC or RWF_SYNC.
+        /// The flags of the open, and O_DSYNC for a `pwritev2` with RWF_DSYNC or RWF_SYNC.
         flags: i32,
     },
     Flush {
@@ -113,6 +123,32 @@ pub(super) enum Operation<'a> {
     },
     Releasedir {
         handle: u64,
+    },
+    Fsyncdir {
+        handle: u64,
+    },
+    Setxattr {
+        name: &'a OsStr,
+        value: &'a [u8],
+        /// The flags of setxattr(2).
+        flags: u32,
+    },
+    Getxattr {
+        name: &'a OsStr,
+        /// Bytes that there is room for; 0 asks how many there are.
+        size: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: &'a OsStr,
+    },
+    Lseek {
+        handle: u64,
+        offset: u64,
+        /// The whence of lseek(2): SEEK_DATA or SEEK_HOLE.
+        whence: u32,
     },
     Statfs,
     Interrupt {
@@ -146,6 +182,8 @@ impl Operation<'_> {
                 | Self::Fallocate { .. }
                 | Self::Release { .. }
                 | Self::Releasedir { .. }
+                | Self::Fsyncdir { .. }
+                | Self::Lseek { .. }
                 | Self::Interrupt { .. }
         )
     }
@@ -154,7 +192,7 @@ impl Operation<'_> {
 /// Why bytes are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecodeError {
-    /// Not even a header.
+    /// The request has no header.
     NoHeader,
     /// The header is valid, the rest is not: the request that gets EIO.
     Body { unique: u64, opcode: u32 },
@@ -172,7 +210,7 @@ impl<'a> Fields<'a> {
         take(&mut self.left, n)
     }
 
-    /// Where names and data stand.
+    /// The rest of the request: names and data.
     fn rest(&mut self) -> &mut &'a [u8] {
         self.apart.as_mut().unwrap_or(&mut self.left)
     }
@@ -283,7 +321,8 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
                 modified: wish(5, 8, mtime, mtime_ns),
             }
         }
-        6 => Operation::Symlink,
+        5 => Operation::Readlink,
+        6 => Operation::Symlink { name: f.name()?, target: f.name()? },
         8 => {
             let mode = f.u32()?;
             f.bytes(12)?;
@@ -295,8 +334,14 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         }
         10 => Operation::Unlink { name: f.name()? },
         11 => Operation::Rmdir { name: f.name()? },
-        12 => Operation::Rename { flags: 0 },
-        13 => Operation::Link,
+        12 => {
+            let new_parent = f.u64()?;
+            Operation::Rename { name: f.name()?, new_parent, new_name: f.name()?, flags: 0 }
+        }
+        13 => {
+            let _of = f.u64()?;
+            Operation::Link { name: f.name()? }
+        }
         14 => Operation::Open { flags: f.u32()? as i32 },
         15 => Operation::Read { handle: f.u64()?, offset: f.u64()?, size: f.u32()? },
         16 => {
@@ -311,6 +356,17 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         17 => Operation::Statfs,
         18 => Operation::Release { handle: f.u64()? },
         20 => Operation::Fsync { handle: f.u64()? },
+        21 => {
+            // Short, as without FUSE_SETXATTR_EXT.
+            let (size, flags) = (f.u32()?, f.u32()?);
+            Operation::Setxattr { name: f.name()?, value: f.data(size as usize)?, flags }
+        }
+        22 => {
+            let (size, _) = (f.u32()?, f.u32()?);
+            Operation::Getxattr { name: f.name()?, size }
+        }
+        23 => Operation::Listxattr { size: f.u32()? },
+        24 => Operation::Removexattr { name: f.name()? },
         25 => Operation::Flush { handle: f.u64()? },
         26 => {
             let (major, minor, max_readahead, flags) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
@@ -321,6 +377,7 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         27 => Operation::Opendir,
         28 => Operation::Readdir { handle: f.u64()?, offset: f.u64()?, size: f.u32()? },
         29 => Operation::Releasedir { handle: f.u64()? },
+        30 => Operation::Fsyncdir { handle: f.u64()? },
         35 => {
             let flags = f.u32()? as i32;
             f.bytes(12)?;
@@ -343,9 +400,10 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         }
         44 => Operation::Readdirplus { handle: f.u64()?, offset: f.u64()?, size: f.u32()? },
         45 => {
-            let (_new_parent, flags) = (f.u64()?, f.u32()?);
-            Operation::Rename { flags }
+            let (new_parent, flags, _) = (f.u64()?, f.u32()?, f.u32()?);
+            Operation::Rename { name: f.name()?, new_parent, new_name: f.name()?, flags }
         }
+        46 => Operation::Lseek { handle: f.u64()?, offset: f.u64()?, whence: f.u32()? },
         opcode => Operation::Other { opcode },
     })
 }
@@ -364,7 +422,9 @@ pub mod fuzzing {
         pub unique: u64,
         /// The name that it carries.
         pub name: Option<&'a OsStr>,
-        /// The bytes to write.
+        /// A second name, or the target of a link.
+        pub other: Option<&'a OsStr>,
+        /// The bytes to write, or the value of an attribute.
         pub data: Option<&'a [u8]>,
         /// How many inodes it gives back.
         pub nodes: usize,
@@ -380,7 +440,14 @@ pub mod fuzzing {
             | Operation::Mkdir { name }
             | Operation::Unlink { name }
             | Operation::Rmdir { name }
+            | Operation::Link { name }
+            | Operation::Getxattr { name, .. }
+            | Operation::Removexattr { name }
             | Operation::Create { name, .. } => Facts { name: Some(name), ..facts },
+            Operation::Rename { name, new_name: other, .. } | Operation::Symlink { name, target: other } => {
+                Facts { name: Some(name), other: Some(other), ..facts }
+            }
+            Operation::Setxattr { name, value, .. } => Facts { name: Some(name), data: Some(value), ..facts },
             Operation::Write { data, .. } => Facts { data: Some(data), ..facts },
             Operation::BatchForget { nodes } => Facts { nodes: nodes.len(), ..facts },
             _ => facts,

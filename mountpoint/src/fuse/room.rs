@@ -7,7 +7,7 @@ use super::TRANSFER_MAX;
 use super::request::HEADER_LEN;
 use crate::buffer::Scratch;
 
-/// As much as the kernel may send at once: a WRITE of the largest size and its headers.
+/// The most that the kernel sends at once: a WRITE of the largest size and its headers.
 const LEN: usize = TRANSFER_MAX as usize + 4096 + HEADER_LEN;
 /// Requests of more bytes are large: only WRITEs. Doubling it keeps twice the memory in an idle thread, and lets go of it for fewer writes.
 const LARGE: usize = 64 << 10;

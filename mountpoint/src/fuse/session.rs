@@ -34,7 +34,7 @@ pub struct Unmounter {
     way: Way,
     /// Number of the file system, where it is known.
     device: Option<fs::DeviceNo>,
-    /// Where it can be asked: not of fuser.
+    /// The connection, if it can be asked; none with fuser.
     connection: Option<Connection>,
 }
 

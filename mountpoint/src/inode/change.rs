@@ -134,14 +134,13 @@ impl InodeTable {
                 if let Some(ino) = child.filter(|&ino| tree.directory(ino).is_err()) {
                     tree.detach(ino);
                 }
-                tree.changed(parent, name, true);
+                let at = tree.changed(parent, name, true);
                 tree.removed_below(parent, now);
-                let keep = tree.ttl.missing().max(super::FRESH);
                 let taken = tree.directory(parent).map_or(true, |(_, directory)| {
                     tree.child(parent, name).is_some() || directory.locals.contains_key(name)
                 });
                 if !taken {
-                    tree.missing.insert(parent, name, now, keep);
+                    tree.observe_absent(parent, name, at, now);
                 }
             }
         }

@@ -1,21 +1,18 @@
-//! Asks S3 whether a file is still the version that its inode means: one request for all that want to know it at once (`checks.rs`).
+//! Asks S3 whether a file is still the version that its inode means: one request for all that want to know it at once (`board.rs`).
 
 use std::time::Duration;
 
-use futures_util::FutureExt;
-
-use super::checks::{Answer, Check, Seat, Wish};
+use super::board::{Answer, FileSeat, OfFile, Wish};
 use super::compact::Stored;
 use super::error::{Error, ErrorKind, Result};
-use super::remote::Slot;
 use super::state::{Node, Place};
 use super::tree::{Tree, stale};
 use super::{InodeNo, InodeTable};
 use crate::first::{Cause, First};
 use crate::object::ObjectMeta;
 use crate::s3::{self, BoxFuture};
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, Weak};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// Longest wait for another's answer. A request that a broken connection holds up holds up no open for longer.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(200);
@@ -25,8 +22,8 @@ impl InodeTable {
     pub(super) async fn revalidate(&self, ino: InodeNo, wish: Wish) -> Result<Option<First>> {
         let seat = self.take_seat(&mut self.0.tree.lock(), ino, wish);
         let meta = seat.answer.await?;
-        let first = if wish == Wish::Stat { None } else { seat.check.first.lock().take() };
-        let asked = seat.check.asked.load(Relaxed);
+        let first = if wish == Wish::Stat { None } else { seat.question.first.lock().take() };
+        let asked = seat.question.asked.load(Relaxed);
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
         let said = tree.ttl.said(asked, now);
@@ -65,31 +62,28 @@ impl InodeTable {
     }
 
     /// A seat among those that ask this; a new question if there is none.
-    fn take_seat(&self, tree: &mut Tree, ino: InodeNo, wish: Wish) -> Seat {
-        if let Some(seat) = tree.checks.join(ino, wish) {
+    fn take_seat(&self, tree: &mut Tree, ino: InodeNo, wish: Wish) -> FileSeat {
+        if let Some(seat) = tree.board.join_file(ino, wish) {
             return seat;
         }
-        let opens = wish != Wish::Stat;
-        let check = Arc::new(Check { opens, asked: AtomicU64::new(0), first: Slot::default() });
-        let gate = Arc::clone(tree.checks.gate(ino));
-        let landing = Landing { table: Arc::downgrade(&self.0), ino, check: Arc::clone(&check) };
-        let (table, asks) = (self.clone(), Arc::clone(&check));
-        let question: BoxFuture<'static, Answer> = Box::pin(async move {
-            let _landing = landing;
-            let clock = &table.0.clock;
-            let _permit = match opens {
-                true => clock.timeout(WAIT_MAX, gate.acquire_owned()).await,
-                false => None,
-            };
-            table.ask_check(ino, &asks).await
-        });
-        let seat = Seat { check, answer: question.shared() };
-        tree.checks.add(ino, &seat);
-        seat
+        let question = tree.board.of_file(ino, wish);
+        let table = self.clone();
+        let ask = |question: &Arc<OfFile>| -> BoxFuture<'static, Answer> {
+            let question = Arc::clone(question);
+            Box::pin(async move {
+                let gate = Arc::clone(&question.gate);
+                let _permit = match question.opens {
+                    true => table.0.clock.timeout(WAIT_MAX, gate.acquire_owned()).await,
+                    false => None,
+                };
+                table.ask_check(ino, &question).await
+            })
+        };
+        tree.board.files.start(ino, question, ask, self.landed(|board| &mut board.files))
     }
 
     /// The request goes out: no open that begins from here on uses its answer.
-    async fn ask_check(&self, ino: InodeNo, check: &Check) -> Answer {
+    async fn ask_check(&self, ino: InodeNo, check: &OfFile) -> Answer {
         let (key, known) = {
             let mut tree = self.0.tree.lock();
             check.asked.store(tree.event(), Relaxed);
@@ -113,21 +107,6 @@ impl InodeTable {
                 Ok(None)
             }
             Err(error) => Err(Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str())),
-        }
-    }
-}
-
-/// Takes a question off the board when its future is done with, however that came about.
-struct Landing {
-    table: Weak<super::Shared>,
-    ino: InodeNo,
-    check: Arc<Check>,
-}
-
-impl Drop for Landing {
-    fn drop(&mut self) {
-        if let Some(table) = self.table.upgrade() {
-            table.tree.lock().checks.remove(self.ino, &self.check);
         }
     }
 }

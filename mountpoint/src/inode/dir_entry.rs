@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::batch::Batch;
+use super::facts::What;
 use super::state::{Node, Place};
 use super::tree::{Adopted, Tree};
 use super::{InodeNo, Kind, Stat};
+use crate::listing::batch::Batch;
 use crate::sync::Arc;
 
 /// One entry of a directory.
@@ -61,7 +62,7 @@ pub(super) fn shown(
         Some(DirEntry::of_inode(name, ino, offset, stat))
     };
     if let Some(ino) = batch.local(index) {
-        return of_inode(ino);
+        return of_inode(ino.into());
     }
     let child = tree.child(parent, name);
     if let Some(ino) = child
@@ -70,11 +71,11 @@ pub(super) fn shown(
         return of_inode(ino);
     }
     let mut valid = true;
-    if let Some(change) = directory.changes.since(name, batch.asked) {
+    if let Some(what) = tree.facts.since(parent, name, batch.asked) {
         if let Some(ino) = directory.locals.get(name) {
             return of_inode(*ino);
         }
-        if change.removed {
+        if what == What::Absent {
             return None;
         }
         valid = false;
@@ -95,7 +96,7 @@ pub(super) fn shown(
     } else {
         (tree.directory_stat(), there.is_some_and(|ino| tree.directory(ino).is_ok()))
     };
-    let ino = there.filter(|_| is_same).unwrap_or_else(|| batch.ino(index));
+    let ino = there.filter(|_| is_same).unwrap_or_else(|| batch.ino(index).into());
     let stat = if valid { stat } else { Stat { valid_for: Duration::ZERO, ..stat } };
     let source = Source::Page { batch: batch.clone(), index };
     Some(DirEntry { ino, offset, stat, source })

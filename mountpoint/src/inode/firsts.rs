@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::expiry::left;
 use super::{FRESH, InodeNo};
 use crate::first::First;
+use crate::listing::expiry::left;
 
 /// What look-ups of the last 20 ms brought, in the order of their answers.
 #[derive(Debug, Default)]

@@ -1,145 +1,158 @@
-//! Identical lookups in flight share one request. After a local change of the name, no lookup uses the answer of an earlier request.
+//! Single flight: identical questions to S3 that are under way share one request.
+//!
+//! A question stays on the list until it has its answer, or until nobody waits for it any more. The list holds none alive.
 
 use std::fmt;
+use std::hash::Hash;
 
 use foldhash::HashMap;
 use futures_util::FutureExt;
 use futures_util::future::{Shared, WeakShared};
 
-use super::InodeNo;
-use super::error::Result;
-use super::remote::{Ask, Remote, Slot};
-use crate::first::First;
 use crate::s3::BoxFuture;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Lookups under way, by directory and name.
-#[derive(Default)]
-pub(super) struct Flights(HashMap<(InodeNo, Box<str>), Vec<Entry>>);
+/// Questions under way, by their subject `K`. `Q` describes a question, `A` is its answer.
+pub(super) struct Flights<K, Q, A>(HashMap<K, Vec<Entry<Q, A>>>);
 
-struct Entry {
-    flight: Arc<Flight>,
-    answer: WeakShared<BoxFuture<'static, Result<Remote>>>,
+struct Entry<Q, A> {
+    question: Arc<Q>,
+    answer: WeakShared<BoxFuture<'static, A>>,
 }
 
-/// One question on its way.
-#[derive(Debug)]
-pub(super) struct Flight {
-    ask: Ask,
-    /// The event at which it was asked.
-    pub(super) asked: u64,
-    /// Whether something happened to the name since. Read and set under the tree's lock.
-    overtaken: AtomicBool,
-    /// The lookups that wait for it.
-    takers: AtomicU64,
-    /// What came with the attributes, for one lookup.
-    first: Slot,
+/// A place among those that wait for an answer.
+pub(super) struct Seat<Q, A> {
+    pub(super) question: Arc<Q>,
+    pub(super) answer: Shared<BoxFuture<'static, A>>,
 }
 
-/// A place in a flight.
-pub(super) struct Seat {
-    pub(super) flight: Arc<Flight>,
-    pub(super) answer: Shared<BoxFuture<'static, Result<Remote>>>,
-}
-
-impl Flight {
-    pub(super) fn is_overtaken(&self) -> bool {
-        self.overtaken.load(Relaxed)
-    }
-
-    /// Whether the answer was asked for one lookup alone.
-    pub(super) fn is_alone(&self) -> bool {
-        self.takers.load(Relaxed) == 1
-    }
-
-    /// What came with the attributes, once.
-    pub(super) fn first(&self) -> Option<First> {
-        self.first.lock().take()
+impl<K, Q, A> Default for Flights<K, Q, A> {
+    fn default() -> Self {
+        Self(HashMap::default())
     }
 }
 
-impl Flights {
-    /// A seat in a flight that asks the same.
-    pub(super) fn join(&self, parent: InodeNo, name: &str, ask: Ask) -> Option<Seat> {
-        let entries = self.0.get(&(parent, name.into()))?;
-        let entry = entries.iter().find(|entry| entry.flight.ask == ask)?;
-        let answer = entry.answer.upgrade()?;
-        entry.flight.takers.fetch_add(1, Relaxed);
-        Some(Seat { flight: entry.flight.clone(), answer })
+impl<K, Q, A> Flights<K, Q, A>
+where
+    K: Eq + Hash + Clone + Send + 'static,
+    Q: Send + Sync + 'static,
+    A: Clone + Send + Sync + 'static,
+{
+    /// A seat at the latest question about a subject that `fits`.
+    pub(super) fn join(&self, subject: &K, fits: impl Fn(&Q) -> bool) -> Option<Seat<Q, A>> {
+        let entry = self.0.get(subject)?.iter().rev().find(|entry| fits(&entry.question))?;
+        Some(Seat { question: Arc::clone(&entry.question), answer: entry.answer.upgrade()? })
     }
 
-    /// Starts a flight; `landed` runs once, when it has its answer or no lookup waits any more. `question` is asked with a slot for what
-    /// comes with the attributes.
+    /// The questions about a subject.
+    pub(super) fn about(&self, subject: &K) -> impl Iterator<Item = &Arc<Q>> {
+        self.0.get(subject).into_iter().flatten().map(|entry| &entry.question)
+    }
+
+    /// Puts a question on the list. `ask` makes its request; `landed` runs once, when the answer is here or no seat is left. It takes
+    /// the question off the list by [`Flights::land`].
     pub(super) fn start(
         &mut self,
-        parent: InodeNo,
-        name: &str,
-        ask: Ask,
-        asked: u64,
-        question: impl FnOnce(Slot) -> BoxFuture<'static, Result<Remote>>,
-        landed: impl FnOnce(Arc<Flight>) + Send + 'static,
-    ) -> Seat {
-        let first = Slot::default();
-        let question = question(Arc::clone(&first));
-        let (overtaken, takers) = (AtomicBool::new(false), AtomicU64::new(1));
-        let flight = Arc::new(Flight { ask, asked, overtaken, takers, first });
-        let guard = Landing(Some((flight.clone(), Box::new(landed))));
-        let answer: BoxFuture<'static, _> = Box::pin(async move {
-            let _guard = guard;
-            question.await
+        subject: K,
+        question: Q,
+        ask: impl FnOnce(&Arc<Q>) -> BoxFuture<'static, A>,
+        landed: impl FnOnce(&K, &Arc<Q>) + Send + 'static,
+    ) -> Seat<Q, A> {
+        let question = Arc::new(question);
+        let request = ask(&question);
+        let landing = Landing(Some((subject.clone(), Arc::clone(&question), landed)));
+        let answer: BoxFuture<'static, A> = Box::pin(async move {
+            let _landing = landing;
+            request.await
         });
         let answer = answer.shared();
         let weak = answer.downgrade().expect("not polled yet");
-        let entry = Entry { flight: flight.clone(), answer: weak };
-        self.0.entry((parent, name.into())).or_default().push(entry);
-        Seat { flight, answer }
+        let entry = Entry { question: Arc::clone(&question), answer: weak };
+        self.0.entry(subject).or_default().push(entry);
+        Seat { question, answer }
     }
 
-    /// Takes a flight that has landed off the board.
-    pub(super) fn land(&mut self, parent: InodeNo, name: &str, flight: &Arc<Flight>) {
-        let key = (parent, name.into());
-        if let Some(entries) = self.0.get_mut(&key) {
-            entries.retain(|entry| !Arc::ptr_eq(&entry.flight, flight));
-            if entries.is_empty() {
-                self.0.remove(&key);
-            }
+    /// Takes a question off the list.
+    pub(super) fn land(&mut self, subject: &K, question: &Arc<Q>) {
+        let Some(entries) = self.0.get_mut(subject) else { return };
+        entries.retain(|entry| !Arc::ptr_eq(&entry.question, question));
+        if entries.is_empty() {
+            self.0.remove(subject);
         }
     }
 
-    /// Something happened to the name: what is under way was asked too early.
-    pub(super) fn overtake(&mut self, parent: InodeNo, name: &str) {
-        if self.0.is_empty() {
-            return;
-        }
-        for entry in self.0.remove(&(parent, name.into())).unwrap_or_default() {
-            entry.flight.overtaken.store(true, Relaxed);
-        }
+    /// Takes all questions about a subject off the list: no later one joins them.
+    pub(super) fn leave(&mut self, subject: &K) -> impl Iterator<Item = Arc<Q>> {
+        self.0.remove(subject).into_iter().flatten().map(|entry| entry.question)
     }
-}
 
-#[cfg(test)]
-impl Flights {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-type Landed = Box<dyn FnOnce(Arc<Flight>) + Send>;
+/// Runs its closure when the future that holds it is done or dropped.
+struct Landing<K, Q, F: FnOnce(&K, &Arc<Q>)>(Option<(K, Arc<Q>, F)>);
 
-/// Runs its closure when the flight's future is done with, however that came about.
-struct Landing(Option<(Arc<Flight>, Landed)>);
-
-impl Drop for Landing {
+impl<K, Q, F: FnOnce(&K, &Arc<Q>)> Drop for Landing<K, Q, F> {
     fn drop(&mut self) {
-        if let Some((flight, landed)) = self.0.take() {
-            landed(flight);
+        if let Some((subject, question, landed)) = self.0.take() {
+            landed(&subject, &question);
         }
     }
 }
 
-impl fmt::Debug for Flights {
+impl<K: fmt::Debug, Q, A> fmt::Debug for Flights<K, Q, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.0.keys().map(|name| (name, "on its way"))).finish()
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Mutex;
+
+    type Board = Arc<Mutex<Flights<&'static str, u32, u32>>>;
+
+    fn start(board: &Board, subject: &'static str, question: u32) -> Seat<u32, u32> {
+        let landing = Arc::clone(board);
+        let ask = |question: &Arc<u32>| -> BoxFuture<'static, u32> {
+            let answer = 10 * **question;
+            Box::pin(async move { answer })
+        };
+        board.lock().start(subject, question, ask, move |subject, question| {
+            landing.lock().land(subject, question);
+        })
+    }
+
+    #[test]
+    fn a_question_that_fits_is_joined_until_its_answer_is_here() {
+        let board = Board::default();
+        let first = start(&board, "a", 1);
+        let second = start(&board, "a", 2);
+        let join =
+            |subject, fits: fn(&u32) -> bool| board.lock().join(&subject, fits).map(|seat| *seat.question);
+        assert_eq!(join("a", |_| true), Some(2));
+        assert_eq!(join("a", |question| *question < 2), Some(1));
+        assert_eq!(join("a", |question| *question > 2), None);
+        assert_eq!(join("b", |_| true), None);
+        let seat = board.lock().join(&"a", |question| *question == 2).unwrap();
+        assert_eq!((seat.answer.now_or_never(), second.answer.now_or_never()), (Some(20), Some(20)));
+        assert_eq!(join("a", |_| true), Some(1), "the second has landed");
+        drop(first);
+        assert!(board.lock().is_empty(), "nobody waits for the first");
+    }
+
+    #[test]
+    fn a_subject_that_is_left_is_joined_no_more_and_still_answers_its_seats() {
+        let board = Board::default();
+        let seat = start(&board, "a", 1);
+        assert_eq!(board.lock().leave(&"a").map(|question| *question).collect::<Vec<_>>(), [1]);
+        assert!(board.lock().join(&"a", |_| true).is_none());
+        let again = start(&board, "a", 2);
+        assert_eq!(seat.answer.now_or_never(), Some(10));
+        assert_eq!(board.lock().about(&"a").map(|question| **question).collect::<Vec<_>>(), [2]);
+        drop(again);
     }
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use foldhash::HashMap;
 
-use super::expiry::left;
 use super::{FRESH, InodeNo};
+use crate::listing::expiry::left;
 
 /// Lookups of the last 20 ms that nothing has used yet.
 #[derive(Debug, Default)]

@@ -3,16 +3,14 @@
 use std::ffi::OsStr;
 use std::time::Instant;
 
-use super::checks::Wish;
+use super::board::{NameSeat, OfName, PageSeat, Wish};
 use super::error::{Error, ErrorKind, Result};
-use super::flight::Seat;
-use super::path::{self, BadName};
-use super::recent::Coming;
 use super::remote::{self, Ask};
 use super::state::{Node, Place};
 use super::tree::{Recall, Settled, Tree, stale};
 use super::{FRESH, Found, InodeNo, InodeTable, Stat};
 use crate::first::First;
+use crate::listing::path::{self, BadName};
 use crate::s3::BoxFuture;
 use crate::sync::Arc;
 
@@ -23,9 +21,9 @@ const ATTEMPTS_MAX: usize = 16;
 /// The request that a lookup waits for.
 enum Step {
     /// A page that may have the name.
-    Page(Coming),
+    Page(PageSeat),
     /// The answer of S3 about the name alone.
-    Name(Seat),
+    Name(NameSeat),
 }
 
 /// An inode that this room itself refers to while it works on it.
@@ -97,26 +95,26 @@ impl InodeTable {
                 Step::Name(seat) => seat,
                 Step::Page(page) => {
                     waited = true;
-                    page.await;
+                    page.answer.await;
                     continue;
                 }
             };
             let since = self.0.clock.now();
             let remote = seat.answer.await;
             let mut tree = self.0.tree.lock();
-            if remote.is_ok() && seat.flight.is_alone() {
+            if remote.is_ok() && seat.question.is_alone() {
                 tree.prices.looked(self.0.clock.now().saturating_duration_since(since));
             }
-            if seat.flight.is_overtaken() {
+            if seat.question.is_overtaken() {
                 continue;
             }
             let now = self.0.clock.now();
-            return match tree.settle(parent, name, remote?, seat.flight.asked, now)? {
+            return match tree.settle(parent, name, remote?, seat.question.asked, now)? {
                 Settled::Missing => Err(Error::new(ErrorKind::NotFound, name)),
                 Settled::Found(ino) => {
-                    let alone = for_kernel && seat.flight.is_alone();
+                    let alone = for_kernel && seat.question.is_alone();
                     tree.take(ino, alone.then_some(now))?;
-                    if let Some(first) = seat.flight.first().filter(|_| alone) {
+                    if let Some(first) = seat.question.take_first().filter(|_| alone) {
                         self.keep_first(&mut tree, ino, first, now);
                     }
                     Ok(ino)
@@ -126,26 +124,29 @@ impl InodeTable {
         Err(Error::new(ErrorKind::Stale, name))
     }
 
-    /// A seat in the flight that asks this; a new one if there is none.
-    fn seat(&self, tree: &mut Tree, parent: InodeNo, name: &str, ask: Ask, for_kernel: bool) -> Result<Seat> {
-        if let Some(seat) = tree.flights.join(parent, name, ask) {
+    /// A seat in the question that asks this; a new one if there is none.
+    fn seat(
+        &self,
+        tree: &mut Tree,
+        parent: InodeNo,
+        name: &str,
+        ask: Ask,
+        for_kernel: bool,
+    ) -> Result<NameSeat> {
+        let subject = (parent, name.into());
+        if let Some(seat) = tree.board.join_name(&subject, ask) {
             return Ok(seat);
         }
         let directory = tree.directory(parent)?.0.clone();
-        let asked = tree.event();
+        let question = OfName::new(ask, tree.event());
         let asker = self.0.asker.clone();
         let page = self.0.config.lookup_page;
-        let asked_name = name.to_string();
-        let question = move |slot| -> BoxFuture<'static, _> {
-            let slot = for_kernel.then_some(slot);
-            Box::pin(async move { remote::ask(&asker, &directory, &asked_name, ask, page, slot).await })
+        let name = name.to_string();
+        let request = move |question: &Arc<OfName>| -> BoxFuture<'static, _> {
+            let slot = for_kernel.then(|| Arc::clone(&question.first));
+            Box::pin(async move { remote::ask(&asker, &directory, &name, ask, page, slot).await })
         };
-        let (table, landed_name) = (Arc::downgrade(&self.0), name.to_string());
-        Ok(tree.flights.start(parent, name, ask, asked, question, move |flight| {
-            if let Some(table) = table.upgrade() {
-                table.tree.lock().flights.land(parent, &landed_name, &flight);
-            }
-        }))
+        Ok(tree.board.names.start(subject, question, request, self.landed(|board| &mut board.names)))
     }
 
     /// Keeps what came with a lookup for the open that follows it.

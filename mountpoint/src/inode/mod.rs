@@ -8,77 +8,71 @@
 //! An inode is a name at one version. When S3 has another ETag or kind under the name, the name gets another number, so that no page in
 //! the kernel's cache mixes two versions. A remote directory wins over a local entry, and a local entry over a remote file.
 
-mod batch;
+mod board;
 mod change;
 mod check;
-mod checks;
 mod compact;
 mod dir_entry;
 mod error;
-mod expiry;
+mod facts;
 mod firsts;
 mod flight;
 mod fresh;
 mod inodes;
-mod letters;
-mod listed;
 mod lookup;
-mod merge;
 mod open;
-mod page;
 mod pass;
-mod path;
-mod price;
-mod ranges;
 mod readdir;
-mod recent;
 mod refresh;
 mod remote;
+mod rename;
 mod state;
 mod stream;
 mod tree;
-mod walk;
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::hash::Hash;
 use std::time::{Duration, SystemTime};
 
 pub use change::Unlinked;
 pub use dir_entry::DirEntry;
 pub use error::{Error, ErrorKind, Result};
-pub use expiry::Ttl;
 pub use open::{OpenRead, OpenWrite};
-pub use path::Prefix;
 pub use readdir::Listing;
+pub use rename::{Names, Rename, RenameWish};
 pub use state::{Before, WriteWish};
-
-/// The parts of this room that fuzz targets reach.
-#[cfg(feature = "testing")]
-pub mod fuzzing {
-    /// How a key of a directory's listing is shown there: as a name, and whether that is a directory. `None`: not at all, or
-    /// as the directory itself.
-    pub fn shown<'a>(directory: &str, listed: &'a str) -> Option<(&'a str, bool)> {
-        match super::path::show(directory, listed) {
-            super::path::Shown::File(name) => Some((name, false)),
-            super::path::Shown::Directory(name) => Some((name, true)),
-            super::path::Shown::Own | super::path::Shown::Hidden(_) => None,
-        }
-    }
-}
 
 use crate::clock::Clock;
 use crate::first::Asker;
+use crate::listing::EntryNo;
+pub use crate::listing::expiry::Ttl;
+pub use crate::listing::path::Prefix;
 use crate::metrics::Metrics;
 use crate::object::ObjectKey;
 use crate::s3::ObjectClient;
 use crate::sync::{Arc, Mutex};
+use board::Board;
+use flight::Flights;
 use tree::Tree;
 
 /// Number of an inode: unique for the life of a mount, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct InodeNo(pub u64);
+
+impl From<EntryNo> for InodeNo {
+    fn from(EntryNo(number): EntryNo) -> Self {
+        Self(number)
+    }
+}
+
+impl From<InodeNo> for EntryNo {
+    fn from(InodeNo(number): InodeNo) -> Self {
+        Self(number)
+    }
+}
 
 /// The directory that is mounted.
 pub const ROOT: InodeNo = InodeNo(1);
@@ -179,6 +173,24 @@ impl InodeTable {
         let client = Arc::clone(asker.client());
         let tree = Tree::new(&config.prefix, config.ttl, clock.now(), clock.wall());
         Self(Arc::new(Shared { client, asker, config, clock, metrics, tree: Mutex::new(tree) }))
+    }
+
+    /// Takes a question off the board once it has its answer, or no operation waits for it any more.
+    fn landed<K, Q, A>(
+        &self,
+        of: fn(&mut Board) -> &mut Flights<K, Q, A>,
+    ) -> impl FnOnce(&K, &Arc<Q>) + Send + use<K, Q, A>
+    where
+        K: Eq + Hash + Clone + Send + 'static,
+        Q: Send + Sync + 'static,
+        A: Clone + Send + Sync + 'static,
+    {
+        let table = Arc::downgrade(&self.0);
+        move |subject, question| {
+            if let Some(table) = table.upgrade() {
+                of(&mut table.tree.lock().board).land(subject, question);
+            }
+        }
     }
 
     /// The kernel drops `count` references to an inode. One that nothing refers to any more, and that has nothing

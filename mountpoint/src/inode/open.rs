@@ -1,12 +1,12 @@
 //! Opens files, and tracks the state of an inode while it is written.
 
-use super::checks::Wish;
+use super::board::Wish;
 use super::error::{Error, ErrorKind, Result};
-use super::path;
 use super::state::{Before, File, Node, Phase, Place, Refusal, WriteWish};
 use super::tree::{Tree, stale};
 use super::{FRESH, InodeNo, InodeTable, TimeWish};
 use crate::first::First;
+use crate::listing::path;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 
 /// The answer to an open for reading.
@@ -142,6 +142,14 @@ impl InodeTable {
         }
     }
 
+    /// The version that S3 has of a file that is not being written, as far as is known.
+    pub fn stored(&self, ino: InodeNo) -> Option<ObjectId> {
+        let mut tree = self.0.tree.lock();
+        let key = tree.key(ino)?;
+        let file = tree.file_mut(ino).ok().filter(|file| file.phase == Phase::Stored)?;
+        Some(ObjectId { key, etag: file.stored.as_ref()?.meta().etag })
+    }
+
     /// Opens for writing. `writer` names the handle to others that want the file.
     ///
     /// # Errors
@@ -173,6 +181,15 @@ impl InodeTable {
         let modified = self.0.clock.wall();
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {
             file.written(size, modified);
+        }
+    }
+
+    /// A program set the size of a file that it writes.
+    pub fn resized(&self, ino: InodeNo, size: u64) {
+        if let Ok(file) = self.0.tree.lock().file_mut(ino)
+            && let Phase::Writing(writing) = &mut file.phase
+        {
+            writing.size = size;
         }
     }
 
@@ -282,7 +299,7 @@ impl InodeTable {
         let tree = self.0.tree.lock();
         let (_, directory) = tree.directory(parent)?;
         let taken = directory.locals.contains_key(name) || tree.child(parent, name).is_some();
-        Ok(!taken && tree.missing.contains(parent, name, now, FRESH))
+        Ok(!taken && tree.facts.is_absent(parent, name, now, FRESH))
     }
 }
 

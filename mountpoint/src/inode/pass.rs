@@ -6,17 +6,17 @@ use std::time::Instant;
 use futures_util::future::Shared;
 use tokio::sync::Notify;
 
-use super::batch::Batch;
 use super::error::{Error, ErrorKind, Result};
-use super::expiry::left;
-use super::letters::Letters;
-use super::listed::Listed;
-use super::merge::Merge;
-use super::page::{Asked, readable};
-use super::path::BadName;
-use super::ranges::{Ranges, last_in_order};
 use super::tree::Tree;
 use super::{InodeNo, InodeTable};
+use crate::listing::batch::Batch;
+use crate::listing::expiry::left;
+use crate::listing::letters::Letters;
+use crate::listing::listed::Listed;
+use crate::listing::merge::Merge;
+use crate::listing::page::{Asked, readable};
+use crate::listing::path::BadName;
+use crate::listing::ranges::{Ranges, last_in_order};
 use crate::object::ObjectKey;
 use crate::s3::{self, BoxFuture, ListPage};
 use crate::sync::{Arc, Mutex};
@@ -74,7 +74,7 @@ impl Pass {
             dropped: 0,
             total: 0,
             with_locals: !locals.is_empty(),
-            merge: Merge::new(locals),
+            merge: Merge::new(locals.into_iter().map(|(name, ino)| (name, ino.into()))),
             next: Next::Ask(None),
             used: false,
             empty_pages: 0,
@@ -86,11 +86,13 @@ impl Pass {
             ranges: None,
             arrived: Arc::default(),
         };
-        let listed = tree.directory(directory).ok().and_then(|(_, directory)| {
-            let listed = directory.listed.as_ref()?;
+        let listed = tree.directory(directory).ok().and_then(|(_, known)| {
+            let listed = known.listed.as_ref()?;
             let holds = !left(tree.ttl.listing(), listed.since, now).is_zero();
-            let whole =
-                !pages.with_locals && !listed.with_locals && directory.changes.none_since(listed.asked);
+            let has = |name: &str| listed.find(name).is_some();
+            let whole = !pages.with_locals
+                && !listed.with_locals
+                && !tree.facts.outdate(directory, listed.asked, has);
             (holds && whole).then(|| listed.clone())
         });
         if let Some(listed) = listed {
@@ -153,7 +155,7 @@ impl Pass {
             let first = table.0.tree.lock().reserve(out.len());
             pages.total += out.len();
             pages.batches.push_back(Arc::new(Batch::new(
-                first,
+                first.into(),
                 asked.event,
                 [asked.since, asked.arrived],
                 &out,

@@ -11,10 +11,10 @@ use futures_util::future::Shared;
 
 use super::dir_entry::{DirEntry, remember, shown};
 use super::error::{Error, ErrorKind, Result};
-use super::page::Asked;
 use super::pass::{Next, Pages, Pass};
 use super::stream::Stream;
 use super::{Found, InodeNo, InodeTable, ROOT, Stat};
+use crate::listing::page::Asked;
 use crate::object::ObjectKey;
 use crate::s3::{BoxFuture, ListObjects};
 use crate::sync::{Arc, Mutex, Weak};
@@ -222,7 +222,7 @@ impl Drop for Listing {
         let mut tree = self.table.0.tree.lock();
         if let Some(directory) = tree.directory_mut(self.directory) {
             directory.listings -= 1;
-            directory.drop_changes();
+            tree.release(self.directory);
             tree.drop_if_idle(self.directory);
         }
     }

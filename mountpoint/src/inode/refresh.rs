@@ -3,17 +3,16 @@
 
 use std::time::Instant;
 
-use futures_util::FutureExt;
-
-use super::batch::Batch;
-use super::expiry::PAGE;
-use super::merge::Merge;
-use super::page::{Asked, readable};
-use super::recent::{Advice, After, Coming, Page, Recent};
+use super::board::PageSeat;
 use super::remote::Ask;
 use super::tree::Tree;
-use super::walk::{self, Course};
 use super::{InodeNo, InodeTable};
+use crate::listing::batch::Batch;
+use crate::listing::expiry::PAGE;
+use crate::listing::merge::Merge;
+use crate::listing::page::{Asked, readable};
+use crate::listing::recent::{Advice, After, Page, Recent};
+use crate::listing::walk::{self, Course};
 use crate::object::ObjectKey;
 use crate::s3::{self, BoxFuture, ListObjects, ListPage};
 use crate::sync::Arc;
@@ -32,7 +31,7 @@ struct Question {
 
 impl InodeTable {
     /// The page that a lookup waits for, if that is better than to ask for its name alone.
-    pub(super) fn page(&self, tree: &mut Tree, parent: InodeNo, name: &str, ask: Ask) -> Option<Coming> {
+    pub(super) fn page(&self, tree: &mut Tree, parent: InodeNo, name: &str, ask: Ask) -> Option<PageSeat> {
         // A local entry has the name: only one LIST is needed. And a TTL below a second is meant so.
         if ask == Ask::DirectoryOnly || tree.ttl.directory() < PAGE {
             return None;
@@ -44,7 +43,7 @@ impl InodeTable {
         let terms = tree.prices.terms(length, self.0.config.list_page);
         let recent = tree.directory_mut(parent)?.recent.get_or_insert_with(|| Box::new(Recent::new()));
         let after = match recent.miss(name, known, terms, now) {
-            Advice::Wait(page) => return Some(page),
+            Advice::Wait(asked) => return tree.board.pages.join(&asked, |()| true),
             Advice::Nothing => return None,
             Advice::Ask(after) => {
                 after.filter(|after| key.as_str().len() + after.len() <= ObjectKey::LEN_MAX)
@@ -54,13 +53,12 @@ impl InodeTable {
             return None;
         }
         let asked = tree.event();
-        let question = Question { directory: parent, key, after: after.clone(), asked, since: now };
-        let coming = self.ask_page(question);
-        tree.recent_mut(parent)?.asks(after, asked, coming.clone());
-        Some(coming)
+        tree.recent_mut(parent)?.asks(after.clone(), asked);
+        Some(self.ask_page(tree, Question { directory: parent, key, after, asked, since: now }))
     }
 
-    fn ask_page(&self, question: Question) -> Coming {
+    fn ask_page(&self, tree: &mut Tree, question: Question) -> PageSeat {
+        let asked = question.asked;
         let request = ListObjects {
             prefix: question.key.as_str().to_string(),
             delimited: true,
@@ -84,10 +82,14 @@ impl InodeTable {
                 }
             });
         });
-        let page = page.shared();
-        // A page is taken in whatever becomes of the lookups that wait for it.
-        tokio::spawn(page.clone());
-        page
+        self.put_up(tree, asked, page)
+    }
+
+    /// Puts a page on the board. It is taken in whatever becomes of the operations that wait for it. Drop the seat outside the tree's lock.
+    fn put_up(&self, tree: &mut Tree, asked: u64, page: BoxFuture<'static, ()>) -> PageSeat {
+        let seat = tree.board.pages.start(asked, (), |_| page, self.landed(|board| &mut board.pages));
+        tokio::spawn(seat.answer.clone());
+        seat
     }
 
     /// The whole listing of a directory out of the pages of a walk.
@@ -100,11 +102,13 @@ impl InodeTable {
             tree.walk.opens(key, self.0.clock.now());
         }
         for _ in 0..WAITS_MAX {
+            // Dropped behind the tree's lock.
+            let _ahead: Option<PageSeat>;
             let coming = {
                 let mut tree = self.0.tree.lock();
                 match tree.walk.course(key, self.0.clock.now()) {
                     Course::Alone => return None,
-                    Course::Wait(coming) => coming,
+                    Course::Wait(asked) => tree.board.pages.join(&asked, |()| true)?,
                     Course::Ask(question) => self.ask_walk(&mut tree, question),
                     Course::Take { page, exists, asked, .. }
                         if tree.knows_more(directory, &page, exists, asked) =>
@@ -112,19 +116,17 @@ impl InodeTable {
                         return None;
                     }
                     Course::Take { page, asked, since, ahead, .. } => {
-                        if let Some(question) = ahead {
-                            drop(self.ask_walk(&mut tree, question));
-                        }
+                        _ahead = ahead.map(|question| self.ask_walk(&mut tree, question));
                         return Some((page, Asked { event: asked, since, arrived: since }));
                     }
                 }
             };
-            coming.await;
+            coming.answer.await;
         }
         None
     }
 
-    fn ask_walk(&self, tree: &mut Tree, question: walk::Question) -> Coming {
+    fn ask_walk(&self, tree: &mut Tree, question: walk::Question) -> PageSeat {
         let request = ListObjects {
             prefix: question.prefix.clone(),
             delimited: false,
@@ -147,10 +149,8 @@ impl InodeTable {
                 }
             });
         });
-        let page = page.shared();
-        tokio::spawn(page.clone());
-        tree.walk.asks(&question, asked, page.clone());
-        page
+        tree.walk.asks(&question, asked);
+        self.put_up(tree, asked, page)
     }
 
     /// Whether there is a page now.
@@ -187,7 +187,7 @@ impl InodeTable {
             merge.finish(&mut entries);
         }
         let first = tree.reserve(entries.len());
-        let batch = Batch::new(first, asked, [since; 2], &entries).into();
+        let batch = Batch::new(first.into(), asked, [since; 2], &entries).into();
         tree.arrives(directory, Some(Page { after, is_last, batch }));
         true
     }

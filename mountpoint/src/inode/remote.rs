@@ -3,8 +3,8 @@
 use futures_util::future::{Either, select};
 
 use super::error::{Error, ErrorKind, Result};
-use super::path;
 use crate::first::{Asker, Cause, First};
+use crate::listing::path;
 use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{self, ListObjects, ObjectClient};
 use crate::sync::{Arc, Mutex};

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
-use foldhash::HashMap;
-
 use super::InodeNo;
 use super::compact::{Moment, Stored};
 use super::error::ErrorKind;
-use super::listed::Listed;
-use super::recent::Recent;
+use crate::listing::listed::Listed;
+use crate::listing::recent::Recent;
 use crate::object::{ObjectKey, ObjectMeta};
 
 /// One inode: a name at one version.
@@ -46,6 +44,13 @@ impl Inode {
             Node::File(_) => None,
         }
     }
+
+    pub(super) fn directory_mut(&mut self) -> Option<&mut Directory> {
+        match &mut self.node {
+            Node::Directory(directory) => Some(directory),
+            Node::File(_) => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -72,8 +77,6 @@ pub(super) struct Directory {
     pub(super) length: Option<u32>,
     /// Lookups of late, and the pages that they were worth.
     pub(super) recent: Option<Box<Recent>>,
-    /// Names that changed while a listing was open or remembered, or a page on its way or recent.
-    pub(super) changes: Changes,
 }
 
 impl Directory {
@@ -88,72 +91,14 @@ impl Directory {
             listed: None,
             length: None,
             recent: None,
-            changes: Changes::default(),
         }
     }
 
-    /// Whether an answer that was asked for earlier may still come or be given: changes are kept apart then.
-    pub(super) fn keeps_changes(&self) -> bool {
+    /// Whether a page that was asked for earlier may still come or be given.
+    pub(super) fn has_pages(&self) -> bool {
         self.listings > 0
             || self.listed.is_some()
             || self.recent.as_ref().is_some_and(|recent| recent.is_in_use())
-    }
-
-    /// Forgets the changes that no answer can need any more.
-    pub(super) fn drop_changes(&mut self) {
-        if !self.keeps_changes() {
-            self.changes.clear();
-        }
-    }
-}
-
-/// Which names changed since when: what a listing says of them is outdated if it was asked before.
-#[derive(Debug, Default)]
-pub(super) struct Changes {
-    names: HashMap<Box<str>, Change>,
-    /// Everything asked up to here is outdated: more names changed than are kept apart.
-    all: u64,
-}
-
-/// One name's last change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    at: u64,
-    /// Whether the name is gone since.
-    pub(super) removed: bool,
-}
-
-impl Changes {
-    /// Most names kept apart per directory; beyond it every older listing of the directory counts as outdated.
-    pub(super) const NAMES_MAX: usize = 100_000;
-
-    pub(super) fn note(&mut self, name: &str, at: u64, removed: bool) {
-        if self.names.len() >= Self::NAMES_MAX && !self.names.contains_key(name) {
-            self.names = HashMap::default();
-            self.all = at;
-        }
-        self.names.insert(name.into(), Change { at, removed });
-    }
-
-    /// The name is taken again.
-    pub(super) fn revive(&mut self, name: &str) {
-        if let Some(change) = self.names.get_mut(name) {
-            change.removed = false;
-        }
-    }
-
-    /// The change that outdates an answer asked for at `asked`, if there was one.
-    pub(super) fn since(&self, name: &str, asked: u64) -> Option<Change> {
-        let known = self.names.get(name).copied().filter(|change| change.at > asked);
-        known.or_else(|| (self.all > asked).then_some(Change { at: self.all, removed: false }))
-    }
-
-    pub(super) fn none_since(&self, asked: u64) -> bool {
-        self.all <= asked && self.names.values().all(|change| change.at <= asked)
-    }
-
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
     }
 }
 
@@ -221,6 +166,8 @@ pub struct WriteWish {
     pub append: bool,
     /// The mount allows to replace objects (`--allow-overwrite`).
     pub allow_overwrite: bool,
+    /// The mount allows to append to objects (`--allow-append`), and the caller has prepared to.
+    pub allow_append: bool,
 }
 
 /// The reason why a transition is refused.
@@ -297,12 +244,14 @@ impl File {
         if let Phase::Writing(writing) = &self.phase {
             return Err(Refusal::Busy { writer: writing.writer });
         }
-        if self.stored.is_some() {
+        let appends = wish.allow_append && wish.append && !wish.truncate;
+        let before_size = self.stored.as_ref().filter(|_| appends).map_or(0, Stored::size);
+        if self.stored.is_some() && !appends {
+            if wish.append && !wish.truncate {
+                return refused("exists; appending to it needs --allow-append");
+            }
             if !wish.allow_overwrite {
                 return refused("exists; replacing it needs --allow-overwrite");
-            }
-            if wish.append && !wish.truncate {
-                return refused("exists; an object can't be appended to, only replaced as a whole");
             }
             if !wish.truncate {
                 return refused("exists; an object is replaced as a whole: open it with O_TRUNC");
@@ -312,7 +261,8 @@ impl File {
             return Err(Refusal::HasReaders);
         }
         let before = if self.stored.is_some() { Before::Exists } else { Before::Absent };
-        self.phase = Phase::Writing(Box::new(Writing { writer, size: 0, times: Times::of(modified) }));
+        self.phase =
+            Phase::Writing(Box::new(Writing { writer, size: before_size, times: Times::of(modified) }));
         self.pages_stale = true;
         Ok(before)
     }
@@ -374,7 +324,8 @@ mod tests {
         File::stored(&meta(1), Instant::now(), Instant::now())
     }
 
-    const OVERWRITE: WriteWish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+    const OVERWRITE: WriteWish =
+        WriteWish { truncate: true, append: false, allow_overwrite: true, allow_append: false };
 
     #[test]
     fn an_inode_is_small() {
@@ -394,9 +345,14 @@ mod tests {
         assert!(refusal(WriteWish { truncate: true, ..Default::default() }).contains("--allow-overwrite"));
         assert!(refusal(WriteWish { allow_overwrite: true, ..Default::default() }).contains("O_TRUNC"));
         assert!(
-            refusal(WriteWish { append: true, allow_overwrite: true, truncate: false }).contains("append")
+            refusal(WriteWish { append: true, allow_overwrite: true, ..Default::default() })
+                .contains("append")
         );
         assert_eq!(stored().open_write(1, OVERWRITE, SystemTime::UNIX_EPOCH).unwrap(), Before::Exists);
+        let append = WriteWish { append: true, allow_append: true, ..Default::default() };
+        let mut file = stored();
+        assert_eq!(file.open_write(1, append, SystemTime::UNIX_EPOCH).unwrap(), Before::Exists);
+        assert!(matches!(&file.phase, Phase::Writing(writing) if writing.size == 1), "it has its bytes");
     }
 
     #[test]
@@ -416,18 +372,6 @@ mod tests {
             File::stored(&ObjectMeta { readable: false, ..meta(1) }, Instant::now(), Instant::now());
         assert!(matches!(file.open_read(), Err(Refusal::Error(ErrorKind::Archived))));
         assert_eq!(file.readers, 0);
-    }
-
-    #[test]
-    fn more_changes_than_are_kept_outdate_every_older_listing() {
-        let mut changes = Changes::default();
-        for i in 0..=Changes::NAMES_MAX {
-            changes.note(&i.to_string(), i as u64 + 10, true);
-        }
-        let last = Changes::NAMES_MAX as u64 + 10;
-        assert!(changes.since("never changed", last - 1).is_some());
-        assert!(changes.since("never changed", last).is_none());
-        assert!(!changes.none_since(9));
     }
 
     proptest! {
@@ -451,7 +395,7 @@ mod tests {
                     }
                     1 if readers > 0 => file.close_read(),
                     2 => {
-                        let wish = WriteWish { truncate, append: false, allow_overwrite };
+                        let wish = WriteWish { truncate, allow_overwrite, ..WriteWish::default() };
                         let opened = file.open_write(i as u64, wish, SystemTime::UNIX_EPOCH).is_ok();
                         prop_assert_eq!(opened, !writing && readers == 0 && (!there || (truncate && allow_overwrite)));
                     }

@@ -2,10 +2,10 @@
 
 use tokio::sync::Notify;
 
-use super::page::Asked;
 use super::pass::{Pages, Pass};
-use super::ranges::{Question, Turn};
 use super::{InodeNo, InodeTable};
+use crate::listing::page::Asked;
+use crate::listing::ranges::{Question, Turn};
 use crate::object::ObjectKey;
 use crate::s3::{ListObjects, ListPage};
 use crate::sync::{Arc, Weak};

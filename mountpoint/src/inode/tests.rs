@@ -101,7 +101,7 @@ impl Bench {
     }
 
     async fn overwrite(&self, ino: InodeNo, content: &'static str) {
-        let wish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+        let wish = WriteWish { truncate: true, append: false, allow_overwrite: true, ..WriteWish::default() };
         let OpenWrite::Granted { key, .. } = self.table.open_write(ino, 1, wish).await.unwrap() else {
             panic!("somebody writes already")
         };

@@ -5,6 +5,7 @@
 
 mod emptied;
 mod known;
+mod moved;
 mod settle;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,20 +18,20 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use super::InodeNo;
-use super::checks::Checks;
+use super::board::Board;
 use super::error::{Error, ErrorKind, Result};
-use super::expiry::{Missing, Ttl, left};
+use super::facts::{Facts, What};
 use super::firsts::Firsts;
-use super::flight::Flights;
 use super::fresh::Fresh;
 use super::inodes::{Inodes, is_sparse};
-use super::listed::Listed;
-use super::path::Prefix;
-use super::price::Prices;
-use super::recent::{Page, Recent};
 use super::state::{Directory, File, Inode, Node, Phase, Place, Times};
-use super::walk::Walk;
 use super::{Found, Kind, ROOT, Stat};
+use crate::listing::expiry::{Ttl, left};
+use crate::listing::listed::Listed;
+use crate::listing::path::{self, Prefix};
+use crate::listing::price::Prices;
+use crate::listing::recent::{Page, Recent};
+use crate::listing::walk::Walk;
 use crate::object::ObjectKey;
 pub(super) use settle::{Adopted, Recall, Settled};
 
@@ -47,9 +48,9 @@ pub(super) struct Tree {
     pub(super) ttl: Ttl,
     /// The modification time of directories.
     mounted: SystemTime,
-    pub(super) missing: Missing,
-    pub(super) flights: Flights,
-    pub(super) checks: Checks,
+    /// The facts about names that pages do not have.
+    pub(super) facts: Facts,
+    pub(super) board: Board,
     /// What the latest lookups brought, for their opens.
     pub(super) firsts: Firsts,
     /// Files whose lookup S3 answered a moment ago, and that no open, stat or second lookup has used yet.
@@ -97,9 +98,8 @@ impl Tree {
             events: 0,
             ttl,
             mounted,
-            missing: Missing::default(),
-            flights: Flights::default(),
-            checks: Checks::default(),
+            facts: Facts::default(),
+            board: Board::default(),
             firsts: Firsts::default(),
             fresh: Fresh::default(),
             listed: VecDeque::new(),
@@ -146,10 +146,7 @@ impl Tree {
     }
 
     pub(super) fn directory_mut(&mut self, ino: InodeNo) -> Option<&mut Directory> {
-        match &mut self.inodes.get_mut(ino)?.node {
-            Node::Directory(directory) => Some(directory),
-            Node::File(_) => None,
-        }
+        self.inodes.get_mut(ino)?.directory_mut()
     }
 
     /// A file.
@@ -168,7 +165,7 @@ impl Tree {
         let inode = self.inode(ino)?;
         match &inode.node {
             Node::Directory(directory) => Some(directory.key.clone()),
-            Node::File(_) => super::path::file_key(self.directory(inode.parent).ok()?.0, &inode.name),
+            Node::File(_) => path::file_key(self.directory(inode.parent).ok()?.0, &inode.name),
         }
     }
 
@@ -284,9 +281,6 @@ impl Tree {
     ) -> Option<()> {
         self.make(ino, parent, name, learned, node)?;
         self.place(ino, Place::Remote);
-        if let Some(directory) = self.directory_mut(parent) {
-            directory.changes.revive(name);
-        }
         Some(())
     }
 
@@ -302,8 +296,8 @@ impl Tree {
         let (key, _) = self.directory(parent).ok()?;
         let mut node = node;
         match &mut node {
-            Node::Directory(directory) => directory.key = super::path::directory_key(key, name)?,
-            Node::File(_) => drop(super::path::file_key_fits(key, name).then_some(())?),
+            Node::Directory(directory) => directory.key = path::directory_key(key, name)?,
+            Node::File(_) => drop(path::file_key_fits(key, name).then_some(())?),
         }
         if self.inodes.get(ino).is_some() {
             return None;
@@ -336,7 +330,7 @@ impl Tree {
         let Some(inode) = self.inodes.get_mut(ino) else { return };
         inode.place = place;
         if place != Place::Nowhere {
-            self.missing.remove(parent, &inode.name);
+            self.facts.taken(parent, &inode.name);
         }
         if let Some(other) = displaced {
             if let Some(other) = self.inodes.get_mut(other) {
@@ -373,20 +367,14 @@ impl Tree {
     /// Something happened to a name: answers that were asked for before do not count for it. The event's number.
     pub(super) fn changed(&mut self, parent: InodeNo, name: &str, removed: bool) -> u64 {
         let at = self.event();
-        self.flights.overtake(parent, name);
-        if !removed {
-            self.missing.remove(parent, name);
-        }
+        self.board.overtake(parent, name);
         if self.walk.has_pages()
             && let Ok(key) = self.directory(parent).map(|(key, _)| key.clone())
         {
             self.walk.changed(key.as_str(), at);
         }
-        if let Some(directory) = self.directory_mut(parent)
-            && directory.keeps_changes()
-        {
-            directory.changes.note(name, at, removed);
-        }
+        let what = if removed { What::Absent } else { What::Present };
+        self.observe(parent, name, what, at);
         at
     }
 
@@ -440,7 +428,7 @@ impl Tree {
             }
             self.place(ino, Place::Nowhere);
             self.forget_listed(ino);
-            self.missing.remove_directory(ino);
+            self.facts.forget(ino);
             self.inodes.remove(ino);
             next = Some(parent);
         }
@@ -487,9 +475,9 @@ impl Tree {
     pub(super) fn forget_listed(&mut self, ino: InodeNo) {
         let Some(directory) = self.directory_mut(ino) else { return };
         let Some(listed) = directory.listed.take() else { return };
-        directory.drop_changes();
         self.listed_entries -= listed.entries();
         self.listed.retain(|&other| other != ino);
+        self.release(ino);
     }
 
     // -- recent pages --------------------------------------------------------------------------------------------
@@ -512,9 +500,7 @@ impl Tree {
         {
             recent.drop_oldest();
         }
-        if let Some(directory) = self.directory_mut(ino) {
-            directory.drop_changes();
-        }
+        self.release(ino);
     }
 
     #[cfg(test)]
@@ -533,9 +519,7 @@ impl Tree {
             gone -= usize::from(goes);
             !goes
         });
-        if let Some(directory) = self.directory_mut(ino) {
-            directory.drop_changes();
-        }
+        self.release(ino);
     }
 
     /// A snapshot of what exists only here in a directory.

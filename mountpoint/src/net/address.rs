@@ -71,7 +71,7 @@ impl Addresses {
         self.list.truncate(ADDRESSES_MAX);
     }
 
-    /// Where the next connection goes: the healthy address with the fewest, in turn; if none is healthy, the one
+    /// The address of the next connection: the healthy address with the fewest, in turn; if none is healthy, the one
     /// that failed longest ago.
     pub(crate) fn choose(&mut self, now: Instant) -> Option<SocketAddr> {
         let n = self.list.len();

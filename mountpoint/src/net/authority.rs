@@ -12,7 +12,7 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// Of `scheme://host:port`, as in a URI.
+    /// The authority of a URI `scheme://host:port`.
     pub(crate) fn of_uri(uri: &http::Uri) -> Option<Self> {
         let tls = match uri.scheme_str()? {
             "http" => false,
@@ -23,7 +23,7 @@ impl Authority {
         Some(Self { tls, host, port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }) })
     }
 
-    /// As it stands in the Host header: the port only where it is not the scheme's.
+    /// The value of the Host header: with the port only if it is not the scheme's default.
     pub(crate) fn host_header(&self) -> String {
         let host = if self.host.parse::<Ipv6Addr>().is_ok() {
             format!("[{}]", self.host)

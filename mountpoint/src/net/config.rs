@@ -30,9 +30,9 @@ pub(crate) struct Config {
 /// The variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, as they are written.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ProxyVariables {
-    /// For `http://`.
+    /// The proxy for `http://`.
     pub http: Option<String>,
-    /// For `https://`.
+    /// The proxy for `https://`.
     pub https: Option<String>,
     /// Names, domains, addresses and networks that are reached directly; `*` is all.
     pub no_proxy: Option<String>,

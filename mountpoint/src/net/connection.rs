@@ -41,7 +41,7 @@ pub(crate) struct Connection {
     /// A proxy reads our requests, and passes them on.
     forward: Option<Forward>,
     pub(crate) moved: Moved,
-    /// What [`Moved::content_sent`] says once the request is sent.
+    /// The value of [`Moved::content_sent`] once the request is sent.
     due: u64,
     pub(crate) address: SocketAddr,
     /// Requests that were answered on it.
@@ -63,7 +63,7 @@ enum Http {
 /// The body of an answer, which comes on the connection that it came on.
 #[derive(Debug)]
 pub(crate) enum Answered {
-    /// To be asked for by [`Connection::receive_into`].
+    /// A body that [`Connection::receive_into`] receives.
     Ours,
     /// In hyper's buffers.
     Hyper(Incoming),
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// On `tcp`, which is connected to `address`. The caller limits the time.
+    /// Opens a connection on `tcp`, which is connected to `address`. The caller limits the time.
     pub(super) async fn open(
         authority: &Authority,
         proxy: Option<&Proxy>,
@@ -107,7 +107,7 @@ impl Connection {
         })
     }
 
-    /// What the TLS below it agreed on, as long as nothing was sent; `None` without TLS.
+    /// The handshake of the TLS below, until the first request is sent; `None` without TLS.
     pub(crate) fn handshake(&self) -> Option<Handshake> {
         match &self.http {
             Http::Ours(http) => match http.stream() {

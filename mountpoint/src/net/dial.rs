@@ -2,11 +2,27 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::net::{Error, Result};
 use crate::sync::atomic::{AtomicUsize, Ordering};
+
+/// A host that is gone acknowledges nothing: the kernel ends a connection on which sent bytes, or its own questions, wait for so long. A store
+/// that is slow acknowledges at once, and has the silence of the engine's clocks. Doubling it finds dead hosts later.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
+/// The kernel asks a silent connection after this long, and again each time.
+const ASKS_EVERY: Duration = Duration::from_secs(5);
+
+fn find_dead_ends(stream: &TcpStream) -> io::Result<()> {
+    set_socket_keepalive(stream, true)?;
+    set_tcp_keepidle(stream, ASKS_EVERY)?;
+    set_tcp_keepintvl(stream, ASKS_EVERY)?;
+    set_tcp_user_timeout(stream, UNACKNOWLEDGED_MAX.as_millis() as u32)?;
+    Ok(())
+}
 
 /// Network interfaces, taken in turn; none: the routes decide.
 #[derive(Debug, Default)]
@@ -32,6 +48,14 @@ impl Interfaces {
 
     /// Connects by the next interface. The caller limits the time.
     pub(crate) async fn dial(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let stream = self.connect(address).await?;
+        if let Err(error) = find_dead_ends(&stream) {
+            tracing::debug!(%error, "the kernel does not look whether the other end is still there");
+        }
+        Ok(stream)
+    }
+
+    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         if self.names.is_empty() {
             return TcpStream::connect(address).await;
         }
@@ -54,6 +78,16 @@ mod tests {
         let stream = by_loopback.dial(at).await.unwrap();
         assert_eq!(socket2::SockRef::from(&stream).device().unwrap().as_deref(), Some(&b"lo"[..]));
         assert_eq!(by_loopback.turn.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_host_acknowledges_nothing_is_ended_by_the_kernel() {
+        use rustix::net::sockopt::{socket_keepalive, tcp_keepidle, tcp_user_timeout};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = Interfaces::default().dial(listener.local_addr().unwrap()).await.unwrap();
+        assert_eq!(tcp_user_timeout(&stream).unwrap(), 20_000);
+        assert!(socket_keepalive(&stream).unwrap());
+        assert_eq!(tcp_keepidle(&stream).unwrap(), ASKS_EVERY);
     }
 
     #[tokio::test]

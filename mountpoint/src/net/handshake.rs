@@ -6,7 +6,7 @@ use x509_parser::parse_x509_certificate;
 
 use crate::net::tls::TlsStream;
 
-/// See the module.
+/// The version, the cipher and the certificate of a TLS connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handshake {
     /// `TLS 1.3`.
@@ -20,11 +20,11 @@ pub struct Handshake {
 /// The fields of a certificate that a person looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// Who signed it.
+    /// The name of the signer.
     pub issuer: String,
-    /// Whom it names.
+    /// The name of the owner.
     pub subject: String,
-    /// Its end.
+    /// The end of the certificate's validity.
     pub expires: SystemTime,
 }
 

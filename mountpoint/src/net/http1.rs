@@ -39,7 +39,7 @@ pub(crate) struct Http1<S = Stream> {
     /// The request's head, kept for its memory.
     head: Vec<u8>,
     buffer: Vec<u8>,
-    /// Where in `buffer` the bytes are that came and were not taken yet.
+    /// The offset in `buffer` of the first byte that was not taken yet.
     start: usize,
     end: usize,
     body: Framing,
@@ -80,7 +80,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         self.is_at_rest().then_some(self.stream)
     }
 
-    /// What it runs over.
+    /// The stream below.
     pub(crate) fn stream(&self) -> &S {
         &self.stream
     }
@@ -396,7 +396,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::net::tcp::Moved;
 
-    /// What `method` makes of an answer whose bytes come in pieces of these lengths (the last one again and again), and
+    /// The result of `method` for an answer that comes in pieces of these lengths (the last one again and again), and
     /// whether the connection serves on.
     fn answer(method: &str, say: &[u8], cuts: &[usize], take: usize) -> Result<(u16, Vec<u8>, bool), Broken> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -477,7 +477,7 @@ mod tests {
         }
     }
 
-    /// As [`answer`], with the connection closed behind the bytes.
+    /// Like [`answer`], with the connection closed behind the bytes.
     fn answer_or_close(say: &[u8]) -> Result<(u16, Vec<u8>, bool), Broken> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let say = say.to_vec();

@@ -45,7 +45,7 @@ pub(crate) struct ConnectionPool {
     limits: Limits,
     tls: Tls,
     proxies: Proxies,
-    /// Of the bucket's host.
+    /// The interfaces for connections to the bucket's host.
     interfaces: Arc<Interfaces>,
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
@@ -252,7 +252,7 @@ impl ConnectionPool {
         }
     }
 
-    /// What TLS agrees on with `host`, on a connection that is closed again; `None` without TLS.
+    /// Makes a TLS handshake with `host`, and closes the connection again; `None` without TLS.
     pub(crate) async fn handshake(
         &self,
         host: &Host,

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::net::unsent::Socket;
 use crate::sync::Arc;
 
-/// Which way bytes go. A line may carry far more one way than the other.
+/// The direction of bytes. A line may carry far more one way than the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     Received,
@@ -47,7 +47,7 @@ pub(crate) struct Moved(Arc<Counts>);
 struct Counts {
     received: AtomicU64,
     sent: AtomicU64,
-    /// Of these, and of those that are to be sent: what TLS says beside content. Handshakes do not count.
+    /// The part of these, and of those that are to be sent, that is TLS's own: handshakes, headers, tags, alerts.
     received_beside: AtomicU64,
     sent_beside: AtomicU64,
     socket: Socket,

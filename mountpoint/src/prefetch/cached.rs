@@ -12,13 +12,13 @@ use crate::buffer::{BlockMut, Use};
 use crate::cache::{CACHE_BLOCK, Later, Now};
 use crate::sync::Arc;
 
-/// What the disk cache says to a read.
+/// The disk cache's answer to a read.
 pub(super) enum Cached {
     /// All of it.
     Here(Bytes),
     /// Perhaps all of it, once the disk has given it.
     OnDisk(Vec<Part>),
-    /// Not all of it.
+    /// The cache lacks some of the bytes.
     Absent,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Part {
     range: Range<u64>,
     /// `None` while the cache fills it.
     into: Option<BlockMut>,
-    /// Its bytes are there.
+    /// Whether the bytes are there.
     here: bool,
 }
 

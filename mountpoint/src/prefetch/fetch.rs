@@ -6,11 +6,12 @@ use std::pin::pin;
 use super::Shared;
 use super::object::Object;
 use super::pieces::{FetchNo, Pieces};
-use crate::buffer::{BLOCK, Fill, Reservation, Use, charge};
+use crate::buffer::{BLOCK, Block, BlockMut, Fill, Reservation, Use, charge};
 use crate::cache::{BlockCache, CACHE_BLOCK, SECTOR};
+use crate::checksum::{Checksum, Hasher};
 use crate::s3::{Error, ErrorKind, GetObject};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use crate::sync::{Arc, Mutex};
 
 /// The purpose of a fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +24,7 @@ pub(super) enum Cause {
     AheadOfStore,
 }
 
-/// Where pieces come from.
+/// The source of pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Store,
@@ -41,7 +42,7 @@ pub(super) struct Fetch {
     reservation: Option<Reservation>,
 }
 
-/// With a cache that keeps what it is given, requests begin and end at multiples of this, in bytes. Doubling it doubles what a random
+/// The unit of requests, in bytes, with a cache that keeps what it is given. Doubling it doubles what a random
 /// read fetches, and what is here already when its neighbours are read.
 pub(super) const KEPT: u64 = 64 << 10;
 const _: () = assert!(KEPT.is_multiple_of(SECTOR) && CACHE_BLOCK.is_multiple_of(KEPT));
@@ -147,7 +148,7 @@ async fn run(object: Arc<Object>, fetch: Fetch) {
     object.ended(no, error.as_ref());
 }
 
-/// If the request panics, the reads that wait for it get an error. (No read waits for an aborted request.)
+/// A guard of a request: if it panics, the reads that wait for it get an error. (No read waits for an aborted request.)
 struct Ending<'a> {
     object: &'a Object,
     no: FetchNo,
@@ -196,28 +197,33 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
-    let shared = &object.shared;
-    let mut reservation = match fetch.reservation {
+/// Memory for pieces: what was reserved for them, or else as much is waited for.
+async fn take_memory(
+    object: &Object,
+    cuts: &[Range<u64>],
+    reservation: Option<Reservation>,
+) -> Result<Vec<BlockMut>, Error> {
+    let mut reservation = match reservation {
         Some(reservation) => reservation,
         None => {
-            let bytes = fetch.cuts.iter().map(|c| charge((c.end - c.start) as usize)).sum();
-            memory(shared, bytes).await.ok_or_else(|| {
+            let bytes = cuts.iter().map(|c| charge((c.end - c.start) as usize)).sum();
+            memory(&object.shared, bytes).await.ok_or_else(|| {
                 Error::new(ErrorKind::Timeout, "GetObject")
                     .key(&object.id.key)
                     .message("no memory became free in time; raise --memory-target")
             })?
         }
     };
-    let _under_way = UnderWay::count(&shared.under_way);
     let no_memory = || {
         Error::new(ErrorKind::Timeout, "GetObject").key(&object.id.key).message("the kernel gave no memory")
     };
-    let mut blocks = Vec::with_capacity(fetch.cuts.len());
-    for cut in &fetch.cuts {
-        blocks.push(reservation.block((cut.end - cut.start) as usize).ok_or_else(no_memory)?);
-    }
-    drop(reservation);
+    cuts.iter().map(|cut| reservation.block((cut.end - cut.start) as usize).ok_or_else(no_memory)).collect()
+}
+
+async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
+    let shared = &object.shared;
+    let mut blocks = take_memory(object, &fetch.cuts, fetch.reservation).await?;
+    let under_way = UnderWay::count(&shared.under_way);
 
     let mut from = fetch.range.start;
     if fetch.source == Source::Cache
@@ -251,16 +257,40 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
         (from, blocks) = (reached, left);
     }
 
-    let request =
-        GetObject { id: object.id.clone(), range: from..fetch.range.end, object_size: object.size() };
-    let (target, no, mut start) = (Arc::clone(object), fetch.no, from);
+    let no = fetch.no;
+    if from == 0 && fetch.range.end == object.size() {
+        let Some(Wrong { ours, expected }) = receive_whole(object, no, blocks).await? else { return Ok(()) };
+        drop(under_way);
+        let key = &object.id.key;
+        Error::corrupt(key, ours, expected, "it is asked for again").said();
+        let blocks = take_memory(object, &fetch.cuts, None).await?;
+        let _under_way = UnderWay::count(&shared.under_way);
+        return match receive_whole(object, no, blocks).await? {
+            None => Ok(()),
+            Some(Wrong { ours, expected }) => {
+                Err(Error::corrupt(key, ours, expected, "it was asked for twice").said())
+            }
+        };
+    }
+    let target = Arc::clone(object);
+    receive(object, from..fetch.range.end, blocks, move |start, block| target.came(start, no, block)).await
+}
+
+/// Receives a range of the object into blocks. Each goes on as soon as it is full.
+async fn receive(
+    object: &Arc<Object>,
+    range: Range<u64>,
+    blocks: Vec<BlockMut>,
+    mut on_block: impl FnMut(u64, Block) + Send + 'static,
+) -> Result<(), Error> {
+    let shared = Arc::clone(&object.shared);
+    let Range { start: from, end } = range;
+    let (mut start, mut first) = (from, None);
     let asked = shared.clock.now();
-    let mut first = None;
-    let end = fetch.range.end;
     let mut fill = Fill::new(blocks, move |block| {
-        let (len, now) = (block.len() as u64, target.shared.clock.now());
+        let (len, now) = (block.len() as u64, shared.clock.now());
         {
-            let mut link = target.shared.link.lock();
+            let mut link = shared.link.lock();
             link.count(now, len);
             match first {
                 None => first = Some((len, now)),
@@ -270,14 +300,67 @@ async fn attempt(object: &Arc<Object>, fetch: Fetch) -> Result<(), Error> {
                 Some(_) => {}
             }
         }
-        if let Some(cache) = &target.shared.cache {
-            target.shared.metrics.cache_misses.inc();
-            cache.put(&target.id, target.size(), start, block.clone());
-        }
-        target.ready(start, no, block);
+        on_block(start, block);
         start += len;
     });
-    shared.client.get_object(&request, &mut fill).await
+    loop {
+        let id = object.shared.where_is(&object.id);
+        let range = from + fill.filled()..end;
+        let request = GetObject { id, range, object_size: object.size() };
+        match object.shared.client.get_object(&request, &mut fill).await {
+            // It got another key since it was asked for.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Changed)
+                    && object.shared.where_is(&object.id) != request.id => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Receives the whole object in one answer. If the store says its checksum, no byte goes on before it was compared; the answer with
+/// other bytes leaves nothing.
+async fn receive_whole(
+    object: &Arc<Object>,
+    no: FetchNo,
+    blocks: Vec<BlockMut>,
+) -> Result<Option<Wrong>, Error> {
+    let held = Arc::new(Mutex::new(Vec::with_capacity(blocks.len())));
+    let (target, holding) = (Arc::clone(object), Arc::clone(&held));
+    // The head of the answer, which may have the checksum, comes before the first block.
+    receive(object, 0..object.size(), blocks, move |start, block| match target.expected() {
+        Some(_) => holding.lock().push((start, block)),
+        None => target.came(start, no, block),
+    })
+    .await?;
+    let held = std::mem::take(&mut *held.lock());
+    let came: u64 = held.iter().map(|(_, block)| block.len() as u64).sum();
+    let Some(expected) = object.expected().filter(|_| came == object.size()) else {
+        held.into_iter().for_each(|(start, block)| object.came(start, no, block));
+        return Ok(None);
+    };
+    let ours = sum_of(expected, &held);
+    if ours != expected {
+        object.shared.metrics.read_corrupt.inc();
+        return Ok(Some(Wrong { ours, expected }));
+    }
+    for (start, block) in held {
+        object.keep(start, &block);
+        object.ready(start, no, block);
+    }
+    Ok(None)
+}
+
+/// The checksum of an answer, and that of the store.
+struct Wrong {
+    ours: Checksum,
+    expected: Checksum,
+}
+
+/// The checksum of all these, by the algorithm of another one.
+fn sum_of(like: Checksum, blocks: &[(u64, Block)]) -> Checksum {
+    let mut hasher = Hasher::new(like.algorithm);
+    blocks.iter().for_each(|(_, block)| hasher.update(block));
+    hasher.finish()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Where the estimate starts: a connection of 100 MB/s, 10 ms away, as a store in the same region has it.
+/// The first estimate: a connection of 100 MB/s, 10 ms away, as a store in the same region has it.
 const RATE_AT_START: f64 = 1e8;
 const LATENCY_AT_START: f64 = 0.010;
 /// How much of the best rate seen is forgotten with each request: the best of the last few dozen counts, since a body

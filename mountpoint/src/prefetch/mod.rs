@@ -9,6 +9,7 @@ mod fetch;
 mod link;
 mod object;
 mod pieces;
+mod proof;
 mod reader;
 mod window;
 
@@ -87,6 +88,8 @@ struct Shared {
     metrics: Arc<Metrics>,
     runtime: tokio::runtime::Handle,
     objects: Mutex<HashMap<ObjectId, Weak<Object>>>,
+    /// Versions that are open and have another key by now: the same bytes.
+    moved: Mutex<HashMap<ObjectId, ObjectId>>,
     link: Mutex<Link>,
     /// Handles that read in sequence: they share the link.
     streams: AtomicU64,
@@ -126,6 +129,7 @@ impl Prefetcher {
             metrics,
             runtime,
             objects,
+            moved: Mutex::default(),
             link,
             streams,
             under_way: AtomicUsize::new(0),
@@ -146,6 +150,18 @@ impl Prefetcher {
     /// The file of the disk cache with the whole object version, for readers that need no reader of ours; see [`BlockCache::whole`].
     pub fn whole(&self, id: &ObjectId, size: u64) -> Option<Whole> {
         self.0.cache.as_ref()?.whole(id, size)
+    }
+
+    /// The same bytes are under another key from now on, and `from` will be gone: handles that have it open go on there.
+    pub fn moved(&self, from: &ObjectId, to: &ObjectId) {
+        // In this order: the last handle that is closed meanwhile finds the entry, and removes it.
+        let mut moved = self.0.moved.lock();
+        for target in moved.values_mut().filter(|target| *target == from) {
+            target.clone_from(to);
+        }
+        if self.0.objects.lock().get(from).is_some_and(|object| object.strong_count() > 0) {
+            moved.insert(from.clone(), to.clone());
+        }
     }
 
     /// A reader of one object version of `size` bytes. Nothing is fetched before the first read. `first` may have bytes of that version.
@@ -172,7 +188,22 @@ impl Shared {
         let mut objects = self.objects.lock();
         if objects.get(id).is_some_and(|o| o.strong_count() == 0) {
             objects.remove(id);
+            drop(objects);
+            self.moved.lock().remove(id);
         }
+    }
+
+    /// Opens from now on do not find this one.
+    fn forget(&self, wrong: &Object) {
+        let mut objects = self.objects.lock();
+        if objects.get(&wrong.id).is_some_and(|object| std::ptr::eq(object.as_ptr(), wrong)) {
+            objects.remove(&wrong.id);
+        }
+    }
+
+    /// Under which key a version's bytes are to be asked for.
+    fn where_is(&self, id: &ObjectId) -> ObjectId {
+        self.moved.lock().get(id).unwrap_or(id).clone()
     }
 
     /// Bytes worth having ahead for one of the streams.

@@ -1,13 +1,18 @@
-//! One object version that is being read: its bytes in memory, and the requests under way, shared by all handles.
+//! One object version that is being read: its bytes in memory, and the requests under way, shared by all handles. What the store sends is
+//! summed as it comes; once all of it came, the sum is compared with the store's.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use super::pieces::{FetchNo, Pieces};
+use super::proof::{Proof, Verdict};
 use super::{Error, Shared};
 use crate::buffer::Block;
 use crate::cache::{CACHE_BLOCK, Sectors};
+use crate::checksum::Checksum;
 use crate::object::ObjectId;
+use crate::s3;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
@@ -23,6 +28,10 @@ pub(super) struct Object {
     pub(super) readers: AtomicU64,
     pub(super) next_reader: AtomicU64,
     pub(super) last_read: Mutex<Instant>,
+    /// `None` until the store says the checksum of the whole version.
+    proof: Mutex<Option<Proof>>,
+    /// All bytes came, and they were not those of the store: for the handles of now, no read is right any more.
+    pub(super) wrong: OnceLock<Error>,
 }
 
 impl Object {
@@ -38,6 +47,8 @@ impl Object {
             readers: AtomicU64::new(0),
             next_reader: AtomicU64::new(1),
             last_read: Mutex::new(now),
+            proof: Mutex::default(),
+            wrong: OnceLock::new(),
         }
     }
 
@@ -65,12 +76,72 @@ impl Object {
 
     /// The first bytes, which came with the object's attributes.
     pub(super) fn put_first(&self, block: Block) {
-        if let Some(cache) = &self.shared.cache {
-            self.shared.metrics.cache_misses.inc();
-            cache.put(&self.id, self.size, 0, block.clone());
+        if !self.compare(0, &block) {
+            return;
         }
+        self.keep(0, &block);
         self.pieces.lock().put(0, block);
         self.shared.read.ring();
+    }
+
+    /// A piece came from the store: the cache and the reads that wait for it get it, unless it completes a version that is wrong.
+    pub(super) fn came(&self, start: u64, fetch: FetchNo, block: Block) {
+        if self.compare(start, &block) {
+            self.keep(start, &block);
+            self.ready(start, fetch, block);
+        }
+    }
+
+    /// Offers the cache what the store sent.
+    pub(super) fn keep(&self, start: u64, block: &Block) {
+        if let Some(cache) = &self.shared.cache {
+            self.shared.metrics.cache_misses.inc();
+            cache.put(&self.id, self.size, start, block.clone());
+            // Found wrong meanwhile, by another thread: what came behind that drop goes, too.
+            if self.wrong.get().is_some() {
+                cache.drop_version(&self.id);
+            }
+        }
+    }
+
+    /// The store's checksum of the whole version, once it has said one.
+    pub(super) fn expected(&self) -> Option<Checksum> {
+        let mut proof = self.proof.lock();
+        if proof.is_none() {
+            let sum = self.shared.client.checksum(&self.id)?;
+            *proof = Some(Proof::new(sum, self.size));
+            if let Some(cache) = &self.shared.cache {
+                cache.expect(&self.id, self.size, sum);
+            }
+        }
+        proof.as_ref().map(Proof::expected)
+    }
+
+    /// Sums a piece that the store sent. False: the version is wrong, whether that was found just now or before.
+    fn compare(&self, start: u64, bytes: &[u8]) -> bool {
+        let Some(expected) = self.expected().filter(|_| !bytes.is_empty()) else { return true };
+        // Without the lock: it takes as long as the bytes are many.
+        let sum = Checksum::of(expected.algorithm, bytes);
+        let piece = start..start + bytes.len() as u64;
+        let verdict = self.proof.lock().as_mut().map(|proof| proof.came(&piece, sum));
+        if let Some(Verdict::Wrong(ours)) = verdict {
+            self.condemn(ours, expected);
+        }
+        self.wrong.get().is_none()
+    }
+
+    /// All bytes came, and their checksum is not the store's. Which of them are wrong is not known, and some were given to programs: reads
+    /// of the handles of now fail, memory and cache forget the version, and the next open begins anew.
+    fn condemn(&self, ours: Checksum, expected: Checksum) {
+        self.shared.metrics.read_corrupt.inc();
+        let error = s3::Error::corrupt(&self.id.key, ours, expected, "the file must be opened again");
+        let error = self.wrong.get_or_init(|| Error::new(error.said()));
+        self.shared.forget(self);
+        if let Some(cache) = &self.shared.cache {
+            cache.drop_version(&self.id);
+        }
+        let answers = self.pieces.lock().fail_all(error);
+        answers.into_iter().for_each(super::pieces::Answer::give);
     }
 
     /// A piece arrived: answers the reads that waited for it, on this thread.

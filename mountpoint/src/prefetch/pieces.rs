@@ -34,7 +34,7 @@ struct Piece {
     keep: bool,
     /// How many of its bytes each handle has read.
     read: Vec<(ReaderNo, u64)>,
-    /// Its reader has left it behind: it stays only as long as a read waits for it, or a handle is about to read it.
+    /// Whether its reader has left it behind: it stays only as long as a read waits for it, or a handle is about to read it.
     left: bool,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Pieces {
     waiters: Vec<Waiter>,
     /// Handles, and where each that reads in sequence has got to. One that has not read yet may begin at the start.
     readers: Vec<(ReaderNo, Option<u64>)>,
-    /// Where pieces were left behind and stayed. Some may be gone since.
+    /// The pieces that were left behind and stayed. Some may be gone since.
     left: Vec<u64>,
 }
 
@@ -248,6 +248,14 @@ impl Pieces {
         let (hit, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiters).into_iter().partition(hit);
         self.waiters = rest;
         hit.into_iter().map(|w| Answer { done: w.done, result: Err(error.clone()) }).collect()
+    }
+
+    /// No byte of the version can be trusted: drops all, and every read that waits gets the error.
+    pub(super) fn fail_all(&mut self, error: &Error) -> Vec<Answer> {
+        self.pieces.clear();
+        self.left.clear();
+        let waiters = std::mem::take(&mut self.waiters);
+        waiters.into_iter().map(|w| Answer { done: w.done, result: Err(error.clone()) }).collect()
     }
 
     /// The reader of the pieces that end in `range` has left them behind. Drops those, and those that were left behind before, unless a read

@@ -25,7 +25,7 @@ pub struct Reader {
 
 struct Progress {
     window: Window,
-    /// What came with the file's attributes; the first read says whether it was of use.
+    /// The first bytes that came with the file's attributes; the first read says whether they were of use.
     first: Option<First>,
 }
 
@@ -62,7 +62,7 @@ impl Reader {
         Self { object, no, progress, streams: AtomicBool::new(false) }
     }
 
-    /// Which version it reads.
+    /// The version that it reads.
     pub fn id(&self) -> &ObjectId {
         &self.object.id
     }
@@ -83,6 +83,9 @@ impl Reader {
         let range = offset..offset.saturating_add(len as u64).min(object.size);
         if range.is_empty() {
             return done(Ok(Bytes::default()));
+        }
+        if let Some(error) = object.wrong.get() {
+            return done(Err(Error::clone(error)));
         }
         *object.last_read.lock() = object.shared.clock.now();
         object.shared.read.ring();

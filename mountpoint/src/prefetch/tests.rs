@@ -4,6 +4,7 @@ mod behind;
 mod cached;
 #[cfg(feature = "shuttle")]
 mod model;
+mod wrong;
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -428,7 +429,7 @@ fn a_writer_that_always_waits_leaves_read_ahead_on() {
     assert!(b.runtime.block_on(waiting).is_ok());
 }
 
-/// What an open of this object brings: its first bytes, after a guess.
+/// The gift of an open of this object: its first bytes, after a guess.
 fn first_of(b: &Bench, asker: &Asker, id: &ObjectId, len: usize) -> Option<First> {
     let known = Some((&id.etag, len as u64));
     let (_, first) = b.runtime.block_on(asker.ask(&id.key, Cause::Open, known)).unwrap();

@@ -97,9 +97,9 @@ struct Run {
     begun: u64,
     /// End of the furthest read.
     front: u64,
-    /// Where the run's requests end.
+    /// The end of the run's requests.
     planned_to: u64,
-    /// Where bytes may be that were fetched for this run. Some may lie behind `planned_to`, where it had to plan again.
+    /// The range of bytes fetched for this run. Some may lie behind `planned_to`, where it had to plan again.
     held: Range<u64>,
     /// How many bytes it has read.
     progress: u64,
@@ -118,7 +118,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// For an object of `size` bytes, not read yet.
+    /// A window over an object of `size` bytes, not read yet.
     pub fn new(config: WindowConfig, size: u64) -> Self {
         Self { config, size, runs: Vec::new(), reads: 0, lengths: Lengths::default() }
     }
@@ -202,7 +202,7 @@ impl Run {
         range.end <= self.front && range.end + SLACK >= self.front
     }
 
-    /// On a link that wants many connections, a window that is still small is fetched in small requests, so
+    /// The size of one request. On a link that wants many connections, a window that is still small is fetched in small requests, so
     /// that many connections carry it; on one that a few parts fill, requests are whole parts from the start.
     fn request(&self, part: u64, limit: u64) -> u64 {
         if limit <= 4 * part {
@@ -212,7 +212,7 @@ impl Run {
         (self.window / 8 / block * block).clamp(block.min(part), part)
     }
 
-    /// What is now so far behind that no read of the run asks for it. Whole blocks: not for every page that the front moves.
+    /// The range so far behind that no read of the run asks for it. Whole blocks: not for every page that the front moves.
     fn left_behind(&mut self) -> Range<u64> {
         let block = BLOCK as u64;
         let from = self.held.start;

@@ -13,7 +13,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::s3::Config;
 use crate::s3::endpoint::Endpoint;
-use crate::s3::kind::{Condition, StoreKind};
+use crate::s3::kind::{Condition, PartLimits, StoreKind};
+use crate::s3::replaces::Replaces;
 use crate::sync::{Arc, Mutex};
 
 /// How long facts learned about a store hold. Doubled, an upgraded store is noticed later, and an old one refuses half as often.
@@ -21,11 +22,13 @@ const BELIEVED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bytes of a file that are read; ours have two hundred.
 const FILE_MAX: u64 = 16 << 10;
 
-/// Requests that make an object.
+/// Requests that change what is under a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Write {
     Put,
     Complete,
+    Copy,
+    Delete,
 }
 
 impl Write {
@@ -33,6 +36,8 @@ impl Write {
         match self {
             Self::Put => "PutObject",
             Self::Complete => "CompleteMultipartUpload",
+            Self::Copy => "CopyObject",
+            Self::Delete => "DeleteObject",
         }
     }
 }
@@ -56,13 +61,27 @@ struct Known {
 
 /// What uploads have shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct Learned {
     endpoint: String,
     /// 501 to If-None-Match.
     put_refuses_condition: bool,
     complete_refuses_condition: bool,
+    #[serde(default)]
+    copy_refuses_condition: bool,
+    #[serde(default)]
+    delete_refuses_condition: bool,
+    /// 501 to a copy without any condition on its target.
+    #[serde(default)]
+    refuses_copies: bool,
     /// Checksum headers are refused, with whatever words.
     refuses_checksums: bool,
+    /// Uploads without Content-MD5 are refused.
+    demands_md5: bool,
+    /// An upload whose parts differ in size is refused at its end.
+    wants_equal_parts: bool,
+    /// A part of a greater number is refused.
+    parts_max: Option<u32>,
 }
 
 impl Abilities {
@@ -104,15 +123,35 @@ impl Abilities {
         );
     }
 
-    /// What becomes of If-None-Match on this request.
-    pub(crate) fn condition(&self, write: Write) -> Condition {
+    /// The fate of the condition on this request: If-None-Match, or If-Match.
+    pub(crate) fn condition(&self, write: Write, replaces: &Replaces) -> Condition {
         let profile = self.kind().profile();
         let learned = self.learned.lock();
         let (declared, refuses) = match write {
             Write::Put => (profile.put, learned.put_refuses_condition),
             Write::Complete => (profile.complete, learned.complete_refuses_condition),
+            Write::Copy => (profile.copy, learned.copy_refuses_condition),
+            Write::Delete => (profile.delete, learned.delete_refuses_condition),
         };
-        if refuses { Condition::Refused } else { declared }
+        match replaces {
+            _ if refuses => Condition::Refused,
+            Replaces::Version(_) => declared.version,
+            Replaces::Anything | Replaces::Nothing => declared.absent,
+        }
+    }
+
+    /// Whether the store has no copies.
+    pub(crate) fn refuses_copies(&self) -> bool {
+        self.learned.lock().refuses_copies
+    }
+
+    /// A copy was refused that had no condition on its target.
+    pub(crate) fn learn_refused_copies(&self) {
+        if self.learn(|learned| set(&mut learned.refuses_copies)) {
+            tracing::warn!(
+                "the store does not know CopyObject: files can't be renamed there, and for a week mounts with --allow-rename are refused"
+            );
+        }
     }
 
     /// Whether uploads go without checksum headers.
@@ -120,15 +159,37 @@ impl Abilities {
         self.learned.lock().refuses_checksums
     }
 
+    /// Whether uploads go with Content-MD5, whatever else proves their bytes.
+    pub(crate) fn demands_md5(&self) -> bool {
+        self.learned.lock().demands_md5
+    }
+
+    /// The parts that the store takes.
+    pub(crate) fn part_limits(&self) -> PartLimits {
+        let declared = self.kind().profile().parts;
+        let learned = self.learned.lock();
+        PartLimits {
+            parts_max: learned.parts_max.map_or(declared.parts_max, |max| max.min(declared.parts_max)),
+            are_equal: declared.are_equal || learned.wants_equal_parts,
+        }
+    }
+
+    /// Whether the store decompresses what is compressed, unless it is told not to.
+    pub(crate) fn decompresses(&self) -> bool {
+        self.kind().profile().decompresses
+    }
+
     /// An upload worked only without the condition.
     pub(crate) fn learn_refused_condition(&self, write: Write) {
         let is_new = self.learn(|learned| match write {
-            Write::Put => &mut learned.put_refuses_condition,
-            Write::Complete => &mut learned.complete_refuses_condition,
+            Write::Put => set(&mut learned.put_refuses_condition),
+            Write::Complete => set(&mut learned.complete_refuses_condition),
+            Write::Copy => set(&mut learned.copy_refuses_condition),
+            Write::Delete => set(&mut learned.delete_refuses_condition),
         });
         if is_new {
             tracing::info!(
-                "the store does not know If-None-Match on {}: the engine asks for a new name before it stores the file",
+                "the store does not know If-None-Match or If-Match on {}: the engine asks what is there before it changes a key",
                 write.name()
             );
         }
@@ -136,15 +197,50 @@ impl Abilities {
 
     /// An upload worked only without checksum headers.
     pub(crate) fn learn_refused_checksums(&self) {
-        if self.learn(|learned| &mut learned.refuses_checksums) {
+        if self.learn(|learned| set(&mut learned.refuses_checksums)) {
             tracing::warn!(
                 "the store refuses checksum headers (x-amz-checksum-*): uploads carry Content-MD5 in their place"
             );
         }
     }
 
-    fn learn(&self, fact: impl Fn(&mut Learned) -> &mut bool) -> bool {
-        if std::mem::replace(fact(&mut self.learned.lock()), true) {
+    /// An upload worked only with Content-MD5.
+    pub(crate) fn learn_demanded_md5(&self) {
+        if self.learn(|learned| set(&mut learned.demands_md5)) {
+            tracing::info!(
+                "the store demands Content-MD5, as for Object Lock: all uploads carry it from now on"
+            );
+        }
+    }
+
+    /// An upload was refused because its parts differ in size.
+    pub(crate) fn learn_equal_parts(&self) {
+        if self.learn(|learned| set(&mut learned.wants_equal_parts)) {
+            tracing::warn!(
+                "the store takes parts of one size only: files that are opened from now on are sent so \
+                 (--store r2 does it from the start, --write-part-size sets the size)"
+            );
+        }
+    }
+
+    /// A part was refused for its number.
+    pub(crate) fn learn_parts_max(&self, parts: u32) {
+        let lower = |known: &mut Option<u32>| {
+            let is_new = known.is_none_or(|max| parts < max);
+            *known = Some(known.map_or(parts, |max| max.min(parts)));
+            is_new
+        };
+        if self.learn(|learned| lower(&mut learned.parts_max)) {
+            tracing::warn!(
+                "the store takes {parts} parts of an object at most: parts of files that are opened from now on grow sooner \
+                 (--store scaleway does it from the start, --write-part-size sets the size of the first ones)"
+            );
+        }
+    }
+
+    /// Notes a fact by `fact`, which says whether it is new.
+    fn learn(&self, fact: impl Fn(&mut Learned) -> bool) -> bool {
+        if !fact(&mut self.learned.lock()) {
             return false;
         }
         if let Some(file) = self.file.clone() {
@@ -165,6 +261,11 @@ impl Abilities {
         }
         true
     }
+}
+
+/// Sets a fact that holds from now on; whether it is new.
+fn set(fact: &mut bool) -> bool {
+    !std::mem::replace(fact, true)
 }
 
 /// By the name of the endpoint.
@@ -225,9 +326,15 @@ mod tests {
         let minio = HeaderMap::from_iter([(http::header::SERVER, http::HeaderValue::from_static("MinIO"))]);
         let auto = config(None, "http://garage.example.com");
         let it = abilities(&auto);
-        assert_eq!((it.kind(), it.condition(Write::Put)), (StoreKind::Garage, Condition::Ignored));
+        assert_eq!(
+            (it.kind(), it.condition(Write::Put, &Replaces::Nothing)),
+            (StoreKind::Garage, Condition::Ignored)
+        );
         it.see(&minio);
-        assert_eq!((it.kind(), it.condition(Write::Put)), (StoreKind::Minio, Condition::Kept));
+        assert_eq!(
+            (it.kind(), it.condition(Write::Put, &Replaces::Nothing)),
+            (StoreKind::Minio, Condition::Kept)
+        );
         it.see(&HeaderMap::new());
         assert_eq!(it.kind(), StoreKind::Minio);
         let named = abilities(&Config { store: Some(StoreKind::Scality), ..auto });
@@ -241,22 +348,36 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let here = config(Some(dir.path()), "http://store:1");
         let it = abilities(&here);
-        assert_eq!((it.condition(Write::Put), it.refuses_checksums()), (Condition::Kept, false));
+        assert_eq!(
+            (it.condition(Write::Put, &Replaces::Nothing), it.refuses_checksums()),
+            (Condition::Kept, false)
+        );
         it.learn_refused_condition(Write::Put);
         it.learn_refused_checksums();
+        it.learn_demanded_md5();
+        it.learn_equal_parts();
+        it.learn_parts_max(1000);
+        it.learn_parts_max(1001);
         let file = it.file.clone().unwrap();
-        while abilities(&here).condition(Write::Put) != Condition::Refused
+        let limits = PartLimits { parts_max: 1000, are_equal: true };
+        while abilities(&here).condition(Write::Put, &Replaces::Nothing) != Condition::Refused
             || !abilities(&here).refuses_checksums()
+            || !abilities(&here).demands_md5()
+            || abilities(&here).part_limits() != limits
         {
             tokio::task::yield_now().await;
         }
-        assert_eq!(abilities(&here).condition(Write::Complete), Condition::Kept, "nothing showed that");
+        assert_eq!(
+            abilities(&here).condition(Write::Complete, &Replaces::Nothing),
+            Condition::Kept,
+            "nothing showed that"
+        );
         let other = abilities(&config(Some(dir.path()), "http://store:2"));
-        assert_eq!(other.condition(Write::Put), Condition::Kept, "another store");
+        assert_eq!(other.condition(Write::Put, &Replaces::Nothing), Condition::Kept, "another store");
         let old = SystemTime::now() - BELIEVED;
         std::fs::File::options().write(true).open(&file).unwrap().set_modified(old).unwrap();
         assert!(!abilities(&here).refuses_checksums(), "stores are upgraded");
-        for torn in ["", "{", "{\"endpoint\":\"store:1\"}", "null"] {
+        for torn in ["", "{", "{\"endpoint\":\"store:1\"}", "{\"parts_max\":-1}", "null"] {
             std::fs::write(&file, torn).unwrap();
             assert!(!abilities(&here).refuses_checksums(), "{torn:?}");
         }

@@ -38,6 +38,8 @@ pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
         }
         "EntityTooLarge" => return ErrorKind::TooLarge,
         "NotImplemented" => return ErrorKind::Unsupported,
+        // Also behind status 200, when the head was sent already.
+        "AccessDenied" => return ErrorKind::Denied,
         code if is_about_credentials(code) => return ErrorKind::Denied,
         // Two uploads to one key at once, or one right behind the other: AWS says to try again.
         "OperationAborted" | "ConditionalRequestConflict" => return ErrorKind::ServerError,
@@ -152,6 +154,20 @@ fn content_range(value: &str) -> Option<(Range<u64>, u64)> {
     (!range.is_empty()).then_some((range, u64::from_str(total.trim()).ok()?))
 }
 
+/// The reason why a body is not the object's.
+const DECOMPRESSED: &str = "the store, or a proxy before it, decompresses the object (Content-Encoding: gzip), so its bytes can't be read in ranges: \
+     turn that off (with --store gcs on Google Cloud Storage behind another name, else by Cache-Control: no-transform on the object), \
+     or store the object without that header";
+
+/// Whether the body was decompressed on the way: a whole answer of a length that nobody knew before says so, in Google's words, or by
+/// the warning that HTTP has for it.
+fn is_decompressed(status: StatusCode, headers: &HeaderMap) -> bool {
+    let is_transformed = text(headers, "warning").is_some_and(|it| it.trim_start().starts_with("214"));
+    let was_stored_so = text(headers, "x-goog-stored-content-encoding").is_some_and(|it| it == "gzip");
+    let is_plain = !headers.contains_key(http::header::CONTENT_ENCODING);
+    status == StatusCode::OK && is_plain && (is_transformed || was_stored_so)
+}
+
 /// Whether the head of a GET's answer belongs to the version and the bytes that were asked for. On success the body
 /// is exactly `range`; else kind and reason.
 pub(crate) fn check_get(
@@ -162,6 +178,9 @@ pub(crate) fn check_get(
     object_size: u64,
 ) -> Result<(), (ErrorKind, String)> {
     let bad = |why: String| Err((ErrorKind::BadAnswer, why));
+    if is_decompressed(status, headers) {
+        return bad(DECOMPRESSED.to_owned());
+    }
     let Some(theirs) = text(headers, "etag") else {
         return bad("the answer has no ETag, so its version is unknown".into());
     };

@@ -34,6 +34,7 @@ pub(crate) struct Attempts<'a> {
     pub(crate) ambiguous: bool,
     slot: Option<Slot<'a>>,
     takes_slots: bool,
+    silence_max: Duration,
     _call: Call<'a>,
 }
 
@@ -61,6 +62,7 @@ impl<'a> Attempts<'a> {
             ambiguous: false,
             slot: None,
             takes_slots: true,
+            silence_max: Duration::MAX,
             _call: wire.slots.call(),
         }
     }
@@ -68,6 +70,7 @@ impl<'a> Attempts<'a> {
     /// With less patience than configured, and without lines about outages: the caller reports the failure.
     pub(crate) fn at_most(mut self, attempts: u32, within: Duration) -> Self {
         self.patience.at_most(attempts, within);
+        self.silence_max = within;
         self.is_watched = false;
         self
     }
@@ -105,7 +108,7 @@ impl<'a> Attempts<'a> {
         let rate = timeouts.rate_min.max(1);
         Clocks {
             lane: self.lane,
-            silence: self.patience.silence(self.wire.clock.now(), timeouts.first_byte),
+            silence: timeouts.first_byte.min(self.silence_max),
             stall: timeouts.stall,
             whole: timeouts.operation + Duration::from_secs(self.bytes / rate),
             floor: Some(Floor { rate, after: timeouts.operation }),

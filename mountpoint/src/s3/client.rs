@@ -11,10 +11,11 @@ use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use http::{HeaderMap, HeaderValue, header};
 
 use crate::buffer::{BlockMut, Fill};
+use crate::checksum::Checksum;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::net::pool::{ConnectionPool, NoConnection};
-use crate::object::{ObjectKey, ObjectMeta};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::abilities::{Abilities, Write, kind_of_endpoint};
 use crate::s3::auth::arn::Arn;
 use crate::s3::auth::credentials::Source;
@@ -23,22 +24,23 @@ use crate::s3::auth::profile;
 use crate::s3::auth::sign::{Signer, Skew};
 use crate::s3::endpoint::Endpoint;
 use crate::s3::hedge::Hedge;
-use crate::s3::ops::if_absent::if_absent;
-use crate::s3::ops::{complete, delete, first, get, head, list, multipart, put};
+use crate::s3::ops::if_absent::guarded;
+use crate::s3::ops::{complete, copy, delete, first, get, head, list, multipart, put, tagging};
 use crate::s3::outage::Outage;
 use crate::s3::retry::{Dice, Slots};
+use crate::s3::sums::Sums;
 use crate::s3::wire::Wire;
 use crate::s3::{
-    BoxFuture, CompleteUpload, Config, Courier, Error, ErrorKind, First, GetFirst, GetObject, ListObjects,
-    ListPage, NewObject, ObjectClient, PendingUpload, PutObject, Result, StoreKind, Stored, UploadId,
-    UploadPart, UploadedPart,
+    BoxFuture, CompleteUpload, Config, CopyObject, CopyPart, Courier, Described, Error, ErrorKind, First,
+    GetFirst, GetObject, ListObjects, ListPage, NewObject, ObjectClient, PartLimits, PendingUpload,
+    PutObject, Replaces, Result, StoreKind, Stored, Tags, UploadId, UploadPart, UploadedPart,
 };
 use crate::sync::{Arc, Mutex};
 
 /// The proof of the bucket is tried this often, so that a dead endpoint is known within seconds ...
 const PROOF_ATTEMPTS: u32 = 3;
-/// ... and a silent one within this.
-const PROOF_MAX: std::time::Duration = std::time::Duration::from_secs(20);
+/// ... and a silent one within this, which is less than a command waits for its mount.
+const PROOF_MAX: std::time::Duration = std::time::Duration::from_secs(26);
 /// A source of the region has this long.
 const REGION_MAX: std::time::Duration = std::time::Duration::from_secs(3);
 
@@ -54,7 +56,7 @@ impl S3Client {
     ///
     /// # Errors
     /// `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
-    /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 25 s), `InvalidRequest` (the configuration).
+    /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 26 s), `InvalidRequest` (the configuration).
     pub async fn connect(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
         let (client, proof) = Self::reach(config, clock, metrics).await?;
         proof.map(|()| client)
@@ -70,6 +72,10 @@ impl S3Client {
         metrics: Arc<Metrics>,
     ) -> Result<(Arc<Self>, Result<()>)> {
         profile::complete(&mut config).await;
+        for setting in [&mut config.region, &mut config.endpoint_url] {
+            // A variable may end in the line end of the file that it was read from.
+            *setting = setting.take().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty());
+        }
         if let Some(kind) = config.store.or_else(|| kind_of_endpoint(&config)) {
             let may_choose = config.endpoint_url.is_some() && !config.bucket.starts_with("arn:");
             config.force_path_style |= may_choose && kind.profile().path_style;
@@ -80,6 +86,11 @@ impl S3Client {
             (None, Ok(arn)) if !arn.region.is_empty() => arn.region.to_owned(),
             (None, _) => find_region(&config, &pool).await,
         };
+        if !region.chars().all(|c| c.is_ascii_graphic()) {
+            return Err(Error::new(ErrorKind::InvalidRequest, "configuration").message(format!(
+                "the region {region:?} has white space within, or is no ASCII: look at --region, AWS_REGION and ~/.aws/config"
+            )));
+        }
         let mut client = Self::new(config.clone(), &region, &pool)?;
         let mut switched = false;
         let proof = loop {
@@ -131,6 +142,21 @@ impl S3Client {
         self.wire.abilities.kind()
     }
 
+    /// Whether copies are known not to work, so that nothing can be renamed there.
+    pub fn refuses_copies(&self) -> bool {
+        self.wire.abilities.refuses_copies()
+    }
+
+    /// Whether the store has refused an upload for lack of Content-MD5, to this client or to a mount before it.
+    pub fn demands_md5(&self) -> bool {
+        self.wire.abilities.demands_md5()
+    }
+
+    /// Whether the store decompresses what is compressed, for clients that do not tell it to leave that.
+    pub fn decompresses(&self) -> bool {
+        self.wire.abilities.decompresses()
+    }
+
     /// Carries requests to other services.
     pub fn courier(&self) -> Courier {
         Courier(Http::new(&self.wire.config, &self.wire.pool))
@@ -144,6 +170,29 @@ impl S3Client {
     /// The one place that logs a failed request of a mount: no caller does.
     async fn logged<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         call.await.map_err(|error| error.log(&self.wire.metrics))
+    }
+
+    /// The same of what stores an object: a read of it can be compared, even if the store keeps another kind of checksum, or none.
+    async fn stored(
+        &self,
+        key: &ObjectKey,
+        sum: Option<Checksum>,
+        call: impl Future<Output = Result<Stored>>,
+    ) -> Result<Stored> {
+        let stored = self.logged(call).await?;
+        if let Some(sum) = sum {
+            self.wire.sums.put(&ObjectId { key: key.clone(), etag: stored.etag.clone() }, sum);
+        }
+        Ok(stored)
+    }
+
+    /// Notes that the store takes equal parts only, if that is its answer.
+    async fn learning<T>(&self, completed: impl Future<Output = Result<T>>) -> Result<T> {
+        completed.await.inspect_err(|error| {
+            if error.wants_equal_parts() {
+                self.wire.abilities.learn_equal_parts();
+            }
+        })
     }
 
     /// One page of one key, with less patience than requests have later.
@@ -180,6 +229,7 @@ pub(crate) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
         credentials,
         common,
         host,
+        sums: Sums::default(),
         abilities,
     })
 }
@@ -214,7 +264,8 @@ async fn find_region(config: &Config, pool: &Arc<ConnectionPool>) -> String {
         () = pool.clock.sleep(REGION_MAX) => None,
     };
     let kind = config.store.or_else(|| kind_of_endpoint(config)).unwrap_or(StoreKind::Generic);
-    found.map_or_else(|| kind.profile().region.to_owned(), |r| r.to_string())
+    let found = found.map(|it| it.as_ref().trim().to_owned()).filter(|it| !it.is_empty());
+    found.unwrap_or_else(|| kind.profile().region.to_owned())
 }
 
 fn common_headers(config: &Config, endpoint: &Endpoint) -> Result<HeaderMap> {
@@ -249,6 +300,14 @@ impl ObjectClient for S3Client {
         self.wire.moved()
     }
 
+    fn checksum(&self, id: &ObjectId) -> Option<Checksum> {
+        self.wire.sums.get(id)
+    }
+
+    fn part_limits(&self) -> PartLimits {
+        self.wire.abilities.part_limits()
+    }
+
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
         Box::pin(self.logged(head::head_object(&self.wire, key)))
     }
@@ -266,11 +325,9 @@ impl ObjectClient for S3Client {
     }
 
     fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>> {
-        if !request.object.only_if_absent {
-            return Box::pin(self.logged(put::put_object(&self.wire, request, false)));
-        }
-        let store = |only_if_absent| put::put_object(&self.wire, request, only_if_absent);
-        Box::pin(self.logged(if_absent(&self.wire, Write::Put, &request.object.key, store)))
+        let (sum, NewObject { key, replaces, .. }) = (request.checksum, &request.object);
+        let store = |conditional| put::put_object(&self.wire, request, conditional);
+        Box::pin(self.stored(key, sum, guarded(&self.wire, Write::Put, key, replaces, store)))
     }
 
     fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>> {
@@ -282,11 +339,11 @@ impl ObjectClient for S3Client {
     }
 
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
-        if !request.only_if_absent {
-            return Box::pin(self.logged(complete::complete(&self.wire, request, false)));
-        }
-        let complete = |only_if_absent| complete::complete(&self.wire, request, only_if_absent);
-        Box::pin(self.logged(if_absent(&self.wire, Write::Complete, &request.upload.key, complete)))
+        let sum = complete::whole_sum(&request.parts);
+        let complete = |conditional| complete::complete(&self.wire, request, conditional);
+        let (key, replaces) = (&request.upload.key, &request.replaces);
+        let completed = guarded(&self.wire, Write::Complete, key, replaces, complete);
+        Box::pin(self.stored(key, sum, self.learning(completed)))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {
@@ -299,5 +356,46 @@ impl ObjectClient for S3Client {
 
     fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.logged(delete::delete_object(&self.wire, key)))
+    }
+
+    fn delete_version<'a>(&'a self, id: &'a ObjectId) -> BoxFuture<'a, Result<()>> {
+        let delete = |conditional| delete::delete_if(&self.wire, id, conditional);
+        Box::pin(self.logged(async move {
+            let replaces = Replaces::Version(id.etag.clone());
+            match guarded(&self.wire, Write::Delete, &id.key, &replaces, delete).await {
+                // Gone, or another version: a key that is gone is what was asked for.
+                Err(error) if *error.kind() == ErrorKind::Changed && error.http_status().is_none() => {
+                    match head::head_object(&self.wire, &id.key).await {
+                        Err(gone) if *gone.kind() == ErrorKind::NotFound => Ok(()),
+                        _ => Err(error),
+                    }
+                }
+                outcome => outcome,
+            }
+        }))
+    }
+
+    fn describe_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Described>> {
+        Box::pin(self.logged(head::describe_object(&self.wire, key)))
+    }
+
+    fn object_tags<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Tags>> {
+        Box::pin(self.logged(tagging::of_object(&self.wire, key)))
+    }
+
+    fn copy_object<'a>(&'a self, request: &'a CopyObject) -> BoxFuture<'a, Result<Stored>> {
+        let copy = move |conditional| async move {
+            let copied = copy::copy_object(&self.wire, request, conditional).await;
+            let refuses = |error: &Error| !conditional && *error.kind() == ErrorKind::Unsupported;
+            if copied.as_ref().is_err_and(refuses) {
+                self.wire.abilities.learn_refused_copies();
+            }
+            copied
+        };
+        Box::pin(self.logged(guarded(&self.wire, Write::Copy, &request.to, &request.replaces, copy)))
+    }
+
+    fn upload_part_copy<'a>(&'a self, request: &'a CopyPart) -> BoxFuture<'a, Result<UploadedPart>> {
+        Box::pin(self.logged(copy::upload_part_copy(&self.wire, request)))
     }
 }

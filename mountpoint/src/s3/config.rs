@@ -79,8 +79,8 @@ pub struct Config {
 pub struct Timeouts {
     /// One TCP (and TLS) handshake with one address. Doubling it finds farther hosts, and dead ones later.
     pub connect: Duration,
-    /// No byte in either direction until the first byte of the answer; less in a retry, so that several fit into `operation`.
-    /// Doubling it spares slow stores a retry, and finds hung ones later.
+    /// No byte in either direction until the first byte of the answer, in every attempt: a store that takes so long answers the next one no
+    /// sooner. Doubling it spares slow stores a retry, and finds hung ones later.
     pub first_byte: Duration,
     /// CompleteMultipartUpload, from the last byte sent to the whole answer's last: a store joins ten thousand parts in it, and may be
     /// silent meanwhile. Doubling it spares slow stores a second request, and keeps a close waiting for lost answers longer.
@@ -102,10 +102,21 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
+    /// The least silence of a store that ends an attempt.
+    const SILENCE_MIN: Duration = Duration::from_secs(5);
+    /// The most: what answers later than CompleteMultipartUpload may is not at work.
+    const SILENCE_MAX: Duration = Duration::from_secs(300);
+
     /// Sets `operation`; and `first_byte`, so that a store that falls silent is asked again before the time is up.
     pub fn patience(&mut self, operation: Duration) {
         self.operation = operation;
-        self.first_byte = (operation / 2).clamp(Duration::from_secs(5), Duration::from_secs(20));
+        self.first_byte = (operation / 2).clamp(Self::SILENCE_MIN, Self::SILENCE_MAX);
+    }
+
+    /// How long after `operation` a call that fails ends at the latest: an attempt that began before, and one more behind it, have limits of
+    /// their own.
+    pub fn tail(&self) -> Duration {
+        (2 * self.first_byte).max(Duration::from_secs(30))
     }
 }
 
@@ -113,7 +124,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(3),
-            first_byte: Duration::from_secs(20),
+            first_byte: Duration::from_secs(30),
             complete: Duration::from_secs(300),
             stall: Duration::from_secs(10),
             operation: Duration::from_secs(60),
@@ -223,7 +234,7 @@ mod tests {
     #[test]
     fn a_silent_store_is_asked_twice_before_the_time_is_up_unless_that_is_very_short() {
         for (patience, first_byte) in
-            [(1, 5), (5, 5), (10, 5), (12, 6), (30, 15), (40, 20), (60, 20), (3600, 20)]
+            [(1, 5), (5, 5), (10, 5), (12, 6), (30, 15), (60, 30), (120, 60), (3600, 300)]
         {
             let mut timeouts = Timeouts::default();
             timeouts.patience(Duration::from_secs(patience));

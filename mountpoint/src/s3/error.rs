@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt::{self, Write as _};
 
+use crate::checksum::Checksum;
 use crate::metrics::Metrics;
 use crate::net;
 use crate::object::ObjectKey;
@@ -20,7 +21,7 @@ pub enum ErrorKind {
     NoCredentials,
     /// The object is another version than the one that was asked for (412, or an answer with another ETag or size).
     Changed,
-    /// An object is there already and `only_if_absent` was asked.
+    /// An object is there, and none may be replaced; of a copy, also: another version than the one to be replaced is there, or none.
     Exists,
     /// The object is in an archive tier and must be restored first.
     Archived,
@@ -122,6 +123,12 @@ impl Error {
         texts.into_iter().flatten().any(|text| text.to_ascii_lowercase().contains(word))
     }
 
+    /// The whole numbers of the store's message, in order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        let message = self.0.message.as_deref().unwrap_or_default();
+        message.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok())
+    }
+
     /// The store's name for the request: what its support asks for first.
     pub fn request_id(mut self, id: Option<String>) -> Self {
         self.0.request_id = id;
@@ -168,11 +175,37 @@ impl Error {
         self
     }
 
+    /// Bytes of a GET have this checksum, and the store says that one. `then` is what happens next.
+    pub(crate) fn corrupt(key: &ObjectKey, ours: Checksum, theirs: Checksum, then: &str) -> Self {
+        let (name, ours, theirs) = (theirs.algorithm.name(), ours.to_base64(), theirs.to_base64());
+        Self::new(ErrorKind::Corrupt, "GetObject").key(key).message(format!(
+            "the bytes that came have {name} {ours}, not {theirs} as the store says: {then}"
+        ))
+    }
+
+    /// Whether the bytes were not those of the store.
+    pub fn is_corrupt(&self) -> bool {
+        self.0.kind == ErrorKind::Corrupt
+    }
+
+    /// Writes its line in the log, where no request failed.
+    pub(crate) fn said(mut self) -> Self {
+        tracing::warn!("{self}; {}", self.advice());
+        self.0.logged = true;
+        self
+    }
+
     /// A hint for the log: the next thing to look at.
     pub(crate) fn advice(&self) -> &'static str {
         if self.0.operation == "AbortMultipartUpload" {
             return "the parts of the upload stay in the bucket, and are paid for, until it is aborted: \
                     by hand, or by a lifecycle rule";
+        }
+        if self.wants_equal_parts() {
+            return "the store takes parts of one size only: give --store r2, or as --write-part-size a ten-thousandth of the largest file";
+        }
+        if self.0.operation == "UploadPart" && self.mentions("part number") {
+            return "the store takes fewer parts of an object than S3: give a larger --write-part-size, or --store scaleway for its 1,000";
         }
         match self.0.kind {
             ErrorKind::Denied => {
@@ -205,10 +238,16 @@ impl Error {
         }
     }
 
+    /// The store refused an upload because its parts differ in size.
+    pub(crate) fn wants_equal_parts(&self) -> bool {
+        let says = ["same length", "same size"].into_iter().any(|words| self.mentions(words));
+        self.0.operation == "CompleteMultipartUpload" && self.0.kind == ErrorKind::InvalidRequest && says
+    }
+
     /// Whether an object may be there all the same: a request that makes one was sent, and no answer settles what became of it.
     /// Beside the kind, which tells of the last attempt alone.
     pub fn may_have_stored(&self) -> bool {
-        let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload");
+        let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload" | "CopyObject");
         makes_object && (self.0.unsettled || self.leaves_doubt())
     }
 
@@ -225,6 +264,11 @@ impl Error {
                 | ErrorKind::ServerError
                 | ErrorKind::Throttled
         )
+    }
+
+    /// The operation, by its S3 name.
+    pub fn operation(&self) -> &'static str {
+        self.0.operation
     }
 
     /// The kind.

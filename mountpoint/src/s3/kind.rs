@@ -23,32 +23,74 @@ pub enum StoreKind {
     Garage,
     /// versitygw.
     Versitygw,
+    /// Cloudflare R2.
+    R2,
+    /// Scaleway's object storage.
+    Scaleway,
+    /// Google Cloud Storage, by its XML API.
+    Gcs,
     /// Any other.
     Generic,
 }
 
-/// What becomes of `If-None-Match: *` on a request that makes an object.
+/// The fate of a condition on a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
-    /// The store keeps it; or refuses it with 501, which shows at the first upload.
+    /// The store keeps it; or refuses it with 501, which shows at the first request.
     Kept,
-    /// The store ignores it, or did in releases that are in use: it is sent, and the name is asked for first.
+    /// The store ignores it, or did in releases that are in use: it is sent, and a HEAD asks first.
     Ignored,
     /// The store answers 501.
     Refused,
 }
 
+/// The conditions on what a request replaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Conditions {
+    /// `If-None-Match: *`.
+    pub(crate) absent: Condition,
+    /// `If-Match` with an ETag.
+    pub(crate) version: Condition,
+}
+
+impl Conditions {
+    const KEPT: Self = Self { absent: Condition::Kept, version: Condition::Kept };
+    const IGNORED: Self = Self { absent: Condition::Ignored, version: Condition::Ignored };
+}
+
+/// Limits of the parts of an upload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PartLimits {
+    /// Parts of one object at most.
+    pub parts_max: u32,
+    /// All parts but the last have one size.
+    pub are_equal: bool,
+}
+
+impl Default for PartLimits {
+    fn default() -> Self {
+        Self { parts_max: 10_000, are_equal: false }
+    }
+}
+
 /// What is known of a kind before the first request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Profile {
-    /// If-None-Match on PutObject.
-    pub(crate) put: Condition,
-    /// If-None-Match on CompleteMultipartUpload.
-    pub(crate) complete: Condition,
+    /// On PutObject.
+    pub(crate) put: Conditions,
+    /// On CompleteMultipartUpload.
+    pub(crate) complete: Conditions,
+    /// On the target of a CopyObject. All kinds keep the condition on its source.
+    pub(crate) copy: Conditions,
+    /// On DeleteObject: If-Match alone.
+    pub(crate) delete: Conditions,
     /// The bucket stands in the path: the host name of a bucket is one more thing to configure there, and often is not.
     pub(crate) path_style: bool,
     /// The region to sign for if no setting names one.
     pub(crate) region: &'static str,
+    pub(crate) parts: PartLimits,
+    /// It decompresses objects of `Content-Encoding: gzip`, unless a request says that it takes them as they are.
+    pub(crate) decompresses: bool,
 }
 
 impl StoreKind {
@@ -61,34 +103,86 @@ impl StoreKind {
             Self::Ceph => "ceph",
             Self::Garage => "garage",
             Self::Versitygw => "versitygw",
+            Self::R2 => "r2",
+            Self::Scaleway => "scaleway",
+            Self::Gcs => "gcs",
             Self::Generic => "generic",
         }
     }
 
     pub(crate) fn profile(self) -> Profile {
-        use Condition::{Ignored, Kept};
-        let like_aws = Profile { put: Kept, complete: Kept, path_style: false, region: "us-east-1" };
-        let own_names = Profile { path_style: true, ..like_aws };
+        const KEPT: Conditions = Conditions::KEPT;
+        const IGNORED: Conditions = Conditions::IGNORED;
+        let like_aws = Profile {
+            put: KEPT,
+            complete: KEPT,
+            copy: KEPT,
+            delete: KEPT,
+            path_style: false,
+            region: "us-east-1",
+            parts: PartLimits::default(),
+            decompresses: false,
+        };
+        // Conditions on copies and deletes came to AWS in 2025, long after those on uploads.
+        let others = Profile { copy: IGNORED, delete: IGNORED, ..like_aws };
+        let own_names = Profile { path_style: true, ..others };
+        // If-Match is not looked at where the key is gone: the object would be made.
+        let if_there = Conditions { version: Condition::Ignored, ..KEPT };
         match self {
-            Self::Aws | Self::Generic => like_aws,
-            Self::Minio | Self::Versitygw => own_names,
+            Self::Aws => like_aws,
+            Self::Generic => others,
+            Self::Minio => own_names,
+            Self::Versitygw => Profile { put: if_there, complete: if_there, ..own_names },
             // CloudServer's PutObject and CompleteMultipartUpload look at no condition.
-            Self::Scality => Profile { put: Ignored, complete: Ignored, ..own_names },
+            Self::Scality => Profile { put: IGNORED, complete: IGNORED, ..own_names },
             // The gateway looks at it on PutObject; on CompleteMultipartUpload only since 2025.
-            Self::Ceph => Profile { complete: Ignored, ..own_names },
-            Self::Garage => Profile { put: Ignored, complete: Ignored, region: "garage", ..own_names },
+            Self::Ceph => Profile { complete: IGNORED, ..own_names },
+            Self::Garage => Profile { put: IGNORED, complete: IGNORED, region: "garage", ..own_names },
+            // R2 documents conditions of PutObject, and none of CompleteMultipartUpload.
+            Self::R2 => Profile {
+                complete: IGNORED,
+                region: "auto",
+                parts: PartLimits { are_equal: true, ..PartLimits::default() },
+                ..own_names
+            },
+            Self::Scaleway => {
+                Profile { parts: PartLimits { parts_max: 1000, ..PartLimits::default() }, ..others }
+            }
+            // Google documents If-None-Match for reads alone.
+            Self::Gcs => {
+                Profile { put: IGNORED, complete: IGNORED, region: "auto", decompresses: true, ..own_names }
+            }
         }
+    }
+
+    /// The requests on which the store is not known to keep a condition: before each of them a HEAD asks what is there.
+    pub fn asks_before(self) -> Vec<&'static str> {
+        let profile = self.profile();
+        let requests = [
+            ("PutObject", profile.put),
+            ("CompleteMultipartUpload", profile.complete),
+            ("CopyObject", profile.copy),
+            ("DeleteObject", profile.delete),
+        ];
+        requests.into_iter().filter(|(_, kept)| *kept != Conditions::KEPT).map(|(name, _)| name).collect()
     }
 
     /// By the host of an endpoint; `None` for AWS's own.
     pub(crate) fn of_endpoint(host: Option<&str>) -> Option<Self> {
         let Some(host) = host else { return Some(Self::Aws) };
         let host = host.to_ascii_lowercase();
-        if ["amazonaws.com", "amazonaws.com.cn"]
-            .iter()
-            .any(|it| host == *it || host.ends_with(&format!(".{it}")))
-        {
-            return Some(Self::Aws);
+        let of_provider = [
+            ("amazonaws.com", Self::Aws),
+            ("amazonaws.com.cn", Self::Aws),
+            ("r2.cloudflarestorage.com", Self::R2),
+            ("scw.cloud", Self::Scaleway),
+            ("googleapis.com", Self::Gcs),
+        ];
+        let is_below = |domain: &str| {
+            host.strip_suffix(domain).is_some_and(|left| left.is_empty() || left.ends_with('.'))
+        };
+        if let Some((_, kind)) = of_provider.into_iter().find(|(domain, _)| is_below(domain)) {
+            return Some(kind);
         }
         host.split(['.', '-']).find_map(|word| match word {
             "scality" | "artesca" | "zenko" => Some(Self::Scality),
@@ -109,6 +203,7 @@ impl StoreKind {
             "s3 server" => Some(Self::Scality),
             _ if server.starts_with("minio") || has("x-minio-") => Some(Self::Minio),
             _ if server.starts_with("versitygw") => Some(Self::Versitygw),
+            _ if has("x-guploader-") => Some(Self::Gcs),
             _ if server.starts_with("ceph object gateway") || has("x-rgw-") => Some(Self::Ceph),
             // A proxy may have put its name in place of the gateway's. Transactions are tx, digits, and names behind dashes.
             _ => {
@@ -126,8 +221,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_kind_says_before_which_requests_it_must_be_asked() {
+        assert_eq!(StoreKind::Aws.asks_before(), Vec::<&str>::new());
+        assert_eq!(StoreKind::Minio.asks_before(), ["CopyObject", "DeleteObject"]);
+        assert_eq!(StoreKind::Scality.asks_before().len(), 4);
+    }
+
+    #[test]
     fn a_kind_is_known_by_the_words_of_the_endpoints_name() {
-        use StoreKind::{Aws, Ceph, Garage, Minio, Scality, Versitygw};
+        use StoreKind::{Aws, Ceph, Garage, Gcs, Minio, R2, Scaleway, Scality, Versitygw};
         for (host, kind) in [
             (None, Some(Aws)),
             (Some("s3.eu-west-3.amazonaws.com"), Some(Aws)),
@@ -140,6 +242,12 @@ mod tests {
             (Some("rook-ceph-rgw-store.rook-ceph.svc"), Some(Ceph)),
             (Some("s3.artesca.local"), Some(Scality)),
             (Some("versitygw"), Some(Versitygw)),
+            (Some("0123.r2.cloudflarestorage.com"), Some(R2)),
+            (Some("0123.eu.r2.cloudflarestorage.com"), Some(R2)),
+            (Some("s3.nl-ams.scw.cloud"), Some(Scaleway)),
+            (Some("storage.googleapis.com"), Some(Gcs)),
+            (Some("bucket.storage.googleapis.com"), Some(Gcs)),
+            (Some("googleapis.com.example.com"), None),
             (Some("dominion.example.com"), None),
             (Some("127.0.0.1"), None),
         ] {
@@ -149,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_kind_is_known_by_the_headers_of_its_answers() {
-        use StoreKind::{Aws, Ceph, Minio, Scality, Versitygw};
+        use StoreKind::{Aws, Ceph, Gcs, Minio, Scality, Versitygw};
         for (name, value, kind) in [
             ("server", "AmazonS3", Some(Aws)),
             ("server", "S3 Server", Some(Scality)),
@@ -159,6 +267,7 @@ mod tests {
             ("server", "VERSITYGW", Some(Versitygw)),
             ("server", "Ceph Object Gateway (tentacle)", Some(Ceph)),
             ("x-rgw-object-count", "1", Some(Ceph)),
+            ("x-guploader-uploadid", "AB", Some(Gcs)),
             ("x-amz-request-id", "tx00000a1b2c3d4e5f60718-0065f1-zone", Some(Ceph)),
             ("x-amz-request-id", "318BC8BC148832E5", None),
             ("server", "nginx", None),

@@ -21,7 +21,9 @@ mod kind;
 mod ops;
 mod outage;
 mod probe;
+mod replaces;
 mod retry;
+mod sums;
 mod url;
 mod wire;
 mod xml;
@@ -41,10 +43,12 @@ pub use client::S3Client;
 pub use config::{Config, Timeouts};
 pub use courier::Courier;
 pub use error::{Error, ErrorKind};
-pub use kind::StoreKind;
+pub use kind::{PartLimits, StoreKind};
 pub use ops::bucket::{Created, Deleted};
+pub use ops::properties::{Described, Properties};
 pub use ops::tagging::Tagging;
 pub use probe::{Question, Reply, Signed};
+pub use replaces::Replaces;
 pub(crate) use url::without_password;
 pub use xml::{Tags, Version, VersionMarkers, VersionPage};
 
@@ -66,6 +70,16 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
     /// Bytes that went to the store and came from it so far, where the client counts them: what grows is at work.
     fn moved(&self) -> u64 {
         0
+    }
+
+    /// The checksum of all bytes of this version, if an answer to this client has said it lately.
+    fn checksum(&self, _id: &ObjectId) -> Option<Checksum> {
+        None
+    }
+
+    /// The parts that the store takes, as far as it is known: asked for each file anew.
+    fn part_limits(&self) -> PartLimits {
+        PartLimits::default()
     }
 
     /// The metadata of one object. `NotFound` when it is not there.
@@ -107,6 +121,38 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
 
     /// Removes an object. One that is gone already is a success.
     fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>>;
+
+    /// Removes an object if it is this version. One that is gone already is a success; another version stays, and is `Changed`.
+    fn delete_version<'a>(&'a self, _id: &'a ObjectId) -> BoxFuture<'a, Result<()>> {
+        unsupported("DeleteObject")
+    }
+
+    /// All that a HEAD tells of an object. `BadAnswer` when it has metadata that can't be kept as it is.
+    fn describe_object<'a>(&'a self, _key: &'a ObjectKey) -> BoxFuture<'a, Result<Described>> {
+        unsupported("HeadObject")
+    }
+
+    /// The tags of an object.
+    fn object_tags<'a>(&'a self, _key: &'a ObjectKey) -> BoxFuture<'a, Result<Tags>> {
+        unsupported("GetObjectTagging")
+    }
+
+    /// The store copies an object of at most 5 GiB by itself. `NotFound`, `Changed`: the source is gone, or another version. `Exists`: what is
+    /// under the new key is not what may be replaced. `Unknown`: the copy may be there, and the client has looked and could not tell.
+    fn copy_object<'a>(&'a self, _request: &'a CopyObject) -> BoxFuture<'a, Result<Stored>> {
+        unsupported("CopyObject")
+    }
+
+    /// The store copies a range of an object into a part. `NotFound`, `Changed`: the source is gone, or another version, or the upload is
+    /// gone.
+    fn upload_part_copy<'a>(&'a self, _request: &'a CopyPart) -> BoxFuture<'a, Result<UploadedPart>> {
+        unsupported("UploadPartCopy")
+    }
+}
+
+fn unsupported<'a, T: Send + 'a>(operation: &'static str) -> BoxFuture<'a, Result<T>> {
+    let error = Error::new(ErrorKind::Unsupported, operation).message("this client has no such request");
+    Box::pin(std::future::ready(Err(error)))
 }
 
 /// A listing to ask for.
@@ -162,6 +208,8 @@ pub struct GetFirst {
     pub key: ObjectKey,
     /// Only of this version: sent as If-Match and compared with the answer's ETag.
     pub etag: Option<ETag>,
+    /// It has as many bytes as there is room for, as far as is known: no range is named, because most stores say no checksum of one.
+    pub is_whole: bool,
 }
 
 /// The answer to [`GetFirst`].
@@ -178,12 +226,52 @@ pub struct First {
 pub struct NewObject {
     /// Where it goes.
     pub key: ObjectKey,
-    /// MIME type; `None` for `binary/octet-stream`.
-    pub content_type: Option<String>,
-    /// Only if no object is there (If-None-Match: *); `Exists` otherwise. Not sent when false.
-    pub only_if_absent: bool,
+    /// Headers, metadata, tags, class.
+    pub properties: Properties,
+    /// The object that may be replaced.
+    pub replaces: Replaces,
     /// The checksum its parts will carry; `None` when switched off.
     pub checksum: Option<crate::checksum::ChecksumAlgorithm>,
+}
+
+impl NewObject {
+    /// With nothing said of it, in the place of whatever is there.
+    pub fn new(key: impl Into<ObjectKey>) -> Self {
+        let (properties, replaces) = (Properties::default(), Replaces::Anything);
+        Self { key: key.into(), properties, replaces, checksum: None }
+    }
+}
+
+/// A copy that the store makes by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyObject {
+    /// The version to copy: sent as a condition.
+    pub source: ObjectId,
+    /// The size in bytes.
+    pub size: u64,
+    /// The checksum of the source, if it is known: by that a copy is known whose answer is lost.
+    pub checksum: Option<String>,
+    /// The key of the copy.
+    pub to: ObjectKey,
+    /// The object that may be replaced.
+    pub replaces: Replaces,
+    /// Those of the copy; `None` for the source's own.
+    pub properties: Option<Properties>,
+    /// The class of the copy: a store does not take it from the source. `None` for its default.
+    pub storage_class: Option<String>,
+}
+
+/// A part that the store copies by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyPart {
+    /// Into which upload.
+    pub upload: UploadId,
+    /// 1 to 10,000.
+    pub part_number: u32,
+    /// The version to copy: sent as a condition.
+    pub source: ObjectId,
+    /// Which bytes; not empty, within the object, at most 5 GiB.
+    pub range: Range<u64>,
 }
 
 /// An object in one request.
@@ -248,8 +336,8 @@ pub struct CompleteUpload {
     pub upload: UploadId,
     /// All its parts, by ascending number.
     pub parts: Vec<UploadedPart>,
-    /// Only if no object is there; see [`NewObject::only_if_absent`].
-    pub only_if_absent: bool,
+    /// The object that may be replaced.
+    pub replaces: Replaces,
 }
 
 /// An object that was stored.

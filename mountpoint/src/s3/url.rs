@@ -50,3 +50,15 @@ pub(crate) fn push_query<'a>(
         encode_query(target, value);
     }
 }
+
+/// Appends pairs as a query spells them.
+pub(crate) fn push_pairs(into: &mut String, pairs: &std::collections::BTreeMap<String, String>) {
+    for (i, (name, value)) in pairs.iter().enumerate() {
+        if i > 0 {
+            into.push('&');
+        }
+        encode_query(into, name);
+        into.push('=');
+        encode_query(into, value);
+    }
+}

@@ -25,6 +25,7 @@ use crate::s3::endpoint::Endpoint;
 use crate::s3::hedge::Hedge;
 use crate::s3::outage::Outage;
 use crate::s3::retry::{Dice, Slots};
+use crate::s3::sums::Sums;
 use crate::s3::{Config, Error, ErrorKind, Result, answer, xml};
 use crate::sync::{Arc, Mutex};
 
@@ -51,6 +52,7 @@ pub(crate) struct Wire {
     /// Headers of every request: Host, User-Agent, the payer, the expected owner.
     pub(crate) common: HeaderMap,
     pub(crate) host: Arc<Host>,
+    pub(crate) sums: Sums,
     pub(crate) abilities: Abilities,
 }
 
@@ -303,6 +305,10 @@ impl Wire {
             self.signer
                 .sign(&draft.method, &draft.target, &mut headers, hash, &held.credentials, at)
                 .map_err(|e| wrong(e.into()))?;
+        }
+        // Unsigned: that store's own proxies change it.
+        if draft.key.is_some() && draft.body.is_none() && self.abilities.decompresses() {
+            headers.insert(http::header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
         let body = Body::new(draft.body.unwrap_or_default());
         if draft.body.is_some() {

@@ -18,7 +18,9 @@ use crate::s3::{ListObjects, ListPage, ListedObject};
 
 pub use buckets::{Tags, Version, VersionMarkers, VersionPage};
 pub(super) use buckets::{location_document, tags, tags_document, version_page};
-pub(super) use uploads::{UploadMarkers, UploadPage, complete_document, completed, upload_id, upload_page};
+pub(super) use uploads::{
+    Copied, UploadMarkers, UploadPage, complete_document, completed, copied, upload_id, upload_page,
+};
 
 /// Bytes of a document that are read at all.
 pub(crate) const BODY_MAX: usize = 16 << 20;
@@ -46,6 +48,7 @@ enum Name {
     Initiated,
     InitiateResult,
     CompleteResult,
+    CopyResult,
     Uploads,
     Upload,
     UploadId,
@@ -91,6 +94,7 @@ impl Name {
             "Initiated" => Self::Initiated,
             "InitiateMultipartUploadResult" => Self::InitiateResult,
             "CompleteMultipartUploadResult" => Self::CompleteResult,
+            "CopyObjectResult" | "CopyPartResult" => Self::CopyResult,
             "ListMultipartUploadsResult" => Self::Uploads,
             "Upload" => Self::Upload,
             "UploadId" => Self::UploadId,

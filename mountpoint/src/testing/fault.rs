@@ -10,7 +10,7 @@ use crate::sync::Arc;
 /// The operations of an [`ObjectClient`](crate::s3::ObjectClient).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
-    /// `head_object`
+    /// `head_object`, `describe_object`
     HeadObject,
     /// `list_objects`
     ListObjects,
@@ -28,8 +28,14 @@ pub enum Op {
     AbortMultipartUpload,
     /// `list_multipart_uploads`
     ListMultipartUploads,
-    /// `delete_object`
+    /// `delete_object`, `delete_version`
     DeleteObject,
+    /// `object_tags`
+    GetObjectTagging,
+    /// `copy_object`; its key is that of the copy
+    CopyObject,
+    /// `upload_part_copy`
+    UploadPartCopy,
 }
 
 impl Op {
@@ -46,6 +52,9 @@ impl Op {
             Self::AbortMultipartUpload => "AbortMultipartUpload",
             Self::ListMultipartUploads => "ListMultipartUploads",
             Self::DeleteObject => "DeleteObject",
+            Self::GetObjectTagging => "GetObjectTagging",
+            Self::CopyObject => "CopyObject",
+            Self::UploadPartCopy => "UploadPartCopy",
         }
     }
 }
@@ -71,6 +80,7 @@ pub struct FaultPlan {
     pub(super) delay: Duration,
     pub(super) fail: Option<ErrorKind>,
     pub(super) break_after: Option<u64>,
+    pub(super) flip: Option<u64>,
     pub(super) answer_lost: bool,
     pub(super) hold: Option<(HoldAt, Arc<Barrier>)>,
 }
@@ -94,6 +104,7 @@ impl FaultPlan {
             delay: Duration::ZERO,
             fail: None,
             break_after: None,
+            flip: None,
             answer_lost: false,
             hold: None,
         }
@@ -140,6 +151,13 @@ impl FaultPlan {
     pub fn break_after(mut self, bytes: u64) -> Self {
         assert!(self.op == Op::GetObject, "only a GetObject has a body to break");
         self.break_after = Some(bytes);
+        self
+    }
+
+    /// One bit of this byte of the object is another one when it comes, if a GetObject brings it.
+    pub fn flip(mut self, at: u64) -> Self {
+        assert!(self.op == Op::GetObject, "only a GetObject brings bytes");
+        self.flip = Some(at);
         self
     }
 

@@ -7,11 +7,13 @@ use bytes::Bytes;
 use super::fault::{FaultPlan, Gate, HoldAt, Op};
 use super::store::Store;
 use crate::buffer::{BlockMut, Fill};
+use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::clock::Clock;
-use crate::object::{ETag, ObjectKey, ObjectMeta};
+use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{
-    BoxFuture, CompleteUpload, Error, ErrorKind, First, GetFirst, GetObject, ListObjects, ListPage,
-    NewObject, ObjectClient, PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
+    BoxFuture, CompleteUpload, CopyObject, CopyPart, Described, Error, ErrorKind, First, GetFirst, GetObject,
+    ListObjects, ListPage, NewObject, ObjectClient, PartLimits, PendingUpload, PutObject, Result, Stored,
+    Tags, UploadId, UploadPart, UploadedPart,
 };
 use crate::sync::{Arc, Mutex};
 
@@ -22,13 +24,15 @@ pub struct Settings {
     pub part_size_min: u64,
     /// Entries of a listing page at most; S3 says 1000. Small values make a short listing many pages.
     pub page_max: u16,
+    /// The parts that it takes, and says that it takes.
+    pub parts: PartLimits,
     /// Tells the time of objects and of delays.
     pub clock: Clock,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { part_size_min: 5 << 20, page_max: 1000, clock: Clock::machine() }
+        Self { part_size_min: 5 << 20, page_max: 1000, parts: PartLimits::default(), clock: Clock::machine() }
     }
 }
 
@@ -52,6 +56,7 @@ pub struct MemoryClient(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     clock: Clock,
+    parts: PartLimits,
     state: Mutex<State>,
 }
 
@@ -60,6 +65,8 @@ struct State {
     store: Store,
     plans: Vec<FaultPlan>,
     log: Vec<Call>,
+    /// The store says checksums of whole objects, by this algorithm.
+    sums: Option<ChecksumAlgorithm>,
 }
 
 impl MemoryClient {
@@ -70,14 +77,19 @@ impl MemoryClient {
 
     /// An empty bucket with these rules.
     pub fn with(settings: Settings) -> Self {
-        let store = Store::new(settings.part_size_min, settings.page_max);
-        let state = Mutex::new(State { store, plans: Vec::new(), log: Vec::new() });
-        Self(Arc::new(Inner { clock: settings.clock, state }))
+        let store = Store::new(settings.part_size_min, settings.page_max, settings.parts);
+        let state = Mutex::new(State { store, plans: Vec::new(), log: Vec::new(), sums: None });
+        Self(Arc::new(Inner { clock: settings.clock, parts: settings.parts, state }))
     }
 
     /// The same bucket as the engine takes it.
     pub fn arc(&self) -> Arc<dyn ObjectClient> {
         Arc::new(self.clone())
+    }
+
+    /// From now on the store says the checksum of every object.
+    pub fn say_checksums(&self, algorithm: ChecksumAlgorithm) {
+        self.0.state.lock().sums = Some(algorithm);
     }
 
     /// Adds a fault. Faults stay until they have struck as often as they say; of several that strike one call
@@ -206,8 +218,17 @@ struct Struck(Vec<FaultPlan>);
 impl Struck {
     /// The error of a call that is to have no effect.
     fn refused(&self) -> Option<ErrorKind> {
-        let plans = self.0.iter().filter(|p| p.break_after.is_none() && !p.answer_lost);
+        let plans = self.0.iter().filter(|p| p.break_after.is_none() && p.flip.is_none() && !p.answer_lost);
         plans.filter_map(|p| p.fail.clone()).next()
+    }
+
+    /// The bytes of a range as they come.
+    fn flipped(&self, range: &Range<u64>, bytes: Bytes) -> Bytes {
+        let mut came = bytes.to_vec();
+        for at in self.0.iter().filter_map(|plan| plan.flip).filter(|at| range.contains(at)) {
+            came[(at - range.start) as usize] ^= 1;
+        }
+        came.into()
     }
 
     fn broken(&self) -> Option<(u64, ErrorKind)> {
@@ -233,6 +254,16 @@ fn call(op: Op, key: &str) -> Call {
 }
 
 impl ObjectClient for MemoryClient {
+    fn checksum(&self, id: &ObjectId) -> Option<Checksum> {
+        let state = self.0.state.lock();
+        let object = state.store.objects().get(&id.key).filter(|object| object.meta.etag == id.etag)?;
+        Some(Checksum::of(state.sums?, &object.bytes))
+    }
+
+    fn part_limits(&self) -> PartLimits {
+        self.0.parts
+    }
+
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
         Box::pin(self.call(call(Op::HeadObject, key.as_str()), |store, _| store.head(key)))
     }
@@ -247,7 +278,10 @@ impl ObjectClient for MemoryClient {
         let call = Call { range: Some(range), ..call(Op::GetObject, request.id.key.as_str()) };
         Box::pin(async move {
             let (bytes, broken) = self
-                .call(call.clone(), |store, struck| store.get(request).map(|bytes| (bytes, struck.broken())))
+                .call(call.clone(), |store, struck| {
+                    let bytes = store.get(request)?;
+                    Ok((struck.flipped(&request.range, bytes), struck.broken()))
+                })
                 .await?;
             // Outside of the store's lock: a block that gets full is handed out from within `put`.
             let came = broken.as_ref().map_or(bytes.len(), |(n, _)| bytes.len().min(*n as usize));
@@ -322,6 +356,30 @@ impl ObjectClient for MemoryClient {
             store.remove(key);
             Ok(())
         }))
+    }
+
+    fn delete_version<'a>(&'a self, id: &'a ObjectId) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.call(call(Op::DeleteObject, id.key.as_str()), |store, _| store.remove_version(id)))
+    }
+
+    fn describe_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Described>> {
+        Box::pin(self.call(call(Op::HeadObject, key.as_str()), |store, _| store.describe(key)))
+    }
+
+    fn object_tags<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Tags>> {
+        Box::pin(self.call(call(Op::GetObjectTagging, key.as_str()), |store, _| store.tags(key)))
+    }
+
+    fn copy_object<'a>(&'a self, request: &'a CopyObject) -> BoxFuture<'a, Result<Stored>> {
+        let now = self.0.clock.wall();
+        let call = call(Op::CopyObject, request.to.as_str());
+        Box::pin(self.call(call, move |store, _| store.copy(request, now)))
+    }
+
+    fn upload_part_copy<'a>(&'a self, request: &'a CopyPart) -> BoxFuture<'a, Result<UploadedPart>> {
+        let call = call(Op::UploadPartCopy, request.upload.key.as_str());
+        let call = Call { part_number: Some(request.part_number), ..call };
+        Box::pin(self.call(call, |store, _| store.copy_part(request)))
     }
 }
 

@@ -8,10 +8,11 @@ use bytes::{Bytes, BytesMut};
 
 use super::Op;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::object::{ETag, ObjectKey, ObjectMeta};
+use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{
-    CompleteUpload, Error, ErrorKind, GetFirst, GetObject, ListObjects, ListPage, ListedObject, NewObject,
-    PendingUpload, PutObject, Result, Stored, UploadId, UploadPart, UploadedPart,
+    CompleteUpload, CopyObject, CopyPart, Described, Error, ErrorKind, GetFirst, GetObject, ListObjects,
+    ListPage, ListedObject, NewObject, PartLimits, PendingUpload, Properties, PutObject, Replaces, Result,
+    Stored, Tags, UploadId, UploadPart, UploadedPart,
 };
 
 /// The bucket. Keys are in the order of their UTF-8 bytes, as S3 lists them.
@@ -22,28 +23,32 @@ pub(super) struct Store {
     versions: u64,
     part_size_min: u64,
     page_max: u16,
+    limits: PartLimits,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Object {
     pub(super) bytes: Bytes,
     pub(super) meta: ObjectMeta,
+    pub(super) properties: Properties,
 }
 
 #[derive(Debug)]
 struct Upload {
     id: UploadId,
+    properties: Properties,
     checksum: Option<ChecksumAlgorithm>,
     parts: BTreeMap<u32, (UploadedPart, Bytes)>,
     initiated: SystemTime,
 }
 
-/// Parts of an upload: S3's limit.
-const PARTS_MAX: u32 = 10_000;
+/// Bytes of one copy: S3's limit.
+const COPY_MAX: u64 = 5 << 30;
 
 impl Store {
-    pub(super) fn new(part_size_min: u64, page_max: u16) -> Self {
-        Self { objects: BTreeMap::new(), uploads: BTreeMap::new(), versions: 0, part_size_min, page_max }
+    pub(super) fn new(part_size_min: u64, page_max: u16, limits: PartLimits) -> Self {
+        let (objects, uploads) = (BTreeMap::new(), BTreeMap::new());
+        Self { objects, uploads, versions: 0, part_size_min, page_max, limits }
     }
 
     /// Keys in order, with their objects.
@@ -102,10 +107,9 @@ impl Store {
         let bytes = join(&request.body);
         check(request.checksum, &bytes)
             .map_err(|kind| Error::new(kind, Op::PutObject.name()).key(key).status(400))?;
-        if request.object.only_if_absent && self.objects.contains_key(key) {
-            return Err(Error::new(ErrorKind::Exists, Op::PutObject.name()).key(key).status(412));
-        }
+        self.check_there(key, &request.object.replaces, Op::PutObject)?;
         let etag = self.insert(key.clone(), bytes, "", now);
+        self.describe_as(key, &request.object.properties);
         Ok(Stored { etag, checksum: request.checksum.map(Checksum::to_base64), modified: None })
     }
 
@@ -118,8 +122,93 @@ impl Store {
             last_modified: whole_seconds(now),
             readable: true,
         };
-        self.objects.insert(key, Object { bytes, meta });
+        self.objects.insert(key, Object { bytes, meta, properties: Properties::default() });
         etag
+    }
+
+    fn describe_as(&mut self, key: &ObjectKey, properties: &Properties) {
+        if let Some(object) = self.objects.get_mut(key) {
+            object.properties = properties.clone();
+        }
+    }
+
+    /// Whether what is there may be replaced.
+    fn check_there(&self, key: &ObjectKey, replaces: &Replaces, op: Op) -> Result<()> {
+        let there = self.objects.get(key).map(|object| &object.meta.etag);
+        let refused = |kind| Err(Error::new(kind, op.name()).key(key).status(412));
+        match (replaces, there) {
+            (Replaces::Anything, _) | (Replaces::Nothing, None) => Ok(()),
+            (Replaces::Version(known), Some(there)) if known.matches(there.as_str()) => Ok(()),
+            (Replaces::Version(_), _) if op != Op::CopyObject => refused(ErrorKind::Changed),
+            _ => refused(ErrorKind::Exists),
+        }
+    }
+
+    pub(super) fn describe(&self, key: &ObjectKey) -> Result<Described> {
+        let meta = self.head(key)?;
+        let properties = self.objects[key].properties.clone();
+        let (tags, properties) = (properties.tags.len(), Properties { tags: Tags::new(), ..properties });
+        Ok(Described { meta, properties, tags: tags as u32, checksum: None })
+    }
+
+    pub(super) fn tags(&self, key: &ObjectKey) -> Result<Tags> {
+        self.head(key)?;
+        Ok(self.objects[key].properties.tags.clone())
+    }
+
+    /// The object of this very version, to be copied.
+    fn source(&self, id: &ObjectId, op: Op) -> Result<Object> {
+        let error = |kind| Error::new(kind, op.name()).key(&id.key);
+        let object = self.objects.get(&id.key).ok_or_else(|| error(ErrorKind::NotFound).status(404))?;
+        if !object.meta.etag.matches(id.etag.as_str()) {
+            return Err(error(ErrorKind::Changed).status(412));
+        }
+        if !object.meta.readable {
+            return Err(error(ErrorKind::Archived).status(403));
+        }
+        Ok(object.clone())
+    }
+
+    pub(super) fn copy(&mut self, request: &CopyObject, now: SystemTime) -> Result<Stored> {
+        let to = &request.to;
+        check_key(to, Op::CopyObject)?;
+        let source = self.source(&request.source, Op::CopyObject)?;
+        if source.meta.size > COPY_MAX {
+            return Err(Error::new(ErrorKind::InvalidRequest, Op::CopyObject.name()).key(to).status(400));
+        }
+        self.check_there(to, &request.replaces, Op::CopyObject)?;
+        let mut properties = request.properties.clone().unwrap_or_else(|| source.properties.clone());
+        properties.storage_class.clone_from(&request.storage_class);
+        if properties.tags.is_empty() {
+            properties.tags = source.properties.tags;
+        }
+        let etag = self.insert(to.clone(), source.bytes, "", now);
+        self.describe_as(to, &properties);
+        Ok(Stored { etag, checksum: None, modified: None })
+    }
+
+    pub(super) fn copy_part(&mut self, request: &CopyPart) -> Result<UploadedPart> {
+        let source = self.source(&request.source, Op::UploadPartCopy)?;
+        let refused =
+            || Error::new(ErrorKind::InvalidRequest, Op::UploadPartCopy.name()).key(&request.source.key);
+        let range = request.range.clone();
+        if range.is_empty() || range.end > source.meta.size || range.end - range.start > COPY_MAX {
+            return Err(refused().status(416));
+        }
+        let body = source.bytes.slice(range.start as usize..range.end as usize);
+        let checksum = self.uploads.get(&request.upload.id).and_then(|upload| upload.checksum);
+        let checksum = checksum.map(|algorithm| Checksum::of(algorithm, &body));
+        let (upload, part_number) = (request.upload.clone(), request.part_number);
+        self.upload_part(&UploadPart { upload, part_number, body: vec![body], checksum })
+    }
+
+    /// Removes an object of this version. One that is gone already is a success.
+    pub(super) fn remove_version(&mut self, id: &ObjectId) -> Result<()> {
+        if self.objects.contains_key(&id.key) {
+            self.check_there(&id.key, &Replaces::Version(id.etag.clone()), Op::DeleteObject)?;
+            self.objects.remove(&id.key);
+        }
+        Ok(())
     }
 
     pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Object> {
@@ -133,6 +222,7 @@ impl Store {
         let id = UploadId { key: object.key.clone(), id: format!("upload-{:08}", self.versions) };
         let upload = Upload {
             id: id.clone(),
+            properties: object.properties.clone(),
             checksum: object.checksum,
             parts: BTreeMap::new(),
             initiated: whole_seconds(now),
@@ -144,10 +234,12 @@ impl Store {
     pub(super) fn upload_part(&mut self, request: &UploadPart) -> Result<UploadedPart> {
         let error = |kind| Error::new(kind, Op::UploadPart.name()).key(&request.upload.key);
         let etag = self.next_etag("");
+        let parts_max = self.limits.parts_max;
         let upload = self.uploads.get_mut(&request.upload.id).filter(|u| u.id == request.upload);
         let upload = upload.ok_or_else(|| error(ErrorKind::NotFound).status(404))?;
-        if !(1..=PARTS_MAX).contains(&request.part_number) {
-            return Err(error(ErrorKind::InvalidRequest).message("part numbers are 1 to 10,000"));
+        if !(1..=parts_max).contains(&request.part_number) {
+            let why = format!("a part number is 1 to {parts_max}");
+            return Err(error(ErrorKind::InvalidRequest).status(400).message(why));
         }
         if upload.checksum.is_some() && upload.checksum != request.checksum.map(|c| c.algorithm) {
             return Err(
@@ -185,14 +277,18 @@ impl Store {
             if i + 1 < request.parts.len() && part.size < self.part_size_min {
                 return Err(refused("a part before the last is too small"));
             }
+            let first = request.parts[0].size;
+            if self.limits.are_equal && i > 0 && i + 1 < request.parts.len() && part.size != first {
+                return Err(refused("all parts but the last must have the same length"));
+            }
             whole.extend_from_slice(bytes);
         }
-        if request.only_if_absent && self.objects.contains_key(key) {
-            return Err(error(ErrorKind::Exists).status(412));
-        }
+        let properties = upload.properties.clone();
+        self.check_there(key, &request.replaces, Op::CompleteMultipartUpload)?;
         self.uploads.remove(&request.upload.id);
         let suffix = format!("-{}", request.parts.len());
         let etag = self.insert(key.clone(), whole.freeze(), &suffix, now);
+        self.describe_as(key, &properties);
         Ok(Stored { etag, checksum: checksum_of_parts(&request.parts), modified: None })
     }
 
@@ -291,7 +387,7 @@ fn checksum_of_parts(parts: &[UploadedPart]) -> Option<String> {
     let sums: Option<Vec<Checksum>> = parts.iter().map(|p| p.checksum).collect();
     let sums = sums?;
     match sums.first()?.algorithm {
-        ChecksumAlgorithm::Crc32c => Some(Checksum::composite(&sums)),
+        ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => Some(Checksum::composite(&sums)),
         ChecksumAlgorithm::Crc64Nvme => {
             let pairs = sums.iter().zip(parts).skip(1);
             Some(pairs.fold(sums[0], |whole, (sum, part)| whole.combine(*sum, part.size)).to_base64())

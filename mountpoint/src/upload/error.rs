@@ -11,12 +11,12 @@ pub enum Error {
     /// The write does not begin where the one before it ended. The upload is given up.
     #[error("objects are written from start to end: the next byte is {expected}")]
     OutOfOrder {
-        /// Where the next write must begin, in bytes.
+        /// The offset at which the next write must begin, in bytes.
         expected: u64,
     },
-    /// More than S3 stores: 10,000 parts, or 5 TiB.
+    /// More parts or bytes than the store takes.
     #[error(
-        "an object has at most 10,000 parts and 5 TiB: raise --memory-target or --write-part-size, or write less"
+        "the store takes no more parts (10,000 on S3), or bytes (5 TiB): raise --write-part-size or --memory-target, or write less"
     )]
     TooLarge,
     /// No memory came free in time, and there is no directory to spill to.

@@ -6,12 +6,14 @@ use super::Error;
 use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::{Part, Want};
-use super::size::PARTS_MAX;
 use super::spill;
 use super::stage::{Event, Reply, Stage};
 use super::upload::{State, Upload, WriteDone};
 use crate::buffer::Reservation;
 use crate::sync::Arc;
+
+/// Zeros that are put into a part at once.
+static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
 /// The memory that the next byte waits for.
 pub(super) enum Need {
@@ -152,7 +154,51 @@ impl Upload {
         }
     }
 
-    /// As [`Upload::absorb`]; when too many writes lie on the heap already, what has no memory goes to disk right away, and so does what
+    /// Writes the zeros that a program was promised and did not write, once the turn is free: no more bytes come.
+    ///
+    /// # Errors
+    /// As `absorb`, and `Aborted`.
+    pub(super) async fn pad(self: &Arc<Self>) -> Result<(), Error> {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let state = self.state.lock();
+                if state.size >= state.promised || matches!(state.stage, Stage::Failed { .. }) {
+                    return Ok(());
+                }
+                if !state.stage.is_busy() {
+                    break;
+                }
+            }
+            changed.await;
+        }
+        let mut granted: Granted = None;
+        loop {
+            let need = {
+                let mut state = self.state.lock();
+                if !matches!(state.stage, Stage::Finishing { .. }) {
+                    return Ok(());
+                }
+                if let (Some((want, reservation)), Some(part)) = (granted.take(), &mut state.part) {
+                    part.grant(want, reservation)?;
+                }
+                let missing = state.promised.saturating_sub(state.size);
+                let len = missing.min(ZEROS.len() as u64) as usize;
+                let mut rest = &ZEROS[..len];
+                let need = if len > 0 { self.absorb(&mut state, &mut rest)? } else { None };
+                state.size += (len - rest.len()) as u64;
+                match need {
+                    None if state.size >= state.promised => return Ok(()),
+                    need => need,
+                }
+            };
+            if let Some(need) = need {
+                granted = self.obtain(need).await?;
+            }
+        }
+    }
+
+    /// Like [`Upload::absorb`]; when too many writes lie on the heap already, what has no memory goes to disk right away, and so does what
     /// has no place in flight: full parts wait there for one, until the disk is full.
     ///
     /// # Errors
@@ -190,11 +236,11 @@ impl Upload {
                 self.submit(state, full);
             }
             let number = state.sealed + 1;
-            if data.is_empty() && (state.part.is_some() || number == 1 || number > PARTS_MAX) {
+            if data.is_empty() && (state.part.is_some() || number == 1 || number > self.limits.parts_max) {
                 return Ok(None);
             }
             if state.part.is_none() {
-                if number > PARTS_MAX {
+                if number > self.limits.parts_max {
                     return Err(Error::TooLarge);
                 }
                 if let Some(multipart) = &state.multipart
@@ -214,7 +260,20 @@ impl Upload {
     }
 
     fn new_part(&self, number: u32) -> Part {
-        Part::new(number, self.shared.part_size(number), self.shared.algorithm())
+        Part::new(number, self.shared.part_size(number, self.limits), self.shared.algorithm())
+    }
+
+    /// The multipart upload. What is before the new bytes begins to be copied.
+    fn begin(self: &Arc<Self>) -> Arc<Multipart> {
+        let (shared, object) = (Arc::clone(&self.shared), self.object.lock().clone());
+        let multipart = Multipart::new(shared, object, self.behind.clone());
+        let upload = Arc::downgrade(self);
+        multipart.copy_what_is_before(move |error| {
+            if let Some(upload) = upload.upgrade() {
+                upload.fail(error);
+            }
+        });
+        multipart
     }
 
     /// Sends a part that takes no more bytes; the first one opens the multipart upload.
@@ -225,9 +284,7 @@ impl Upload {
             Some(before) => before.combine(part.checksum, part.len),
             None => part.checksum,
         });
-        let multipart = state
-            .multipart
-            .get_or_insert_with(|| Multipart::new(Arc::clone(&self.shared), self.object.clone()));
+        let multipart = state.multipart.get_or_insert_with(|| self.begin());
         let upload = Arc::downgrade(self);
         multipart.submit(part, move |error| {
             if let Some(upload) = upload.upgrade() {

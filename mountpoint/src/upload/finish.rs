@@ -10,19 +10,31 @@ use crate::object::ObjectMeta;
 use crate::s3::{PutObject, Stored};
 use crate::sync::Arc;
 
-/// What is left to do when no more bytes come.
+/// The work that is left when no more bytes come.
 struct Rest {
     /// All of a file of one part.
     part: Option<Part>,
-    /// Of a file of more.
+    /// The multipart upload of a larger file.
     multipart: Option<Arc<Multipart>>,
     size: u64,
+    /// Nothing came behind the object: that stays.
+    unchanged: Option<ObjectMeta>,
 }
 
 impl Upload {
     pub(super) async fn run_finish(self: Arc<Self>) {
         let _fails = self.fails_on_panic("storing a file", Event::Lose);
-        let Some(Rest { part, multipart, size }) = self.take_rest().await else { return };
+        if let Err(error) = self.pad().await {
+            return self.fail(error);
+        }
+        let Some(Rest { part, multipart, size, unchanged }) = self.take_rest().await else { return };
+        if let Some(meta) = unchanged {
+            if self.commit().is_ok() {
+                self.state.lock().on(Event::Keep);
+                self.outcome.send_if_modified(|outcome| outcome.replace(Ok(meta)).is_none());
+            }
+            return;
+        }
         let made = match multipart {
             Some(multipart) => self.complete(&multipart, size).await,
             None => self.put(part, size).await,
@@ -65,13 +77,17 @@ impl Upload {
     /// Sends the last part of several.
     fn send_last(self: &Arc<Self>, state: &mut State) -> Rest {
         let mut part = state.part.take();
-        if state.multipart.is_some()
+        let behind = self.behind.as_ref();
+        let unchanged = behind.filter(|behind| behind.meta.size == state.size).map(|it| it.meta.clone());
+        let is_of_parts = state.multipart.is_some() || state.sealed > 0;
+        if unchanged.is_none()
+            && is_of_parts
             && let Some(last) = part.take()
             && !last.is_empty()
         {
             self.submit(state, last);
         }
-        Rest { part, multipart: state.multipart.clone(), size: state.size }
+        Rest { part, multipart: state.multipart.clone(), size: state.size, unchanged }
     }
 
     async fn complete(&self, multipart: &Arc<Multipart>, size: u64) -> Result<Stored, Error> {
@@ -84,7 +100,7 @@ impl Upload {
         let empty = || Part::new(1, 0, self.shared.algorithm());
         let part = part.unwrap_or_else(empty).seal();
         if part.len != size {
-            let key = &self.object.key;
+            let key = self.key();
             tracing::error!(%key, size, held = part.len, "the bytes in memory differ from the file that was written: not stored");
             return Err(Error::Corrupt);
         }
@@ -95,21 +111,23 @@ impl Upload {
             loaded = self.shared.load(part.body, part.len, part.checksum) => loaded?,
         };
         self.commit()?;
-        let algorithm = self.object.checksum;
+        // From here on the key stays.
+        let object = self.object.lock().clone();
+        let algorithm = object.checksum;
         let checksum = algorithm.map(|_| part.checksum);
-        let request = PutObject { object: self.object.clone(), body: pieces(blocks), checksum };
+        let request = PutObject { object, body: pieces(blocks), checksum };
         let answer = self.shared.client.put_object(&request).await;
         drop(request);
         let answer = answer?;
         if !agrees(answer.checksum.as_deref(), algorithm, part.checksum, &[part.checksum]) {
-            let key = &self.object.key;
+            let key = self.key();
             tracing::error!(%key, answer = answer.checksum, "the store's checksum of the object differs from the engine's");
             return Err(Error::Corrupt);
         }
         Ok(answer)
     }
 
-    /// From here on the object may become visible: nothing but the store's answer decides. Gives the whole checksum.
+    /// Marks the point from which the object may become visible: only the store's answer decides. Gives the whole checksum.
     fn commit(&self) -> Result<Option<Checksum>, Error> {
         let mut state = self.state.lock();
         match state.on(Event::Commit) {

@@ -33,7 +33,7 @@ const TORN_AFTER: Duration = Duration::from_secs(60);
 
 /// Says which machine this is, over all its boots. Containers may have none.
 const MACHINE: &str = "/etc/machine-id";
-/// What statfs(2) calls the file systems of local disks, and of memory. Locks hold on them for all who can see a file. On a network's, a
+/// The numbers of statfs(2) for file systems of local disks, and of memory. Locks hold on them for all who can see a file. On a network's, a
 /// lock may hold on its own machine only: NFS with `nolock`, Lustre with `localflock`, BeeGFS.
 const LOCAL: [u32; 8] = [
     0xef53,      // ext2, ext3, ext4
@@ -46,7 +46,7 @@ const LOCAL: [u32; 8] = [
     0x794c_7630, // overlayfs
 ];
 
-/// Where the journal is, and of which bucket.
+/// The place of the journal, and its bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The state directory. It is made if it is not there.
@@ -67,7 +67,7 @@ pub(super) struct Journal {
     config: Config,
     folder: PathBuf,
     process: Owner,
-    /// As in its records.
+    /// The machine's name in the journal's records.
     machine: String,
     entries: AtomicU64,
     failed: AtomicBool,
@@ -144,7 +144,7 @@ impl Journal {
         self.note_in(upload, create)
     }
 
-    /// As [`Journal::note`], in a file that `create` makes.
+    /// Like [`Journal::note`], in a file that `create` makes.
     fn note_in(&self, upload: &UploadId, create: impl Fn(&Path) -> io::Result<File>) -> io::Result<Entry> {
         let record = Record {
             endpoint: self.config.endpoint.clone(),
@@ -209,7 +209,7 @@ impl Journal {
         self.left_behind_on(kind, now)
     }
 
-    /// As [`Journal::left_behind`], on a file system of the kind that `kind` says.
+    /// Like [`Journal::left_behind`], on a file system of the kind that `kind` says.
     fn left_behind_on(&self, kind: impl Fn(&File) -> Option<u32>, now: SystemTime) -> io::Result<Vec<Left>> {
         let entries = fs::read_dir(&self.folder)?.take(ENTRIES_MAX);
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -285,7 +285,7 @@ fn start_of(pid: i32) -> Option<u64> {
 }
 
 impl Entry {
-    /// Its upload has ended.
+    /// Removes the note of an upload that has ended.
     pub(super) fn remove(self) {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(path = %self.path.display(), %error, "an entry of the journal stays");

@@ -80,6 +80,11 @@ impl Memory {
         self.part_max
     }
 
+    /// Bytes that writers are sure to have.
+    pub(super) fn sure(&self) -> u64 {
+        self.pool.request_max(Use::Write)
+    }
+
     /// Memory for `bytes`, if it is there now.
     pub(super) fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
         self.pool.try_reserve(Use::Write, bytes)
@@ -103,7 +108,7 @@ impl Memory {
         self.count(|m| &m.spill_files, 1, self.spill_files_max).ok_or_else(|| Errno::MFILE.into())
     }
 
-    /// Who gives room where the disk of the parts is full.
+    /// The function that frees space when the disk of the parts is full.
     pub(super) fn room(&self) -> Option<Room> {
         self.room.clone()
     }
@@ -126,7 +131,7 @@ impl Memory {
         Error::NoMemory
     }
 
-    /// As [`Memory::hold`], past the limit if need be.
+    /// Like [`Memory::hold`], past the limit if need be.
     pub(super) fn hold_anyway(self: &Arc<Self>, bytes: usize) -> Counted {
         self.held.fetch_add(bytes as u64, SeqCst);
         Counted { memory: Arc::clone(self), count: |m| &m.held, n: bytes as u64 }
@@ -169,7 +174,7 @@ impl Memory {
         }
     }
 
-    /// As [`Memory::wait`], for a part on disk that is to be sent: its file is safe, and must not fail for lack of memory. Where writers get
+    /// Like [`Memory::wait`], for a part on disk that is to be sent: its file is safe, and must not fail for lack of memory. Where writers get
     /// none, because idle parts hold it and none of them can go to disk, it takes that of readers, which always comes back.
     pub(super) async fn wait_to_send(&self, bytes: u64) -> Reservation {
         match self.wait(bytes).await {

@@ -5,6 +5,7 @@
 //! reply slows a writer down: no caller's thread waits for the network or for memory. This room knows no inode, no handle and
 //! no errno.
 
+mod append;
 mod error;
 mod filling;
 mod finish;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
 
+pub use append::Behind;
 pub use error::Error;
 pub use journal::Config as JournalConfig;
 pub use room::Room;
@@ -38,8 +40,8 @@ use crate::buffer::{Block, Pool};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::object::ObjectKey;
-use crate::s3::{ErrorKind, NewObject, ObjectClient, UploadId};
+use crate::object::{ObjectId, ObjectKey};
+use crate::s3::{ErrorKind, NewObject, ObjectClient, PartLimits, Properties, Replaces, UploadId};
 use crate::supervise::Supervisor;
 use crate::sync::{Arc, Mutex, Weak};
 use journal::{Entry, Journal, Left};
@@ -61,6 +63,8 @@ pub struct Config {
     /// Bytes of the first 1000 parts (`--write-part-size`); later ones grow so that 5 TiB fits. Doubling it halves
     /// the requests and doubles the memory of a writer. Cut to what the memory budget can always serve.
     pub part_size: u64,
+    /// The user named that size: parts of a store that wants them equal have it, too.
+    pub part_size_named: bool,
     /// Parts of one file that may be on their way at once; a writer that has filled so many waits, or fills more on disk where too many
     /// writes wait. Doubling it helps one writer on a long line, and takes memory from the others.
     pub parts_in_flight_max: usize,
@@ -76,7 +80,7 @@ pub struct Config {
     /// How long a write waits for memory while nothing at all is on its way out. Doubling it rides out longer shortages, and lengthens the
     /// wait of programs that are refused in the end.
     pub wait_max: Duration,
-    /// Where multipart uploads are noted, so that those of a killed process are found; `None`: nowhere.
+    /// The journal of multipart uploads, by which those of a killed process are found; `None`: no journal.
     pub journal: Option<JournalConfig>,
     /// MIME type of a new object; `None` leaves it to the store.
     pub content_type: fn(&ObjectKey) -> Option<String>,
@@ -86,6 +90,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             part_size: 8 << 20,
+            part_size_named: false,
             parts_in_flight_max: 16,
             checksum: Some(ChecksumAlgorithm::Crc32c),
             spill_dir: None,
@@ -154,15 +159,33 @@ impl Uploader {
     /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses
     /// it at the end (`Exists`) if an object is there.
     pub fn create(&self, key: ObjectKey, only_if_absent: bool) -> Arc<Upload> {
+        let content_type = (self.0.config.content_type)(&key);
         let object = NewObject {
-            content_type: (self.0.config.content_type)(&key),
-            key,
-            only_if_absent,
+            properties: Properties { content_type, ..Properties::default() },
+            replaces: if only_if_absent { Replaces::Nothing } else { Replaces::Anything },
             checksum: self.0.config.checksum,
+            ..NewObject::new(key)
         };
-        let upload = Arc::new(Upload::new(Arc::clone(&self.0), object));
+        let upload = Arc::new(Upload::new(Arc::clone(&self.0), object, None));
         self.0.open.lock().push(Arc::downgrade(&upload));
         upload
+    }
+
+    /// An upload that goes on behind this version of an object, and what it goes on behind. See [`Behind::is_fetched`].
+    ///
+    /// # Errors
+    /// `Remote`: `Changed` if it is another version by now; what the store says.
+    pub async fn append(&self, id: &ObjectId) -> Result<(Arc<Upload>, Behind), Error> {
+        let behind = Behind::look(&self.0, id).await?;
+        let object = NewObject {
+            properties: behind.properties.clone(),
+            replaces: Replaces::Version(id.etag.clone()),
+            checksum: self.0.config.checksum,
+            ..NewObject::new(id.key.clone())
+        };
+        let upload = Arc::new(Upload::new(Arc::clone(&self.0), object, Some(behind.clone())));
+        self.0.open.lock().push(Arc::downgrade(&upload));
+        Ok((upload, behind))
     }
 
     /// Aborts, in the background, the uploads to this bucket that a killed process of ours left behind.
@@ -180,7 +203,7 @@ impl Uploader {
         });
     }
 
-    /// As [`ObjectClient::moved`].
+    /// Like [`ObjectClient::moved`].
     pub fn moved(&self) -> u64 {
         self.0.client.moved()
     }
@@ -270,9 +293,13 @@ impl Shared {
         }
     }
 
-    /// Bytes of part `number`.
-    fn part_size(&self, number: u32) -> u64 {
-        size::part_size(number, self.config.part_size.max(1)).min(self.memory.part_max())
+    /// Bytes of part `number`, on a store with these limits.
+    fn part_size(&self, number: u32, limits: PartLimits) -> u64 {
+        let base = match self.config.part_size.max(1) {
+            named if self.config.part_size_named || !limits.are_equal => named,
+            base => size::equal_part(base, self.memory.sure(), limits),
+        };
+        size::part_size(number, base, limits).min(self.memory.part_max())
     }
 
     /// The bytes of a sealed part, in memory, and the guard that says they are on their way out. A spilled one is

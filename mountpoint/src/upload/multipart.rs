@@ -4,19 +4,22 @@ use bytes::Bytes;
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 use tracing::{debug, error};
 
+use super::append::Behind;
 use super::journal::Entry;
 use super::memory::Counted;
 use super::part::{Sealed, SealedBody};
 use super::{Error, Shared};
 use crate::buffer::Block;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::s3::{CompleteUpload, NewObject, Stored, UploadId, UploadPart, UploadedPart};
+use crate::s3::{CompleteUpload, CopyPart, NewObject, Stored, UploadId, UploadPart, UploadedPart};
 use crate::sync::{Arc, Mutex};
 
 #[derive(Debug)]
 pub(super) struct Multipart {
     shared: Arc<Shared>,
     object: NewObject,
+    /// The object whose bytes the first parts are.
+    behind: Option<Behind>,
     /// Kept as soon as the store has said it, so that whatever fails behind it can abort the upload.
     id: OnceCell<Result<UploadId, Error>>,
     noted: OnceCell<()>,
@@ -34,6 +37,8 @@ pub(super) struct Multipart {
 struct Parts {
     in_flight: usize,
     stored: Vec<PartStored>,
+    /// Those that the store copied.
+    copied: Vec<UploadedPart>,
     error: Option<Error>,
     /// Completed, or being aborted: neither happens again.
     ended: bool,
@@ -48,10 +53,17 @@ struct PartStored {
     checksum: Checksum,
 }
 
+/// A part that is done with.
+#[derive(Debug)]
+enum Done {
+    Sent(PartStored),
+    Copied(UploadedPart),
+}
+
 /// A part under way. Its end is counted however it ends, by a panic too: the writer, the closer and the abort wait until none is under way.
 struct UnderWay<F: FnOnce(Error)> {
     multipart: Arc<Multipart>,
-    result: Option<Result<PartStored, Error>>,
+    result: Option<Result<Done, Error>>,
     on_error: Option<F>,
 }
 
@@ -61,7 +73,7 @@ impl<F: FnOnce(Error)> UnderWay<F> {
         Self { multipart: Arc::clone(multipart), result: None, on_error: Some(on_error) }
     }
 
-    fn over(mut self, result: Result<PartStored, Error>) {
+    fn over(mut self, result: Result<Done, Error>) {
         self.result = Some(result);
     }
 }
@@ -82,7 +94,8 @@ impl<F: FnOnce(Error)> Drop for UnderWay<F> {
             let mut parts = self.multipart.parts.lock();
             parts.in_flight -= 1;
             match result {
-                Ok(stored) => parts.stored.push(stored),
+                Ok(Done::Sent(stored)) => parts.stored.push(stored),
+                Ok(Done::Copied(part)) => parts.copied.push(part),
                 Err(e) => _ = parts.error.get_or_insert(e),
             }
             parts.error.clone()
@@ -114,11 +127,12 @@ impl Drop for Aborting {
 
 impl Multipart {
     /// Nothing is sent until the first part is submitted.
-    pub(super) fn new(shared: Arc<Shared>, object: NewObject) -> Arc<Self> {
+    pub(super) fn new(shared: Arc<Shared>, object: NewObject, behind: Option<Behind>) -> Arc<Self> {
         let places = Semaphore::new(shared.config.parts_in_flight_max);
         Arc::new(Self {
             shared,
             object,
+            behind,
             id: OnceCell::new(),
             noted: OnceCell::new(),
             parts: Mutex::default(),
@@ -144,8 +158,40 @@ impl Multipart {
                 _ = given_up.wait_for(|yes| *yes) => Err(Error::Aborted),
                 stored = Box::pin(this.send(id, part, sending)) => stored,
             };
-            under_way.over(result);
+            under_way.over(result.map(Done::Sent));
         });
+    }
+
+    /// Has the store copy the bytes before the new ones into the first parts, if there are any. `on_error` is called if it fails.
+    pub(super) fn copy_what_is_before(
+        self: &Arc<Self>,
+        on_error: impl FnOnce(Error) + Clone + Send + 'static,
+    ) {
+        let Some(behind) = &self.behind else { return };
+        let nameless = UploadId { key: self.object.key.clone(), id: String::new() };
+        for part in behind.parts(&nameless) {
+            let under_way = UnderWay::count(self, on_error.clone());
+            let this = Arc::clone(self);
+            self.shared.runtime.spawn(async move {
+                let mut given_up = this.given_up.subscribe();
+                // Like a part that is sent.
+                let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
+                let copy = async {
+                    let _place = this.places.acquire().await.map_err(|_| Error::Aborted)?;
+                    let part = CopyPart { upload: id?, ..part };
+                    let copied = this.shared.client.upload_part_copy(&part).await?;
+                    // One of another kind is compared with nothing, and the last request does not name it.
+                    let is_ours = |sum: &Checksum| Some(sum.algorithm) == this.object.checksum;
+                    Ok::<_, Error>(UploadedPart { checksum: copied.checksum.filter(is_ours), ..copied })
+                };
+                let result = tokio::select! {
+                    biased;
+                    _ = given_up.wait_for(|yes| *yes) => Err(Error::Aborted),
+                    copied = Box::pin(copy) => copied,
+                };
+                under_way.over(result.map(Done::Copied));
+            });
+        }
     }
 
     /// Parts that the store has not answered for, those that wait on disk included.
@@ -165,22 +211,30 @@ impl Multipart {
     /// is visible (unless the store lost its answer), and the caller aborts.
     pub(super) async fn complete(&self, size: u64, whole: Checksum) -> Result<Stored, Error> {
         self.until(|parts| parts.in_flight == 0).await;
-        let (mut stored, error) = {
+        let (mut stored, mut copied, error) = {
             let parts = self.parts.lock();
-            (parts.stored.clone(), parts.error.clone())
+            (parts.stored.clone(), parts.copied.clone(), parts.error.clone())
         };
         if let Some(error) = error {
             return Err(error);
         }
         stored.sort_unstable_by_key(|part| part.answer.part_number);
         let key = &self.object.key;
-        if let Err(difference) = review(&stored, size, whole) {
+        copied.sort_unstable_by_key(|part| part.part_number);
+        let before = self.behind.as_ref().filter(|behind| behind.copies > 0);
+        if before.is_some_and(|behind| !behind.is(&copied)) {
+            error!(%key, "the parts that the store copied are not the object that was there: not completed");
+            return Err(Error::Corrupt);
+        }
+        let added = size - before.map_or(0, |behind| behind.meta.size);
+        if let Err(difference) = review(&stored, copied.len() as u32 + 1, added, whole) {
             error!(%key, difference, "the parts in the store differ from the file that was written: not completed");
             return Err(Error::Corrupt);
         }
         let upload = self.id().await?;
-        let parts = stored.iter().map(|part| part.answer.clone()).collect();
-        let request = CompleteUpload { upload, parts, only_if_absent: self.object.only_if_absent };
+        let added = stored.iter().map(|part| part.answer.clone());
+        let parts = copied.iter().cloned().chain(added).collect();
+        let request = CompleteUpload { upload, parts, replaces: self.object.replaces.clone() };
         let answer = self.shared.client.complete_multipart_upload(&request).await?;
         {
             let mut parts = self.parts.lock();
@@ -189,7 +243,15 @@ impl Multipart {
         }
         self.forget();
         self.changed.notify_waiters();
-        let checksums: Vec<_> = stored.iter().map(|part| part.checksum).collect();
+        // A copied part has a checksum if the store told one; without, there is nothing to compare.
+        let known: Option<Vec<_>> = copied.iter().map(|part| Some((part.checksum?, part.size))).collect();
+        let Some(known) = known else { return Ok(answer) };
+        let added = stored.iter().map(|part| (part.checksum, part.answer.size));
+        let all: Vec<_> = known.into_iter().chain(added).collect();
+        let joined =
+            |(a, a_len): (Checksum, u64), &(b, b_len): &(Checksum, u64)| (a.combine(b, b_len), a_len + b_len);
+        let whole = all.split_first().map_or(whole, |(first, rest)| rest.iter().fold(*first, joined).0);
+        let checksums: Vec<_> = all.iter().map(|(checksum, _)| *checksum).collect();
         if !agrees(answer.checksum.as_deref(), self.object.checksum, whole, &checksums) {
             error!(%key, answer = answer.checksum, "the store's checksum of the whole object differs from the engine's");
             return Err(Error::Corrupt);
@@ -286,10 +348,10 @@ pub(super) fn pieces(blocks: Vec<Block>) -> Vec<Bytes> {
     blocks.into_iter().map(Bytes::from_owner).collect()
 }
 
-/// Whether parts, in order, make up the file: numbered without gaps, of its size, of its checksum. The answer
+/// Whether parts, in order, make up what was written: numbered without gaps from the first one, of its size, of its checksum. The answer
 /// says in words what differs.
-fn review(parts: &[PartStored], size: u64, whole: Checksum) -> Result<(), &'static str> {
-    if !parts.iter().map(|p| p.answer.part_number).eq(1..=parts.len() as u32) {
+fn review(parts: &[PartStored], first: u32, size: u64, whole: Checksum) -> Result<(), &'static str> {
+    if !parts.iter().map(|p| p.answer.part_number).eq(first..first + parts.len() as u32) {
         return Err("a part is missing or exists twice");
     }
     if parts.iter().map(|p| p.answer.size).sum::<u64>() != size {
@@ -340,7 +402,7 @@ mod tests {
     fn parts_that_are_not_the_file_are_found_out() {
         let whole = Checksum::of(CRC, b"hello world");
         let good = [stored(1, b"hello "), stored(2, b"world")];
-        assert_eq!(review(&good, 11, whole), Ok(()));
+        assert_eq!(review(&good, 1, 11, whole), Ok(()));
         for bad in [
             vec![],
             vec![stored(1, b"hello ")],
@@ -350,11 +412,11 @@ mod tests {
             vec![stored(1, b"hello "), stored(3, b"world")],
             vec![stored(1, b"hello "), stored(1, b"world")],
         ] {
-            assert!(review(&bad, 11, whole).is_err(), "{bad:?}");
+            assert!(review(&bad, 1, 11, whole).is_err(), "{bad:?}");
         }
         let mut without = good;
         without.iter_mut().for_each(|p| p.answer.checksum = None);
-        assert_eq!(review(&without, 11, whole), Ok(()), "the review needs no checksum on the wire");
+        assert_eq!(review(&without, 1, 11, whole), Ok(()), "the review needs no checksum on the wire");
     }
 
     #[test]

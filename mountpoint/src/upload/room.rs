@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::sync::Arc;
 
-/// What a full disk is asked to give up at once. Doubling it asks half as often, and takes more from the other user of the disk than a part
+/// The space that a full disk is asked to give up at once. Doubling it asks half as often, and takes more from the other user of the disk than a part
 /// may need.
 const EACH: u64 = 64 << 20;
 /// How often one write asks for it: what was given may be taken before it is used.

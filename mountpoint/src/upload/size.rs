@@ -1,36 +1,48 @@
 //! The sizes of parts and first blocks: pure functions.
 
 use crate::buffer::{BLOCK, charge};
+use crate::s3::PartLimits;
 
-/// Parts an object may have.
-pub(super) const PARTS_MAX: u32 = 10_000;
+/// Bytes an object may have: 48.8 TiB, as many as parts have. AWS took 5 TiB until 2025, and other stores may still; they refuse the last
+/// request then.
+pub(super) const OBJECT_MAX: u64 = 10_000 * PART_MAX;
 
-/// Bytes an object may have: 5 TiB.
-pub(super) const OBJECT_MAX: u64 = 5 << 40;
+/// Parts grow until so many bytes fit, whatever the first ones have: larger parts would take memory that most files don't need.
+const GROWS_TO: u64 = 5 << 40;
 
 /// Bytes of the smallest part S3 takes, the last one excepted.
-const PART_MIN: u64 = 5 << 20;
+pub(super) const PART_MIN: u64 = 5 << 20;
 
 /// Bytes of the largest part S3 takes.
 const PART_MAX: u64 = 5 << 30;
 
-/// Parts until the size doubles. Doubling keeps a part small against what was written before it, so that an object of
-/// a few GiB is still cut finely; 1000 at a time, ten steps, reach 5 TiB.
-const STEP: u32 = PARTS_MAX / 10;
-
 /// Growth starts from at least this: ten steps from 5 MiB would miss 5 TiB narrowly.
 const GROW_FROM: u64 = 6 << 20;
 
-/// Once 10,000 parts of this size make 5 TiB, they stop growing.
-const ENOUGH: u64 = OBJECT_MAX.div_ceil(PARTS_MAX as u64);
+/// Steps of growth. Doubling keeps a part small against what was written before it, so that an object of a few GiB is still cut finely;
+/// ten steps, 1000 parts each, reach 5 TiB.
+const STEPS: u32 = 10;
 
-/// Bytes of part `number` (from 1) when the first ones have `base`.
-pub(super) fn part_size(number: u32, base: u64) -> u64 {
-    let step = number.saturating_sub(1) / STEP;
-    if step == 0 || base >= ENOUGH {
+/// Bytes of part `number` (from 1) when the first ones have `base`. Parts of a store that wants them equal do not grow.
+pub(super) fn part_size(number: u32, base: u64, limits: PartLimits) -> u64 {
+    let step = number.saturating_sub(1) / (limits.parts_max / STEPS).max(1);
+    // Once all parts of this size make 5 TiB, they stop growing.
+    let is_enough = base >= GROWS_TO.div_ceil(u64::from(limits.parts_max.max(1)));
+    if step == 0 || limits.are_equal || is_enough {
         return base.min(PART_MAX);
     }
-    (base.max(GROW_FROM) << step.min(9)).min(PART_MAX)
+    (base.max(GROW_FROM) << step.min(STEPS - 1)).min(PART_MAX)
+}
+
+/// Equal parts, where the user names no size: as many of them fit into the memory that writers are sure to have. The size is the limit of
+/// files there. Doubling it makes larger parts, for larger files, and fewer that are filled or sent at once.
+const EQUAL_IN_MEMORY: u64 = 16;
+
+/// Bytes of equal parts: `base`, or more if `sure` memory allows, up to what the largest object needs.
+pub(super) fn equal_part(base: u64, sure: u64, limits: PartLimits) -> u64 {
+    let enough = GROWS_TO.div_ceil(u64::from(limits.parts_max.max(1)));
+    let fits = (sure / EQUAL_IN_MEMORY) / BLOCK as u64 * BLOCK as u64;
+    fits.min(enough).max(base)
 }
 
 /// The pool's charge for `len` bytes cut into blocks.
@@ -48,21 +60,36 @@ pub(super) fn first_block(filled: u64, incoming: usize, part_max: u64) -> Option
     (needed > 0 && needed <= most).then(|| needed.max((filled * 4).min(most)) as usize)
 }
 
-const _: () = assert!(PART_MIN <= GROW_FROM && GROW_FROM << 9 <= PART_MAX);
+const _: () = assert!(PART_MIN <= GROW_FROM && GROW_FROM << (STEPS - 1) <= PART_MAX);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const S3: PartLimits = PartLimits { parts_max: 10_000, are_equal: false };
+
     proptest! {
         #[test]
         fn every_base_reaches_5_tib_within_10000_parts_that_s3_takes(base in PART_MIN..=PART_MAX) {
-            let sizes: Vec<u64> = (1..=PARTS_MAX).map(|n| part_size(n, base)).collect();
+            let sizes: Vec<u64> = (1..=S3.parts_max).map(|n| part_size(n, base, S3)).collect();
             prop_assert!(sizes[..1000].iter().all(|s| *s == base));
-            prop_assert!(sizes.iter().sum::<u64>() >= OBJECT_MAX);
+            prop_assert!(sizes.iter().sum::<u64>() >= GROWS_TO);
             prop_assert!(sizes.iter().all(|s| (PART_MIN..=PART_MAX).contains(s)));
             prop_assert!(sizes.is_sorted(), "a part is never smaller than the one before it");
+        }
+
+        #[test]
+        fn parts_of_a_store_that_wants_them_equal_are_equal(base in PART_MIN..=PART_MAX, number in 1..=10_000u32) {
+            prop_assert_eq!(part_size(number, base, PartLimits { are_equal: true, ..S3 }), base);
+        }
+
+        #[test]
+        fn a_store_of_few_parts_gets_far_more_than_parts_of_the_first_size(base in PART_MIN..=64 << 20u64) {
+            let few = PartLimits { parts_max: 1000, ..S3 };
+            let sizes: Vec<u64> = (1..=1000).map(|n| part_size(n, base, few)).collect();
+            prop_assert!(sizes.iter().sum::<u64>() >= 20 * 1000 * base.max(GROW_FROM));
+            prop_assert!(sizes.iter().all(|s| (PART_MIN..=PART_MAX).contains(s)) && sizes.is_sorted());
         }
 
         #[test]
@@ -82,7 +109,22 @@ mod tests {
 
     #[test]
     fn the_smallest_base_reaches_5_tib() {
-        assert!((1..=PARTS_MAX).map(|n| part_size(n, PART_MIN)).sum::<u64>() >= OBJECT_MAX);
+        assert!((1..=S3.parts_max).map(|n| part_size(n, PART_MIN, S3)).sum::<u64>() >= GROWS_TO);
+    }
+
+    #[test]
+    fn the_largest_parts_make_the_largest_object() {
+        let sizes = (1..=S3.parts_max).map(|n| part_size(n, PART_MAX, S3));
+        assert_eq!(sizes.sum::<u64>(), OBJECT_MAX);
+        assert_eq!(OBJECT_MAX >> 30, 50_000);
+    }
+
+    #[test]
+    fn equal_parts_are_as_large_as_sixteen_fit_and_never_more_than_the_largest_object_needs() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(equal_part(8 * MIB, 1 << 30, S3), 64 * MIB);
+        assert_eq!(equal_part(8 * MIB, 32 * MIB, S3), 8 * MIB, "little memory: as on other stores");
+        assert_eq!(equal_part(8 * MIB, 1 << 40, S3), GROWS_TO.div_ceil(10_000));
     }
 
     #[test]

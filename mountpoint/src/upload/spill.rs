@@ -112,7 +112,7 @@ pub(super) enum Choice<T> {
     Nobody,
 }
 
-/// Which of the parts that hold memory goes to disk: the one idle longest, if it is idle at all.
+/// Chooses the part in memory that goes to disk: the one idle longest, if any is idle.
 pub(super) fn choose<T>(idle: impl IntoIterator<Item = (T, Duration)>) -> Choice<T> {
     match idle.into_iter().max_by_key(|(_, idle)| *idle) {
         Some((part, idle)) if idle >= IDLE => Choice::Spill(part),

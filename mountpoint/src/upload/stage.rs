@@ -6,7 +6,7 @@
 //! The rule: only fsync, the release of the last descriptor, and a close that completes (see [`Closer`]) store the file. Another open
 //! never does, and never stops the writer.
 
-/// Where a file stands.
+/// The stage of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Bytes are taken.
@@ -18,7 +18,7 @@ pub enum Stage {
         /// A program asked for another size and was refused, and no byte came since: an empty file is not what it meant.
         unmeant: bool,
     },
-    /// To be stored; takes no more bytes. Can still be given up.
+    /// The file is to be stored and takes no more bytes. It can still be given up.
     Finishing {
         /// The pump or the spiller has the turn still.
         busy: bool,
@@ -54,9 +54,9 @@ pub enum Event {
     },
     /// A descriptor was closed.
     Close {
-        /// As [`Closer::completes`] says.
+        /// The value of [`Closer::completes`].
         completes: bool,
-        /// As [`Closer::leaves`] says.
+        /// The value of [`Closer::leaves`].
         leaves: bool,
     },
     /// fsync.
@@ -112,7 +112,7 @@ pub enum Reply {
 }
 
 impl Stage {
-    /// Of a file that was opened just now.
+    /// The stage of a file that was opened just now.
     pub const NEW: Self = Self::Open { busy: false, closed: false, unmeant: false };
 
     /// The stage and the reply after an event.
@@ -199,7 +199,7 @@ impl Stage {
     }
 }
 
-/// What the engine sees of the process that closes a descriptor.
+/// The facts about the process that closes a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Closer {
     /// It opened the file, and has had it open since.

@@ -2,6 +2,7 @@
 
 use tokio::sync::oneshot;
 
+mod append;
 mod liar;
 mod panics;
 mod shortage;
@@ -34,13 +35,23 @@ impl Bench {
         Self::through(config, clock, |client| client.arc())
     }
 
-    /// With something between the uploader and the bucket.
+    /// An uploader with a layer between it and the bucket.
     fn through(
         config: Config,
         clock: Clock,
         way: impl FnOnce(&MemoryClient) -> Arc<dyn ObjectClient>,
     ) -> Self {
-        let client = MemoryClient::with(Settings { part_size_min: 0, ..Settings::default() });
+        Self::on(Settings { part_size_min: 0, ..Settings::default() }, config, clock, way)
+    }
+
+    /// On a bucket of this kind.
+    fn on(
+        settings: Settings,
+        config: Config,
+        clock: Clock,
+        way: impl FnOnce(&MemoryClient) -> Arc<dyn ObjectClient>,
+    ) -> Self {
+        let client = MemoryClient::with(settings);
         let pool = Pool::new(&crate::buffer::Config { target: 128 << 20, network: 16 << 20 });
         let metrics = Arc::new(Metrics::default());
         let uploader = Uploader::new(
@@ -354,12 +365,44 @@ async fn more_than_5_tib_is_refused() {
 async fn more_than_10000_parts_are_refused_and_exactly_as_many_are_not() {
     let bench = Bench::new(small_parts());
     let upload = bench.create("a");
-    upload.pretend(0, size::PARTS_MAX - 1);
-    let last = bench.uploader.0.part_size(size::PARTS_MAX) as usize;
+    let limits = PartLimits::default();
+    upload.pretend(0, limits.parts_max - 1);
+    let last = bench.uploader.0.part_size(limits.parts_max, limits) as usize;
     write_all(&upload, &vec![1; last], MIB).await.unwrap();
     let error = write(&upload, last, &[1]).await.unwrap_err();
     assert!(matches!(error, Error::TooLarge), "{error}");
     assert!(matches!(upload.finish().await, Err(Error::TooLarge)));
+    upload.abort().await;
+    bench.assert_clean();
+}
+
+/// A store of few parts, so that growth begins within a file of a test.
+#[tokio::test]
+async fn a_file_whose_parts_would_grow_is_stored_where_all_must_be_equal() {
+    for are_equal in [true, false] {
+        let parts = PartLimits { parts_max: 20, are_equal };
+        let settings = Settings { part_size_min: 0, parts, ..Settings::default() };
+        let named = Config { part_size_named: true, ..small_parts() };
+        let bench = Bench::on(settings, named, Clock::machine(), |client| client.arc());
+        let data = data(18 * PART + 5, 1);
+        store(&bench.create("a"), &data, MIB).await.unwrap();
+        assert_eq!(bench.client.object("a").unwrap(), data);
+        let sent = bench.client.calls(Op::UploadPart);
+        assert_eq!(sent, if are_equal { 19 } else { 3 }, "parts grow only where they may differ");
+        bench.assert_clean();
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_more_parts_than_the_store_takes_is_too_large() {
+    let parts = PartLimits { parts_max: 20, are_equal: true };
+    let settings = Settings { part_size_min: 0, parts, ..Settings::default() };
+    let named = Config { part_size_named: true, ..small_parts() };
+    let bench = Bench::on(settings, named, Clock::machine(), |client| client.arc());
+    let upload = bench.create("a");
+    write_all(&upload, &data(20 * PART, 1), PART).await.unwrap();
+    let error = write(&upload, 20 * PART, &[1]).await.unwrap_err();
+    assert!(matches!(error, Error::TooLarge) && error.to_string().contains("--write-part-size"), "{error}");
     upload.abort().await;
     bench.assert_clean();
 }

@@ -1,6 +1,5 @@
 //! One file being written: its bytes, its [`Stage`] and its outcome.
 
-use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tracing::error;
 
+use super::append::Behind;
 use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::Part;
@@ -15,8 +15,8 @@ use super::size::OBJECT_MAX;
 use super::stage::{Event, Reply, Stage};
 use super::{Error, Shared};
 use crate::checksum::Checksum;
-use crate::object::ObjectMeta;
-use crate::s3::NewObject;
+use crate::object::{ObjectKey, ObjectMeta};
+use crate::s3::{NewObject, PartLimits, Replaces};
 use crate::sync::{Arc, Mutex};
 
 /// Called once with the result of a write.
@@ -29,7 +29,12 @@ const HELD_WRITES_MAX: usize = 64;
 /// An object being written. Dropped without [`Upload::finish`], it is aborted in the background.
 pub struct Upload {
     pub(super) shared: Arc<Shared>,
-    pub(super) object: NewObject,
+    /// The object to be; its key may change until a request bears it.
+    pub(super) object: Mutex<NewObject>,
+    /// The object that it goes on behind.
+    pub(super) behind: Option<Behind>,
+    /// Limits of parts as they were known when the upload began: parts of one file are cut by one rule.
+    pub(super) limits: PartLimits,
     pub(super) state: Mutex<State>,
     /// Rung when the turn is free again, and when an event may end the wait of a newcomer.
     pub(super) changed: Notify,
@@ -52,17 +57,10 @@ pub(super) struct State {
     /// Why, once it has failed.
     pub(super) error: Option<Error>,
     pub(super) touched: Instant,
-    /// The size that a program wanted last, if it was refused.
-    refused: Option<Refused>,
-}
-
-/// A size that a program wanted and the file did not have, once it had bytes.
-#[derive(Clone, Copy, Debug)]
-enum Refused {
-    /// Further bytes may make it so.
-    Longer(u64),
-    /// Nothing can.
-    Shorter,
+    /// The size that a program set: what is missing at the end is zeros.
+    pub(super) promised: u64,
+    /// A program wanted fewer bytes than there were.
+    shorter: bool,
 }
 
 pub(super) struct Held {
@@ -81,10 +79,12 @@ pub(super) struct Remains {
 }
 
 impl Upload {
-    pub(super) fn new(shared: Arc<Shared>, object: NewObject) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, object: NewObject, behind: Option<Behind>) -> Self {
+        // Parts that the store copies are there, as it were.
+        let copied = behind.as_ref().filter(|behind| behind.copies > 0);
         let state = State {
-            size: 0,
-            sealed: 0,
+            size: copied.map_or(0, |behind| behind.meta.size),
+            sealed: copied.map_or(0, |behind| behind.copies),
             whole: None,
             part: None,
             multipart: None,
@@ -92,15 +92,39 @@ impl Upload {
             stage: Stage::NEW,
             error: None,
             touched: shared.clock.now(),
-            refused: None,
+            promised: 0,
+            shorter: false,
         };
         let outcome = watch::Sender::new(None);
-        Self { shared, object, state: Mutex::new(state), changed: Notify::new(), outcome }
+        let limits = shared.client.part_limits();
+        let object = Mutex::new(object);
+        Self { shared, object, behind, limits, state: Mutex::new(state), changed: Notify::new(), outcome }
     }
 
     /// Bytes accepted so far.
     pub fn size(&self) -> u64 {
         self.state.lock().size
+    }
+
+    /// The key that its object has, or is to have.
+    pub fn key(&self) -> ObjectKey {
+        self.object.lock().key.clone()
+    }
+
+    /// Runs `rename` while bytes are taken, so that no outcome is known before it ends. It is told whether the key can still change, and
+    /// gives the new one then, with what that may replace. `None`: it takes no more bytes.
+    pub fn rename(&self, rename: impl FnOnce(bool) -> Option<(ObjectKey, Replaces)>) -> Option<()> {
+        let state = self.state.lock();
+        if !matches!(state.stage, Stage::Open { .. }) {
+            return None;
+        }
+        if let Some((key, replaces)) = rename(state.multipart.is_none()) {
+            let content_type = (self.shared.config.content_type)(&key);
+            let mut object = self.object.lock();
+            object.properties.content_type = content_type;
+            (object.key, object.replaces) = (key, replaces);
+        }
+        Some(())
     }
 
     /// Takes the bytes at `offset`, which must be where the write before ended. They are copied before this returns;
@@ -218,21 +242,45 @@ impl Upload {
         self.shared.runtime.spawn(Box::pin(this.run_finish()));
     }
 
-    /// A program asked for a size. Any other than the file has is refused; it is not stored then, unless bytes follow that give it that size.
-    pub fn ask_size(&self, size: u64) {
-        let mut state = self.state.lock();
-        state.refused = match size.cmp(&state.size) {
-            Ordering::Equal => None,
-            Ordering::Greater => Some(Refused::Longer(size)),
-            Ordering::Less => Some(Refused::Shorter),
-        };
-        if state.size == 0 {
-            let refused = state.refused.is_some();
-            state.on(Event::AskSize { refused });
-        }
+    /// Bytes that the file has if no more come: those that were accepted, or as many as a program set it to.
+    pub fn length(&self) -> u64 {
+        let state = self.state.lock();
+        state.size.max(state.promised)
     }
 
-    /// Where it stands.
+    /// The same without the bytes of the object that it goes on behind.
+    pub fn added(&self) -> u64 {
+        self.length().saturating_sub(self.before())
+    }
+
+    /// Bytes of the object that it goes on behind.
+    pub(super) fn before(&self) -> u64 {
+        self.behind.as_ref().map_or(0, |behind| behind.meta.size)
+    }
+
+    /// A program sets the size. A longer file is a promise: what is not written before the end is zeros. A shorter one than there is can't be:
+    /// the file is not stored then, unless a later size fits.
+    ///
+    /// # Errors
+    /// `Unmeant`: shorter; `TooLarge`; `Finished`: it takes no more bytes.
+    pub fn set_size(&self, size: u64) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        if !matches!(state.stage, Stage::Open { .. }) {
+            return Err(Error::Finished);
+        }
+        if size > OBJECT_MAX {
+            return Err(Error::TooLarge);
+        }
+        state.shorter = size < state.size;
+        if state.shorter {
+            return Err(Error::Unmeant);
+        }
+        state.promised = if size > state.size { size } else { 0 };
+        state.touched = self.shared.clock.now();
+        Ok(())
+    }
+
+    /// The stage of the upload.
     pub fn stage(&self) -> Stage {
         self.state.lock().stage
     }
@@ -248,7 +296,7 @@ impl Upload {
         }
     }
 
-    /// As [`Upload::tell`], again and again until the reply is no longer [`Reply::Moment`], for at most `limit`.
+    /// Repeats [`Upload::tell`] until the reply is no longer [`Reply::Moment`], for at most `limit`.
     pub async fn tell_in_a_moment(&self, event: Event, limit: Duration) -> Reply {
         let clock = &self.shared.clock;
         let end = clock.now() + limit;
@@ -273,7 +321,7 @@ impl Upload {
         self.fail(Error::Aborted);
     }
 
-    /// As [`Upload::give_up`]. Returns when the store has answered.
+    /// Like [`Upload::give_up`]. Returns when the store has answered.
     pub async fn abort(&self) {
         self.give_up();
         let multipart = self.state.lock().multipart.clone();
@@ -325,7 +373,7 @@ impl Drop for FailsOnPanic<'_> {
         if std::thread::panicking() {
             let Self { upload, doing, event } = self;
             // Where and why has a line already (`logging/panic.rs`).
-            error!(key = %upload.object.key, "{doing}: a panic ended it; writes and close of the file fail with EIO; please report this");
+            error!(key = %upload.key(), "{doing}: a panic ended it; writes and close of the file fail with EIO; please report this");
             let remains = upload.state.lock().fail_by(*event, Error::Panicked);
             upload.clean_up(remains);
         }
@@ -335,12 +383,7 @@ impl Drop for FailsOnPanic<'_> {
 impl State {
     /// Whether it takes bytes, has some, and not the size that a program wanted.
     fn lacks(&self) -> bool {
-        let lacks = match self.refused {
-            None => false,
-            Some(Refused::Longer(wanted)) => self.size < wanted,
-            Some(Refused::Shorter) => true,
-        };
-        lacks && self.size > 0 && matches!(self.stage, Stage::Open { .. })
+        self.shorter && matches!(self.stage, Stage::Open { .. })
     }
 
     pub(super) fn on(&mut self, event: Event) -> Reply {
@@ -354,7 +397,7 @@ impl State {
         self.fail_by(Event::Fail, error)
     }
 
-    /// As [`State::fail`]; what was sent last has no good answer (`Lose`) or it is not too late (`Fail`).
+    /// Like [`State::fail`]; what was sent last has no good answer (`Lose`) or it is not too late (`Fail`).
     pub(super) fn fail_by(&mut self, event: Event, error: Error) -> Option<Remains> {
         if self.on(event) != Reply::Done {
             return None;
@@ -389,7 +432,7 @@ impl fmt::Debug for Upload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
         f.debug_struct("Upload")
-            .field("key", &self.object.key)
+            .field("key", &self.key())
             .field("size", &state.size)
             .field("parts_sealed", &state.sealed)
             .field("stage", &state.stage)

@@ -57,7 +57,7 @@ impl Site {
 }
 
 fn object(key: &str) -> NewObject {
-    NewObject { key: ObjectKey::new(key), content_type: None, only_if_absent: false, checksum: None }
+    NewObject::new(ObjectKey::new(key))
 }
 
 fn body(bytes: u64) -> Vec<Bytes> {

@@ -28,7 +28,7 @@ pub(super) fn end(command: &mut Command) -> Ended {
     }
 }
 
-/// What a run without a directory to mount on says, once its flags were accepted.
+/// The error of a run without a mount point, once its flags were accepted.
 pub(super) const ACCEPTED: &str = "mount point missing/dir does not exist";
 
 /// `mount-s3 test-bucket missing/dir` with these words and variables.

@@ -7,9 +7,11 @@ use super::run::{Ended, command, end};
 
 /// Option, default, variable. The default of an option without one is what happens otherwise: nothing, or what the bucket has.
 const ROWS: &[(&str, &str, &str)] = &[
+    ("--allow-append", "", ""),
     ("--allow-delete", "", ""),
     ("--allow-other", "", ""),
     ("--allow-overwrite", "", ""),
+    ("--allow-rename", "", ""),
     ("--allow-root", "", ""),
     ("--auto-unmount", "", ""),
     ("--bind", "", ""),
@@ -53,6 +55,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--read-part-size", "as --part-size", ""),
     ("--ready-file", "", ""),
     ("--region", "AWS_REGION, ~/.aws/config, on AWS the instance, else us-east-1", "AWS_REGION"),
+    ("--rename-errno", "enosys", ""),
     ("--requester-pays", "", ""),
     ("--sign-payload", "", ""),
     ("--spill-dir", "the cache directory", ""),
@@ -151,7 +154,7 @@ fn helped() -> Vec<(String, String)> {
     options
 }
 
-/// What stands in `[NAME: ...]`.
+/// The text in `[NAME: ...]`.
 fn bracketed<'a>(text: &'a str, name: &str) -> &'a str {
     let Some((_, rest)) = text.split_once(&format!("[{name}: ")) else { return "" };
     rest.split_once(']').expect("a closing bracket").0
@@ -198,13 +201,13 @@ fn tried(flags: &[&str], variable: (&str, &str)) -> Ended {
     end(&mut command)
 }
 
-/// What a variable does, beside flags.
+/// The effect of a variable beside flags.
 struct Variable {
     name: &'static str,
     value: &'static str,
     flags: &'static [&'static str],
     code: i32,
-    /// On stderr, or in the log.
+    /// The words on stderr, or in the log.
     says: &'static str,
 }
 

@@ -6,13 +6,16 @@ use std::sync::{Arc, LazyLock};
 
 use aws_credential_types::Credentials;
 use bytes::Bytes;
+use http::Method;
 use mountpoint::buffer::{BLOCK, Config, Fill, Pool, Use};
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::{ObjectId, ObjectKey};
-use mountpoint::s3::{self, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient, PutObject, S3Client};
+use mountpoint::s3::{
+    self, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient, PutObject, Question, S3Client,
+};
 use s3server::{FaultPlan, RequestLog, Server};
-use testkit::{Moto, Versitygw};
+use testkit::{Moto, RealStore, Versitygw};
 
 use super::certificates::Certificates;
 use super::front::Front;
@@ -37,6 +40,8 @@ pub(crate) enum Kind {
     Versitygw,
     /// moto over HTTP, in path style.
     Moto,
+    /// The store that `ci/stores` names, over HTTP, in path style.
+    Real,
 }
 
 /// The host of [`Kind::S3serverOverHttps`].
@@ -48,6 +53,7 @@ enum Serving {
     S3server { server: Server, front: Option<Front> },
     Versitygw { gateway: Versitygw, certificates: Certificates },
     Moto(Moto),
+    Real(RealStore),
 }
 
 /// A bucket on loopback, with a client of its own that no mount shares.
@@ -81,12 +87,34 @@ impl Store {
             let serving = Serving::Moto(Moto::start(&binary, root.path(), BUCKET));
             return Self::with(root, serving, String::new(), [Self::ACCESS_KEY, Self::SECRET_KEY]);
         }
+        if crate::STORE == Kind::Real
+            && let Some(name) = RealStore::named()
+        {
+            return Self::real(&name);
+        }
         Self::signed_by(Self::ACCESS_KEY)
     }
 
+    fn real(name: &str) -> Arc<Self> {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let keys = [Self::ACCESS_KEY, Self::SECRET_KEY];
+        let store = RealStore::start(name, root.path(), keys);
+        let config = s3::Config {
+            endpoint_url: Some(format!("http://{}", store.address())),
+            force_path_style: true,
+            ..s3::Config::default()
+        };
+        let admin = s3::Store::new(config, &Clock::machine(), &Arc::new(Metrics::default()));
+        let credentials = Credentials::new(keys[0], keys[1], None, None, "test");
+        let bucket = admin.and_then(|it| it.bucket(BUCKET, "us-east-1", Some(credentials)));
+        let made = RUNTIME.block_on(async { bucket?.create(None).await });
+        made.unwrap_or_else(|error| panic!("make a bucket: {error}"));
+        Self::with(root, Serving::Real(store), String::new(), keys)
+    }
+
     /// Whether it stands in for a store that this machine does not have: then nothing is mounted.
-    pub(super) fn stands_in(&self) -> bool {
-        matches!(crate::STORE, Kind::Versitygw | Kind::Moto)
+    pub(crate) fn stands_in(&self) -> bool {
+        matches!(crate::STORE, Kind::Versitygw | Kind::Moto | Kind::Real)
             && matches!(self.serving, Serving::S3server { .. })
     }
 
@@ -133,6 +161,7 @@ impl Store {
                 (format!("https://{}", gateway.address()), Some(certificates.ca_bundle()))
             }
             Serving::Moto(moto) => (format!("http://{}", moto.address()), None),
+            Serving::Real(store) => (format!("http://{}", store.address()), None),
         };
         let config = s3::Config {
             bucket: BUCKET.to_owned(),
@@ -153,7 +182,7 @@ impl Store {
     fn server(&self) -> &Server {
         match &self.serving {
             Serving::S3server { server, .. } => server,
-            Serving::Versitygw { .. } | Serving::Moto(_) => {
+            Serving::Versitygw { .. } | Serving::Moto(_) | Serving::Real(_) => {
                 panic!("{:?} counts no requests and makes no faults: leave this test out there", crate::STORE)
             }
         }
@@ -168,12 +197,12 @@ impl Store {
     pub(crate) fn front(&self) -> Option<&Front> {
         match &self.serving {
             Serving::S3server { front, .. } => front.as_ref(),
-            Serving::Versitygw { .. } | Serving::Moto(_) => None,
+            Serving::Versitygw { .. } | Serving::Moto(_) | Serving::Real(_) => None,
         }
     }
 
     /// What a mount says on its command line to find the store, and in its environment.
-    pub(super) fn way(&self, endpoint: Option<&str>) -> (Vec<String>, Vec<(&'static str, String)>) {
+    pub(crate) fn way(&self, endpoint: Option<&str>) -> (Vec<String>, Vec<(&'static str, String)>) {
         let (at, style, ca_bundle, proxy) = match &self.serving {
             Serving::S3server { server, front: None } => {
                 (server.endpoint(), Some("--force-path-style"), None, None)
@@ -189,6 +218,9 @@ impl Store {
             ),
             Serving::Moto(moto) => {
                 (format!("http://{}", moto.address()), Some("--force-path-style"), None, None)
+            }
+            Serving::Real(store) => {
+                (format!("http://{}", store.address()), Some("--force-path-style"), None, None)
             }
         };
         let mut options = vec!["--endpoint-url".to_owned(), endpoint.map_or(at, str::to_owned)];
@@ -214,7 +246,7 @@ impl Store {
         match self.serving {
             Serving::S3server { .. } => self.root.path().join(BUCKET),
             Serving::Versitygw { .. } => self.root.path().join("data").join(BUCKET),
-            Serving::Moto(_) => panic!("moto keeps its objects in memory"),
+            Serving::Moto(_) | Serving::Real(_) => panic!("{:?} has no folder of plain files", crate::STORE),
         }
     }
 
@@ -241,7 +273,7 @@ impl Store {
 
     /// Stores an object as any other client would.
     pub(crate) fn put(&self, key: &str, bytes: impl Into<Bytes>) {
-        let object = NewObject { key: key.into(), content_type: None, only_if_absent: false, checksum: None };
+        let object = NewObject::new(key);
         let request = PutObject { object, body: vec![bytes.into()], checksum: None };
         RUNTIME.block_on(self.client.put_object(&request)).unwrap_or_else(|error| panic!("{error}"));
     }
@@ -292,6 +324,30 @@ impl Store {
             }
             request.continuation_token = page.next_token;
         }
+    }
+
+    /// Has the bucket keep versions from now on.
+    pub(crate) fn keep_versions(&self) {
+        let body = "<VersioningConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Status>Enabled</Status></VersioningConfiguration>";
+        self.ask(&Question {
+            query: &[("versioning", "")],
+            body: Some(Bytes::from_static(body.as_bytes())),
+            ..Question::of("PutBucketVersioning", Method::PUT)
+        });
+    }
+
+    /// The number of versions and of delete markers in the bucket.
+    pub(crate) fn versions(&self) -> (usize, usize) {
+        let versions =
+            Question { query: &[("versions", "")], ..Question::of("ListObjectVersions", Method::GET) };
+        let page = self.ask(&versions);
+        (page.matches("<Version>").count(), page.matches("<DeleteMarker>").count())
+    }
+
+    fn ask(&self, question: &Question<'_>) -> String {
+        let reply = RUNTIME.block_on(self.client.ask(question)).unwrap_or_else(|error| panic!("{error}"));
+        assert!(reply.refusal.is_none(), "{:?}", reply.refusal);
+        String::from_utf8_lossy(&reply.body).into_owned()
     }
 
     /// Uploads that were started and neither completed nor aborted.

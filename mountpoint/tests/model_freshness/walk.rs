@@ -197,7 +197,7 @@ impl World {
                 made.ino
             }
         };
-        let wish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+        let wish = WriteWish { truncate: true, append: false, allow_overwrite: true, allow_append: false };
         let Ok(OpenWrite::Granted { key, .. }) = self.table.open_write(ino, 1, wish).await else {
             panic!("{path}: nobody else writes");
         };

@@ -30,13 +30,17 @@ impl Drop for Adopted {
 
 /// Mounts a device on `dir` and starts the engine with it as descriptor 3.
 fn start(store: &Store, dir: &Path) -> Adopted {
+    start_with(store, dir, &[])
+}
+
+fn start_with(store: &Store, dir: &Path, options: &[&str]) -> Adopted {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let number = std::os::fd::AsRawFd::as_raw_fd(&device);
     let data = format!("fd={number},rootmode=40000,user_id=0,group_id=0,default_permissions");
     let data = std::ffi::CString::new(data).unwrap();
     mount("bucket", dir, "fuse.mount-s3", MountFlags::NOSUID | MountFlags::NODEV, data.as_c_str()).unwrap();
 
-    let plain = command(store, Path::new("/dev/fd/3"), &Setup::new(&[]));
+    let plain = command(store, Path::new("/dev/fd/3"), &Setup::new(options));
     let mut shell = with_descriptor_3(&plain, device);
     shell.stdout(Stdio::null());
     // The command, and our copy of the device with it, goes here: when the engine ends, whoever waits for it hears so.
@@ -103,4 +107,35 @@ fn a_signal_gives_up_what_is_being_written_to_a_device_of_somebody_else() {
         let ends = [std::io::ErrorKind::NotConnected, std::io::ErrorKind::ConnectionAborted];
         assert!(ends.contains(&told.kind()), "{told}");
     }
+}
+
+#[test]
+fn a_device_that_somebody_else_mounted_is_read_only_if_the_engine_is() {
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+    if !need("/dev/fuse", fuse.is_ok()) || !need("root", rustix::process::geteuid().is_root()) {
+        return;
+    }
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    store.plant("old", b"1");
+    let options = ["--read-only", "--allow-delete", "--allow-overwrite", "--allow-rename"];
+    let mut adopted = start_with(&store, folder.path(), &options);
+    let path = |name: &str| folder.path().join(name);
+    assert_eq!(fs::read(path("old")).unwrap(), b"1");
+    let modified = std::time::SystemTime::UNIX_EPOCH;
+    for (what, refused) in [
+        ("create", fs::write(path("new"), b"2")),
+        ("replace", fs::write(path("old"), b"2")),
+        ("mkdir", fs::create_dir(path("dir"))),
+        ("unlink", fs::remove_file(path("old"))),
+        ("rename", fs::rename(path("old"), path("new"))),
+        ("symlink", std::os::unix::fs::symlink("old", path("link"))),
+        ("utimens", fs::File::open(path("old")).unwrap().set_modified(modified)),
+    ] {
+        let errno = refused.unwrap_err().raw_os_error();
+        assert_eq!(errno, Some(rustix::io::Errno::ROFS.raw_os_error()), "{what}");
+    }
+    assert_eq!((store.keys(), store.get("old").unwrap()), (vec!["old".to_owned()], b"1".to_vec()));
+    kill_process(Pid::from_child(&adopted.engine), Signal::TERM).unwrap();
+    assert_eq!(wait_for_end(&mut adopted).code(), Some(0));
+    unmount(folder.path(), UnmountFlags::empty()).unwrap();
 }

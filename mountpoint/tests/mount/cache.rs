@@ -39,6 +39,11 @@ pub(super) fn data_files(below: &Path) -> Vec<PathBuf> {
     here.chain(folders.iter().flat_map(|folder| data_files(folder))).collect()
 }
 
+/// Whether the next mount may serve this file: its sidecar says that it was compared with the store's checksum, or came over TLS.
+pub(super) fn is_proven(file: &Path) -> bool {
+    fs::read(file.with_extension("meta")).is_ok_and(|sidecar| sidecar.get(30) == Some(&1))
+}
+
 fn holds_all(file: &Path) -> bool {
     fs::read(file).is_ok_and(|bytes| bytes.len() == LEN && Pattern(1).is(0, &bytes))
 }
@@ -46,7 +51,7 @@ fn holds_all(file: &Path) -> bool {
 #[test]
 fn what_an_earlier_mount_read_is_not_asked_for_again_and_rot_is_noticed() {
     let (store, cache) = (Store::new(), tempfile::tempdir().unwrap());
-    store.plant("file", &Pattern(1).bytes(0, LEN));
+    store.put("file", Pattern(1).bytes(0, LEN));
     let Some(cold) = gets_of_one_reading(&store, cache.path()) else { return };
     assert!(cold > 0, "the first time it comes from the store");
     assert_eq!(gets_of_one_reading(&store, cache.path()), Some(0), "the second time it is all here");
@@ -69,7 +74,7 @@ fn what_was_kept_of_one_store_is_not_served_for_a_bucket_of_the_same_name_at_ano
     let cache = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let store = Store::new();
-        store.plant("file", &Pattern(1).bytes(0, LEN));
+        store.put("file", Pattern(1).bytes(0, LEN));
         let Some(gets) = gets_of_one_reading(&store, cache.path()) else { return };
         assert!(gets > 0, "key, bytes and so the ETag are the same, and the endpoint is not");
     }
@@ -120,7 +125,7 @@ fn what_changes_in_the_cache_after_a_first_read_is_fetched_anew_and_never_served
         }),
     ];
     let (store, cache) = (Store::new(), tempfile::tempdir().unwrap());
-    store.plant("file", &Pattern(1).bytes(0, LEN));
+    store.put("file", Pattern(1).bytes(0, LEN));
     let Some(mount) = TestMount::of(&store, &setup(cache.path())) else { return };
     let path = mount.path("file");
     // Direct: the kernel may keep pages that it was told to drop. A put may be lost, as when its block is just being dropped: then
@@ -169,7 +174,7 @@ fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it
     const ALL: u64 = u64::MAX;
     let store = Store::new();
     let len = (BLOCKS << 20) as usize;
-    store.plant("file", &Pattern(1).bytes(0, len));
+    store.put("file", Pattern(1).bytes(0, len));
     let cost = |options: &[&str], least: u64, most: u64, spoil: &dyn Fn()| {
         let mount = TestMount::of(&store, &Setup::new(options))?;
         store.requests().reset();
@@ -221,7 +226,7 @@ fn two_direct_readers_in_lockstep_fetch_a_file_once() {
     const EACH: usize = 128 << 10;
     let store = Store::new();
     let len = (24 << 20) + 777;
-    store.plant("file", &Pattern(1).bytes(0, len));
+    store.put("file", Pattern(1).bytes(0, len));
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
     store.requests().reset();
     let files = [0, 1].map(|_| open_direct(&mount.path("file")));

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use super::cache::{data_files, reads_all_right};
+use super::cache::{data_files, is_proven, reads_all_right};
 use crate::common::{Pattern, Setup, TestMount, until};
 
 const LEN: usize = 200_000;
@@ -81,12 +81,15 @@ fn a_cache_outlives_a_killed_engine_and_stays_sound() {
     until("the cache holds what was read", || {
         let files = data_files(folder.path());
         let is_missing = |seed: &u64| !files.iter().any(|file| holds(file, *seed));
+        if files.len() == 5 && files.iter().all(|file| is_proven(file)) {
+            return true;
+        }
         let missing: Vec<u64> = (0..5).filter(is_missing).collect();
         // Blocks that a slow disk has no time for are dropped: what is read again is put again.
         for i in &missing {
             assert!(reads_all_right(&mount.path(&format!("file{i}")), LEN, Pattern(*i)), "file{i}");
         }
-        missing.is_empty()
+        false
     });
     mount.kill_9();
     let mount = mount.remount(&setup);

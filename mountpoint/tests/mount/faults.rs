@@ -255,3 +255,24 @@ fn a_file_whose_last_answer_was_lost_is_read_at_once() {
         assert!(fs::read(mount.path("file")).unwrap() == bytes, "{what}");
     }
 }
+
+/// New files and replaced ones, in one request and in parts, as in a bucket with Object Lock on some stores.
+#[test]
+fn files_of_all_sizes_are_stored_where_the_store_demands_an_md5_of_each_body() {
+    let store = Store::new();
+    for operation in ["PutObject", "UploadPart"] {
+        store.faults().add(Fault::on(operation, Effect::DemandMd5));
+    }
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-overwrite"])) else { return };
+    for len in [5, 9 << 20, 20 << 20] {
+        for seed in [1, 2] {
+            let bytes = Pattern(seed).bytes(0, len);
+            fs::write(mount.path("file"), &bytes).unwrap();
+            assert!(store.get("file").unwrap() == bytes, "{len}");
+        }
+        fs::write(mount.path(&len.to_string()), Pattern(3).bytes(0, len)).unwrap();
+    }
+    let said = mount.log().matches("the store demands Content-MD5").count();
+    assert_eq!(said, 1, "{}", mount.log());
+    assert_eq!(store.pending_uploads(), 0);
+}

@@ -4,12 +4,14 @@ use std::fs::File;
 use std::time::Duration;
 
 use rustix::fs::statvfs;
+use s3server::{Effect, Fault};
 
 use crate::common::{Pattern, Setup, TestMount, hash_file, need, need_large};
 
 const MIB: usize = 1 << 20;
 
-/// 6 GiB through the mount and back: parts, their growing sizes, offsets beyond 32 bits, and no memory that grows with them.
+/// 6 GiB through the mount and back: more than 1000 parts on a store that takes parts of one size only, offsets beyond 32 bits, and no memory
+/// that grows with them.
 #[test]
 fn six_gibibytes_come_back_with_the_same_checksum() {
     const LEN: u64 = (6 << 30) + 12_345;
@@ -24,8 +26,10 @@ fn six_gibibytes_come_back_with_the_same_checksum() {
     ) {
         return;
     }
-    let setup = Setup::new(&["--memory-target", "512"]).limit(Duration::from_secs(1200));
+    let flags = ["--memory-target", "512", "--store", "r2", "--write-part-size", "5242880"];
+    let setup = Setup::new(&flags).limit(Duration::from_secs(1200));
     let Some(mount) = TestMount::with(&setup) else { return };
+    mount.store().faults().add(Fault::on("CompleteMultipartUpload", Effect::EqualParts));
     let mut file = File::create_new(mount.path("large")).unwrap();
     let written = Pattern(9).write_to(&mut file, LEN, MIB).unwrap();
     file.sync_all().unwrap();
@@ -35,4 +39,28 @@ fn six_gibibytes_come_back_with_the_same_checksum() {
     assert_eq!(read, (LEN, written));
     assert!(mount.store().requests().bytes_sent() >= LEN, "it was read from the bucket");
     assert!(mount.peak_rss() <= (512 + 64) << 20, "peak RSS {} MiB", mount.peak_rss() >> 20);
+}
+
+/// A store whose host says nothing of its limits: the first file fails and names the flag, and the next is sent in fewer parts.
+#[test]
+fn a_store_of_few_parts_is_learned_from_its_first_refusal() {
+    const LEN: u64 = 101 * (5 << 20);
+    if !need_large() {
+        return;
+    }
+    let setup = Setup::new(&["--write-part-size", "5242880"]).limit(Duration::from_secs(300));
+    let Some(mount) = TestMount::with(&setup) else { return };
+    let faults = mount.store().faults();
+    faults.add(Fault::on("UploadPart", Effect::PartsMax { parts: 100 }));
+    let store = |name: &str| {
+        let mut file = File::create_new(mount.path(name)).unwrap();
+        let written = Pattern(3).write_to(&mut file, LEN, MIB)?;
+        file.sync_all()?;
+        std::io::Result::Ok(written)
+    };
+    let error = store("first").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+    assert!(mount.log().contains("--write-part-size"), "{}", mount.log());
+    let written = store("second").unwrap();
+    assert_eq!(hash_file(&mount.path("second"), MIB).unwrap(), (LEN, written));
 }

@@ -21,7 +21,7 @@ fn cached(cache: &Path, more: &[&str]) -> Option<(Arc<Store>, TestMount)> {
         return None;
     }
     let store = Store::new();
-    store.plant("file", &Pattern(1).bytes(0, LEN));
+    store.put("file", Pattern(1).bytes(0, LEN));
     let options: Vec<&str> = ["--cache", cache.to_str().unwrap(), "--max-cache-size", "64"]
         .into_iter()
         .chain(more.iter().copied())
@@ -206,7 +206,7 @@ fn what_an_earlier_mount_kept_is_compared_before_the_kernel_reads_it() {
         return;
     }
     let store = Store::new();
-    store.plant("file", &Pattern(1).bytes(0, LEN));
+    store.put("file", Pattern(1).bytes(0, LEN));
     if gets_of_one_reading(&store, cache.path()).is_none() {
         return;
     }
@@ -296,7 +296,7 @@ fn a_replaced_object_is_what_a_new_open_reads_and_the_old_one_keeps_its_version(
     let cache = tempfile::tempdir().unwrap();
     let Some((store, mount)) = cached(cache.path(), &["--metadata-ttl", "minimal"]) else { return };
     let file = open_whole(cache.path(), &mount.path("file"));
-    store.plant("file", &Pattern(9).bytes(0, LEN));
+    store.put("file", Pattern(9).bytes(0, LEN));
     let new = open(&mount.path("file"));
     assert!(Pattern(9).is(0, &all_of(&new)) && Pattern(9).is(0, &mapped(&mount.path("file"), "os.O_RDONLY")));
     assert!(is_right(&all_of(&file)));

@@ -52,49 +52,57 @@ fn after_a_failed_close_the_name_is_gone_at_once() {
 }
 
 #[test]
-fn a_new_file_with_a_refused_size_is_stored_only_if_bytes_follow() {
+fn a_longer_size_of_a_new_file_is_zeros_and_a_shorter_one_is_refused() {
     let Some(mount) = TestMount::new(&[]) else { return };
     let create = |name: &str| File::create_new(mount.path(name)).unwrap();
-    let refused = create("refused");
-    assert_errno(refused.set_len(10), Errno::PERM);
-    assert_errno(refused.sync_all(), Errno::PERM);
-    drop(refused);
+    let shown = |name: &str| fs::metadata(mount.path(name)).unwrap().len();
+    let longer = create("longer");
+    longer.set_len(10).unwrap();
+    assert_eq!(shown("longer"), 10, "at once");
+    longer.set_len(7).unwrap();
+    assert_eq!(shown("longer"), 7);
+    longer.sync_all().unwrap();
+    drop(longer);
+    assert_eq!(mount.store().get("longer").unwrap(), [0; 7]);
 
+    // Programs that know how much they will write do this.
     let followed = create("followed");
-    assert_errno(followed.set_len(10), Errno::PERM);
+    followed.set_len(10).unwrap();
     followed.write_all_at(b"meant", 0).unwrap();
+    assert_eq!(shown("followed"), 10);
     assert_errno(followed.set_len(3), Errno::PERM);
     followed.set_len(5).expect("the size that is there");
     drop(followed);
     assert_eq!(mount.store().get("followed").unwrap(), b"meant");
 
-    // As `tar` does with a file that ends in a hole, and as some do before they write.
-    for (name, wanted, then) in [("hole", 10, ""), ("shorter", 3, "and more"), ("nearly", 10, "1234")] {
+    // `tar` does this with a file that ends in a hole, here one of several parts.
+    const LEN: u64 = (20 << 20) + 1;
+    for (name, len) in [("hole", 10), ("large", LEN)] {
         let file = create(name);
         file.write_all_at(b"bytes", 0).unwrap();
-        assert_errno(file.set_len(wanted), Errno::PERM);
-        file.write_all_at(then.as_bytes(), 5).unwrap();
-        if name != "hole" {
-            assert_errno(file.sync_all(), Errno::PERM);
-        }
+        file.set_len(len).unwrap();
+        file.write_all_at(b" more", 5).unwrap();
         drop(file);
+        let stored = mount.store().get(name).unwrap();
+        assert_eq!((stored.len() as u64, &stored[..10]), (len, &b"bytes more"[..]), "{name}");
+        assert!(stored[10..].iter().all(|byte| *byte == 0), "{name}");
     }
-    let reached = create("reached");
-    reached.write_all_at(b"bytes", 0).unwrap();
-    assert_errno(reached.set_len(10), Errno::PERM);
-    reached.write_all_at(b"and more", 5).unwrap();
-    drop(reached);
-    assert_eq!(mount.store().get("reached").unwrap(), b"bytesand more");
+    let shorter = create("shorter");
+    shorter.write_all_at(b"bytes", 0).unwrap();
+    assert_errno(shorter.set_len(3), Errno::PERM);
+    shorter.write_all_at(b"and more", 5).unwrap();
+    assert_errno(shorter.sync_all(), Errno::PERM);
+    drop(shorter);
 
     let empty = create("empty");
     empty.set_len(0).expect("the size that is there");
     empty.sync_all().unwrap();
     assert_eq!(mount.store().get("empty").unwrap(), b"");
-
-    until("the refused one is gone", || fs::metadata(mount.path("refused")).is_err());
+    until("the refused one is gone", || fs::metadata(mount.path("shorter")).is_err());
     let store = std::sync::Arc::clone(mount.store());
     drop((empty, mount));
-    assert_eq!(store.keys(), ["empty", "followed", "reached"]);
+    assert_eq!(store.keys(), ["empty", "followed", "hole", "large", "longer"]);
+    assert_eq!(store.pending_uploads(), 0);
 }
 
 #[test]
@@ -129,7 +137,7 @@ says('close', lambda: os.close(file))
 os.mknod(path + '-made')
 truncate(path + '-made', 0)
 truncate(path + '-made', 9)
-file = os.open(path + '-refused', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+file = os.open(path + '-zeros', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 says('9', lambda: os.ftruncate(file, 9))
 says('close', lambda: os.close(file))
 file = os.open(path + '-emptied', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -140,15 +148,16 @@ says('close', lambda: os.close(file))
     let said = python(script, &mount.path("file"), &[]);
     let while_written = ["0 ok", "9 EPERM", "written ok", "0 EPERM", "9 EPERM", "5 ok", "close ok"];
     let stored = ["5 ok", "0 EPERM"];
-    let hole = ["written ok", "hole EPERM", "close EPERM"];
+    let hole = ["written ok", "hole ok", "close ok"];
     let synced = ["pwritev2 EINVAL", "pwritev2 EINVAL", "written ok", "close ok"];
-    let others = ["0 ok", "9 EPERM", "9 EPERM", "close EPERM", "9 EPERM", "0 ok", "close ok"];
+    let others = ["0 ok", "9 EPERM", "9 ok", "close ok", "9 ok", "0 ok", "close ok"];
     let all = [&while_written[..], &stored, &hole, &synced, &others].concat();
     assert_eq!(said.lines().collect::<Vec<_>>(), all);
     assert_eq!(mount.store().get("file").unwrap(), b"12345");
-    until("the refused one is gone", || fs::metadata(mount.path("file-refused")).is_err());
+    assert_eq!(mount.store().get("file-hole").unwrap(), b"12345\0\0\0\0");
+    assert_eq!(mount.store().get("file-zeros").unwrap(), [0; 9]);
     until("the empty one is stored", || mount.store().get("file-emptied").is_some());
-    assert_eq!(mount.store().keys(), ["file", "file-emptied", "file-synced"]);
+    assert_eq!(mount.store().keys(), ["file", "file-emptied", "file-hole", "file-synced", "file-zeros"]);
 }
 
 /// The opener has left before the first byte, so the other process's close stores nothing, and its RELEASE decides.
@@ -165,7 +174,7 @@ if os.fork() == 0:
     os.close(leaves)
     os.read(left, 1)
     says('written', lambda: os.write(file, b'12345'))
-    says('1000', lambda: os.ftruncate(file, 1000))
+    says('3', lambda: os.ftruncate(file, 3))
     says('close', lambda: os.close(file))
     sys.stdout.flush()
     os._exit(0)
@@ -173,7 +182,7 @@ os.close(file)
 os.close(leaves)
 os.wait()
 ";
-    assert_eq!(python(script, &mount.path("file"), &[]), "written ok\n1000 EPERM\nclose ok\n");
+    assert_eq!(python(script, &mount.path("file"), &[]), "written ok\n3 EPERM\nclose ok\n");
     until("the log says that it is not stored", || {
         mount.log().contains("\"file\" was closed, and has not the size")
     });

@@ -26,7 +26,7 @@ impl Cached {
     /// `None` where there is no FUSE, or its limit can't be set.
     pub(super) fn new() -> Option<Self> {
         let (store, cache) = (Store::new(), tempfile::tempdir().unwrap());
-        store.plant("file", &Pattern(1).bytes(0, LEN));
+        store.put("file", Pattern(1).bytes(0, LEN));
         gets_of_one_reading(&store, cache.path())?;
         let mount = TestMount::of(&store, &setup(cache.path()))?;
         if !mount.limit_background(BACKGROUND) {

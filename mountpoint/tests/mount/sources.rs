@@ -153,6 +153,38 @@ fn a_web_identity_token_is_exchanged_for_the_keys_of_a_role() {
     }
 }
 
+/// MinIO's answer names no role.
+#[test]
+fn a_token_service_that_names_no_role_hands_out_keys_all_the_same() {
+    for role in [
+        "<AssumedRoleUser><Arn></Arn><AssumeRoleId></AssumeRoleId></AssumedRoleUser>",
+        "<AssumedRoleUser><Arn>minio</Arn></AssumedRoleUser>",
+    ] {
+        let store = Store::new();
+        let token = store.home().join("token");
+        write(&token, "the-web-identity-token");
+        let service = Service::start(move |_| {
+            let body = format!(
+                "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\
+                 <AssumeRoleWithWebIdentityResult>{role}<Credentials><AccessKeyId>{}</AccessKeyId><SecretAccessKey>{}</SecretAccessKey>\
+                 <Expiration>{}</Expiration><SessionToken>{TOKEN}</SessionToken></Credentials></AssumeRoleWithWebIdentityResult>\
+                 </AssumeRoleWithWebIdentityResponse>",
+                Store::ACCESS_KEY,
+                Store::SECRET_KEY,
+                expiry()
+            );
+            (200, body)
+        });
+        let setup = Setup::new(&[])
+            .env("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap())
+            .env("AWS_ROLE_ARN", "arn:minio:iam:::role/reader")
+            .env("AWS_ENDPOINT_URL_STS", &service.url);
+        if !works(&store, setup) {
+            return;
+        }
+    }
+}
+
 #[test]
 fn a_token_service_that_is_not_reached_or_refuses_is_told_from_one_that_nobody_configured() {
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
@@ -192,6 +224,38 @@ fn the_agent_of_a_container_is_asked_with_its_token() {
     if works(&store, setup) {
         assert_eq!(service.asked().len(), 1, "{:?}", service.asked());
     }
+}
+
+#[test]
+fn keys_that_expire_at_a_time_with_an_offset_are_taken() {
+    for form in ["+00:00", ""] {
+        let store = Store::new();
+        let service = Service::start(move |_| {
+            (200, keys().replace("Z\",\"LastUpdated", &format!("{form}\",\"LastUpdated")))
+        });
+        let url = format!("{}/v1/credentials", service.url);
+        if !works(&store, Setup::new(&[]).env("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)) {
+            return;
+        }
+    }
+}
+
+/// The line ends of a secret that was made from a file.
+#[test]
+fn keys_and_a_region_of_the_environment_that_end_in_a_line_end_work() {
+    let store = Store::new();
+    let setup = Setup::new(&[])
+        .env("AWS_ACCESS_KEY_ID", &format!("{}\n", Store::ACCESS_KEY))
+        .env("AWS_SECRET_ACCESS_KEY", &format!("{}\r\n", Store::SECRET_KEY))
+        .env("AWS_SESSION_TOKEN", &format!("{TOKEN}\n"))
+        .env("AWS_REGION", "us-east-1\n");
+    works(&store, setup);
+    let dir = tempfile::tempdir().unwrap();
+    let broken = Setup { has_keys: false, ..Setup::new(&[]) }
+        .env("AWS_ACCESS_KEY_ID", "HUSH\nHUSH")
+        .env("AWS_SECRET_ACCESS_KEY", "secret");
+    let said = fails_with(dir.path(), &mut command(&store, dir.path(), &broken), &["AWS_ACCESS_KEY_ID"]);
+    assert!(!said.contains("HUSH"), "{said}");
 }
 
 #[test]

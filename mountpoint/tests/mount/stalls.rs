@@ -68,8 +68,8 @@ enum Call {
     Fsync,
 }
 
-/// Twice the 20 s that the first try waits for its answer; the last one waits for a quarter of those.
-const ANSWER: (&str, &str) = ("40", "no byte for 5");
+/// Twice the 12 s that each try waits for its answer.
+const ANSWER: (&str, &str) = ("24", "no byte for 12");
 /// More than the 10 s of silence that a body may have.
 const STALL: (&str, &str) = ("12", "no byte for 10 s");
 const WHOLE: (&str, &str) = ("3", "the time for the whole operation is up");

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::{ETag, ObjectKey};
 use mountpoint::s3::{
-    CompleteUpload, Config, Error, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, UploadId,
-    UploadPart, UploadedPart,
+    CompleteUpload, Config, Error, ErrorKind, NewObject, ObjectClient as _, PutObject, Replaces, S3Client,
+    UploadId, UploadPart, UploadedPart,
 };
 
 use super::config;
@@ -29,12 +29,7 @@ async fn encrypting(script: Vec<Step>) -> (Arc<S3Client>, Scripted) {
 }
 
 fn new_object() -> NewObject {
-    NewObject {
-        key: ObjectKey::new("secret plan"),
-        content_type: None,
-        only_if_absent: false,
-        checksum: None,
-    }
+    NewObject { checksum: None, ..NewObject::new(ObjectKey::new("secret plan")) }
 }
 
 /// It failed for this reason, in a line that names the object and what to look at.
@@ -135,7 +130,7 @@ async fn a_completed_upload_is_looked_at_if_the_answer_does_not_say_that_it_is_e
     .await;
     let part = UploadedPart { part_number: 1, etag: ETag::new("p"), size: 1, checksum: None };
     let upload = UploadId { key: new_object().key, id: "u".into() };
-    let complete = CompleteUpload { upload, parts: vec![part], only_if_absent: false };
+    let complete = CompleteUpload { upload, parts: vec![part], replaces: Replaces::Anything };
     for _ in 0..2 {
         client.complete_multipart_upload(&complete).await.unwrap();
     }

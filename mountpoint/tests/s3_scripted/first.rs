@@ -17,7 +17,7 @@ fn room() -> BlockMut {
 }
 
 async fn first(bench: &Bench, known: Option<&str>) -> Result<First> {
-    let request = GetFirst { key: ObjectKey::new("k"), etag: known.map(ETag::new) };
+    let request = GetFirst { key: ObjectKey::new("k"), etag: known.map(ETag::new), is_whole: false };
     bench.client.get_first(&request, room()).await
 }
 

@@ -2,6 +2,7 @@
 //! script, makes the calls and checks the requests.
 
 mod connect;
+mod copy;
 mod encryption;
 mod first;
 mod get;

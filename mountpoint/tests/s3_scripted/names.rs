@@ -77,7 +77,7 @@ async fn the_bucket_stands_in_the_host_or_in_the_path_of_every_request() {
             connect(&server, Config { endpoint_url, force_path_style, ..config(&server) }).await;
         let key = ObjectKey::new("dir/k ü");
         client.head_object(&key).await.unwrap();
-        let object = NewObject { key, content_type: None, only_if_absent: false, checksum: None };
+        let object = NewObject::new(key);
         client.put_object(&PutObject { object: object.clone(), body: vec![], checksum: None }).await.unwrap();
         client.create_multipart_upload(&object).await.unwrap();
 

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::ObjectKey;
-use mountpoint::s3::{CompleteUpload, Config, NewObject, ObjectClient as _, PutObject, S3Client, UploadPart};
+use mountpoint::s3::{
+    CompleteUpload, Config, NewObject, ObjectClient as _, PutObject, Replaces, S3Client, UploadPart,
+};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -44,14 +46,14 @@ async fn every_operation(change: impl FnOnce(&mut Config)) -> Vec<(&'static str,
     let key = ObjectKey::new("k");
     client.head_object(&key).await.unwrap();
     client.get_object(&get_request(0..10, 100), &mut fill(10).0).await.unwrap();
-    let object = NewObject { key: key.clone(), content_type: None, only_if_absent: false, checksum: None };
+    let object = NewObject::new(key.clone());
     let body = vec![Bytes::from_static(b"1")];
     let put = PutObject { object: object.clone(), body: body.clone(), checksum: None };
     client.put_object(&put).await.unwrap();
     let upload = client.create_multipart_upload(&object).await.unwrap();
     let part = UploadPart { upload: upload.clone(), part_number: 1, body, checksum: None };
     let parts = vec![client.upload_part(&part).await.unwrap()];
-    let complete = CompleteUpload { upload: upload.clone(), parts, only_if_absent: false };
+    let complete = CompleteUpload { upload: upload.clone(), parts, replaces: Replaces::Anything };
     client.complete_multipart_upload(&complete).await.unwrap();
     client.abort_multipart_upload(&upload).await.unwrap();
     client.list_multipart_uploads("").await.unwrap();

@@ -10,8 +10,8 @@ use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
 use mountpoint::metrics::Metrics;
 use mountpoint::object::ObjectKey;
 use mountpoint::s3::{
-    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, StoreKind,
-    UploadPart,
+    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PartLimits, PutObject, Replaces,
+    S3Client, StoreKind, UploadId, UploadPart,
 };
 
 use super::config;
@@ -20,7 +20,8 @@ use super::server::{EMPTY_LISTING, Request, Scripted, Step};
 
 fn object(only_if_absent: bool) -> NewObject {
     let checksum = Some(ChecksumAlgorithm::Crc32c);
-    NewObject { key: ObjectKey::new("k"), content_type: None, only_if_absent, checksum }
+    let replaces = if only_if_absent { Replaces::Nothing } else { Replaces::Anything };
+    NewObject { replaces, checksum, ..NewObject::new("k") }
 }
 
 fn put(only_if_absent: bool) -> PutObject {
@@ -120,7 +121,7 @@ async fn a_store_that_refuses_checksums_gets_an_md5_in_their_place_from_then_on(
         let part = UploadPart { upload: upload.clone(), part_number: 1, body, checksum };
         let part = client.upload_part(&part).await.unwrap();
         assert_eq!(part.checksum, None, "none was sent");
-        let complete = CompleteUpload { upload, parts: vec![part], only_if_absent: false };
+        let complete = CompleteUpload { upload, parts: vec![part], replaces: Replaces::Anything };
         client.complete_multipart_upload(&complete).await.unwrap();
         let rows = [
             ("PUT", false, true, false),
@@ -140,6 +141,172 @@ async fn a_store_that_refuses_checksums_gets_an_md5_in_their_place_from_then_on(
         assert_eq!(requests[4].header("x-amz-checksum-algorithm"), None);
         assert!(!String::from_utf8_lossy(&requests[6].body).contains("Checksum"));
     }
+}
+
+#[tokio::test]
+async fn a_store_that_demands_an_md5_gets_one_beside_the_checksum_from_then_on() {
+    for (said, named) in [
+        (
+            "<Message>Content-MD5 HTTP header is required for Put Object requests with Object Lock parameters</Message>",
+            true,
+        ),
+        // AWS's words, where no checksum is sent (--upload-checksums off).
+        ("<Message>Content-MD5 OR x-amz-checksum- HTTP header is required</Message>", false),
+        ("<Code>MissingContentMD5</Code>", true),
+    ] {
+        let refusal =
+            format!("<Error>{said}</Error>").replace("<Error><M", "<Error><Code>InvalidRequest</Code><M");
+        let refusal = Step::answer(400, &[], refusal.as_bytes());
+        let server = Scripted::start(vec![listing(&[]), refusal, stored(), stored(), stored()]);
+        let client = connect(&server, |_| {}).await;
+        let put = |if_absent| match named {
+            true => put(if_absent),
+            false => PutObject { checksum: None, ..put(if_absent) },
+        };
+        client.put_object(&put(false)).await.unwrap();
+        client.put_object(&put(true)).await.unwrap();
+        let PutObject { body, checksum, object } = put(false);
+        let upload = UploadId { key: object.key, id: "u".into() };
+        client.upload_part(&UploadPart { upload, part_number: 1, body, checksum }).await.unwrap();
+        let rows = [
+            ("PUT", false, named, false),
+            ("PUT", false, named, true),
+            ("PUT", true, named, true),
+            ("PUT", false, named, true),
+        ];
+        assert_eq!(asked(&server), expected(&rows), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_demands_an_md5_and_refuses_checksums_gets_the_md5_alone() {
+    let refusal = |words: &str| {
+        let document = format!("<Error><Code>InvalidRequest</Code><Message>{words}</Message></Error>");
+        Step::answer(400, &[], document.as_bytes())
+    };
+    let (first, second) = (refusal("Content-MD5 is required"), refusal("x-amz-checksum-crc32c is no header"));
+    let server = Scripted::start(vec![listing(&[]), first, second, stored(), stored()]);
+    let client = connect(&server, |_| {}).await;
+    client.put_object(&put(false)).await.unwrap();
+    client.put_object(&put(false)).await.unwrap();
+    let rows = [
+        ("PUT", false, true, false),
+        ("PUT", false, true, true),
+        ("PUT", false, false, true),
+        ("PUT", false, false, true),
+    ];
+    assert_eq!(asked(&server), expected(&rows));
+}
+
+fn one_part(number: u32) -> UploadPart {
+    let PutObject { body, checksum, object } = put(false);
+    UploadPart { upload: UploadId { key: object.key, id: "u".into() }, part_number: number, body, checksum }
+}
+
+#[tokio::test]
+async fn the_parts_that_a_store_takes_are_learned_from_its_refusals_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let refusal = |code: &str, words: &str| {
+        let document = format!("<Error><Code>{code}</Code><Message>{words}</Message></Error>");
+        Step::answer(400, &[], document.as_bytes())
+    };
+    let few = refusal("InvalidArgument", "Part number must be an integer between 1 and 1000, inclusive");
+    let unequal = refusal("InvalidPart", "All non-trailing parts must have the same length.");
+    let server = Scripted::start(vec![listing(&[]), few, stored(), unequal, listing(&[])]);
+    let state = |config: &mut Config| config.state_dir = Some(dir.path().to_owned());
+    let client = connect(&server, state).await;
+    assert_eq!(client.part_limits(), PartLimits::default());
+    // Parts are under way side by side: the first to be refused need not be the first one too many.
+    let error = client.upload_part(&one_part(1007)).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::InvalidRequest, "{error}");
+    assert_eq!(client.part_limits(), PartLimits { parts_max: 1000, are_equal: false });
+    let part = client.upload_part(&one_part(1)).await.unwrap();
+    let complete =
+        CompleteUpload { upload: one_part(1).upload, parts: vec![part], replaces: Replaces::Anything };
+    client.complete_multipart_upload(&complete).await.unwrap_err();
+    let learned = PartLimits { parts_max: 1000, are_equal: true };
+    assert_eq!(client.part_limits(), learned);
+    let kept = dir.path().join("stores");
+    let is_whole = |text: String| text.contains("\"wants_equal_parts\":true");
+    testkit::until("it is kept", || {
+        std::fs::read_dir(&kept).is_ok_and(|mut files| {
+            files.any(|it| std::fs::read_to_string(it.unwrap().path()).is_ok_and(is_whole))
+        })
+    });
+    assert_eq!(connect(&server, state).await.part_limits(), learned, "of the next mount");
+}
+
+#[tokio::test]
+async fn a_store_whose_kind_is_named_is_known_to_take_equal_or_few_parts_before_a_request() {
+    for (kind, limits) in [
+        (StoreKind::R2, PartLimits { are_equal: true, ..PartLimits::default() }),
+        (StoreKind::Scaleway, PartLimits { parts_max: 1000, ..PartLimits::default() }),
+        (StoreKind::Aws, PartLimits::default()),
+    ] {
+        let server = Scripted::start(vec![listing(&[])]);
+        assert_eq!(connect(&server, |config| config.store = Some(kind)).await.part_limits(), limits);
+    }
+}
+
+#[tokio::test]
+async fn what_google_would_decompress_is_asked_for_as_it_is_by_a_header_that_is_not_signed() {
+    let there = [
+        ("etag", "\"v1\""),
+        ("content-range", "bytes 0-9/10"),
+        ("content-encoding", "gzip"),
+        ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT"),
+    ];
+    let part = || Step::answer(206, &there, b"compressed");
+    let head = Step::answer(200, &[&[("content-length", "10")][..], &there[..]].concat(), b"");
+    for (headers, named) in [(&[("x-guploader-uploadid", "AB")][..], None), (&[], Some(StoreKind::Gcs))] {
+        let server = Scripted::start(vec![listing(headers), head.clone(), part(), absent(), stored()]);
+        let client = connect(&server, |config| config.store = named).await;
+        client.head_object(&ObjectKey::new("k")).await.unwrap();
+        let (mut into, received) = super::fill(10);
+        client.get_object(&super::get_request(0..10, 10), &mut into).await.unwrap();
+        assert_eq!(received.bytes(), b"compressed");
+        client.put_object(&put(true)).await.unwrap();
+        let requests = server.requests();
+        for request in &requests[1..3] {
+            assert_eq!(request.header("accept-encoding"), Some("gzip"), "{}", request.line);
+            assert!(!request.header("authorization").unwrap().contains("accept-encoding"));
+        }
+        assert!(requests.last().unwrap().header("accept-encoding").is_none());
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_decompressed_on_the_way_is_one_clear_error() {
+    let of_google =
+        [("etag", "\"v1\""), ("x-goog-stored-content-encoding", "gzip"), ("content-length", "4000")];
+    let of_a_proxy =
+        [("etag", "W/\"v1\""), ("warning", "214 proxy \"Transformation Applied\""), ("content-length", "10")];
+    for headers in [of_google, of_a_proxy] {
+        let server = Scripted::start(vec![listing(&[]), Step::answer(200, &headers, &[0; 4000])]);
+        let client = connect(&server, |_| {}).await;
+        let (mut into, received) = super::fill(10);
+        let error = client.get_object(&super::get_request(0..10, 10), &mut into).await.unwrap_err();
+        assert_eq!((error.kind(), received.bytes().len()), (&ErrorKind::BadAnswer, 0));
+        assert!(error.to_string().contains("decompresses the object (Content-Encoding: gzip)"), "{error}");
+        assert_eq!(server.requests().len(), 2, "asking again would not help");
+        assert!(
+            server.requests()[1].header("accept-encoding").is_none(),
+            "another store might compress on the way"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_region_that_ends_in_a_line_end_is_taken_without_it() {
+    let server = Scripted::start(vec![listing(&[])]);
+    let client = connect(&server, |config| {
+        config.region = Some("eu-west-3\r\n".into());
+        config.endpoint_url = config.endpoint_url.take().map(|url| url + "\n");
+    });
+    assert_eq!(client.await.region(), "eu-west-3");
+    let config = Config { region: Some("eu\nwest".into()), ..config(&server) };
+    let error = S3Client::connect(config, server.clock(), Arc::new(Metrics::default())).await.unwrap_err();
+    assert!(error.to_string().contains("AWS_REGION"), "{error}");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use md5::{Digest as _, Md5};
 use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
 use mountpoint::object::{ETag, ObjectKey};
 use mountpoint::s3::{
-    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, S3Client, UploadId,
+    CompleteUpload, Config, ErrorKind, NewObject, ObjectClient as _, PutObject, Replaces, S3Client, UploadId,
     UploadPart, UploadedPart,
 };
 
@@ -19,12 +19,15 @@ use super::{PATIENCE, bench, config, pattern};
 
 const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
 
+fn replaces(only_if_absent: bool) -> Replaces {
+    if only_if_absent { Replaces::Nothing } else { Replaces::Anything }
+}
+
 fn new_object(only_if_absent: bool) -> NewObject {
     NewObject {
-        key: ObjectKey::new("dir/k ü"),
-        content_type: None,
-        only_if_absent,
+        replaces: replaces(only_if_absent),
         checksum: Some(ChecksumAlgorithm::Crc32c),
+        ..NewObject::new("dir/k ü")
     }
 }
 
@@ -58,7 +61,7 @@ fn composite() -> String {
 }
 
 fn complete(only_if_absent: bool) -> CompleteUpload {
-    CompleteUpload { upload: upload(), parts: parts(), only_if_absent }
+    CompleteUpload { upload: upload(), parts: parts(), replaces: replaces(only_if_absent) }
 }
 
 fn completed() -> Step {

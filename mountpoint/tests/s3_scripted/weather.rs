@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::ObjectKey;
-use mountpoint::s3::{Config, ErrorKind, ObjectClient as _, S3Client, Timeouts};
+use mountpoint::s3::{Config, ErrorKind, ListObjects, ObjectClient as _, S3Client, Timeouts};
 
 use super::server::{EMPTY_LISTING, Scripted, Step, Then};
 use super::{config, fill, get_request, http_date, pattern, timeouts};
@@ -75,6 +75,28 @@ async fn without_a_number_of_tries_time_is_the_limit() {
         "{}",
         server.requests().len()
     );
+}
+
+#[tokio::test]
+async fn an_answer_that_begins_after_24_seconds_is_waited_for_and_asked_for_once() {
+    const LATE: Duration = Duration::from_secs(24);
+    let etag = [("etag", "\"v1\""), ("content-range", "bytes 0-9/10")];
+    let listing = || Step::answer(200, &[], EMPTY_LISTING).after(LATE);
+    // The proof of the bucket is a listing, too. Nothing but the rests moves the clock.
+    let server = Scripted::still(vec![
+        listing(),
+        listing(),
+        Step::answer(206, &etag, &[7; 10]).after(LATE),
+        found().after(LATE),
+    ]);
+    let mut timeouts = Timeouts::default();
+    timeouts.patience(Duration::from_secs(60));
+    let client = connect(&server, Config { timeouts, attempts_max: None, ..config(&server) }).await;
+    client.list_objects(&ListObjects { max_keys: 1000, ..ListObjects::default() }).await.unwrap();
+    let (mut into, _) = fill(10);
+    client.get_object(&get_request(0..10, 10), &mut into).await.unwrap();
+    client.head_object(&ObjectKey::new("k")).await.unwrap();
+    assert_eq!((server.requests().len(), server.left()), (4, 0), "each is asked for once");
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use crate::common::{BUCKET, Pattern, Store, need_tool, until};
 use crate::{ctl, end, valid};
 
 const LARGE: usize = 3 << 20;
-/// What a run that writes asks the store for, beyond reads.
+/// The requests of a run that writes, beyond reads.
 const WRITES: [&str; 6] = [
     "PutObject",
     "CopyObject",
@@ -35,7 +35,7 @@ fn doctor(home: &Path, keys: Option<[&str; 2]>, words: &[&str]) -> Command {
     command
 }
 
-/// Of a store of ours; `words` beside those that say where it is.
+/// A doctor's command for a store of ours, with `words` added.
 fn of(store: &Store, words: &[&str]) -> Command {
     let endpoint = store.endpoint();
     let mut line = vec![BUCKET, "--endpoint-url", &endpoint, "--force-path-style"];
@@ -43,7 +43,7 @@ fn of(store: &Store, words: &[&str]) -> Command {
     doctor(store.home(), Some([Store::ACCESS_KEY, Store::SECRET_KEY]), &line)
 }
 
-/// Its exit code and its report, which is as the schema says and has no secret.
+/// The exit code and the report, which follows the schema and has no secret.
 fn report(command: &mut Command) -> (Option<i32>, Value) {
     let (code, out, error) = end(command.arg("--json"));
     assert!(!out.contains(Store::SECRET_KEY) && !error.contains(Store::SECRET_KEY), "{out}{error}");

@@ -18,7 +18,7 @@ use csi::events::{Notice, WorkloadRef};
 use crate::plan::Version;
 use crate::pod_spec::{HeadroomRequest, Settings};
 
-/// What is known of workloads with gate or label, and of headroom pods.
+/// The facts about workloads with gate or label, and about headroom pods.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// The workloads.
@@ -30,36 +30,36 @@ pub struct Facts {
 /// A workload that has the gate or the label.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Which one.
+    /// The workload.
     pub at: WorkloadRef,
-    /// As it was seen.
+    /// The version that was seen.
     pub version: Version,
     /// It has the gate.
     pub gated: bool,
-    /// Its other gates.
+    /// The workload's other gates.
     pub other_gates: Vec<String>,
     /// It has the label.
     pub labelled: bool,
     /// It has not begun, and may.
     pub pending: bool,
-    /// Its deletion has begun.
+    /// Whether its deletion has begun.
     pub deleting: bool,
     /// It has waited for longer than a volume usually takes to be made.
     pub waits_long: bool,
-    /// Its volumes of ours, or why they are not known.
+    /// The workload's volumes of this driver, or why they are not known.
     pub volumes: Result<Vec<(String, Settings)>, String>,
 }
 
 /// A headroom pod.
 #[derive(Clone, Debug)]
 pub struct HeadroomPod {
-    /// As it was seen.
+    /// The version that was seen.
     pub version: Version,
     /// The UID of its workload.
     pub workload_uid: String,
     /// The PersistentVolume.
     pub volume: String,
-    /// Its deletion has begun.
+    /// Whether its deletion has begun.
     pub deleting: bool,
 }
 
@@ -74,7 +74,7 @@ pub enum Step {
     Ungate(WorkloadRef, Version, Vec<String>),
     /// Delete a headroom pod.
     Delete(Version),
-    /// Its workload needs no headroom any more.
+    /// Removes the label of a workload that needs no headroom any more.
     Unlabel(WorkloadRef, Version),
     /// Tell the user of a workload.
     Tell(Notice),

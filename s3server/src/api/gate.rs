@@ -6,7 +6,7 @@ use s3s::auth::{S3Auth, SecretKey};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::Policy;
-use super::error::{named, unknown};
+use super::error::{invalid, named, unknown};
 use crate::fault::{Effect, FaultPlan};
 use crate::requests::RequestLog;
 use crate::wire::Exchange;
@@ -73,6 +73,8 @@ impl S3Access for Gate {
                 Effect::Error { status, code } => return Err(ordered(status, &code)),
                 Effect::SlowDown { retry_after } => return Err(slow_down(retry_after.as_deref())),
                 Effect::OkWithError { code } => return Err(ordered(200, &code)),
+                Effect::DemandMd5 => demand_md5(operation, cx.headers())?,
+                Effect::PartsMax { parts } => check_number(cx.uri().query().unwrap_or(""), parts)?,
                 _ => {}
             }
         }
@@ -110,6 +112,25 @@ fn slow_down(retry_after: Option<&str>) -> S3Error {
         error.set_headers([(http::header::RETRY_AFTER, value)].into_iter().collect());
     }
     error
+}
+
+/// Refuses an upload without Content-MD5, in the words of a store that takes no other checksum.
+fn demand_md5(operation: &str, headers: &HeaderMap) -> S3Result<()> {
+    let is_upload = matches!(operation, "PutObject" | "UploadPart");
+    if !is_upload || headers.contains_key("content-md5") {
+        return Ok(());
+    }
+    Err(invalid("Content-MD5 HTTP header is required for Put Object requests with Object Lock parameters"))
+}
+
+/// Refuses the number of a part above `parts`, in Scaleway's words.
+fn check_number(query: &str, parts: u32) -> S3Result<()> {
+    let number = query.split('&').find_map(|parameter| parameter.strip_prefix("partNumber="));
+    if number.and_then(|number| number.parse::<u32>().ok()).is_none_or(|number| number <= parts) {
+        return Ok(());
+    }
+    let message = format!("Part number must be an integer between 1 and {parts}, inclusive");
+    Err(S3Error::with_message(S3ErrorCode::InvalidArgument, message))
 }
 
 /// What S3 or a client may add to any request: the operation's name, and signatures in the URL.
@@ -160,6 +181,7 @@ fn understood(operation: &str) -> &'static [&'static str] {
             "max-keys",
             "encoding-type",
         ],
+        "GetObjectTagging" => &["tagging", "versionId"],
         "GetBucketTagging" | "PutBucketTagging" | "DeleteBucketTagging" => &["tagging"],
         "CreateMultipartUpload" => &["uploads"],
         "UploadPart" | "UploadPartCopy" => &["partNumber", "uploadId"],
@@ -194,7 +216,6 @@ const REFUSED: &[&str] = &[
     "x-amz-rename-source",
     "x-amz-server-side-encryption-customer-algorithm",
     "x-amz-copy-source-server-side-encryption-customer-algorithm",
-    "x-amz-tagging",
     "x-amz-object-lock-mode",
     "x-amz-object-lock-legal-hold",
     "x-amz-website-redirect-location",

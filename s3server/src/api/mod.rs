@@ -131,12 +131,22 @@ impl S3 for Folder {
         self.put_object_(req).await
     }
 
+    async fn get_object_tagging(
+        &self,
+        req: S3Request<GetObjectTaggingInput>,
+    ) -> Answer<GetObjectTaggingOutput> {
+        self.get_object_tagging_(req.input)
+    }
+
     async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
         self.copy_object_(req).await
     }
 
     async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> Answer<DeleteObjectOutput> {
-        self.delete_object_(req.input).await
+        let ignored = req.extensions.get::<Exchange>().is_some_and(|it| it.has(&Effect::IgnoreConditions));
+        let mut input = req.input;
+        input.if_match = input.if_match.filter(|_| !ignored);
+        self.delete_object_(input).await
     }
 
     async fn delete_objects(&self, req: S3Request<DeleteObjectsInput>) -> Answer<DeleteObjectsOutput> {
@@ -167,6 +177,9 @@ impl S3 for Folder {
         let mut input = req.input;
         if effects.contains(&Effect::IgnoreConditions) {
             (input.if_match, input.if_none_match) = (None, None);
+        }
+        if effects.contains(&Effect::EqualParts) {
+            self.parts_are_equal(&input)?;
         }
         self.complete_multipart_upload_(input, longer).await
     }

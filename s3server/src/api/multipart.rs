@@ -211,6 +211,21 @@ impl Folder {
         }))
     }
 
+    /// All parts but the last have one size.
+    ///
+    /// # Errors
+    /// In the words of Cloudflare R2.
+    pub(super) fn parts_are_equal(&self, input: &CompleteMultipartUploadInput) -> S3Result<()> {
+        let upload = self.store.upload(&input.bucket, &input.key, &input.upload_id).map_err(to_s3)?;
+        let sizes: Vec<_> = upload.parts().into_iter().map(|(_, part)| part.size).collect();
+        let but_last = &sizes[..sizes.len().saturating_sub(1)];
+        if but_last.windows(2).all(|pair| pair[0] == pair[1]) {
+            return Ok(());
+        }
+        let message = "All non-trailing parts must have the same length.";
+        Err(S3Error::with_message(S3ErrorCode::InvalidPart, message))
+    }
+
     pub(super) async fn abort_multipart_upload_(
         &self,
         input: AbortMultipartUploadInput,

@@ -117,6 +117,7 @@ pub(super) fn meta_of(
     }
     Ok(Meta {
         headers: kept,
+        tags: super::tags::of_header(headers)?,
         user: user.unwrap_or_default().into_iter().collect(),
         storage_class: class.filter(|class| class != "STANDARD"),
         ..Meta::default()

@@ -51,8 +51,7 @@ impl Folder {
         let body = FileBody::new(file, part.range.clone(), self.pool.clone());
         let meta = &entry.meta;
         let kept = |name: &str| meta.headers.get(name).cloned();
-        let sum = meta.sum.as_ref().filter(|_| input.checksum_mode.is_some() && part.content_range.is_none());
-        let sums = checksum(sum);
+        let sums = part.checksum(&entry, input.checksum_mode.is_some());
         let (server_side_encryption, ssekms_key_id) = echo(meta.sse.as_ref());
         Ok(S3Response::new(GetObjectOutput {
             accept_ranges: Some("bytes".into()),
@@ -95,8 +94,7 @@ impl Folder {
         let part = select(&entry, input.range, input.part_number)?;
         let meta = &entry.meta;
         let kept = |name: &str| meta.headers.get(name).cloned();
-        let sum = meta.sum.as_ref().filter(|_| input.checksum_mode.is_some() && part.content_range.is_none());
-        let sums = checksum(sum);
+        let sums = part.checksum(&entry, input.checksum_mode.is_some());
         let (server_side_encryption, ssekms_key_id) = echo(meta.sse.as_ref());
         let status = match part.content_range {
             Some(_) => http::StatusCode::PARTIAL_CONTENT,
@@ -127,7 +125,11 @@ impl Folder {
             storage_class: meta.storage_class.clone().map(StorageClass::from),
             ..HeadObjectOutput::default()
         };
-        Ok(S3Response::with_status(output, status))
+        let mut response = S3Response::with_status(output, status);
+        if !meta.tags.is_empty() {
+            response.headers.insert("x-amz-tagging-count", meta.tags.len().into());
+        }
+        Ok(response)
     }
 }
 
@@ -146,6 +148,29 @@ struct Selected {
     range: std::ops::Range<u64>,
     content_range: Option<String>,
     count: Option<i32>,
+}
+
+impl Selected {
+    /// The checksum in the answer, if the request asked for one: S3 answers a range with it only if the range is the whole object, and then
+    /// leaves out the number of parts of a composite.
+    fn checksum(&self, entry: &Entry, asked: bool) -> s3s::dto::Checksum {
+        let is_whole = self.range == (0..entry.size()) && self.count.is_none();
+        let mut sums = checksum(entry.meta.sum.as_ref().filter(|_| asked && is_whole));
+        if self.content_range.is_some() {
+            let fields = [
+                &mut sums.checksum_crc32,
+                &mut sums.checksum_crc32c,
+                &mut sums.checksum_sha1,
+                &mut sums.checksum_sha256,
+            ];
+            for field in fields.into_iter().flatten() {
+                if let Some((value, _)) = field.split_once('-') {
+                    *field = value.to_owned();
+                }
+            }
+        }
+        sums
+    }
 }
 
 fn select(entry: &Entry, range: Option<s3s::dto::Range>, part: Option<i32>) -> S3Result<Selected> {

@@ -1,15 +1,19 @@
-//! Tags of buckets.
+//! Tags of buckets and of objects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use http::HeaderMap;
+use percent_encoding::percent_decode_str;
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
 
-use super::error::named;
+use super::error::{invalid, named, to_s3};
 use super::{Answer, Folder};
 
 /// S3's limits, in tags of a bucket and in characters.
 const TAGS_MAX: usize = 50;
+/// The same of an object.
+const OBJECT_TAGS_MAX: usize = 10;
 const KEY_MAX: usize = 128;
 const VALUE_MAX: usize = 256;
 
@@ -41,6 +45,32 @@ impl Folder {
         self.blocking(move |store| store.set_tags(&input.bucket, None)).await?;
         Ok(S3Response::with_status(DeleteBucketTaggingOutput::default(), http::StatusCode::NO_CONTENT))
     }
+
+    pub(super) fn get_object_tagging_(&self, input: GetObjectTaggingInput) -> Answer<GetObjectTaggingOutput> {
+        let bucket = self.store.bucket(&input.bucket).map_err(to_s3)?;
+        let entry = bucket.head(&input.key).map_err(|e| self.policy.of_read(to_s3(e)))?;
+        let tag =
+            |(key, value): (&String, &String)| Tag { key: Some(key.clone()), value: Some(value.clone()) };
+        let tag_set = entry.meta.tags.iter().map(tag).collect();
+        Ok(S3Response::new(GetObjectTaggingOutput { tag_set, ..GetObjectTaggingOutput::default() }))
+    }
+}
+
+/// The tags that a request gives its object: `name=value&...`, encoded as a query.
+pub(super) fn of_header(headers: &HeaderMap) -> S3Result<BTreeMap<String, String>> {
+    let Some(value) = headers.get("x-amz-tagging") else { return Ok(BTreeMap::new()) };
+    let value = value.to_str().map_err(|_| invalid("The header x-amz-tagging is not plain ASCII."))?;
+    let decoded = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
+    let tag = |pair: &str| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Tag { key: Some(decoded(key)), value: Some(decoded(value)) }
+    };
+    let tags: Vec<Tag> = value.split('&').filter(|pair| !pair.is_empty()).map(tag).collect();
+    if tags.len() > OBJECT_TAGS_MAX {
+        let what = format!("An object has at most {OBJECT_TAGS_MAX} tags.");
+        return Err(S3Error::with_message(S3ErrorCode::InvalidTag, what));
+    }
+    checked(tags).map(|tags| tags.into_iter().collect())
 }
 
 fn checked(tags: Vec<Tag>) -> S3Result<Vec<(String, String)>> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::{Extensions, HeaderMap};
 use s3s::dto::*;
-use s3s::{S3Request, S3Response, S3Result};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::error::{invalid, to_s3, unknown};
 use super::object::{ReadConditions, check_key, checksum, condition, etag, meta_of};
@@ -74,10 +74,19 @@ impl Folder {
     pub(super) async fn copy_object_(&self, req: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
         let S3Request { input, headers, extensions, .. } = req;
         check_key(&input.key)?;
+        let effects = extensions.get::<Exchange>().map(|it| it.effects().to_vec()).unwrap_or_default();
+        let ignores = effects.contains(&Effect::IgnoreConditions);
+        // s3s is older than the conditions on what a copy replaces.
+        let named = |name: &str| {
+            let value = headers.get(name).filter(|_| !ignores);
+            let parsed = value.map(|value| ETagCondition::parse_http_header(value.as_bytes())).transpose();
+            parsed.map_err(|_| invalid(format!("The header {name} is not valid.")))
+        };
+        let if_ = condition(named("if-match")?, named("if-none-match")?)?;
         let (file, source) = self.copy_source(
             &input.copy_source,
             &ReadConditions {
-                if_match: input.copy_source_if_match,
+                if_match: input.copy_source_if_match.filter(|_| !ignores),
                 if_none_match: input.copy_source_if_none_match,
                 if_modified_since: input.copy_source_if_modified_since,
                 if_unmodified_since: input.copy_source_if_unmodified_since,
@@ -101,6 +110,9 @@ impl Folder {
             meta.headers = source.meta.headers.clone();
             meta.user = source.meta.user.clone();
         }
+        if input.tagging_directive.as_ref().is_none_or(|directive| directive.as_str() == "COPY") {
+            meta.tags = source.meta.tags.clone();
+        }
         let algorithm = match &input.checksum_algorithm {
             None => None,
             Some(name) => Some(
@@ -109,9 +121,11 @@ impl Folder {
             ),
         };
         let bucket = self.store.bucket(&input.bucket).map_err(to_s3)?;
-        let strict = self.strict;
+        let before = self.before(&bucket, &input.key, &if_);
+        let (strict, longer) = (self.strict, crate::fault::slow(&effects));
         let entry = self
             .blocking(move |store| {
+                std::thread::sleep(longer);
                 let staged = store.stage()?;
                 let copying = |source| store::Error::Io { what: "copy the object", source };
                 let target = staged.file();
@@ -128,7 +142,8 @@ impl Folder {
                     Some(sum) => sum.clone(),
                     None => hash(&target, source.size(), algorithm.unwrap_or(DEFAULT)).map_err(copying)?,
                 });
-                bucket.commit(&input.key, staged, meta, &store::Condition::None)
+                let committed = bucket.commit(&input.key, staged, meta, &if_);
+                committed.map_err(|error| before.judge(error, &bucket, &input.key))
             })
             .await?;
         let sums = checksum(entry.meta.sum.as_ref());
@@ -180,9 +195,13 @@ impl Folder {
         let bucket = self.store.bucket(bucket).map_err(to_s3)?;
         let (file, entry) = bucket.read(key).map_err(|error| self.policy.of_read(to_s3(error)))?;
         match conditions.judge(&entry.meta.etag, entry.modified()) {
-            super::object::Verdict::Go => Ok((file, entry)),
-            _ => Err(to_s3(store::Error::Precondition)),
+            super::object::Verdict::Go => {}
+            _ => return Err(to_s3(store::Error::Precondition)),
         }
+        if let Some("GLACIER" | "DEEP_ARCHIVE") = entry.meta.storage_class.as_deref() {
+            return Err(S3Error::new(S3ErrorCode::InvalidObjectState));
+        }
+        Ok((file, entry))
     }
 }
 

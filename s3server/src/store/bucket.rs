@@ -22,7 +22,7 @@ use super::walk;
 /// A reader that meets a file being replaced looks again this often.
 const OPEN_ATTEMPTS: usize = 8;
 
-/// What must hold of the object that is there before it is replaced or deleted.
+/// The condition on the stored object before it is replaced or deleted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Condition {
     #[default]
@@ -108,7 +108,7 @@ impl Bucket {
         Ok(list::page(&state.index, query))
     }
 
-    /// What is known of an object, compared with its file.
+    /// The metadata of an object, compared with its file.
     pub(crate) fn head(&self, key: &str) -> Result<Arc<Entry>> {
         self.current(&mut self.lock(), key)?.ok_or(Error::NoSuchKey)
     }

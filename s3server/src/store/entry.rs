@@ -14,7 +14,7 @@ pub(crate) struct Entry {
     pub(crate) meta: Arc<Meta>,
 }
 
-/// Which of a key's two paths holds it.
+/// The one of a key's two paths that holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     Plain,
@@ -22,7 +22,7 @@ pub(crate) enum Place {
 }
 
 impl Entry {
-    /// Of a file that was found: what was remembered of this very file, else what can be said of any file.
+    /// The entry of a file that was found: the remembered metadata of this very file, else those that any file has.
     pub(super) fn of_file(key: &str, identity: Identity, place: Place, remembered: &Remembered) -> Arc<Self> {
         let meta = remembered
             .get(key)

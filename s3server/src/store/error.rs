@@ -41,7 +41,7 @@ impl Error {
     }
 }
 
-/// Of a removal: what is not there is removed.
+/// Takes a missing file for a removed one.
 pub(super) fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),

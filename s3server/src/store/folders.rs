@@ -268,7 +268,7 @@ impl Folders {
         Ok(true)
     }
 
-    /// As [`Self::make`], believing nothing that was known.
+    /// Like [`Self::make`], without what was known.
     fn make_checked(&mut self, root: &Path, folder: &str) -> io::Result<bool> {
         for (at, _) in folder.match_indices('/') {
             let part = &folder[..=at];

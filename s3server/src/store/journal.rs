@@ -35,7 +35,7 @@ pub(crate) struct Journal {
     lines: usize,
 }
 
-/// What a journal says: for each key the versions it knows, newest last.
+/// The content of a journal: the known versions of each key, newest last.
 pub(crate) type Remembered = HashMap<String, Vec<(Identity, Arc<Meta>)>>;
 
 impl Journal {

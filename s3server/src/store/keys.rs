@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 const NAME_MAX: usize = 255;
 /// Length of one piece of an escaped name: below [`NAME_MAX`] with its mark.
 const PIECE: usize = 200;
-/// What an escaped name escapes.
+/// The bytes that an escaped name escapes.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 /// Ends the last piece, which is the file. Not in the escape's alphabet.
 const FILE_MARK: char = '=';

@@ -6,18 +6,18 @@ use std::ops::Bound;
 /// Keys in S3's order, which is that of their UTF-8 bytes.
 pub(crate) type Sorted<T> = BTreeMap<Box<[u8]>, T>;
 
-/// What to list.
+/// The arguments of a listing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
     pub(crate) prefix: String,
     /// Empty for none.
     pub(crate) delimiter: String,
     pub(crate) from: From,
-    /// At most this many keys and common prefixes together.
+    /// The most keys and common prefixes together.
     pub(crate) max: usize,
 }
 
-/// Where a page begins.
+/// The beginning of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum From {
     #[default]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sums::Sum;
 
-/// Which file some metadata belongs to: a rename keeps all three, any other way to change the file does not.
+/// The file that some metadata belongs to: a rename keeps all three, any other way to change the file does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) inode: u64,
@@ -36,7 +36,7 @@ impl Identity {
     }
 }
 
-/// What a PUT or a Complete said about an object.
+/// The metadata that a PUT or a Complete gave an object.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Meta {
@@ -47,6 +47,9 @@ pub(crate) struct Meta {
     pub(crate) headers: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) user: BTreeMap<String, String>,
+    /// Tags of the object.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) tags: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) storage_class: Option<String>,
     /// Sizes of its parts, when it was uploaded in parts.
@@ -70,7 +73,7 @@ pub(crate) struct Sse {
 }
 
 impl Meta {
-    /// Of a file that was put there by hand.
+    /// The metadata of a file that was put there by hand.
     pub(crate) fn derived(identity: &Identity) -> Self {
         Self { etag: identity.derived_etag(), ..Self::default() }
     }

@@ -21,7 +21,7 @@ impl Staged {
         Ok(Self { file: Arc::new(file), path })
     }
 
-    /// For writing from other threads.
+    /// The file, for writing from other threads.
     pub(crate) fn file(&self) -> Arc<File> {
         self.file.clone()
     }

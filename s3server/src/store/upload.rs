@@ -21,7 +21,7 @@ const PART_MIN: u64 = 5 << 20;
 /// Bytes copied per call where the kernel can't copy between the files itself.
 const COPY_PIECE: usize = 1 << 20;
 
-/// What an upload was started with.
+/// The arguments with which an upload was started.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NewUpload {
     pub(crate) bucket: String,

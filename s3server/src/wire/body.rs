@@ -66,7 +66,7 @@ pub(super) fn concerns(effect: &Effect) -> bool {
     at(effect).is_some()
 }
 
-/// Where in the body an effect strikes.
+/// The offset in the body at which an effect strikes.
 fn at(effect: &Effect) -> Option<u64> {
     match effect {
         Effect::Reset { after_bytes } => *after_bytes,
@@ -79,7 +79,7 @@ fn at(effect: &Effect) -> Option<u64> {
 /// An answer's body, which faults change.
 pub(super) struct Outbound {
     inner: s3s::Body,
-    /// What is still to strike, the last one first.
+    /// The effects that are still to strike, the last one first.
     effects: Vec<Effect>,
     line: Arc<Line>,
     /// Bytes given to hyper.

@@ -16,11 +16,11 @@ use crate::requests::RequestLog;
 pub(super) enum Cut {
     /// In order (FIN).
     Close = 1,
-    /// With a reset (RST).
+    /// The connection ends with a reset (RST).
     Reset = 2,
 }
 
-/// What the two ends of one connection, hyper's and a body's, tell each other.
+/// The words that the two ends of one connection, hyper's and a body's, tell each other.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     cut: AtomicU8,

@@ -46,7 +46,7 @@ impl Exchange {
         let _ = self.0.struck.set(struck);
     }
 
-    /// What strikes this request; nothing before its operation is known.
+    /// The effects on this request; none before its operation is known.
     pub(crate) fn effects(&self) -> &[Effect] {
         self.0.struck.get().map_or(&[], |struck| &struck.effects)
     }

@@ -133,3 +133,22 @@ fn a_composite_crc32c_counts_the_parts() {
     assert_eq!((second.status, second.body.as_slice()), (206, BODY));
     assert_eq!(second.header("x-amz-mp-parts-count"), "2");
 }
+
+#[test]
+fn a_range_has_a_checksum_only_if_it_is_the_whole_object() {
+    let lab = Lab::new();
+    lab.put("one", BODY);
+    let part = vec![5; 5 << 20];
+    upload(&lab, "CRC32C", &[&part, BODY]);
+    let get = |key: &str, range: &str| {
+        let asked = lab.object("GET", key).header("x-amz-checksum-mode", "ENABLED");
+        asked.header("range", range).send()
+    };
+    assert_eq!(get("one", "bytes=0-8").header("x-amz-checksum-crc64nvme"), STANDARD.encode(CHECK_CRC64));
+    assert_eq!(get("one", "bytes=0-7").header("x-amz-checksum-crc64nvme"), "");
+    let whole = lab.object("GET", "mpu").header("x-amz-checksum-mode", "ENABLED").send().ok();
+    let composite = whole.header(CRC32C).strip_suffix("-2").expect("of two parts").to_owned();
+    let ranged = get("mpu", "bytes=0-");
+    assert_eq!((ranged.header(CRC32C), ranged.header("x-amz-checksum-type")), (&*composite, "COMPOSITE"));
+    assert_eq!(get("mpu", "bytes=1-").header(CRC32C), "");
+}

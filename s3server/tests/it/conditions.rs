@@ -1,6 +1,8 @@
 //! Conditional requests, signatures, refusals.
 
-use crate::client::Lab;
+use s3server::{Effect, Fault};
+
+use crate::client::{BUCKET, Lab};
 
 #[test]
 fn a_read_with_conditions_is_answered_as_http_says() {
@@ -35,6 +37,45 @@ fn a_write_with_conditions_replaces_only_what_it_names() {
     lab.object("DELETE", "k").header("if-match", &first).send().fails(412, "PreconditionFailed");
     assert_eq!(lab.get("k").body, b"3");
     lab.object("DELETE", "k").header("if-match", &second).send().ok();
+}
+
+#[test]
+fn a_copy_with_conditions_replaces_only_what_it_names() {
+    let lab = Lab::new();
+    let source = lab.put("source", b"new").header("etag").to_owned();
+    let copy = |name: &str, value: &str| {
+        let request = lab.object("PUT", "k").header("x-amz-copy-source", &format!("/{BUCKET}/source"));
+        request.header("x-amz-copy-source-if-match", &source).header(name, value).send()
+    };
+    copy("if-match", "\"x\"").fails(404, "NoSuchKey");
+    let first = copy("if-none-match", "*").ok().first("ETag");
+    copy("if-none-match", "*").fails(412, "PreconditionFailed");
+    let old = lab.put("k", b"old").header("etag").to_owned();
+    copy("if-match", &first).fails(412, "PreconditionFailed");
+    assert_eq!(lab.get("k").body, b"old");
+    copy("if-match", &old).ok();
+    assert_eq!(lab.get("k").body, b"new");
+    lab.put("source", b"newer");
+    let etag = lab.object("HEAD", "k").send().header("etag").to_owned();
+    copy("if-match", &etag).fails(412, "PreconditionFailed");
+    let archived = lab.object("PUT", "source").header("x-amz-storage-class", "GLACIER").body(b"cold").send();
+    let cold = archived.ok().header("etag").to_owned();
+    let request = lab.object("PUT", "k").header("x-amz-copy-source", &format!("/{BUCKET}/source"));
+    request.header("x-amz-copy-source-if-match", &cold).send().fails(403, "InvalidObjectState");
+    assert_eq!(lab.get("k").body, b"new");
+}
+
+#[test]
+fn conditions_that_a_fault_hides_are_not_looked_at() {
+    let lab = Lab::new();
+    lab.put("k", b"1");
+    lab.put("source", b"2");
+    lab.server().faults().add(Fault { operation: None, ..Fault::on("", Effect::IgnoreConditions) });
+    let request = lab.object("PUT", "k").header("x-amz-copy-source", &format!("/{BUCKET}/source"));
+    request.header("x-amz-copy-source-if-match", "\"no\"").header("if-none-match", "*").send().ok();
+    assert_eq!(lab.get("k").body, b"2");
+    lab.object("DELETE", "k").header("if-match", "\"no\"").send().ok();
+    lab.get("k").fails(404, "NoSuchKey");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use s3server::{Effect, Fault, FaultPlan};
 
 use crate::client::Lab;
+use crate::multipart::{complete, part, start};
 
 fn lab(fault: Fault) -> (Lab, Vec<u8>) {
     let lab = Lab::new();
@@ -161,4 +162,42 @@ fn a_complete_can_fail_with_status_200() {
     let done = lab.object("POST", "mpu").query("uploadId", &id).body(body.as_bytes()).send();
     done.fails(200, "InternalError");
     lab.get("mpu").fails(404, "NoSuchKey");
+}
+
+#[test]
+fn a_store_that_demands_an_md5_takes_no_upload_without_one() {
+    let (lab, _) = lab(Fault::on("PutObject", Effect::DemandMd5));
+    lab.server().faults().add(Fault::on("UploadPart", Effect::DemandMd5));
+    let refused = lab.object("PUT", "new").body(b"x").send().fails(400, "InvalidRequest");
+    assert!(refused.text().contains("Content-MD5"), "{}", refused.text());
+    // The MD5 of "x".
+    lab.object("PUT", "new").header("content-md5", "ndTkYSaMgDT1yFZOFVxnpg==").body(b"x").send().ok();
+    let id = start(&lab, "parts");
+    let part = lab.object("PUT", "parts").query("partNumber", "1").query("uploadId", &id).body(b"x");
+    part.send().fails(400, "InvalidRequest");
+}
+
+#[test]
+fn a_store_of_few_parts_refuses_the_number_of_one_more() {
+    let (lab, _) = lab(Fault::on("UploadPart", Effect::PartsMax { parts: 2 }));
+    let id = start(&lab, "k");
+    part(&lab, "k", &id, 2, b"x");
+    let third = lab.object("PUT", "k").query("partNumber", "3").query("uploadId", &id).body(b"x");
+    third.send().fails(400, "InvalidArgument");
+}
+
+#[test]
+fn a_store_of_equal_parts_completes_nothing_else() {
+    let (lab, _) = lab(Fault::on("CompleteMultipartUpload", Effect::EqualParts));
+    let (small, large) = (vec![1; 5 << 20], vec![1; 6 << 20]);
+    for (sizes, is_taken) in [([&small, &large, &small], false), ([&small, &small, &large], true)] {
+        let id = start(&lab, "k");
+        let etags: Vec<_> = (1..).zip(sizes).map(|(n, body)| (n, part(&lab, "k", &id, n, body))).collect();
+        let named: Vec<_> = etags.iter().map(|(n, etag)| (*n, etag.as_str())).collect();
+        let answer = complete(&lab, "k", &id, &named, None);
+        match is_taken {
+            true => _ = answer.ok(),
+            false => _ = answer.fails(400, "InvalidPart"),
+        }
+    }
 }

@@ -112,7 +112,7 @@ fn uploads_and_parts_are_listed_in_pages_and_survive_a_restart() {
 }
 
 #[test]
-fn objects_and_ranges_of_them_are_copied() {
+fn objects_and_ranges_of_them_are_copied_with_their_tags() {
     let lab = Lab::new();
     let data: Vec<u8> = (0..6_000_000u32).map(|i| (i / 5) as u8).collect();
     lab.object("PUT", "src é").header("x-amz-meta-a", "b").body(&data).send().ok();
@@ -127,6 +127,19 @@ fn objects_and_ranges_of_them_are_copied() {
         .header("x-amz-copy-source-if-match", "\"other\"")
         .send();
     refused.fails(412, "PreconditionFailed");
+
+    lab.object("PUT", "tagged").header("x-amz-tagging", "a=1&b%20c=%2F").body(b"1").send().ok();
+    let tags = |key: &str| {
+        let answer = lab.object("GET", key).query("tagging", "").send().ok();
+        (answer.all("Key"), answer.all("Value"))
+    };
+    assert_eq!(tags("tagged"), (vec!["a".to_owned(), "b c".into()], vec!["1".to_owned(), "/".into()]));
+    assert_eq!(lab.object("HEAD", "tagged").send().header("x-amz-tagging-count"), "2");
+    lab.object("PUT", "copy").header("x-amz-copy-source", &format!("/{BUCKET}/tagged")).send().ok();
+    assert_eq!(tags("copy"), tags("tagged"));
+    let untagged = lab.object("PUT", "copy").header("x-amz-copy-source", &format!("/{BUCKET}/tagged"));
+    untagged.header("x-amz-tagging-directive", "REPLACE").header("x-amz-tagging", "d=4").send().ok();
+    assert_eq!(tags("copy"), (vec!["d".to_owned()], vec!["4".to_owned()]));
 
     let id = start(&lab, "joined");
     let copied = |number: &str, range: &str| {

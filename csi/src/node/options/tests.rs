@@ -355,9 +355,11 @@ fn an_inline_volume_may_set_what_takes_nothing_of_the_node() {
         .partition(|name| inline(name).is_err_and(|error| error.to_string().contains("inline volume")));
     assert_eq!(refused, volume::NOT_INLINE);
     let judged = [
+        "allow-append",
         "allow-delete",
         "allow-other",
         "allow-overwrite",
+        "allow-rename",
         "allow-root",
         "aws-max-attempts",
         "cache-passthrough",
@@ -385,6 +387,7 @@ fn an_inline_volume_may_set_what_takes_nothing_of_the_node() {
         "read-only",
         "read-part-size",
         "region",
+        "rename-errno",
         "requester-pays",
         "sign-payload",
         "sse",

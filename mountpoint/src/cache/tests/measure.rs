@@ -79,7 +79,7 @@ fn memory_of_small_files_in_the_index() {
         statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
     };
     let (index, account) = (super::super::index::Index::new(), Arc::default());
-    let scope = Arc::from("http://s3.test\nbucket");
+    let scope = Arc::from("https://s3.test\nbucket");
     let before = rss();
     for n in 0..FILES {
         let id = id(
@@ -88,7 +88,8 @@ fn memory_of_small_files_in_the_index() {
         );
         let owner = Owner::new(&scope, &id);
         let (name, identity) = (owner.identity().name(), owner.clone());
-        let header = Header { identity: identity.identity(), object_size: 100_000, slots_at: 512 };
+        let header =
+            Header { identity: identity.identity(), object_size: 100_000, slots_at: 512, is_proven: true };
         let sums = Sums::new(Sectors::touching(&(0..100_000)), |n| n as u32);
         let entry = Arc::new(Entry::new(owner, name, &header, [(0, sums)], n, &account));
         assert!(index.insert(&entry));

@@ -97,7 +97,7 @@ fn another_key_version_bucket_endpoint_or_size_is_a_miss() {
         assert!(!read_block(&first, &other, 100, 0));
     }
     drop(first);
-    for (endpoint, bucket) in [("http://s3.test", "other"), ("http://else.test", "bucket")] {
+    for (endpoint, bucket) in [("https://s3.test", "other"), ("https://else.test", "bucket")] {
         let config = Config { size_max: Some(64 * MIB), ..Config::new(dir.path(), endpoint, bucket) };
         let other = Store::new(disk(dir.path()), &config, 8, Clock::manual(), Arc::new(Metrics::default()));
         assert!(!read_block(&other, &a, 100, 0));

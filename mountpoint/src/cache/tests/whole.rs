@@ -166,3 +166,26 @@ fn a_held_version_that_rots_is_served_to_nobody_new() {
     assert!(put(&store, &a, size, 0) && put(&store, &a, size, 1));
     assert!(store.whole(&a, size).is_some(), "fetched anew");
 }
+
+#[test]
+fn a_lent_file_that_rots_is_compared_anew_at_an_open_a_minute_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), Some(64 * MIB));
+    let (a, size) = (id("a", "\"1\""), 2 * MIB + 777);
+    let opens = |expected: bool, why: &str| assert_eq!(store.whole(&a, size).is_some(), expected, "{why}");
+    let second = std::time::Duration::from_secs(1);
+    assert!((0..3).all(|block| put(&store, &a, size, block)));
+    opens(true, "just written");
+    store.clock.advance(61 * second);
+    opens(true, "compared anew");
+    let file = std::fs::File::options().write(true).open(&files(dir.path())[0]).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0], MIB + SECTOR).unwrap();
+    store.clock.advance(59 * second);
+    opens(true, "compared less than a minute ago");
+    store.clock.advance(2 * second);
+    opens(false, "it rotted");
+    assert_eq!(store.metrics.cache_corrupt.get(), 1);
+    assert!(!(0..3).any(|block| store.contains(&a, block)), "all of it left");
+    assert!((0..3).all(|block| put(&store, &a, size, block)));
+    opens(true, "fetched anew");
+}

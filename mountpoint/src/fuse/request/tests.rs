@@ -47,7 +47,7 @@ impl Body {
 
 /// Opcode and body of an operation as the kernel writes it; `noise` stands where we don't look.
 fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
-    let (b, other, wide) = (Body::default(), OsStr::new("elsewhere"), u64::from(noise));
+    let (b, wide) = (Body::default(), u64::from(noise));
     let (opcode, body) = match *operation {
         Operation::Lookup { name } => (1, b.name(name)),
         Operation::Forget { count } => (2, b.u64s(&[count])),
@@ -86,14 +86,28 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
             let [mode, uid, gid] = [mode, uid, gid].map(|field| field.unwrap_or(noise));
             (4, body.u32s(&[atime_ns, mtime_ns, noise, mode, noise, uid, gid, noise]))
         }
-        Operation::Symlink => (6, b.name(other).name(other)),
+        Operation::Symlink { name, target } => (6, b.name(name).name(target)),
         Operation::Mknod { mode, name } => (8, b.u32s(&[mode, noise, noise, 0]).name(name)),
         Operation::Mkdir { name } => (9, b.u32s(&[noise, noise]).name(name)),
         Operation::Unlink { name } => (10, b.name(name)),
         Operation::Rmdir { name } => (11, b.name(name)),
-        Operation::Rename { flags: 0 } => (12, b.u64s(&[wide]).name(other).name(other)),
-        Operation::Rename { flags } => (45, b.u64s(&[wide]).u32s(&[flags, 0]).name(other).name(other)),
-        Operation::Link => (13, b.u64s(&[wide]).name(other)),
+        Operation::Rename { name, new_parent, new_name, flags: 0 } => {
+            (12, b.u64s(&[new_parent]).name(name).name(new_name))
+        }
+        Operation::Rename { name, new_parent, new_name, flags } => {
+            (45, b.u64s(&[new_parent]).u32s(&[flags, 0]).name(name).name(new_name))
+        }
+        Operation::Readlink => (5, b),
+        Operation::Link { name } => (13, b.u64s(&[wide]).name(name)),
+        Operation::Setxattr { name, value, flags } => {
+            (21, b.u32s(&[value.len() as u32, flags]).name(name).bytes(value))
+        }
+        Operation::Getxattr { name, size } => (22, b.u32s(&[size, 0]).name(name)),
+        Operation::Listxattr { size } => (23, b.u32s(&[size, 0])),
+        Operation::Removexattr { name } => (24, b.name(name)),
+        Operation::Fsyncdir { handle } => (30, b.u64s(&[handle]).u32s(&[noise, 0])),
+        // fuse_lseek_in: fh, offset, whence, padding.
+        Operation::Lseek { handle, offset, whence } => (46, b.u64s(&[handle, offset]).u32s(&[whence, 0])),
         Operation::Open { flags } => (14, b.u32s(&[flags as u32, noise])),
         Operation::Read { handle, offset, size } => (15, read_in(handle, offset, size, noise)),
         Operation::Write { handle, offset, data, mapped, flags } => {
@@ -160,7 +174,7 @@ fn parts() -> impl Strategy<Value = Parts> {
 /// One operation of every kind.
 fn every(parts: &Parts) -> Vec<Operation<'_>> {
     let Parts { a, b, c, yes, ref name, ref data, ref nodes } = *parts;
-    let name = OsStr::from_bytes(name);
+    let (name, other) = (OsStr::from_bytes(name), OsStr::from_bytes(&name[..name.len() / 2]));
     let (handle, offset, size) = (a, b, c);
     let minor = if yes { 31 } else { 45 };
     let ext = 1 << 30;
@@ -196,10 +210,17 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
         Operation::Mkdir { name },
         Operation::Unlink { name },
         Operation::Rmdir { name },
-        Operation::Rename { flags: c },
-        Operation::Rename { flags: 0 },
-        Operation::Symlink,
-        Operation::Link,
+        Operation::Rename { name, new_parent: a, new_name: other, flags: c },
+        Operation::Rename { name, new_parent: a, new_name: other, flags: 0 },
+        Operation::Symlink { name, target: other },
+        Operation::Readlink,
+        Operation::Link { name },
+        Operation::Setxattr { name, value: data, flags: c },
+        Operation::Getxattr { name, size: c },
+        Operation::Listxattr { size: c },
+        Operation::Removexattr { name },
+        Operation::Fsyncdir { handle },
+        Operation::Lseek { handle, offset, whence: c },
         Operation::Open { flags: c as i32 },
         Operation::Create { flags: c as i32, name },
         Operation::Read { handle, offset, size },
@@ -214,8 +235,8 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
         Operation::Statfs,
         Operation::Fallocate { handle, offset, len: c.into(), mode: size },
         Operation::Interrupt { unique: a },
-        // LSEEK, COPY_FILE_RANGE and what is still to come.
-        Operation::Other { opcode: 46 + c % 1000 },
+        // COPY_FILE_RANGE and what is still to come.
+        Operation::Other { opcode: 47 + c % 1000 },
     ]
 }
 
@@ -262,8 +283,10 @@ proptest! {
             // Bytes of the first argument; names, data and all other arguments stand apart.
             let first = match operation {
                 Operation::Lookup { .. } | Operation::Unlink { .. } | Operation::Rmdir { .. } => Some(0),
-                Operation::Mkdir { .. } => Some(8),
-                Operation::Mknod { .. } | Operation::Create { .. } => Some(16),
+                Operation::Symlink { .. } | Operation::Removexattr { .. } => Some(0),
+                Operation::Rename { flags: 0, .. } | Operation::Link { .. } => Some(8),
+                Operation::Mkdir { .. } | Operation::Getxattr { .. } | Operation::Setxattr { .. } => Some(8),
+                Operation::Mknod { .. } | Operation::Create { .. } | Operation::Rename { .. } => Some(16),
                 Operation::Write { .. } => Some(40),
                 // Never comes in parts.
                 Operation::BatchForget { .. } => continue,
@@ -298,6 +321,8 @@ proptest! {
                 operation,
                 Operation::Lookup { .. } | Operation::Unlink { .. } | Operation::Rmdir { .. }
                     | Operation::Mkdir { .. } | Operation::Mknod { .. } | Operation::Create { .. }
+                    | Operation::Rename { .. } | Operation::Symlink { .. } | Operation::Link { .. }
+                    | Operation::Setxattr { .. } | Operation::Getxattr { .. } | Operation::Removexattr { .. }
                     | Operation::Write { .. } | Operation::BatchForget { .. }
             );
             prop_assert!(decode(&cut).is_err() || !carries || cut.len() == whole.len(), "{operation:?}: {cut:?}");

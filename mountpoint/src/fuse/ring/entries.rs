@@ -72,12 +72,12 @@ impl Shape {
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     pub(super) header: &'a [u8],
-    /// Where the first argument stands; the header says how much of it there is.
+    /// The first argument; the header says its length.
     pub(super) argument: &'a [u8],
     pub(super) payload: &'a [u8],
 }
 
-/// What a wait brought.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Landed {
     /// The entry holds a request.
@@ -94,7 +94,7 @@ pub(super) struct Entries {
     /// Headers and slices, then payloads. Never unmapped: the kernel keeps the addresses. No slice of all of it is made, only of
     /// entries that are ours.
     memory: ManuallyDrop<Scratch>,
-    /// Whose each entry is.
+    /// The owner of each entry: true if it is ours.
     ours: Vec<bool>,
     hears_bell: bool,
     /// Whether waiting counts as waiting for a disk unless we say no (6.15).

@@ -35,12 +35,12 @@ struct Held {
     looked: Instant,
 }
 
-/// What the thread of a queue works with.
+/// The state of a queue's thread.
 pub(super) struct Queue<O> {
     channel: Arc<Channel<O>>,
     entries: Entries,
     inbox: Arc<Inbox>,
-    /// By entry.
+    /// The held requests, by entry.
     held: Vec<Option<Held>>,
     waiting: usize,
     warm: Warm,
@@ -48,7 +48,7 @@ pub(super) struct Queue<O> {
     looked: Instant,
 }
 
-/// What a failed command means.
+/// The meaning of a failed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// The answer was not taken: once more.

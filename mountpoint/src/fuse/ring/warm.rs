@@ -20,7 +20,7 @@ pub(super) struct Warm {
 }
 
 impl Warm {
-    /// Of one queue out of `queues`.
+    /// The warm threads of one queue out of `queues`.
     pub(super) fn new(queues: usize) -> Self {
         let kept = (KEPT / queues.max(1)).clamp(*KEPT_OF_QUEUE.start(), *KEPT_OF_QUEUE.end());
         Self { entries: Vec::new(), bytes: 0, kept }

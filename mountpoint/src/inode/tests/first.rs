@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use super::*;
 use crate::buffer::{self, Pool, Use};
 use crate::first;
-use crate::inode::expiry::PAGE;
+use crate::listing::expiry::PAGE;
 
 const TTLS: [Ttl; 4] =
     [Ttl::Minimal, Ttl::For { found: Duration::ZERO, missing: Duration::ZERO }, MINUTE, Ttl::Indefinite];

@@ -67,6 +67,27 @@ async fn what_changed_here_since_a_listing_is_not_answered_by_it() {
 }
 
 #[tokio::test]
+async fn an_open_listing_leaves_out_what_s3_said_is_gone_since_its_page() {
+    let bench = Bench::new(Ttl::Minimal, &["a", "b", "c"]);
+    let listing = bench.table.opendir(ROOT).await.unwrap();
+    let first = listing.entries(&bench.table, 2, 1).await.unwrap();
+    assert_eq!(first[0].name(), "a");
+    bench.client.remove("b");
+    bench.client.remove("c");
+    assert_error!(bench.lookup(ROOT, "b").await, ErrorKind::NotFound);
+    let rest = listing.entries(&bench.table, first[0].offset, 7).await.unwrap();
+    let names: Vec<_> = rest.iter().map(DirEntry::name).collect();
+    assert_eq!(names, ["c"], "only the page says something of it");
+    drop((first, rest, listing));
+    bench.clock.advance(FRESH);
+    assert_error!(bench.lookup(ROOT, "d").await, ErrorKind::NotFound);
+    assert!(
+        bench.table.0.tree.lock().facts.since(ROOT, "b", 0).is_none(),
+        "no page is left that needs the fact"
+    );
+}
+
+#[tokio::test]
 async fn any_offset_can_be_gone_back_to() {
     let keys: Vec<String> = (0..50).map(|i| format!("k{i:02}")).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();

@@ -92,7 +92,7 @@ async fn a_stored_file_keeps_its_inode_and_shows_what_s3_says() {
 #[tokio::test]
 async fn giving_a_new_file_up_removes_it_and_giving_an_overwrite_up_leaves_the_object() {
     let bench = Bench::new(Ttl::Minimal, &["old"]);
-    let wish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+    let wish = WriteWish { truncate: true, append: false, allow_overwrite: true, ..WriteWish::default() };
     let new = bench.table.create(ROOT, OsStr::new("new")).await.unwrap().ino;
     bench.table.open_write(new, 1, wish).await.unwrap();
     bench.table.abandon_write(new);

@@ -144,7 +144,7 @@ async fn a_lookup_that_is_given_up_leaves_nothing_behind() {
             () = gate.arrived(1) => {}
         }
     }
-    assert!(bench.table.0.tree.lock().flights.is_empty());
+    assert!(bench.table.0.tree.lock().board.is_empty());
     assert_eq!(bench.table.len(), 1);
     gate.release();
     bench.lookup(ROOT, "a").await.unwrap();
@@ -177,7 +177,11 @@ async fn an_answer_from_before_a_create_does_not_hide_the_file() {
         gate.arrived(1).await;
         // Another lookup, by another path of knowledge, said that there is nothing.
         let now = bench.clock.now();
-        bench.table.0.tree.lock().missing.insert(ROOT, "a", now, Duration::from_secs(60));
+        {
+            let mut tree = bench.table.0.tree.lock();
+            let at = tree.event();
+            tree.observe_absent(ROOT, "a", at, now);
+        }
         let made = bench.table.create(ROOT, name).await.unwrap();
         gate.release();
         made

@@ -41,7 +41,7 @@ fn shuttle_lookups_that_meet_are_the_same_inode_and_forgotten_they_leave_nothing
             thread.join().unwrap();
         }
         assert_eq!(table.len(), 1, "the root alone");
-        assert!(table.0.tree.lock().flights.is_empty(), "no lookup is under way");
+        assert!(table.0.tree.lock().board.is_empty(), "no lookup is under way");
     });
 }
 
@@ -54,7 +54,12 @@ fn shuttle_a_lookup_beside_a_create_and_its_upload_finds_the_file_or_nothing() {
             let table = table.clone();
             spawn(move || {
                 let made = block_on(table.create(dir, OsStr::new("new"))).unwrap().ino;
-                let wish = WriteWish { truncate: true, append: false, allow_overwrite: true };
+                let wish = WriteWish {
+                    truncate: true,
+                    append: false,
+                    allow_overwrite: true,
+                    ..WriteWish::default()
+                };
                 let OpenWrite::Granted { key, .. } = block_on(table.open_write(made, 1, wish)).unwrap()
                 else {
                     panic!("somebody writes already")

@@ -3,8 +3,8 @@
 use futures_util::future::join_all;
 
 use super::*;
-use crate::inode::checks::AT_ONCE;
-use crate::inode::expiry::PAGE;
+use crate::inode::board::AT_ONCE;
+use crate::listing::expiry::PAGE;
 
 /// A file that was looked up a while ago.
 async fn known(ttl: Ttl) -> (Bench, InodeNo) {
@@ -45,7 +45,7 @@ async fn sixteen_opens_of_a_file_at_once_are_three_requests() {
     );
     assert!(opened.into_iter().all(|opened| etag(opened).is_ok()));
     assert_eq!(bench.requests(), AT_ONCE + 1);
-    assert!(bench.table.0.tree.lock().checks.is_empty());
+    assert!(bench.table.0.tree.lock().board.is_empty());
     // One after another, each asks.
     for _ in 0..3 {
         bench.table.open_read(a, false).await.unwrap();
@@ -132,7 +132,7 @@ async fn an_open_that_is_killed_leaves_its_request_to_those_that_wait_with_it() 
     for open in opens {
         open.await.unwrap().unwrap();
     }
-    assert!(bench.table.0.tree.lock().checks.is_empty());
+    assert!(bench.table.0.tree.lock().board.is_empty());
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! Pages of a listing that answer stats, and lookups that lead to such pages.
 
 use super::*;
-use crate::inode::expiry::PAGE;
-use crate::inode::price::Prices;
+use crate::listing::expiry::PAGE;
+use crate::listing::price::Prices;
 
 /// Names in the order of a listing, more than two pages of them.
 fn many(count: usize) -> Vec<String> {

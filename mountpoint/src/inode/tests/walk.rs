@@ -1,7 +1,7 @@
 //! Walks through a tree, out of pages without delimiter.
 
 use super::*;
-use crate::inode::expiry::PAGE;
+use crate::listing::expiry::PAGE;
 
 fn tree(directories: usize, files: usize) -> Vec<String> {
     (0..directories).flat_map(|d| (0..files).map(move |f| format!("d{d:03}/f{f:02}"))).collect()

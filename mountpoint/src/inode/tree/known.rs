@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use super::Tree;
-use crate::inode::listed::Listed;
-use crate::inode::state::{Inode, Place};
-use crate::inode::{InodeNo, ROOT};
+use crate::inode::facts::What;
+use crate::inode::state::{Directory, Inode, Place};
+use crate::inode::{FRESH, InodeNo, ROOT};
+use crate::listing::listed::Listed;
 use crate::s3::ListPage;
 
 impl Tree {
@@ -28,16 +29,36 @@ impl Tree {
 
     /// S3 had a name when asked at this event, or this mount stored it then.
     pub(in crate::inode) fn is_seen(&mut self, parent: InodeNo, name: &str, at: u64) {
-        self.outdates(parent, name, true, at);
+        self.outdates(parent, name, at);
         self.seen_below(parent, at);
     }
 
-    /// S3 did not have a name when asked at this event.
-    pub(in crate::inode) fn is_missing(&mut self, parent: InodeNo, name: &str, at: u64) {
-        self.outdates(parent, name, false, at);
+    /// Something was learned of a name at an event: by a change here, or because a listing may say otherwise.
+    pub(in crate::inode) fn observe(&mut self, parent: InodeNo, name: &str, what: What, at: u64) {
+        let has_pages = self.directory(parent).is_ok_and(|(_, directory)| directory.has_pages());
+        self.facts.observe(parent, name, what, at, has_pages);
+    }
+
+    /// A name is not there: S3 said so at `now`, asked at an event, or this mount removed it then.
+    pub(in crate::inode) fn observe_absent(&mut self, parent: InodeNo, name: &str, at: u64, now: Instant) {
+        let may_have = |directory: &Directory| {
+            let recent = directory.recent.as_ref().is_some_and(|recent| recent.may_have(name, at));
+            let listed = directory.listed.as_ref();
+            let listed = listed.is_some_and(|listed| listed.asked < at && listed.find(name).is_some());
+            directory.listings > 0 || recent || listed
+        };
+        let needed = self.directory(parent).is_ok_and(|(_, directory)| may_have(directory));
+        self.facts.observe_absent(parent, name, at, now, self.ttl.missing().max(FRESH), needed);
         let Self { inodes, walk, .. } = self;
         if let Some(directory) = inodes.get(parent).and_then(Inode::directory) {
             walk.learned(directory.key.as_str(), name, false, at);
+        }
+    }
+
+    /// The facts about names of a directory that only its pages needed go with the last of them.
+    pub(in crate::inode) fn release(&mut self, ino: InodeNo) {
+        if self.directory(ino).is_ok_and(|(_, directory)| !directory.has_pages()) {
+            self.facts.release(ino);
         }
     }
 
@@ -50,7 +71,7 @@ impl Tree {
             if inode.place == Place::Remote {
                 let name = inode.name.clone();
                 self.learned(ino, at);
-                self.outdates(parent, &name, true, at);
+                self.outdates(parent, &name, at);
             }
             ino = parent;
         }
@@ -75,32 +96,30 @@ impl Tree {
         let missing = self.missing_of(ino, &listed, since);
         self.remember_listed(ino, listed);
         for (name, at) in newer {
-            self.outdates(ino, &name, true, at);
+            self.outdates(ino, &name, at);
         }
         for name in missing {
             // Whether that answer or the listing is the newer one, S3 is asked again.
             let at = self.event();
             // What was removed here stays so.
-            if let Some(directory) =
-                self.directory_mut(ino).filter(|of| of.changes.since(&name, begun).is_none())
-            {
-                directory.changes.note(&name, at, false);
+            if self.facts.since(ino, &name, begun).is_none() {
+                self.observe(ino, &name, What::Present, at);
             }
         }
     }
 
     /// Names of a listing that S3 said are absent since it began.
     fn missing_of(&self, ino: InodeNo, listed: &Listed, since: Instant) -> Vec<Box<str>> {
-        let missing = self.missing.since(ino, since);
+        let missing = self.facts.absent_since(ino, since);
         missing.filter(|name| listed.find(name).is_some()).map(Into::into).collect()
     }
 
-    /// A remembered listing that says otherwise of a name no longer counts for it.
-    fn outdates(&mut self, parent: InodeNo, name: &str, is_there: bool, at: u64) {
-        let Some(directory) = self.directory_mut(parent) else { return };
-        let otherwise = |listed: &Listed| listed.asked < at && listed.find(name).is_some() != is_there;
-        if directory.listed.as_ref().is_some_and(otherwise) && directory.changes.since(name, at).is_none() {
-            directory.changes.note(name, at, !is_there);
+    /// A remembered listing that does not have a name no longer counts for it: the name was there at an event.
+    fn outdates(&mut self, parent: InodeNo, name: &str, at: u64) {
+        let Ok((_, directory)) = self.directory(parent) else { return };
+        let lacks = |listed: &Listed| listed.asked < at && listed.find(name).is_none();
+        if directory.listed.as_ref().is_some_and(lacks) && self.facts.since(parent, name, at).is_none() {
+            self.observe(parent, name, What::Present, at);
         }
     }
 }

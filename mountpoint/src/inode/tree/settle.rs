@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use super::{Tree, stale};
-use crate::inode::batch::Batch;
+use crate::inode::InodeNo;
 use crate::inode::compact::Moment;
 use crate::inode::error::Result;
-use crate::inode::expiry::{Said, left};
+use crate::inode::facts::What;
 use crate::inode::remote::{Ask, Remote};
-use crate::inode::state::{Directory, File, Node, Place};
-use crate::inode::{FRESH, InodeNo};
+use crate::inode::state::{Directory, File, Inode, Node, Place};
+use crate::listing::batch::Batch;
+use crate::listing::expiry::{Said, left};
 use crate::object::ObjectMeta;
 
 /// The answer of memory to a lookup.
@@ -62,7 +63,7 @@ impl Tree {
         if let Some(recall) = self.recall_listed(parent, name, now) {
             return Ok(recall);
         }
-        if self.missing.contains(parent, name, now, self.ttl.missing()) {
+        if self.facts.is_absent(parent, name, now, self.ttl.missing()) {
             return Ok(Recall::Missing);
         }
         Ok(self.or_page(parent, name, now, Recall::Ask(Ask::Both)))
@@ -73,8 +74,11 @@ impl Tree {
         if !matches!(recall, Recall::Ask(_)) {
             return recall;
         }
-        let Some(recent) = self.recent_mut(parent) else { return recall };
-        let Some((batch, index)) = recent.find(name, now) else { return recall };
+        let Self { inodes, facts, .. } = self;
+        let Some(directory) = inodes.get_mut(parent).and_then(Inode::directory_mut) else { return recall };
+        let Some(recent) = directory.recent.as_deref_mut() else { return recall };
+        let is_absent = |asked: u64| facts.since(parent, name, asked) == Some(What::Absent);
+        let Some((batch, index)) = recent.find(name, now, is_absent) else { return recall };
         recent.hit(name, now);
         match self.adopt(parent, &batch, index) {
             Adopted::As(ino) => {
@@ -90,7 +94,7 @@ impl Tree {
         let name = batch.name(index);
         let Ok((_, directory)) = self.directory(parent) else { return Adopted::Outdated };
         let local = directory.locals.get(name).copied();
-        let outdated = directory.changes.since(name, batch.asked).is_some();
+        let outdated = self.facts.since(parent, name, batch.asked).is_some();
         self.seen_below(parent, batch.asked);
         let child = self.child(parent, name);
         if let Some(ino) = child {
@@ -114,7 +118,7 @@ impl Tree {
             self.is_as_listed(ino, batch, index);
             return Adopted::As(ino);
         }
-        let ino = batch.ino(index);
+        let ino = batch.ino(index).into();
         self.hang(ino, parent, name, batch.asked, self.node_of(batch, index));
         Adopted::As(ino)
     }
@@ -171,12 +175,12 @@ impl Tree {
             self.forget_listed(parent);
             return None;
         }
-        if directory.changes.since(name, listed.asked).is_some() {
+        if self.facts.since(parent, name, listed.asked).is_some() {
             return None;
         }
         match listed.find(name) {
             Some((batch, index)) => {
-                let (ino, asked, since) = (batch.ino(index), batch.asked, batch.arrived);
+                let (ino, asked, since) = (batch.ino(index).into(), batch.asked, batch.arrived);
                 let until = batch.said(self.ttl).until;
                 match batch.meta(index) {
                     Some(meta) => {
@@ -246,12 +250,7 @@ impl Tree {
                 match self.local(parent, name) {
                     Some(ino) => Ok(Settled::Found(ino)),
                     None => {
-                        let keep = self.ttl.missing().max(FRESH);
-                        self.missing.insert(parent, name, now, keep);
-                        if let Some(recent) = self.recent_mut(parent) {
-                            recent.is_gone(name, asked);
-                        }
-                        self.is_missing(parent, name, asked);
+                        self.observe_absent(parent, name, asked, now);
                         Ok(Settled::Missing)
                     }
                 }
@@ -259,7 +258,7 @@ impl Tree {
         }
     }
 
-    pub(super) fn local(&self, parent: InodeNo, name: &str) -> Option<InodeNo> {
+    pub(in crate::inode) fn local(&self, parent: InodeNo, name: &str) -> Option<InodeNo> {
         self.directory(parent).ok()?.1.locals.get(name).copied()
     }
 

@@ -22,7 +22,7 @@ const RESERVED_MIN: usize = 2;
 /// longer for each other.
 pub(crate) const SMALL: u64 = 512 << 10;
 
-/// Which queue a request waits in.
+/// The queue in which a request waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lane {
     Small,
@@ -30,7 +30,7 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    /// Of a request that moves `bytes`.
+    /// The lane of a request that moves `bytes`.
     pub(crate) fn of(bytes: u64) -> Self {
         if bytes <= SMALL { Self::Small } else { Self::Bulk }
     }
@@ -86,7 +86,7 @@ impl Exchange {
         self.direction
     }
 
-    /// What the line carried in its direction until now.
+    /// The traffic of the line in this direction until now.
     pub(crate) fn carried(&self) -> Carried {
         self.lanes.carried(self.direction)
     }
@@ -159,7 +159,7 @@ impl Lanes {
         self.link.lock().count().sum()
     }
 
-    /// What the line carried in one direction until now, for a comparison with one connection.
+    /// The traffic of the line in one direction until now, for a comparison with one connection.
     fn carried(&self, direction: Direction) -> Carried {
         let mut link = self.link.lock();
         self.share(&mut link);
@@ -182,7 +182,7 @@ impl Lanes {
         }
     }
 
-    /// What moved since the last look, divided by those that share it. They change all the time: each look makes the shares truer.
+    /// Divides the bytes since the last look by the exchanges that share the line. They change all the time: each look makes the shares truer.
     fn share(&self, link: &mut Link) {
         let Bytes { received, sent } = link.count();
         link.received.look(received, self.receiving.load(Relaxed));

@@ -10,12 +10,12 @@ use std::time::Duration;
 /// uneven shares, as TCP makes them on a full line, and lets a store trickle on one connection at half the rate.
 const BEHIND: f64 = 4.0;
 
-/// What a line carried so far, in one direction.
+/// The traffic of a line so far, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Carried {
-    /// On all connections.
+    /// Bytes on all connections.
     all: u64,
-    /// For each exchange under way, if all of them had equal shares.
+    /// Bytes of each exchange under way, if all of them had equal shares.
     each: f64,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Floor {
     pub(crate) after: Duration,
 }
 
-/// What becomes of a transfer that has had the time that it would need alone.
+/// The verdict on a transfer that has used the time that it would need alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// It has its share of a line that is slow, or busy: it goes on.

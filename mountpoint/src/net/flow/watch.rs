@@ -25,7 +25,7 @@ pub(crate) struct Watch {
     since: Instant,
     quiet_max: Duration,
     deadline: Instant,
-    /// From the start to the deadline.
+    /// The time from the start to the deadline.
     whole: Duration,
     sharing: Option<Sharing>,
     /// Bytes of a body that may still leave the kernel's buffers when nothing seems to move any more.
@@ -39,7 +39,7 @@ struct Sharing {
     floor: Floor,
     /// Bytes of the connection in that direction when the exchange began.
     began: u64,
-    /// Of the line, at the first look: most exchanges end before.
+    /// The traffic of the line at the first look: most exchanges end before.
     seen: Option<(Instant, Carried)>,
 }
 
@@ -105,7 +105,7 @@ impl Watch {
         Self { sharing: Some(Sharing { exchange, floor, began, seen: None }), ..self }
     }
 
-    /// From here on, this much quiet is tolerated.
+    /// Sets the quiet that is tolerated from here on.
     pub(crate) fn quiet_max(&mut self, quiet_max: Duration) {
         self.draining = None;
         if quiet_max != self.quiet_max {
@@ -293,7 +293,7 @@ mod tests {
         assert!(why == Expired::Deadline && second <= 65, "it is alone: {why} at {second}");
     }
 
-    /// As a line does that is slow one way and fast the other.
+    /// A line that is slow one way and fast the other.
     #[tokio::test]
     async fn an_upload_is_not_behind_because_others_receive_more_and_the_other_way_round() {
         let ways = [(Direction::Sent, Direction::Received), (Direction::Received, Direction::Sent)];

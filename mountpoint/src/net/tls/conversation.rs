@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::FutureExt as _;
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider};
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -18,18 +19,21 @@ use crate::net::tcp::Moved;
 #[cfg(test)]
 use crate::net::tls::Client;
 use crate::net::tls::client;
-use crate::net::tls::negotiate::{encode, negotiate};
-use crate::net::tls::record::{Frame, Keys, OVERHEAD};
+use crate::net::tls::forge::{Opens, Seals};
+use crate::net::tls::negotiate::negotiate;
 use crate::net::tls::stream::TlsStream;
 use crate::sync::Arc;
 
 /// The name in the certificate of the store.
 pub const NAME: &str = "s3.test";
+/// Bytes that the store says at once in a handshake at most.
+const FLIGHT_MAX: usize = 64 << 10;
 
 /// A store with a certificate, and who trusts it.
 #[derive(Debug)]
 pub struct Parties {
     store: Arc<ServerConfig>,
+    provider: CryptoProvider,
     roots: RootCertStore,
 }
 
@@ -62,7 +66,14 @@ impl Parties {
         store.session_storage = Arc::new(NoServerSessionStorage {});
         let mut roots = RootCertStore::empty();
         roots.add(certificate).expect("a certificate");
-        Self { store: store.into(), roots }
+        Self { store: store.into(), provider: default_provider(), roots }
+    }
+
+    /// The same, where one key of the client protects only so many records.
+    #[cfg(test)]
+    pub(super) fn limited(mut self, records: u64) -> Self {
+        self.provider = super::tests::limited(records);
+        self
     }
 }
 
@@ -139,7 +150,9 @@ impl Wire {
             let UnbufferedStatus { discard, state } = store.process_tls_records(&mut self.to_store);
             let is_over = match state.expect("the client is trusted") {
                 ConnectionState::EncodeTlsData(mut data) => {
-                    encode(&mut self.to_client, |out| data.encode(out)).expect("memory");
+                    let mut flight = vec![0; FLIGHT_MAX];
+                    let len = data.encode(&mut flight).expect("a part of the handshake");
+                    self.to_client.extend_from_slice(&flight[..len]);
                     None
                 }
                 ConnectionState::TransmitTlsData(data) => {
@@ -164,8 +177,8 @@ pub struct Conversation {
     #[cfg(test)]
     known: Client,
     store: KernelConnection<ServerConnectionData>,
-    seals: Keys,
-    opens: Keys,
+    seals: Seals,
+    opens: Opens,
 }
 
 impl std::fmt::Debug for Conversation {
@@ -184,15 +197,14 @@ impl Conversation {
         let store = UnbufferedServerConnection::new(Arc::clone(&parties.store)).expect("a store");
         let wire = Wire { store: Some(store), takes: usize::MAX, moved: moved.clone(), ..Wire::default() };
         let name = ServerName::try_from(NAME).expect("a name");
-        let known = client(parties.roots.clone());
+        let known = client(parties.provider.clone(), parties.roots.clone());
         let handshake = negotiate(&known, name, wire, moved).now_or_never();
         let mut client = handshake.expect("a store that answers at once").expect("a handshake");
         assert!(client.wire().shake_hands(), "the store has heard the end of the handshake");
         let store = client.wire().store.take().expect("it was not taken yet");
         let (secrets, store) = store.dangerous_into_kernel_connection().expect("keys of the store");
         let suite = store.negotiated_cipher_suite();
-        let seals = Keys::new(suite, secrets.tx).expect("a known suite");
-        let opens = Keys::new(suite, secrets.rx).expect("a known suite");
+        let (seals, opens) = (Seals::new(suite, secrets.tx), Opens::new(suite, secrets.rx));
         Self {
             client,
             #[cfg(test)]
@@ -208,16 +220,13 @@ impl Conversation {
     /// # Panics
     /// The content is longer than a record can say.
     pub fn sealed(&mut self, kind: u8, content: &[u8]) -> Vec<u8> {
-        let mut record = vec![0; content.len() + OVERHEAD];
-        let len = self.seals.seal(kind.into(), content, &mut record).expect("a length of 16 bits");
-        record.truncate(len);
-        record
+        self.seals.seal(kind.into(), content)
     }
 
     /// The store seals with new keys from the next record on; false: TLS 1.2 has none.
     pub fn renew(&mut self) -> bool {
         let Ok(secret) = self.store.update_tx_secret() else { return false };
-        self.seals = Keys::new(self.store.negotiated_cipher_suite(), secret).expect("a known suite");
+        self.seals = Seals::new(self.store.negotiated_cipher_suite(), secret);
         true
     }
 
@@ -291,18 +300,14 @@ impl Conversation {
     /// A record does not open.
     pub fn heard(&mut self) -> Vec<(u8, Vec<u8>)> {
         let mut heard = Vec::new();
-        loop {
-            let to_store = &mut self.client.wire().to_store;
-            let Some(frame) = Frame::of(to_store).expect("records") else { return heard };
-            let mut record: Vec<u8> = to_store.drain(..frame.len).collect();
-            let (kind, content) = self.opens.open_in_place(&mut record).expect("a record of the client");
-            let content = record[content].to_vec();
+        while let Some((kind, content)) = self.opens.open(&mut self.client.wire().to_store) {
             if kind == ContentType::Handshake && content[0] == u8::from(HandshakeType::KeyUpdate) {
                 let secret = self.store.update_rx_secret().expect("TLS 1.3");
-                self.opens = Keys::new(self.store.negotiated_cipher_suite(), secret).expect("a known suite");
+                self.opens = Opens::new(self.store.negotiated_cipher_suite(), secret);
             }
             heard.push((kind.into(), content));
         }
+        heard
     }
 
     /// Bytes of memory that the client holds for the connection.

@@ -1,13 +1,15 @@
 //! TLS: whom it trusts. These are the system's roots, or the CA bundle in their place, and the extra bundles besides. Nothing turns
 //! verification off.
 //!
-//! rustls makes the handshake, over aws-lc (`negotiate`). Then the engine's own code opens and seals the records (`record`, `session`, `stream`): so a byte
-//! is decrypted into the block that a reader reads.
+//! rustls, over aws-lc, makes the handshake, opens and seals the records, and changes keys. `session` lends it buffers, `negotiate` and `stream`
+//! move their bytes.
 
+mod buffers;
 #[cfg(feature = "testing")]
 pub(super) mod conversation;
+#[cfg(feature = "testing")]
+mod forge;
 mod negotiate;
-mod record;
 mod session;
 mod stream;
 #[cfg(test)]
@@ -18,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Resumption};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -63,7 +67,7 @@ impl Tls {
             for path in extra {
                 roots.roots.extend(bundle(path)?.roots);
             }
-            let _ = tls.0.set(client(roots));
+            let _ = tls.0.set(client(default_provider(), roots));
         }
         Ok(tls)
     }
@@ -73,7 +77,8 @@ impl Tls {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let moved = tcp.moved().clone();
-        negotiate::negotiate(self.0.get_or_init(|| client(system())), name, tcp, moved).await
+        negotiate::negotiate(self.0.get_or_init(|| client(default_provider(), system())), name, tcp, moved)
+            .await
     }
 }
 
@@ -100,16 +105,13 @@ fn system() -> RootCertStore {
     roots
 }
 
-fn client(roots: RootCertStore) -> Client {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
+fn client(provider: CryptoProvider, roots: RootCertStore) -> Client {
+    let mut config = ClientConfig::builder_with_provider(provider.into())
         .with_safe_default_protocol_versions()
         .expect("the provider has the cipher suites of TLS 1.2 and 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // For the code that opens and seals records.
-    config.enable_secret_extraction = true;
     let sessions = Arc::new(ClientSessionMemoryCache::new(SESSIONS));
     config.resumption = Resumption::store(Arc::clone(&sessions) as Arc<dyn ClientSessionStore>);
     Client { config: Arc::new(config), sessions }

@@ -1,15 +1,30 @@
-//! What a handshake leaves: the keys of both directions, and rustls, which makes new ones and keeps tickets for later connections.
+//! rustls between two buffers, without a wire: received bytes enter and content leaves, content enters and bytes to send leave.
+//!
+//! rustls opens a record where it came and gives its content in a vector; this file copies it into the reader's memory. It decides
+//! nothing about keys, records and alerts.
 
 use std::io;
 
-use rustls::client::ClientConnectionData;
-use rustls::kernel::KernelConnection;
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::CertificateDer;
-use rustls::{AlertDescription, ExtractedSecrets, ProtocolVersion, SupportedCipherSuite};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic,
+};
+use rustls::{ProtocolVersion, SupportedCipherSuite};
+use tokio::io::ReadBuf;
 
-use crate::net::tls::record::{Fatal, Keys};
+use crate::net::tcp::Moved;
+use crate::net::tls::buffers::{Kept, Received, ToSend};
 
-/// What client and store agreed on.
+/// Bytes of content in a record at most.
+pub(super) const CONTENT_MAX: usize = 16 << 10;
+/// Bytes that a record has besides its content at most: a header, a nonce, a type and a tag.
+pub(super) const OVERHEAD: usize = 5 + 8 + 1 + 16;
+/// Bytes of records without content that may come in a row: two of the longest session tickets, and then some. rustls limits empty records, key
+/// updates and warnings by number. Doubling it lets a store waste twice the time.
+pub(super) const SILENT_MAX: usize = 256 << 10;
+
+/// The agreement of client and store.
 #[derive(Clone, Debug)]
 pub(in crate::net) struct Agreed {
     pub(in crate::net) version: ProtocolVersion,
@@ -18,65 +33,310 @@ pub(in crate::net) struct Agreed {
     pub(in crate::net) certificate: Option<CertificateDer<'static>>,
 }
 
+/// How far rustls came with what was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Content left.
+    Content,
+    /// The handshake waits for the store.
+    Handshaking,
+    /// Nothing is left to open, and content may be sent.
+    Open,
+    /// The store said that it sends no more, and so did the client.
+    Over,
+}
+
+/// The cause why nothing more is read, as often as a reader asks.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    Rustls(rustls::Error),
+    /// The connection ended, and the store did not announce it.
+    BareEnd,
+    Flood,
+    TooLong,
+}
+
+impl From<&Failure> for io::Error {
+    fn from(failure: &Failure) -> Self {
+        let (kind, why) = match failure {
+            Failure::Rustls(rustls::Error::AlertReceived(alert)) => {
+                (io::ErrorKind::ConnectionAborted, format!("the store ended TLS with the alert {alert:?}"))
+            }
+            Failure::Rustls(error @ rustls::Error::DecryptError) => (
+                io::ErrorKind::InvalidData,
+                format!("a TLS record was altered on its way from the store: {error}"),
+            ),
+            Failure::Rustls(error) => {
+                (io::ErrorKind::InvalidData, format!("the store broke the rules of TLS: {error}"))
+            }
+            Failure::BareEnd => (
+                io::ErrorKind::UnexpectedEof,
+                "the connection ended, and the store did not say that it would (TLS close_notify)".to_owned(),
+            ),
+            Failure::Flood => (
+                io::ErrorKind::InvalidData,
+                format!(
+                    "the store sent more than {SILENT_MAX} bytes of TLS records without content in a row"
+                ),
+            ),
+            Failure::TooLong => (
+                io::ErrorKind::InvalidData,
+                "the store sent a message of the TLS handshake that is too long".to_owned(),
+            ),
+        };
+        Self::new(kind, why)
+    }
+}
+
 /// See the module.
 pub(super) struct Session {
-    rustls: KernelConnection<ClientConnectionData>,
-    pub(super) opens: Keys,
-    pub(super) seals: Keys,
+    rustls: UnbufferedClientConnection,
+    /// Counts what passes the wire.
+    moved: Moved,
+    pub(super) received: Received,
+    pub(super) kept: Kept,
+    pub(super) to_send: ToSend,
+    /// Bytes of records without content since the last one with some.
+    silent: usize,
+    /// Records of content that were sealed.
+    sealed: u64,
+    /// The store said that it sends no more.
+    pub(super) has_peer_closed: bool,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
-            .field("opens", &self.opens)
-            .field("seals", &self.seals)
+            .field("sealed", &self.sealed)
+            .field("has_peer_closed", &self.has_peer_closed)
             .finish_non_exhaustive()
     }
 }
 
+/// The action for the moment in which rustls may send content.
+type Say<'a> = &'a mut dyn FnMut(&mut WriteTraffic<'_, ClientConnectionData>, &mut ToSend);
+
 impl Session {
-    /// # Errors
-    /// A suite that [`Keys`] does not know.
-    pub(super) fn new(
-        secrets: ExtractedSecrets,
-        rustls: KernelConnection<ClientConnectionData>,
-    ) -> io::Result<Self> {
-        let suite = rustls.negotiated_cipher_suite();
-        let (opens, seals) = (Keys::new(suite, secrets.rx)?, Keys::new(suite, secrets.tx)?);
-        Ok(Self { rustls, opens, seals })
+    pub(super) fn new(rustls: UnbufferedClientConnection, moved: Moved) -> Self {
+        Self {
+            rustls,
+            moved,
+            received: Received::new(),
+            kept: Kept::default(),
+            to_send: ToSend::default(),
+            silent: 0,
+            sealed: 0,
+            has_peer_closed: false,
+        }
     }
 
-    /// The store seals its next record with new keys.
-    ///
-    /// # Errors
-    /// It can't: in TLS 1.2 keys stay.
-    pub(super) fn renew_opens(&mut self) -> Result<(), Fatal> {
-        let refused = |why: &dyn std::fmt::Display| Fatal::unexpected(format!("TLS key update: {why}"));
-        let secret = self.rustls.update_rx_secret().map_err(|e| refused(&e))?;
-        self.opens = Keys::new(self.rustls.negotiated_cipher_suite(), secret).map_err(|e| refused(&e))?;
-        Ok(())
-    }
-
-    /// We seal our next record with new keys.
-    ///
-    /// # Errors
-    /// As [`Session::renew_opens`].
-    pub(super) fn renew_seals(&mut self) -> io::Result<()> {
-        let secret = self.rustls.update_tx_secret().map_err(io::Error::other)?;
-        self.seals = Keys::new(self.rustls.negotiated_cipher_suite(), secret)?;
-        Ok(())
-    }
-
-    /// Keeps a ticket, by which a later connection goes on with this session.
-    ///
-    /// # Errors
-    /// It is none.
-    pub(super) fn keep_ticket(&mut self, payload: &[u8]) -> Result<(), Fatal> {
-        self.rustls.handle_new_session_ticket(payload).map_err(|e| {
-            Fatal::new(
-                AlertDescription::DecodeError,
-                format!("the store sent a TLS session ticket that is none: {e}"),
-            )
+    /// `None` before the end of the handshake.
+    pub(super) fn agreed(&self) -> Option<Agreed> {
+        let chain = self.rustls.peer_certificates();
+        Some(Agreed {
+            version: self.rustls.protocol_version()?,
+            suite: self.rustls.negotiated_cipher_suite()?,
+            certificate: chain.and_then(|chain| chain.first()).cloned(),
         })
+    }
+
+    /// Whether half of the records that one key may protect were sealed, and the key can't be replaced: TLS 1.2 ends with its keys.
+    pub(super) fn is_worn(&self) -> bool {
+        match self.rustls.negotiated_cipher_suite() {
+            Some(SupportedCipherSuite::Tls12(suite)) => self.sealed >= suite.common.confidentiality_limit / 2,
+            _ => false,
+        }
+    }
+
+    /// Whether records without content came for too long.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.silent > SILENT_MAX
+    }
+
+    /// Opens what came, until content moved into `buf` or nothing is left to open. What `buf` has no room for is kept.
+    ///
+    /// # Errors
+    /// The store is not to be trusted, or broke a rule. What rustls has to say about it is in [`Session::to_send`].
+    pub(super) fn open(&mut self, buf: &mut ReadBuf<'_>) -> Result<Progress, rustls::Error> {
+        self.run(buf, None)
+    }
+
+    /// Seals `content`, of at most [`CONTENT_MAX`] bytes, as a record behind what waits. Content that came before is kept.
+    ///
+    /// # Errors
+    /// `Ok(Err(_))`: the keys are used up. Otherwise as [`Session::open`].
+    pub(super) fn seal(&mut self, content: &[u8]) -> Result<io::Result<()>, rustls::Error> {
+        let mut sealed = Err(io::ErrorKind::BrokenPipe.into());
+        let moved = self.moved.clone();
+        self.run_and_say(&mut |traffic, to_send| {
+            sealed = append(to_send, content.len() + OVERHEAD, |out| traffic.encrypt(content, out));
+        })?;
+        Ok(sealed.map(|bytes| {
+            moved.sends_beside(bytes - content.len());
+            self.sealed += 1;
+        }))
+    }
+
+    /// Queues the answer to a key update, which rustls holds back until something else is sent: a reader may never send again.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub(super) fn answer(&mut self) -> Result<(), rustls::Error> {
+        if self.rustls.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
+            // Without room for a record rustls refuses, having queued what must go before it.
+            self.run_and_say(&mut |traffic, _| {
+                let _ = traffic.encrypt(&[0], &mut []);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Queues the announcement that nothing more is sent (close_notify).
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub(super) fn close(&mut self) -> Result<(), rustls::Error> {
+        let moved = self.moved.clone();
+        self.run_and_say(&mut |traffic, to_send| {
+            if let Ok(bytes) = append(to_send, OVERHEAD, |out| traffic.queue_close_notify(out)) {
+                moved.sends_beside(bytes);
+            }
+        })
+    }
+
+    /// Keeps all content that came, and then lets `say` speak.
+    fn run_and_say(&mut self, say: Say<'_>) -> Result<(), rustls::Error> {
+        let mut nowhere = ReadBuf::new(&mut []);
+        while self.run(&mut nowhere, Some(say))? == Progress::Content {}
+        // The records that it queued.
+        self.run(&mut nowhere, None)?;
+        Ok(())
+    }
+
+    fn run(&mut self, buf: &mut ReadBuf<'_>, mut say: Option<Say<'_>>) -> Result<Progress, rustls::Error> {
+        loop {
+            let UnbufferedStatus { mut discard, state } =
+                self.rustls.process_tls_records(self.received.filled());
+            let mut content = 0;
+            let progress = match state {
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    while let Some(record) = traffic.next_record() {
+                        let record = record?;
+                        let room = if self.kept.is_empty() { buf.remaining() } else { 0 };
+                        let (now, later) = record.payload.split_at(record.payload.len().min(room));
+                        buf.put_slice(now); // copy: from rustls's vector into the reader's memory
+                        self.kept.keep(later);
+                        content += record.payload.len();
+                        discard += record.discard;
+                    }
+                    Some(Progress::Content)
+                }
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    if let Ok(bytes) = append(&mut self.to_send, 0, |out| data.encode(out)) {
+                        self.moved.sends_beside(bytes);
+                    }
+                    None
+                }
+                Ok(ConnectionState::TransmitTlsData(data)) => {
+                    data.done(); // it is sent in turn
+                    None
+                }
+                Ok(ConnectionState::PeerClosed) => {
+                    self.has_peer_closed = true;
+                    None
+                }
+                Ok(ConnectionState::BlockedHandshake) => Some(Progress::Handshaking),
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                    if let Some(say) = say.take() {
+                        say(&mut traffic, &mut self.to_send);
+                    }
+                    Some(Progress::Open)
+                }
+                Ok(ConnectionState::Closed) => Some(Progress::Over),
+                Ok(state) => return Err(rustls::Error::General(format!("the TLS state {state:?}"))),
+                Err(error) => {
+                    self.received.discard(discard);
+                    self.last_words();
+                    return Err(error);
+                }
+            };
+            self.received.discard(discard);
+            self.moved.received_beside(discard - content);
+            self.silent = if content > 0 { 0 } else { self.silent + discard };
+            if let Some(progress) = progress {
+                return Ok(progress);
+            }
+        }
+    }
+
+    /// Takes what rustls has to tell the store behind an error: an alert, and what waited before it.
+    fn last_words(&mut self) {
+        // Only then: else it would open again what it could not open.
+        while self.rustls.wants_write() {
+            let UnbufferedStatus { state, .. } = self.rustls.process_tls_records(self.received.filled());
+            let Ok(ConnectionState::EncodeTlsData(mut data)) = state else { break };
+            if let Ok(bytes) = append(&mut self.to_send, 0, |out| data.encode(out)) {
+                self.moved.sends_beside(bytes);
+            }
+        }
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn memory(&self) -> usize {
+        self.received.memory() + self.kept.memory() + self.to_send.memory()
+    }
+}
+
+/// Why rustls wrote nothing.
+enum Refusal {
+    /// It needs so much room.
+    Room(usize),
+    Never(io::Error),
+}
+
+impl From<EncodeError> for Refusal {
+    fn from(error: EncodeError) -> Self {
+        match error {
+            EncodeError::InsufficientSize(InsufficientSizeError { required_size }) => {
+                Self::Room(required_size)
+            }
+            error => Self::Never(io::Error::other(error)),
+        }
+    }
+}
+
+impl From<EncryptError> for Refusal {
+    fn from(error: EncryptError) -> Self {
+        match error {
+            EncryptError::InsufficientSize(InsufficientSizeError { required_size }) => {
+                Self::Room(required_size)
+            }
+            EncryptError::EncryptExhausted => Self::Never(io::Error::other(
+                "this TLS connection has sent as much as its keys may protect; the next request uses another connection",
+            )),
+        }
+    }
+}
+
+/// Lets `write` write behind what waits, first with this much room, then with as much as it asks for: how many bytes it wrote.
+fn append<E: Into<Refusal>>(
+    to_send: &mut ToSend,
+    mut room: usize,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
+) -> io::Result<usize> {
+    loop {
+        match write(to_send.spare(room)).map_err(Into::into) {
+            Ok(bytes) => {
+                to_send.fill(bytes);
+                return Ok(bytes);
+            }
+            Err(Refusal::Room(more)) if more > room => room = more,
+            Err(Refusal::Room(room)) => {
+                return Err(io::Error::other(format!(
+                    "rustls refuses {room} bytes of room, and asked for them"
+                )));
+            }
+            Err(Refusal::Never(why)) => return Err(why),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The stream beside a store of rustls, by each suite, and beside a store that seals whatever a test wants.
 
+mod faults;
 mod floods;
 mod keys;
 mod rest;
@@ -11,19 +12,19 @@ use std::task::{Context, Poll, ready};
 use std::thread::{self, JoinHandle};
 
 use rustls::crypto::aws_lc_rs::{ALL_CIPHER_SUITES, cipher_suite, default_provider};
-use rustls::crypto::cipher::{AeadKey, Iv};
+use rustls::crypto::{CipherSuiteCommon, CryptoProvider};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
 use rustls::{
-    AlertDescription, ConnectionTrafficSecrets, ContentType, RootCertStore, ServerConfig, ServerConnection,
-    StreamOwned, SupportedCipherSuite,
+    RootCertStore, ServerConfig, ServerConnection, StreamOwned, SupportedCipherSuite, Tls12CipherSuite,
+    Tls13CipherSuite,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::net::tcp::Moved;
 use crate::net::tls::conversation::{Conversation, NAME, Parties};
-use crate::net::tls::record::{CONTENT_MAX, Fatal, Frame, Keys, OVERHEAD};
+use crate::net::tls::session::CONTENT_MAX;
 use crate::net::tls::stream::TlsStream;
 use crate::net::tls::{Client, client, negotiate};
 use crate::sync::Arc;
@@ -40,6 +41,12 @@ type Server = StreamOwned<ServerConnection, net::TcpStream>;
 
 /// A store of rustls for a certificate of its own, by `suite`, and a client that trusts it.
 fn store_of(suite: SupportedCipherSuite) -> (ServerConfig, Client) {
+    let (store, roots) = store_and_roots(suite);
+    (store, client(default_provider(), roots))
+}
+
+/// The same store, and its certificate.
+fn store_and_roots(suite: SupportedCipherSuite) -> (ServerConfig, RootCertStore) {
     let key = rcgen::KeyPair::generate().unwrap();
     let own = rcgen::CertificateParams::new(vec![NAME.to_owned()]).unwrap().self_signed(&key).unwrap();
     let mut provider = default_provider();
@@ -53,7 +60,36 @@ fn store_of(suite: SupportedCipherSuite) -> (ServerConfig, Client) {
         .unwrap();
     let mut roots = RootCertStore::empty();
     roots.add(own.der().clone()).unwrap();
-    (store, client(roots))
+    (store, roots)
+}
+
+/// The ciphers of rustls, where one key protects only so many records.
+pub(super) fn limited(records: u64) -> CryptoProvider {
+    let common = |of: &CipherSuiteCommon| CipherSuiteCommon {
+        suite: of.suite,
+        hash_provider: of.hash_provider,
+        confidentiality_limit: records,
+    };
+    let suites = ALL_CIPHER_SUITES.iter().map(|suite| match *suite {
+        SupportedCipherSuite::Tls13(suite) => {
+            SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
+                common: common(&suite.common),
+                hkdf_provider: suite.hkdf_provider,
+                aead_alg: suite.aead_alg,
+                quic: None,
+            })))
+        }
+        SupportedCipherSuite::Tls12(suite) => {
+            SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {
+                common: common(&suite.common),
+                prf_provider: suite.prf_provider,
+                kx: suite.kx,
+                sign: suite.sign,
+                aead_alg: suite.aead_alg,
+            })))
+        }
+    });
+    CryptoProvider { cipher_suites: suites.collect(), ..default_provider() }
 }
 
 /// Such a store and its client, in memory.
@@ -142,48 +178,12 @@ impl AsyncWrite for Choppy {
     }
 }
 
-/// A connection whose store is the returned socket: what it sends is sealed by the returned keys.
-async fn forged(suite: SupportedCipherSuite) -> (TlsStream<TcpStream>, TcpStream, Keys) {
-    let (mut client, served) = connected_over(|tcp| tcp, store_of(suite), 0, |server| server.sock).await;
-    client.opens_with(keys(suite));
-    let store = served.join().unwrap();
-    store.set_nonblocking(true).unwrap();
-    (client, TcpStream::from_std(store).unwrap(), keys(suite))
-}
-
-/// The length of what the client says to `store` by itself, while it reads and nothing comes; and the type of its record.
-async fn answer(client: &mut TlsStream<TcpStream>, store: &mut TcpStream) -> (usize, ContentType) {
-    let mut answer = [0; 100];
-    let n = tokio::select! {
-        got = client.read_u8() => panic!("{got:?} came"),
-        n = store.read(&mut answer) => n.unwrap(),
-    };
-    (n, answer[0].into())
-}
-
-/// Keys that only depend on the suite.
-fn keys(suite: SupportedCipherSuite) -> Keys {
-    let (key, iv) = (AeadKey::from([7; 32]), Iv::from([9; 12]));
-    let secrets = match format!("{:?}", suite.suite()).contains("CHACHA") {
-        true => ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv },
-        false => ConnectionTrafficSecrets::Aes256Gcm { key, iv },
-    };
-    Keys::new(suite, (0, secrets)).unwrap()
-}
-
-fn sealed(keys: &mut Keys, kind: ContentType, content: &[u8]) -> Vec<u8> {
-    let mut record = vec![0; content.len() + OVERHEAD];
-    let len = keys.seal(kind, content, &mut record).unwrap();
-    record.truncate(len);
-    record
-}
-
 /// Bytes that repeat nowhere near.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 % 251) as u8 ^ (i / 251) as u8).collect()
 }
 
-/// What the store does in `bytes_pass_...`: it gets `expected` and sends it back, in pieces of any size.
+/// The store of `bytes_pass_...`: it gets `expected` and sends it back, in pieces of any size.
 fn echo(mut server: Server, expected: &[u8]) {
     let mut got = vec![0; expected.len()];
     server.read_exact(&mut got).unwrap();
@@ -225,7 +225,7 @@ async fn send_and_get_back<S: AsyncRead + AsyncWrite + Unpin>(mut client: TlsStr
 }
 
 #[tokio::test]
-async fn bytes_pass_unchanged_in_both_directions_by_each_suite_whatever_the_sizes_of_reads_and_writes() {
+async fn bytes_pass_unchanged_both_ways_by_each_suite_at_any_size() {
     let sent = bytes(700_000);
     for suite in suites() {
         let expected = sent.clone();
@@ -266,7 +266,7 @@ impl StoresServerSessions for Spoiled {
 }
 
 #[tokio::test]
-async fn a_session_for_which_the_store_has_other_keys_fails_one_connection_and_not_the_next() {
+async fn a_session_with_other_keys_fails_one_connection_and_not_the_next() {
     let (mut store, client) = store_of(TLS12);
     store.session_storage = Arc::new(Spoiled(ServerSessionMemoryCache::new(9)));
     let store = Arc::new(store);
@@ -282,65 +282,6 @@ async fn a_session_for_which_the_store_has_other_keys_fails_one_connection_and_n
         assert_eq!(agreed.is_ok(), works, "{:?}", agreed.err());
     }
     assert_eq!(served.join().unwrap(), [true, false, true]);
-}
-
-#[test]
-fn a_record_that_was_altered_shortened_repeated_or_left_out_opens_neither_in_place_nor_elsewhere() {
-    /// Opens the record both ways, which must agree.
-    fn open(suite: SupportedCipherSuite, skipped: u64, record: &[u8]) -> Result<Vec<u8>, Fatal> {
-        let open = |in_place: bool| {
-            let mut keys = keys(suite);
-            for _ in 0..skipped {
-                keys.open_in_place(&mut sealed(&mut self::keys(suite), ContentType::ApplicationData, b""))
-                    .unwrap();
-            }
-            let frame = Frame::of(record)?;
-            let mut record = record[..frame.map_or(record.len(), |frame| frame.len)].to_vec();
-            if in_place {
-                let (kind, content) = keys.open_in_place(&mut record)?;
-                Ok((kind, record[content].to_vec()))
-            } else {
-                let mut out = vec![0; keys.room(&record)?];
-                let (kind, len) = keys.open_into(&record, &mut out)?;
-                Ok((kind, out[..len].to_vec()))
-            }
-        };
-        let (here, there): (Result<_, Fatal>, Result<_, Fatal>) = (open(true), open(false));
-        assert_eq!(here.as_ref().map_err(|e| &e.why), there.as_ref().map_err(|e| &e.why));
-        here.map(|(kind, content)| {
-            assert_eq!(kind, ContentType::ApplicationData);
-            content
-        })
-    }
-    for suite in suites().filter(|suite| !format!("{:?}", suite.suite()).contains("AES_128")) {
-        let mut seals = keys(suite);
-        let first = sealed(&mut seals, ContentType::ApplicationData, b"");
-        let record = sealed(&mut seals, ContentType::ApplicationData, b"content");
-        assert_eq!(open(suite, 0, &first).unwrap(), b"");
-        for at in 0..record.len() {
-            for bit in 0..8 {
-                let mut altered = record.clone();
-                altered[at] ^= 1 << bit;
-                let mut keys = keys(suite);
-                keys.open_in_place(&mut first.clone()).unwrap();
-                let opened = Frame::of(&altered).and_then(|frame| match frame {
-                    Some(frame) => keys.open_in_place(&mut altered[..frame.len]).map(drop),
-                    None => Err(Fatal::new(AlertDescription::DecodeError, "it waits for more")),
-                });
-                opened.unwrap_err();
-            }
-        }
-        open(suite, 0, &record).unwrap_err(); // the first one was left out
-        let mut opens = keys(suite);
-        opens.open_in_place(&mut first.clone()).unwrap();
-        opens.open_in_place(&mut first.clone()).unwrap_err();
-        assert_eq!(Frame::of(&record[..record.len() - 1]).unwrap(), None);
-        for short in 0..24 {
-            let mut record = vec![23, 3, 3, 0, short];
-            record.resize(5 + usize::from(short), 0);
-            open(suite, 0, &record).unwrap_err();
-        }
-    }
 }
 
 #[tokio::test]
@@ -359,40 +300,6 @@ async fn a_store_that_changes_its_keys_is_read_on() {
     client.read_exact(&mut got).await.unwrap();
     assert!(got == [bytes(50_000), bytes(50_000), bytes(50_000), b"end".to_vec()].concat());
     drop(served.join().unwrap());
-}
-
-#[tokio::test]
-async fn a_store_that_asks_for_new_keys_is_written_to_with_new_keys() {
-    let (mut client, mut store, mut seals) = forged(TLS13).await;
-    store.write_all(&sealed(&mut seals, ContentType::Handshake, &[24, 0, 0, 1, 1])).await.unwrap();
-    let update = 5 + 5 + 1 + 16;
-    assert_eq!(answer(&mut client, &mut store).await, (update, ContentType::ApplicationData));
-}
-
-#[tokio::test]
-async fn a_key_that_has_sealed_as_many_records_as_it_may_is_replaced_and_the_store_reads_on() {
-    let sent = bytes(300_000);
-    let expected = sent.clone();
-    let (mut client, served) = connected(TLS13, move |mut server| {
-        let mut got = vec![0; expected.len()];
-        server.read_exact(&mut got).unwrap();
-        assert!(got == expected);
-    })
-    .await;
-    for piece in sent.chunks(50_000) {
-        client.use_up_the_key_after(2);
-        client.write_all(piece).await.unwrap();
-    }
-    client.flush().await.unwrap();
-    served.join().unwrap();
-
-    // TLS 1.2 has no way to do so.
-    let (mut client, served) = connected(TLS12, |mut server| server.read(&mut [0; 10]).unwrap()).await;
-    client.use_up_the_key_after(1);
-    client.write_all(b"a").await.unwrap();
-    let error = client.write_all(b"b").await.unwrap_err();
-    assert!(error.to_string().contains("as much as one key may protect"), "{error}");
-    assert_eq!(served.join().unwrap(), 1);
 }
 
 #[tokio::test]
@@ -427,105 +334,4 @@ async fn a_client_that_ends_says_so() {
     client.write_all(b"all").await.unwrap();
     client.shutdown().await.unwrap();
     assert_eq!(served.join().unwrap().unwrap(), b"all", "rustls makes an end without close_notify an error");
-}
-
-#[tokio::test]
-async fn what_a_store_may_send_beside_content_ends_nothing() {
-    let (mut client, mut store, mut seals) = forged(TLS13).await;
-    let canceled = [1, AlertDescription::UserCanceled.into()];
-    for _ in 0..3 {
-        for _ in 0..15 {
-            store.write_all(&sealed(&mut seals, ContentType::Alert, &canceled)).await.unwrap();
-            store.write_all(&sealed(&mut seals, ContentType::ApplicationData, b"")).await.unwrap();
-        }
-        // A type behind the content, then zeros; the type 0 is the last of them.
-        // A session ticket, in two records.
-        let ticket = [4, 0, 0, 14, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1, 7, 0, 0];
-        for part in [&ticket[..5], &ticket[5..]] {
-            store.write_all(&sealed(&mut seals, ContentType::Handshake, part)).await.unwrap();
-        }
-        store.write_all(&sealed(&mut seals, ContentType::Unknown(0), b"padded\x17\0\0")).await.unwrap();
-        store
-            .write_all(&sealed(&mut seals, ContentType::ApplicationData, &bytes(CONTENT_MAX)))
-            .await
-            .unwrap();
-    }
-    let mut got = vec![0; 3 * (6 + CONTENT_MAX)];
-    client.read_exact(&mut got).await.unwrap();
-    assert!(got == [b"padded".to_vec(), bytes(CONTENT_MAX)].concat().repeat(3));
-
-    let (mut client, mut store, mut seals) = forged(TLS12).await;
-    store.write_all(&sealed(&mut seals, ContentType::Handshake, &[0, 0, 0, 0])).await.unwrap();
-    store.write_all(&sealed(&mut seals, ContentType::Alert, &[1, 90])).await.unwrap();
-    store.write_all(&sealed(&mut seals, ContentType::ApplicationData, b"x")).await.unwrap();
-    assert_eq!(client.read_u8().await.unwrap(), b'x');
-    let no_renegotiation = 5 + 8 + 2 + 16;
-    assert_eq!(answer(&mut client, &mut store).await, (no_renegotiation, ContentType::Alert));
-}
-
-#[tokio::test]
-async fn what_a_store_may_not_send_ends_the_connection_in_words_and_with_an_alert() {
-    let data = ContentType::ApplicationData;
-    let handshake = ContentType::Handshake;
-    type Records = Vec<(ContentType, Vec<u8>)>;
-    let refused: [(SupportedCipherSuite, Records, &str); 16] = [
-        (TLS13, vec![(data, vec![]); 33], "more than 32 TLS records in a row"),
-        (TLS13, vec![(ContentType::Alert, vec![1]); 1], "alert that is none"),
-        (TLS13, vec![(ContentType::ChangeCipherSpec, vec![1])], "type ChangeCipherSpec"),
-        (TLS13, vec![(ContentType::Unknown(0), vec![0; 9])], "without a type"),
-        (TLS13, vec![(handshake, vec![1, 0, 0, 0])], "ClientHello behind the TLS handshake"),
-        (TLS13, vec![(handshake, vec![0, 0, 0, 0])], "HelloRequest behind the TLS handshake"),
-        (TLS13, vec![(handshake, vec![24, 0, 0, 1, 2])], "key update that is none"),
-        (TLS13, vec![(handshake, vec![24, 0, 0, 1, 0, 4])], "KeyUpdate behind the TLS handshake"),
-        (TLS13, vec![(handshake, vec![4, 0, 0, 1, 0])], "session ticket that is none"),
-        (
-            TLS13,
-            vec![(handshake, vec![4, 2]), (handshake, vec![0, 0])],
-            "message of the TLS handshake of 131076 bytes",
-        ),
-        (TLS13, vec![(data, vec![0; CONTENT_MAX + 1])], "16385 bytes, and 16384 are allowed"),
-        (
-            TLS13,
-            vec![(ContentType::Unknown(0), [vec![23], vec![0; CONTENT_MAX]].concat())],
-            "16385 bytes, and 16384",
-        ),
-        (TLS13, vec![(handshake, vec![4, 0]), (data, vec![1])], "in the middle of a message"),
-        (TLS12, vec![(handshake, vec![0; 8])], "a second time"),
-        (TLS12, vec![(handshake, vec![24, 0, 0, 1, 0])], "key update"),
-        (TLS12, vec![(handshake, vec![4, 0, 0, 1, 0])], "session ticket"),
-    ];
-    for (suite, records, why) in refused {
-        let (mut client, mut store, mut seals) = forged(suite).await;
-        store.write_all(&sealed(&mut seals, data, b"before")).await.unwrap();
-        for (kind, content) in records {
-            store.write_all(&sealed(&mut seals, kind, &content)).await.unwrap();
-        }
-        store.write_all(&sealed(&mut seals, data, b"behind")).await.unwrap();
-        let mut got = Vec::new();
-        let error = client.read_to_end(&mut got).await.unwrap_err();
-        assert!(error.to_string().contains(why), "{error}, and not {why}");
-        assert_eq!(got, b"before", "{why}");
-        let again = client.read(&mut [0; 100]).await.unwrap_err();
-        assert_eq!(again.to_string(), error.to_string());
-        assert!(store.read(&mut [0; 100]).await.unwrap() > 7, "{why}: an alert");
-    }
-    for (raw, why) in [
-        (&b"HTTP/1.1 200 OK\r\n"[..], "no TLS record"),
-        (&[23, 3, 3, 0x50, 0], "18437 are allowed"),
-        (&[23, 3, 3, 0, 3, 1, 2, 3], "too short"),
-        (&[23, 3, 3, 0, 17, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17], "altered"),
-    ] {
-        let (mut client, mut store, _) = forged(TLS13).await;
-        store.write_all(raw).await.unwrap();
-        let error = client.read_u8().await.unwrap_err();
-        assert!(error.to_string().contains(why), "{error}, and not {why}");
-        assert!(store.read(&mut [0; 100]).await.unwrap() > 7, "{why}: an alert");
-    }
-    let (mut client, mut store, mut seals) = forged(TLS13).await;
-    store
-        .write_all(&sealed(&mut seals, ContentType::Alert, &[2, AlertDescription::InternalError.into()]))
-        .await
-        .unwrap();
-    let error = client.read_u8().await.unwrap_err();
-    assert!(error.to_string().contains("the alert InternalError"), "{error}");
 }

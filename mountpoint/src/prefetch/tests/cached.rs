@@ -54,6 +54,10 @@ impl BlockCache for SlowCache {
         Err((into, done))
     }
 
+    fn drop_version(&self, id: &ObjectId) {
+        self.cache.drop_version(id);
+    }
+
     fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block) {
         self.cache.put(id, object_size, offset, bytes);
     }

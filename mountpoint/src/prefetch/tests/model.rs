@@ -13,7 +13,7 @@ const LEN: usize = 300 << 10;
 /// A request takes a few turns of its runtime.
 const TURNS: usize = 32;
 
-/// What came of a read.
+/// The outcome of a read.
 type Outcome = (Range<usize>, Result<Vec<u8>, Error>);
 
 /// A prefetcher over one object, and what came of the reads.

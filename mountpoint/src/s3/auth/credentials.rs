@@ -286,6 +286,13 @@ impl Source {
             }),
             None => Err(NO_ANSWER.to_owned()),
         };
+        let answer = answer.and_then(|found| {
+            let (trimmed, is_changed) = trimmed(found);
+            if is_changed && self.generations.load(Ordering::Relaxed) == 0 {
+                tracing::warn!("{WHITE_SPACE}: it is left out");
+            }
+            if is_sendable(&trimmed) { Ok(trimmed) } else { Err(BROKEN.to_owned()) }
+        });
         let credentials = answer.map_err(|why| {
             let error = self.no_credentials(&why);
             *self.failed.lock() = Some((self.clock.now() + REST, why));
@@ -343,6 +350,28 @@ const NO_SUCH_PROFILE: &str = "it is in neither ~/.aws/config nor ~/.aws/credent
 const PROFILE_GIVES_NONE: &str = "it gives none (--debug says why)";
 const NO_ANSWER: &str = "no source of credentials answered within 10 s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
      name a --profile";
+
+const WHITE_SPACE: &str = "the keys begin or end in white space, such as a line end: look at what sets AWS_ACCESS_KEY_ID, \
+     AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN";
+const BROKEN: &str = "the keys have a line end or another control character within: look at what sets AWS_ACCESS_KEY_ID, \
+     AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or at ~/.aws/credentials";
+
+/// The credentials without white space at the ends; and whether there was any. A secret may hold blanks, but no line ends.
+fn trimmed(found: Credentials) -> (Credentials, bool) {
+    let parts = [found.access_key_id(), found.secret_access_key(), found.session_token().unwrap_or("")];
+    let [key, secret, token] = [parts[0].trim(), parts[1].trim_matches(['\r', '\n']), parts[2].trim()];
+    if [key, secret, token] == parts {
+        return (found, false);
+    }
+    let token = Some(token.to_owned()).filter(|token| !token.is_empty());
+    (Credentials::new(key, secret, token, found.expiry(), "keys without their white space"), true)
+}
+
+/// Whether a header can carry the parts that requests name.
+fn is_sendable(found: &Credentials) -> bool {
+    let parts = [found.access_key_id(), found.session_token().unwrap_or("")];
+    parts.iter().all(|part| !part.chars().any(char::is_control))
+}
 
 /// Whether a source was asked; without one the chain says so.
 fn is_configured(error: &CredentialsError) -> bool {
@@ -415,6 +444,19 @@ mod tests {
         }
         assert!(!source.replace(1).await, "they are the same as before");
         drop(answer);
+    }
+
+    #[test]
+    fn white_space_around_keys_is_left_out_and_within_them_is_refused() {
+        let of = |key: &str, secret: &str, token: Option<&str>| {
+            trimmed(Credentials::new(key, secret, token.map(str::to_owned), None, "test"))
+        };
+        let (found, is_changed) = of("key\n", " secret of mine\r\n", Some("token\t"));
+        assert!(is_changed && is_sendable(&found));
+        assert_eq!((found.access_key_id(), found.secret_access_key()), ("key", " secret of mine"));
+        assert_eq!(found.session_token(), Some("token"));
+        assert!(!of("key", "secret", None).1);
+        assert!(!is_sendable(&of("k\ney", "s", None).0) && !is_sendable(&of("k", "s", Some("t\0")).0));
     }
 
     #[test]

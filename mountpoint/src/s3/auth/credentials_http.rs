@@ -20,6 +20,7 @@ use crate::net::broken::Broken;
 use crate::net::flow::lanes::Lane;
 use crate::net::flow::watch::{Expired, Watch};
 use crate::net::pool::{ConnectionPool, Host, Lease, NoConnection};
+use crate::s3::auth::tolerant::readable;
 use crate::s3::{Config, xml};
 use crate::sync::Arc;
 
@@ -65,7 +66,15 @@ struct Connector {
 impl HttpConnector for Connector {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let connector = self.clone();
-        HttpConnectorFuture::new(async move { connector.exchange(request).await })
+        HttpConnectorFuture::new(async move {
+            let mut answer = connector.exchange(request).await?;
+            if let Some(readable) = answer.body().bytes().and_then(readable) {
+                // The SDK compares the two.
+                answer.headers_mut().insert("content-length", readable.len().to_string());
+                *answer.body_mut() = SdkBody::from(readable);
+            }
+            Ok(answer)
+        })
     }
 }
 

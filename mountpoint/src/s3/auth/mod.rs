@@ -1,4 +1,4 @@
-//! Who asks: credentials, profiles, signatures, and the ARNs that name access points.
+//! Identity: credentials, profiles, signatures, and the ARNs that name access points.
 
 pub(in crate::s3) mod arn;
 pub(in crate::s3) mod aside;
@@ -6,3 +6,4 @@ pub(in crate::s3) mod credentials;
 pub(in crate::s3) mod credentials_http;
 pub(in crate::s3) mod profile;
 pub(in crate::s3) mod sign;
+pub(in crate::s3) mod tolerant;

@@ -20,7 +20,7 @@ use crate::sync::{Arc, Mutex};
 /// The service and region that requests are signed for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Signing {
-    /// As it stands in the scope of a signature.
+    /// The service in the scope of a signature.
     pub(crate) service: &'static str,
     /// `None`: every region at once, with SigV4A.
     pub(crate) region: Option<String>,

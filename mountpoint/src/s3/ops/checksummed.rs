@@ -13,32 +13,54 @@ use crate::s3::ops::headers::{Headers, checksum_headers};
 use crate::s3::wire::Wire;
 use crate::s3::{Error, ErrorKind, Result};
 
-/// Sends by `send`, which is told whether to name a checksum. `wanted`: the user wants one. `conditional`: the request has a condition, too,
+/// The headers by which the store finds damaged bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Proof {
+    /// The checksum goes along.
+    pub(crate) checksum: bool,
+    /// Content-MD5 goes along.
+    pub(crate) md5: bool,
+}
+
+/// Sends by `send`, which is told the proof to send. `wanted`: the user wants a checksum. `conditional`: the request has a condition, too,
 /// which is the likelier cause of a 501.
 ///
-/// A refusal that may be about checksums is tried once more without one; if that works, no later upload carries one. Any other answer
-/// stands: bytes that the store found damaged are not sent again without their proof.
-pub(crate) async fn with_checksum<T, F>(
+/// A refusal that may be about checksums is tried once more with an MD5 in their place, and one that names Content-MD5 with that beside them;
+/// if that works, later uploads do so from the start. Any other answer stands: bytes that the store found damaged are not sent again without
+/// their proof.
+pub(crate) async fn with_proof<T, F>(
     wire: &Wire,
     wanted: bool,
     conditional: bool,
-    send: impl Fn(bool) -> F,
+    send: impl Fn(Proof) -> F,
 ) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {
-    if !wanted || wire.abilities.refuses_checksums() {
-        return send(false).await;
+    let abilities = &wire.abilities;
+    let refused = abilities.refuses_checksums();
+    let first = Proof { checksum: wanted && !refused, md5: abilities.demands_md5() || (wanted && refused) };
+    let (mut proof, mut demanded) = (first, false);
+    loop {
+        match send(proof).await {
+            Err(error) if !proof.md5 && demands_md5(&error) => {
+                (proof.md5, demanded) = (true, true);
+            }
+            Err(error) if proof.checksum && may_be_about_checksums(&error, conditional) => {
+                proof = Proof { checksum: false, md5: true };
+            }
+            Ok(done) => {
+                if first.checksum && !proof.checksum {
+                    abilities.learn_refused_checksums();
+                }
+                if demanded {
+                    abilities.learn_demanded_md5();
+                }
+                return Ok(done);
+            }
+            outcome => return outcome,
+        }
     }
-    match send(true).await {
-        Err(error) if may_be_about_checksums(&error, conditional) => {}
-        outcome => return outcome,
-    }
-    let outcome = send(false).await;
-    if outcome.is_ok() {
-        wire.abilities.learn_refused_checksums();
-    }
-    outcome
 }
 
 fn may_be_about_checksums(error: &Error, conditional: bool) -> bool {
@@ -49,13 +71,20 @@ fn may_be_about_checksums(error: &Error, conditional: bool) -> bool {
     }
 }
 
-/// The headers by which the store finds damaged bytes: the checksum, or in its place an MD5, which every store knows.
-pub(crate) async fn proof(checksum: Option<Checksum>, named: bool, body: &[Bytes]) -> Headers {
-    if named || checksum.is_none() {
-        return checksum_headers(checksum);
+/// The store says that the header is missing. A digest that is wrong is another kind of error.
+fn demands_md5(error: &Error) -> bool {
+    let is_named = || ["content-md5", "contentmd5"].into_iter().any(|name| error.mentions(name));
+    *error.kind() == ErrorKind::InvalidRequest && error.http_status() == Some(400) && is_named()
+}
+
+/// The headers of this proof.
+pub(crate) async fn headers_of(proof: Proof, checksum: Option<Checksum>, body: &[Bytes]) -> Headers {
+    let mut headers = checksum_headers(checksum.filter(|_| proof.checksum));
+    let digest = if proof.md5 { md5(body).await } else { None };
+    if let Some(value) = digest.and_then(|digest| HeaderValue::try_from(STANDARD.encode(digest)).ok()) {
+        headers.push((HeaderName::from_static("content-md5"), value));
     }
-    let value = md5(body).await.and_then(|digest| HeaderValue::try_from(STANDARD.encode(digest)).ok());
-    value.map(|value| (HeaderName::from_static("content-md5"), value)).into_iter().collect()
+    headers
 }
 
 /// The MD5 as most stores spell it in the ETag of an object that is no multipart one.

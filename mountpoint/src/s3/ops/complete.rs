@@ -11,17 +11,17 @@ use crate::object::ObjectKey;
 use crate::s3::answer::date;
 use crate::s3::attempts::Attempts;
 use crate::s3::ops::encryption;
-use crate::s3::ops::headers::{checksum_type, push};
-use crate::s3::ops::if_absent::exists;
+use crate::s3::ops::headers::{checksum_type, push, push_condition};
+use crate::s3::ops::if_absent::refused;
 use crate::s3::ops::multipart::upload_target;
 use crate::s3::ops::verify::{Found, Ours, look, prove_encrypted};
 use crate::s3::wire::{Clocks, Draft, Failure, Wire};
-use crate::s3::{CompleteUpload, Error, ErrorKind, Result, Stored, UploadedPart, xml};
+use crate::s3::{CompleteUpload, Error, ErrorKind, Replaces, Result, Stored, UploadedPart, xml};
 
 const OPERATION: &str = "CompleteMultipartUpload";
 
-/// See [`crate::s3::ObjectClient::complete_multipart_upload`]. `only_if_absent`: by the store's own condition.
-pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_absent: bool) -> Result<Stored> {
+/// See [`crate::s3::ObjectClient::complete_multipart_upload`]. `conditional`: with the store's own condition.
+pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional: bool) -> Result<Stored> {
     let key = &request.upload.key;
     let whole = Whole::of(&request.parts);
     let ours = Ours {
@@ -30,7 +30,8 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
         checksums: whole.checksums.clone(),
         md5: None,
     };
-    let headers = headers(only_if_absent, &whole)?;
+    let replaces = conditional.then_some(&request.replaces);
+    let headers = headers(replaces, &whole)?;
     let document = [Bytes::from(xml::complete_document(&request.parts))];
     let timeouts = &wire.config.timeouts;
     // The store is asked at most once in minutes, and other retries would wait behind it.
@@ -46,7 +47,7 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
                     && let found @ (Found::Ours(_) | Found::Unencrypted(_)) =
                         look(wire, key, &ours, wire.clock.now()).await
                 {
-                    return found.or(OPERATION, key, || exists(OPERATION, key));
+                    return found.or(OPERATION, key, || refused(OPERATION, key, &request.replaces));
                 }
                 if !encrypted {
                     prove_encrypted(wire, OPERATION, key).await?;
@@ -56,7 +57,7 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
             Err(failed) => failed,
         };
         let now = wire.clock.now();
-        let next = Next::after(&failed, attempts.ambiguous, only_if_absent);
+        let next = Next::after(&failed, attempts.ambiguous, conditional);
         tracing::debug!(%key, ?next, "{}", failed.error);
         match next {
             Next::Settle { patiently } => {
@@ -66,17 +67,19 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, only_if_abse
                     unknown(key, "the upload is gone, and its object is not there").source(failed.error)
                 });
             }
-            Next::WhoseIsIt { perhaps_ours: false } => return Err(exists(OPERATION, key).status(412)),
+            Next::WhoseIsIt { perhaps_ours: false } => {
+                return Err(refused(OPERATION, key, &request.replaces).status(412));
+            }
             Next::WhoseIsIt { perhaps_ours: true } => {
                 let found = look(wire, key, &ours, now).await;
-                return found.or(OPERATION, key, || exists(OPERATION, key).status(412));
+                return found.or(OPERATION, key, || refused(OPERATION, key, &request.replaces).status(412));
             }
             Next::LookThenSend => {
                 let until = end.min(now + timeouts.first_byte);
                 let found = look(wire, key, &ours, until).await;
                 if matches!(found, Found::Ours(_) | Found::Unencrypted(_)) {
                     attempts.succeeded();
-                    return found.or(OPERATION, key, || exists(OPERATION, key));
+                    return found.or(OPERATION, key, || refused(OPERATION, key, &request.replaces));
                 }
             }
             Next::Send => {}
@@ -105,18 +108,20 @@ enum Next {
     /// The upload is gone: it was completed by an attempt before, or aborted by another client. The object says which; where an attempt before
     /// had no clear answer, it may take its time to appear.
     Settle { patiently: bool },
-    /// An object is there, and none was to be.
+    /// The object at the key is not the one to be replaced.
     WhoseIsIt { perhaps_ours: bool },
 }
 
 impl Next {
     /// `doubt`: an attempt before this one had no clear answer.
-    fn after(failed: &Failure, doubt: bool, only_if_absent: bool) -> Self {
+    fn after(failed: &Failure, doubt: bool, conditional: bool) -> Self {
         match failed.error.kind() {
-            ErrorKind::NotFound => Self::Settle { patiently: doubt || failed.ambiguous },
-            ErrorKind::Changed if only_if_absent => {
+            // The upload is there, and the object that was to be replaced is not.
+            ErrorKind::NotFound if conditional && failed.error.code() == Some("NoSuchKey") => {
                 Self::WhoseIsIt { perhaps_ours: doubt || failed.ambiguous }
             }
+            ErrorKind::NotFound => Self::Settle { patiently: doubt || failed.ambiguous },
+            ErrorKind::Changed if conditional => Self::WhoseIsIt { perhaps_ours: doubt || failed.ambiguous },
             _ if failed.ambiguous && !is_the_stores_word(&failed.error) => Self::LookThenSend,
             _ => Self::Send,
         }
@@ -166,7 +171,7 @@ async fn once(
     }
 }
 
-fn headers(only_if_absent: bool, whole: &Whole) -> Result<Vec<(HeaderName, HeaderValue)>> {
+fn headers(replaces: Option<&Replaces>, whole: &Whole) -> Result<Vec<(HeaderName, HeaderValue)>> {
     let mut headers = vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"))];
     if let Some(kind) = whole.algorithm.and_then(checksum_type) {
         push(&mut headers, OPERATION, "x-amz-checksum-type", kind)?;
@@ -174,8 +179,8 @@ fn headers(only_if_absent: bool, whole: &Whole) -> Result<Vec<(HeaderName, Heade
     if let Some(sum) = &whole.full_object {
         push(&mut headers, OPERATION, ChecksumAlgorithm::Crc64Nvme.header(), sum)?;
     }
-    if only_if_absent {
-        push(&mut headers, OPERATION, "if-none-match", "*")?;
+    if let Some(replaces) = replaces {
+        push_condition(&mut headers, OPERATION, replaces)?;
     }
     Ok(headers)
 }
@@ -199,15 +204,23 @@ impl Whole {
         let (Some(algorithm), Some(sums)) = (algorithm, sums) else {
             return Self { size, algorithm: None, checksums: Vec::new(), full_object: None };
         };
-        let whole = sums.iter().zip(parts).skip(1).fold(sums[0], |w, (c, p)| w.combine(*c, p.size));
-        let whole = whole.to_base64();
+        let whole = whole_sum(parts).unwrap_or(sums[0]).to_base64();
         let (checksums, full_object) = match algorithm {
             // Asked for, and what a store may keep in its place.
-            ChecksumAlgorithm::Crc32c => (vec![Checksum::composite(&sums), whole], None),
+            ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => {
+                (vec![Checksum::composite(&sums), whole], None)
+            }
             ChecksumAlgorithm::Crc64Nvme => (vec![whole.clone()], Some(whole)),
         };
         Self { size, algorithm: Some(algorithm), checksums, full_object }
     }
+}
+
+/// The checksum of all bytes, if each part has one.
+pub(crate) fn whole_sum(parts: &[UploadedPart]) -> Option<Checksum> {
+    let mut parts = parts.iter();
+    let first = parts.next()?.checksum?;
+    parts.try_fold(first, |whole, part| Some(whole.combine(part.checksum?, part.size)))
 }
 
 fn unknown(key: &ObjectKey, why: &str) -> Error {

@@ -2,21 +2,49 @@
 
 use std::time::SystemTime;
 
-use http::{Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 
-use crate::object::ObjectKey;
-use crate::s3::Result;
+use crate::object::{ObjectId, ObjectKey};
 use crate::s3::attempts::Attempts;
+use crate::s3::ops::head::head_object;
+use crate::s3::ops::headers::{Headers, push_condition};
 use crate::s3::url::encode_query;
-use crate::s3::wire::{Collected, Failure, Wire};
-use crate::s3::xml;
+use crate::s3::wire::{Collected, Draft, Failure, Wire};
 use crate::s3::xml::BODY_MAX;
+use crate::s3::{ErrorKind, Replaces, Result, xml};
 
 const OPERATION: &str = "DeleteObject";
 
 /// See [`crate::s3::ObjectClient::delete_object`].
 pub(crate) async fn delete_object(wire: &Wire, key: &ObjectKey) -> Result<()> {
     delete(wire, key, wire.endpoint.key_path(key.as_str())).await
+}
+
+/// See [`crate::s3::ObjectClient::delete_version`]. `conditional`: with the store's own condition.
+pub(crate) async fn delete_if(wire: &Wire, id: &ObjectId, conditional: bool) -> Result<()> {
+    if !conditional {
+        return delete_object(wire, &id.key).await;
+    }
+    let mut headers = Headers::new();
+    push_condition(&mut headers, OPERATION, &Replaces::Version(id.etag.clone()))?;
+    let target = wire.endpoint.key_path(id.key.as_str());
+    let mut attempts = Attempts::new(wire, OPERATION, Some(&id.key), 0);
+    loop {
+        match once(wire, &attempts, &target, &headers).await {
+            Ok(()) => {
+                attempts.succeeded();
+                return Ok(());
+            }
+            // Some stores say the same of a key that is gone, and an attempt whose answer was lost may have removed it.
+            Err(failure) if *failure.error.kind() == ErrorKind::Changed => {
+                return match head_object(wire, &id.key).await {
+                    Err(error) if *error.kind() == ErrorKind::NotFound => Ok(()),
+                    _ => Err(failure.error),
+                };
+            }
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
 }
 
 /// Removes one version of an object, or a delete marker. One that is gone already is a success.
@@ -30,7 +58,7 @@ pub(crate) async fn delete_version(wire: &Wire, key: &ObjectKey, version: &str) 
 async fn delete(wire: &Wire, key: &ObjectKey, target: String) -> Result<()> {
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
     loop {
-        match once(wire, &attempts, &target).await {
+        match once(wire, &attempts, &target, &[]).await {
             Ok(()) => {
                 attempts.succeeded();
                 return Ok(());
@@ -40,9 +68,14 @@ async fn delete(wire: &Wire, key: &ObjectKey, target: String) -> Result<()> {
     }
 }
 
-async fn once(wire: &Wire, attempts: &Attempts<'_>, target: &str) -> std::result::Result<(), Failure> {
-    let answer =
-        wire.exchange(&attempts.draft(Method::DELETE, target.to_owned())).await?.collect(BODY_MAX).await?;
+async fn once(
+    wire: &Wire,
+    attempts: &Attempts<'_>,
+    target: &str,
+    headers: &[(HeaderName, HeaderValue)],
+) -> std::result::Result<(), Failure> {
+    let draft = Draft { headers: headers.to_vec(), ..attempts.draft(Method::DELETE, target.to_owned()) };
+    let answer = wire.exchange(&draft).await?.collect(BODY_MAX).await?;
     is_gone(answer, wire.clock.wall())
 }
 

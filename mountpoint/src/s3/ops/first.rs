@@ -3,9 +3,12 @@
 use http::{HeaderValue, Method, StatusCode, header};
 
 use crate::buffer::{BlockMut, Fill};
+use crate::checksum::Checksum;
 use crate::net::flow::lanes::Lane;
+use crate::object::{ObjectId, ObjectMeta};
 use crate::s3::answer::{CLOCK_REFUSED, first_of, is_about_credentials};
 use crate::s3::attempts::Attempts;
+use crate::s3::ops::headers::checksum_mode;
 use crate::s3::ops::{head, hedged};
 use crate::s3::wire::{Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, First, GetFirst, Result};
@@ -70,7 +73,10 @@ async fn once(
         HeaderValue::from_str(text)
             .map_err(|e| Error::new(ErrorKind::InvalidRequest, OPERATION).key(&request.key).source(e))
     };
-    let mut headers = vec![(header::RANGE, value(&format!("bytes=0-{}", limit.saturating_sub(1)))?)];
+    let mut headers = vec![checksum_mode()];
+    if !request.is_whole {
+        headers.push((header::RANGE, value(&format!("bytes=0-{}", limit.saturating_sub(1)))?));
+    }
     if let Some(etag) = &request.etag {
         headers.push((header::IF_MATCH, value(etag.as_str())?));
     }
@@ -83,6 +89,10 @@ async fn once(
         Ok(found) => found,
         Err((kind, why)) => return Err(answer.error(kind, why).into()),
     };
+    let id = ObjectId { key: request.key.clone(), etag: meta.etag.clone() };
+    if len == meta.size {
+        wire.sums.learn(&id, answer.status, &answer.headers);
+    }
     let Some(mut room) = room.take() else { return Ok(First { meta, bytes: None }) };
     room.shorten(len as usize);
     let full = Arc::new(Mutex::new(None));
@@ -92,6 +102,18 @@ async fn once(
     if let Err(failure) = answer.fill(&mut into, wire).await {
         tracing::debug!(key = %request.key, error = %failure.error, "the first bytes broke off");
     }
-    let bytes = full.lock().take();
+    let bytes = full.lock().take().filter(|block| is_right(wire, &id, &meta, block));
     Ok(First { meta, bytes })
+}
+
+/// Whether bytes that are the whole object have the checksum that the store says, if it says one. If not, a read asks for them again.
+fn is_right(wire: &Wire, id: &ObjectId, meta: &ObjectMeta, bytes: &[u8]) -> bool {
+    let Some(expected) = wire.sums.get(id).filter(|_| meta.size == bytes.len() as u64) else { return true };
+    let ours = Checksum::of(expected.algorithm, bytes);
+    if ours == expected {
+        return true;
+    }
+    wire.metrics.read_corrupt.inc();
+    Error::corrupt(&id.key, ours, expected, "it is asked for again").said();
+    false
 }

@@ -8,6 +8,7 @@ use crate::buffer::Fill;
 use crate::net::flow::lanes::Lane;
 use crate::s3::answer::check_get;
 use crate::s3::attempts::Attempts;
+use crate::s3::ops::headers::checksum_mode;
 use crate::s3::ops::hedged;
 use crate::s3::wire::{Draft, Failure, Filled, Wire};
 use crate::s3::{Error, ErrorKind, GetObject, Result};
@@ -82,10 +83,11 @@ async fn once(
         HeaderValue::from_str(text)
             .map_err(|e| Error::new(ErrorKind::InvalidRequest, OPERATION).key(key).source(e))
     };
-    let headers = vec![
-        (header::RANGE, value(&format!("bytes={}-{}", range.start, range.end - 1))?),
-        (header::IF_MATCH, value(etag.as_str())?),
-    ];
+    let mut headers = vec![(header::IF_MATCH, value(etag.as_str())?), checksum_mode()];
+    // Most stores say no checksum in the answer to a range, be it the whole object.
+    if range != (0..request.object_size) {
+        headers.push((header::RANGE, value(&format!("bytes={}-{}", range.start, range.end - 1))?));
+    }
     let draft = Draft { headers, ..attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str())) };
     let answer = hedged::exchange(wire, draft).await?;
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
@@ -93,6 +95,9 @@ async fn once(
     }
     if let Err((kind, why)) = check_get(answer.status, &answer.headers, etag, &range, request.object_size) {
         return Err(answer.error(kind, why).into());
+    }
+    if range == (0..request.object_size) {
+        wire.sums.learn(&request.id, answer.status, &answer.headers);
     }
     answer.fill(into, wire).await
 }

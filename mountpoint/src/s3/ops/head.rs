@@ -1,23 +1,29 @@
 //! HeadObject: the metadata of one object. If the store refuses to say whether a key is there, a listing of this key says so.
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 
-use crate::object::{ObjectKey, ObjectMeta};
-use crate::s3::answer::object_meta;
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::s3::answer::{object_meta, stored_checksum, text};
 use crate::s3::attempts::Attempts;
+use crate::s3::ops::headers::checksum_mode;
 use crate::s3::ops::list;
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
-use crate::s3::{Error, ErrorKind, ListObjects, Result};
+use crate::s3::{Described, Error, ErrorKind, ListObjects, Properties, Result};
 
 const OPERATION: &str = "HeadObject";
 
 /// See [`crate::s3::ObjectClient::head_object`].
 pub(crate) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMeta> {
-    Ok(head(wire, key, false).await?.0)
+    let (meta, headers) = head(wire, key).await?;
+    let id = ObjectId { key: key.clone(), etag: meta.etag.clone() };
+    wire.sums.learn(&id, StatusCode::OK, &headers);
+    Ok(meta)
 }
 
-/// The same with all headers of the answer; `checksums` asks for those of the object too.
-pub(crate) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Result<(ObjectMeta, HeaderMap)> {
+/// The same with all headers of the answer, which asks for the object's checksum: that takes the permission to read an object under a KMS key.
+/// Where that is refused, the next question leaves it out.
+pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, HeaderMap)> {
+    let mut checksums = true;
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
     let mut looked = false;
     loop {
@@ -35,14 +41,32 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey, checksums: bool) -> Resul
                 Some(false) => return Err(absent(key)),
                 // Meanwhile the store's clock was learned: it was the date that was refused.
                 _ if wire.skew.times_learned() != clock => continue,
-                // The store knows us, and does not let us read it: other credentials are not looked for. But the listing may have found
-                // others: then it was not these that were refused.
-                Some(true) if !has_other_keys(wire, failure.generation).await => return Err(failure.error),
-                Some(true) | None => {}
+                Some(true) => {
+                    if let Ok(found) = once(wire, &attempts, key, false).await {
+                        attempts.succeeded();
+                        return Ok(found);
+                    }
+                    // The store knows us, and does not let us read it: other credentials are not looked for. But the listing may have found
+                    // others: then it was not these that were refused.
+                    if !has_other_keys(wire, failure.generation).await {
+                        return Err(failure.error);
+                    }
+                }
+                None => {}
             }
+            checksums = false;
         }
         attempts.again(failure).await?;
     }
+}
+
+/// See [`crate::s3::ObjectClient::describe_object`].
+pub(crate) async fn describe_object(wire: &Wire, key: &ObjectKey) -> Result<Described> {
+    let (meta, headers) = head(wire, key).await?;
+    let properties = Properties::of(&headers)
+        .map_err(|why| Error::new(ErrorKind::BadAnswer, OPERATION).key(key).message(why))?;
+    let tags = text(&headers, "x-amz-tagging-count").and_then(|count| count.parse().ok()).unwrap_or(0);
+    Ok(Described { meta, properties, tags, checksum: stored_checksum(&headers) })
 }
 
 /// Whether a listing has the key, if we may list it. S3 answers 403 to a HEAD of a missing key if the policy allows listings only
@@ -81,7 +105,7 @@ async fn once(
 ) -> std::result::Result<(ObjectMeta, HeaderMap), Failure> {
     let mut headers = Vec::new();
     if checksums {
-        headers.push((HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED")));
+        headers.push(checksum_mode());
     }
     let answer: Collected = wire
         .exchange(&Draft { headers, ..attempts.draft(Method::HEAD, wire.endpoint.key_path(key.as_str())) })

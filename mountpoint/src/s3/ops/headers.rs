@@ -4,13 +4,14 @@ use http::{HeaderName, HeaderValue};
 
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::s3::ops::encryption;
+use crate::s3::replaces::quoted;
 use crate::s3::wire::Wire;
-use crate::s3::{Error, ErrorKind, NewObject, Result};
+use crate::s3::{Error, ErrorKind, NewObject, Replaces, Result};
 
 /// Names and values, in the order in which they are sent.
 pub(crate) type Headers = Vec<(HeaderName, HeaderValue)>;
 
-/// The headers about a new object: its type, and what the user wants of every new object.
+/// The headers about a new object: its properties, and what the user wants of every new object.
 pub(crate) fn new_object_headers(
     wire: &Wire,
     operation: &'static str,
@@ -18,9 +19,10 @@ pub(crate) fn new_object_headers(
 ) -> Result<Headers> {
     let config = &wire.config;
     let mut headers = Headers::with_capacity(8);
+    object.properties.push_all(&mut headers, operation)?;
+    let class = object.properties.storage_class.as_deref();
     for (name, value) in [
-        ("content-type", Some(object.content_type.as_deref().unwrap_or("binary/octet-stream"))),
-        ("x-amz-storage-class", config.storage_class.as_deref()),
+        ("x-amz-storage-class", class.or(config.storage_class.as_deref())),
         (encryption::SSE, config.sse.as_deref()),
         (encryption::SSE_KEY, config.sse_kms_key_id.as_deref()),
     ] {
@@ -34,8 +36,21 @@ pub(crate) fn new_object_headers(
 /// The kind of a multipart object's checksum, named only where it is not the default: stores older than the parameter refuse it.
 pub(crate) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str> {
     match algorithm {
-        ChecksumAlgorithm::Crc32c => None,
+        ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => None,
         ChecksumAlgorithm::Crc64Nvme => Some("FULL_OBJECT"),
+    }
+}
+
+/// Adds the condition on what is there.
+pub(crate) fn push_condition(
+    headers: &mut Headers,
+    operation: &'static str,
+    replaces: &Replaces,
+) -> Result<()> {
+    match replaces {
+        Replaces::Anything => Ok(()),
+        Replaces::Nothing => push(headers, operation, "if-none-match", "*"),
+        Replaces::Version(etag) => push(headers, operation, "if-match", &quoted(etag)),
     }
 }
 
@@ -51,6 +66,11 @@ pub(crate) fn push(
     })?;
     headers.push((HeaderName::from_static(name), value));
     Ok(())
+}
+
+/// Asks for the checksum that the store has of the object.
+pub(crate) fn checksum_mode() -> (HeaderName, HeaderValue) {
+    (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"))
 }
 
 /// The headers about the checksum of a body.

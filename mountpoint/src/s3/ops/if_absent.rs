@@ -1,5 +1,5 @@
-//! Stores an object only if its key has none, on stores that obey If-None-Match, ignore it or refuse it. On stores that ignore or refuse
-//! it, a request first asks whether the key has an object.
+//! Changes what is under a key only if that is what the caller knows, on stores that obey conditions, ignore them or refuse them. On stores
+//! that ignore or refuse them, a request first asks what is there.
 
 use std::future::Future;
 
@@ -8,34 +8,34 @@ use crate::s3::abilities::Write;
 use crate::s3::kind::Condition;
 use crate::s3::ops::head::head_object;
 use crate::s3::wire::Wire;
-use crate::s3::{Error, ErrorKind, Result};
+use crate::s3::{Error, ErrorKind, Replaces, Result};
 
-/// Stores an object under `key` by `store`, which is told whether to send the condition.
+/// Stores an object under `key` by `store`, which is told whether to send the condition that `replaces` is.
 ///
 /// A store that answers 501 to the condition is asked by HEAD instead, then and from then on. A store that ignores it is asked, too, and
-/// sent the condition all the same, because a newer release may keep it. Between that answer and the upload another client may store the
+/// sent the condition all the same, because a newer release may keep it. Between that answer and the request another client may store the
 /// object, which is then replaced: such a store can't tell.
-pub(crate) async fn if_absent<T, F>(
+pub(crate) async fn guarded<T, F>(
     wire: &Wire,
     write: Write,
     key: &ObjectKey,
+    replaces: &Replaces,
     store: impl Fn(bool) -> F,
 ) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {
-    let condition = wire.abilities.condition(write);
+    if *replaces == Replaces::Anything {
+        return store(false).await;
+    }
+    let condition = wire.abilities.condition(write, replaces);
     if condition == Condition::Kept {
         match store(true).await {
             Err(error) if *error.kind() == ErrorKind::Unsupported => {}
             outcome => return outcome,
         }
     }
-    match head_object(wire, key).await {
-        Ok(_) => return Err(exists(write.name(), key)),
-        Err(error) if *error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
+    check(wire, write, key, replaces).await?;
     if condition == Condition::Ignored {
         match store(true).await {
             Err(error) if *error.kind() == ErrorKind::Unsupported => {}
@@ -50,7 +50,32 @@ where
     outcome
 }
 
-/// The object was to be stored only if none is there, and one is.
-pub(crate) fn exists(operation: &'static str, key: &ObjectKey) -> Error {
-    Error::new(ErrorKind::Exists, operation).key(key).message("an object is there already")
+/// Asks what is there.
+async fn check(wire: &Wire, write: Write, key: &ObjectKey, replaces: &Replaces) -> Result<()> {
+    let there = match head_object(wire, key).await {
+        Ok(meta) => Some(meta.etag),
+        Err(error) if *error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let holds = match (replaces, &there) {
+        (Replaces::Anything, _) | (Replaces::Nothing, None) => true,
+        (Replaces::Version(known), Some(there)) => known.matches(there.as_str()),
+        (Replaces::Nothing, Some(_)) | (Replaces::Version(_), None) => false,
+    };
+    if holds { Ok(()) } else { Err(refused(write.name(), key, replaces)) }
+}
+
+/// The error for a key whose object is not the one to be replaced: `Exists` for something in the place of nothing, and from a copy, whose `Changed` is
+/// about its source; else `Changed`.
+pub(crate) fn refused(operation: &'static str, key: &ObjectKey, replaces: &Replaces) -> Error {
+    let of = |kind, why| Error::new(kind, operation).key(key).message(why);
+    match replaces {
+        Replaces::Version(_) if operation == Write::Copy.name() => {
+            of(ErrorKind::Exists, "the object that was to be replaced is another version by now, or gone")
+        }
+        Replaces::Version(_) => {
+            of(ErrorKind::Changed, "the object that was to be replaced is another version by now, or gone")
+        }
+        Replaces::Anything | Replaces::Nothing => of(ErrorKind::Exists, "an object is there already"),
+    }
 }

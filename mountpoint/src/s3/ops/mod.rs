@@ -3,6 +3,7 @@
 pub(in crate::s3) mod bucket;
 pub(in crate::s3) mod checksummed;
 pub(in crate::s3) mod complete;
+pub(in crate::s3) mod copy;
 pub(in crate::s3) mod delete;
 pub(in crate::s3) mod encryption;
 pub(in crate::s3) mod first;
@@ -13,6 +14,7 @@ pub(in crate::s3) mod hedged;
 pub(in crate::s3) mod if_absent;
 pub(in crate::s3) mod list;
 pub(in crate::s3) mod multipart;
+pub(in crate::s3) mod properties;
 pub(in crate::s3) mod put;
 pub(in crate::s3) mod tagging;
 pub(in crate::s3) mod verify;

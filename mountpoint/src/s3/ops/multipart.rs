@@ -3,7 +3,7 @@
 use http::{Method, StatusCode};
 
 use crate::s3::attempts::Attempts;
-use crate::s3::ops::checksummed::with_checksum;
+use crate::s3::ops::checksummed::{Proof, with_proof};
 use crate::s3::ops::delete::is_gone;
 use crate::s3::ops::encryption;
 use crate::s3::ops::headers::{checksum_type, new_object_headers, push};
@@ -24,8 +24,9 @@ pub(crate) fn upload_target(wire: &Wire, upload: &UploadId) -> String {
 
 /// See [`crate::s3::ObjectClient::create_multipart_upload`].
 pub(crate) async fn create(wire: &Wire, request: &NewObject) -> Result<UploadId> {
-    let begin = |named| begin(wire, request, named);
-    with_checksum(wire, request.checksum.is_some(), false, begin).await
+    // There are no bytes yet, and no MD5 of them.
+    let begin = |proof: Proof| begin(wire, request, proof.checksum);
+    with_proof(wire, request.checksum.is_some(), false, begin).await
 }
 
 async fn begin(wire: &Wire, request: &NewObject, named: bool) -> Result<UploadId> {

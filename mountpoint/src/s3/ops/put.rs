@@ -7,35 +7,37 @@ use http::{Method, StatusCode};
 use crate::checksum::Checksum;
 use crate::object::ETag;
 use crate::s3::attempts::Attempts;
-use crate::s3::ops::checksummed::{md5_hex, proof, with_checksum};
+use crate::s3::ops::checksummed::{Proof, headers_of, md5_hex, with_proof};
 use crate::s3::ops::encryption;
 use crate::s3::ops::encryption::UNENCRYPTED;
-use crate::s3::ops::headers::{Headers, new_object_headers, push};
-use crate::s3::ops::if_absent::exists;
+use crate::s3::ops::headers::{Headers, new_object_headers, push_condition};
+use crate::s3::ops::if_absent::refused;
 use crate::s3::ops::verify::{Ours, look};
 use crate::s3::url::encode_query;
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
-use crate::s3::{ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer};
+use crate::s3::{Error, ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer};
+
+/// No store takes fewer parts: a refusal of a lower number is about something else.
+const PARTS_MIN: u32 = 100;
 
 /// Of a part that is not.
 const UNCOMPLETED: &str =
     "the upload is not completed: check whether the store, and any proxy before it, knows these headers";
 
-/// See [`crate::s3::ObjectClient::put_object`]. `only_if_absent`: by the store's own condition.
-pub(crate) async fn put_object(wire: &Wire, request: &PutObject, only_if_absent: bool) -> Result<Stored> {
-    let put = |named| put(wire, request, named, only_if_absent);
-    with_checksum(wire, request.checksum.is_some(), only_if_absent, put).await
+/// See [`crate::s3::ObjectClient::put_object`]. `conditional`: with the store's own condition.
+pub(crate) async fn put_object(wire: &Wire, request: &PutObject, conditional: bool) -> Result<Stored> {
+    let put = |proof| put(wire, request, proof, conditional);
+    with_proof(wire, request.checksum.is_some(), conditional, put).await
 }
 
-/// `named`: the checksum goes along.
-async fn put(wire: &Wire, request: &PutObject, named: bool, only_if_absent: bool) -> Result<Stored> {
+async fn put(wire: &Wire, request: &PutObject, proof: Proof, conditional: bool) -> Result<Stored> {
     const OPERATION: &str = "PutObject";
     let key = &request.object.key;
     let size: u64 = request.body.iter().map(|b| b.len() as u64).sum();
-    let mut headers = proof(request.checksum, named, &request.body).await;
+    let mut headers = headers_of(proof, request.checksum, &request.body).await;
     headers.append(&mut new_object_headers(wire, OPERATION, &request.object)?);
-    if only_if_absent {
-        push(&mut headers, OPERATION, "if-none-match", "*")?;
+    if conditional {
+        push_condition(&mut headers, OPERATION, &request.object.replaces)?;
     }
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), size);
     let target = wire.endpoint.key_path(key.as_str());
@@ -54,15 +56,16 @@ async fn put(wire: &Wire, request: &PutObject, named: bool, only_if_absent: bool
             }
             Err(failure) => failure,
         };
-        let taken = only_if_absent && *failure.error.kind() == ErrorKind::Changed;
+        // A key that is gone (404) is not the version that was to be replaced, either.
+        let taken = conditional && matches!(failure.error.kind(), ErrorKind::Changed | ErrorKind::NotFound);
         if taken && (attempts.ambiguous || failure.ambiguous) {
             // An attempt whose answer was lost may have stored it: then what is in the way is ours.
             let checksums = request.checksum.map(Checksum::to_base64).into_iter().collect();
             let ours = Ours { size, parts: None, checksums, md5: md5_hex(&request.body).await };
             let found = look(wire, key, &ours, wire.clock.now()).await;
-            return found.or(OPERATION, key, || exists(OPERATION, key));
+            return found.or(OPERATION, key, || refused(OPERATION, key, &request.object.replaces));
         } else if taken {
-            return Err(exists(OPERATION, key).status(412));
+            return Err(refused(OPERATION, key, &request.object.replaces).status(412));
         }
         attempts.again(failure).await?;
     }
@@ -70,15 +73,28 @@ async fn put(wire: &Wire, request: &PutObject, named: bool, only_if_absent: bool
 
 /// See [`crate::s3::ObjectClient::upload_part`].
 pub(crate) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<UploadedPart> {
-    let part = |named| part(wire, request, named);
-    with_checksum(wire, request.checksum.is_some(), false, part).await
+    let part = |proof| part(wire, request, proof);
+    let sent = with_proof(wire, request.checksum.is_some(), false, part).await;
+    if let Err(error) = &sent
+        && let Some(most) = too_many(error, request.part_number)
+    {
+        wire.abilities.learn_parts_max(most);
+    }
+    sent
 }
 
-async fn part(wire: &Wire, request: &UploadPart, named: bool) -> Result<UploadedPart> {
+/// The number of parts that the store takes, if it refused this one for its number. Its words may name the limit.
+fn too_many(error: &Error, number: u32) -> Option<u32> {
+    let is_refused = *error.kind() == ErrorKind::InvalidRequest && error.mentions("part number");
+    let named = error.numbers().filter(|named| (PARTS_MIN..number).contains(named)).max();
+    (is_refused && number > PARTS_MIN).then(|| named.unwrap_or(number - 1))
+}
+
+async fn part(wire: &Wire, request: &UploadPart, proof: Proof) -> Result<UploadedPart> {
     const OPERATION: &str = "UploadPart";
     let key = &request.upload.key;
     let size: u64 = request.body.iter().map(|b| b.len() as u64).sum();
-    let headers = proof(request.checksum, named, &request.body).await;
+    let headers = headers_of(proof, request.checksum, &request.body).await;
     let mut target = wire.endpoint.key_path(key.as_str());
     let _ = write!(target, "?partNumber={}&uploadId=", request.part_number);
     encode_query(&mut target, &request.upload.id);
@@ -95,7 +111,7 @@ async fn part(wire: &Wire, request: &UploadPart, named: bool) -> Result<Uploaded
                     part_number: request.part_number,
                     etag,
                     size,
-                    checksum: request.checksum.filter(|_| named),
+                    checksum: request.checksum.filter(|_| proof.checksum),
                 });
             }
             Err(failure) => attempts.again(failure).await?,

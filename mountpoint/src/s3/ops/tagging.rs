@@ -1,4 +1,4 @@
-//! GetBucketTagging and PutBucketTagging. Some stores have no tags of buckets: that is an answer, not an error.
+//! GetBucketTagging, PutBucketTagging and GetObjectTagging. Some stores have no tags of buckets: that is an answer, not an error.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 use md5::{Digest as _, Md5};
 
+use crate::object::ObjectKey;
 use crate::s3::attempts::Attempts;
 use crate::s3::ops::bucket::plain;
 use crate::s3::ops::headers::push;
@@ -47,6 +48,21 @@ async fn got(wire: &Wire, draft: Draft<'_>) -> std::result::Result<Tags, Failure
         return Err(answer.failed(wire.clock.wall()));
     }
     xml::tags(&answer.body).map_err(|why| answer.unexpected(why, wire.clock.wall()))
+}
+
+/// See [`crate::s3::ObjectClient::object_tags`].
+pub(crate) async fn of_object(wire: &Wire, key: &ObjectKey) -> Result<Tags> {
+    let mut attempts = Attempts::new(wire, "GetObjectTagging", Some(key), 0);
+    let target = wire.endpoint.key_path(key.as_str()) + "?tagging=";
+    loop {
+        match got(wire, attempts.draft(Method::GET, target.clone())).await {
+            Ok(tags) => {
+                attempts.succeeded();
+                return Ok(tags);
+            }
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
 }
 
 /// See [`crate::s3::Bucket::set_tags`].

@@ -106,7 +106,7 @@ pub(crate) async fn look(wire: &Wire, key: &ObjectKey, ours: &Ours, until: Insta
 }
 
 async fn look_once(wire: &Wire, key: &ObjectKey, ours: &Ours) -> Found {
-    match head(wire, key, true).await {
+    match head(wire, key).await {
         Ok((meta, headers)) => {
             let checksum = stored_checksum(&headers);
             match ours.is(&meta, checksum.as_deref()) {
@@ -161,7 +161,7 @@ impl Found {
 
 /// Whether the object that is there is encrypted as the user asked, when the answer to making it did not say so.
 pub(crate) async fn prove_encrypted(wire: &Wire, operation: &'static str, key: &ObjectKey) -> Result<()> {
-    let why = match head(wire, key, false).await {
+    let why = match head(wire, key).await {
         Ok((_, headers)) => match encryption::proven(&wire.config, &headers) {
             Ok(()) => return Ok(()),
             Err(why) => why,

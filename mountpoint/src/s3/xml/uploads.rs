@@ -21,6 +21,7 @@ pub(in crate::s3) fn complete_document(parts: &[UploadedPart]) -> String {
             let name = match sum.algorithm {
                 ChecksumAlgorithm::Crc32c => "ChecksumCRC32C",
                 ChecksumAlgorithm::Crc64Nvme => "ChecksumCRC64NVME",
+                ChecksumAlgorithm::Crc32 => "ChecksumCRC32",
             };
             let _ = write!(document, "<{name}>{}</{name}>", sum.to_base64());
         }
@@ -64,6 +65,41 @@ pub(in crate::s3) fn completed(document: &[u8]) -> Result<Option<Stored>, String
         Some(etag) => {
             Ok(Some(Stored { etag: ETag::new(etag), checksum: crc32c.or(crc64nvme), modified: None }))
         }
+        None => Err("the answer has no ETag".into()),
+    }
+}
+
+/// The result of a copy: an object, or a part.
+#[derive(Debug, PartialEq, Eq)]
+pub(in super::super) struct Copied {
+    pub(in super::super) etag: ETag,
+    pub(in super::super) checksum: Option<(ChecksumAlgorithm, String)>,
+    pub(in super::super) modified: Option<std::time::SystemTime>,
+}
+
+/// Reads the answer of CopyObject or UploadPartCopy; `None` where the document says that nothing was copied.
+pub(in super::super) fn copied(document: &[u8]) -> Result<Option<Copied>, String> {
+    let (mut etag, mut checksum, mut modified, mut refused) = (None, None, None, false);
+    walk(document, |path, text| {
+        let own = || Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        match path {
+            [Name::CopyResult, Name::ETag] => etag = own(),
+            [Name::CopyResult, Name::LastModified] => modified = xml_date(text),
+            [Name::CopyResult, Name::ChecksumCrc32c] => {
+                checksum = own().map(|value| (ChecksumAlgorithm::Crc32c, value));
+            }
+            [Name::CopyResult, Name::ChecksumCrc64Nvme] => {
+                checksum = own().map(|value| (ChecksumAlgorithm::Crc64Nvme, value));
+            }
+            [Name::CopyResult, ..] => {}
+            [Name::Error | Name::ErrorResponse, ..] => refused = true,
+            _ => return Err("the answer is about no copy".into()),
+        }
+        Ok(())
+    })?;
+    match etag {
+        _ if refused => Ok(None),
+        Some(etag) => Ok(Some(Copied { etag: ETag::new(etag), checksum, modified })),
         None => Err("the answer has no ETag".into()),
     }
 }
@@ -126,6 +162,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_copy_is_told_with_its_etag_or_as_an_error_behind_white_space() {
+        let made = b" \n <CopyObjectResult><LastModified>2009-10-12T17:50:30.000Z</LastModified>\
+            <ETag>&quot;e&quot;</ETag><ChecksumCRC32C>AAAAAQ==</ChecksumCRC32C></CopyObjectResult>";
+        let made = copied(made).unwrap().unwrap();
+        assert_eq!(made.etag, ETag::new("\"e\""));
+        assert_eq!(made.checksum, Some((ChecksumAlgorithm::Crc32c, "AAAAAQ==".into())));
+        assert!(made.modified.is_some());
+        let part = copied(b"<CopyPartResult><ETag>e</ETag></CopyPartResult>").unwrap().unwrap();
+        assert_eq!((part.etag, part.checksum), (ETag::new("e"), None));
+        let refused = b"\n\n<Error><Code>InternalError</Code></Error>";
+        assert_eq!(copied(refused), Ok(None));
+        for wrong in [&b"<CopyObjectResult/>"[..], b"", b"<a/>", b"<CompleteMultipartUploadResult/>"] {
+            assert!(copied(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+        }
+    }
     use crate::checksum::Checksum;
 
     fn parts(etag: &str, checksum: Option<Checksum>) -> Vec<UploadedPart> {

@@ -4,6 +4,7 @@
 //! promise, with its name printed. Names and bytes differ from run to run by a seed, which is printed; `MOUNT_S3_EXAM_SEED` repeats
 //! a run.
 
+mod copy;
 mod keys;
 mod list;
 mod multipart;
@@ -72,7 +73,10 @@ promises! {
     write::put_over_an_object_replaces_it,
     write::put_only_if_absent_spares_what_is_there,
     write::put_with_a_wrong_checksum_is_refused,
+    write::put_over_a_version_spares_another,
     write::delete_twice_is_fine,
+    write::delete_of_a_version_spares_another,
+    write::properties_come_back_as_they_went,
     read::every_range_reads_its_bytes,
     read::a_range_over_several_blocks_fills_them_in_order,
     read::a_stale_version_reads_nothing,
@@ -93,9 +97,17 @@ promises! {
     multipart::nothing_is_visible_before_complete,
     multipart::a_wrong_part_checksum_is_refused,
     multipart::complete_only_if_absent_spares_what_is_there,
+    multipart::complete_over_a_version_spares_another,
     multipart::complete_replaces_what_is_there,
     multipart::abort_frees_and_twice_is_fine,
     multipart::pending_uploads_are_listed_by_prefix,
+    copy::a_copy_has_bytes_and_properties_of_its_source,
+    copy::a_copy_of_another_version_is_refused,
+    copy::a_copy_over_nothing_spares_what_is_there,
+    copy::a_copy_over_a_version_spares_another,
+    copy::a_copy_with_properties_of_its_own_has_those,
+    copy::ranges_are_copied_into_parts,
+    copy::every_key_is_a_source,
     keys::every_key_comes_back_as_it_went,
     keys::twins_are_two_objects,
 }
@@ -166,12 +178,7 @@ impl Exam {
 
     fn put_request(&self, key: &ObjectKey, bytes: &Bytes) -> PutObject {
         let checksum = ChecksumAlgorithm::Crc32c;
-        let object = NewObject {
-            key: key.clone(),
-            content_type: None,
-            only_if_absent: false,
-            checksum: Some(checksum),
-        };
+        let object = NewObject { checksum: Some(checksum), ..NewObject::new(key.clone()) };
         PutObject { object, body: vec![bytes.clone()], checksum: Some(Checksum::of(checksum, bytes)) }
     }
 
@@ -212,7 +219,7 @@ impl Exam {
     /// The first bytes, as many as there is `room` for.
     async fn first(&self, key: &ObjectKey, etag: Option<ETag>, room: usize) -> Result<First> {
         let room = self.pool.try_take(Use::Ahead, room).expect("the exam's pool is large enough");
-        self.client.get_first(&GetFirst { key: key.clone(), etag }, room).await
+        self.client.get_first(&GetFirst { key: key.clone(), etag, is_whole: false }, room).await
     }
 
     /// The whole object must be `bytes`.

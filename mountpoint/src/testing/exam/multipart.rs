@@ -5,13 +5,15 @@ use bytes::Bytes;
 use super::Exam;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::ObjectKey;
-use crate::s3::{CompleteUpload, ErrorKind, NewObject, Result, Stored, UploadId, UploadPart, UploadedPart};
+use crate::s3::{
+    CompleteUpload, ErrorKind, NewObject, Replaces, Result, Stored, UploadId, UploadPart, UploadedPart,
+};
 
 /// Bytes of a part that is not the last: the least that S3 takes.
 const PART: usize = 5 << 20;
 
 async fn start(exam: &Exam, key: &ObjectKey, checksum: Option<ChecksumAlgorithm>) -> UploadId {
-    let object = NewObject { key: key.clone(), content_type: None, only_if_absent: false, checksum };
+    let object = NewObject { checksum, ..NewObject::new(key.clone()) };
     let result = exam.client.create_multipart_upload(&object).await;
     let upload = result.unwrap_or_else(|error| panic!("create an upload of {key}: {error}"));
     assert_eq!(upload.key, *key);
@@ -53,9 +55,9 @@ async fn prepared(exam: &Exam, key: &ObjectKey, bytes: &Bytes) -> (UploadId, Vec
 async fn complete(
     exam: &Exam,
     (upload, parts): (UploadId, Vec<UploadedPart>),
-    only_if_absent: bool,
+    replaces: Replaces,
 ) -> Result<Stored> {
-    exam.client.complete_multipart_upload(&CompleteUpload { upload, parts, only_if_absent }).await
+    exam.client.complete_multipart_upload(&CompleteUpload { upload, parts, replaces }).await
 }
 
 pub(super) async fn three_parts_read_back_whole(exam: &Exam) {
@@ -75,7 +77,7 @@ pub(super) async fn three_parts_read_back_whole(exam: &Exam) {
         }
         parts.sort_by_key(|part| part.part_number);
         let sums: Vec<Checksum> = parts.iter().filter_map(|part| part.checksum).collect();
-        let stored = complete(exam, (upload, parts), false).await.expect("complete");
+        let stored = complete(exam, (upload, parts), Replaces::Anything).await.expect("complete");
         let meta = exam.head(&key).await;
         assert!(meta.etag.matches(stored.etag.as_str()), "{:?} is not {:?}", meta.etag, stored.etag);
         if let (Some(answered), Some(algorithm)) = (stored.checksum, algorithm) {
@@ -92,7 +94,7 @@ pub(super) async fn nothing_is_visible_before_complete(exam: &Exam) {
     let upload = prepared(exam, &key, &bytes).await;
     exam.assert_missing(&key).await;
     assert!(exam.keys_under(&exam.folder).await.is_empty());
-    complete(exam, upload, false).await.expect("complete");
+    complete(exam, upload, Replaces::Anything).await.expect("complete");
     exam.assert_object(&key, &bytes).await;
 }
 
@@ -111,18 +113,37 @@ pub(super) async fn a_wrong_part_checksum_is_refused(exam: &Exam) {
 pub(super) async fn complete_only_if_absent_spares_what_is_there(exam: &Exam) {
     let (key, first) = (exam.key("o"), exam.bytes(1, 1000));
     let upload = prepared(exam, &key, &first).await;
-    complete(exam, upload, true).await.expect("nothing is there yet");
+    complete(exam, upload, Replaces::Nothing).await.expect("nothing is there yet");
     let upload = prepared(exam, &key, &exam.bytes(2, 1000)).await;
-    let error = complete(exam, upload, true).await.expect_err("an object is there");
+    let error = complete(exam, upload, Replaces::Nothing).await.expect_err("an object is there");
     assert_eq!(*error.kind(), ErrorKind::Exists, "{error}");
     exam.assert_object(&key, &first).await;
+}
+
+pub(super) async fn complete_over_a_version_spares_another(exam: &Exam) {
+    let (key, second) = (exam.key("o"), exam.bytes(2, 1000));
+    let first = exam.put(&key, &exam.bytes(1, 1000)).await;
+    let newer = exam.put(&key, &second).await;
+    let upload = prepared(exam, &key, &exam.bytes(3, 1000)).await;
+    let error = complete(exam, upload, Replaces::Version(first.etag.clone())).await;
+    assert_eq!(*error.expect_err("it was replaced").kind(), ErrorKind::Changed);
+    exam.assert_object(&key, &second).await;
+    let third = exam.bytes(3, 1000);
+    let upload = prepared(exam, &key, &third).await;
+    complete(exam, upload, Replaces::Version(newer.etag)).await.expect("it is this version");
+    exam.assert_object(&key, &third).await;
+    exam.client.delete_object(&key).await.expect("delete");
+    let upload = prepared(exam, &key, &third).await;
+    let error = complete(exam, upload, Replaces::Version(first.etag)).await.expect_err("it is gone");
+    assert_eq!(*error.kind(), ErrorKind::Changed, "{error}");
+    exam.assert_missing(&key).await;
 }
 
 pub(super) async fn complete_replaces_what_is_there(exam: &Exam) {
     let (key, bytes) = (exam.key("o"), exam.bytes(2, 1000));
     exam.put(&key, &exam.bytes(1, 5000)).await;
     let upload = prepared(exam, &key, &bytes).await;
-    complete(exam, upload, false).await.expect("complete");
+    complete(exam, upload, Replaces::Anything).await.expect("complete");
     exam.assert_object(&key, &bytes).await;
 }
 

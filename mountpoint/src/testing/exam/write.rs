@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use super::Exam;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::s3::ErrorKind;
+use crate::object::ObjectId;
+use crate::s3::{ErrorKind, Properties, Replaces};
 
 pub(super) async fn a_missing_object_is_not_found(exam: &Exam) {
     exam.assert_missing(&exam.key("missing")).await;
@@ -72,10 +73,10 @@ pub(super) async fn put_over_an_object_replaces_it(exam: &Exam) {
 pub(super) async fn put_only_if_absent_spares_what_is_there(exam: &Exam) {
     let (key, first) = (exam.key("once"), exam.bytes(1, 100));
     let mut request = exam.put_request(&key, &first);
-    request.object.only_if_absent = true;
+    request.object.replaces = Replaces::Nothing;
     exam.client.put_object(&request).await.expect("nothing is there yet");
     let mut request = exam.put_request(&key, &exam.bytes(2, 100));
-    request.object.only_if_absent = true;
+    request.object.replaces = Replaces::Nothing;
     let error = exam.client.put_object(&request).await.expect_err("an object is there");
     assert_eq!(*error.kind(), ErrorKind::Exists, "{error}");
     exam.assert_object(&key, &first).await;
@@ -101,4 +102,54 @@ pub(super) async fn delete_twice_is_fine(exam: &Exam) {
         exam.assert_missing(&key).await;
     }
     assert!(exam.keys_under(&exam.folder).await.is_empty());
+}
+
+pub(super) async fn put_over_a_version_spares_another(exam: &Exam) {
+    let (key, second) = (exam.key("o"), exam.bytes(2, 100));
+    let first = exam.put(&key, &exam.bytes(1, 100)).await;
+    let newer = exam.put(&key, &second).await;
+    let mut request = exam.put_request(&key, &exam.bytes(3, 100));
+    request.object.replaces = Replaces::Version(first.etag);
+    let error = exam.client.put_object(&request).await.expect_err("it was replaced");
+    assert_eq!(*error.kind(), ErrorKind::Changed, "{error}");
+    exam.assert_object(&key, &second).await;
+    request.object.replaces = Replaces::Version(newer.etag);
+    let third = exam.client.put_object(&request).await.expect("it is this version");
+    exam.assert_object(&key, &exam.bytes(3, 100)).await;
+    exam.client.delete_object(&key).await.expect("delete");
+    request.object.replaces = Replaces::Version(third.etag);
+    let error = exam.client.put_object(&request).await.expect_err("it is gone");
+    assert_eq!(*error.kind(), ErrorKind::Changed, "{error}");
+    exam.assert_missing(&key).await;
+}
+
+pub(super) async fn delete_of_a_version_spares_another(exam: &Exam) {
+    let (key, second) = (exam.key("o"), exam.bytes(2, 100));
+    let first = exam.put(&key, &exam.bytes(1, 100)).await;
+    let newer = exam.put(&key, &second).await;
+    let of = |etag| ObjectId { key: key.clone(), etag };
+    let error = exam.client.delete_version(&of(first.etag)).await.expect_err("it was replaced");
+    assert_eq!(*error.kind(), ErrorKind::Changed, "{error}");
+    exam.assert_object(&key, &second).await;
+    for _ in 0..2 {
+        exam.client.delete_version(&of(newer.etag.clone())).await.expect("this version, or none");
+        exam.assert_missing(&key).await;
+    }
+}
+
+pub(super) async fn properties_come_back_as_they_went(exam: &Exam) {
+    let key = exam.key("described");
+    let properties = Properties {
+        content_type: Some("text/x-exam".into()),
+        cache_control: Some("max-age=60".into()),
+        content_language: Some("de".into()),
+        user: [("mode".to_owned(), "33188".to_owned()), ("mtime".to_owned(), "1.5".to_owned())].into(),
+        ..Properties::default()
+    };
+    let mut request = exam.put_request(&key, &exam.bytes(1, 100));
+    request.object.properties = properties.clone();
+    let stored = exam.client.put_object(&request).await.expect("put with metadata");
+    let told = exam.client.describe_object(&key).await.expect("describe");
+    assert_eq!(told.properties, properties);
+    assert!(told.meta.size == 100 && told.meta.etag.matches(stored.etag.as_str()), "{told:?}");
 }

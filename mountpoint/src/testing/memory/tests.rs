@@ -1,5 +1,6 @@
 //! The double's own behaviour; the exam tests what it has in common with S3.
 
+use crate::s3::Replaces;
 use std::time::Duration;
 
 use super::*;
@@ -23,7 +24,7 @@ async fn get(client: &MemoryClient, key: &str, range: Range<u64>) -> (Result<()>
 }
 
 fn put(key: &str) -> PutObject {
-    let object = NewObject { key: key.into(), content_type: None, only_if_absent: false, checksum: None };
+    let object = NewObject::new(key);
     PutObject { object, body: vec![Bytes::from_static(b"new")], checksum: None }
 }
 
@@ -139,7 +140,7 @@ async fn a_part_before_the_last_has_a_smallest_size() {
         let request = UploadPart { upload: upload.clone(), part_number, body, checksum: None };
         parts.push(client.upload_part(&request).await.unwrap());
     }
-    let request = CompleteUpload { upload, parts, only_if_absent: false };
+    let request = CompleteUpload { upload, parts, replaces: Replaces::Anything };
     let error = client.complete_multipart_upload(&request).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::InvalidRequest);
     assert_eq!(client.pending_uploads().len(), 1);

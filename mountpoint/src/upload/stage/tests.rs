@@ -72,7 +72,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..60)
 }
 
-/// What is true, told by descriptors and bytes alone.
+/// The truth, told by descriptors and bytes alone.
 struct World {
     stage: Stage,
     /// Descriptors of each process; the first one has the number of the opener.

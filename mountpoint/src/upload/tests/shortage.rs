@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 
-/// As after a slow line: every part takes a moment, so that memory is out while others ask.
+/// Slows every part down, as a slow line does, so that memory is out while others ask.
 fn slow(bench: &Bench) {
     for op in [Op::UploadPart, Op::PutObject] {
         bench.client.inject(FaultPlan::on(op).always().delay(Duration::from_millis(2)));

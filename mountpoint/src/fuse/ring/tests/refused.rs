@@ -72,7 +72,7 @@ impl Operations for Empty {
     }
 }
 
-/// What the log says of a mount whose rings have payloads of so many bytes. It must answer.
+/// The log of a mount whose rings have payloads of `payload` bytes. The mount must answer.
 fn mounted_with(payload: usize) -> String {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();

@@ -172,8 +172,7 @@ fn a_part_of_a_message_of_the_handshake_is_no_rest() {
 #[test]
 fn a_connection_whose_keys_can_not_be_renewed_is_given_up_while_they_last_for_another_request() {
     for (suite, ends) in [(TLS12, true), (TLS13, false)] {
-        let mut talk = Conversation::begin(&parties(suite));
-        talk.client().use_up_the_key_after(19);
+        let mut talk = Conversation::begin(&parties(suite).limited(20));
         let mut written = 0;
         while talk.client().is_at_rest() && written < 100 {
             talk.write(b"x").unwrap().unwrap();

@@ -1,0 +1,66 @@
+//! Checksums that the store said of whole versions, and versions that were found to be wrong. Memory only.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::checksum::Checksum;
+use crate::object::ObjectId;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Versions whose checksum is remembered; the oldest goes beyond it, and is not kept for later runs. Doubling it doubles the memory (half a
+/// KiB each), and keeps more versions that are read in part, and to their end much later.
+const EXPECTED_MAX: usize = 4096;
+
+/// Wrong versions that are remembered, until what waited to be written of them is dropped.
+const WRONG_MAX: usize = 64;
+
+/// Both lists.
+#[derive(Debug, Default)]
+pub(super) struct Proofs {
+    expected: Mutex<Expected>,
+    /// With the time at which each was found wrong: what was put before is not written.
+    wrong: Mutex<VecDeque<(ObjectId, u64)>>,
+    any_wrong: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Expected {
+    sums: HashMap<ObjectId, Checksum>,
+    order: VecDeque<ObjectId>,
+}
+
+impl Proofs {
+    /// The store says that all bytes of a version have this checksum.
+    pub(super) fn expect(&self, id: &ObjectId, sum: Checksum) {
+        let mut expected = self.expected.lock();
+        if expected.sums.insert(id.clone(), sum).is_none() {
+            expected.order.push_back(id.clone());
+            if expected.order.len() > EXPECTED_MAX
+                && let Some(oldest) = expected.order.pop_front()
+            {
+                expected.sums.remove(&oldest);
+            }
+        }
+    }
+
+    /// The checksum of a version, if the store said one.
+    pub(super) fn expected(&self, id: &ObjectId) -> Option<Checksum> {
+        self.expected.lock().sums.get(id).copied()
+    }
+
+    /// A version was found wrong at `now`.
+    pub(super) fn condemn(&self, id: &ObjectId, now: u64) {
+        let mut wrong = self.wrong.lock();
+        wrong.retain(|(of, _)| of != id);
+        if wrong.len() == WRONG_MAX {
+            wrong.pop_front();
+        }
+        wrong.push_back((id.clone(), now));
+        self.any_wrong.store(true, Relaxed);
+    }
+
+    /// Whether what was put at this time is of a version that was found wrong since.
+    pub(super) fn is_wrong(&self, id: &ObjectId, put: u64) -> bool {
+        self.any_wrong.load(Relaxed) && self.wrong.lock().iter().any(|(of, at)| of == id && put <= *at)
+    }
+}

@@ -1,0 +1,110 @@
+//! Proves versions that came over plain HTTP: once all of one is here, it is read back and compared with the store's checksum. Only what was
+//! proven is served by later runs; what is refuted goes at once.
+
+use std::time::{Duration, Instant};
+
+use super::CACHE_BLOCK;
+use super::file::Entry;
+use super::format::encode_header;
+use super::health::Doing;
+use super::io::{How, Kind, write_full};
+use super::store::Store;
+use crate::checksum::{Checksum, Hasher};
+use crate::object::ObjectId;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Versions that may wait to be proven; more are not kept for later runs. Doubling it lets twice as many small files come at once.
+pub(super) const QUEUE_MAX: usize = 1024;
+
+/// How long the end of a mount waits for versions that are being proven. Doubling it keeps larger ones that were read last.
+pub(super) const AFTER_END: Duration = Duration::from_secs(3);
+
+/// The outcome of a proof.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Proven,
+    Wrong(Checksum),
+    /// It left, rotted, a disk failed, or the mount ended.
+    Open,
+}
+
+impl Store {
+    /// The version and the store's checksum, if all of it is here, later runs may not serve it yet, and the checksum is known.
+    pub(super) fn to_prove(&self, id: &ObjectId) -> Option<(Arc<Entry>, Checksum)> {
+        if !self.needs_proof || self.health.is_off() {
+            return None;
+        }
+        let entry = self.index.get(&self.identity(id)).filter(|entry| entry.awaits_proof())?;
+        Some((entry, self.proofs.expected(id)?))
+    }
+
+    /// Compares a whole version with the store's checksum. After `stop` it gives up at `until`.
+    pub(super) fn prove(&self, entry: &Arc<Entry>, expected: Checksum, stop: &AtomicBool, until: Instant) {
+        if !entry.hold_unproven() {
+            return;
+        }
+        let outcome = self.compare(entry, expected, &|| stop.load(Relaxed) && self.clock.now() > until);
+        entry.let_go(self.uses.load(Relaxed));
+        match outcome {
+            Outcome::Proven | Outcome::Open => {}
+            Outcome::Wrong(ours) => {
+                self.metrics.read_corrupt.inc();
+                let key = entry.owner.id().key;
+                tracing::warn!(
+                    "cache: \"{key}\" was not kept: all of it came, and its {} is {}, not {} as the store says; the next open fetches it \
+                     anew; if this goes on, use https, or look at the network and at this machine's memory",
+                    ours.algorithm.name(),
+                    ours.to_base64(),
+                    expected.to_base64()
+                );
+                if let Some((entry, bytes)) = self.condemn(&entry.owner.id()) {
+                    self.unlink_removed(&entry, bytes);
+                }
+            }
+        }
+    }
+
+    fn compare(&self, entry: &Arc<Entry>, expected: Checksum, gives_up: &dyn Fn() -> bool) -> Outcome {
+        let (id, size) = (entry.owner.id(), entry.object_size);
+        let mut hasher = Hasher::new(expected.algorithm);
+        let mut chunk = vec![0; CACHE_BLOCK.min(size) as usize];
+        for start in (0..size).step_by(CACHE_BLOCK as usize) {
+            let range = start..size.min(start + CACHE_BLOCK);
+            let chunk = &mut chunk[..(range.end - range.start) as usize];
+            // Rot on the disk says nothing of how the bytes came: the next read finds it, and fetches it anew.
+            if gives_up() || !self.is_read(&id, size, &range, chunk) {
+                return Outcome::Open;
+            }
+            hasher.update(chunk);
+        }
+        let ours = hasher.finish();
+        if ours != expected {
+            return Outcome::Wrong(ours);
+        }
+        match self.say_proven(entry, true) {
+            Ok(()) => {
+                entry.set_proven(true);
+                Outcome::Proven
+            }
+            Err(e) => {
+                self.health.failure(Doing::Writing, &e);
+                Outcome::Open
+            }
+        }
+    }
+
+    /// Before sectors are added to a version that was proven: it is so no longer.
+    pub(super) fn doubt_proof(&self, entry: &Entry) -> std::io::Result<()> {
+        if self.needs_proof && entry.set_proven(false) {
+            self.say_proven(entry, false)?;
+        }
+        Ok(())
+    }
+
+    fn say_proven(&self, entry: &Entry, is_proven: bool) -> std::io::Result<()> {
+        let header = encode_header(&entry.identity(), entry.object_size, is_proven);
+        let meta = self.io.open(&entry.name, Kind::Meta, How::Write)?;
+        write_full(&*self.io, &meta, &header, 0)
+    }
+}

@@ -1,0 +1,45 @@
+//! Opens a stored file to append to it: looks at the object, and has what is too small to be copied written first.
+
+use super::file::OpenFlags;
+use super::{Error, FileSystem, Result};
+use crate::inode::InodeNo;
+use crate::object::ObjectId;
+use crate::sync::Arc;
+use crate::upload::{self, Upload};
+
+impl FileSystem {
+    /// The upload that goes on behind the object of this file; `None` if this is no open that appends, or there is no object.
+    ///
+    /// # Errors
+    /// `STALE`: the object is another version than the mount knows; the kernel looks the name up anew, and opens what is there.
+    pub(super) async fn append_to(&self, ino: InodeNo, flags: OpenFlags) -> Result<Option<Arc<Upload>>> {
+        if !self.config.allow_append || !flags.append || flags.truncate {
+            return Ok(None);
+        }
+        let Some(id) = self.inodes.stored(ino) else { return Ok(None) };
+        let prepared = self.prepare(&id).await;
+        if prepared.as_ref().is_err_and(|error| error.errno() == rustix::io::Errno::STALE) {
+            self.inodes.doubt(ino);
+        }
+        prepared.map(Some)
+    }
+
+    async fn prepare(&self, id: &ObjectId) -> Result<Arc<Upload>> {
+        let (upload, behind) = self.uploader.append(id).await?;
+        if !behind.is_fetched() {
+            return Ok(upload);
+        }
+        let size = behind.meta.size;
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let reader = self.prefetcher.open(id.clone(), size, None);
+        reader.read(0, size as usize, move |result| drop(send.send(result)));
+        let bytes = match receive.await {
+            Ok(result) => result.map_err(Error::from)?,
+            Err(_) => return Err(upload::Error::Aborted.into()),
+        };
+        let (send, receive) = tokio::sync::oneshot::channel();
+        upload.write(0, &bytes.to_vec(), Box::new(move |result| drop(send.send(result))));
+        receive.await.unwrap_or(Err(upload::Error::Aborted))?;
+        Ok(upload)
+    }
+}

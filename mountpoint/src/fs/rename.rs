@@ -1,0 +1,208 @@
+//! rename, and the kinds of names that a bucket does not have.
+//!
+//! S3 has no rename. With `--allow-rename` it is a copy by the store and a delete; without, it is refused and nothing is sent. RenameObject
+//! is never sent: most stores answer it with 200 and an empty object.
+
+use std::ffi::OsStr;
+
+use rustix::io::Errno;
+
+use super::handle::{HandleNo, Writer};
+use super::{Entry, Error, FileSystem, Result};
+use crate::inode::{InodeNo, Names, Rename, RenameWish};
+use crate::moves::{self, Mover, Replaces, Source};
+use crate::object::{ETag, ObjectKey, ObjectMeta};
+use crate::upload;
+
+/// Another client may change what is under the new name between the look at it and the copy: then it is looked at again, so often. Doubling it
+/// follows a busier writer.
+const ATTEMPTS_MAX: usize = 3;
+/// RENAME_NOREPLACE of renameat2(2).
+const NO_REPLACE: u32 = 1;
+
+/// The answer to a rename on a mount that allows none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameErrno {
+    /// "Function not implemented", as AWS's mount-s3.
+    #[default]
+    Enosys,
+    /// "Invalid cross-device link": `mv` copies and removes then, and other programs, too.
+    Exdev,
+}
+
+impl FileSystem {
+    /// Gives a file or directory another name. `flags`: those of renameat2(2).
+    ///
+    /// # Errors
+    /// Those of rename(2); the old name is there still, then. `STALE`: another client changes one of the names again and again. A store that
+    /// copied and does not let us delete: its error, and the copy is taken back where nothing was replaced.
+    pub async fn rename(
+        &self,
+        parent: InodeNo,
+        name: &OsStr,
+        new_parent: InodeNo,
+        new_name: &OsStr,
+        flags: u32,
+    ) -> Result<()> {
+        self.may_change()?;
+        let Some(mover) = &self.mover else { return Err(self.refused(name, flags)) };
+        if flags & !NO_REPLACE != 0 {
+            let why = format!("{:?}: S3 can't exchange two names in one step", name.display());
+            return Err(Error::new(Errno::INVAL, why).already_logged());
+        }
+        let wish =
+            RenameWish { no_replace: flags == NO_REPLACE, allow_overwrite: self.config.allow_overwrite };
+        for _ in 0..ATTEMPTS_MAX {
+            match self.inodes.rename((parent, name), (new_parent, new_name), wish).await? {
+                Rename::Done => return Ok(()),
+                Rename::Writing { writer, names, to, over } => {
+                    if self.rename_writer(HandleNo(writer), &names, to, over).await? {
+                        return Ok(());
+                    }
+                }
+                Rename::Object { names, from, to, over } => {
+                    if self.move_object(mover, &names, [&from, &to], over).await? {
+                        return Ok(());
+                    }
+                }
+                Rename::Directory { from, .. } => {
+                    let why = format!("\"{from}\": a directory is not renamed here: rename the files in it");
+                    return Err(Error::new(Errno::XDEV, why).already_logged());
+                }
+            }
+        }
+        let why = format!(
+            "rename of {:?} to {:?}: another client changes these names again and again",
+            name.display(),
+            new_name.display()
+        );
+        Err(Error::new(Errno::STALE, why))
+    }
+
+    fn refused(&self, name: &OsStr, flags: u32) -> Error {
+        let errno = match (flags, self.config.rename_errno) {
+            (0, RenameErrno::Enosys) => Errno::NOSYS,
+            (0 | NO_REPLACE, RenameErrno::Exdev) => Errno::XDEV,
+            // With flags, programs take EINVAL for "not with these", and rename without them.
+            _ => Errno::INVAL,
+        };
+        let why = format!(
+            "{:?}: S3 has no rename: copy the file and remove it, or mount with --allow-rename",
+            name.display()
+        );
+        Error::new(errno, why).already_logged()
+    }
+
+    /// Whether it is done: false if what is under the new name is not what was seen there.
+    async fn move_object(
+        &self,
+        mover: &Mover,
+        names: &Names,
+        [from, to]: [&ObjectKey; 2],
+        over: Option<ETag>,
+    ) -> Result<bool> {
+        let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
+        let copied = match mover.copy(from, to, &replaces).await {
+            Ok(copied) => copied,
+            Err(error) => {
+                // The facts in memory about the two names may be wrong.
+                self.inodes.doubt_names(names);
+                return match error {
+                    moves::Error::Taken => Ok(false),
+                    error => Err(failed(error, from, to)),
+                };
+            }
+        };
+        // Before the delete: a read that misses its object looks here for the new key.
+        self.prefetcher.moved(&copied.source, &copied.id);
+        let source = match mover.delete_source(&copied).await {
+            Ok(source) => source,
+            Err(error) => {
+                if replaces == Replaces::Nothing {
+                    self.prefetcher.moved(&copied.id, &copied.source);
+                    mover.take_back(&copied).await;
+                }
+                self.inodes.doubt_names(names);
+                return Err(failed(error, from, to));
+            }
+        };
+        self.inodes.renamed(names, &copied.meta, source == Source::Replaced);
+        Ok(true)
+    }
+
+    /// A file that is being written. Up to one part its key changes; beyond, its upload bears the old one, and its object is moved once it is
+    /// stored. Whether it is done: false where it takes no more bytes, and is to be renamed as what it became.
+    async fn rename_writer(
+        &self,
+        writer: HandleNo,
+        names: &Names,
+        to: ObjectKey,
+        over: Option<ETag>,
+    ) -> Result<bool> {
+        let Some(open) = self.files.find(writer) else {
+            // About to be there, or gone just now.
+            tokio::task::yield_now().await;
+            return Ok(false);
+        };
+        let writer = open.writer()?;
+        let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
+        let mut done = false;
+        let is_open = writer.upload.rename(|can_change| {
+            done = self.inodes.renamed_while_written(names);
+            match (done, can_change) {
+                (true, true) => Some((to, replaces)),
+                (true, false) => {
+                    *writer.moves.lock() = Some((to, replaces));
+                    None
+                }
+                (false, _) => None,
+            }
+        });
+        if is_open.is_none() {
+            // The error, if any, is the writer's.
+            let _ = self.finish(&open, writer).await;
+        }
+        Ok(done)
+    }
+
+    /// Moves an object from the key that its upload began with to the key that it was given since. Once.
+    pub(super) async fn follow(
+        &self,
+        writer: &Writer,
+        meta: ObjectMeta,
+    ) -> std::result::Result<ObjectMeta, upload::Error> {
+        let target = writer.moves.lock().clone();
+        let (Some((to, replaces)), Some(mover)) = (target, &self.mover) else { return Ok(meta) };
+        let follow = || async {
+            let from = writer.upload.key();
+            let moved = async {
+                let copied = mover.copy(&from, &to, &replaces).await?;
+                mover.delete_source(&copied).await?;
+                Ok(copied.meta)
+            };
+            moved.await.map_err(|error: moves::Error| {
+                tracing::error!(
+                    "\"{from}\" is stored, and can't be moved to \"{to}\", as it was renamed: {error}"
+                );
+                upload::Error::Remote(error.into_remote(&to))
+            })
+        };
+        writer.moved.get_or_init(follow).await.clone()
+    }
+
+    /// A symbolic link: refused.
+    pub fn symlink(&self) -> Result<Entry> {
+        self.may_change()?;
+        Err(Error::new(Errno::PERM, "S3 has no symbolic links").already_logged())
+    }
+}
+
+fn failed(error: moves::Error, from: &ObjectKey, to: &ObjectKey) -> Error {
+    let why = format!("rename of \"{from}\" to \"{to}\": {error}");
+    match &error {
+        moves::Error::Gone => Error::new(Errno::NOENT, why),
+        moves::Error::Changing | moves::Error::Taken => Error::new(Errno::STALE, why),
+        moves::Error::Different(_) => Error::new(Errno::IO, why),
+        moves::Error::Remote(remote) => Error::of_rename(remote, why),
+    }
+}

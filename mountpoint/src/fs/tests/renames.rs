@@ -1,0 +1,196 @@
+//! Renames: the names of the mount follow what the store has, whatever was asked for before.
+
+use super::*;
+use crate::inode::InodeNo;
+use crate::moves::{self, Mover};
+use crate::s3::ErrorKind;
+
+fn renaming(client: &MemoryClient, allow_overwrite: bool) -> Arc<FileSystem> {
+    let config = moves::Config { copy_max: 1 << 20, part: 5 << 20, parts_at_once: 4 };
+    let mover = Mover::new(client.arc(), config);
+    Arc::new(made(client, allow_overwrite).renaming(mover))
+}
+
+async fn rename(fs: &FileSystem, from: &str, to: &str) -> Result<()> {
+    fs.rename(ROOT, OsStr::new(from), ROOT, OsStr::new(to), 0).await
+}
+
+async fn ino(fs: &FileSystem, name: &str) -> Result<InodeNo> {
+    fs.lookup(ROOT, OsStr::new(name)).await.map(|entry| entry.attr.ino)
+}
+
+async fn names(fs: &FileSystem) -> Vec<String> {
+    let dir = fs.opendir(ROOT).await.unwrap();
+    let (mut names, mut offset) = (Vec::new(), 0);
+    loop {
+        let items = fs.readdir(dir, offset, 100).await.unwrap();
+        let Some(last) = items.last() else { break };
+        offset = last.offset;
+        names.extend(items.iter().map(|item| item.name().to_string_lossy().into_owned()));
+    }
+    fs.releasedir(dir);
+    names.retain(|name| !name.starts_with('.'));
+    names
+}
+
+async fn read(fs: &FileSystem, handle: HandleNo, offset: u64, len: usize) -> Result<Vec<u8>> {
+    let (send, receive) = tokio::sync::oneshot::channel();
+    fs.read(handle, offset, len, move |result| drop(send.send(result.map(|bytes| bytes.to_vec()))));
+    receive.await.unwrap()
+}
+
+fn errno<T: std::fmt::Debug>(result: Result<T>) -> Errno {
+    result.unwrap_err().errno()
+}
+
+#[tokio::test]
+async fn a_renamed_file_keeps_its_number_and_its_readers_go_on() {
+    let client = MemoryClient::new();
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|i| i as u8).collect();
+    client.insert("old", bytes.clone());
+    let fs = renaming(&client, false);
+    let before = ino(&fs, "old").await.unwrap();
+    let opened = fs.open(before, OpenFlags::default(), 1).await.unwrap();
+    assert_eq!(read(&fs, opened.handle, 0, 10).await.unwrap(), bytes[..10]);
+    rename(&fs, "old", "new").await.unwrap();
+    assert_eq!(client.keys(), ["new"]);
+    assert_eq!(errno(ino(&fs, "old").await), Errno::NOENT);
+    assert_eq!(ino(&fs, "new").await.unwrap(), before);
+    assert_eq!(names(&fs).await, ["new"]);
+    rename(&fs, "new", "newer").await.unwrap();
+    assert_eq!(read(&fs, opened.handle, 2_500_000, 10).await.unwrap(), bytes[2_500_000..2_500_010]);
+    assert_eq!(fs.getattr(before).await.unwrap().size, 3_000_000);
+    fs.release(opened.handle).unwrap();
+    let again = fs.open(ino(&fs, "newer").await.unwrap(), OpenFlags::default(), 1).await.unwrap();
+    assert_eq!(read(&fs, again.handle, 1, 3).await.unwrap(), bytes[1..4]);
+}
+
+#[tokio::test]
+async fn a_rename_replaces_only_where_that_is_allowed() {
+    let client = MemoryClient::new();
+    client.insert("a", "one");
+    client.insert("b", "two");
+    let fs = renaming(&client, false);
+    assert_eq!(errno(rename(&fs, "a", "b").await), Errno::PERM);
+    let no_replace = fs.rename(ROOT, OsStr::new("a"), ROOT, OsStr::new("b"), 1).await;
+    assert_eq!(errno(no_replace), Errno::EXIST);
+    let exchange = fs.rename(ROOT, OsStr::new("a"), ROOT, OsStr::new("b"), 2).await;
+    assert_eq!(errno(exchange), Errno::INVAL);
+    assert_eq!(errno(rename(&fs, "missing", "c").await), Errno::NOENT);
+    assert_eq!(client.object("b").unwrap(), "two");
+    let fs = renaming(&client, true);
+    rename(&fs, "a", "a").await.unwrap();
+    rename(&fs, "a", "b").await.unwrap();
+    assert_eq!((client.keys(), client.object("b").unwrap()), (vec!["b".to_owned()], "one".into()));
+    // Another client takes the name, which this mount has just seen free.
+    client.insert("c", "three");
+    assert_eq!(errno(ino(&fs, "d").await), Errno::NOENT);
+    client.insert("d", "theirs");
+    rename(&fs, "c", "d").await.unwrap();
+    assert_eq!(client.object("d").unwrap(), "three", "looked at again, and replaced as it may be");
+    let fs = renaming(&client, false);
+    assert_eq!(errno(ino(&fs, "e").await), Errno::NOENT);
+    client.insert("e", "theirs");
+    assert_eq!(errno(rename(&fs, "d", "e").await), Errno::PERM);
+    assert_eq!(client.object("e").unwrap(), "theirs");
+}
+
+#[tokio::test]
+async fn what_was_asked_for_before_does_not_bring_the_old_name_back() {
+    for op in [Op::HeadObject, Op::ListObjects] {
+        let client = MemoryClient::new();
+        client.insert("old", "1");
+        client.insert("other", "2");
+        let fs = renaming(&client, false);
+        let number = ino(&fs, "old").await.unwrap();
+        let copies = client.hold(FaultPlan::on(Op::CopyObject));
+        let renamer = Arc::clone(&fs);
+        let renames = tokio::spawn(async move { rename(&renamer, "old", "new").await });
+        copies.arrived(1).await;
+        // Asked, and answered by the store, before the name changes; the answer comes after.
+        let answer = client.hold_answer(FaultPlan::on(op));
+        let asker = Arc::clone(&fs);
+        let asks = tokio::spawn(async move {
+            match op {
+                Op::HeadObject => {
+                    let wish = OpenFlags { direct: true, ..OpenFlags::default() };
+                    drop(asker.open(number, wish, 1).await);
+                }
+                _ => drop(names(&asker).await),
+            }
+        });
+        answer.arrived(1).await;
+        copies.release();
+        renames.await.unwrap().unwrap();
+        answer.release();
+        asks.await.unwrap();
+        assert_eq!(errno(ino(&fs, "old").await), Errno::NOENT, "{op:?}");
+        assert_eq!(ino(&fs, "new").await.unwrap(), number, "{op:?}");
+        assert_eq!(names(&fs).await, ["new", "other"], "{op:?}");
+        assert_eq!(client.keys(), ["new", "other"]);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_delete_leaves_the_old_name_and_no_other() {
+    let client = MemoryClient::new();
+    client.insert("old", "1");
+    let fs = renaming(&client, true);
+    client.inject(FaultPlan::on(Op::DeleteObject).key("old").fail(ErrorKind::Denied));
+    assert_eq!(errno(rename(&fs, "old", "new").await), Errno::ACCESS);
+    assert_eq!(client.keys(), ["old"]);
+    ino(&fs, "old").await.unwrap();
+    assert_eq!(errno(ino(&fs, "new").await), Errno::NOENT);
+    client.inject(FaultPlan::on(Op::CopyObject).fail(ErrorKind::Denied));
+    assert_eq!(errno(rename(&fs, "old", "new").await), Errno::ACCESS);
+    assert_eq!(client.keys(), ["old"]);
+    rename(&fs, "old", "new").await.unwrap();
+    assert_eq!(client.keys(), ["new"]);
+}
+
+#[tokio::test]
+async fn a_file_that_is_being_written_is_stored_under_the_name_it_got() {
+    for len in [100, 20 << 20] {
+        let client = MemoryClient::new();
+        let fs = renaming(&client, false);
+        let wish = OpenFlags { write: true, ..OpenFlags::default() };
+        let (entry, opened) = fs.create(ROOT, OsStr::new("tmp"), wish, 1).await.unwrap();
+        let bytes: Vec<u8> = (0..len).map(|i| (i / 3) as u8).collect();
+        for piece in bytes.chunks(1 << 20).enumerate().map(|(i, piece)| (i << 20, piece)) {
+            let (send, receive) = tokio::sync::oneshot::channel();
+            fs.write(opened.handle, piece.0 as u64, piece.1, 1, move |result| drop(send.send(result)));
+            receive.await.unwrap().unwrap();
+        }
+        rename(&fs, "tmp", "final").await.unwrap();
+        assert_eq!(errno(ino(&fs, "tmp").await), Errno::NOENT, "{len}");
+        assert_eq!(ino(&fs, "final").await.unwrap(), entry.attr.ino);
+        fs.fsync(opened.handle).await.unwrap();
+        if let Some(due) = fs.release(opened.handle).unwrap() {
+            fs.finish_released(opened.handle, due).await;
+        }
+        assert_eq!(client.keys(), ["final"], "{len}");
+        assert!(client.object("final").unwrap() == bytes, "{len}");
+        assert_eq!(names(&fs).await, ["final"]);
+        assert_eq!(fs.getattr(entry.attr.ino).await.unwrap().size, len as u64);
+        assert_eq!(client.pending_uploads(), []);
+    }
+}
+
+#[tokio::test]
+async fn a_file_made_and_not_written_and_a_taken_name_are_looked_at() {
+    let client = MemoryClient::new();
+    client.insert("taken", "1");
+    let fs = renaming(&client, false);
+    let wish = OpenFlags { write: true, ..OpenFlags::default() };
+    fs.make_file(ROOT, OsStr::new("made")).await.unwrap();
+    rename(&fs, "made", "here").await.unwrap();
+    let made = ino(&fs, "here").await.unwrap();
+    let opened = fs.open(made, wish, 1).await.unwrap();
+    // Another client stores an object under the name that it is to get.
+    rename(&fs, "here", "theirs").await.unwrap();
+    client.insert("theirs", "2");
+    assert_eq!(errno(fs.fsync(opened.handle).await), Errno::EXIST);
+    assert_eq!(client.object("theirs").unwrap(), "2");
+    assert_eq!(errno(rename(&fs, "theirs", "taken").await), Errno::PERM);
+    assert_eq!(client.keys(), ["taken", "theirs"]);
+}

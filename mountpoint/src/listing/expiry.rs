@@ -1,0 +1,111 @@
+//! How long an answer of S3 holds.
+
+use std::time::{Duration, Instant};
+
+/// How long what S3 said of a name holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ttl {
+    /// AWS's default freshness: files 100 ms, directories 1 s, no absent names; every open asks S3.
+    Minimal,
+    /// The user's choice; opens trust it too. Doubling `found` halves the lookups of a steady reader and doubles
+    /// how long a change made elsewhere may go unseen; `missing` is the same for names that were not there.
+    For {
+        /// The TTL of names that exist, and of whole listings.
+        found: Duration,
+        /// The TTL of names that do not exist.
+        missing: Duration,
+    },
+    /// The bucket does not change while it is mounted.
+    Indefinite,
+}
+
+/// When S3 said something of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said {
+    /// The event of the question.
+    pub(crate) asked: u64,
+    /// The moment of the answer.
+    pub(crate) at: Instant,
+    /// Until when a stat may repeat it.
+    pub(crate) until: Instant,
+}
+
+/// `Minimal`, for files.
+const MINIMAL_FILE: Duration = Duration::from_millis(100);
+/// `Minimal`, for directories.
+pub(crate) const MINIMAL_DIRECTORY: Duration = Duration::from_secs(1);
+/// How long a page answers lookups and stats, from when it was asked for. Doubling it halves the listings of a program that looks through a
+/// directory, and doubles how long a change made elsewhere goes unseen by stat.
+pub(crate) const PAGE: Duration = Duration::from_secs(1);
+/// "For ever": a century, which every clock and the kernel can still add.
+const INDEFINITE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+impl Ttl {
+    /// TTL of a file's attributes and entry.
+    pub(crate) fn file(self) -> Duration {
+        match self {
+            Self::Minimal => MINIMAL_FILE,
+            Self::For { found, .. } => found,
+            Self::Indefinite => INDEFINITE,
+        }
+    }
+
+    /// TTL of a directory entry, and of "this name is no directory".
+    pub(crate) fn directory(self) -> Duration {
+        match self {
+            Self::Minimal => MINIMAL_DIRECTORY,
+            Self::For { found, .. } => found,
+            Self::Indefinite => INDEFINITE,
+        }
+    }
+
+    /// TTL of an absent name; zero when absent names are not remembered.
+    pub(crate) fn missing(self) -> Duration {
+        match self {
+            Self::Minimal => Duration::ZERO,
+            Self::For { missing, .. } => missing,
+            Self::Indefinite => INDEFINITE,
+        }
+    }
+
+    /// How long an open may rely on what was known before it.
+    pub(crate) fn open(self) -> Duration {
+        match self {
+            Self::Minimal => Duration::ZERO,
+            other => other.file(),
+        }
+    }
+
+    /// Until when a stat may say what a page says of a file: for a second from its question on, or a file's time from its answer on.
+    pub(crate) fn of_page(self, since: Instant, arrived: Instant) -> Instant {
+        (since + self.directory().min(PAGE)).max(arrived + self.file())
+    }
+
+    /// The validity of S3's answer about one file, to the request of event `asked`.
+    pub(crate) fn said(self, asked: u64, at: Instant) -> Said {
+        Said { asked, at, until: at + self.file() }
+    }
+
+    /// How long a whole listing answers lookups and listings.
+    pub(crate) fn listing(self) -> Duration {
+        self.open()
+    }
+}
+
+/// The rest of `ttl` for an answer of `since`; zero when it is over.
+pub(crate) fn left(ttl: Duration, since: Instant, now: Instant) -> Duration {
+    ttl.saturating_sub(now.saturating_duration_since(since))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_ttl_shrinks_with_age_and_never_below_nothing() {
+        let now = Instant::now();
+        assert_eq!(left(Duration::from_secs(3), now, now + Duration::from_secs(1)), Duration::from_secs(2));
+        assert_eq!(left(Duration::from_secs(3), now, now + Duration::from_secs(9)), Duration::ZERO);
+        assert_eq!(left(Duration::from_secs(3), now + Duration::from_secs(9), now), Duration::from_secs(3));
+    }
+}

@@ -1,0 +1,33 @@
+//! A whole listing of a directory, remembered.
+
+use std::time::Instant;
+
+use super::batch::Batch;
+use super::merge::order;
+use crate::sync::Arc;
+
+/// A whole listing, remembered to answer lookups and other listings.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    /// In order, each name once.
+    pub(crate) batches: Vec<Arc<Batch>>,
+    /// When and at which event its first page was asked for.
+    pub(crate) since: Instant,
+    pub(crate) asked: u64,
+    /// Whether local entries were merged into it.
+    pub(crate) with_locals: bool,
+}
+
+impl Listed {
+    pub(crate) fn entries(&self) -> usize {
+        self.batches.iter().map(|batch| batch.len()).sum()
+    }
+
+    /// The entry of a name in the listing.
+    pub(crate) fn find(&self, name: &str) -> Option<(&Batch, usize)> {
+        let after = self.batches.partition_point(|batch| order(batch.name(0), name).is_le());
+        let batch = &self.batches[after.checked_sub(1)?];
+        let index = batch.find(name)?;
+        batch.local(index).is_none().then_some((&**batch, index))
+    }
+}

@@ -1,0 +1,42 @@
+//! One page of a listing as S3 sent it.
+
+use std::time::Instant;
+
+use super::merge::{Entry, What};
+use super::path::{self, BadName, Shown};
+use crate::object::ObjectKey;
+use crate::s3::ListPage;
+
+/// When a page was asked for, and when what it says was so at the latest.
+pub(crate) struct Asked {
+    pub(crate) event: u64,
+    pub(crate) since: Instant,
+    pub(crate) arrived: Instant,
+}
+
+/// The entries of a page that can be shown as names; `hide` gets the others, with the reason.
+pub(crate) fn readable(key: &ObjectKey, page: ListPage, mut hide: impl FnMut(&str, BadName)) -> Vec<Entry> {
+    let mut entries = Vec::with_capacity(page.objects.len() + page.common_prefixes.len());
+    for object in page.objects {
+        let what = match path::show(key.as_str(), object.key.as_str()) {
+            Shown::File(name) => Entry { name: name.into(), what: What::File(object.meta) },
+            Shown::Directory(name) => Entry { name: name.into(), what: What::Directory },
+            Shown::Own => continue,
+            Shown::Hidden(why) => {
+                hide(object.key.as_str(), why);
+                continue;
+            }
+        };
+        entries.push(what);
+    }
+    for prefix in &page.common_prefixes {
+        match path::show(key.as_str(), prefix) {
+            Shown::File(name) | Shown::Directory(name) => {
+                entries.push(Entry { name: name.into(), what: What::Directory });
+            }
+            Shown::Own => {}
+            Shown::Hidden(why) => hide(prefix, why),
+        }
+    }
+    entries
+}

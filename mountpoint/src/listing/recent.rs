@@ -1,0 +1,330 @@
+//! Decides when lookups in a directory justify a page of its listing, and how long such a page answers them. Pure.
+//!
+//! A lookup costs a HEAD and a LIST; a page is one LIST and says the same about a thousand names. So if a program looks up name after
+//! name of a directory (`ls -l`, `du`, `rsync`), the directory is listed again, from the place of the lookups. After a page that did not
+//! pay, the next page needs more lookups first: see [`Spell`].
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::batch::Batch;
+use super::expiry::PAGE;
+use super::merge::order;
+use super::price::Terms;
+use crate::sync::Arc;
+
+/// Lookups in one directory that belong together.
+#[derive(Debug)]
+pub(crate) struct Spell {
+    /// The credit for pages; each lookup adds to it.
+    credit: u32,
+    /// Lookups in a row that each went further in the listing's order.
+    run: u32,
+    last: Option<(Box<str>, Instant)>,
+    /// Lookups that pages answered since the last one was asked for; `None`: there was none yet.
+    hits: Option<u32>,
+    /// Pages in a row that were not worth their price. Each doubles it.
+    vain: u32,
+}
+
+impl Spell {
+    /// Times that the price doubles.
+    const VAIN_MAX: u32 = 3;
+    /// What a lookup pays in that goes on in order through names that are known: a listing went before it.
+    const KNOWN: u32 = 8;
+    /// Names in order before they count as going through the directory.
+    const RUN: u32 = 3;
+    /// A pause that ends a spell: longer than a slow store takes for a lookup.
+    const PAUSE: Duration = Duration::from_secs(2);
+
+    fn new() -> Self {
+        Self { credit: 0, run: 0, last: None, hits: None, vain: 0 }
+    }
+
+    /// One more lookup. `known`: an inode for the name lives.
+    fn count(&mut self, name: &str, known: bool, now: Instant) {
+        let last = self.last.replace((name.into(), now));
+        let Some((last, _)) = last.filter(|(_, at)| now.saturating_duration_since(*at) < Self::PAUSE) else {
+            (self.credit, self.run) = (1, 1);
+            self.vain = self.vain.saturating_sub(1);
+            return;
+        };
+        match order(&last, name) {
+            // A program that looks at one name again and again gains nothing from a page.
+            std::cmp::Ordering::Equal => return,
+            std::cmp::Ordering::Less => self.run += 1,
+            std::cmp::Ordering::Greater => self.run = 1,
+        }
+        let pays = if known && self.run >= Self::RUN { Self::KNOWN } else { 1 };
+        self.credit = self.credit.saturating_add(pays);
+    }
+
+    /// Whether the lookups so far are worth a page; pays for it: half, so that the next one of a spell comes sooner.
+    fn buys(&mut self, terms: Terms) -> bool {
+        let terms = if self.is_in_order() { terms.in_order } else { terms.any_order };
+        let enough = terms << self.vain;
+        if self.credit < enough {
+            return false;
+        }
+        self.vain = match self.hits {
+            Some(hits) if 2 * hits < terms => (self.vain + 1).min(Self::VAIN_MAX),
+            _ => 0,
+        };
+        self.hits = Some(0);
+        // What a long spell has earned is not wasted behind it.
+        self.credit = (self.credit - enough / 2).min(2 * enough);
+        true
+    }
+
+    fn is_in_order(&self) -> bool {
+        self.run >= Self::RUN
+    }
+}
+
+/// A part of a listing.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// It has what follows this name; `None`: from the beginning.
+    pub(crate) after: Option<Box<str>>,
+    /// The listing ends with it.
+    pub(crate) is_last: bool,
+    pub(crate) batch: Arc<Batch>,
+}
+
+impl Page {
+    fn is_behind_start(&self, name: &str) -> bool {
+        self.after.as_deref().is_none_or(|after| after < name)
+    }
+
+    fn covers(&self, name: &str) -> bool {
+        let end = self.batch.last_name();
+        self.is_behind_start(name) && (self.is_last || end.is_some_and(|end| order(name, end).is_le()))
+    }
+}
+
+/// Where a page begins.
+pub(crate) type After = Option<Box<str>>;
+
+/// The request that a lookup should make or wait for.
+pub(crate) enum Advice {
+    /// A page that may have the name was asked for at this event.
+    Wait(u64),
+    /// A page from there is worth its price.
+    Ask(After),
+    /// Ask for the name alone.
+    Nothing,
+}
+
+/// The recent pages of one directory, and the lookups that may lead to more.
+pub(crate) struct Recent {
+    pages: Vec<Page>,
+    /// The page on its way, and the event at which it was asked for.
+    coming: Option<(After, u64)>,
+    spell: Spell,
+}
+
+impl Recent {
+    pub(crate) fn new() -> Self {
+        Self { pages: Vec::new(), coming: None, spell: Spell::new() }
+    }
+
+    /// Whether a page is there or on its way.
+    pub(crate) fn is_in_use(&self) -> bool {
+        !self.pages.is_empty() || self.coming.is_some()
+    }
+
+    /// A name of a page that was asked for less than [`PAGE`] ago, the youngest first. `is_absent`: whether the name is known to be absent
+    /// since an event.
+    pub(crate) fn find(
+        &self,
+        name: &str,
+        now: Instant,
+        is_absent: impl Fn(u64) -> bool,
+    ) -> Option<(Arc<Batch>, usize)> {
+        let pages = self.pages.iter().rev().filter(|page| is_young(page.batch.since, now));
+        let mut pages = pages.filter(|page| !is_absent(page.batch.asked));
+        pages.find_map(|page| Some((page.batch.clone(), page.batch.find(name)?)))
+    }
+
+    /// A page answered a lookup.
+    pub(crate) fn hit(&mut self, name: &str, now: Instant) {
+        self.spell.hits = self.spell.hits.map(|hits| hits.saturating_add(1));
+        self.spell.count(name, true, now);
+    }
+
+    /// No page answers a lookup. `known`: an inode for the name lives. `terms`: what a page is worth.
+    pub(crate) fn miss(&mut self, name: &str, known: bool, terms: Terms, now: Instant) -> Advice {
+        self.spell.count(name, known, now);
+        if let Some((after, asked)) = &self.coming {
+            return match after.as_deref().is_none_or(|after| after < name) {
+                true => Advice::Wait(*asked),
+                false => Advice::Nothing,
+            };
+        }
+        let young = || self.pages.iter().filter(|page| is_young(page.batch.since, now));
+        if young().any(|page| page.covers(name)) {
+            return Advice::Nothing;
+        }
+        let after = match self.spell.is_in_order() {
+            true => before(name),
+            // In any order: from the beginning on, as far as there is no page yet.
+            false => {
+                let mut end = None;
+                while let Some(further) = young()
+                    .filter(|page| page.after.as_deref() <= end)
+                    .filter_map(|p| p.batch.last_name())
+                    .max()
+                    && Some(further) > end
+                {
+                    end = Some(further);
+                }
+                end.map(Into::into)
+            }
+        };
+        if self.spell.buys(terms) { Advice::Ask(after) } else { Advice::Nothing }
+    }
+
+    /// A page was asked for at event `asked`.
+    pub(crate) fn asks(&mut self, after: After, asked: u64) {
+        self.coming = Some((after, asked));
+    }
+
+    /// The page on its way is here, or will not come.
+    pub(crate) fn arrives(&mut self, page: Option<Page>) {
+        self.coming = None;
+        self.pages.extend(page);
+    }
+
+    /// Whether a page that was asked for before an event has the name, or may have it once it comes.
+    pub(crate) fn may_have(&self, name: &str, event: u64) -> bool {
+        let said = self.pages.iter().any(|page| page.batch.asked < event && page.batch.find(name).is_some());
+        said || self.coming.as_ref().is_some_and(|(_, asked)| *asked < event)
+    }
+
+    /// Lets the pages go that no longer answer; how many.
+    pub(crate) fn expire(&mut self, now: Instant) -> usize {
+        let before = self.pages.len();
+        self.pages.retain(|page| is_young(page.batch.since, now));
+        before - self.pages.len()
+    }
+
+    pub(crate) fn drop_oldest(&mut self) {
+        if !self.pages.is_empty() {
+            self.pages.remove(0);
+        }
+    }
+}
+
+fn is_young(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) < PAGE
+}
+
+/// A name shortly before this one: a page from there has it. `~` is the last character of ASCII that is printed, and needs no
+/// encoding that a store could get wrong.
+fn before(name: &str) -> After {
+    let mut chars = name.chars();
+    let last = chars.next_back()?;
+    let earlier = char::from_u32(u32::from(last) - 1).filter(char::is_ascii_graphic);
+    let mut before = chars.as_str().to_owned();
+    if let Some(earlier) = earlier.filter(|_| name.len() < 254) {
+        // Never into a directory.
+        before.push(if earlier == '/' { '.' } else { earlier });
+        before.push('~');
+    }
+    (!before.is_empty()).then(|| before.into())
+}
+
+impl fmt::Debug for Recent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recent")
+            .field("pages", &self.pages.len())
+            .field("spell", &self.spell)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: Terms = Terms { in_order: 32, any_order: 32 };
+
+    fn ask(recent: &mut Recent, name: &str, now: Instant) -> Option<After> {
+        match recent.miss(name, false, USUAL, now) {
+            Advice::Ask(after) => Some(after),
+            Advice::Nothing => None,
+            Advice::Wait(_) => panic!("no page is on its way"),
+        }
+    }
+
+    #[test]
+    fn the_thirty_second_lookup_in_order_asks_for_a_page_that_begins_shortly_before_it() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        for i in 1..32 {
+            assert_eq!(ask(&mut recent, &format!("n{i:02}"), now), None);
+        }
+        assert_eq!(ask(&mut recent, "n32", now), Some(Some("n31~".into())));
+        // That page had none of the names: sixteen lookups later there is another.
+        let next = (33..).find(|i| ask(&mut recent, &format!("n{i:02}"), now).is_some());
+        assert_eq!(next, Some(48));
+    }
+
+    #[test]
+    fn names_that_a_listing_made_known_are_worth_a_page_sooner() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        let asked =
+            (1..).find(|i| matches!(recent.miss(&format!("n{i:02}"), true, USUAL, now), Advice::Ask(_)));
+        assert_eq!(asked, Some(6));
+    }
+
+    #[test]
+    fn pages_that_answer_nothing_are_asked_for_less_and_less_until_one_answers() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        let terms = Terms { in_order: 4, any_order: 4 };
+        let mut asked = Vec::new();
+        for i in 0..200 {
+            if matches!(recent.miss(&format!("missing{i:03}"), false, terms, now), Advice::Ask(_)) {
+                asked.push(i);
+            }
+        }
+        let gaps: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!((asked[0], &gaps[..4]), (3, &[2, 6, 12, 24][..]));
+        assert!(gaps[4..].iter().all(|gap| *gap == 16), "{gaps:?}");
+        recent.hit("there0", now);
+        recent.hit("there1", now);
+        let before =
+            (0..).position(|i| matches!(recent.miss(&format!("x{i:03}"), false, terms, now), Advice::Ask(_)));
+        let after =
+            (0..).position(|i| matches!(recent.miss(&format!("y{i:03}"), false, terms, now), Advice::Ask(_)));
+        assert!(before <= Some(15) && after <= Some(2), "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn lookups_in_any_order_ask_from_the_beginning() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        let asked = (1..100).rev().find_map(|i| ask(&mut recent, &format!("n{i:02}"), now));
+        assert_eq!(asked, Some(None));
+    }
+
+    #[test]
+    fn one_name_again_and_again_and_lookups_with_pauses_are_never_worth_a_page() {
+        let (mut recent, mut now) = (Recent::new(), Instant::now());
+        for _ in 0..1000 {
+            assert_eq!(ask(&mut recent, "same", now), None);
+        }
+        for i in 0..1000 {
+            now += Spell::PAUSE;
+            assert_eq!(ask(&mut recent, &format!("n{i:04}"), now), None);
+        }
+    }
+
+    #[test]
+    fn a_page_begins_before_the_name_it_is_asked_for() {
+        for name in ["b", "file-0001", "\u{fc}", "a b", "a\u{1}", "zz~", "!", "x0"] {
+            if let Some(before) = before(name) {
+                assert!(*before < *name && !before.contains('/'), "{before:?} {name:?}");
+            }
+        }
+        assert_eq!(before("f0010").as_deref(), Some("f001.~"));
+    }
+}

@@ -1,0 +1,437 @@
+//! Recognises a walk through a tree, and lists it in the order of the walk: by pages without delimiter, each of which has many
+//! directories. Pure.
+//!
+//! A walk lists directories one after another in the order of their keys, as `find`, `du` and `rsync` do: siblings, and what lies below
+//! them. From the third directory on, the engine requests a page of a thousand keys at the place of the walk, within the directory that
+//! the last two have in common. A page that the walk does not use costs one request; after such a page, twice as many directories in
+//! order must come before the next try.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use foldhash::HashMap;
+
+use super::expiry::PAGE;
+use crate::object::ObjectKey;
+use crate::s3::{ListPage, ListedObject};
+
+/// The state of the walk that goes on in a mount.
+pub(crate) struct Walk {
+    /// The last directory that was listed.
+    last: Option<(ObjectKey, Instant)>,
+    /// The directory that the last two have in common.
+    common: String,
+    /// Directories listed in order, one shortly behind another.
+    run: u32,
+    /// Whether one of them was not below the one before it.
+    sideways: bool,
+    /// Pages that were asked for in vain.
+    failures: u32,
+    flat: Option<Flat>,
+    flats: u64,
+    /// Directories of which more is known here than the pages say, and since which event: they are listed by themselves.
+    changed: HashMap<Box<str>, u64>,
+    /// What was learned while a page is on its way that may say otherwise.
+    learned: Vec<Learned>,
+}
+
+/// An answer of S3 about a name.
+struct Learned {
+    directory: Box<str>,
+    name: Box<str>,
+    is_there: bool,
+    /// The event of its question.
+    at: u64,
+}
+
+/// Pages of keys in a row, of a whole subtree.
+struct Flat {
+    number: u64,
+    prefix: String,
+    /// The keys behind this one are in the pages; it is none of them itself.
+    after: String,
+    pages: VecDeque<Keys>,
+    next: Next,
+}
+
+/// One page.
+struct Keys {
+    objects: Vec<ListedObject>,
+    asked: u64,
+    since: Instant,
+}
+
+enum Next {
+    /// This token asks for it.
+    Token(String),
+    /// It was asked for at this event.
+    Coming(u64),
+    End,
+}
+
+/// The request for a walk's page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// Of the pages it belongs to.
+    flat: u64,
+    pub(crate) prefix: String,
+    pub(crate) start_after: Option<String>,
+    pub(crate) token: Option<String>,
+}
+
+/// How a directory is listed.
+pub(crate) enum Course {
+    /// Out of the pages; whether they have the directory at all, if only by its marker, and when they were asked for. And what to ask
+    /// for meanwhile.
+    Take { page: ListPage, exists: bool, asked: u64, since: Instant, ahead: Option<Question> },
+    /// A page that may have it was asked for at this event.
+    Wait(u64),
+    /// A page is worth asking for.
+    Ask(Question),
+    /// By itself.
+    Alone,
+}
+
+impl Walk {
+    /// Directories in a row that make a walk. With fewer, a program that looks at two directories would cost a page.
+    const RUN: u32 = 3;
+    /// A pause that ends a walk.
+    const PAUSE: Duration = Duration::from_secs(2);
+    /// Pages that one directory may reach over; a longer one is listed by itself, which leaves out what is below it.
+    const SPAN_MAX: usize = 2;
+    /// Most doublings of the directories that it takes, after pages in vain.
+    const FAILURES_MAX: u32 = 8;
+    /// Most directories of which more is known here; beyond it the pages go.
+    const CHANGED_MAX: usize = 1000;
+    /// Most answers that are kept for a page on its way; a directory with one beyond it is listed by itself.
+    const LEARNED_MAX: usize = 1000;
+
+    pub(crate) fn new() -> Self {
+        Self {
+            last: None,
+            common: String::new(),
+            run: 0,
+            sideways: false,
+            failures: 0,
+            flat: None,
+            flats: 0,
+            changed: HashMap::default(),
+            learned: Vec::new(),
+        }
+    }
+
+    /// A directory begins to be listed.
+    pub(crate) fn opens(&mut self, key: &ObjectKey, now: Instant) {
+        let last = self.last.replace((key.clone(), now));
+        let last =
+            last.filter(|(_, at)| now.saturating_duration_since(*at) < Self::PAUSE).map(|(key, _)| key);
+        match last {
+            Some(last) if last == *key => {}
+            Some(last) if last.as_str() < key.as_str() => {
+                self.run += 1;
+                self.sideways |= !key.as_str().starts_with(last.as_str());
+                self.common = common(last.as_str(), key.as_str()).to_owned();
+            }
+            _ => {
+                (self.run, self.sideways) = (1, false);
+                self.give_up();
+            }
+        }
+    }
+
+    /// How the directory that was opened last is to be listed.
+    pub(crate) fn course(&mut self, key: &ObjectKey, now: Instant) -> Course {
+        let key = key.as_str();
+        if let Some(flat) = &mut self.flat {
+            flat.pass(key);
+            match flat.reach(key, now) {
+                Reach::Whole => {
+                    let (page, asked, since) = flat.take(key, now);
+                    if self.changed.get(key).is_some_and(|&at| at > asked) {
+                        return Course::Alone;
+                    }
+                    self.failures = 0;
+                    let (exists, ahead) = (flat.has(key), flat.ahead(key));
+                    return Course::Take { page, exists, asked, since, ahead };
+                }
+                Reach::Perhaps(question) => {
+                    return match &flat.next {
+                        Next::Coming(asked) => Course::Wait(*asked),
+                        _ => Course::Ask(question),
+                    };
+                }
+                Reach::TooLong => {
+                    self.failed();
+                    return Course::Alone;
+                }
+                Reach::No => self.give_up(),
+            }
+        }
+        // A way down is no walk: what lies beside it was not looked at.
+        if self.run < Self::RUN << self.failures || !self.sideways || !key.starts_with(&self.common) {
+            return Course::Alone;
+        }
+        self.flats += 1;
+        let question = Question {
+            flat: self.flats,
+            prefix: self.common.clone(),
+            start_after: (!key.is_empty()).then(|| key.to_owned()),
+            token: None,
+        };
+        self.flat = Some(Flat {
+            number: self.flats,
+            prefix: self.common.clone(),
+            after: key.to_owned(),
+            pages: VecDeque::new(),
+            next: Next::End,
+        });
+        Course::Ask(question)
+    }
+
+    /// The page that a course requested is in flight since event `asked`.
+    pub(crate) fn asks(&mut self, question: &Question, asked: u64) {
+        if let Some(flat) = self.flat.as_mut().filter(|flat| flat.number == question.flat) {
+            flat.next = Next::Coming(asked);
+        }
+    }
+
+    /// A page is here, or will not come.
+    pub(crate) fn arrives(
+        &mut self,
+        question: &Question,
+        page: Option<ListPage>,
+        asked: u64,
+        since: Instant,
+    ) {
+        let Some(flat) = self.flat.as_mut().filter(|flat| flat.number == question.flat) else { return };
+        let last = flat.last_key().to_owned();
+        match page {
+            Some(page) if is_in_order(&flat.prefix, &last, &page) => {
+                flat.next = page.next_token.map_or(Next::End, Next::Token);
+                flat.pages.push_back(Keys { objects: page.objects, asked, since });
+                for Learned { directory, name, is_there, at } in std::mem::take(&mut self.learned) {
+                    self.learned(&directory, &name, is_there, at);
+                }
+            }
+            _ => self.failed(),
+        }
+    }
+
+    /// Something changed here in a directory, or it was listed by itself, at this event: the pages of before do not list it.
+    pub(crate) fn changed(&mut self, directory: &str, at: u64) {
+        let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return };
+        if self.changed.len() >= Self::CHANGED_MAX {
+            self.changed.retain(|directory, at| flat.may_list(directory, *at));
+        }
+        if self.changed.len() >= Self::CHANGED_MAX {
+            return self.give_up();
+        }
+        let since = self.changed.entry(directory.into()).or_default();
+        *since = at.max(*since);
+    }
+
+    /// S3 said, asked at event `at`, whether a directory has a name, and nothing else keeps that in mind. A page that says otherwise lists
+    /// neither the directory nor what has the name.
+    pub(crate) fn learned(&mut self, directory: &str, name: &str, is_there: bool, at: u64) {
+        let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return };
+        let path = format!("{directory}{name}");
+        let below = format!("{path}/");
+        let says = flat.has(&path) || flat.has(&below);
+        // The keys of a directory come behind its name, and others may come between: a page can end there.
+        let end = if is_there { &path } else { &below };
+        let is_passed = says || end.as_str() <= flat.last_key();
+        match &flat.next {
+            _ if is_passed && says == is_there => {}
+            _ if is_passed => self.is_known_better(directory, &below, at),
+            Next::Coming(asked) if at <= *asked => {}
+            Next::Coming(..) if self.learned.len() < Self::LEARNED_MAX => {
+                let (directory, name) = (directory.into(), name.into());
+                self.learned.push(Learned { directory, name, is_there, at });
+            }
+            Next::Coming(..) => self.is_known_better(directory, &below, at),
+            Next::End if is_there => self.is_known_better(directory, &below, at),
+            // A page that is asked for later says it.
+            Next::End | Next::Token(_) => {}
+        }
+    }
+
+    fn is_known_better(&mut self, directory: &str, below: &str, at: u64) {
+        self.changed(directory, at);
+        self.changed(below, at);
+    }
+
+    /// Whether changes here matter to pages.
+    pub(crate) fn has_pages(&self) -> bool {
+        self.flat.is_some()
+    }
+
+    /// Lets pages go that no longer answer.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        let is_old = |keys: &Keys| now.saturating_duration_since(keys.since) >= PAGE;
+        if self
+            .flat
+            .as_ref()
+            .is_some_and(|flat| !matches!(flat.next, Next::Coming(..)) && flat.pages.iter().all(is_old))
+        {
+            self.give_up();
+        }
+    }
+
+    fn failed(&mut self) {
+        self.failures = (self.failures + 1).min(Self::FAILURES_MAX);
+        self.run = 0;
+        self.give_up();
+    }
+
+    fn give_up(&mut self) {
+        self.flat = None;
+        self.changed = HashMap::default();
+        self.learned = Vec::new();
+    }
+}
+
+enum Reach {
+    Whole,
+    /// The next page may have it, or the rest of it.
+    Perhaps(Question),
+    TooLong,
+    No,
+}
+
+impl Flat {
+    fn last_key(&self) -> &str {
+        self.pages
+            .back()
+            .and_then(|keys| keys.objects.last())
+            .map_or(&self.after, |object| object.key.as_str())
+    }
+
+    /// The event of the oldest request for these pages.
+    fn oldest(&self) -> u64 {
+        let coming = match &self.next {
+            Next::Coming(asked) => Some(*asked),
+            Next::Token(_) | Next::End => None,
+        };
+        self.pages.iter().map(|keys| keys.asked).chain(coming).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether these pages may list a directory, with an answer older than an event.
+    fn may_list(&self, directory: &str, at: u64) -> bool {
+        at > self.oldest() && directory >= self.after.as_str() && directory.starts_with(&self.prefix)
+    }
+
+    /// Whether the pages have a key, or, if it ends in `/`, one that begins with it.
+    fn has(&self, key: &str) -> bool {
+        let is_it = |object: &ListedObject| match key.ends_with('/') {
+            true => object.key.as_str().starts_with(key),
+            false => object.key.as_str() == key,
+        };
+        self.pages.iter().any(|keys| {
+            let at = keys.objects.partition_point(|object| object.key.as_str() < key);
+            keys.objects.get(at).is_some_and(is_it)
+        })
+    }
+
+    /// Lets go of the pages that lie before a directory.
+    fn pass(&mut self, key: &str) {
+        while let Some(last) = self.pages.front().and_then(|keys| keys.objects.last())
+            && (self.pages.len() > 1 || !matches!(self.next, Next::End))
+            && last.key.as_str() < key
+        {
+            self.after = last.key.as_str().to_owned();
+            self.pages.pop_front();
+        }
+    }
+
+    fn reach(&self, key: &str, now: Instant) -> Reach {
+        let is_old = |keys: &Keys| now.saturating_duration_since(keys.since) >= PAGE;
+        if self.after.as_str() > key || !key.starts_with(&self.prefix) || self.pages.iter().any(is_old) {
+            return Reach::No;
+        }
+        let last = self.last_key();
+        let is_passed = last > key && !last.starts_with(key);
+        let next = |token: Option<&str>| {
+            let token = token.map(str::to_owned);
+            Question { flat: self.number, prefix: self.prefix.clone(), start_after: None, token }
+        };
+        match &self.next {
+            _ if is_passed => Reach::Whole,
+            Next::End => Reach::Whole,
+            // More than the directory's beginning is needed: two pages of it are enough.
+            _ if last > key && self.pages.len() >= Walk::SPAN_MAX => Reach::TooLong,
+            Next::Coming(..) => Reach::Perhaps(next(None)),
+            Next::Token(token) if last > key => Reach::Perhaps(next(Some(token.as_str()))),
+            // The walk has left out what lies between: it is better to go on from where it is.
+            Next::Token(_) => Reach::No,
+        }
+    }
+
+    /// The objects below a directory, without its own marker.
+    fn below<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a ListedObject> {
+        self.pages.iter().flat_map(move |keys| {
+            let begin = keys.objects.partition_point(|object| object.key.as_str() <= key);
+            keys.objects[begin..].iter().take_while(move |object| object.key.as_str().starts_with(key))
+        })
+    }
+
+    /// A directory as a listing with delimiter has it.
+    fn take(&self, key: &str, now: Instant) -> (ListPage, u64, Instant) {
+        let mut page = ListPage::default();
+        for object in self.below(key) {
+            let name = object.key.as_str();
+            match name[key.len()..].find('/') {
+                Some(at) => {
+                    let prefix = &name[..key.len() + at + 1];
+                    if page.common_prefixes.last().is_none_or(|last| last != prefix) {
+                        page.common_prefixes.push(prefix.to_owned());
+                    }
+                }
+                None => page.objects.push(object.clone()),
+            }
+        }
+        let asked = self.pages.iter().map(|keys| keys.asked).min().unwrap_or_default();
+        let since = self.pages.iter().map(|keys| keys.since).min();
+        (page, asked, since.unwrap_or(now))
+    }
+
+    /// The next page, when a directory reaches into the second half of the last one.
+    fn ahead(&self, key: &str) -> Option<Question> {
+        let Next::Token(token) = &self.next else { return None };
+        let last = &self.pages.back()?.objects;
+        let middle = last.get(last.len() / 2)?;
+        let question = || Question {
+            flat: self.number,
+            prefix: self.prefix.clone(),
+            start_after: None,
+            token: Some(token.clone()),
+        };
+        (middle.key.as_str() < key || middle.key.as_str().starts_with(key)).then(question)
+    }
+}
+
+/// Whether a page has keys of the subtree only, behind the last one, and in order.
+fn is_in_order(prefix: &str, last: &str, page: &ListPage) -> bool {
+    page.common_prefixes.is_empty()
+        && page
+            .objects
+            .iter()
+            .all(|object| object.key.as_str().starts_with(prefix) && object.key.as_str() > last)
+        && page.objects.is_sorted_by(|a, b| a.key.as_str() < b.key.as_str())
+}
+
+/// The directory that two directories have in common, by their keys.
+fn common<'a>(a: &'a str, b: &str) -> &'a str {
+    let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    let end = a.as_bytes()[..same].iter().rposition(|&byte| byte == b'/');
+    &a[..end.map_or(0, |at| at + 1)]
+}
+
+impl fmt::Debug for Walk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Walk").field("last", &self.last).field("run", &self.run).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! One object: HEAD, copy, proof; then the delete of its source.
+
+use super::{Copied, Error, Mover, Result, Source};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::s3::{CopyObject, Described, ErrorKind, Replaces, Stored};
+
+/// A source that another client replaces between HEAD and copy is looked at again so often. Doubling it follows a busier writer.
+const ATTEMPTS_MAX: usize = 3;
+
+/// How the answer to a copy proves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// It has the source's ETag or checksum.
+    Answer,
+    /// It says nothing that could be compared: a HEAD must.
+    Head,
+    /// It has another checksum of the same kind.
+    Wrong,
+}
+
+impl Mover {
+    /// Copies what is under `from` now to `to`, and proves the copy. The source stays: see [`Mover::delete_source`].
+    ///
+    /// # Errors
+    /// Any; the source is there still. After `Remote` the copy may be there, too.
+    pub async fn copy(&self, from: &ObjectKey, to: &ObjectKey, replaces: &Replaces) -> Result<Copied> {
+        for _ in 0..ATTEMPTS_MAX {
+            let source = match self.client.describe_object(from).await {
+                Ok(source) => source,
+                Err(error) if *error.kind() == ErrorKind::NotFound => return Err(Error::Gone),
+                Err(error) => return Err(error.into()),
+            };
+            let id = ObjectId { key: from.clone(), etag: source.meta.etag.clone() };
+            let stored = match self.copy_version(&id, &source, to, replaces).await {
+                Ok(stored) => stored,
+                Err(error) => match error.kind() {
+                    ErrorKind::Exists => return Err(Error::Taken),
+                    // The next HEAD says which.
+                    ErrorKind::Changed | ErrorKind::NotFound => continue,
+                    _ => return Err(error.into()),
+                },
+            };
+            let meta = self.proven(&source, &stored, to).await?;
+            return Ok(Copied {
+                source: id,
+                id: ObjectId { key: to.clone(), etag: meta.etag.clone() },
+                meta,
+            });
+        }
+        Err(Error::Changing)
+    }
+
+    async fn copy_version(
+        &self,
+        id: &ObjectId,
+        source: &Described,
+        to: &ObjectKey,
+        replaces: &Replaces,
+    ) -> crate::s3::Result<Stored> {
+        if source.meta.size > self.config.copy_max {
+            return self.copy_in_parts(id, source, to, replaces).await;
+        }
+        let request = CopyObject {
+            source: id.clone(),
+            size: source.meta.size,
+            checksum: source.checksum.clone(),
+            to: to.clone(),
+            replaces: replaces.clone(),
+            properties: None,
+            storage_class: source.properties.storage_class.clone(),
+        };
+        self.client.copy_object(&request).await
+    }
+
+    /// The metadata of the copy, if it is one.
+    async fn proven(&self, source: &Described, stored: &Stored, to: &ObjectKey) -> Result<ObjectMeta> {
+        let proof = proof(source, stored);
+        if proof == Proof::Wrong {
+            return Err(Error::Different(format!("its checksum is {:?}", stored.checksum)));
+        }
+        if let (Proof::Answer, Some(last_modified)) = (proof, stored.modified) {
+            return Ok(ObjectMeta { etag: stored.etag.clone(), last_modified, ..source.meta.clone() });
+        }
+        let there = match self.client.describe_object(to).await {
+            Ok(there) => there,
+            Err(error) if *error.kind() == ErrorKind::NotFound => {
+                return Err(Error::Different("the store says that there is none".into()));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if !there.meta.etag.matches(stored.etag.as_str()) {
+            // Another client has replaced the copy already. What is there now is not ours to judge, and the source is the only one left.
+            return Err(Error::Taken);
+        }
+        if there.meta.size != source.meta.size {
+            let (is, was) = (there.meta.size, source.meta.size);
+            return Err(Error::Different(format!("it has {is} bytes instead of {was}")));
+        }
+        Ok(there.meta)
+    }
+
+    /// Deletes the source of a copy, if it is still the version that was copied.
+    ///
+    /// # Errors
+    /// The store's: both keys may have the object then.
+    pub async fn delete_source(&self, copied: &Copied) -> Result<Source> {
+        match self.client.delete_version(&copied.source).await {
+            Ok(()) => Ok(Source::Deleted),
+            Err(error) if *error.kind() == ErrorKind::Changed => Ok(Source::Replaced),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes a copy back whose source can't be deleted; as far as the store lets us.
+    pub async fn take_back(&self, copied: &Copied) {
+        // The source first: if it is not there after all, the copy is all there is.
+        let has_source = match self.client.head_object(&copied.source.key).await {
+            Ok(meta) => meta.etag.matches(copied.source.etag.as_str()),
+            Err(_) => false,
+        };
+        if has_source && let Err(error) = self.client.delete_version(&copied.id).await {
+            tracing::debug!(key = %copied.id.key, %error, "the copy stays beside its source");
+        }
+    }
+}
+
+/// Pure: compares what the answer says with the source. ETags of equal bytes may differ; equal ones are of equal bytes.
+fn proof(source: &Described, stored: &Stored) -> Proof {
+    if source.meta.etag.matches(stored.etag.as_str()) {
+        return Proof::Answer;
+    }
+    let of_all_bytes = |sum: &&String| !sum.contains('-');
+    match (source.checksum.as_ref().filter(of_all_bytes), stored.checksum.as_ref().filter(of_all_bytes)) {
+        (Some(theirs), Some(ours)) if theirs == ours => Proof::Answer,
+        // Checksums of one length are of one algorithm.
+        (Some(theirs), Some(ours)) if theirs.len() == ours.len() => Proof::Wrong,
+        _ => Proof::Head,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::object::ETag;
+    use crate::s3::Properties;
+
+    #[test]
+    fn an_answer_proves_a_copy_by_etag_or_by_checksum() {
+        let source = |checksum: Option<&str>| Described {
+            meta: ObjectMeta {
+                size: 1,
+                etag: ETag::new("\"a\""),
+                last_modified: SystemTime::UNIX_EPOCH,
+                readable: true,
+            },
+            properties: Properties::default(),
+            tags: 0,
+            checksum: checksum.map(str::to_owned),
+        };
+        let stored = |etag: &str, checksum: Option<&str>| Stored {
+            etag: ETag::new(etag),
+            checksum: checksum.map(str::to_owned),
+            modified: None,
+        };
+        for (theirs, ours, expected) in [
+            (source(None), stored("a", None), Proof::Answer),
+            (source(None), stored("\"b\"", None), Proof::Head),
+            (source(Some("abc=")), stored("\"b\"", Some("abc=")), Proof::Answer),
+            (source(Some("abc=")), stored("\"b\"", Some("xyz=")), Proof::Wrong),
+            (source(Some("abc=-2")), stored("\"b\"", Some("abc=")), Proof::Head),
+            (source(Some("abc=")), stored("\"b\"", Some("64 bits or more")), Proof::Head),
+            (source(Some("abc=")), stored("\"b\"", None), Proof::Head),
+        ] {
+            assert_eq!(proof(&theirs, &ours), expected, "{theirs:?} {ours:?}");
+        }
+    }
+}

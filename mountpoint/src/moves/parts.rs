@@ -1,0 +1,91 @@
+//! Objects too large for one copy: the store copies them in parts, with headers, metadata and tags set anew.
+
+use std::ops::Range;
+
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+
+use super::Mover;
+use crate::object::{ObjectId, ObjectKey};
+use crate::s3::{
+    CompleteUpload, CopyPart, Described, Error, ErrorKind, NewObject, Properties, Replaces, Result, Stored,
+    Tags, UploadId, UploadedPart,
+};
+
+/// Parts that an object may have.
+const PARTS_MAX: u64 = 10_000;
+
+impl Mover {
+    pub(super) async fn copy_in_parts(
+        &self,
+        id: &ObjectId,
+        source: &Described,
+        to: &ObjectKey,
+        replaces: &Replaces,
+    ) -> Result<Stored> {
+        // A copy of parts has no tags of its own accord; losing them silently would change who may read it, or when it expires.
+        let tags = match source.tags {
+            0 => Tags::new(),
+            _ => self.client.object_tags(&id.key).await?,
+        };
+        let properties = Properties { tags, ..source.properties.clone() };
+        let object = NewObject { properties, replaces: replaces.clone(), ..NewObject::new(to.clone()) };
+        let upload = self.client.create_multipart_upload(&object).await?;
+        let stored = self.copy_parts(id, source.meta.size, &upload, replaces).await;
+        if let Err(error) = &stored
+            && *error.kind() != ErrorKind::Unknown
+            && let Err(error) = self.client.abort_multipart_upload(&upload).await
+        {
+            tracing::debug!(key = %to, upload = upload.id, %error, "the upload of a copy is not aborted");
+        }
+        // The object at the target may not be replaced: as a copy in one request says it.
+        stored.map_err(|error| match error.kind() {
+            ErrorKind::Changed if error.operation() == "CompleteMultipartUpload" => {
+                Error::new(ErrorKind::Exists, "CompleteMultipartUpload").key(to).source(error)
+            }
+            _ => error,
+        })
+    }
+
+    async fn copy_parts(
+        &self,
+        id: &ObjectId,
+        size: u64,
+        upload: &UploadId,
+        replaces: &Replaces,
+    ) -> Result<Stored> {
+        let copies =
+            ranges(size, self.config.part).into_iter().zip(1..).map(|(range, part_number)| async move {
+                let (upload, source) = (upload.clone(), id.clone());
+                self.client.upload_part_copy(&CopyPart { upload, part_number, source, range }).await
+            });
+        let parts: Vec<UploadedPart> =
+            stream::iter(copies).buffered(self.config.parts_at_once.max(1)).try_collect().await?;
+        let complete = CompleteUpload { upload: upload.clone(), parts, replaces: replaces.clone() };
+        self.client.complete_multipart_upload(&complete).await
+    }
+}
+
+/// The parts of an object, as few as `part` bytes each make; larger ones where they would be too many.
+fn ranges(size: u64, part: u64) -> Vec<Range<u64>> {
+    let part = part.max(size.div_ceil(PARTS_MAX)).max(1);
+    (0..size.div_ceil(part)).map(|i| i * part..((i + 1) * part).min(size)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_the_object_and_are_not_too_many() {
+        const GIB: u64 = 1 << 30;
+        let five = ranges(5 * GIB + 1, GIB / 2);
+        assert_eq!((five.len(), five.last().cloned()), (11, Some(5 * GIB..5 * GIB + 1)));
+        let most = 48_828 * GIB;
+        for size in [1, GIB / 2, 10 * GIB, most] {
+            let ranges = ranges(size, GIB / 2);
+            assert!(ranges.len() as u64 <= PARTS_MAX && ranges.iter().all(|r| r.end - r.start <= 5 * GIB));
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+            assert_eq!((ranges[0].start, ranges.last().unwrap().end), (0, size));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The memory of a TLS connection: what came from the wire, content that waits for a reader, and what is to be sent.
+
+use std::ops::Range;
+
+use tokio::io::ReadBuf;
+
+/// Bytes received at once at least. Doubling it saves every second receive and moves the buffer out of the processor's nearest cache.
+pub(super) const RECEIVE: usize = 64 << 10;
+/// Bytes of a record at most: a header, content, and what encryption may add in TLS 1.2.
+pub(super) const RECORD_MAX: usize = 5 + (16 << 10) + (2 << 10);
+
+/// Bytes as they came from the wire. rustls opens records here, and keeps the parts of a message of the handshake at the front.
+pub(super) struct Received {
+    bytes: Vec<u8>,
+    /// Bytes that rustls did not give back yet.
+    range: Range<usize>,
+}
+
+impl Received {
+    pub(super) fn new() -> Self {
+        // Not `resize`: so the pages of a connection that receives little stay untouched.
+        Self { bytes: vec![0; RECEIVE + RECORD_MAX], range: 0..0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// All that came and was not given back.
+    pub(super) fn filled(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.range.clone()]
+    }
+
+    /// Gives these bytes at the front back.
+    pub(super) fn discard(&mut self, bytes: usize) {
+        self.range.start += bytes;
+    }
+
+    /// The memory behind what came. It is empty only if rustls keeps [`RECEIVE`] bytes or more: a message of the handshake that is too long.
+    pub(super) fn spare(&mut self) -> &mut [u8] {
+        if self.range.start > 0 {
+            self.bytes.copy_within(self.range.clone(), 0); // copy: the front of a record, to join its rest
+            self.range = 0..self.range.len();
+        }
+        &mut self.bytes[self.range.end..]
+    }
+
+    /// These bytes came into the front of [`Received::spare`].
+    pub(super) fn fill(&mut self, bytes: usize) {
+        self.range.end += bytes;
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+/// Content that rustls gave and for which the reader had no room: the rest of a record, or what came before a write. It is never more than
+/// [`Received`] holds, because nothing is received while some is left.
+#[derive(Default)]
+pub(super) struct Kept {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Kept {
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.bytes.len()
+    }
+
+    pub(super) fn keep(&mut self, content: &[u8]) {
+        if !content.is_empty() {
+            self.bytes.drain(..std::mem::take(&mut self.start));
+            self.bytes.extend_from_slice(content); // copy: the reader's memory is shorter than the record
+        }
+    }
+
+    /// Moves as much as there is room for into `buf`.
+    pub(super) fn give(&mut self, buf: &mut ReadBuf<'_>) {
+        let rest = &self.bytes[self.start..];
+        let n = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..n]); // copy: to the reader
+        self.start += n;
+        if self.is_empty() {
+            (self.bytes, self.start) = (Vec::new(), 0);
+        }
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+/// Sealed records that the kernel did not take yet.
+#[derive(Default)]
+pub(super) struct ToSend {
+    bytes: Vec<u8>,
+    range: Range<usize>,
+}
+
+impl ToSend {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.range.clone()]
+    }
+
+    /// The kernel took these bytes at the front.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        self.range.start += bytes;
+        if self.range.is_empty() {
+            self.range = 0..0;
+        }
+    }
+
+    /// The end of the memory in use.
+    pub(super) fn end(&self) -> usize {
+        self.range.end
+    }
+
+    /// Memory of `room` bytes at least, behind what waits.
+    pub(super) fn spare(&mut self, room: usize) -> &mut [u8] {
+        if self.bytes.len() - self.range.end < room {
+            // Else the memory would grow for as long as something is left, however little that is. As much was sent as is copied.
+            if self.range.start > self.range.len() {
+                self.bytes.copy_within(self.range.clone(), 0); // copy: records that the kernel does not take
+                self.range = 0..self.range.len();
+            }
+            self.bytes.resize(self.bytes.len().max(self.range.end + room), 0);
+        }
+        &mut self.bytes[self.range.end..]
+    }
+
+    /// These bytes were written into the front of [`ToSend::spare`].
+    pub(super) fn fill(&mut self, bytes: usize) {
+        self.range.end += bytes;
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+}

@@ -1,0 +1,97 @@
+//! Answers of services that hand out credentials, such as the SDK reads them: it refuses what some of them say beside the keys. Pure.
+//!
+//! Enters and leaves: the body of an answer. A body without such an oddity leaves as it is.
+
+use aws_smithy_types::DateTime;
+use aws_smithy_types::date_time::Format;
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+/// The role behind the keys, which the SDK demands an ARN of six parts of. MinIO leaves it empty, and nothing here needs it.
+const ROLE: [&str; 2] = ["<AssumedRoleUser>", "</AssumedRoleUser>"];
+
+/// Returns the body with the end of its keys in UTC, and without the name of their role.
+pub(crate) fn readable(body: &[u8]) -> Option<Bytes> {
+    match body.trim_ascii_start().first()? {
+        b'{' => in_utc(body),
+        b'<' => without_role(body),
+        _ => None,
+    }
+}
+
+fn without_role(body: &[u8]) -> Option<Bytes> {
+    let text = std::str::from_utf8(body).ok()?;
+    let (before, rest) = text.split_once(ROLE[0])?;
+    let (_, after) = rest.split_once(ROLE[1])?;
+    Some(Bytes::from([before, after].concat()))
+}
+
+/// The document with the end of its keys in UTC; `None`: the SDK reads it as it is.
+fn in_utc(body: &[u8]) -> Option<Bytes> {
+    let mut document: Map<String, Value> = serde_json::from_slice(body).ok()?;
+    let ends = document
+        .iter_mut()
+        .filter(|(name, _)| ["expiration", "expiresat"].iter().any(|end| name.eq_ignore_ascii_case(end)));
+    let mut is_changed = false;
+    for (_, end) in ends {
+        if let Some(time) = end.as_str().and_then(utc) {
+            *end = Value::String(time);
+            is_changed = true;
+        }
+    }
+    is_changed.then(|| serde_json::to_vec(&document).ok().map(Bytes::from)).flatten()
+}
+
+/// A time with an offset, or without a zone, as one of UTC; `None` for one that is, and for anything else.
+fn utc(text: &str) -> Option<String> {
+    let text = text.trim();
+    if DateTime::from_str(text, Format::DateTime).is_ok() {
+        return None;
+    }
+    // A blank may stand between day and time.
+    let text = text.replacen(' ', "T", 1);
+    let with_offset = |text: &str| DateTime::from_str(text, Format::DateTimeWithOffset);
+    let time = with_offset(&text).or_else(|_| with_offset(&format!("{text}Z"))).ok()?;
+    time.fmt(Format::DateTime).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_keys_is_read_with_any_offset_and_without_a_zone() {
+        for (said, end) in [
+            ("2026-11-26T08:00:00+00:00", Some("2026-11-26T08:00:00Z")),
+            ("2026-11-26T10:00:00+02:00", Some("2026-11-26T08:00:00Z")),
+            ("2026-11-26T08:00:00.5+00:00", Some("2026-11-26T08:00:00.5Z")),
+            ("2026-11-26 08:00:00", Some("2026-11-26T08:00:00Z")),
+            ("2026-11-26T08:00:00Z", None),
+            ("9999-99-99T08:00:00+00:00", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            let body = format!(r#"{{"AccessKeyId":"k","Expiration":"{said}","Other":[1]}}"#);
+            let read = readable(body.as_bytes());
+            let found = read.map(|body| serde_json::from_slice::<Value>(&body).unwrap());
+            assert_eq!(found.as_ref().map(|it| it["Expiration"].as_str().unwrap()), end, "{said}");
+            assert!(found.is_none_or(|it| it["AccessKeyId"] == "k" && it["Other"][0] == 1));
+        }
+        for other in [&b"[]"[..], b"{", b"", b"\xff", br#"{"expiration":1700000000}"#] {
+            assert_eq!(readable(other), None);
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_role_is_left_out_whatever_it_is() {
+        let answer = |role: &str| format!("<A><Credentials>k</Credentials>{role}</A>");
+        for role in ["<AssumedRoleUser><Arn></Arn></AssumedRoleUser>", "<AssumedRoleUser></AssumedRoleUser>"]
+        {
+            let read = readable(answer(role).as_bytes()).unwrap();
+            assert_eq!(read, answer("").as_bytes());
+        }
+        for whole in [answer(""), answer("<AssumedRoleUser><Arn>")] {
+            assert_eq!(readable(whole.as_bytes()), None, "{whole}");
+        }
+    }
+}

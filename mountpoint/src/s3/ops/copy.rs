@@ -1,0 +1,241 @@
+//! CopyObject and UploadPartCopy: the store copies bytes by itself, of exactly the version that is named.
+//!
+//! A copy takes the store as long as it takes, so the client waits for it as for a Complete. An error may come behind status 200. If the
+//! answer is lost, the client looks at the target before it gives up.
+
+use std::fmt::Write as _;
+
+use http::{Method, StatusCode};
+
+use crate::checksum::Checksum;
+use crate::object::{ObjectId, ObjectKey};
+use crate::s3::attempts::Attempts;
+use crate::s3::ops::encryption;
+use crate::s3::ops::head::head;
+use crate::s3::ops::headers::{Headers, push, push_condition};
+use crate::s3::ops::if_absent::refused;
+use crate::s3::ops::verify::{Found, Ours, look};
+use crate::s3::replaces::quoted;
+use crate::s3::url::{encode_path, encode_query};
+use crate::s3::wire::{Clocks, Draft, Failure, Wire};
+use crate::s3::{CopyObject, CopyPart, Error, ErrorKind, Replaces, Result, Stored, UploadedPart, xml};
+
+/// See [`crate::s3::ObjectClient::copy_object`]. `conditional`: with the store's own condition on the target.
+pub(crate) async fn copy_object(wire: &Wire, request: &CopyObject, conditional: bool) -> Result<Stored> {
+    const OPERATION: &str = "CopyObject";
+    let key = &request.to;
+    let mut headers = source(wire, OPERATION, &request.source)?;
+    if let Some(properties) = &request.properties {
+        push(&mut headers, OPERATION, "x-amz-metadata-directive", "REPLACE")?;
+        properties.push_all(&mut headers, OPERATION)?;
+        if !properties.tags.is_empty() {
+            push(&mut headers, OPERATION, "x-amz-tagging-directive", "REPLACE")?;
+        }
+    }
+    for (name, value) in [
+        ("x-amz-storage-class", request.storage_class.as_deref()),
+        (encryption::SSE, wire.config.sse.as_deref()),
+        (encryption::SSE_KEY, wire.config.sse_kms_key_id.as_deref()),
+    ] {
+        if let Some(value) = value {
+            push(&mut headers, OPERATION, name, value)?;
+        }
+    }
+    if conditional {
+        push_condition(&mut headers, OPERATION, &request.replaces)?;
+    }
+    let ours = ours(request);
+    let target = wire.endpoint.key_path(key.as_str());
+    let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0).without_slots();
+    loop {
+        let failure = match once(wire, &attempts, &target, &headers).await {
+            Ok((copied, encrypted)) => {
+                attempts.succeeded();
+                encrypted.map_err(|why| {
+                    let why = format!("{why}; {}", encryption::UNENCRYPTED);
+                    Error::new(ErrorKind::NotEncrypted, OPERATION).key(key).message(why)
+                })?;
+                let xml::Copied { etag, checksum, modified } = copied;
+                return Ok(Stored { etag, checksum: checksum.map(|(_, value)| value), modified });
+            }
+            Err(failure) => failure,
+        };
+        let doubt = attempts.ambiguous || failure.ambiguous;
+        if matches!(failure.error.kind(), ErrorKind::Changed | ErrorKind::NotFound) {
+            // An attempt whose answer was lost may have made it: then what is in the way is ours.
+            if doubt && let found @ Found::Ours(_) = look(wire, key, &ours, wire.clock.now()).await {
+                return found.or(OPERATION, key, || refused(OPERATION, key, &request.replaces));
+            }
+            return Err(whose_fault(wire, OPERATION, request, failure.error).await);
+        }
+        if let Err(last) = attempts.again(failure).await {
+            if !attempts.ambiguous {
+                return Err(last);
+            }
+            let found = look(wire, key, &ours, wire.clock.now()).await;
+            return found.or(OPERATION, key, || {
+                Error::new(ErrorKind::Unknown, OPERATION)
+                    .key(key)
+                    .message("no attempt had a clear answer; the copy is not there yet")
+                    .source(last)
+            });
+        }
+    }
+}
+
+/// The object that the copy makes, as far as its source tells.
+fn ours(request: &CopyObject) -> Ours {
+    let etag = request.source.etag.as_str().trim_matches('"');
+    let is_md5 = etag.len() == 32 && etag.bytes().all(|b| b.is_ascii_hexdigit());
+    Ours {
+        size: request.size,
+        parts: None,
+        checksums: request.checksum.iter().filter(|sum| !sum.contains('-')).cloned().collect(),
+        md5: is_md5.then(|| etag.to_ascii_lowercase()),
+    }
+}
+
+/// Which condition did not hold, the source's or the target's: their refusals look alike.
+async fn whose_fault(wire: &Wire, operation: &'static str, request: &CopyObject, refusal: Error) -> Error {
+    let source = &request.source;
+    match head(wire, &source.key).await {
+        Ok((meta, _)) if meta.etag.matches(source.etag.as_str()) => match request.replaces {
+            // Nothing but the source was a condition: the source is back already, or the store is of two minds.
+            Replaces::Anything => refusal,
+            _ => refused(operation, &request.to, &request.replaces).status(412),
+        },
+        Ok(_) => Error::new(ErrorKind::Changed, operation)
+            .key(&source.key)
+            .message("the object to be copied is another version by now"),
+        Err(error) => error,
+    }
+}
+
+/// See [`crate::s3::ObjectClient::upload_part_copy`].
+pub(crate) async fn upload_part_copy(wire: &Wire, request: &CopyPart) -> Result<UploadedPart> {
+    const OPERATION: &str = "UploadPartCopy";
+    let key = &request.upload.key;
+    let mut headers = source(wire, OPERATION, &request.source)?;
+    let range = format!("bytes={}-{}", request.range.start, request.range.end.saturating_sub(1));
+    push(&mut headers, OPERATION, "x-amz-copy-source-range", &range)?;
+    let mut target = wire.endpoint.key_path(key.as_str());
+    let _ = write!(target, "?partNumber={}&uploadId=", request.part_number);
+    encode_query(&mut target, &request.upload.id);
+    let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0).without_slots();
+    loop {
+        match once(wire, &attempts, &target, &headers).await {
+            Ok((xml::Copied { etag, checksum, .. }, _)) => {
+                attempts.succeeded();
+                return Ok(UploadedPart {
+                    part_number: request.part_number,
+                    etag,
+                    size: request.range.end - request.range.start,
+                    checksum: checksum
+                        .and_then(|(algorithm, value)| Checksum::from_base64(algorithm, &value)),
+                });
+            }
+            Err(failure) => {
+                attempts.again(failure).await.map_err(|error| gone(error, OPERATION, &request.source))?
+            }
+        }
+    }
+}
+
+/// A source that is gone is not the version that was asked for.
+fn gone(error: Error, operation: &'static str, source: &ObjectId) -> Error {
+    if *error.kind() != ErrorKind::NotFound || error.code() != Some("NoSuchKey") {
+        return error;
+    }
+    Error::new(ErrorKind::Changed, operation)
+        .key(&source.key)
+        .message("the object to be copied is gone")
+        .source(error)
+}
+
+/// The source, and that it is this version.
+fn source(wire: &Wire, operation: &'static str, id: &ObjectId) -> Result<Headers> {
+    let mut headers = Headers::with_capacity(12);
+    push(&mut headers, operation, "x-amz-copy-source", &named(&wire.config.bucket, &id.key))?;
+    push(&mut headers, operation, "x-amz-copy-source-if-match", &quoted(&id.etag))?;
+    Ok(headers)
+}
+
+/// The name of an object in the header, encoded as in a path. That of an access point stands before a word.
+fn named(bucket: &str, key: &ObjectKey) -> String {
+    let mut name = match bucket.starts_with("arn:") {
+        true => format!("{bucket}/object/"),
+        false => format!("/{bucket}/"),
+    };
+    encode_path(&mut name, key.as_str());
+    name
+}
+
+/// The copy, and whether the answer says that it is encrypted as the user asked.
+async fn once(
+    wire: &Wire,
+    attempts: &Attempts<'_>,
+    target: &str,
+    headers: &Headers,
+) -> std::result::Result<(xml::Copied, std::result::Result<(), String>), Failure> {
+    let timeouts = &wire.config.timeouts;
+    let patience = timeouts.complete;
+    let clocks = Clocks {
+        silence: patience,
+        stall: patience,
+        whole: timeouts.operation + patience,
+        floor: None,
+        ..attempts.clocks()
+    };
+    let answer = wire
+        .exchange(&Draft {
+            headers: headers.clone(),
+            body: Some(&[]),
+            clocks,
+            ..attempts.draft(Method::PUT, target.to_owned())
+        })
+        .await?
+        .collect(xml::BODY_MAX)
+        .await?;
+    if answer.status != StatusCode::OK {
+        return Err(answer.failed(wire.clock.wall()));
+    }
+    // White space may come before the document for as long as the store is at work; and the document may be an error.
+    match xml::copied(&answer.body) {
+        Ok(Some(copied)) => Ok((copied, encryption::proven(&wire.config, &answer.headers))),
+        // An error is the store's word that it made no copy.
+        Ok(None) => Err(Failure { ambiguous: false, ..answer.failed(wire.clock.wall()) }),
+        Err(why) => Err(answer.bad(why)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::ETag;
+
+    #[test]
+    fn a_source_is_named_by_bucket_or_access_point_and_encoded_once() {
+        let key = ObjectKey::new("a b/%2F+ü");
+        assert_eq!(named("bucket", &key), "/bucket/a%20b/%252F%2B%C3%BC");
+        let arn = "arn:aws:s3:eu-west-3:111122223333:accesspoint/ap";
+        assert_eq!(named(arn, &ObjectKey::new("k")), format!("{arn}/object/k"));
+    }
+
+    #[test]
+    fn a_copy_is_told_by_what_its_source_tells() {
+        let request = |etag: &str, checksum: Option<&str>| CopyObject {
+            source: ObjectId { key: ObjectKey::new("a"), etag: ETag::new(etag) },
+            size: 5,
+            checksum: checksum.map(str::to_owned),
+            to: ObjectKey::new("b"),
+            replaces: Replaces::Nothing,
+            properties: None,
+            storage_class: None,
+        };
+        let md5 = "5D41402ABC4B2A76B9719D911017C592";
+        let plain = ours(&request(&format!("\"{md5}\""), Some("abc=")));
+        assert_eq!((plain.md5, plain.checksums), (Some(md5.to_ascii_lowercase()), vec!["abc=".to_owned()]));
+        let of_parts = ours(&request(&format!("\"{md5}-2\""), Some("abc=-2")));
+        assert_eq!((of_parts.md5, of_parts.checksums.len()), (None, 0), "a copy is not of parts");
+    }
+}

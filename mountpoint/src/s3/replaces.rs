@@ -1,0 +1,20 @@
+//! The object that a request may replace at its key. Pure.
+
+use crate::object::ETag;
+
+/// The object that a request may replace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Replaces {
+    /// Whatever is there.
+    #[default]
+    Anything,
+    /// Nothing (If-None-Match: *); `Exists` if an object is there.
+    Nothing,
+    /// This version (If-Match); `Changed` if another one is there, or none.
+    Version(ETag),
+}
+
+/// An ETag as a condition spells it: listings of some stores leave the quotes out.
+pub(crate) fn quoted(etag: &ETag) -> String {
+    format!("\"{}\"", etag.as_str().trim_matches('"'))
+}

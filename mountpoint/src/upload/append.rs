@@ -1,0 +1,99 @@
+//! A file that goes on where an object ends: the store copies the object's bytes into the first parts, and new bytes follow as in any file.
+//!
+//! An object too small for a part that others follow is fetched instead, and its bytes are written first. Nothing is sent before new bytes
+//! come, and nothing changes if none do.
+
+use std::ops::Range;
+
+use super::size::PART_MIN;
+use super::{Error, Shared};
+use crate::object::{ObjectId, ObjectMeta};
+use crate::s3::{CopyPart, Properties, UploadId, UploadedPart};
+
+/// Bytes that the store copies into one part. Doubling it halves the requests for a large object, and lets the store copy less at once.
+const COPY: u64 = 512 << 20;
+
+/// The object that a file goes on behind.
+#[derive(Clone, Debug)]
+pub struct Behind {
+    /// The version of the object: the last request replaces no other one.
+    pub id: ObjectId,
+    /// The metadata of the object.
+    pub meta: ObjectMeta,
+    /// The properties that the object keeps.
+    pub properties: Properties,
+    /// Parts that the store copies; 0: the caller writes its bytes first.
+    pub(super) copies: u32,
+}
+
+impl Behind {
+    /// This version of the object.
+    ///
+    /// # Errors
+    /// `Remote`: `Changed` if it is another one by now, and what the store says.
+    pub(super) async fn look(shared: &Shared, id: &ObjectId) -> Result<Self, Error> {
+        let client = &shared.client;
+        let found = client.describe_object(&id.key).await?;
+        if !found.meta.etag.matches(id.etag.as_str()) {
+            let error = crate::s3::Error::new(crate::s3::ErrorKind::Changed, "HeadObject").key(&id.key);
+            return Err(error.message("the object to append to is another version by now").into());
+        }
+        let mut properties = found.properties;
+        if found.tags > 0 {
+            properties.tags = client.object_tags(&id.key).await?;
+        }
+        let copies = copies(found.meta.size).len() as u32;
+        Ok(Self { id: id.clone(), meta: found.meta, properties, copies })
+    }
+
+    /// Whether its bytes are to be written first.
+    pub fn is_fetched(&self) -> bool {
+        self.copies == 0 && self.meta.size > 0
+    }
+
+    /// Each part that the store copies, by its number.
+    pub(super) fn parts(&self, upload: &UploadId) -> Vec<CopyPart> {
+        let ranges = copies(self.meta.size).into_iter().zip(1..);
+        let part = |(range, part_number)| CopyPart {
+            upload: upload.clone(),
+            part_number,
+            source: self.id.clone(),
+            range,
+        };
+        ranges.map(part).collect()
+    }
+
+    /// Whether the parts that the store answered for, by ascending number, are the object.
+    pub(super) fn is(&self, copied: &[UploadedPart]) -> bool {
+        let sizes: u64 = copied.iter().map(|part| part.size).sum();
+        copied.iter().map(|part| part.part_number).eq(1..=self.copies) && sizes == self.meta.size
+    }
+}
+
+/// The parts by which an object is copied: of equal sizes, so that none before the last of the file is too small. None for an object that is
+/// smaller than a part may be.
+fn copies(size: u64) -> Vec<Range<u64>> {
+    if size < PART_MIN {
+        return Vec::new();
+    }
+    let count = size.div_ceil(COPY);
+    let part = size.div_ceil(count);
+    (0..count).map(|i| i * part..((i + 1) * part).min(size)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_cover_the_object_and_none_is_too_small() {
+        assert_eq!(copies(PART_MIN - 1), []);
+        assert_eq!(copies(10 << 30).len(), 20);
+        for size in [PART_MIN, COPY, COPY + 1, (10 << 30) + 7, 5 << 40] {
+            let parts = copies(size);
+            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+            assert_eq!((parts[0].start, parts.last().unwrap().end), (0, size));
+            assert!(parts.iter().all(|part| (PART_MIN..=COPY).contains(&(part.end - part.start))), "{size}");
+        }
+    }
+}

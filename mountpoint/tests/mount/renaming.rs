@@ -1,0 +1,139 @@
+//! Renames: refused, and with `--allow-rename` a copy by the store and a delete.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::process::Command;
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use s3server::{Effect, Fault};
+
+use super::semantics::assert_errno;
+use crate::common::{Pattern, Setup, Store, TestMount, run};
+
+const RENAMES: &[&str] = &["--allow-rename"];
+
+#[test]
+fn mv_renames_a_file_in_the_store_and_its_reader_goes_on() {
+    let store = Store::new();
+    const LEN: usize = 5_000_000;
+    store.plant("dir/archive.tmp", &Pattern(1).bytes(0, LEN));
+    let options = ["--allow-rename", "--store", "aws"];
+    let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
+    let mut reader = File::open(mount.path("dir/archive.tmp")).unwrap();
+    let mut bytes = vec![0; 1000];
+    reader.read_exact(&mut bytes).unwrap();
+    fs::create_dir(mount.path("new")).unwrap();
+    store.requests().reset();
+    run(Command::new("mv").arg(mount.path("dir/archive.tmp")).arg(mount.path("new/archive")));
+    let of = |operation| store.requests().count(operation);
+    assert_eq!((of("CopyObject"), of("DeleteObject"), of("PutObject")), (1, 1, 0));
+    assert!(of("HeadObject") <= 4, "{} HEADs, most of them look-ups", of("HeadObject"));
+    assert_eq!(of("GetObject"), 0, "no byte passes");
+    assert_eq!(store.keys(), ["new/archive"]);
+    assert_errno(fs::metadata(mount.path("dir/archive.tmp")), Errno::NOENT);
+    assert_eq!(fs::read_dir(mount.path("new")).unwrap().count(), 1);
+    reader.seek(SeekFrom::Start(4_000_000)).unwrap();
+    reader.read_exact(&mut bytes).unwrap();
+    assert!(Pattern(1).is(4_000_000, &bytes), "the reader has the bytes that it opened");
+    let whole = fs::read(mount.path("new/archive")).unwrap();
+    assert!(whole.len() == LEN && Pattern(1).is(0, &whole));
+}
+
+#[test]
+fn without_its_flag_a_rename_has_the_errno_that_was_chosen() {
+    let store = Store::new();
+    store.plant("file", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--rename-errno", "exdev", "--allow-delete"]))
+    else {
+        return;
+    };
+    assert_errno(fs::rename(mount.path("file"), mount.path("new")), Errno::XDEV);
+    assert_eq!(store.requests().count("CopyObject"), 0);
+    run(Command::new("mv").arg(mount.path("file")).arg(mount.path("new")));
+    assert_eq!((store.keys(), store.get("new").unwrap()), (vec!["new".to_owned()], b"1".to_vec()));
+}
+
+#[test]
+fn a_rename_replaces_a_file_only_with_allow_overwrite() {
+    let store = Store::new();
+    store.plant("a", b"1");
+    store.plant("b", b"2");
+    store.plant("dir/x", b"3");
+    for overwrite in [false, true] {
+        let options = [RENAMES, if overwrite { &["--allow-overwrite"][..] } else { &[] }].concat();
+        let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
+        let (a, b) = (mount.path("a"), mount.path("b"));
+        let with = |flags| renameat_with(CWD, &a, CWD, &b, flags).map_err(std::io::Error::from);
+        assert_errno(with(RenameFlags::NOREPLACE), Errno::EXIST);
+        assert_errno(with(RenameFlags::EXCHANGE), Errno::INVAL);
+        assert_errno(fs::rename(&a, mount.path("dir")), Errno::ISDIR);
+        assert_errno(fs::rename(mount.path("dir"), mount.path("dir/below")), Errno::INVAL);
+        assert_eq!((store.get("a").unwrap(), store.get("b").unwrap()), (b"1".to_vec(), b"2".to_vec()));
+        if !overwrite {
+            assert_errno(fs::rename(&a, &b), Errno::PERM);
+            assert_eq!(store.get("b").unwrap(), b"2");
+            continue;
+        }
+        fs::rename(&a, &b).unwrap();
+        assert_eq!(
+            (store.keys(), store.get("b").unwrap()),
+            (vec!["b".into(), "dir/x".into()], b"1".to_vec())
+        );
+        assert_eq!(fs::read(&b).unwrap(), b"1");
+    }
+}
+
+#[test]
+fn a_file_written_to_a_temporary_name_and_renamed_while_open_is_stored_whole() {
+    let Some(mount) = TestMount::new(RENAMES) else { return };
+    // `safetensors.save_file` does this: the size, the bytes in order, the rename, the close.
+    for (name, len) in [("small", 3_000), ("large", 30 << 20)] {
+        let (temporary, path) = (mount.path(&format!(".{name}.tmp")), mount.path(name));
+        let mut file = File::create_new(&temporary).unwrap();
+        file.set_len(len as u64).unwrap();
+        let bytes = Pattern(2).bytes(0, len);
+        for piece in bytes.chunks(1 << 20) {
+            file.write_all(piece).unwrap();
+        }
+        fs::rename(&temporary, &path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), len as u64);
+        assert_errno(fs::metadata(&temporary), Errno::NOENT);
+        drop(file);
+        let stored = mount.store().get(name).unwrap();
+        assert!(stored.len() == len && Pattern(2).is(0, &stored), "{name}");
+    }
+    assert_eq!(mount.store().keys(), ["large", "small"]);
+    assert_eq!(mount.store().pending_uploads(), 0);
+}
+
+#[test]
+fn a_rename_that_fails_leaves_the_old_name_and_no_other() {
+    let store = Store::new();
+    store.plant("old", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(RENAMES)) else { return };
+    let denied = || Effect::Error { status: 403, code: "AccessDenied".to_owned() };
+    let late = || Effect::OkWithError { code: "AccessDenied".to_owned() };
+    for (operation, effect) in [("CopyObject", denied()), ("CopyObject", late()), ("DeleteObject", denied())]
+    {
+        let times = Fault::on(operation, effect.clone()).times(1);
+        store.faults().add(times);
+        assert_errno(fs::rename(mount.path("old"), mount.path("new")), Errno::ACCESS);
+        assert_eq!(store.keys(), ["old"], "{operation} {effect:?}");
+        assert_eq!(fs::read(mount.path("old")).unwrap(), b"1");
+        assert_errno(fs::metadata(mount.path("new")), Errno::NOENT);
+    }
+}
+
+#[test]
+fn renames_of_two_mounts_see_each_other() {
+    let store = Store::new();
+    store.plant("old", b"1");
+    let Some(one) = TestMount::of(&store, &Setup::new(RENAMES)) else { return };
+    let Some(two) = TestMount::of(&store, &Setup::new(RENAMES)) else { return };
+    fs::rename(one.path("old"), one.path("new")).unwrap();
+    assert_eq!(fs::read(two.path("new")).unwrap(), b"1");
+    fs::rename(two.path("new"), two.path("newer")).unwrap();
+    assert_errno(fs::rename(one.path("new"), one.path("newest")), Errno::NOENT);
+    assert_eq!(store.keys(), ["newer"]);
+}

@@ -1,0 +1,63 @@
+//! A bucket that keeps versions: a delete leaves a marker, a replaced object an old version, and files behave as without them.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::FileExt as _;
+
+use rustix::io::Errno;
+
+use crate::common::{Pattern, Setup, Store, TestMount, until};
+
+const LEN: usize = 24 << 20;
+
+#[test]
+fn a_file_deleted_from_a_versioned_bucket_is_gone_and_its_version_is_kept() {
+    let store = Store::new();
+    if store.stands_in() {
+        return;
+    }
+    store.keep_versions();
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-delete"])) else { return };
+    let path = mount.path("file");
+    let mut file = File::create_new(&path).unwrap();
+    std::io::Write::write_all(&mut file, b"one").unwrap();
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"one");
+    assert_eq!(File::create_new(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(fs::read_dir(mount.dir()).unwrap().count(), 0, "a marker shows as no file");
+    let (versions, markers) = store.versions();
+    assert_eq!((versions, markers), (1, 1), "nothing was lost");
+}
+
+#[test]
+fn a_reader_in_a_versioned_bucket_hears_estale_once_its_version_is_replaced_or_deleted() {
+    let store = Store::new();
+    if store.stands_in() {
+        return;
+    }
+    store.keep_versions();
+    store.put("file", Pattern(1).bytes(0, LEN));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let path = mount.path("file");
+    let begun = |seed| {
+        let mut file = File::open(&path).unwrap();
+        let mut first = [0; 4096];
+        file.read_exact(&mut first).unwrap();
+        assert!(Pattern(seed).is(0, &first));
+        file
+    };
+    let is_stale = |file: &File| {
+        let read = file.read_at(&mut [0; 4096], LEN as u64 - 4096);
+        assert_eq!(read.unwrap_err().raw_os_error(), Some(Errno::STALE.raw_os_error()));
+    };
+    let old = begun(1);
+    store.put("file", Pattern(2).bytes(0, LEN));
+    is_stale(&old);
+    assert!(Pattern(2).is(0, &fs::read(&path).unwrap()), "a new open reads the version that is there");
+    let new = begun(2);
+    store.remove("file");
+    is_stale(&new);
+    until("the marker is seen", || File::open(&path).is_err_and(|it| it.kind() == ErrorKind::NotFound));
+}
