@@ -25,7 +25,7 @@ fn a_pod_told_to_end_is_announced_to_the_workloads_that_run() {
     assert!(told(Phase::Pending, false, &ending).is_empty(), "it gets another one");
     assert!(told(Phase::Running, false, &pod("w")).is_empty());
     assert!(
-        told(Phase::Running, false, &MountpointPod { runs: false, ..ending.clone() }).is_empty(),
+        told(Phase::Running, false, &MountpointPod { runs: false, ..ending }).is_empty(),
         "it serves nothing"
     );
 }
