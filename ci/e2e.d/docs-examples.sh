@@ -10,7 +10,7 @@ printf 'apiVersion: v1\nkind: Secret\nmetadata: { name: example-keys, namespace:
 
 remove_examples() {
     local example
-    for example in static-volume own-credentials; do
+    for example in static-volume own-credentials dynamic-volume; do
         cluster kubectl delete --ignore-not-found --timeout="${wait_s}s" --filename "helm/examples/$example.yaml"
     done
     cluster kubectl --namespace default delete --ignore-not-found secret example-keys
@@ -26,6 +26,9 @@ for example in static-volume:example own-credentials:example-own-credentials; do
         fail "pod $pod of helm/examples/${example%:*}.yaml is not ready"
     }
 done
+cluster kubectl apply --filename helm/examples/dynamic-volume.yaml
+says_dynamic() { [ "$(cluster kubectl --namespace example-dynamic logs pod/example)" = "Hello from a pod." ]; }
+until_ok "the example with a claim says hello" says_dynamic
 # A pod is Ready when its program has begun, which may have written nothing yet.
 says() { [ "$(cluster kubectl --namespace default logs pod/example)" = "Hello from a pod." ]; }
 until_ok "the first example says hello" says
@@ -33,5 +36,9 @@ equal "what it left in the bucket" "Hello from a pod." "$(s3_get hello.txt)"
 has_started() { s3_keys | grep -x team-a/started; }
 until_ok "the second example has written" has_started
 equal "keys of the bucket: the second example is confined to its prefix" "hello.txt team-a/started" "$(s3_keys | tr '\n' ' ' | sed 's/ $//')"
+cluster kubectl delete --timeout="${wait_s}s" --filename helm/examples/static-volume.yaml
+# As an administrator tries it again.
+cluster kubectl apply --filename helm/examples/static-volume.yaml
+until_ok "the first example says hello when it is applied again" says
 cluster kubectl delete --timeout="${wait_s}s" --filename helm/examples/static-volume.yaml
 equal "the object is there when the volume is gone" "Hello from a pod." "$(s3_get hello.txt)"

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # The kernel kills the engine of a Mountpoint Pod that is out of memory, while pods read: its limit is lowered below what it uses. Readers
-# get an error and no wrong byte. A pod with HostToContainer reads again with the kubelet's next publish, and so does a pod that is started anew.
+# get an error and no wrong byte, and an Event that names the cause. A pod with HostToContainer reads again with the next engine, and so does a
+# pod that is started anew.
 # needs: its name
 # shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
 . ci/kubernetes/driver.bash
@@ -18,16 +19,16 @@ engine() { cluster run pgrep -f "^/mountpoint-s3/bin/mount-s3 $bucket "; }
 killed=$(engine)
 folder=/sys/fs/cgroup/memory$(cluster run sed -n 's/^[0-9]*:memory://p' "/proc/$killed/cgroup")
 # As many bytes as it uses now: reading takes more.
+before=$(cluster run cat "$folder/memory.limit_in_bytes")
 lower() { cluster run sh -c 'cat "$1/memory.usage_in_bytes" >"$1/memory.limit_in_bytes"' sh "$folder"; }
 until_ok "a limit where it is" lower
 dies() { ! cluster run kill -0 "$killed"; }
 said=$(in_pod plain sh -c 'sha256sum </data/big' 2>&1) && [ "$said" = "$sum" ] && fail "it read 256 MiB with no memory"
 [[ $said != *"  -"* ]] || fail "a sum of wrong bytes: $said"
 until_ok "the engine was killed" dies
-# The mounter ends with its engine, and the container that follows has the limit of the pod again.
-last() { cluster kubectl -n mount-s3 get pod "$mountpoint" -o 'jsonpath={.status.containerStatuses[0].lastState.terminated.reason}'; }
-is_out_of_memory() { [ "$(last)" = OOMKilled ] || { last; return 1; }; }
-until_ok "Kubernetes says why" is_out_of_memory
+cluster run sh -c 'echo "$2" >"$1/memory.limit_in_bytes"' sh "$folder" "$before"
+says_why() { kube get events --field-selector involvedObject.name=following,reason=VolumeEngineDied -o 'jsonpath={.items[*].message}' | grep "out of memory"; }
+until_ok "an Event says why" says_why
 
 reads() { [ "$(in_pod "$1" sh -c 'sha256sum </data/big' 2>&1)" = "$sum" ]; }
 until_ok "the pod with HostToContainer reads again" reads following

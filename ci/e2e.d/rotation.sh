@@ -36,7 +36,7 @@ wait_pod of-driver
 wait_pod of-volume
 comm_of() { printf '%s/pods/%s/volumes/kubernetes.io~empty-dir/comm' "$kubelet" "$(cluster kubectl -n mount-s3 get pod "$(mountpoint_pods "$1")" -o 'jsonpath={.metadata.uid}')"; }
 # file_has VOLUME ID: what the engine reads.
-file_has() { cluster run sh -c "cat $(comm_of "$1")/credentials/*-credentials" | grep -F "aws_access_key_id = $2" >/dev/null || { echo "$1: not $2 yet"; return 1; }; }
+file_has() { cluster run sh -c "cat $(comm_of "$1")/credentials/*-credentials" | grep -F "aws_access_key_id=$2" >/dev/null || { echo "$1: not $2 yet"; return 1; }; }
 beats() { kube logs "$1" | grep -c '^beat$'; }
 file_has of-driver OLDDRIVER
 file_has of-volume OLDVOLUME

@@ -16,10 +16,14 @@ crd=mountpoints3podattachments.s3.csi.scality.com
 trap install_driver EXIT
 release_driver --set cleanupCRDOnUninstall=true
 refused "an uninstall while a volume is in use" "" cluster helm uninstall mount-s3 --namespace "$driver_namespace" --timeout 180s
-holds "what its Job says" "PersistentVolume $namespace-data on node" "$(cluster kubectl -n "$driver_namespace" logs job/s3-csi-check-unused)"
+words=$(cluster kubectl -n "$driver_namespace" logs job/s3-csi-check-unused)
+holds "what its Job says" "PersistentVolume $namespace-data on node" "$words"
+revision=$(cluster helm history mount-s3 --namespace "$driver_namespace" --max 1 | awk 'NR == 2 { print $1 }')
+holds "the way back that its Job names" "helm rollback mount-s3 $revision --namespace $driver_namespace" "$words"
 equal "the driver after a refused uninstall" s3-csi-node "$(cluster kubectl -n "$driver_namespace" get daemonset s3-csi-node -o 'jsonpath={.metadata.name}')"
 # Helm calls it `uninstalling` from then on, and upgrades no such release.
-cluster helm rollback mount-s3 --namespace "$driver_namespace" --wait --timeout 180s
+cluster helm rollback mount-s3 "$revision" --namespace "$driver_namespace" --wait --timeout 180s
+equal "cleanupCRDOnUninstall after the way back" true "$(cluster helm get values mount-s3 --namespace "$driver_namespace" -o json | jq .cleanupCRDOnUninstall)"
 release_driver --set cleanupCRDOnUninstall=true --set forceUninstall=true
 cluster helm uninstall mount-s3 --namespace "$driver_namespace" --timeout 180s
 # absent OBJECT...: the API server says that there is none.

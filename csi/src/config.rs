@@ -28,7 +28,7 @@ pub struct Args {
     /// Address of GET /healthz
     #[arg(long, default_value = "0.0.0.0:9808")]
     pub health_address: SocketAddr,
-    /// How much is logged: 4 shows each call, 5 everything; RUST_LOG overrides it
+    /// How much is logged: 5 shows each call, 6 everything; RUST_LOG overrides it
     #[arg(long = "v", value_name = "LEVEL", default_value_t = 2)]
     pub verbosity: u8,
     /// Form of log lines: text or json

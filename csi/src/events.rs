@@ -11,15 +11,14 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::Mutex;
 
+use crate::contract::reason::Reason;
+
 /// The same notice is not repeated within this time; an Event lives an hour.
 const SAID_FOR: Duration = Duration::from_secs(600);
 /// Notices that are remembered. When there are more, all are forgotten, and some may be repeated early.
 const REMEMBERED: usize = 4096;
 /// The API server takes this many bytes of text in an Event.
 const NOTE_LIMIT: usize = 1024;
-
-/// The reason of a notice that comes again and again while something lasts. It is one Event that counts.
-pub const NOT_SERVING: &str = "MountpointPodNotServing";
 
 /// Where a workload's pod is, for messages and Events.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,7 +37,7 @@ pub struct Notice {
     /// The workload.
     pub workload: WorkloadRef,
     /// One word for machines.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// The text: the event, and the next thing to look at.
     pub note: String,
 }
@@ -63,13 +62,14 @@ impl Teller {
     /// Writes an Event on the workload.
     pub async fn tell(&self, notice: &Notice) {
         let Notice { workload, reason, note } = notice;
-        let counts = *reason == NOT_SERVING;
+        // It comes again and again while the trouble lasts.
+        let counts = *reason == Reason::MountpointPodNotServing;
         if !counts && !self.is_news(notice, Instant::now()).await {
             return;
         }
         let event = Event {
             type_: EventType::Warning,
-            reason: (*reason).to_owned(),
+            reason: reason.to_string(),
             note: Some(shortened(note)),
             action: "Mount".to_owned(),
             secondary: None,
@@ -82,7 +82,7 @@ impl Teller {
             uid: Some(workload.uid.clone()),
             ..ObjectReference::default()
         };
-        tracing::warn!(workload = %workload.name, namespace = %workload.namespace, reason, "{note}");
+        tracing::warn!(workload = %workload.name, namespace = %workload.namespace, %reason, "{note}");
         // One recorder for each of the others: it would count a new text as a repetition of the old one.
         let single = || Recorder::new(self.client.clone(), self.reporter.clone());
         let recorder = if counts { self.counting.clone() } else { single() };

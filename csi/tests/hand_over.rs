@@ -211,6 +211,14 @@ fn a_bucket_is_read_through_a_target_until_its_engine_dies_and_then_errors_at_on
         home.pod = Home::pod(&home.comm);
         let (mount, source) = home.hand_over("bucket").unwrap();
         assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "from the bucket");
+
+        // That container was not asked to end: it stays when its engine dies, and takes the next device.
+        let engine = home.engine();
+        kill_process(Pid::from_raw(engine.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        drop(mount);
+        let (mount, source) = home.hand_over("bucket").unwrap();
+        assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "from the bucket");
+        assert_ne!(home.engine(), engine);
         CommFiles::open(&home.comm).unwrap().announce_exit().unwrap();
         drop(mount);
         assert_eq!(home.pod.code(), Some(0), "an unmount that was announced ends the pod");

@@ -3,21 +3,18 @@
 mod harness;
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use csi::contract::reason::Reason;
 use csi::contract::volume;
 use csi::events::WorkloadRef;
 use csi::mounter::Made;
-use csi::node::stats::Stats;
-use csi::node::{ATTRIBUTE_UNKNOWN, CACHE_LIMITED, MOUNTED_BY_SYSTEMD, OPTION_LEFT_OUT};
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi::proto::csi::{
     ControllerGetCapabilitiesRequest, CreateVolumeRequest, GetPluginCapabilitiesRequest,
     GetPluginInfoRequest, NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest,
-    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    ProbeRequest,
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, ProbeRequest,
 };
 use harness::{Driver, HUSH, http_get, mount_of};
 use tonic::Code;
@@ -282,7 +279,7 @@ async fn a_workload_is_told_of_options_that_have_no_effect() {
         notice.workload,
         WorkloadRef { namespace: "team".into(), name: "web-0".into(), uid: "uid-1".into() }
     );
-    assert_eq!(notice.reason, OPTION_LEFT_OUT);
+    assert_eq!(notice.reason, Reason::MountOptionLeftOut);
     for word in
         ["'endpoint-url' (", "s3.endpointUrl", "'dual-stack' (", "mountOptions of PersistentVolume pv-1"]
     {
@@ -324,7 +321,7 @@ async fn a_cache_without_a_size_gets_one_and_its_workload_is_told() {
     driver.publish(with(&["cache /x"], &[])).await.unwrap();
     assert_eq!(sizes(), ["--cache=/local-cache", "--max-cache-size=9728"]);
     let notice = driver.notice().unwrap();
-    assert_eq!(notice.reason, CACHE_LIMITED);
+    assert_eq!(notice.reason, Reason::CacheLimited);
     assert!(
         notice.note.contains("9728 MiB") && notice.note.contains("cacheEmptyDirSizeLimit"),
         "{}",
@@ -355,7 +352,7 @@ async fn a_workload_is_told_of_attributes_that_nobody_reads() {
     call.volume_context.insert("regionn".into(), HUSH.into());
     driver.publish(call.clone()).await.unwrap();
     let notice = driver.notice().unwrap();
-    assert_eq!(notice.reason, ATTRIBUTE_UNKNOWN);
+    assert_eq!(notice.reason, Reason::VolumeAttributeUnknown);
     assert!(
         notice.note.contains("regionn") && notice.note.contains("PersistentVolume pv-1"),
         "{}",
@@ -379,7 +376,7 @@ async fn a_workload_is_told_of_attributes_that_configure_pods_where_systemd_moun
     driver.mounter.ignore(&volume::OF_MOUNTPOINT_PODS);
     driver.publish(call).await.unwrap();
     let notice = driver.notice().unwrap();
-    assert_eq!(notice.reason, ATTRIBUTE_UNKNOWN);
+    assert_eq!(notice.reason, Reason::VolumeAttributeUnknown);
     let named = "caBundleConfigMap, mountpointContainerResourcesLimitsMemory.";
     assert!(notice.note.contains(named) && notice.note.contains("node.mounter: systemd"), "{}", notice.note);
     assert!(notice.note.contains("tls.caCertConfigMap"), "{}", notice.note);
@@ -394,7 +391,7 @@ async fn a_workload_is_told_when_systemd_mounts_in_place_of_a_mountpoint_pod() {
     of_web(&mut call);
     driver.publish(call.clone()).await.unwrap();
     let notice = driver.notice().unwrap();
-    assert_eq!((notice.reason, notice.workload.name.as_str()), (MOUNTED_BY_SYSTEMD, "web-0"));
+    assert_eq!((notice.reason, notice.workload.name.as_str()), (Reason::MountedBySystemd, "web-0"));
     for words in ["systemd mounts PersistentVolume pv-1", "until the pod ends", "no reconciler works"] {
         assert!(notice.note.contains(words), "{words}: {}", notice.note);
     }
@@ -483,44 +480,7 @@ async fn a_mount_outlives_its_caller_and_is_not_disturbed() {
     }
 }
 
-#[tokio::test]
-async fn stats_of_a_path_that_is_no_volume_are_not_found() {
-    let driver = Driver::start().await;
-    for path in ["some/path", "/etc", &driver.target("uid-9")] {
-        let status = stats(&driver, "handle-1", path).await.unwrap_err();
-        assert_eq!(status.code(), Code::NotFound, "{path}: {status}");
-    }
-    for (id, path, word) in [("", driver.target("uid-1"), "volume_id"), ("h", String::new(), "volume_path")] {
-        let status = stats(&driver, id, &path).await.unwrap_err();
-        assert_eq!(status.code(), Code::InvalidArgument);
-        assert!(status.message().contains(word), "{status}");
-    }
-}
-
-#[tokio::test]
-async fn stats_of_a_live_volume_are_its_figures() {
-    let driver = Driver::start().await;
-    let target = driver.target("uid-1");
-    std::fs::create_dir_all(&target).unwrap();
-    driver.mounted(&[&target]);
-    let said = stats(&driver, "handle-1", &target).await.unwrap();
-    assert_eq!(said.usage.len(), 2);
-    assert!(said.usage[0].total > 0, "{said:?}");
-    assert!(!said.volume_condition.unwrap().abnormal);
-}
-
-#[tokio::test]
-async fn stats_of_a_dead_volume_are_zero_and_say_what_is_wrong() {
-    let dead = |_: &Path| Err(io::Error::from_raw_os_error(rustix::io::Errno::NOTCONN.raw_os_error()));
-    let driver = Driver::start_with(Stats::new(dead, Duration::from_secs(60))).await;
-    let target = driver.target("uid-1");
-    driver.mounted(&[&target]);
-    let said = stats(&driver, "handle-1", &target).await.unwrap();
-    let condition = said.volume_condition.unwrap();
-    assert!(condition.abnormal && condition.message.contains("engine"), "{condition:?}");
-    assert!(said.usage.iter().all(|it| (it.total, it.used, it.available) == (0, 0, 0)), "{:?}", said.usage);
-}
-
+/// Goal: an alert on a full disk stays silent while one of several mounts of a claim is dead.
 #[tokio::test]
 async fn a_call_that_has_begun_ends_after_the_signal_to_stop() {
     let mut driver = Driver::start().await;
@@ -583,14 +543,4 @@ fn mode(call: &mut NodePublishVolumeRequest, mode: Mode) {
 
 fn secrets(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-}
-
-async fn stats(
-    driver: &Driver,
-    id: &str,
-    path: &str,
-) -> Result<csi::proto::csi::NodeGetVolumeStatsResponse, tonic::Status> {
-    let call =
-        NodeGetVolumeStatsRequest { volume_id: id.into(), volume_path: path.into(), ..Default::default() };
-    driver.node().node_get_volume_stats(call).await.map(tonic::Response::into_inner)
 }

@@ -276,6 +276,8 @@ def default(what, path, version):
     seen = {("s3.csi.scality.com", "mountpoints3podattachments"), ("", "pods"), ("", "persistentvolumes")}
     good = good and {(*it, "list", (), "") for it in seen} <= set(rendered.rules("s3-csi-crd"))
     command = rendered.containers("Job", "s3-csi-check-unused")["check-unused"]["command"]
+    keep = rendered.containers("Job", "s3-csi-check-unused")["check-unused"].get("args", [])
+    check(f"{what}: a refused uninstall names the revision to go back to", "" if len(keep) == 1 and re.fullmatch(r"--keep-by=helm rollback \S+ [1-9][0-9]* --namespace \S+", keep[0]) else str(keep))
     check(f"{what}: uninstalling asks first whether volumes are in use", "" if good and command == ["/bin/scality-csi-controller", "check-unused"] else str(check_job))
     good = hooks == {"s3-csi-crd": "pre-install,pre-upgrade,pre-delete", "s3-csi-install-crd": "pre-install,pre-upgrade"}
     command = rendered.containers("Job", "s3-csi-install-crd")["install-crd"]["command"]
@@ -665,7 +667,11 @@ def examples(paths):
                     wrong.append("the volume names no bucket of this driver")
                 if spec.get("storageClassName") != "" or spec["persistentVolumeReclaimPolicy"] != "Retain":
                     wrong.append("a volume that is made by hand has no class and is retained")
-            if it["kind"] == "PersistentVolumeClaim":
+            if it["kind"] == "PersistentVolumeClaim" and "volumeName" not in it["spec"]:
+                classes = [c for c in objects if c["kind"] == "StorageClass" and c["metadata"]["name"] == it["spec"]["storageClassName"]]
+                if not classes or classes[0]["provisioner"] != "s3.csi.scality.com":
+                    wrong.append("the claim's class is not one of this driver")
+            elif it["kind"] == "PersistentVolumeClaim":
                 volumes = [v for v in objects if v["kind"] == "PersistentVolume" and v["metadata"]["name"] == it["spec"]["volumeName"]]
                 if not volumes or volumes[0]["spec"]["accessModes"] != it["spec"]["accessModes"] or it["spec"].get("storageClassName") != "":
                     wrong.append("the claim can't be bound to the volume")

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use csi::contract::attachment::MountpointS3PodAttachment;
 use csi::contract::pod;
+use csi::contract::reason::Reason;
 use csi::events::{Notice, Teller, WorkloadRef};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
@@ -155,7 +156,8 @@ impl Applier {
                     let (pod, message) = (request.name.clone(), status.message.clone());
                     let note = format!("Mountpoint Pod {pod} was refused by the API server: {message}");
                     let workload = workload.clone();
-                    let notice = Notice { workload: workload.clone(), reason: "MountpointPodRefused", note };
+                    let notice =
+                        Notice { workload: workload.clone(), reason: Reason::MountpointPodRefused, note };
                     self.teller.tell(&notice).await;
                     Err(Error::Refused { pod, workload, message })
                 }

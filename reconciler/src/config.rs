@@ -31,14 +31,18 @@ pub struct Cli {
 }
 
 /// An action other than to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Install the CRD of attachments, or bring it up to date
     InstallCrd,
     /// Delete the CRD of attachments, and with it all attachments
     UninstallCrd,
     /// Fail while attachments exist, because workloads then use volumes
-    CheckUnused,
+    CheckUnused {
+        /// The command that keeps the driver after a refusal, for the message
+        #[arg(long, value_name = "COMMAND")]
+        keep_by: Option<String>,
+    },
 }
 
 /// How to run.

@@ -64,6 +64,8 @@ pub type Again = Result<Option<Duration>, Left>;
 pub struct Left {
     /// The failed effect or the change.
     pub why: String,
+    /// Something had changed since the plan was made: that is usual, and the next plan knows it.
+    pub conflict: bool,
     /// The API server asked not to be called again within this time.
     pub rest: Option<Duration>,
 }
@@ -186,11 +188,14 @@ impl Controller {
                 () = &mut stop, if !stopped => stopped = true,
                 Some((group, result)) = working.next() => match result {
                     Ok(again) => queue.done(group, again, Instant::now()),
-                    Err(Left { why, rest }) => {
-                        metrics.plan_left();
+                    Err(Left { why, conflict, rest }) => {
+                        metrics.plan_left(conflict);
                         let (node, volume) = (group.node.clone(), group.volume.clone());
                         let wait = queue.failed(group, rest.unwrap_or_default(), Instant::now());
-                        tracing::debug!(node, volume, ?wait, why, "the plan was given up; it will be made again");
+                        match conflict {
+                            true => tracing::debug!(node, volume, ?wait, why, "the facts have changed; a new plan is made"),
+                            false => tracing::warn!(node, volume, ?wait, why, "the plan failed; it will be made again"),
+                        }
                     }
                 },
                 Some(again) = reserving.next() => waits_for_room = again,
@@ -285,11 +290,11 @@ pub async fn carry_out(applier: &Applier, leadership: &Leadership, mut facts: Fa
                     log(effect);
                     done.push(effect.clone());
                 }
-                Ok(Outcome::Stale(why)) => return Err(Left { why, rest: None }),
+                Ok(Outcome::Stale(why)) => return Err(Left { why, conflict: true, rest: None }),
                 Err(error) => {
                     let Facts { group, .. } = &facts;
-                    tracing::warn!(node = group.node, volume = group.volume, %error, "an effect failed");
-                    let left = Left { why: error.to_string(), rest: error.rest() };
+                    tracing::debug!(node = group.node, volume = group.volume, %error, "{} failed", describe(effect));
+                    let left = Left { why: error.to_string(), conflict: false, rest: error.rest() };
                     let Effect::CreatePod { request, .. } = effect else { return Err(left) };
                     facts.refused.insert(request.name.clone());
                     refused = Some(left);

@@ -10,13 +10,18 @@ use kube::{Client, CustomResourceExt as _};
 
 /// The owner of the fields that the reconciler writes.
 pub const FIELD_MANAGER: &str = "scality-csi-controller";
+/// The annotation with the release that wrote the CRD.
+const RELEASE: &str = "s3.csi.scality.com/version";
 /// How long the API server may take until it serves the resource. After that, installing has failed.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);
 
-/// The CRD.
+/// The CRD, with the version of this release as an annotation.
 #[must_use]
 pub fn crd() -> CustomResourceDefinition {
-    MountpointS3PodAttachment::crd()
+    let mut crd = MountpointS3PodAttachment::crd();
+    let annotations = crd.metadata.annotations.get_or_insert_default();
+    annotations.insert(RELEASE.to_owned(), csi::contract::VERSION.to_owned());
+    crd
 }
 
 /// The CRD as the chart's file has it.
@@ -91,6 +96,7 @@ mod tests {
         assert_eq!(crd["metadata"]["name"], "mountpoints3podattachments.s3.csi.scality.com");
         assert_eq!(crd["spec"]["scope"], "Cluster");
         assert_eq!(crd["spec"]["names"]["shortNames"], serde_json::json!(["s3pa"]));
+        assert_eq!(crd["metadata"]["annotations"][RELEASE], csi::contract::VERSION);
         let version = &crd["spec"]["versions"][0];
         assert_eq!(
             (&version["name"], &version["served"], &version["storage"]),

@@ -107,6 +107,8 @@ pub struct MountpointPod {
     pub restarts_when_marked: Option<u32>,
     /// The deletion of the pod has begun.
     pub deleting: bool,
+    /// When the kubelet kills the pod at the latest, once its deletion has begun.
+    pub ends_at: Option<Timestamp>,
     /// The pod has the label of a Mountpoint Pod. Others are left alone.
     pub ours: bool,
     /// The release that made it.

@@ -24,11 +24,11 @@ const PAGE: u32 = 500;
 /// Names of the driver's volumes, by the namespace and the name of their claim.
 type Volumes = BTreeMap<(String, String), String>;
 
-/// Succeeds if no workload uses a volume of the driver.
+/// Succeeds if no workload uses a volume of the driver. `keep_by` is the command that keeps the driver after a refusal.
 ///
 /// # Errors
 /// How many uses there are, the first of them, and what to do; or an error of the API server.
-pub async fn check_unused(client: Client) -> anyhow::Result<()> {
+pub async fn check_unused(client: Client, keep_by: Option<&str>) -> anyhow::Result<()> {
     let (mut attachments, mut attached) = (Vec::new(), BTreeSet::new());
     let listed = each(Api::all(client.clone()), |it: MountpointS3PodAttachment| {
         let workloads = it.spec.mountpoint_pods.values().flatten();
@@ -58,8 +58,12 @@ pub async fn check_unused(client: Client) -> anyhow::Result<()> {
     ensure!(
         found.is_empty(),
         "volumes are in use: {}. End the pods that use them ('kubectl get s3pa' lists attachments), or uninstall with --no-hooks: mounts then \
-         keep working, and pods that use them can't end before the driver is installed again",
-        found.join("; ")
+         keep working, and pods that use them can't end before the driver is installed again. {}",
+        found.join("; "),
+        keep_by.map_or_else(
+            || "To keep the driver, roll back to its last revision of 'helm history'".to_owned(),
+            |command| format!("To keep the driver: {command}")
+        )
     );
     tracing::info!("no volume is in use");
     Ok(())

@@ -32,10 +32,12 @@ async fn main() -> anyhow::Result<()> {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.json().init(),
     }
-    match cli.command {
+    match &cli.command {
         None => run(&cli.run, cli.log_format).await,
         Some(Command::InstallCrd) => crd::install(client().await?).await,
-        Some(Command::CheckUnused) => in_use::check_unused(client().await?).await,
+        Some(Command::CheckUnused { keep_by }) => {
+            in_use::check_unused(client().await?, keep_by.as_deref()).await
+        }
         Some(Command::UninstallCrd) => crd::uninstall(client().await?).await,
     }
 }

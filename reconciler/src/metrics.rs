@@ -40,6 +40,7 @@ pub struct Metrics {
     creation_failures: Family<Labels, Counter>,
     creation_seconds: Histogram,
     failures: Counter,
+    conflicts: Counter,
     leads: AtomicBool,
     /// When the creation of these pods began.
     creating: Mutex<BTreeMap<String, Instant>>,
@@ -52,6 +53,7 @@ impl Default for Metrics {
             creation_failures: Family::default(),
             creation_seconds: Histogram::new(CREATION_BOUNDS),
             failures: Counter::default(),
+            conflicts: Counter::default(),
             leads: AtomicBool::new(false),
             creating: Mutex::default(),
         }
@@ -85,9 +87,10 @@ impl Metrics {
         self.forget(name);
     }
 
-    /// The plan of a group was left.
-    pub fn plan_left(&self) {
-        self.failures.inc();
+    /// The plan of a group was left, because its facts had changed (`conflict`) or because an effect failed.
+    pub fn plan_left(&self, conflict: bool) {
+        let counter = if conflict { &self.conflicts } else { &self.failures };
+        counter.inc();
     }
 
     /// Whether this replica works.
@@ -112,10 +115,11 @@ impl Metrics {
             Unit::Seconds,
             self.creation_seconds.clone(),
         );
+        ours.register("reconcile_failures", "Plans that failed and are tried again", self.failures.clone());
         ours.register(
-            "reconcile_failures",
-            "Plans that were given up and are tried again",
-            self.failures.clone(),
+            "reconcile_conflicts",
+            "Plans that were made again because their facts had changed",
+            self.conflicts.clone(),
         );
         let leader = i64::from(self.leads.load(Ordering::Relaxed));
         ours.register("leader", "1 in the leading replica", ConstGauge::new(leader));

@@ -41,6 +41,7 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
         restarts: mounter.map_or(0, |it| u32::try_from(it.restart_count).unwrap_or_default()),
         restarts_when_marked: annotation(pod::RESTARTS_WHEN_MARKED).and_then(|text| text.parse().ok()),
         deleting: metadata.deletion_timestamp.is_some(),
+        ends_at: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         ours: label(pod::MOUNTED_BY_VERSION).is_some(),
         release: label(pod::MOUNTED_BY_VERSION),
         needs_unmount: is_set(pod::NEEDS_UNMOUNT),

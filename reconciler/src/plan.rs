@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use csi::contract::attachment::{MountpointS3PodAttachment, ShareKey, WorkloadAttachment};
 use csi::contract::pod;
-use csi::events::{NOT_SERVING, Notice, WorkloadRef};
+use csi::contract::reason::Reason;
+use csi::events::{Notice, WorkloadRef};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::facts::{Facts, MountpointPod, Phase, Wants, Workload};
@@ -255,7 +256,7 @@ impl<'a> Planner<'a> {
                         Some(_) => "is being removed".to_owned(),
                     };
                     let Some(wants) = &workload.wants else {
-                        self.tell(workload, "MountpointPodLost", format!(
+                        self.tell(workload, Reason::MountpointPodLost, format!(
                             "Mountpoint Pod {name} {why}, and there is no new one: the claim or the PersistentVolume {} does not \
                              exist any more. Delete this pod.", self.facts.group.volume));
                         continue;
@@ -286,12 +287,12 @@ impl<'a> Planner<'a> {
                     left.retain(|it| it.workload_pod_uid != attached.workload_pod_uid);
                     if unserved {
                         // Without a name: each time the same text.
-                        self.tell(workload, NOT_SERVING, format!(
+                        self.tell(workload, Reason::MountpointPodNotServing, format!(
                             "the Mountpoint Pod of PersistentVolume {} {why} before it served. Another takes its place: at most 6 in \
                              10 minutes, with pauses of up to 5 minutes.", self.facts.group.volume));
                         continue;
                     }
-                    self.tell(workload, "MountpointPodLost", format!(
+                    self.tell(workload, Reason::MountpointPodLost, format!(
                         "Mountpoint Pod {name} {why}; {next} takes its place. A container that does not see the new mount \
                          (mountPropagation is not HostToContainer) must be restarted."));
                 }
@@ -343,7 +344,7 @@ impl<'a> Planner<'a> {
             new.metadata.annotations = (1..ATTEMPTS_TRIED).find(is).map(used_up);
             self.new_attachments.insert(wants.key.clone(), new);
         }
-        self.tell(workload, "AttachedAgain", format!(
+        self.tell(workload, Reason::AttachedAgain, format!(
             "this pod ran without an attachment; Mountpoint Pod {name} of PersistentVolume {} is attached to it again",
             self.facts.group.volume));
     }
@@ -427,7 +428,7 @@ impl<'a> Planner<'a> {
                     "no Mountpoint Pod is made: {why}. Correct PersistentVolume {}.",
                     self.facts.group.volume
                 );
-                self.tell(workload, "VolumeRefused", note);
+                self.tell(workload, Reason::VolumeRefused, note);
                 return None;
             }
         };
@@ -533,7 +534,7 @@ impl<'a> Planner<'a> {
         self.look_again_in = Some(self.look_again_in.map_or(wait, |other| other.min(wait)));
     }
 
-    fn tell(&mut self, workload: &Workload, reason: &'static str, note: String) {
+    fn tell(&mut self, workload: &Workload, reason: Reason, note: String) {
         self.notices.push(Notice { workload: workload.at.clone(), reason, note });
     }
 }
@@ -545,7 +546,7 @@ fn claimed_twice(workload: &Workload, attachment: &MountpointS3PodAttachment, po
         "MountpointS3PodAttachment {name} names this pod beside an older one: it is taken out there, and what it has mounted stays. Mountpoint \
          Pod {pod} does not serve it. Look for the writer of that attachment"
     );
-    Notice { workload: workload.at.clone(), reason: "AttachedTwice", note }
+    Notice { workload: workload.at.clone(), reason: Reason::AttachedTwice, note }
 }
 
 fn mark(name: &str, pod: &MountpointPod) -> Effect {

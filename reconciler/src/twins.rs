@@ -4,6 +4,7 @@
 //! Never here: an effect on them. If the kubelet asks for the second one, the node refuses it while the first is in use
 //! (`csi::node::claims`).
 
+use csi::contract::reason::Reason;
 use csi::events::Notice;
 
 use crate::facts::{Facts, Group};
@@ -22,8 +23,12 @@ pub(crate) fn notices(facts: &Facts) -> Vec<Notice> {
     );
     let uses =
         facts.workloads.values().filter(|it| it.wants.is_some() && !it.phase.has_ended() && !it.deleting);
-    uses.map(|it| Notice { workload: it.at.clone(), reason: "VolumeHandleNotUnique", note: note.clone() })
-        .collect()
+    uses.map(|it| Notice {
+        workload: it.at.clone(),
+        reason: Reason::VolumeHandleNotUnique,
+        note: note.clone(),
+    })
+    .collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod fixtures;
 
 use csi::contract::VERSION;
 use csi::contract::attachment::MountpointS3PodAttachment;
+use csi::contract::reason::Reason;
 use csi::events::{Notice, Teller, WorkloadRef};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
@@ -100,7 +101,8 @@ async fn a_real_api_server_takes_the_crd_the_pods_and_the_preconditions() {
     let ask = Effect::ConfirmWorkloadsEnded { node: node.clone(), uids: [uid.clone()].into() };
     assert!(matches!(applier.apply(&ask).await.unwrap(), Outcome::Stale(_)));
     let at = WorkloadRef { namespace: namespace.clone(), name: "w".into(), uid };
-    let notice = Notice { workload: at, reason: "Test", note: "a real API server takes it".into() };
+    let notice =
+        Notice { workload: at, reason: Reason::AttachedAgain, note: "a real API server takes it".into() };
     assert_eq!(applier.apply(&Effect::Tell(notice)).await.unwrap(), Outcome::Done);
 
     pods.delete("w", &DeleteParams::default().grace_period(0)).await.unwrap();

@@ -19,7 +19,8 @@ fn cluster() -> Cluster {
 }
 
 async fn refusal(cluster: &Cluster) -> String {
-    check_unused(cluster.client()).await.map_or_else(|error| error.to_string(), |()| String::new())
+    let keep_by = Some("helm rollback mount-s3 3 --namespace kube-system");
+    check_unused(cluster.client(), keep_by).await.map_or_else(|error| error.to_string(), |()| String::new())
 }
 
 #[tokio::test]
@@ -31,7 +32,12 @@ async fn an_uninstall_is_refused_by_name_while_a_volume_is_in_use() {
     let facts = cluster.cache().facts(&group, VERSION, cluster.now());
     carry_out(&cluster.applier(), &Leadership::forever(), facts).await.unwrap();
     let refusal = refusal(&cluster).await;
-    for words in ["1 attachments", "PersistentVolume pv on node node", "--no-hooks"] {
+    for words in [
+        "1 attachments",
+        "PersistentVolume pv on node node",
+        "--no-hooks",
+        "keep the driver: helm rollback mount-s3 3 ",
+    ] {
         assert!(refusal.contains(words), "{refusal}");
     }
     assert!(!refusal.contains("no attachment names"), "each use once: {refusal}");

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use csi::contract::VERSION;
 use fixtures::Cluster;
+use reconciler::controller::carry_out;
 use reconciler::facts::Group;
+use reconciler::leader::Leadership;
 use reconciler::plan::plan;
 
 /// The value of a series, by the beginning of its line.
@@ -70,4 +72,36 @@ async fn a_pod_that_is_refused_or_not_taken_is_counted_by_its_reason() {
     assert_eq!(value(&page, &failures("refused")), 2.0);
     assert_eq!(value(&page, &failures("api")), 1.0);
     assert_eq!(value(&page, "mount_s3_csi_mountpoint_pods_created_total"), 0.0);
+}
+
+/// Goal: in normal work no failure is counted, so that an alert on failures means something.
+#[tokio::test]
+async fn a_plan_whose_facts_changed_is_a_conflict_and_no_failure() {
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    cluster.put("pods", fixtures::workload("w", "node", "pv"));
+    let applier = cluster.applier();
+    let group = Group { node: "node".into(), volume: "pv".into() };
+    let facts = || cluster.cache().facts(&group, VERSION, cluster.now());
+    carry_out(&applier, &Leadership::forever(), facts()).await.unwrap();
+    // The cache has lost a pod that the API server has.
+    let mut stale = facts();
+    stale.workloads.clear();
+    let left = carry_out(&applier, &Leadership::forever(), stale).await.unwrap_err();
+    assert!(left.conflict, "{left:?}");
+    cluster.lock().refuse_pods = Some((403, "exceeded quota".into()));
+    cluster.put("pods", fixtures::workload("x", "other", "pv"));
+    let group = Group { node: "other".into(), volume: "pv".into() };
+    let facts = cluster.cache().facts(&group, VERSION, cluster.now());
+    let left = carry_out(&applier, &Leadership::forever(), facts).await.unwrap_err();
+    assert!(!left.conflict, "{left:?}");
+
+    let metrics = applier.metrics();
+    metrics.plan_left(true);
+    metrics.plan_left(true);
+    metrics.plan_left(false);
+    let page = metrics.page(&cluster.cache());
+    assert_eq!(value(&page, "mount_s3_csi_reconcile_conflicts_total"), 2.0);
+    assert_eq!(value(&page, "mount_s3_csi_reconcile_failures_total"), 1.0);
 }

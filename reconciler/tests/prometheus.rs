@@ -189,7 +189,7 @@ async fn every_alert_of_the_chart_is_evaluated_and_sees_pods_that_are_not_made_o
         metrics.pod_created(&pod, Instant::now());
         metrics.pod_runs(&pod, Instant::now());
         metrics.pod_not_created("refused");
-        metrics.plan_left();
+        metrics.plan_left(false);
         of_node.called("NodePublishVolume", &Ok(()), Duration::from_millis(20));
         // A panel draws nothing of NaN, which is what a quantile without values is.
         let is_number = |series: &Value| series["value"][1].as_str().is_some_and(|number| number != "NaN");

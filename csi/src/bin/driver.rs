@@ -103,7 +103,7 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     }
     let notices = tell(Teller::new(client.clone(), DRIVER, &config.node.node_id));
     let (of_taint, name) = (client.clone(), config.node.node_id.clone());
-    let mounter = mounter(client, &config)?;
+    let mounter = mounter(client, &config, &notices)?;
     let of_mounter = mounter.clone();
     let server = Server::bind(&endpoint).await?;
     let device = Path::new("/dev/fuse");
@@ -166,7 +166,11 @@ fn tell(teller: Teller) -> mpsc::Sender<Notice> {
 }
 
 /// Makes this node's mounts, as the chart says. Needs no answer of the API server yet.
-fn mounter(client: Client, config: &Config) -> anyhow::Result<Arc<dyn Mounter>> {
+fn mounter(
+    client: Client,
+    config: &Config,
+    notices: &mpsc::Sender<Notice>,
+) -> anyhow::Result<Arc<dyn Mounter>> {
     let kubelet = config.node.kubelet.clone();
     Ok(match &config.mounting {
         Mounting::Pod { degraded } => {
@@ -174,21 +178,28 @@ fn mounter(client: Client, config: &Config) -> anyhow::Result<Arc<dyn Mounter>> 
             let mounts = pod::Config {
                 kubelet: kubelet.clone(),
                 namespace: config.mountpoint_namespace.clone(),
+                notices: Some(notices.clone()),
                 release_namespace: config.release_namespace.clone().unwrap_or(usual.release_namespace),
                 ..usual
             };
-            let fallback = degraded.as_ref().map(|systemd| by_systemd(kubelet, systemd)).transpose()?;
+            let fallback =
+                degraded.as_ref().map(|systemd| by_systemd(kubelet, systemd, notices)).transpose()?;
             Arc::new(PodMounter::with_fallback(client, mounts, fallback)?)
         }
-        Mounting::Systemd(systemd) => Arc::new(by_systemd(kubelet, systemd)?),
+        Mounting::Systemd(systemd) => Arc::new(by_systemd(kubelet, systemd, notices)?),
     })
 }
 
-fn by_systemd(kubelet: PathBuf, given: &config::Systemd) -> anyhow::Result<SystemdMounter> {
+fn by_systemd(
+    kubelet: PathBuf,
+    given: &config::Systemd,
+    notices: &mpsc::Sender<Notice>,
+) -> anyhow::Result<SystemdMounter> {
     let usual = systemd::Config::new(kubelet);
     let mounts = systemd::Config {
         engine: given.engine.clone().unwrap_or_else(|| usual.engine.clone()),
         extra_ca_bundle: given.extra_ca_bundle.clone(),
+        notices: Some(notices.clone()),
         ..usual
     };
     info!(engine = %mounts.engine.display(), "systemd can mount");
@@ -221,13 +232,17 @@ fn version() -> serde_json::Value {
     })
 }
 
-fn start_logging(verbosity: u8, format: LogFormat) {
-    let default = match verbosity {
-        0..=3 => "info",
-        4 => "info,csi=debug",
+/// The chart's default is 4, as that of release 2.2: a line for each mount, and none for each call.
+fn level(verbosity: u8) -> &'static str {
+    match verbosity {
+        0..=4 => "info",
+        5 => "info,csi=debug",
         _ => "debug",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    }
+}
+
+fn start_logging(verbosity: u8, format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level(verbosity)));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
@@ -272,6 +287,11 @@ mod tests {
         OneLine(&mut out).write_all(b"stderr:\nfirst\r\nsecond\n").unwrap();
         OneLine(&mut out).write_all(b"next\n").unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "stderr:\\nfirst\\r\\nsecond\nnext\n");
+    }
+
+    #[test]
+    fn the_charts_default_logs_no_call() {
+        assert_eq!([4, 5, 6].map(level), ["info", "info,csi=debug", "debug"]);
     }
 
     #[test]

@@ -12,9 +12,8 @@ use csi::contract::comm::Comm;
 use csi::contract::log::{self, LogFormat};
 use csi::contract::pod;
 use csi::contract::volume::ENGINE_VARIABLES;
-use csi::mountpoint_pod::{Config, run};
+use csi::mountpoint_pod::{Config, Serving, run};
 use mountpoint::sync::Arc;
-use mountpoint::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -63,12 +62,15 @@ fn main() -> ExitCode {
         memory_target: args.memory_target,
         log_format: args.log_format,
         metrics: args.pod_ip.zip(args.metrics_port).map(SocketAddr::from),
+        memory_events: ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
+            .map(PathBuf::from)
+            .into(),
         engine_env: ENGINE_VARIABLES
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
             .collect(),
     };
-    let serving = Arc::new(AtomicBool::new(false));
+    let serving = Arc::new(Serving::default());
     if let Err(error) = outlive_signals(Arc::clone(&serving)) {
         tracing::error!("taking signals: {error}");
         return ExitCode::FAILURE;
@@ -86,13 +88,13 @@ fn main() -> ExitCode {
 }
 
 /// A pod that is being deleted goes on serving: its workloads drain at the same time. The kubelet's SIGKILL ends it.
-fn outlive_signals(serving: Arc<AtomicBool>) -> std::io::Result<()> {
+fn outlive_signals(serving: Arc<Serving>) -> std::io::Result<()> {
     // As PID 1 the process would not end by itself: the kernel gives it no default action.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     thread::spawn(move || {
         for signal in signals.forever() {
-            if !serving.load(Ordering::Acquire) {
-                tracing::info!("told to end before a mount was requested");
+            if !serving.told_to_end() {
+                tracing::info!("told to end while no engine serves");
                 std::process::exit(128 + signal);
             }
             tracing::info!(

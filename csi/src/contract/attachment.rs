@@ -34,6 +34,7 @@ pub const MOUNTED_BY_VERSION: &str = "s3.csi.scality.com/mounted-by-csi-driver-v
     printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.nodeName"}"#,
     printcolumn = r#"{"name":"PV Name","type":"string","jsonPath":".spec.persistentVolumeName"}"#,
     printcolumn = r#"{"name":"Mount Options","type":"string","jsonPath":".spec.mountOptions","priority":1}"#,
+    printcolumn = r#"{"name":"Mountpoint Pods","type":"string","jsonPath":".spec.mountpointS3PodAttachments","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]

@@ -9,6 +9,9 @@ use super::{DRIVER, pod};
 pub struct Comm(PathBuf);
 
 impl Comm {
+    /// The name of the mounter's socket in the directory.
+    pub const SOCKET: &str = "mount.sock";
+
     /// As the node sees it: the pod's `comm` volume beneath the kubelet's directory.
     #[must_use]
     pub fn on_host(kubelet: &Path, mountpoint_pod_uid: &str) -> Self {
@@ -39,10 +42,10 @@ impl Comm {
         &self.0
     }
 
-    /// The mounter listens here, once.
+    /// The mounter listens here while it waits for a device.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.0.join("mount.sock")
+        self.0.join(Self::SOCKET)
     }
 
     /// The engine's error when it failed, mode 0600.

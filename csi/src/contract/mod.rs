@@ -12,6 +12,7 @@ pub mod log;
 pub mod message;
 pub mod pod;
 pub mod quantity;
+pub mod reason;
 pub mod target;
 pub mod volume;
 

@@ -44,8 +44,9 @@ use self::secrets::Keys;
 use self::store::{Looked, Stores};
 use self::template::Values;
 use self::volume_id::{Place, VolumeId};
-use self::volumes::{DATA_KEPT, Volumes};
+use self::volumes::Volumes;
 use crate::calls::Calls;
+use crate::contract::reason::Reason;
 use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
 use crate::proto::csi::controller_server::Controller;
@@ -168,7 +169,7 @@ impl ControllerService {
                     self.kept.inc();
                     warn!(volume_id = call.volume_id, "{note}");
                     if let Some(recorded) = recorded {
-                        self.volumes.tell(&recorded.name, DATA_KEPT, &note).await;
+                        self.volumes.tell(&recorded.name, Reason::VolumeDataKept, &note).await;
                     }
                     break;
                 }

@@ -24,6 +24,7 @@ use tracing::{info, warn};
 use super::cluster::Cluster;
 use super::on_delete::OnDelete;
 use super::ownership::Recorded;
+use crate::contract::reason::Reason;
 use crate::contract::{DRIVER, volume};
 use crate::watch::lasting;
 
@@ -33,8 +34,7 @@ const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const NAMESPACE: &str = "kube-system";
 /// Between two questions for the cluster's id.
 const AGAIN: Duration = Duration::from_secs(10);
-/// The reason of an Event: a volume is deleted and its data stays.
-pub const DATA_KEPT: &str = "VolumeDataKept";
+
 /// The API server takes this many bytes of text in an Event.
 const NOTE_LIMIT: usize = 1024;
 /// Volumes that a list asks for at once.
@@ -119,7 +119,7 @@ impl Volumes {
     }
 
     /// Writes an Event on a PersistentVolume, as `kubectl describe pv` shows it; a failure is logged.
-    pub async fn tell(&self, volume: &str, reason: &str, note: &str) {
+    pub async fn tell(&self, volume: &str, reason: Reason, note: &str) {
         let Some(recorder) = &self.recorder else { return };
         let mut end = note.len().min(NOTE_LIMIT);
         while !note.is_char_boundary(end) {
@@ -127,7 +127,7 @@ impl Volumes {
         }
         let event = Event {
             type_: EventType::Warning,
-            reason: reason.to_owned(),
+            reason: reason.to_string(),
             note: Some(note[..end].to_owned()),
             action: "Delete".to_owned(),
             secondary: None,

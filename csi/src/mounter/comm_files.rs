@@ -18,8 +18,6 @@ use crate::contract::comm::Comm;
 
 /// The most bytes of `mount.err` that are read; an engine's error has a line or a few.
 const ERROR_MAX_BYTES: u64 = 8 << 10;
-/// The mounter listens here.
-const SOCKET: &str = "mount.sock";
 
 /// The directory, open.
 #[derive(Debug)]
@@ -53,7 +51,7 @@ impl CommFiles {
     /// `NotFound`, `ConnectionRefused` or `WouldBlock` while no process takes connections there yet; or another error of the system.
     pub fn connect(&self) -> io::Result<UnixStream> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let socket = rustix::fs::openat(&self.directory, SOCKET, flags, Mode::empty())?;
+        let socket = rustix::fs::openat(&self.directory, Comm::SOCKET, flags, Mode::empty())?;
         if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "mount.sock is not a socket"));
         }

@@ -158,7 +158,8 @@ fn credentials_text(profile: &str, keys: &Credentials) -> Result<String> {
                  `echo` where `echo -n` was meant?"
             )));
         }
-        text.push_str(&format!("{name} = {value}\n"));
+        // No blank before the value: one that begins with '#' or ';' would be a comment.
+        text.push_str(&format!("{name}={value}\n"));
     }
     Ok(text)
 }
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(
             read(&format!("{name}-credentials")),
             format!(
-                "[{name}]\naws_access_key_id = AKIA\naws_secret_access_key = canary/+=\naws_session_token = token\n"
+                "[{name}]\naws_access_key_id=AKIA\naws_secret_access_key=canary/+=\naws_session_token=token\n"
             )
         );
         assert_eq!(

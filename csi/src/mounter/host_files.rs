@@ -192,6 +192,7 @@ mod tests {
             volume: "pv".into(),
             handle: handle.into(),
             workload_uid: uid.into(),
+            workload: None,
             target: PathBuf::new(),
             read_only: false,
             source_read_only: false,

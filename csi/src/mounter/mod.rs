@@ -4,8 +4,11 @@
 //! Never here: a gRPC type, a rule about the options that a user may give.
 
 pub mod assignment;
+mod bind;
 pub mod comm_files;
 pub mod credentials;
+mod dead;
+pub mod deaths;
 mod host_files;
 pub mod idle;
 pub mod leader;
@@ -15,6 +18,7 @@ pub mod mountinfo;
 pub mod notes;
 pub mod peer;
 pub mod pod;
+mod revival;
 pub mod source;
 pub mod sys;
 pub mod systemd;
@@ -24,10 +28,16 @@ mod testing;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
 use crate::error::Result;
+use crate::events::WorkloadRef;
+
+/// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error; half of it loses mounts whose image is still
+/// being pulled, which the kubelet then asks for again.
+pub const MOUNT_WITHIN: Duration = Duration::from_secs(110);
 
 /// Everything about one mount of one workload.
 #[derive(Clone, Debug)]
@@ -38,6 +48,8 @@ pub struct MountRequest {
     pub handle: String,
     /// The UID of the workload's pod.
     pub workload_uid: String,
+    /// Where that pod is, for Events; `None` if the kubelet does not say it.
+    pub workload: Option<WorkloadRef>,
     /// Where the kubelet wants it: an absolute path beneath the kubelet's directory.
     pub target: PathBuf,
     /// This target alone is read-only.

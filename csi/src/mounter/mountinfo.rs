@@ -79,10 +79,14 @@ impl Mounts {
         self.0.iter().filter(|mount| mount.is_bucket()).map(|mount| mount.point.as_path())
     }
 
-    /// How many mounts lie over one another at this path.
-    #[must_use]
-    pub fn layers(&self, point: &Path) -> usize {
-        self.0.iter().filter(|mount| mount.point == point).count()
+    /// The devices of the mounts over one another at this path, the lowest first.
+    pub fn layers<'a>(&'a self, point: &'a Path) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |mount| mount.point == point).map(|mount| mount.device.as_str())
+    }
+
+    /// The mounts beneath a directory, the uppermost first.
+    pub fn beneath<'a>(&'a self, directory: &'a Path) -> impl Iterator<Item = &'a Mount> {
+        self.0.iter().rev().filter(move |mount| mount.point.starts_with(directory))
     }
 
     /// The other mounts of a mount's file system beneath a directory: its bind mounts, while a workload has it. Beneath the

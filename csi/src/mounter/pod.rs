@@ -15,25 +15,28 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::assignment::{Assignments, MountpointPod};
+use super::bind::{Over, bind, over};
 use super::comm_files::{CommFiles, CredentialFiles};
 use super::credentials::{self, Profile};
+use super::deaths::{self, Notices};
 use super::host_files::HostFiles;
 use super::idle::Idle;
 use super::leader::Leader;
 use super::locks::Locks;
 use super::mount_id::MountId;
-use super::mountinfo::Mounts;
 use super::notes::Notes;
 use super::peer::Processes;
+use super::revival::Revivals;
 use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
 use super::systemd::SystemdMounter;
-use super::targets::{self, LAYERS_MAX, Targets, check_ours, mounted, table, unmounted};
-use super::{Made, MountRequest, Mounter};
+use super::targets::{self, Targets, check_ours, mounted, table};
+use super::{MOUNT_WITHIN, Made, MountRequest, Mounter};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
 use crate::contract::{pod, volume};
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::WorkloadRef;
 
 /// The configuration of a [`PodMounter`].
 #[derive(Clone, Debug)]
@@ -46,8 +49,7 @@ pub struct Config {
     pub namespace: String,
     /// The namespace of the release, where the reconciler has its Lease.
     pub release_namespace: String,
-    /// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error; half of it loses mounts
-    /// whose image is still being pulled, which the kubelet then asks for again.
+    /// A mount has this long: [`MOUNT_WITHIN`].
     pub mount_within: Duration,
     /// How long an unmount of a source waits for its last target; then the next sweep tries again.
     pub unused_within: Duration,
@@ -55,6 +57,8 @@ pub struct Config {
     pub sweep_every: Duration,
     /// Where a mounter's process is looked up: the node's `/proc`.
     pub processes: Processes,
+    /// The writer of Events.
+    pub notices: Notices,
 }
 
 impl Config {
@@ -66,10 +70,11 @@ impl Config {
             kubelet: PathBuf::from("/var/lib/kubelet"),
             namespace: pod::NAMESPACE.to_owned(),
             release_namespace: "kube-system".to_owned(),
-            mount_within: Duration::from_secs(110),
+            mount_within: MOUNT_WITHIN,
             unused_within: Duration::from_secs(30),
             sweep_every: Duration::from_secs(120),
             processes: Processes::default(),
+            notices: None,
         }
     }
 }
@@ -114,6 +119,7 @@ impl PodMounter {
             assignments,
             probes: Probes::default(),
             locks,
+            revivals: Arc::new(Revivals::new()),
         });
         let idle = Idle {
             kubelet: node.config.kubelet.clone(),
@@ -126,6 +132,11 @@ impl PodMounter {
             probes: node.probes.clone(),
         };
         tasks.spawn(idle.run());
+        let (reviver, revivals) = (Arc::clone(&node), Arc::clone(&node.revivals));
+        tasks.spawn(revivals.run(move |name| {
+            let node = Arc::clone(&reviver);
+            async move { Box::pin(node.revive(&name)).await }
+        }));
         Ok(Self { node, _tasks: tasks })
     }
 }
@@ -145,6 +156,7 @@ impl Mounter for PodMounter {
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
         Box::pin(async {
             let Some(target) = self.node.targets.find(target)? else { return Ok(()) };
+            self.node.revivals.forget(target.path());
             target.take_away()
         })
     }
@@ -162,6 +174,7 @@ struct Node {
     probes: Probes,
     locks: Arc<Locks>,
     targets: Targets,
+    revivals: Arc<Revivals>,
 }
 
 impl Node {
@@ -206,10 +219,46 @@ impl Node {
         // The previous holder of the lock may have unmounted it for good.
         let uid = self.assignments.wait_running(&name, deadline).await?.uid;
         let source = Source { path: &source, served };
-        self.mount_through(request, (target, over), source, &Assigned { name: &name, uid: &uid }, deadline)
-            .await
-            .map_err(told)?;
+        let pod = Assigned { name: &name, uid: &uid };
+        let words = self.last_words(&pod);
+        self.mount_through(request, (target, over), source, &pod, deadline).await.map_err(told)?;
+        self.revivals.remember(&name, &uid, &self.comm(&pod), request, target);
+        if over == Over::Dead {
+            self.tell_of_death(request.workload.as_ref(), &request.volume, &name, words.as_deref());
+            // The other targets of that source are dead, too.
+            self.revivals.wake(&name);
+        }
         Ok(Made::AsUsual)
+    }
+
+    /// Mounts the source of a Mountpoint Pod again whose engine has ended, and binds its targets to the new mount. `false`: nothing was
+    /// to do.
+    async fn revive(&self, name: &str) -> Result<bool> {
+        let deadline = Instant::now() + self.config.mount_within;
+        let _pod = self.locks.lock(name).await;
+        let Some(served) = self.revivals.of(name) else { return Ok(false) };
+        let known = self.assignments.pod(name);
+        if known.is_some_and(|pod| pod.uid != served.uid || pod.needs_unmount || pod.leaving) {
+            return Ok(false);
+        }
+        let source = comm::source(&self.config.kubelet, name);
+        let pod = Assigned { name, uid: &served.uid };
+        let (words, mut mounted) = (self.last_words(&pod), false);
+        if !source::is_served(&source, &self.probes).await? {
+            self.make_source(&served.request, &source, &pod, deadline).await?.keep();
+            mounted = true;
+        }
+        for (path, bound) in &served.targets {
+            // Another call for this target sees that it is dead, or takes it away.
+            let Ok(Some(target)) = self.targets.find(path) else { continue };
+            let Health::Dead(why) = self.probes.check(target.path(), sys::PROBE_LIMIT).await else {
+                continue;
+            };
+            bind(&source, target.path(), Over::Dead, bound.read_only, &self.config.kubelet)?;
+            tracing::info!("{} was dead ({why}) and is bound to a new mount", path.display());
+            self.tell_of_death(bound.workload.as_ref(), &served.request.volume, name, words.as_deref());
+        }
+        Ok(mounted)
     }
 
     /// For a target that is mounted already: fresh credentials, if it stays as it is; and what becomes of it. It is not touched here:
@@ -226,7 +275,7 @@ impl Node {
         let source = mounts.source_of(mount, &sources).and_then(|it| it.point.file_name()?.to_str());
         let assigned = self.assignments.known(&request.volume, &request.workload_uid);
         let moved = source.is_some() && assigned.is_some() && assigned.as_deref() != source;
-        let over = over(&health, moved, mounts.layers(target));
+        let over = over(&health, moved);
         if over != Over::Nothing {
             let at = target.display();
             tracing::warn!("{at} is {health:?}, bound to {source:?}, assigned to {assigned:?}: {over:?}");
@@ -243,8 +292,7 @@ impl Node {
             self.check_keys(request, name, pod.as_ref())?;
         }
         if let (true, Some(name)) = (request.credentials.is_some() || request.token.is_some(), source) {
-            let uid = pod.map(|pod| pod.uid);
-            let uid = uid.or_else(|| self.notes.uid(name)).ok_or_else(|| {
+            let uid = self.uid_of(name).ok_or_else(|| {
                 let text = format!(
                     "refreshing credentials: the API server does not answer, and this node has no note of Mountpoint Pod {name}"
                 );
@@ -258,10 +306,30 @@ impl Node {
             // Mounted at the target itself: systemd made it, for a driver of architecture v1. Its engine goes on until the workload ends.
             self.files.write_keys(request)?;
         }
+        if let Some(name) = source
+            && let Some(uid) = self.uid_of(name)
+        {
+            let pod = Assigned { name, uid: &uid };
+            self.revivals.remember(name, &uid, &self.comm(&pod), request, target);
+        }
         match health {
             Health::Hung => Err(source::hangs(target)),
             Health::Alive | Health::Dead(_) => Ok(over),
         }
+    }
+
+    /// The note of the mounter about the engine that died.
+    fn last_words(&self, pod: &Assigned<'_>) -> Option<String> {
+        CommFiles::open(&self.comm(pod)).ok()?.error()
+    }
+
+    fn tell_of_death(&self, workload: Option<&WorkloadRef>, volume: &str, pod: &str, words: Option<&str>) {
+        deaths::tell(&self.config.notices, workload, volume, &format!("Mountpoint Pod {pod}"), words);
+    }
+
+    /// The UID of a Mountpoint Pod, by the API server or by this node's note.
+    fn uid_of(&self, name: &str) -> Option<String> {
+        self.assignments.pod(name).map(|pod| pod.uid).or_else(|| self.notes.uid(name))
     }
 
     async fn mount_through(
@@ -278,11 +346,12 @@ impl Node {
             self.check_place(request, pod)?;
             self.write_credentials(request, pod)?;
             // The source is as its volume was when it was made.
-            return bind(source, target, over, request.read_only || request.source_read_only);
+            let read_only = request.read_only || request.source_read_only;
+            return bind(source, target, over, read_only, &self.config.kubelet);
         }
         let mounted = self.mount_source(request, source, pod, deadline).await;
         let bound = mounted.and_then(|mount| {
-            bind(source, target, over, request.read_only)?;
+            bind(source, target, over, request.read_only, &self.config.kubelet)?;
             mount.keep();
             Ok(())
         });
@@ -293,7 +362,23 @@ impl Node {
         bound
     }
 
+    /// Mounts a source, while its Mountpoint Pod does not fail by the API server's word.
     async fn mount_source(
+        &self,
+        request: &MountRequest,
+        source: &Path,
+        pod: &Assigned<'_>,
+        deadline: Instant,
+    ) -> Result<SourceMount> {
+        tokio::select! {
+            // Its own words come first.
+            biased;
+            made = self.make_source(request, source, pod, deadline) => made,
+            error = self.assignments.fails(pod.name) => Err(error),
+        }
+    }
+
+    async fn make_source(
         &self,
         request: &MountRequest,
         source: &Path,
@@ -325,13 +410,7 @@ impl Node {
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
         };
         let peer = Peer { uid: pod.uid, processes: &self.config.processes };
-        let read_only = request.source_read_only;
-        tokio::select! {
-            // Its own words come first.
-            biased;
-            made = SourceMount::make(source, read_only, &comm, &peer, message, deadline) => made,
-            error = self.assignments.fails(pod.name) => Err(error),
-        }
+        SourceMount::make(source, request.source_read_only, &comm, &peer, message, deadline).await
     }
 
     /// Whoever names a Secret never gets the driver's keys in its place. The kubelet's call does not tell an empty Secret from none, but the
@@ -430,57 +509,6 @@ struct Source<'a> {
     /// The mount that is there and answered. The callers of many mounts ask at once, so that they share the answer and don't ask
     /// one after the other.
     served: Option<MountId>,
-}
-
-/// The state of a target before a new mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
-    /// No mount.
-    Empty,
-    /// The right one: there is no new mount.
-    Nothing,
-    /// A dead one, which the new one is laid over.
-    Dead,
-    /// One that is taken away, once the new one can take its place: alive, but of another source than the workload's; or too many.
-    Another,
-}
-
-fn over(health: &Health, moved: bool, layers: usize) -> Over {
-    match health {
-        Health::Dead(_) if layers < LAYERS_MAX => Over::Dead,
-        Health::Dead(_) => Over::Another,
-        Health::Alive | Health::Hung if moved => Over::Another,
-        Health::Alive | Health::Hung => Over::Nothing,
-    }
-}
-
-/// Binds the target unless it is bound to this source already. What is left there is dead, and the new mount goes over it: containers
-/// hold a copy of the dead mount, and one with HostToContainer propagation gets what is mounted on its root, but never what takes
-/// its place (both tried, ci/e2e.d/README.md).
-fn bind(source: &Path, target: &Path, over: Over, read_only: bool) -> Result<()> {
-    let mounts = if mounted(target)?.is_some() { table()? } else { Mounts::default() };
-    if let Some(mount) = mounts.at(target) {
-        check_ours(mount)?;
-        if mounts.at(source).is_some_and(|it| it.device == mount.device) {
-            return Ok(());
-        }
-        if over == Over::Another {
-            unmounted(target)?;
-        }
-    }
-    let failed =
-        |what: &str, error: io::Error| Error::internal(format!("{what} {}: {error}", target.display()));
-    let made = match std::fs::create_dir(target) {
-        Ok(()) => true,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-        Err(error) => return Err(failed("making the target", error)),
-    };
-    sys::bind(source, target, read_only).map_err(|error| {
-        if made {
-            let _ = std::fs::remove_dir(target);
-        }
-        failed("binding the source to", error)
-    })
 }
 
 #[cfg(test)]

@@ -15,10 +15,6 @@ use super::mountinfo::{Mount, Mounts};
 use super::sys::{self, Busy};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most mounts over one another at a target; all but the uppermost are of dead engines. With more, all are removed
-/// first, and containers must be restarted.
-pub(super) const LAYERS_MAX: usize = 8;
-
 /// The kubelet's directory, without symbolic links.
 pub(super) fn kubelet(path: &Path) -> Result<PathBuf> {
     path.canonicalize()

@@ -4,6 +4,7 @@
 //! Never here: a capability, a mount, a secret in an argument or a log. Once the engine runs, this process keeps no copy of the device:
 //! when the engine dies, its readers get an error at once.
 
+use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, PipeReader, Read, Write};
@@ -16,7 +17,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use mountpoint::sync::atomic::{AtomicBool, Ordering};
+use mountpoint::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::FdFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
@@ -56,17 +57,43 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Where the engine serves its metrics.
     pub metrics: Option<SocketAddr>,
+    /// Where the kernel counts what it killed in this container for want of memory; the first that is there counts.
+    pub memory_events: Vec<PathBuf>,
     /// Variables for the engine where the message does not set them.
     pub engine_env: Vec<(String, String)>,
 }
 
-/// Serves one mount to its end. An attempt that the engine refuses is told, and the next one is waited for here: a container that
-/// started anew for each would soon be held back by the kubelet, although the volume may be mended by then. `serving` is true while
-/// an engine runs: until then the process is to end by SIGTERM, and from then on to outlive it, because workloads that drain still read.
+/// Whether an engine runs, and whether the process was told to end: until an engine runs it ends at once, and from then on it outlives
+/// SIGTERM, because workloads that drain still read.
+#[derive(Debug, Default)]
+pub struct Serving(AtomicU32);
+
+const ENGINE_RUNS: u32 = 1;
+const TOLD_TO_END: u32 = 2;
+
+impl Serving {
+    /// Takes note of SIGTERM; `true` if an engine runs and the process stays for it.
+    pub fn told_to_end(&self) -> bool {
+        self.0.fetch_or(TOLD_TO_END, Ordering::AcqRel) & ENGINE_RUNS != 0
+    }
+
+    fn begin(&self) {
+        self.0.fetch_or(ENGINE_RUNS, Ordering::AcqRel);
+    }
+
+    /// The engine has ended; `true` if the process is to end now.
+    fn end(&self) -> bool {
+        self.0.fetch_and(!ENGINE_RUNS, Ordering::AcqRel) & TOLD_TO_END != 0
+    }
+}
+
+/// Serves mounts until the node needs none. After an attempt that the engine refuses, and after an engine that died, the next device is
+/// waited for here: the kubelet would hold back a container that started anew each time, for up to five minutes.
 ///
 /// # Errors
-/// Those that call for a new start of the container: no message, no engine, an engine that ended without an unmount.
-pub fn run(config: &Config, serving: &AtomicBool) -> Result<()> {
+/// Those that call for a new start of the container: no message, no engine, an end that SIGTERM asked for while the engine ran.
+pub fn run(config: &Config, serving: &Serving) -> Result<()> {
+    let cache = OwnCache::default();
     loop {
         if exit_announced(&config.comm) {
             return Ok(());
@@ -83,24 +110,45 @@ pub fn run(config: &Config, serving: &AtomicBool) -> Result<()> {
                 )));
             }
         };
-        serving.store(true, Ordering::Release);
-        let engine = Engine::start(config, &message, device);
+        serving.begin();
+        let oom_kills = oom_kills(&config.memory_events);
+        let engine = Engine::start(config, &cache, &message, device);
         let ended = engine.inspect_err(|error| {
             answer(&stream, &Answer::Failed { error: error.to_string() });
         });
         let ended = ended.and_then(|engine| engine.serve(&stream, &config.comm));
-        let (why, served) = match ended {
+        let ended = match ended {
             Ok(ended) if ended.status.success() && exit_announced(&config.comm) => return Ok(()),
-            Ok(ended) => (ended.why(), ended.served()),
-            Err(error) => (error.to_string(), true),
+            Ok(ended) => ended,
+            Err(error) => {
+                note_error(&config.comm, &error.to_string());
+                return Err(error);
+            }
         };
-        if served {
+        let mut why = ended.why();
+        if oom_kills < self::oom_kills(&config.memory_events) {
+            why.push_str(OUT_OF_MEMORY);
+        }
+        if ended.served() {
             note_error(&config.comm, &why);
+            tracing::error!("the engine has died, waiting for the node to mount again: {why}");
+        } else {
+            tracing::warn!("the engine could not mount, waiting for the next attempt: {why}");
+        }
+        if serving.end() {
             return Err(Error::internal(why));
         }
-        serving.store(false, Ordering::Release);
-        tracing::warn!("the engine could not mount, waiting for the next attempt: {why}");
     }
+}
+
+/// What an administrator must know of an engine that the kernel killed; its container goes on, and Kubernetes has nothing to show.
+const OUT_OF_MEMORY: &str = "; the kernel killed it, because the Mountpoint Pod was out of memory: raise the memory limit of the volume \
+                             (mountpointContainerResourcesLimitsMemory) or of the chart (mountpointPod.resources)";
+
+/// How often the kernel has killed a process of this container for want of memory.
+fn oom_kills(files: &[PathBuf]) -> Option<u64> {
+    let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok())?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
 fn exit_announced(comm: &Comm) -> bool {
@@ -168,10 +216,10 @@ struct Engine {
 
 impl Engine {
     /// Starts `mount-s3` with the device and the writing end of a pipe, and lets go of both.
-    fn start(config: &Config, message: &MountMessage, device: OwnedFd) -> Result<Self> {
+    fn start(config: &Config, cache: &OwnCache, message: &MountMessage, device: OwnedFd) -> Result<Self> {
         let program = config.engine_directory.join("mount-s3");
         let failed = |error: io::Error| Error::internal(format!("starting {}: {error}", program.display()));
-        let args = with_cache(&message.args, || cache_directory(&config.local_cache)).map_err(failed)?;
+        let args = with_cache(&message.args, || cache.directory(&config.local_cache)).map_err(failed)?;
         let (word, word_in) = io::pipe().map_err(failed)?;
         tracing::info!(bucket = message.bucket_name, args = ?args, "starting the engine");
         let mut command = Command::new(&program);
@@ -253,7 +301,7 @@ impl Ended {
     }
 }
 
-/// The path by which a child finds a descriptor that it inherits. This process starts no other child.
+/// The path by which a child finds a descriptor that it inherits. This process starts one child at a time.
 fn inherited(descriptor: impl AsFd) -> io::Result<String> {
     let descriptor = descriptor.as_fd();
     rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
@@ -287,17 +335,26 @@ fn with_cache(args: &[String], directory: impl FnOnce() -> io::Result<PathBuf>) 
     Ok(with)
 }
 
-fn cache_directory(local_cache: &Path) -> io::Result<PathBuf> {
-    if local_cache.is_dir() {
-        return Ok(local_cache.to_owned());
-    }
-    let mut attempt = 0;
-    loop {
-        let name = format!("mountpoint-s3-cache-{}-{attempt}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        match DirBuilder::new().mode(0o700).create(&directory) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => attempt += 1,
-            made => return made.map(|()| directory),
+/// The temporary directory of caches, once one was needed: the engine that takes the place of a dead one finds its cache there.
+#[derive(Debug, Default)]
+struct OwnCache(OnceCell<PathBuf>);
+
+impl OwnCache {
+    fn directory(&self, local_cache: &Path) -> io::Result<PathBuf> {
+        if local_cache.is_dir() {
+            return Ok(local_cache.to_owned());
+        }
+        if let Some(directory) = self.0.get() {
+            return Ok(directory.clone());
+        }
+        let mut attempt = 0;
+        loop {
+            let name = format!("mountpoint-s3-cache-{}-{attempt}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            match DirBuilder::new().mode(0o700).create(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => attempt += 1,
+                made => return made.map(|()| self.0.get_or_init(|| directory).clone()),
+            }
         }
     }
 }

@@ -20,6 +20,13 @@ const OF_KEYS: [&str; 7] = [
 /// The field to look at; `None` if the words name no cause that a volume has.
 #[must_use]
 pub fn field_for(words: &str, volume: &str, source: AuthenticationSource) -> Option<String> {
+    if words.contains("InvalidBucketName") {
+        return Some(format!(
+            "{} in spec.csi.volumeAttributes of PersistentVolume {volume} is not a name that the store takes: 3 to 63 lower-case letters, \
+             digits, '-' and '.'",
+            volume::BUCKET_NAME
+        ));
+    }
     if words.contains("NoSuchBucket") {
         return Some(format!(
             "set {} in spec.csi.volumeAttributes of PersistentVolume {volume} to a bucket that exists",
@@ -57,6 +64,17 @@ mod tests {
             field.contains("bucketName in spec.csi.volumeAttributes of PersistentVolume pv-1"),
             "{field}"
         );
+    }
+
+    #[test]
+    fn a_name_that_the_store_does_not_take_leads_to_the_attribute() {
+        let words = "the engine could not mount: bucket Not_A_Bucket: 400 InvalidBucketName";
+        let field = field_for(words, "pv-1", AuthenticationSource::Driver).unwrap();
+        assert!(
+            field.starts_with("bucketName in spec.csi.volumeAttributes of PersistentVolume pv-1"),
+            "{field}"
+        );
+        assert!(field.contains("lower-case"), "{field}");
     }
 
     #[test]

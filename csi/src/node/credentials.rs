@@ -17,8 +17,10 @@ pub const SECRET_ACCESS_KEY: &str = "secret_access_key";
 /// The token of temporary keys; may be absent.
 pub const SESSION_TOKEN: &str = "session_token";
 
-/// Longest key and secret: RING and AWS give 20 and 40 characters.
-const KEY_MAX: usize = 128;
+/// Longest key and secret: RING and AWS give 20 and 40 characters, and other stores let their users choose.
+const KEY_MAX: usize = 1024;
+/// Characters that end the access key in the header of a signature.
+const NOT_IN_ACCESS_KEY: [char; 3] = [',', '/', '='];
 /// Longest token: AWS's are about a thousand characters, and a file holds any number.
 const TOKEN_MAX: usize = 16 << 10;
 
@@ -139,7 +141,7 @@ impl Field {
     }
 }
 
-/// Trims and checks. A token of white space is none.
+/// Trims and checks, by one rule for the environment, the driver's Secret, the volume's and the provisioner's. A token of white space is none.
 ///
 /// # Errors
 /// The field, and what is wrong with it, as the end of a sentence.
@@ -160,13 +162,17 @@ pub fn checked(
             Ok(value.to_owned())
         }
     };
-    let access_key_id =
-        required(Field::AccessKeyId, key, |c| c.is_ascii_alphanumeric(), "letters and digits")?;
+    let access_key_id = required(
+        Field::AccessKeyId,
+        key,
+        |c| c.is_ascii_graphic() && !NOT_IN_ACCESS_KEY.contains(&c),
+        "printable ASCII characters without white space, and not ',', '/' or '='",
+    )?;
     let secret_access_key = required(
         Field::SecretAccessKey,
         secret,
-        |c| c.is_ascii_alphanumeric() || "/+-=".contains(c),
-        "letters, digits and '/', '+', '-', '='",
+        |c| c.is_ascii_graphic(),
+        "printable ASCII characters without white space",
     )?;
     let token = token.map(str::trim).filter(|token| !token.is_empty());
     if token.is_some_and(|token| token.len() > TOKEN_MAX || !token.chars().all(|c| c.is_ascii_graphic())) {
@@ -254,12 +260,35 @@ mod tests {
         assert!(resolve(&HashMap::new(), || Ok(None)).unwrap().1.is_none());
     }
 
+    /// The four routes have this rule: the environment (`config.rs`), the driver's Secret (`driver_keys.rs`), and both Secrets of volumes.
+    #[test]
+    fn keys_are_printable_and_what_breaks_a_signature_or_a_file_is_refused() {
+        let secret = "s3cr%t;#[]\"'=,/~!";
+        let longest = "k".repeat(KEY_MAX);
+        for good in ["a", "min_io!u@x.1", "#x", ";x", "[x]", "a:b", longest.as_str()] {
+            let keys = checked(Some(&format!(" {good}\n")), Some(&format!("{secret}\n")), None).unwrap();
+            assert_eq!((keys.access_key_id.as_str(), keys.secret_access_key.as_str()), (good, secret));
+        }
+        let too_long = "k".repeat(KEY_MAX + 1);
+        let for_both = ["", " ", &too_long, "HUSH x", "HUSH\tx", "HUSH\nx", "HUSH\0", "HUSHé", "HUSH\u{7f}"];
+        for bad in for_both.into_iter().chain(["HUSH,", "HUSH/", "HUSH="]) {
+            let (field, wrong) = checked(Some(bad), Some("s"), None).unwrap_err();
+            assert_eq!(field, Field::AccessKeyId);
+            assert!(!wrong.contains("HUSH"), "{wrong}");
+        }
+        for bad in for_both {
+            let (field, wrong) = checked(Some("a"), Some(bad), None).unwrap_err();
+            assert_eq!(field, Field::SecretAccessKey);
+            assert!(!wrong.contains("HUSH"), "{wrong}");
+        }
+    }
+
     #[test]
     fn a_broken_secret_is_named_by_its_field_and_never_shown() {
         let long = "x".repeat(KEY_MAX + 1);
         for (field, given) in [
             (ACCESS_KEY_ID, secrets(&[(SECRET_ACCESS_KEY, "HUSH")])),
-            (ACCESS_KEY_ID, secrets(&[(ACCESS_KEY_ID, "HUSH!"), (SECRET_ACCESS_KEY, "HUSH")])),
+            (ACCESS_KEY_ID, secrets(&[(ACCESS_KEY_ID, "HUSH/"), (SECRET_ACCESS_KEY, "HUSH")])),
             (ACCESS_KEY_ID, secrets(&[(ACCESS_KEY_ID, &long), (SECRET_ACCESS_KEY, "HUSH")])),
             (SECRET_ACCESS_KEY, secrets(&[(ACCESS_KEY_ID, "HUSH")])),
             (SECRET_ACCESS_KEY, secrets(&[(ACCESS_KEY_ID, "HUSH"), (SECRET_ACCESS_KEY, " ")])),

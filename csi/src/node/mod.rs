@@ -32,6 +32,7 @@ use self::stats::{Stats, Usage};
 use self::target::Target;
 use crate::calls::Calls;
 use crate::contract::cache::Cache;
+use crate::contract::reason::Reason;
 use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Notice, WorkloadRef};
@@ -45,18 +46,6 @@ use crate::proto::csi::{
     NodePublishVolumeResponse, NodeServiceCapability, NodeUnpublishVolumeRequest,
     NodeUnpublishVolumeResponse, VolumeCondition, VolumeUsage,
 };
-
-/// The reason of an Event: a mount option has no effect.
-pub const OPTION_LEFT_OUT: &str = "MountOptionLeftOut";
-
-/// The reason of an Event: a volume has attributes that the driver does not know.
-pub const ATTRIBUTE_UNKNOWN: &str = "VolumeAttributeUnknown";
-
-/// The reason of an Event: nothing says how large a cache may be, and it gets the default.
-pub const CACHE_LIMITED: &str = "CacheLimited";
-
-/// The reason of an Event: no reconciler works, and systemd makes the mount in place of a Mountpoint Pod.
-pub const MOUNTED_BY_SYSTEMD: &str = "MountedBySystemd";
 
 /// The configuration of the service Node.
 #[derive(Clone, Debug)]
@@ -104,6 +93,8 @@ impl Sts {
 struct EngineEnv {
     of_volume: Vec<(String, String)>,
     endpoint_url: Option<String>,
+    /// The bucket's ARN says where it is.
+    is_arn: bool,
     region: Option<String>,
     sts_region: Option<String>,
     needs_sts: bool,
@@ -212,15 +203,17 @@ impl NodeService {
             volume: request.volume,
             handle: request.handle,
             workload_uid: request.workload_uid,
+            workload: request.workload.clone(),
             target,
             read_only: request.read_only,
             source_read_only: options.read_only,
-            bucket: request.bucket,
+            bucket: request.bucket.clone(),
             place,
             args: options.args,
             env: self.engine_env(EngineEnv {
                 of_volume: request.engine_env,
                 endpoint_url: request.endpoint_url,
+                is_arn: publish::is_arn(&request.bucket),
                 region: request.region,
                 sts_region: request.sts_region.filter(|_| token.is_some()),
                 needs_sts: token.is_some(),
@@ -245,7 +238,7 @@ impl NodeService {
                 let note = format!(
                     "the node's systemd mounts PersistentVolume {volume}, and the mount stays so until the pod ends: {why}"
                 );
-                send(notices.as_ref(), workload, MOUNTED_BY_SYSTEMD, note);
+                send(notices.as_ref(), workload, Reason::MountedBySystemd, note);
             }
             info!(volume, target = %target.display(), took_ms = started.elapsed().as_millis() as u64, "published");
             Ok(NodePublishVolumeResponse {})
@@ -306,14 +299,17 @@ impl NodeService {
             .map_err(|_| unknown())?
             .path;
         // From the table, which answers always, and not from the mount.
-        if self.table.read()?.at(&path).is_none() {
+        let mounts = self.table.read()?;
+        if mounts.at(&path).is_none() {
             return Err(unknown());
         }
         let (usage, condition) = match self.stats.of(&path).await {
             Ok(usage) => (usage, VolumeCondition { abnormal: false, message: "the mount answers".into() }),
             Err(message) => {
                 warn!(volume_id = call.volume_id, message, "volume condition");
-                (Usage::default(), VolumeCondition { abnormal: true, message })
+                let others = stats::others(mounts.buckets(), &path, &self.config.kubelet);
+                let usage = self.stats.of_first(others).await.unwrap_or_default();
+                (usage, VolumeCondition { abnormal: true, message })
             }
         };
         Ok(NodeGetVolumeStatsResponse { usage: wire(usage).into(), volume_condition: Some(condition) })
@@ -330,7 +326,7 @@ impl NodeService {
         for (option, why) in stripped {
             warn!(volume, option, why, "mount option left out");
         }
-        self.tell(request, OPTION_LEFT_OUT, options.left_out(volume));
+        self.tell(request, Reason::MountOptionLeftOut, options.left_out(volume));
     }
 
     /// The cache's volume. Where the node's systemd mounts there is no pod that could have one.
@@ -352,7 +348,7 @@ impl NodeService {
             volume::CACHE,
             volume::CACHE_SIZE_LIMIT
         );
-        self.tell(request, CACHE_LIMITED, Some(note));
+        self.tell(request, Reason::CacheLimited, Some(note));
     }
 
     /// Reports attributes that the driver does not know, since a misspelt one would else go unnoticed, and those that mean nothing to its
@@ -368,7 +364,7 @@ impl NodeService {
                 "volumeAttributes have no effect: {without}. They configure Mountpoint Pods, and with node.mounter: systemd of the chart \
                  there are none. PersistentVolume {volume} has them; certificates for all volumes are tls.caCertConfigMap of the chart"
             );
-            self.tell(request, ATTRIBUTE_UNKNOWN, Some(note));
+            self.tell(request, Reason::VolumeAttributeUnknown, Some(note));
         }
         if request.unknown_attributes.is_empty() {
             return;
@@ -379,10 +375,10 @@ impl NodeService {
             "volumeAttributes have no effect: {unknown}. The driver does not know them; names are case-sensitive. \
              PersistentVolume {volume} has them"
         );
-        self.tell(request, ATTRIBUTE_UNKNOWN, Some(note));
+        self.tell(request, Reason::VolumeAttributeUnknown, Some(note));
     }
 
-    fn tell(&self, request: &PublishRequest, reason: &'static str, note: Option<String>) {
+    fn tell(&self, request: &PublishRequest, reason: Reason, note: Option<String>) {
         if let Some(note) = note {
             send(self.notices.as_ref(), request.workload.clone(), reason, note);
         }
@@ -391,8 +387,10 @@ impl NodeService {
     /// The engine's environment, without keys: the volume's store and region, else the driver's.
     fn engine_env(&self, given: EngineEnv) -> Vec<(String, String)> {
         let mut env = given.of_volume;
-        let endpoint_url = given.endpoint_url.unwrap_or_else(|| self.config.endpoint_url.clone());
-        env.push(("AWS_ENDPOINT_URL".to_owned(), endpoint_url));
+        if !given.is_arn {
+            let endpoint_url = given.endpoint_url.unwrap_or_else(|| self.config.endpoint_url.clone());
+            env.push(("AWS_ENDPOINT_URL".to_owned(), endpoint_url));
+        }
         let region = given.region.or_else(|| self.config.region.clone());
         if given.needs_sts {
             // Else AWS_ENDPOINT_URL would stand for it, too.
@@ -436,16 +434,11 @@ fn wire(usage: Usage) -> [VolumeUsage; 2] {
     ]
 }
 
-fn send(
-    notices: Option<&mpsc::Sender<Notice>>,
-    workload: Option<WorkloadRef>,
-    reason: &'static str,
-    note: String,
-) {
+fn send(notices: Option<&mpsc::Sender<Notice>>, workload: Option<WorkloadRef>, reason: Reason, note: String) {
     if let (Some(notices), Some(workload)) = (notices, workload) {
         let (namespace, pod) = (workload.namespace.clone(), workload.name.clone());
         if let Err(error) = notices.try_send(Notice { workload, reason, note }) {
-            warn!(namespace, pod, %error, reason, "no Event is written");
+            warn!(namespace, pod, %error, %reason, "no Event is written");
         }
     }
 }

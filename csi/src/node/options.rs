@@ -15,6 +15,7 @@ use crate::contract::{VERSION, volume};
 use crate::error::{Error, Result};
 
 use super::credentials::AuthenticationSource;
+use super::publish::is_arn;
 
 /// The treatment of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,6 +219,11 @@ impl MountOptions {
                 "mount option 'prefix' stands beside the attribute prefix of the volume".to_owned(),
             ));
         }
+        if is_arn(inputs.bucket) && flags.has("force-path-style") {
+            return Err(refuse(
+                "mount option 'force-path-style' does not go with the ARN in bucketName, whose host names the bucket".to_owned(),
+            ));
+        }
         flags.complete(inputs);
         made.read_only = flags.has("read-only");
         made.args = flags.args();
@@ -337,7 +343,9 @@ impl Flags {
         if !self.has("allow-other") {
             self.add("allow-root", None);
         }
-        self.add("force-path-style", None);
+        if !is_arn(inputs.bucket) {
+            self.add("force-path-style", None);
+        }
         let mut agent = format!("s3-csi-driver/{VERSION} credential-source#{}", inputs.source);
         if let Some(kubernetes) = inputs.kubernetes {
             agent.push_str(" k8s/");

@@ -15,8 +15,13 @@ use std::time::Duration;
 use mountpoint::sync::Arc;
 use tokio::sync::oneshot;
 
+use crate::contract::target::OfPod;
+
 /// The kubelet asks every minute, one volume after the other: a dead one must not hold up the rest.
 pub const LIMIT: Duration = Duration::from_secs(2);
+
+/// The most mounts of a volume that are asked in place of a dead one. Most often the first answers, and each hanging one keeps a thread.
+const OTHERS_MAX: usize = 4;
 
 /// The answer of statfs(2), in bytes and inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +68,19 @@ impl Stats {
         Self { statfs: Arc::new(statfs), limit, asked: Arc::default() }
     }
 
+    /// The usage by the first of these mounts that answers; the limit is one for all.
+    pub async fn of_first(&self, paths: Vec<PathBuf>) -> Option<Usage> {
+        let first = async {
+            for path in paths {
+                if let Ok(usage) = self.of(&path).await {
+                    return Some(usage);
+                }
+            }
+            None
+        };
+        tokio::time::timeout(self.limit, first).await.ok().flatten()
+    }
+
     /// Asks the mount at this path.
     ///
     /// # Errors
@@ -97,6 +115,17 @@ impl Stats {
             )),
         }
     }
+}
+
+/// The other targets of the volume at this path, at most [`OTHERS_MAX`]. The kubelet keeps one set of figures for a claim, whichever pod they
+/// come from: a dead mount that reports nothing would let a claim look full or empty that others read.
+#[must_use]
+pub fn others<'a>(buckets: impl Iterator<Item = &'a Path>, path: &Path, kubelet: &Path) -> Vec<PathBuf> {
+    let Some(of) = OfPod::of_mount_point(path, kubelet) else { return Vec::new() };
+    let is_other = |point: &&Path| {
+        *point != path && OfPod::of_mount_point(point, kubelet).is_some_and(|other| other.volume == of.volume)
+    };
+    buckets.filter(is_other).take(OTHERS_MAX).map(Path::to_owned).collect()
 }
 
 fn wrong(path: &Path, error: &io::Error) -> String {

@@ -1,6 +1,7 @@
 //! Carries out steps by calls to the API server. The API server refuses a step whose facts are old, and the next look plans again.
 
 use csi::contract::pod;
+use csi::contract::reason::Reason;
 use csi::events::{Notice, WorkloadRef};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -70,7 +71,7 @@ impl Applier {
                         request.volume, status.message
                     );
                     let workload = request.workload.clone();
-                    self.teller.tell(&Notice { workload, reason: "HeadroomRefused", note }).await;
+                    self.teller.tell(&Notice { workload, reason: Reason::HeadroomRefused, note }).await;
                 }
                 made.map(|_| ())
             }

@@ -12,6 +12,7 @@ pub mod observe;
 
 use std::collections::BTreeSet;
 
+use csi::contract::reason::Reason;
 use csi::events::{Notice, WorkloadRef};
 
 use crate::plan::Version;
@@ -116,7 +117,7 @@ fn reserve(workload: &Workload, own: &[&HeadroomPod], steps: &mut Vec<Step>) {
             if workload.waits_long {
                 let note =
                     format!("no room is reserved for its Mountpoint Pods, and it is not scheduled: {why}");
-                steps.push(Step::Tell(Notice { workload: at.clone(), reason: "HeadroomWaits", note }));
+                steps.push(Step::Tell(Notice { workload: at.clone(), reason: Reason::HeadroomWaits, note }));
             }
             return;
         }

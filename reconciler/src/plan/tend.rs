@@ -8,12 +8,14 @@
 
 use super::{Effect, Planner, UNNAMED_FOR, mark, version_of};
 use crate::facts::{MountpointPod, Phase};
+use csi::contract::reason::Reason;
 
 impl Planner<'_> {
     /// Deletes pods that ended and asks other pods to unmount, unless an attachment names them.
     pub(super) fn tend_pods(&mut self) {
         for (name, pod) in &self.facts.pods {
             self.explain(name, pod);
+            self.announce_end(name, pod);
             if !pod.ours || pod.deleting || pod.named || self.is_listed(name) || self.is_adopted(name) {
                 continue;
             }
@@ -39,6 +41,28 @@ impl Planner<'_> {
         }
     }
 
+    /// Tells running workloads how long their pod serves that was told to end. It is not enough to say so when it has ended: a writer
+    /// would go on until then, and lose the file.
+    fn announce_end(&mut self, name: &str, pod: &MountpointPod) {
+        let Some(ends_at) = pod.ends_at.filter(|_| pod.phase == Phase::Running && pod.may_serve()) else {
+            return;
+        };
+        let named = self.drafts.iter().filter_map(|draft| draft.entries.get(name)).flatten();
+        let served: Vec<_> = named
+            .filter_map(|it| self.facts.workloads.get(&it.workload_pod_uid))
+            .filter(|workload| workload.phase == Phase::Running && !workload.deleting)
+            .collect();
+        for workload in served {
+            let note = format!(
+                "Mountpoint Pod {name} of PersistentVolume {} was told to end. It serves this pod until {} at the latest; after that files give \
+                 \"Transport endpoint is not connected\". Close files and restart this pod before: the new one gets another Mountpoint Pod.",
+                self.facts.group.volume,
+                ends_at.strftime("%Y-%m-%d %H:%M:%S UTC")
+            );
+            self.tell(workload, Reason::MountpointPodEnds, note);
+        }
+    }
+
     /// Tells workloads why the pod they wait for does not start.
     fn explain(&mut self, name: &str, pod: &MountpointPod) {
         let Some(trouble) = pod.trouble.as_ref().filter(|_| pod.phase == Phase::Pending) else { return };
@@ -50,7 +74,7 @@ impl Planner<'_> {
         for workload in waiting {
             self.tell(
                 workload,
-                "MountpointPodWaits",
+                Reason::MountpointPodWaits,
                 format!("Mountpoint Pod {name} does not start: {trouble}"),
             );
         }

@@ -7,6 +7,7 @@ use crate::facts::Group;
 use crate::pod_spec::Settings;
 
 mod attach_again;
+mod ends;
 mod made_again;
 mod marked;
 
@@ -62,6 +63,7 @@ fn pod(of: &str) -> MountpointPod {
         restarts: 0,
         restarts_when_marked: None,
         deleting: false,
+        ends_at: None,
         ours: true,
         release: Some(RELEASE.into()),
         needs_unmount: false,
@@ -280,7 +282,7 @@ fn of_two_attachments_that_name_a_workload_the_first_one_keeps_it() {
     let said = notices(&facts);
     assert_eq!(said.len(), 1);
     assert!(
-        said[0].reason == "AttachedTwice" && said[0].note.contains("MountpointS3PodAttachment b"),
+        said[0].reason == Reason::AttachedTwice && said[0].note.contains("MountpointS3PodAttachment b"),
         "{said:?}"
     );
 }
@@ -299,7 +301,7 @@ fn a_pod_that_failed_is_replaced_under_a_new_name_and_the_workload_hears_why() {
         [create("w", 1), update(&[(&own, Some(&[])), (&next, Some(&["w"]))], Some(1))]
     );
     let [said] = &notices(&facts)[..] else { panic!("one notice") };
-    assert_eq!(said.reason, "MountpointPodLost");
+    assert_eq!(said.reason, Reason::MountpointPodLost);
     for part in [&own, &next, "Evicted", "HostToContainer"] {
         assert!(said.note.contains(part), "{}", said.note);
     }
@@ -356,7 +358,7 @@ fn a_pod_that_never_began_is_told_to_unmount_before_its_workload_goes_elsewhere(
         facts.workloads.get_mut("w").unwrap().phase = phase;
         let moved = counted(&[("mp", Some(&[])), (&name("w", 0), Some(&["w"]))], None, 1);
         assert_eq!(effects(&facts), [create("w", 0), mark(version("mp", "uid-w", "7")), moved]);
-        assert_eq!(notices(&facts)[0].reason, "MountpointPodNotServing");
+        assert_eq!(notices(&facts)[0].reason, Reason::MountpointPodNotServing);
     }
 }
 
@@ -420,7 +422,7 @@ fn a_pod_that_is_rejected_again_and_again_is_replaced_with_growing_pauses_and_th
     facts.workloads.get_mut("w").unwrap().phase = Phase::Running;
     assert_eq!(effects(&facts), []);
     let said = notices(&rejected(10, 1));
-    assert_eq!(said[0].reason, NOT_SERVING);
+    assert_eq!(said[0].reason, Reason::MountpointPodNotServing);
     assert!(said[0].note.contains("DiskPressure") && !said[0].note.contains("mp-"), "{said:?}");
 }
 
@@ -549,7 +551,7 @@ fn whoever_waits_for_a_pod_that_does_not_start_hears_why() {
         MountpointPod { phase: Phase::Pending, trouble: Some("Unschedulable: no memory".into()), ..pod("w") };
     facts.pods.insert("mp".into(), stuck);
     let [said] = &notices(&facts)[..] else { panic!("one notice") };
-    assert_eq!((said.reason, said.workload.uid.as_str()), ("MountpointPodWaits", "w"));
+    assert_eq!((said.reason, said.workload.uid.as_str()), (Reason::MountpointPodWaits, "w"));
     assert!(said.note.contains("Unschedulable: no memory"));
 }
 
@@ -559,7 +561,7 @@ fn attributes_without_sense_make_no_pod_and_an_event_that_names_the_volume() {
     facts.workloads.get_mut("w").unwrap().wants.as_mut().unwrap().settings = Err("attribute x is bad".into());
     assert_eq!(effects(&facts), []);
     let [said] = &notices(&facts)[..] else { panic!("one notice") };
-    assert_eq!(said.reason, "VolumeRefused");
+    assert_eq!(said.reason, Reason::VolumeRefused);
     assert!(said.note.contains("attribute x is bad") && said.note.contains("PersistentVolume v"));
 }
 

@@ -20,12 +20,14 @@ use self::manager::Manager;
 use self::unit::Unit;
 use super::comm_files::CredentialFiles;
 use super::credentials::Profile;
+use super::dead;
+use super::deaths::{self, Notices};
 use super::host_files::HostFiles;
 use super::locks::Locks;
 use super::source;
 use super::sys::{self, Health, Probes};
-use super::targets::{self, LAYERS_MAX, Target, Targets, check_ours, table, unmounted};
-use super::{Made, MountRequest, Mounter};
+use super::targets::{self, Target, Targets, check_ours, table};
+use super::{MOUNT_WITHIN, Made, MountRequest, Mounter};
 use crate::contract::{comm, volume};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -43,10 +45,12 @@ pub struct Config {
     pub socket: PathBuf,
     /// Certificates that engines are to trust besides the host's, as this process sees the file.
     pub extra_ca_bundle: Option<PathBuf>,
-    /// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error.
+    /// A mount has this long: [`MOUNT_WITHIN`].
     pub mount_within: Duration,
     /// An engine whose target was unmounted has this long to complete its uploads. Then its keys and its cache are taken away.
     pub end_within: Duration,
+    /// The writer of Events.
+    pub notices: Notices,
 }
 
 impl Config {
@@ -58,8 +62,9 @@ impl Config {
             engine: PathBuf::from("/opt/mountpoint-s3-csi/bin/mount-s3"),
             socket: PathBuf::from("/run/dbus/system_bus_socket"),
             extra_ca_bundle: None,
-            mount_within: Duration::from_secs(110),
+            mount_within: MOUNT_WITHIN,
             end_within: Duration::from_secs(20),
+            notices: None,
         }
     }
 }
@@ -139,6 +144,7 @@ impl Node {
                 "authenticationSource: pod needs Mountpoint Pods: set node.mounter: pod in the chart, or give the volume a Secret",
             ));
         }
+        let was_mounted = table()?.at(target.path()).is_some();
         if self.is_served(request, &target).await? {
             return Ok(());
         }
@@ -149,7 +155,12 @@ impl Node {
         self.serve(request, &target, &unit, deadline).await.map_err(|error| {
             let look = format!("on the node: journalctl -u {unit}");
             Error::new(error.kind, format!("volume {}: {error} ({look})", request.volume))
-        })
+        })?;
+        if was_mounted {
+            let server = format!("the node's systemd ({unit})");
+            deaths::tell(&self.config.notices, request.workload.as_ref(), &request.volume, &server, None);
+        }
+        Ok(())
     }
 
     /// Whether the target is mounted and stays so. Its engine then has fresh keys. What is dead is left for the new mount to lie over.
@@ -165,7 +176,10 @@ impl Node {
             self.files.write_keys(request)?;
         }
         match self.probes.check(path, sys::PROBE_LIMIT).await {
-            Health::Alive => Ok(true),
+            Health::Alive => {
+                dead::forget_lower(&mounts, path, &self.config.kubelet)?;
+                Ok(true)
+            }
             Health::Hung => Err(source::hangs(path)),
             Health::Dead(why) => {
                 tracing::warn!("the engine of {} has ended ({why}): mounting again", path.display());
@@ -184,9 +198,7 @@ impl Node {
         let path = target.path();
         // What an earlier engine left: one that failed, or that systemd is about to start again.
         self.manager.stop(unit, deadline).await;
-        if table()?.layers(path) >= LAYERS_MAX {
-            unmounted(path)?;
-        }
+        dead::make_room(path, &self.config.kubelet)?;
         let _making = self.files.making().await;
         let made_directory = make_directory(path)?;
         let started = match self.unit(request, path) {

@@ -12,7 +12,7 @@ use super::super::MountRequest;
 use super::super::host_files;
 
 /// How often systemd restarts a crashed engine, over the dead mount. After that the next publish of its target does, which also
-/// removes dead mounts when there are many.
+/// removes all dead mounts but the lowest.
 const RESTARTS_MAX: u32 = 5;
 /// From a crash to the new start. Longer keeps readers of the mount without it; shorter, and a store that makes engines crash is asked
 /// more often.
@@ -118,6 +118,7 @@ mod tests {
             volume: "pv-1".into(),
             handle: "handle".into(),
             workload_uid: "u".into(),
+            workload: None,
             target: "/k/t".into(),
             read_only: false,
             source_read_only: false,
@@ -140,7 +141,7 @@ mod tests {
             cache: None,
             state: "/k/state".into(),
             extra_ca_bundle: None,
-            start_within: Duration::from_secs(110),
+            start_within: crate::mounter::MOUNT_WITHIN,
         }
     }
 

@@ -14,8 +14,9 @@ use crate::contract::comm::Comm;
 use crate::contract::message::{self, Answer, MountMessage};
 
 /// A running pod.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct MountpointPod {
+    comm: Comm,
     inside: Arc<Mutex<Inside>>,
 }
 
@@ -31,9 +32,16 @@ impl MountpointPod {
     pub(crate) fn start(kubelet: &Path, uid: &str) -> Self {
         let comm = Comm::on_host(kubelet, uid);
         std::fs::create_dir_all(comm.directory()).unwrap();
-        let listener = message::listen(&comm.socket()).unwrap();
-        let pod = Self::default();
-        let inside = Arc::clone(&pod.inside);
+        let pod = Self { comm, inside: Arc::default() };
+        pod.listen();
+        pod
+    }
+
+    /// Makes a socket in place of the one before, as a mounter does whose engine has died.
+    pub(crate) fn listen(&self) {
+        let _ = std::fs::remove_file(self.comm.socket());
+        let listener = message::listen(&self.comm.socket()).unwrap();
+        let inside = Arc::clone(&self.inside);
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let stream = stream.unwrap();
@@ -50,7 +58,6 @@ impl MountpointPod {
                 message::answer(&stream, &answer).unwrap();
             }
         });
-        pod
     }
 
     /// Each hand-over until now.

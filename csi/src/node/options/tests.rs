@@ -404,3 +404,14 @@ fn an_inline_volume_may_set_what_takes_nothing_of_the_node() {
     assert!(error.to_string().contains("the pod's manifest"), "{error}");
     assert!(inline("allow-delete").is_ok() && make(&["cache", "max-cache-size=100"]).is_ok());
 }
+
+#[test]
+fn an_arn_is_reached_by_its_host_and_path_style_is_refused() {
+    let arn = "arn:aws:s3:eu-west-1:123456789012:accesspoint/data";
+    let options = owned(&["allow-delete"]);
+    let made = MountOptions::new(&Inputs { bucket: arn, ..inputs(&options) }).unwrap();
+    assert!(!made.args.iter().any(|arg| arg == "--force-path-style"), "{:?}", made.args);
+    let options = owned(&["force-path-style"]);
+    let error = MountOptions::new(&Inputs { bucket: arn, ..inputs(&options) }).unwrap_err();
+    assert!(error.to_string().contains("force-path-style") && error.to_string().contains("ARN"), "{error}");
+}

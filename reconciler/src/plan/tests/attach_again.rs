@@ -16,7 +16,7 @@ fn workloads_that_run_without_their_attachment_are_attached_to_the_pod_that_serv
     assert_eq!(effects(&facts), [unattached(&["w", "w2"]), Effect::CreateAttachment(Box::new(new))]);
     let said = notices(&facts);
     assert_eq!(said.len(), 2);
-    assert!(said[0].reason == "AttachedAgain" && said[0].note.contains("mp"), "{said:?}");
+    assert!(said[0].reason == Reason::AttachedAgain && said[0].note.contains("mp"), "{said:?}");
     // An attachment of theirs that is there takes them.
     facts.attachments = vec![attachment("a", &[])];
     assert_eq!(effects(&facts), [unattached(&["w", "w2"]), update(&[("mp", Some(&["w", "w2"]))], None)]);

@@ -1,0 +1,60 @@
+//! The reasons of Events: one word each, as `kubectl get events` shows it and as alerts and scripts match it.
+//!
+//! Never here: the text of an Event.
+
+use std::fmt;
+
+/// The reason of an Event of the driver or of the reconciler. The word is the variant's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// A workload that ran without an attachment has one again.
+    AttachedAgain,
+    /// A second attachment names a workload.
+    AttachedTwice,
+    /// Nothing says how large a cache may be, and it gets the default.
+    CacheLimited,
+    /// The API server refuses the pods that keep room for Mountpoint Pods.
+    HeadroomRefused,
+    /// A workload waits for room for its Mountpoint Pods.
+    HeadroomWaits,
+    /// A mount option has no effect.
+    MountOptionLeftOut,
+    /// No reconciler works, and systemd makes the mount in place of a Mountpoint Pod.
+    MountedBySystemd,
+    /// The Mountpoint Pod of a running workload is told to end.
+    MountpointPodEnds,
+    /// The Mountpoint Pod of a running workload has ended.
+    MountpointPodLost,
+    /// A Mountpoint Pod ended before it served. It comes again and again while that lasts, and is one Event that counts.
+    MountpointPodNotServing,
+    /// The API server refuses to make a Mountpoint Pod.
+    MountpointPodRefused,
+    /// A Mountpoint Pod does not start.
+    MountpointPodWaits,
+    /// A volume has attributes that the driver does not know.
+    VolumeAttributeUnknown,
+    /// A deleted volume's bucket stays, because it has objects.
+    VolumeDataKept,
+    /// The engine of a mounted volume died, and the volume is mounted again.
+    VolumeEngineDied,
+    /// Several PersistentVolumes have one handle.
+    VolumeHandleNotUnique,
+    /// No Mountpoint Pod can be made for a volume as it is.
+    VolumeRefused,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_reads_as_it_is_named() {
+        assert_eq!(Reason::VolumeEngineDied.to_string(), "VolumeEngineDied");
+    }
+}

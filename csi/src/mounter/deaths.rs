@@ -1,0 +1,76 @@
+//! Words to workloads whose engine died. Enters: a target that was dead and is mounted again. Leaves: a [`Notice`] for its workload.
+//!
+//! Never here: the writing of an Event; a wait for its writer.
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::mpsc;
+
+use crate::contract::reason::Reason;
+use crate::events::{Notice, WorkloadRef};
+
+/// The writer of Events takes notices here. Without one they stand in the log alone.
+pub type Notices = Option<mpsc::Sender<Notice>>;
+
+/// Tells a workload that its engine died, and that its volume is mounted again by `server`. `words` are the engine's last.
+pub(super) fn tell(
+    notices: &Notices,
+    workload: Option<&WorkloadRef>,
+    volume: &str,
+    server: &str,
+    words: Option<&str>,
+) {
+    let note = note(volume, server, words, Timestamp::now());
+    let (Some(notices), Some(workload)) = (notices, workload) else {
+        tracing::warn!("{note}");
+        return;
+    };
+    let notice = Notice { workload: workload.clone(), reason: Reason::VolumeEngineDied, note };
+    if let Err(error) = notices.try_send(notice) {
+        let WorkloadRef { namespace, name, .. } = workload;
+        tracing::warn!(%namespace, pod = %name, %error, "no Event tells that the engine of PersistentVolume {volume} died");
+    }
+}
+
+/// The time makes two deaths two Events.
+fn note(volume: &str, server: &str, words: Option<&str>, now: Timestamp) -> String {
+    let words = words.map(|words| format!(" The engine's last words: {words}")).unwrap_or_default();
+    format!(
+        "the engine of PersistentVolume {volume} died, and {server} serves the volume again since {}. A container without mountPropagation: \
+         HostToContainer, or with a subPath, gets \"Transport endpoint is not connected\" until it is restarted.{words}",
+        now.strftime("%H:%M:%S%.3f UTC")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_note_says_which_containers_must_be_restarted_and_differs_by_time() {
+        let at = |ms| Timestamp::from_millisecond(ms).unwrap();
+        let first = note("pv-1", "Mountpoint Pod mp-1", Some("signal: 9 (SIGKILL)"), at(3_600_007));
+        assert!(
+            first.contains("pv-1") && first.contains("mp-1 serves the volume again since 01:00:00.007 UTC"),
+            "{first}"
+        );
+        assert!(first.contains("HostToContainer") && first.contains("subPath"), "{first}");
+        assert!(first.ends_with("The engine's last words: signal: 9 (SIGKILL)"), "{first}");
+        assert_ne!(note("pv-1", "x", None, at(1)), note("pv-1", "x", None, at(2)));
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_or_an_unknown_workload_stops_nothing() {
+        let (to, mut from) = mpsc::channel(1);
+        let workload = WorkloadRef { namespace: "n".into(), name: "p".into(), uid: "u".into() };
+        let notices = Some(to);
+        for _ in 0..2 {
+            tell(&notices, Some(&workload), "pv-1", "mp-1", None);
+        }
+        tell(&notices, None, "pv-1", "mp-1", None);
+        tell(&None, Some(&workload), "pv-1", "mp-1", None);
+        let notice = from.recv().await.unwrap();
+        assert_eq!((notice.reason, &notice.workload), (Reason::VolumeEngineDied, &workload));
+        drop(notices);
+        assert!(from.recv().await.is_none());
+    }
+}

@@ -1,0 +1,319 @@
+//! The sources to mount again when their engines end. Enters: what each Mountpoint Pod serves, as the last publish said it. Leaves: the names
+//! of pods whose mounter waits for a device though a source is mounted, each at its time.
+//!
+//! A mounter says that it waits by making its socket: after its engine has ended, or when its container starts again. The kernel tells of the
+//! new file. A driver that was started anew knows a pod from the kubelet's next call on.
+//!
+//! Never here: a mount; a conclusion that an engine is dead. A pod that makes sockets for nothing causes a look at its mount, at the pace
+//! of [`Pace`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mountpoint::sync::{Arc, Mutex};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::MountRequest;
+use crate::contract::comm::Comm;
+use crate::error::Result;
+use crate::events::WorkloadRef;
+
+/// An engine that served this long was well: its death is the first of a row. Doubled, a slow row of deaths is slowed down, too.
+const WELL_AFTER: Duration = Duration::from_secs(10);
+/// The pause before the second mount of a row; it doubles with each.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause between mounts that succeed. Doubled, readers wait twice as long for an engine that dies at once each time; halved, it
+/// costs twice the processor time.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The longest pause after mounts that fail: the bucket is gone, keys are refused. The kubelet's calls come besides.
+const PAUSE_OF_FAILURES_MAX: Duration = Duration::from_secs(60);
+/// Room for the kernel's words; what does not fit waits in the kernel.
+const EVENTS_BYTES: usize = 4096;
+
+/// A source that is mounted, and its targets.
+#[derive(Clone, Debug)]
+pub(super) struct Served {
+    /// The UID of the Mountpoint Pod.
+    pub(super) uid: String,
+    /// The last request for it, with the newest keys.
+    pub(super) request: MountRequest,
+    /// The targets that are bound to it.
+    pub(super) targets: BTreeMap<PathBuf, Bound>,
+}
+
+/// One target.
+#[derive(Clone, Debug)]
+pub(super) struct Bound {
+    /// Its bind is read-only.
+    pub(super) read_only: bool,
+    /// The workload that has it.
+    pub(super) workload: Option<WorkloadRef>,
+}
+
+/// The sources of this node by the names of their Mountpoint Pods.
+#[derive(Debug)]
+pub(super) struct Revivals {
+    inside: Mutex<Inside>,
+    /// `None` where the kernel gives no more of them: then the kubelet's calls alone mount again.
+    events: Option<AsyncFd<OwnedFd>>,
+    woken: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    served: BTreeMap<String, Served>,
+    watches: HashMap<i32, String>,
+    due: BTreeSet<String>,
+}
+
+impl Revivals {
+    /// Knows no pod yet. Needs a runtime.
+    pub(super) fn new() -> Self {
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+            .map_err(io::Error::from)
+            .and_then(readable)
+            .inspect_err(|error| {
+                tracing::warn!(
+                    "a dead engine is noticed with the kubelet's next call only, since inotify_init1 failed: {error}; look at \
+                     fs.inotify.max_user_instances of the node"
+                );
+            });
+        Self { inside: Mutex::default(), events: events.ok(), woken: Notify::new() }
+    }
+
+    /// Remembers what the pod serves, and at which target. A target is bound to one source.
+    pub(super) fn remember(&self, name: &str, uid: &str, comm: &Comm, request: &MountRequest, target: &Path) {
+        let mut inside = self.inside.lock();
+        let is_moved = |(other, it): &(&String, &Served)| *other != name && it.targets.contains_key(target);
+        let moved: Vec<String> =
+            inside.served.iter().filter(is_moved).map(|(other, _)| other.clone()).collect();
+        for other in moved {
+            self.unbind(&mut inside, &other, target);
+        }
+        if inside.served.get(name).is_some_and(|it| it.uid != uid) {
+            self.drop_pod(&mut inside, name);
+        }
+        if !inside.served.contains_key(name) {
+            self.watch(&mut inside, name, comm);
+        }
+        let served = inside.served.entry(name.to_owned()).or_insert_with(|| Served {
+            uid: uid.to_owned(),
+            request: request.clone(),
+            targets: BTreeMap::new(),
+        });
+        if request.unusable.is_none() {
+            served.request = request.clone();
+        } else {
+            // The options of before go on; the keys are new.
+            served.request.credentials.clone_from(&request.credentials);
+            served.request.token.clone_from(&request.token);
+        }
+        let bound = Bound { read_only: request.read_only, workload: request.workload.clone() };
+        served.targets.insert(target.to_owned(), bound);
+    }
+
+    /// Forgets a target that is taken away; with its last target the pod.
+    pub(super) fn forget(&self, target: &Path) {
+        let mut inside = self.inside.lock();
+        let of: Vec<String> = inside
+            .served
+            .iter()
+            .filter(|(_, it)| it.targets.contains_key(target))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in of {
+            self.unbind(&mut inside, &name, target);
+        }
+    }
+
+    /// What this pod serves.
+    pub(super) fn of(&self, name: &str) -> Option<Served> {
+        self.inside.lock().served.get(name).cloned()
+    }
+
+    /// Lets a pod be looked at, as if its mounter had made a socket.
+    pub(super) fn wake(&self, name: &str) {
+        self.inside.lock().due.insert(name.to_owned());
+        self.woken.notify_one();
+    }
+
+    /// Calls `revive` with the name of each pod that is due, one call at a time for each. It says whether it mounted anything.
+    pub(super) async fn run<F>(self: Arc<Self>, revive: impl Fn(String) -> F)
+    where
+        F: Future<Output = Result<bool>> + Send + 'static,
+    {
+        let (mut under_way, mut busy) = (JoinSet::new(), BTreeSet::new());
+        let mut paces: BTreeMap<String, Pace> = BTreeMap::new();
+        loop {
+            let name = tokio::select! {
+                name = self.next(&busy) => name,
+                Some(done) = under_way.join_next(), if !under_way.is_empty() => {
+                    let Ok((name, result)): std::result::Result<(String, Result<bool>), _> = done else { continue };
+                    busy.remove(&name);
+                    let pace = paces.remove(&name).unwrap_or_default();
+                    match result {
+                        Ok(false) => {}
+                        Ok(true) => drop(paces.insert(name, pace.after(Instant::now(), false))),
+                        Err(error) => {
+                            tracing::warn!("mounting the source of Mountpoint Pod {name} again: {error}");
+                            paces.insert(name, pace.after(Instant::now(), true));
+                        }
+                    }
+                    continue;
+                }
+            };
+            {
+                let inside = self.inside.lock();
+                paces.retain(|name, _| inside.served.contains_key(name));
+            }
+            let wait = paces.get(&name).map_or(Duration::ZERO, |pace| pace.wait(Instant::now()));
+            busy.insert(name.clone());
+            let reviving = revive(name.clone());
+            under_way.spawn(async move {
+                tokio::time::sleep(wait).await;
+                (name, reviving.await)
+            });
+        }
+    }
+
+    /// The next pod that is due and has no call under way.
+    async fn next(&self, busy: &BTreeSet<String>) -> String {
+        loop {
+            {
+                let mut inside = self.inside.lock();
+                let free = inside.due.iter().find(|name| !busy.contains(*name)).cloned();
+                if let Some(name) = free {
+                    inside.due.remove(&name);
+                    return name;
+                }
+            }
+            tokio::select! {
+                () = self.woken.notified() => {}
+                () = self.listen() => {}
+            }
+        }
+    }
+
+    /// Waits for the kernel's word of new files, and notes whose they are.
+    async fn listen(&self) {
+        let Some(events) = &self.events else { return std::future::pending().await };
+        let mut ready = match events.readable().await {
+            Ok(ready) => ready,
+            Err(error) => {
+                tracing::error!("waiting for inotify: {error}");
+                return std::future::pending().await;
+            }
+        };
+        let mut space = [MaybeUninit::uninit(); EVENTS_BYTES];
+        let mut reader = inotify::Reader::new(events.get_ref(), &mut space);
+        let mut inside = self.inside.lock();
+        loop {
+            match reader.next() {
+                Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
+                    let all: Vec<_> = inside.served.keys().cloned().collect();
+                    inside.due.extend(all);
+                }
+                Ok(event) if event.events().contains(ReadFlags::IGNORED) => {
+                    inside.watches.remove(&event.wd());
+                }
+                Ok(event) => {
+                    let is_socket =
+                        event.file_name().is_some_and(|name| name.to_bytes() == Comm::SOCKET.as_bytes());
+                    let whose = inside.watches.get(&event.wd()).filter(|_| is_socket).cloned();
+                    inside.due.extend(whose);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    ready.clear_ready();
+                    return;
+                }
+                Err(error) => {
+                    tracing::error!("reading from inotify: {error}");
+                    ready.clear_ready();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn watch(&self, inside: &mut Inside, name: &str, comm: &Comm) {
+        let Some(events) = &self.events else { return };
+        let flags = WatchFlags::CREATE | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
+        match inotify::add_watch(events.get_ref(), comm.directory(), flags) {
+            Ok(watch) => drop(inside.watches.insert(watch, name.to_owned())),
+            Err(error) => tracing::warn!(
+                "a dead engine of Mountpoint Pod {name} is noticed with the kubelet's next call only, since watching {} failed: \
+                 {error}; look at fs.inotify.max_user_watches of the node",
+                comm.directory().display()
+            ),
+        }
+    }
+
+    fn unbind(&self, inside: &mut Inside, name: &str, target: &Path) {
+        let Some(served) = inside.served.get_mut(name) else { return };
+        served.targets.remove(target);
+        if served.targets.is_empty() {
+            self.drop_pod(inside, name);
+        }
+    }
+
+    fn drop_pod(&self, inside: &mut Inside, name: &str) {
+        inside.served.remove(name);
+        inside.due.remove(name);
+        let watch = inside.watches.iter().find(|(_, of)| *of == name).map(|(&watch, _)| watch);
+        if let (Some(events), Some(watch)) = (&self.events, watch) {
+            inside.watches.remove(&watch);
+            // The directory may be gone, and the watch with it.
+            let _ = inotify::remove_watch(events.get_ref(), watch);
+        }
+    }
+}
+
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, for types whose descriptor changes; that of an OwnedFd does not"
+)]
+fn readable(events: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(events, Interest::READABLE)
+}
+
+/// When the mounts of one source began, one soon after the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    last: Option<Instant>,
+    in_a_row: u32,
+    failed: bool,
+}
+
+impl Pace {
+    /// After one more mount, which `failed` or not.
+    fn after(self, now: Instant, failed: bool) -> Self {
+        let was_well = !failed && self.last.is_none_or(|last| now.duration_since(last) >= WELL_AFTER);
+        Self { last: Some(now), in_a_row: if was_well { 1 } else { self.in_a_row + 1 }, failed }
+    }
+
+    /// How long the next mount waits from now on.
+    fn wait(self, now: Instant) -> Duration {
+        let Some(last) = self.last else { return Duration::ZERO };
+        let since = now.duration_since(last);
+        if !self.failed && since >= WELL_AFTER {
+            return Duration::ZERO;
+        }
+        let longest = if self.failed { PAUSE_OF_FAILURES_MAX } else { PAUSE_MAX };
+        let doubled = FIRST_PAUSE.saturating_mul(1 << self.in_a_row.saturating_sub(1).min(16));
+        doubled.min(longest).saturating_sub(since)
+    }
+}
+
+#[cfg(test)]
+mod tests;
