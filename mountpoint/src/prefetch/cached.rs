@@ -112,8 +112,8 @@ impl Read {
             drop(pieces);
             return done(Ok(bytes));
         }
-        let fetches =
-            object.plan_fetches(&mut pieces, &plan.demand, Cause::Demand, plan.request, plan.sequential);
+        let (demand, keep) = (&plan.demand, plan.sequential);
+        let fetches = object.plan_fetches(&mut pieces, demand, Cause::Demand, plan.request, keep, false);
         pieces.wait(reader, range, done);
         drop(pieces);
         object.start(fetches);
