@@ -17,7 +17,7 @@ use crate::mount::UNSET;
 const BUCKET: &str = "start";
 /// An engine is idle this long after it has mounted.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// Work before the rest: files of so many bytes, which are written, listed and read by as many threads.
+/// Work before the rest: files of this many bytes, which are written, listed and read by as many threads.
 const FILES: usize = 8;
 const FILE: usize = 64 << 20;
 /// An engine has given back what it took this long after the work.

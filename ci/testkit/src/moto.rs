@@ -34,7 +34,7 @@ impl Moto {
         if !need("MOUNT_S3_MOTO (ci/moto prints what to set it to)", there) {
             return None;
         }
-        assert!(binary.is_file(), "MOUNT_S3_MOTO={} is no file", binary.display());
+        assert!(binary.is_file(), "MOUNT_S3_MOTO={} is not a file", binary.display());
         Some(binary)
     }
 

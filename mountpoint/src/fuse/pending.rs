@@ -36,7 +36,7 @@ pub(super) enum GoesOn {
     Nothing,
     /// The storing of a file, which this operation waits for. Its end goes to the log.
     Storing(HandleNo, &'static str),
-    /// A write: so many bytes were taken. The reply says so, since the kernel moves the position that other programs share by what it says.
+    /// A write: this many bytes were taken. The reply says so, since the kernel moves the position that other programs share by what it says.
     Written(u32),
 }
 

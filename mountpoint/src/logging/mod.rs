@@ -130,7 +130,7 @@ pub fn init(config: &Config) -> anyhow::Result<Level> {
         return Ok(level(Box::new(|_| false)));
     }
     let filter = EnvFilter::try_new(&configured)
-        .with_context(|| format!("MOUNTPOINT_LOG='{configured}' is no log filter"))?;
+        .with_context(|| format!("MOUNTPOINT_LOG='{configured}' is not a log filter"))?;
     let stdout = || {
         let queue = Queue::to(Output::STDOUT).context("the log on standard output")?;
         anyhow::Ok(STDOUT.get_or_init(|| queue).clone())

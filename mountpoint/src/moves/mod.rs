@@ -81,7 +81,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Mover {
-    /// In the client's bucket.
+    /// A mover in the client's bucket.
     pub fn new(client: Arc<dyn ObjectClient>, config: Config) -> Self {
         Self { client, config }
     }

@@ -182,7 +182,7 @@ impl Stage {
             (Stored { settled: false }, E::Settle) => (Stored { settled: true }, Done),
             (Failed { settled: false }, E::Settle) => (Failed { settled: true }, Done),
             (_, E::Settle) => {
-                debug_assert!(ended, "nothing is told before the end");
+                debug_assert!(ended, "nothing is reported before the end");
                 (self, No)
             }
         }
@@ -211,7 +211,7 @@ pub struct Closer {
 }
 
 impl Closer {
-    /// Whether the close of a descriptor completes a file of so many bytes, so that close(2) reports the outcome: the opener's process closes
+    /// Whether the close of a descriptor completes a file of this many bytes, so that close(2) reports the outcome: the opener's process closes
     /// its last descriptor, after at least one byte. Four closes do not: one before the first byte (shells open, duplicate, and close the
     /// first descriptor), one of an inherited descriptor, one of a duplicate (shells redirect a builtin this way), and one beside a child
     /// that writes (programs open the output of another program, start that, and close). The writer goes on then. Where the engine can't

@@ -106,7 +106,7 @@ impl Known {
     }
 }
 
-/// Lists a directory that has so many names.
+/// Lists a directory that has this many names.
 pub(super) fn list(place: Place<'_>, name: &str, names: usize) -> Result<(), Trouble> {
     let mut listed = 0;
     for entry in fs::read_dir(place.mount.join(name))? {
