@@ -152,7 +152,16 @@ impl Window {
             }
             self.join(at);
         }
-        Plan { demand, ahead, stride: Vec::new(), request, sequential: true, descending, forget, jumped: false }
+        Plan {
+            demand,
+            ahead,
+            stride: Vec::new(),
+            request,
+            sequential: true,
+            descending,
+            forget,
+            jumped: false,
+        }
     }
 
     /// The planned range from `offset` on was dropped for want of memory: plan it again.

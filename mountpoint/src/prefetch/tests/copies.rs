@@ -67,7 +67,9 @@ fn reads_at_one_distance_are_here_before_they_are_asked_for() {
         let (from, to) = (n * DISTANCE / 4096 * 4096, (n * DISTANCE + LEN).next_multiple_of(4096));
         if n > 3 {
             let range = from as u64..to as u64;
-            until("the next read is here", || reader.missing().iter().all(|m| m.end <= range.start || m.start >= range.end));
+            until("the next read is here", || {
+                reader.missing().iter().all(|m| m.end <= range.start || m.start >= range.end)
+            });
         }
         part(&reader, &data, from, to - from);
     }

@@ -20,8 +20,7 @@ fn fetched_by_runs(run: u64, count: u64) -> u64 {
             let plan = window.on_read(&(at..at + (128 << 10)), Pressure::Low, 256 * MIB);
             if n >= count / 2 {
                 let asked = plan.ahead.end - plan.ahead.start;
-                fetched +=
-                    if plan.sequential { asked } else { asked + plan.demand.end - plan.demand.start };
+                fetched += if plan.sequential { asked } else { asked + plan.demand.end - plan.demand.start };
             }
         }
     }
@@ -193,7 +192,8 @@ fn copied(window: &mut Window, copy: Range<u64>, down: bool) -> (u64, usize) {
     for (n, range) in [touched, begun].into_iter().chain(&steps).enumerate() {
         let plan = window.on_read(range, Pressure::Low, CALM);
         for range in [plan.demand, plan.ahead].into_iter().filter(|range| !range.is_empty()) {
-            let (below, above) = (first.start.saturating_sub(range.start), range.end.saturating_sub(last.end));
+            let (below, above) =
+                (first.start.saturating_sub(range.start), range.end.saturating_sub(last.end));
             beyond = beyond.max(below).max(above);
             asked.push(range);
         }
@@ -286,7 +286,10 @@ fn a_run_downwards_grows_as_one_upwards_and_ends_at_the_first_byte() {
     for at in (0..400).rev().map(|n| n * (512 << 10)) {
         let plan = window.on_read(&(at..at + (512 << 10)), Pressure::Low, CALM);
         if !plan.ahead.is_empty() {
-            assert!(plan.descending && plan.ahead.end <= lowest.min(at + (512 << 10)), "nothing twice: {plan:?}");
+            assert!(
+                plan.descending && plan.ahead.end <= lowest.min(at + (512 << 10)),
+                "nothing twice: {plan:?}"
+            );
             lowest = plan.ahead.start;
             steps.push(plan.ahead.end - plan.ahead.start);
         }
