@@ -21,6 +21,7 @@ mod mount {
     mod answers;
     mod appending;
     mod cache;
+    mod copies;
     mod crash;
     mod credentials;
     mod emptied;

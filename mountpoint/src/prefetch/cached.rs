@@ -111,7 +111,8 @@ impl Read {
             drop(pieces);
             return done(Ok(bytes));
         }
-        let fetches = object.plan_fetches(&mut pieces, &plan.demand, cause, plan.request, plan.sequential);
+        let (demand, keep) = (&plan.demand, plan.sequential);
+        let fetches = object.plan_fetches(&mut pieces, demand, cause, plan.request, keep, false);
         pieces.wait(reader, range, done);
         drop(pieces);
         object.start(fetches);

@@ -58,7 +58,7 @@ const CACHED_WITHIN: Duration = Duration::from_secs(1);
 const FIRST_PIECE: u64 = 128 << 10;
 
 impl Object {
-    /// Plans requests for the missing parts of `range`. The pieces' lock is held by the caller, so
+    /// Plans requests for the missing parts of `range`, the last part first if `from_end`. The pieces' lock is held by the caller, so
     /// that no other read requests the same bytes; the requests start after the caller releases it.
     pub(super) fn plan_fetches(
         &self,
@@ -67,6 +67,7 @@ impl Object {
         cause: Cause,
         request: u64,
         keep: bool,
+        from_end: bool,
     ) -> Vec<Fetch> {
         let purpose = match cause {
             Cause::Demand | Cause::DemandOfStore => Use::Demand,
@@ -79,32 +80,35 @@ impl Object {
             true => range.start / KEPT * KEPT..range.end.next_multiple_of(KEPT).min(self.size),
             false => range.clone(),
         };
-        let mut fetches = Vec::new();
-        for missing in pieces.missing(&range) {
-            for (source, run) in
-                split(&missing, request, |part| cause != Cause::DemandOfStore && self.is_cached(&part))
-            {
-                if source == Source::Cache && cause == Cause::AheadOfStore {
-                    continue;
-                }
-                let cuts = cut(&run, keeps);
-                // Read-ahead takes memory that is free now, or does not happen.
-                let reservation = match purpose {
-                    Use::Ahead => {
-                        let bytes = cuts.iter().map(|c| charge((c.end - c.start) as usize)).sum();
-                        match self.shared.pool.try_reserve(Use::Ahead, bytes) {
-                            Some(reservation) => Some(reservation),
-                            None => return fetches,
-                        }
+        let is_cached = |part| cause != Cause::DemandOfStore && self.is_cached(&part);
+        let mut runs: Vec<_> = pieces
+            .missing(&range)
+            .iter()
+            .flat_map(|missing| split(missing, request, is_cached))
+            .filter(|(source, _)| !(*source == Source::Cache && cause == Cause::AheadOfStore))
+            .collect();
+        if from_end {
+            runs.reverse();
+        }
+        let mut fetches = Vec::with_capacity(runs.len());
+        for (source, run) in runs {
+            let cuts = cut(&run, keeps);
+            // Read-ahead takes memory that is free now, or does not happen.
+            let reservation = match purpose {
+                Use::Ahead => {
+                    let bytes = cuts.iter().map(|c| charge((c.end - c.start) as usize)).sum();
+                    match self.shared.pool.try_reserve(Use::Ahead, bytes) {
+                        Some(reservation) => Some(reservation),
+                        None => return fetches,
                     }
-                    _ => None,
-                };
-                let no = self.next_fetch();
-                for cut in &cuts {
-                    pieces.expect(cut.clone(), no, keep);
                 }
-                fetches.push(Fetch { no, source, range: run, cuts, reservation });
+                _ => None,
+            };
+            let no = self.next_fetch();
+            for cut in &cuts {
+                pieces.expect(cut.clone(), no, keep);
             }
+            fetches.push(Fetch { no, source, range: run, cuts, reservation });
         }
         fetches
     }

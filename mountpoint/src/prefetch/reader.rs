@@ -107,7 +107,7 @@ impl Reader {
         // `take` before anything else: the common case is one lock and one answer.
         let taken = {
             let mut pieces = object.pieces.lock();
-            pieces.reads(self.no, plan.sequential.then_some(range.end));
+            pieces.reads(self.no, plan.reads_up_to(range.end));
             pieces.take(self.no, &range)
         };
         if let Some(bytes) = taken {
@@ -145,11 +145,15 @@ impl Reader {
 
     fn fetch_ahead(&self, plan: &Plan, cause: Cause) {
         self.object.forget(&plan.forget);
-        if plan.ahead.is_empty() {
+        if plan.ahead.is_empty() && plan.stride.is_empty() {
             return;
         }
         let mut pieces = self.object.pieces.lock();
-        let fetches = self.object.plan_fetches(&mut pieces, &plan.ahead, cause, plan.request, true);
+        let mut fetches = Vec::new();
+        for range in std::iter::once(&plan.ahead).chain(&plan.stride).filter(|range| !range.is_empty()) {
+            let (request, from_end) = (plan.request, plan.descending);
+            fetches.extend(self.object.plan_fetches(&mut pieces, range, cause, request, true, from_end));
+        }
         drop(pieces);
         self.object.start(fetches);
     }
@@ -165,14 +169,16 @@ impl Reader {
                 self.fetch_ahead(plan, Cause::Ahead);
                 return done(Ok(bytes));
             }
-            let planned_before = plan.ahead.start >= plan.demand.end || plan.ahead.is_empty();
+            let (ahead, demand) = (&plan.ahead, &plan.demand);
+            let planned_before = ahead.is_empty() || ahead.start >= demand.end || ahead.end <= demand.start;
             let missing = pieces.missing(&plan.demand);
             let lost = plan.sequential && planned_before && !missing.is_empty();
             // A request for the demand and what follows it, if memory allows; else the demand alone, which waits for memory.
             let mut fetches = Vec::new();
-            if plan.sequential && !plan.ahead.is_empty() && plan.ahead.start <= plan.demand.end {
+            let follows = !plan.descending && !ahead.is_empty() && ahead.start <= demand.end;
+            if plan.sequential && follows {
                 let both = plan.demand.start..plan.ahead.end.max(plan.demand.end);
-                fetches = object.plan_fetches(&mut pieces, &both, Cause::Ahead, plan.request, true);
+                fetches = object.plan_fetches(&mut pieces, &both, Cause::Ahead, plan.request, true, false);
             }
             fetches.extend(object.plan_fetches(
                 &mut pieces,
@@ -180,6 +186,7 @@ impl Reader {
                 Cause::Demand,
                 plan.request,
                 plan.sequential,
+                false,
             ));
             pieces.wait(self.no, range.clone(), done);
             (fetches, lost)

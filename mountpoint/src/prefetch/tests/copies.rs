@@ -1,0 +1,77 @@
+//! Copies out of a mapping, reads downwards, and reads at one distance.
+
+use super::*;
+
+const STEP: usize = 512 << 10;
+
+fn part(reader: &Reader, data: &[u8], at: usize, len: usize) {
+    let end = (at + len).min(data.len());
+    assert!(read(reader, at as u64, len).unwrap() == data[at..end], "at {at}");
+}
+
+#[test]
+fn a_copy_fetches_what_lies_between_its_ends_and_each_byte_once() {
+    for down in [false, true] {
+        let b = bench(256 << 20);
+        let (id, data) = b.object("model", 64 * MIB);
+        let reader = b.prefetcher.open(id, data.len() as u64, None);
+        for n in 1..4 {
+            let (from, to) = (n * 15 * MIB, (n * 15 + 12) * MIB);
+            let mut steps: Vec<_> = (from..to).step_by(STEP).collect();
+            if down {
+                steps.reverse();
+            }
+            let last = steps.pop().unwrap();
+            part(&reader, &data, last, STEP);
+            steps.into_iter().for_each(|at| part(&reader, &data, at, STEP));
+        }
+        assert_eq!(b.fetched(), 36 << 20, "down: {down}");
+        drop(reader);
+        until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+    }
+}
+
+#[test]
+fn a_file_read_downwards_is_right_and_takes_few_requests() {
+    let b = bench_by(Clock::manual(), 256 << 20, None);
+    let ms = Duration::from_millis;
+    b.prefetcher.0.link.lock().learn(MIB as u64, ms(1), 7 * MIB as u64, ms(4));
+    let (id, data) = b.object("big", 40 * MIB + 12_345);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    for at in (0..data.len()).step_by(4096).collect::<Vec<_>>().chunks(STEP / 4096).rev() {
+        part(&reader, &data, at[0], at.len() * 4096);
+    }
+    let requests = b.client.calls(Op::GetObject);
+    assert!(requests <= 20, "{requests} requests");
+    assert_eq!(b.fetched(), data.len() as u64, "each byte once");
+}
+
+#[test]
+fn without_memory_a_run_downwards_still_gets_what_it_asks_for() {
+    let b = bench(buffer::Config::TARGET_MIN);
+    let (id, data) = b.object("big", 96 * MIB);
+    let held: Vec<_> = std::iter::from_fn(|| b.pool.try_take(Use::Ahead, MIB)).collect();
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    (0..data.len() / STEP).rev().for_each(|n| part(&reader, &data, n * STEP, STEP));
+    drop(held);
+}
+
+#[test]
+fn reads_at_one_distance_are_here_before_they_are_asked_for() {
+    const LEN: usize = 500_000;
+    const DISTANCE: usize = 3_000_000;
+    let b = bench(256 << 20);
+    let (id, data) = b.object("planes", 64 * MIB);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    for n in 1..20 {
+        let (from, to) = (n * DISTANCE / 4096 * 4096, (n * DISTANCE + LEN).next_multiple_of(4096));
+        if n > 3 {
+            let range = from as u64..to as u64;
+            until("the next read is here", || {
+                reader.missing().iter().all(|m| m.end <= range.start || m.start >= range.end)
+            });
+        }
+        part(&reader, &data, from, to - from);
+    }
+    assert!(b.fetched() < 29 * 540_000, "{}", b.fetched());
+}

@@ -1,0 +1,291 @@
+//! One run of reads: each read goes on where the one before it ended, upwards or downwards.
+
+use std::ops::Range;
+
+use super::WindowConfig;
+use super::lengths::Lengths;
+use crate::buffer::{BLOCK, Pressure};
+
+/// Random reads are fetched in pages.
+pub(super) const PAGE: u64 = 4096;
+/// How many times what a run has read it may have ahead: a reader that stops early wastes at most this much, one that goes
+/// on is at full speed after as many round trips as it takes to grow so.
+const GROWTH: u64 = 4;
+/// How far out of order the reads of one run may come: a kernel's read-ahead in flight.
+pub(super) const SLACK: u64 = 1 << 20;
+/// How far behind its front a run holds what it has not read to its end. A read that another thread serves a little later, and bytes that the
+/// kernel dropped and wants again, find it. Doubling it costs as much memory for each run that skips bytes.
+pub(super) const LATE: u64 = 4 << 20;
+const _: () = assert!(LATE >= SLACK + BLOCK as u64, "reads of a run find what they continue");
+/// The part of the largest window that the first copy of a handle gets at once. Doubling it doubles what a wrong guess costs, and saves
+/// the first copy half of its waits.
+const UNPROVEN: u64 = 8;
+
+/// The direction of a run. A run downwards is a run upwards along a mirrored axis, so that both follow the same rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Up,
+    /// Offsets are counted downwards from here: a multiple of a part, at or behind the end of the object.
+    Down {
+        top: u64,
+    },
+}
+
+impl Direction {
+    /// A range of the object along this axis, or a range along this axis as one of the object.
+    pub(super) fn turned(self, range: Range<u64>) -> Range<u64> {
+        match self {
+            Self::Up => range,
+            Self::Down { top } => top.saturating_sub(range.end)..top.saturating_sub(range.start),
+        }
+    }
+}
+
+/// What a run is told at each read, beside the range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'a> {
+    pub(super) size: u64,
+    pub(super) config: &'a WindowConfig,
+    pub(super) pressure: Pressure,
+    /// Bytes that are worth having ahead on this link.
+    pub(super) limit: u64,
+    pub(super) lengths: &'a Lengths,
+    /// Whether the handle has made a copy whose end was known before.
+    pub(super) proven: bool,
+}
+
+/// The ranges, of the object, that a read leads to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Step {
+    pub(super) ahead: Range<u64>,
+    pub(super) forget: Range<u64>,
+    /// Whether the read completes a copy whose end was known before.
+    pub(super) completed: bool,
+}
+
+/// A run of reads. All offsets lie along its axis.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) direction: Direction,
+    /// Start of the first read.
+    pub(super) begun: u64,
+    /// End of the furthest read.
+    pub(super) front: u64,
+    /// The end of the run's requests.
+    pub(super) planned_to: u64,
+    /// The range of bytes fetched for this run. Some may lie behind `planned_to`, where it had to plan again.
+    pub(super) held: Range<u64>,
+    /// How many bytes it has read.
+    progress: u64,
+    /// Bytes to have ahead; 0 for a guess: a single read, or a copy that is complete.
+    pub(super) window: u64,
+    /// The number of its last read.
+    pub(super) last_used: u64,
+    /// The start of the last bytes of a copy, which were read before those between: nothing beyond is fetched.
+    pub(super) bound: Option<u64>,
+    /// A read ahead of the front that no read has continued: most likely the last bytes of what is copied next.
+    far: Option<Range<u64>>,
+}
+
+impl Run {
+    /// A run of one read so far.
+    pub(super) fn new(range: &Range<u64>, size: u64, read: u64) -> Self {
+        let planned_to = range.end.next_multiple_of(PAGE).min(size);
+        Self {
+            direction: Direction::Up,
+            begun: range.start,
+            front: range.end,
+            planned_to,
+            held: range.start..planned_to,
+            progress: range.end - range.start,
+            window: 0,
+            last_used: read,
+            bound: None,
+            far: None,
+        }
+    }
+
+    /// Whether it is only a guess.
+    pub(super) fn is_lone(&self) -> bool {
+        self.window == 0
+    }
+
+    /// What it has read, as a range of the object, if it has read all of it in order.
+    pub(super) fn was_read(&self) -> Range<u64> {
+        self.direction.turned(self.begun..self.front)
+    }
+
+    /// Whether `range` goes on where this run is. A run that has a window tolerates reads out of order; one that is
+    /// only a guess (a single read so far) asks for an exact continuation, or random reads would look like runs.
+    pub(super) fn continued_by(&self, range: &Range<u64>) -> bool {
+        let range = self.direction.turned(range.clone());
+        if self.is_lone() {
+            return range.start == self.front;
+        }
+        range.start + SLACK >= self.front && range.start <= self.planned_to.max(self.front + SLACK)
+    }
+
+    /// Whether `range` ends where this run began, which is only a guess: then it may go on from here in the other direction.
+    pub(super) fn is_preceded_by(&self, range: &Range<u64>) -> bool {
+        self.is_lone() && self.direction.turned(range.clone()).end == self.begun
+    }
+
+    /// Turns round a run that is only a guess, so that it goes on where it began.
+    pub(super) fn turn(&mut self, top: u64) {
+        let read = self.was_read();
+        let held = self.direction.turned(self.held.clone());
+        self.direction = match self.direction {
+            Direction::Up => Direction::Down { top },
+            Direction::Down { .. } => Direction::Up,
+        };
+        let read = self.direction.turned(read);
+        (self.begun, self.front) = (read.start, read.end);
+        self.held = self.direction.turned(held);
+        self.planned_to = self.front;
+        self.far = None;
+    }
+
+    /// Whether a range of the object that was lost lies just behind the front; then it is planned again.
+    pub(super) fn lost(&mut self, range: &Range<u64>) -> bool {
+        let range = self.direction.turned(range.clone());
+        let owns = range.end <= self.front && range.end + SLACK >= self.front;
+        if owns {
+            self.planned_to = self.planned_to.min(range.end);
+        }
+        owns
+    }
+
+    /// The size of one request. On a link that wants many connections, a window that is still small is fetched in small requests, so
+    /// that many connections carry it; on one that a few parts fill, requests are whole parts from the start.
+    pub(super) fn request(&self, part: u64, limit: u64) -> u64 {
+        if limit <= 4 * part {
+            return part;
+        }
+        let block = BLOCK as u64;
+        (self.window / 8 / block * block).clamp(block.min(part), part)
+    }
+
+    /// The last bytes of a copy are known, and so how far this run goes. Returns whether that corrects a guess.
+    pub(super) fn ends_at(&mut self, last: &Range<u64>) -> bool {
+        let bound = self.direction.turned(last.clone()).start;
+        let before = self.bound.replace(bound);
+        before.is_some_and(|before| before != bound)
+    }
+
+    /// Whether a range lies ahead of the front.
+    pub(super) fn is_before(&self, range: &Range<u64>) -> bool {
+        self.direction.turned(range.clone()).start >= self.front
+    }
+
+    /// Whether the front has reached a range that was read already; then the front is its end.
+    pub(super) fn joins(&mut self, read: &Range<u64>) -> bool {
+        let read = self.direction.turned(read.clone());
+        let joins = read.start <= self.front && read.end > self.front;
+        if joins {
+            self.front = read.end;
+            self.planned_to = self.planned_to.max(self.front);
+            self.held.end = self.held.end.max(self.front);
+        }
+        joins
+    }
+
+    /// All that was fetched for the run, as a range of the object.
+    pub(super) fn all(&self, border: u64) -> Range<u64> {
+        let end = self.held.end.max(self.front);
+        let all = self.direction.turned(self.held.start..end);
+        match self.direction {
+            Direction::Up => all.start..all.end.next_multiple_of(border),
+            Direction::Down { .. } => all.start / border * border..all.end,
+        }
+    }
+
+    /// The range so far behind that no read of the run asks for it. Whole blocks: not for every page that the front moves.
+    fn left_behind(&mut self) -> Range<u64> {
+        let block = BLOCK as u64;
+        let from = self.held.start;
+        self.held.start = from.max(self.front.saturating_sub(LATE) / block * block);
+        from..self.held.start
+    }
+
+    /// Moves the front by a read. False: the read is ahead of the front and may be the end of a copy; the front moves there once a second
+    /// read continues it.
+    fn move_front(&mut self, range: &Range<u64>) -> bool {
+        if range.start > self.front + SLACK && self.far.as_ref().is_none_or(|far| far.end != range.start) {
+            self.far = Some(range.clone());
+            return false;
+        }
+        self.progress += range.end.saturating_sub(self.front.max(range.start));
+        self.front = self.front.max(range.end);
+        if let Some(far) = self.far.take_if(|far| far.start <= self.front) {
+            self.front = self.front.max(far.end);
+        }
+        true
+    }
+
+    /// A read that continues this run.
+    pub(super) fn advance(&mut self, range: &Range<u64>, terms: Terms<'_>) -> Step {
+        let range = self.direction.turned(range.clone());
+        if !self.move_front(&range) {
+            return Step::default();
+        }
+        // Reads out of order may reach back to before the first one.
+        self.held.start = self.held.start.min(range.start);
+        let forget = self.left_behind();
+        let forget = if forget.is_empty() { 0..0 } else { self.direction.turned(forget) };
+        if self.bound.take_if(|bound| *bound <= self.front).is_some() {
+            // The copy is complete. What follows is a guess again.
+            self.window = 0;
+            return Step { ahead: 0..0, forget, completed: true };
+        }
+        let ahead = self.plan(terms);
+        let ahead = if ahead.is_empty() { 0..0 } else { self.direction.turned(ahead) };
+        Step { ahead, forget, completed: false }
+    }
+
+    fn plan(&mut self, terms: Terms<'_>) -> Range<u64> {
+        let Terms { size, config, pressure, limit, lengths, proven } = terms;
+        let end_of_object = match self.direction {
+            Direction::Up => size,
+            Direction::Down { top } => top,
+        };
+        let grown = match pressure {
+            Pressure::Low => self.progress.saturating_mul(GROWTH).min(self.window.saturating_mul(GROWTH)),
+            Pressure::Some => self.window,
+            Pressure::High => self.window / 2,
+        };
+        // At least two parts: one on its way while the other is read.
+        let limit = limit.clamp(config.part * 2, config.max.max(config.part * 2));
+        self.window = grown.clamp(config.first.min(config.part), limit);
+        let last = match self.bound {
+            Some(bound) => {
+                // All of it will be read: no need to grow step by step.
+                let reach = if proven { config.max } else { config.max / UNPROVEN };
+                if pressure == Pressure::Low {
+                    self.window = self.window.max(reach.min(bound - self.front));
+                }
+                bound
+            }
+            None => {
+                let horizon = lengths.horizon(self.front.saturating_sub(self.begun), config.first);
+                self.begun.saturating_add(horizon).min(end_of_object).next_multiple_of(PAGE)
+            }
+        }
+        .min(end_of_object);
+
+        let start = self.planned_to.max(self.front.next_multiple_of(PAGE)).min(end_of_object);
+        let wish = (self.front + self.window).min(last);
+        // Ask for whole parts, or when little is on its way; not for every page that the front moves.
+        let worth = config.part.min(self.window / 2).max(1);
+        if wish <= start || (wish - start < worth && self.planned_to > self.front && wish < last) {
+            return 0..0;
+        }
+        let block = BLOCK as u64;
+        let end = (self.front + self.window).next_multiple_of(block.min(config.part)).min(last);
+        // Ends at part borders where it can, so that each request is one whole part.
+        let border = end / config.part * config.part;
+        let end = if border > start && end < last { border } else { end };
+        self.planned_to = end.max(start);
+        self.held.end = self.held.end.max(self.planned_to);
+        start..self.planned_to
+    }
+}

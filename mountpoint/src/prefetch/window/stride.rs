@@ -1,0 +1,86 @@
+//! Reads of one length at one distance from each other, as programs read a column or a plane of an array.
+
+use std::ops::Range;
+
+use super::run::PAGE;
+
+/// Reads of one length at one distance before any is fetched ahead. Doubling it misses short strides.
+const ENOUGH: u32 = 3;
+/// The most reads to be fetched ahead. Doubling it doubles what is fetched in vain when a stride ends.
+const AHEAD_MAX: u64 = 8;
+
+/// Reads from which on two pages more are a small part. Doubling it saves pages of shorter reads, and misses the edges of some.
+const LONG: u64 = 64 << 10;
+
+/// The last reads that continued no run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stride {
+    first: Range<u64>,
+    last: Range<u64>,
+    /// Reads of this length at this distance so far.
+    reads: u32,
+    /// Whether all distances are the same to the byte. A distance that is no multiple of a page varies by a page.
+    exact: bool,
+    /// How many reads behind the last one are fetched.
+    ahead: u64,
+}
+
+impl Stride {
+    /// A read that continues no run. Returns the ranges to fetch ahead, none outside the object.
+    pub(super) fn on_read(&mut self, range: &Range<u64>, size: u64) -> Vec<Range<u64>> {
+        let distance = between(&self.last, range);
+        let (long, before) = (range.end - range.start, self.last.end - self.last.start);
+        let apart = distance.unsigned_abs() >= u128::from(long.max(PAGE));
+        if self.reads == 0 || !apart || long.abs_diff(before) > PAGE {
+            *self = Self { first: range.clone(), last: range.clone(), reads: 1, exact: true, ahead: 0 };
+            return Vec::new();
+        }
+        if self.reads > 1 {
+            let off = (distance - self.distance(1)).unsigned_abs();
+            if off > u128::from(PAGE) {
+                let first = std::mem::replace(&mut self.last, range.clone());
+                *self = Self { first, last: range.clone(), reads: 2, exact: true, ahead: 0 };
+                return Vec::new();
+            }
+            self.exact &= off == 0;
+        }
+        self.last = range.clone();
+        self.reads = self.reads.saturating_add(1);
+        if self.reads < ENOUGH {
+            return Vec::new();
+        }
+        // One of those fetched was read.
+        self.ahead = self.ahead.saturating_sub(1);
+        let wanted = 1_u64 << (self.reads - ENOUGH).min(AHEAD_MAX.ilog2());
+        if self.ahead * 2 > wanted {
+            return Vec::new();
+        }
+        let ranges = (self.ahead + 1..=wanted).filter_map(|n| self.nth(n, size)).collect();
+        self.ahead = wanted;
+        ranges
+    }
+
+    /// From the last read's start to that of the `n`th from now, by the mean of the distances so far.
+    fn distance(&self, n: u64) -> i128 {
+        between(&self.first, &self.last) * i128::from(n) / i128::from(self.reads.max(2) - 1)
+    }
+
+    /// The range of the `n`th read from now in whole pages, with the pages at both ends that it may begin or end in. Short reads at equal
+    /// distances are taken as they are.
+    fn nth(&self, n: u64, size: u64) -> Option<Range<u64>> {
+        let distance = self.distance(n);
+        let start = u64::try_from(i128::from(self.last.start) + distance).ok()?;
+        let end = u64::try_from(i128::from(self.last.end) + distance).ok()?;
+        let is_short = self.last.end - self.last.start < LONG;
+        let off = 1 + n.div_ceil(u64::from(self.reads.max(2)) - 1);
+        let more = if self.exact && is_short { 0 } else { PAGE * off };
+        let range = start.saturating_sub(more) / PAGE * PAGE..end.saturating_add(more).min(size);
+        let range = range.start..range.end.checked_next_multiple_of(PAGE)?.min(size);
+        (end <= size && !range.is_empty()).then_some(range)
+    }
+}
+
+/// From the start of one range to that of another.
+fn between(from: &Range<u64>, to: &Range<u64>) -> i128 {
+    i128::from(to.start) - i128::from(from.start)
+}

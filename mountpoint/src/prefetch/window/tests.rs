@@ -1,0 +1,361 @@
+use super::run::{LATE, SLACK};
+use super::*;
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+const CALM: u64 = 16 * MIB;
+
+fn window(size: u64) -> Window {
+    Window::new(WindowConfig::default(), size)
+}
+
+/// Bytes fetched for runs of `run` bytes here and there, as the kernel reads them; of the last half of them, per run.
+fn fetched_by_runs(run: u64, count: u64) -> u64 {
+    let size = 64 << 30;
+    let mut window = window(size);
+    let mut fetched = 0;
+    for n in 0..count {
+        let start = (n * 0x9e37_79b1) % (size / run) * run;
+        for at in (start..start + run).step_by(128 << 10) {
+            let plan = window.on_read(&(at..at + (128 << 10)), Pressure::Low, 256 * MIB);
+            if n >= count / 2 {
+                let asked = plan.ahead.end - plan.ahead.start;
+                fetched += if plan.sequential { asked } else { asked + plan.demand.end - plan.demand.start };
+            }
+        }
+    }
+    fetched / (count - count / 2)
+}
+
+#[test]
+fn runs_that_end_like_those_before_them_fetch_what_they_read() {
+    for run in [MIB, 3 * MIB, 8 * MIB, 40 * MIB] {
+        let fetched = fetched_by_runs(run, 100);
+        // The first two reads of a run ask for themselves.
+        assert!(
+            (run - (256 << 10)..=run + MIB).contains(&fetched),
+            "{} KiB for {} MiB",
+            fetched >> 10,
+            run / MIB
+        );
+    }
+}
+
+#[test]
+fn a_run_that_goes_on_beyond_those_before_it_is_fetched_ever_further() {
+    let mut window = window(64 << 30);
+    for n in 0..40 {
+        for at in (0..MIB).step_by(128 << 10) {
+            let at = (n << 30) + at;
+            window.on_read(&(at..at + (128 << 10)), Pressure::Low, 256 * MIB);
+        }
+    }
+    let (start, mut ahead) = (50 << 30, 0);
+    for at in (start..start + 512 * MIB).step_by(128 << 10) {
+        let plan = window.on_read(&(at..at + (128 << 10)), Pressure::Low, 256 * MIB);
+        ahead = ahead.max(plan.ahead.end.saturating_sub(at));
+        assert!(plan.ahead.end <= start + 2 * (at + (128 << 10) - start).max(MIB) + MIB, "at {at}");
+    }
+    assert!(ahead > 200 * MIB, "{} MiB", ahead / MIB);
+}
+
+#[test]
+fn a_small_file_is_one_request() {
+    let plan = window(100 << 10).on_read(&(0..100 << 10), Pressure::Low, CALM);
+    assert_eq!((plan.demand, plan.ahead), (0..100 << 10, 100 << 10..100 << 10));
+}
+
+#[test]
+fn the_first_request_is_small_and_the_window_grows_to_whole_parts() {
+    let mut window = window(1 << 30);
+    let mut planned = 0;
+    let mut sizes = Vec::new();
+    for offset in (0..64 * MIB).step_by(128 << 10) {
+        let plan = window.on_read(&(offset..offset + (128 << 10)), Pressure::Low, CALM);
+        assert!(plan.sequential && (plan.forget.is_empty() || plan.forget.end <= offset - SLACK));
+        planned = planned.max(plan.demand.end);
+        if !plan.ahead.is_empty() {
+            assert_eq!(plan.ahead.start, planned, "no gap and nothing twice");
+            planned = plan.ahead.end;
+            sizes.push(plan.ahead.end - plan.ahead.start);
+        }
+    }
+    assert_eq!(sizes[0], (512 << 10) - (128 << 10));
+    assert!(sizes.len() < 20, "few requests: {sizes:?}");
+    assert_eq!(*sizes.last().unwrap(), 8 * MIB, "{sizes:?}");
+    assert!(planned <= 64 * MIB + 16 * MIB, "calm readers stay within the calm window");
+}
+
+#[test]
+fn a_link_that_asks_for_more_is_given_more() {
+    let mut window = window(4 << 30);
+    let mut planned = 0;
+    for offset in (0..(1u64 << 30)).step_by(MIB as usize) {
+        let range = offset..offset + MIB;
+        planned = planned.max(window.on_read(&range, Pressure::Low, 200 * MIB).ahead.end);
+    }
+    let ahead = planned - (1 << 30);
+    assert!((190 * MIB..=210 * MIB).contains(&ahead), "{} MiB ahead", ahead / MIB);
+}
+
+#[test]
+fn random_reads_fetch_their_pages_and_nothing_more() {
+    let mut window = window(1 << 30);
+    for i in 1..2000u64 {
+        let offset = (i * 7_919_654_321) % (1 << 30) / 4096 * 4096;
+        let plan = window.on_read(&(offset..offset + 4096), Pressure::Low, CALM);
+        assert!(!plan.sequential);
+        assert_eq!(plan.demand, offset..offset + 4096);
+        assert!(plan.ahead.is_empty());
+    }
+}
+
+#[test]
+fn only_a_read_that_continues_none_before_it_jumps() {
+    let mut window = window(1 << 30);
+    let jumped = [0, MIB, 2 * MIB, 600 * MIB, 3 * MIB, 900 * MIB]
+        .map(|at| window.on_read(&(at..at + MIB), Pressure::Low, CALM).jumped);
+    assert_eq!(jumped, [false, false, false, true, false, true]);
+}
+
+#[test]
+fn a_run_leaves_behind_all_that_was_fetched_for_it_and_each_byte_once() {
+    let mut window = window(4 << 30);
+    let (begun, skips) = (MIB + PAGE, 700 << 10);
+    let mut read = |at: u64, len: u64| window.on_read(&(at..at + len), Pressure::Low, CALM);
+    // Two that join, one out of order before both, and skips.
+    let mut held = begun - PAGE;
+    let mut fetched = 0;
+    for at in [begun, begun + PAGE, begun - PAGE].into_iter().chain((1..200).map(|n| begun + n * skips)) {
+        let plan = read(at, PAGE);
+        if !plan.forget.is_empty() {
+            assert!(plan.forget.start == held && plan.forget.end + LATE <= at + PAGE, "{plan:?}");
+            held = plan.forget.end;
+        }
+        fetched = plan.ahead.end.max(plan.demand.end).max(fetched);
+    }
+    assert!(held + LATE + MIB >= begun + 199 * skips, "{held}");
+    // Another run after another takes its place, in the end.
+    let mut left = Vec::new();
+    for run in 1..=RUNS_MAX as u64 {
+        for at in [0, PAGE] {
+            left.push(read((run << 28) + at, PAGE).forget);
+        }
+    }
+    left.retain(|range| !range.is_empty());
+    let all = held..fetched.next_multiple_of(KEPT);
+    assert_eq!(left.as_slice(), std::slice::from_ref(&all));
+}
+
+#[test]
+fn four_streams_of_one_handle_are_four_runs() {
+    let mut window = window(1 << 30);
+    let mut ahead = [0u64; 4];
+    for step in 0..64u64 {
+        for (i, ahead) in ahead.iter_mut().enumerate() {
+            let offset = i as u64 * 200 * MIB + step * MIB;
+            let plan = window.on_read(&(offset..offset + MIB), Pressure::Low, CALM);
+            *ahead = (*ahead).max(plan.ahead.end.saturating_sub(offset));
+        }
+    }
+    assert!(ahead.iter().all(|a| *a >= 8 * MIB), "{ahead:?}");
+}
+
+#[test]
+fn a_real_stream_survives_random_reads_beside_it() {
+    let mut window = window(1 << 30);
+    for step in 0..100u64 {
+        for i in 0..20u64 {
+            let offset = 500 * MIB + (step * 20 + i) * 7_919 * 4096 % (400 * MIB);
+            window.on_read(&(offset..offset + 4096), Pressure::Low, CALM);
+        }
+        let plan = window.on_read(&(step * MIB..(step + 1) * MIB), Pressure::Low, CALM);
+        assert!(plan.sequential);
+    }
+}
+
+/// Reads as the kernel sends them for a copy between `from` and `to` out of a mapping: 512 KiB around its last bytes, around its first
+/// ones, and on from there. Returns the most bytes fetched beyond its ends, and the number of its reads until all of it was asked for.
+fn copied(window: &mut Window, copy: Range<u64>, down: bool) -> (u64, usize) {
+    const AROUND: u64 = 512 << 10;
+    let around = |at: u64| at.saturating_sub(AROUND) / PAGE * PAGE..at + AROUND;
+    let (first, last) = (around(copy.start), around(copy.end));
+    let steps = (first.end..last.start).step_by(AROUND as usize).map(|at| at..(at + AROUND).min(last.start));
+    let mut steps: Vec<_> = steps.collect();
+    if down {
+        steps.reverse();
+    }
+    let (touched, begun) = if down { (&first, &last) } else { (&last, &first) };
+    let mut asked = vec![touched.clone(), begun.clone()];
+    let mut all_at = 0;
+    let mut beyond = 0;
+    for (n, range) in [touched, begun].into_iter().chain(&steps).enumerate() {
+        let plan = window.on_read(range, Pressure::Low, CALM);
+        for range in [plan.demand, plan.ahead].into_iter().filter(|range| !range.is_empty()) {
+            let (below, above) =
+                (first.start.saturating_sub(range.start), range.end.saturating_sub(last.end));
+            beyond = beyond.max(below).max(above);
+            asked.push(range);
+        }
+        if all_at == 0 && covers(&asked, &copy) {
+            all_at = n + 1;
+        }
+    }
+    (beyond, all_at)
+}
+
+fn covers(ranges: &[Range<u64>], all: &Range<u64>) -> bool {
+    let mut at = all.start;
+    let mut sorted = ranges.to_vec();
+    sorted.sort_by_key(|range| range.start);
+    for range in sorted {
+        if range.start <= at {
+            at = at.max(range.end);
+        }
+    }
+    at >= all.end
+}
+
+#[test]
+fn a_copy_is_fetched_at_once_between_its_ends_and_not_beyond() {
+    for down in [false, true] {
+        let mut window = window(4 << 30);
+        for n in 1..4 {
+            let from = (n << 30) + 12_345 * PAGE;
+            assert_eq!(copied(&mut window, from..from + 30 * MIB, down), (0, 3), "{n} {down}");
+        }
+    }
+}
+
+#[test]
+fn a_long_copy_is_fetched_step_by_step_until_one_guess_was_right() {
+    let mut window = window(8 << 30);
+    let (beyond, first) = copied(&mut window, MIB * 100..MIB * 228, false);
+    assert!(beyond == 0 && first > 100, "{beyond} {first}");
+    assert_eq!(copied(&mut window, MIB * 1000..MIB * 1128, false), (0, 3));
+    assert_eq!(copied(&mut window, MIB * 2000..MIB * 2128, true), (0, 3));
+}
+
+#[test]
+fn copies_side_by_side_are_one_run() {
+    let mut window = window(4 << 30);
+    let mut fetched = 0;
+    let mut asked = Vec::new();
+    for n in 0..32u64 {
+        // The end of the next one; then what follows the end of the one before.
+        let from = if n == 0 { 512 << 10 } else { n * 16 * MIB + (512 << 10) };
+        let to = (n + 1) * 16 * MIB;
+        let last = to - (512 << 10)..to + (512 << 10);
+        let steps = (from..last.start).step_by(512 << 10).map(|at| at..at + (512 << 10));
+        let first = (n == 0).then_some(0..512 << 10);
+        for range in std::iter::once(last.clone()).chain(first).chain(steps) {
+            let plan = window.on_read(&range, Pressure::Low, CALM);
+            for range in [plan.demand, plan.ahead].into_iter().filter(|range| !range.is_empty()) {
+                fetched += if covers(&asked, &range) { 0 } else { range.end - range.start };
+                asked.push(range);
+            }
+        }
+    }
+    let all = 512 * MIB;
+    assert!(covers(&asked, &(0..all)), "no gap");
+    assert!(asked.iter().all(|range| range.end <= all + MIB), "nothing beyond the last end");
+    assert!(fetched <= 2 * all, "{} MiB", fetched / MIB);
+}
+
+#[test]
+fn a_read_ahead_of_the_front_leaves_the_front_where_it_is() {
+    let mut window = window(4 << 30);
+    for at in (0..64 * MIB).step_by(MIB as usize) {
+        window.on_read(&(at..at + MIB), Pressure::Low, 64 * MIB);
+    }
+    let far = window.on_read(&(100 * MIB..101 * MIB), Pressure::Low, 64 * MIB);
+    assert!(far.sequential && far.ahead.is_empty() && far.forget.is_empty(), "{far:?}");
+    let next = window.on_read(&(64 * MIB..65 * MIB), Pressure::Low, 64 * MIB);
+    assert!(next.sequential && next.forget.end <= 65 * MIB, "{next:?}");
+    // Two in a row there: the reader has moved.
+    window.on_read(&(80 * MIB..81 * MIB), Pressure::Low, 64 * MIB);
+    let moved = window.on_read(&(81 * MIB..82 * MIB), Pressure::Low, 64 * MIB);
+    assert!(moved.sequential && moved.forget.end > 70 * MIB, "{moved:?}");
+}
+
+#[test]
+fn a_run_downwards_grows_as_one_upwards_and_ends_at_the_first_byte() {
+    let size = 200 * MIB + 777;
+    let mut window = window(size);
+    let (mut lowest, mut steps) = (size, Vec::new());
+    for at in (0..400).rev().map(|n| n * (512 << 10)) {
+        let plan = window.on_read(&(at..at + (512 << 10)), Pressure::Low, CALM);
+        if !plan.ahead.is_empty() {
+            assert!(
+                plan.descending && plan.ahead.end <= lowest.min(at + (512 << 10)),
+                "nothing twice: {plan:?}"
+            );
+            lowest = plan.ahead.start;
+            steps.push(plan.ahead.end - plan.ahead.start);
+        }
+        assert!(plan.forget.is_empty() || plan.forget.start >= at + SLACK, "{plan:?}");
+    }
+    assert_eq!(lowest, 0);
+    assert!(steps[0] <= MIB && steps.iter().max() == Some(&(8 * MIB)) && steps.len() < 40, "{steps:?}");
+}
+
+#[test]
+fn three_wrong_ends_of_copies_end_the_guessing() {
+    let mut window = window(64 << 30);
+    let mut ahead = 0;
+    for n in 1..100u64 {
+        // Something small ahead, and a record of two reads.
+        let at = n * (256 << 20);
+        for range in [at + 200 * MIB..at + 200 * MIB + PAGE, at..at + MIB, at + MIB..at + 2 * MIB] {
+            let plan = window.on_read(&range, Pressure::Low, CALM);
+            ahead += plan.ahead.end.saturating_sub(plan.ahead.start);
+        }
+    }
+    assert!(ahead <= 12 * 32 * MIB, "{} MiB", ahead / MIB);
+}
+
+#[test]
+fn reads_at_one_distance_bring_the_next_ones() {
+    for distance in [8_000_000i64, -8_000_000, 8 << 20] {
+        let mut window = window(4 << 30);
+        let mut asked: Vec<Range<u64>> = Vec::new();
+        for n in 0..40 {
+            let start = (2_000_000_000 + n * distance) as u64;
+            let range = start / PAGE * PAGE..(start + 500_000).next_multiple_of(PAGE);
+            let here = asked.iter().any(|a| a.start <= range.start && a.end >= range.end);
+            assert_eq!(here, n >= 3, "{distance} {n}");
+            let plan = window.on_read(&range, Pressure::Low, CALM);
+            assert!(plan.ahead.is_empty() && plan.stride.len() <= 8);
+            asked.extend(plan.stride);
+        }
+        let fetched: u64 = asked.iter().map(|range| range.end - range.start).sum();
+        assert!(fetched < 48 * (500_000 + 4 * PAGE), "{fetched}");
+        let elsewhere = window.on_read(&(5_000..9_000), Pressure::Low, CALM);
+        assert!(elsewhere.stride.is_empty());
+    }
+}
+
+proptest! {
+    #[test]
+    fn plans_stay_within_the_object_and_within_the_maximum(
+        size in 1u64..(1 << 32),
+        reads in proptest::collection::vec((any::<u64>(), 1u64..(2 * MIB), any::<bool>(), 0..3u8), 1..100),
+    ) {
+        let mut window = window(size);
+        let mut next = 0;
+        for (at, len, follow, pressure) in reads {
+            let start = if follow && next < size { next } else { at % size };
+            let range = start..(start + len).min(size);
+            next = range.end;
+            let pressure = [Pressure::Low, Pressure::Some, Pressure::High][pressure as usize];
+            let plan = window.on_read(&range, pressure, CALM * 16);
+            prop_assert!(plan.demand.start <= range.start && plan.demand.end >= range.end);
+            prop_assert!(plan.demand.end <= size && plan.ahead.end <= size);
+            prop_assert!(plan.demand.end - plan.demand.start < len + 2 * PAGE);
+            prop_assert!(plan.ahead.start <= plan.ahead.end);
+            prop_assert!(plan.ahead.end.saturating_sub(range.end) <= 256 * MIB + 8 * MIB);
+            prop_assert!(range.start.saturating_sub(plan.ahead.start) <= 256 * MIB + 8 * MIB || !plan.descending);
+            prop_assert!(plan.stride.len() <= 8 && plan.stride.iter().all(|r| r.start < r.end && r.end <= size));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Programs that copy tensors and planes out of a file: what the store is asked for.
+
+use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python};
+
+const MIB: usize = 1 << 20;
+const LEN: usize = 160 * MIB;
+
+/// Copies of 20 MiB out of a mapping, each by one `memmove`, into a buffer that lies `alike` modulo 4096 or not: the C library goes down the
+/// file in one case, and up in the other.
+const COPIES: &str = "
+import ctypes, hashlib, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+file = os.open(sys.argv[1], os.O_RDONLY)
+length, shift, long = os.fstat(file).st_size, int(sys.argv[2]), 20 << 20
+at = libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file, 0)
+into = libc.mmap(None, long + 8192, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+for start in 7 << 20, 40 << 20, 100 << 20:
+    ctypes.memmove(into + shift, at + start + 64, long)
+    copy = ctypes.string_at(into + shift, long)
+    print(hashlib.sha256(copy).hexdigest())
+";
+
+/// The same copies by the program itself: the last bytes, then the first ones, and on from either.
+const BY_HAND: &str = "
+import hashlib, mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+data, down, long = mmap.mmap(file, 0, prot=mmap.PROT_READ), sys.argv[2] == 'down', 20 << 20
+for start in 7 << 20, 40 << 20, 100 << 20:
+    start += 64
+    steps = range(start, start + long, 4096)
+    copy = bytearray(long)
+    ends = [start, start + long - 4096] if down else [start + long - 4096, start]
+    for at in ends + list(reversed(steps) if down else steps):
+        copy[at - start:at - start + 4096] = data[at:at + 4096]
+    print(hashlib.sha256(copy).hexdigest())
+";
+
+fn expected() -> Vec<String> {
+    use sha2::Digest;
+    let copy = |start: usize| Pattern(7).bytes((start * MIB + 64) as u64, 20 * MIB);
+    [7, 40, 100].map(|start| base16ct::lower::encode_string(&sha2::Sha256::digest(copy(start)))).into()
+}
+
+/// Runs a script on a new mount; the requests for bytes, and the bytes of the answers.
+fn cost(script: &str, argument: &str) -> Option<(u64, u64)> {
+    if !need_tool("python3") {
+        return None;
+    }
+    let store = Store::new();
+    store.plant("model", &Pattern(7).bytes(0, LEN));
+    let mount = TestMount::of(&store, &Setup::new(&[]))?;
+    let path = mount.path("model");
+    store.requests().reset();
+    let digests = python(script, &path, &[argument]);
+    assert_eq!(digests.lines().collect::<Vec<_>>(), expected(), "{argument}");
+    Some((store.requests().count("GetObject"), store.requests().bytes_sent()))
+}
+
+#[test]
+fn a_copy_out_of_a_mapping_fetches_what_it_copies_in_each_direction() {
+    for direction in ["up", "down"] {
+        let Some((requests, bytes)) = cost(BY_HAND, direction) else { return };
+        assert!(bytes <= 66 << 20, "{direction}: {} MiB for 60", bytes >> 20);
+        assert!(requests <= 60, "{direction}: {requests} requests");
+    }
+}
+
+#[test]
+fn memcpy_fetches_what_it_copies_wherever_its_buffer_lies() {
+    for shift in ["64", "80", "2048", "4000"] {
+        let Some((requests, bytes)) = cost(COPIES, shift) else { return };
+        assert!(bytes <= 66 << 20, "{shift}: {} MiB for 60", bytes >> 20);
+        assert!(requests <= 60, "{shift}: {requests} requests");
+    }
+}
