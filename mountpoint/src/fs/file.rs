@@ -74,7 +74,7 @@ pub enum Tried {
 /// The result of one attempt to open a file.
 enum Attempt {
     Opened(Opened),
-    /// That handle writes the file.
+    /// A writer has the file open.
     Busy {
         writer: HandleNo,
     },
