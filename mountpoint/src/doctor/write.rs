@@ -316,8 +316,8 @@ impl Examination<'_> {
         let version = self.copy_if(there, from, ("if-match", OTHER)).await;
         let of_source = self.copy_if(free, from, ("x-amz-copy-source-if-match", OTHER)).await;
         let headers = [("if-match", OTHER)];
-        let question = Question::of("DeleteObject", Method::DELETE);
-        let question = Question { key: Some(there), headers: &headers, ..question };
+        let question = ProbeRequest::of("DeleteObject", Method::DELETE);
+        let question = ProbeRequest { key: Some(there), headers: &headers, ..question };
         let delete = fate(self.client.ask(&question).await);
         match (absent, version, of_source, delete) {
             (Ok(absent), Ok(version), Ok(source), Ok(delete)) => {
@@ -339,9 +339,9 @@ impl Examination<'_> {
         condition: (&'static str, &str),
     ) -> std::result::Result<Condition, String> {
         let headers = [("x-amz-copy-source", from), condition];
-        let question = Question::of("CopyObject", Method::PUT);
+        let question = ProbeRequest::of("CopyObject", Method::PUT);
         let body = Some(Bytes::new());
-        fate(self.client.ask(&Question { key: Some(key), headers: &headers, body, ..question }).await)
+        fate(self.client.ask(&ProbeRequest { key: Some(key), headers: &headers, body, ..question }).await)
     }
 
     /// Sends it, and looks at what it made: an object of `size` bytes, if it did what it says.
@@ -438,7 +438,7 @@ fn is_about_bytes(refusal: &Error) -> bool {
 }
 
 /// The fate of a condition that does not hold.
-fn fate(reply: Result<Reply>) -> std::result::Result<Condition, String> {
+fn fate(reply: Result<ProbeAnswer>) -> std::result::Result<Condition, String> {
     let reply = reply.map_err(|error| said(&error))?;
     match &reply.refusal {
         // An error may come behind status 200.

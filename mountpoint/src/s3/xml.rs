@@ -15,7 +15,7 @@ pub use buckets::{Tags, Version, VersionMarkers, VersionPage};
 pub(super) use buckets::{location_document, tags, tags_document, version_page};
 pub(in crate::s3) use listing::list_page;
 pub(super) use uploads::{
-    Copied, UploadMarkers, UploadPage, complete_document, completed, copied, upload_id, upload_page,
+    Copied, UploadMarkers, complete_document, completed, copied, upload_id, upload_page,
 };
 
 /// Bytes of a document that are read at all.

@@ -47,10 +47,12 @@ pub struct SocketFolder {
     pub owner: Option<u32>,
 }
 
-/// Folders for sockets: that of the user's runtime directory (`XDG_RUNTIME_DIR`) if there is one, then the system's.
+/// Folders for sockets: that of the user's runtime directory (`XDG_RUNTIME_DIR`) if there is one, then the system's. A runtime directory of another
+/// user is passed over: `sudo` may keep the variable, and that user could put a folder there.
 pub fn places(runtime_dir: Option<&Path>) -> Vec<SocketFolder> {
     let me = rustix::process::geteuid().as_raw();
-    let absolute = runtime_dir.filter(|dir| dir.is_absolute());
+    let is_others = |dir: &Path| std::fs::metadata(dir).is_ok_and(|about| about.uid() != me);
+    let absolute = runtime_dir.filter(|dir| dir.is_absolute() && !is_others(dir));
     let of_user = absolute.map(|dir| SocketFolder::below(dir, Some(me)));
     of_user.into_iter().chain([SocketFolder::below(Path::new(OF_THE_SYSTEM), None)]).collect()
 }

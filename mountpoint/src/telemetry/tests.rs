@@ -121,6 +121,18 @@ fn latencies_are_histograms_and_processor_time_is_a_counter() {
     }
 }
 
+#[test]
+fn a_runtime_directory_of_another_user_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(places(Some(dir.path())).len(), 2);
+    let of_another = match std::os::unix::fs::chown(dir.path(), Some(65_534), None) {
+        Ok(()) => dir.path(),
+        // Without root: root's.
+        Err(_) => std::path::Path::new("/"),
+    };
+    assert_eq!(places(Some(of_another)), places(None));
+}
+
 #[tokio::test]
 async fn a_socket_is_for_its_user_names_the_mount_and_goes_with_it() {
     use std::os::unix::fs::PermissionsExt as _;

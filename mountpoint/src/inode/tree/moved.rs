@@ -7,7 +7,7 @@ use foldhash::{HashSet, HashSetExt as _};
 
 use super::Tree;
 use crate::inode::InodeNo;
-use crate::inode::compact::{Moment, Stored};
+use crate::inode::compact::{Moment, Stored, Teller};
 use crate::inode::state::{Node, Phase, Place};
 use crate::listing::path;
 use crate::object::{ETag, ObjectKey, ObjectMeta};
@@ -112,7 +112,7 @@ impl Tree {
                 };
                 let there = below.get(&name);
                 if let Some(meta) = there {
-                    file.stored = Some(Stored::new(meta, Some(until)));
+                    file.stored = Some(Stored::new(meta, Teller::Upload, Some(until)));
                     file.checked = Moment::of(now);
                 }
                 match (&file.phase, path::file_key(&key, &inode.name)) {
