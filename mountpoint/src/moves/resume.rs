@@ -46,7 +46,9 @@ impl Mover {
         let copies = self.there(to).await?;
         let left = progress.objects.iter().enumerate().filter_map(|(number, (name, etag))| {
             let source = sources.get(&format!("{from}{name}"))?;
-            if !source.meta.etag.matches(etag.as_str()) {
+            // Without an ETag nothing says which version it is.
+            let is_named = !etag.as_str().trim_matches('"').is_empty();
+            if !is_named || !source.meta.etag.matches(etag.as_str()) {
                 return None;
             }
             let to = format!("{to}{name}");

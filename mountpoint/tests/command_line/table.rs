@@ -56,7 +56,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--ready-file", "", ""),
     ("--region", "AWS_REGION, ~/.aws/config, on AWS the instance, else us-east-1", "AWS_REGION"),
     ("--rename-errno", "enosys", ""),
-    ("--rename-limit", "100,000", ""),
+    ("--rename-limit", "100000", ""),
     ("--requester-pays", "", ""),
     ("--sign-payload", "", ""),
     ("--spill-dir", "the cache directory", ""),
