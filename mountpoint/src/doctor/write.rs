@@ -11,8 +11,8 @@ use super::{Examination, said};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::ObjectKey;
 use crate::s3::{
-    CompleteUpload, Error, ErrorKind, ListObjects, ListedObject, NewObject, ObjectClient as _, ProbeRequest,
-    PutObject, Replaces, Result, UploadId, UploadPart,
+    CompleteUpload, Error, ErrorKind, ListObjects, ListedObject, NewObject, ObjectClient as _, ProbeAnswer,
+    ProbeRequest, PutObject, Replaces, Result, UploadId, UploadPart,
 };
 
 /// Bytes of the object that throughput is measured with where the bucket has none.

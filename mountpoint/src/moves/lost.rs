@@ -106,6 +106,7 @@ fn are_of_equal_bytes(one: &UploadedPart, other: &UploadedPart) -> Option<bool> 
 mod tests {
     use super::*;
     use crate::checksum::Checksum;
+    use crate::object::ETag;
 
     #[test]
     fn parts_are_compared_by_checksum_and_else_by_etag() {
