@@ -203,6 +203,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use crate::object::ETag;
     use crate::s3::Properties;
 
     #[test]
