@@ -107,7 +107,7 @@ impl FileSystem {
                     self.resized.tell(ino);
                 }
                 let reader = self.prefetcher.open(id, size, first);
-                Some(self.opened(ino, reader, pid, keep_cache, is_listed, flags))
+                Some(self.opened(ino, reader, pid, keep_cache, (is_listed, is_resized), flags))
             }
             Ok(OpenRead::Busy { .. }) => None,
             Err(error) => Some(Err(error.into())),
@@ -163,7 +163,7 @@ impl FileSystem {
                 }
                 let reader = self.prefetcher.open(id, size, first);
                 let keep_cache = keep_cache && !flags.direct;
-                Attempt::Opened(self.opened(ino, reader, pid, keep_cache, is_listed, flags)?)
+                Attempt::Opened(self.opened(ino, reader, pid, keep_cache, (is_listed, is_resized), flags)?)
             }
             OpenRead::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
         })
@@ -219,7 +219,7 @@ impl FileSystem {
         reader: Reader,
         pid: u32,
         keep_cache: bool,
-        is_listed: bool,
+        (is_listed, is_resized): (bool, bool),
         flags: OpenFlags,
     ) -> Result<Opened> {
         let (id, size) = (reader.id(), reader.size());
@@ -246,7 +246,8 @@ impl FileSystem {
         course.is_direct = flags.direct
             || passthrough.is_none()
                 && !flags.write
-                && self.read_modes.is_direct(ino, &course, || self.inodes.readers(ino) > 1);
+                // By a size that is too large the kernel would take zeros for bytes.
+                && (is_resized || self.read_modes.is_direct(ino, &course, || self.inodes.readers(ino) > 1));
         let direct = course.is_direct;
         let handle = self.files.reserve();
         let mapping = Mapping::new(flags.write);
