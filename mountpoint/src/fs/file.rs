@@ -54,6 +54,8 @@ pub struct Opening {
     keep_cache: bool,
     /// Whether only a listing has named the version.
     is_listed: bool,
+    /// Whether the kernel may have another size.
+    is_resized: bool,
     flags: OpenFlags,
 }
 
@@ -141,7 +143,7 @@ impl FileSystem {
                     self.resized.tell(ino);
                 }
                 let reader = self.prefetcher.open(id.clone(), size, first);
-                let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, flags };
+                let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, is_resized, flags };
                 Some(match self.lends(&opening) {
                     Lend::Now(whole) => Tried::Done(self.opened(opening, Some(whole))),
                     Lend::No => Tried::Done(self.opened(opening, None)),
@@ -220,7 +222,7 @@ impl FileSystem {
                 }
                 let reader = self.prefetcher.open(id.clone(), size, first);
                 let keep_cache = keep_cache && !flags.direct;
-                let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, flags };
+                let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, is_resized, flags };
                 Attempt::Opened(self.finish_open(opening).await?)
             }
             OpenRead::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
@@ -273,7 +275,7 @@ impl FileSystem {
     /// `STALE`: this inode can't be opened so while it is open otherwise. The kernel looks the name up anew, and finds another inode.
     fn opened(&self, opening: Opening, whole: Option<Whole>) -> Result<Opened> {
         let wish = opening.wish();
-        let Opening { ino, id, size, reader, pid, keep_cache, is_listed, flags } = opening;
+        let Opening { ino, id, size, reader, pid, keep_cache, is_listed, is_resized, flags } = opening;
         let passthrough = match self.io_modes.enter(ino, &id.key, wish, self.clock.now(), || whole) {
             Entered::Engine => None,
             Entered::Passthrough(file) => Some(file),
@@ -291,7 +293,8 @@ impl FileSystem {
         course.is_direct = flags.direct
             || passthrough.is_none()
                 && !flags.write
-                && self.read_modes.is_direct(ino, &course, || self.inodes.readers(ino) > 1);
+                // By a size that is too large the kernel would take zeros for bytes.
+                && (is_resized || self.read_modes.is_direct(ino, &course, || self.inodes.readers(ino) > 1));
         let direct = course.is_direct;
         let handle = self.files.reserve();
         let mapping = Mapping::new(flags.write);

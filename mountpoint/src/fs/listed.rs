@@ -99,6 +99,11 @@ impl Listed {
             let why = format!("\"{}\" was replaced since it was opened", id.key.as_str());
             return Err(Error::new(Errno::STALE, why));
         };
+        if own_size < size {
+            // The kernel reads on up to the size that it knows, and would take zeros for what is missing.
+            let why = format!("\"{}\" has {own_size} bytes, and a listing said {size}", id.key.as_str());
+            return Err(Error::new(Errno::STALE, why));
+        }
         reading.own.get_or_init(|| self.prefetcher.open(own, own_size, None));
         reading.is_listed.store(false, Relaxed);
         if own_size != size {
