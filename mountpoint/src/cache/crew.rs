@@ -136,7 +136,10 @@ impl Work {
             }
             Self::Whole { id, object_size, ticket } => {
                 if ticket.begin().is_some() {
-                    ticket.whole(store.whole(&id, object_size));
+                    let whole = store.whole(&id, object_size);
+                    if let Some(lent) = ticket.found() {
+                        lent(whole);
+                    }
                 }
             }
             Self::Unlink(entry, bytes) => store.unlink_removed(&entry, bytes),

@@ -217,10 +217,11 @@ impl Ticket {
         }
     }
 
-    /// A search for a whole file ended.
-    pub(super) fn whole(self, whole: Option<super::Whole>) {
-        if let Some(Done::Whole(lent)) = self.end() {
-            let _ = catch_unwind(AssertUnwindSafe(|| lent(whole)));
+    /// A search for a whole file ended: its caller, if it is in time.
+    pub(super) fn found(self) -> Option<Lent> {
+        match self.end() {
+            Some(Done::Whole(lent)) => Some(lent),
+            _ => None,
         }
     }
 
