@@ -32,6 +32,7 @@ pub mod mountinfo;
 pub mod moves;
 pub mod net;
 pub mod object;
+pub mod outlive;
 pub mod prefetch;
 pub mod s3;
 pub mod supervise;
