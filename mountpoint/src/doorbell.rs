@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// What a housekeeper does after a look around.
+/// The next act of a housekeeper that has looked around.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Looks again after this time, whether the bell rings meanwhile or not.

@@ -113,7 +113,7 @@ const HTTP_STATUS: Dimension = Dimension {
 /// Purposes of memory.
 const USE: Dimension = Dimension { label: "use", names: &["demand", "write", "ahead"] };
 
-/// What files are open for.
+/// The use of open files.
 const MODE: Dimension = Dimension { label: "mode", names: &["read", "write"] };
 
 /// Kinds of caches.
@@ -190,7 +190,7 @@ metrics! {
     prefetch_wasted: Counter = Counter::default(), Bytes => "prefetch.bytes_wasted",
     /// Questions for a file's attributes that asked for its first bytes too.
     first_asked: Counter = Counter::default(), Count => "prefetch.first_asked",
-    /// Of those, answers of which no read used the bytes.
+    /// Answers to those questions whose first bytes no read used.
     first_wasted: Counter = Counter::default(), Count => "prefetch.first_wasted",
     /// Background tasks and threads that were started again after a panic: a bug, please report it.
     tasks_restarted: Counter = Counter::default(), Count => "tasks.restarted",

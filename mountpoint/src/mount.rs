@@ -68,7 +68,7 @@ pub struct Connected {
     runtime: tokio::runtime::Runtime,
 }
 
-/// What a mount measures when it is asked for its state.
+/// The parts that a mount measures when it is asked for its state.
 struct Observed {
     fs: Arc<FileSystem>,
     pool: Pool,

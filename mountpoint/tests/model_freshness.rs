@@ -66,7 +66,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// What a name is: a directory, or a file of that many bytes. Each stored object has its own size.
+/// The kind of a name: a directory, or a file of that many bytes. Each stored object has its own size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum View {
     Directory,

@@ -5,13 +5,13 @@
 #[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
 mod common;
 
-/// What carries requests.
+/// The transport of requests.
 const TRANSPORT: &str = "fuser";
 
 /// Whether reads go through the page cache.
 const READ_MODE: &str = "buffered";
 
-/// What they are mounts of.
+/// The store that the tests mount.
 const STORE: common::Kind = common::Kind::S3server;
 
 #[path = "mount"]

@@ -6,13 +6,13 @@
 #[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
 mod common;
 
-/// What carries requests.
+/// The transport of requests.
 const TRANSPORT: &str = "io-uring";
 
 /// Whether reads go through the page cache.
 const READ_MODE: &str = "auto";
 
-/// What they are mounts of.
+/// The store that the tests mount.
 const STORE: common::Kind = common::Kind::S3server;
 
 #[path = "mount"]

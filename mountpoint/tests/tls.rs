@@ -35,7 +35,7 @@ struct Store {
     port: u16,
     requests: Arc<Mutex<Vec<String>>>,
     handshakes_failed: Arc<Mutex<usize>>,
-    /// Of each connection: whether it went on with the keys of an earlier one.
+    /// Whether each connection resumed the keys of an earlier one.
     resumed: Arc<Mutex<Vec<bool>>>,
     /// Behind each listing it says that it says no more (close_notify), and leaves the TCP connection open.
     takes_leave: Arc<AtomicBool>,
@@ -43,7 +43,7 @@ struct Store {
 }
 
 impl Store {
-    /// With a certificate for this name.
+    /// A store with a certificate for this name.
     fn certified_for(name: &str) -> Self {
         let certificates = Certificates::of(&[name]);
         let tls = certificates.server();
@@ -164,7 +164,7 @@ impl Store {
 const LISTING: &[u8] = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
 const PARTIAL: &str = "206 Partial Content";
 
-/// Of the answer that is the object.
+/// The headers of the answer that carries the object.
 fn headers() -> String {
     format!("etag: \"v1\"\r\ncontent-range: bytes 0-{}/{LEN}\r\n", LEN - 1)
 }

@@ -87,7 +87,7 @@ impl Error {
         }
     }
 
-    /// For how long the API server asks not to be called: `retryAfterSeconds` of its answer, which says the same as `Retry-After`.
+    /// The time for which the API server asks not to be called: `retryAfterSeconds` of its answer, the same as `Retry-After`.
     #[must_use]
     pub fn rest(&self) -> Option<Duration> {
         let Self::Api { source, .. } = self else { return None };
@@ -116,7 +116,7 @@ impl Applier {
         }
     }
 
-    /// What it counts.
+    /// The counters of applied effects.
     #[must_use]
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.metrics)
@@ -281,7 +281,7 @@ pub(crate) fn unchanged(at: &Version) -> DeleteParams {
     }
 }
 
-/// If there is nothing to delete, there is nothing to do.
+/// The outcome of a deletion of an object that is gone: nothing to do.
 fn gone(effect: &Effect, status: &Status) -> Outcome {
     match effect {
         Effect::DeleteAttachment(_) | Effect::DeletePod(_) => Outcome::Done,

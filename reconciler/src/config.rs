@@ -19,7 +19,7 @@ pub struct Cli {
     /// An action other than to run.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// What to log: a level, or directives like `info,kube=debug`
+    /// Level of the log, or directives like `info,kube=debug`
     #[arg(long, env = "LOG_LEVEL", default_value = "info", global = true)]
     pub log: String,
     /// Form of log lines, also of Mountpoint Pods: text or json

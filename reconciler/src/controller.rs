@@ -62,7 +62,7 @@ pub type Again = Result<Option<Duration>, Left>;
 /// Why the plan of a group was left.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Left {
-    /// What failed or had changed.
+    /// The failed effect or the change.
     pub why: String,
     /// The API server asked not to be called again within this time.
     pub rest: Option<Duration>,
@@ -130,7 +130,7 @@ impl Controller {
         self.health.subscribe()
     }
 
-    /// Its page of metrics, from now on.
+    /// The controller's page of metrics, rendered anew at each call.
     #[must_use]
     pub fn page(&self) -> Arc<dyn Fn() -> String + Send + Sync> {
         let (cache, metrics) = (self.cache.clone(), self.applier.metrics());

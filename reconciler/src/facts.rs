@@ -29,12 +29,12 @@ pub struct Facts {
     pub group: Group,
     /// The running release; only its Mountpoint Pods take workloads.
     pub release: String,
-    /// By UID, the workloads that use the volume now or that an attachment of the group names. One that is named and not here
+    /// Workloads that use the volume now or that an attachment of the group names, by UID. One that is named and not here
     /// was not seen.
     pub workloads: BTreeMap<String, Workload>,
     /// The attachments of the group.
     pub attachments: Vec<MountpointS3PodAttachment>,
-    /// By name, the pods that these attachments name, those that were made for the group, and those whose names are taken.
+    /// Pods that these attachments name, pods made for the group, and pods whose names are taken, by name.
     pub pods: BTreeMap<String, MountpointPod>,
     /// Other PersistentVolumes with this one's handle that workloads on the node use: the kubelet takes them all for one volume.
     pub twins: BTreeSet<String>,
@@ -45,11 +45,11 @@ pub struct Facts {
 /// A workload's pod.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Which one.
+    /// The workload's namespace, name and UID.
     pub at: WorkloadRef,
     /// How far it is.
     pub phase: Phase,
-    /// Its deletion has begun.
+    /// The deletion of the workload has begun.
     pub deleting: bool,
     /// The properties of the volume that it needs, as of now; `None` if its claim or the volume is gone.
     pub wants: Option<Wants>,
@@ -58,7 +58,7 @@ pub struct Workload {
 /// How far a pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Not all of its containers were started.
+    /// Some containers of the pod were not started yet.
     Pending,
     /// It runs.
     Running,
@@ -69,7 +69,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// For good.
+    /// Whether the pod has ended for good.
     #[must_use]
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
@@ -91,7 +91,7 @@ pub struct Wants {
 /// A pod in the namespace of Mountpoint Pods.
 #[derive(Clone, Debug)]
 pub struct MountpointPod {
-    /// Its UID.
+    /// The pod's UID.
     pub uid: String,
     /// The version of it that was seen.
     pub resource_version: String,
@@ -105,7 +105,7 @@ pub struct MountpointPod {
     pub restarts: u32,
     /// The same when the pod was told to unmount; `None` if nobody has noted it.
     pub restarts_when_marked: Option<u32>,
-    /// Its deletion has begun.
+    /// The deletion of the pod has begun.
     pub deleting: bool,
     /// It has the label of a Mountpoint Pod. Others are left alone.
     pub ours: bool,

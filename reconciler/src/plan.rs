@@ -77,14 +77,14 @@ pub enum Effect {
     },
     /// Tell a Mountpoint Pod to unmount.
     MarkNeedsUnmount {
-        /// Which one.
+        /// The Mountpoint Pod, as it was seen.
         at: Version,
         /// How often its container had begun again.
         restarts: u32,
     },
     /// Make a Mountpoint Pod, or take the one of this name if it was made for the same workload and volume.
     CreatePod {
-        /// What to make.
+        /// The pod to make.
         request: Box<PodRequest>,
         /// The workloads that wait for it.
         workload: WorkloadRef,
@@ -93,7 +93,7 @@ pub enum Effect {
     CreateAttachment(Box<MountpointS3PodAttachment>),
     /// Change entries of an attachment.
     UpdateAttachment {
-        /// Which one, as it was seen.
+        /// The attachment, as it was seen.
         at: Version,
         /// Entries by Mountpoint Pod: the workloads from now on, or `None` to drop the entry.
         entries: BTreeMap<String, Option<Vec<WorkloadAttachment>>>,
@@ -111,11 +111,11 @@ pub enum Effect {
 /// An object as it was seen: the effect fails if it is another one or has changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Its name.
+    /// The object's name.
     pub name: String,
-    /// Its UID.
+    /// The object's UID.
     pub uid: String,
-    /// Its resource version.
+    /// The object's resource version.
     pub resource_version: String,
 }
 
@@ -142,7 +142,7 @@ struct Planner<'a> {
     pods_ended: BTreeSet<String>,
     unnamed: BTreeSet<String>,
     unattached: BTreeSet<String>,
-    /// By name: two attachments may have named one pod.
+    /// Marks of pods, by name: two attachments may have named one pod.
     marks: BTreeMap<String, Effect>,
     new_pods: Vec<Effect>,
     /// Marks of pods that had not begun, by name, once their workloads have another. If such a pod has begun since, its mark fails, and its

@@ -24,7 +24,7 @@ const IN_A_ROW: Duration = Duration::from_secs(600);
 pub struct Replacements(Option<(u32, Timestamp)>);
 
 impl Replacements {
-    /// As an attachment holds them. A text that can't be parsed is none: it delays no pod.
+    /// Parses the annotation of an attachment. A text that can't be parsed is none: it delays no pod.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let parsed = text.split_once(' ').and_then(|(count, last)| {
@@ -43,7 +43,7 @@ impl Replacements {
         pause.saturating_sub(Duration::try_from(now.duration_since(last)).unwrap_or(Duration::ZERO))
     }
 
-    /// With one more, made now.
+    /// The replacements with one more, made now.
     #[must_use]
     pub fn another(self, now: Timestamp) -> Self {
         let count = self.row(now).map_or(0, |(count, _)| count);

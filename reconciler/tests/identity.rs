@@ -1,4 +1,4 @@
-//! Whose identity a Mountpoint Pod has, and volumes that stand in pods: what the caches say becomes facts.
+//! The identity of a Mountpoint Pod, and volumes that stand in pods: the contents of the caches become facts.
 
 mod fixtures;
 
@@ -65,7 +65,7 @@ fn the_identity_is_the_workloads_account_and_the_role_that_it_is_annotated_with(
     assert_eq!(wants(&cluster.cache(), "pv").key.identity, None);
 }
 
-/// To the node an empty Secret looks like none.
+/// An empty Secret looks to the node like no Secret.
 #[test]
 fn a_mountpoint_pod_says_that_its_keys_are_those_of_a_secret_as_its_volume_does() {
     let cluster = cluster();

@@ -116,7 +116,7 @@ struct World {
     applier: Applier,
     leaders: [Leader; 2],
     violations: Arc<Mutex<Vec<String>>>,
-    /// What the node mounted: Mountpoint Pods by workload.
+    /// Mounts of the node: Mountpoint Pods by workload.
     mounted: BTreeMap<String, String>,
     /// The bucket that a Mountpoint Pod serves, from its first workload on.
     served: BTreeMap<String, String>,

@@ -19,13 +19,13 @@ const MARKED_WITHIN: Duration = Duration::from_secs(120);
 const GONE_WITHIN: Duration = Duration::from_secs(300);
 /// A mounter that gets no device waits for so long (`--mount-sock-recv-timeout`); then its container begins again.
 const MOUNTER_WAITS: Duration = Duration::from_secs(600);
-/// Where no driver runs on the node.
+/// The limit on a node without a driver.
 const GONE_WITHOUT_DRIVER_WITHIN: Duration = Duration::from_secs(12 * 60);
 const ATTACHMENTS: &str = "mountpoints3podattachments";
 
 struct World {
     cluster: Cluster,
-    /// On the node.
+    /// Whether a driver runs on the node.
     driver: bool,
     queue: Queue,
     now: Instant,
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// What is due now. What this reconciler writes comes back as an event.
+    /// Does all work that is due now. Writes of this reconciler come back as events.
     async fn work(&mut self) {
         while let Some(group) = self.queue.take(self.now) {
             let before = self.cluster.revision();

@@ -11,7 +11,7 @@ const CLAIMS_PAGE: &str = "docs/semantics.md";
 const SEEDS_PAGE: &str = "csi/seeds.md";
 const ACCEPTANCE_PAGE: &str = "csi/acceptance.md";
 const CODE_PAGE: &str = "ARCHITECTURE.md";
-/// Where the chart's facts have their names.
+/// The files that name the chart's facts.
 const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];
 const FLAGS: &str = "mountpoint/src/cli/";
 const FLAGS_PAGE: &str = "docs/configuration.md";

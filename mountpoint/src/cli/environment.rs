@@ -18,7 +18,7 @@ pub(crate) fn heeded(command: Command) -> (Command, Vec<Remark>) {
     with(command, |name| std::env::var_os(name))
 }
 
-/// Where requests go through a proxy. As in curl, a name in small letters goes first.
+/// The variables that send requests through a proxy. As in curl, a name in small letters goes first.
 pub(super) fn proxies() -> ProxyVariables {
     let found = |names: [&str; 2]| {
         let mut values = names.into_iter().filter_map(|name| std::env::var(name).ok());

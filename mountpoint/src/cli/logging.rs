@@ -1,4 +1,4 @@
-//! Where the log goes, and how much of it; where the metrics go.
+//! Flags for the destination and the level of the log, and for the destination of metrics.
 
 use std::path::PathBuf;
 

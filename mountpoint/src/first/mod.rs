@@ -43,7 +43,7 @@ struct Shared {
 }
 
 impl Asker {
-    /// With memory for first bytes from `pool`. Bytes that `cache` has are not asked for.
+    /// An asker that takes memory for first bytes from `pool`. It does not ask for bytes that `cache` has.
     pub fn new(
         client: Arc<dyn ObjectClient>,
         pool: Pool,
@@ -142,7 +142,7 @@ impl fmt::Debug for Asker {
     }
 }
 
-/// What came with the attributes of a file: perhaps its first bytes. Dropped without [`First::was_read`], it counts as a wrong guess.
+/// The attributes of a file's object, perhaps with its first bytes. Dropped without [`First::was_read`], it counts as a wrong guess.
 #[derive(Debug)]
 pub struct First {
     id: ObjectId,

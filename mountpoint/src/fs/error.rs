@@ -21,7 +21,7 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// With a sentence that says what was tried on what, and what to look at next.
+    /// An error with a sentence that says what was tried on what, and what to look at next.
     pub fn new(errno: Errno, message: impl Into<String>) -> Self {
         Self { errno, message: message.into(), logged: false }
     }

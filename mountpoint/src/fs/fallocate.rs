@@ -8,10 +8,10 @@ use rustix::io::Errno;
 
 use super::{Error, FileSystem, HandleNo, Result};
 
-/// What fallocate(2) asks for.
+/// A call of fallocate(2).
 #[derive(Clone, Copy, Debug)]
 pub struct Fallocate {
-    /// From here.
+    /// The first byte of the range.
     pub offset: u64,
     /// So many bytes.
     pub len: u64,

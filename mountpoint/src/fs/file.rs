@@ -30,7 +30,7 @@ pub struct OpenFlags {
 /// An open file.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
-    /// By this number.
+    /// The number by which the kernel names the handle.
     pub handle: HandleNo,
     /// The kernel's cached pages of this inode are still right.
     pub keep_cache: bool,
@@ -55,7 +55,7 @@ fn refuse_sync(flags: OpenFlags) -> Result<()> {
     if flags.sync { Err(unsynced()) } else { Ok(()) }
 }
 
-/// For a write that is to be durable when it returns: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
+/// The error of a write that is to be durable when it returns: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
 pub fn unsynced() -> Error {
     let why = "a write can't be synced by itself (O_SYNC, O_DSYNC, RWF_DSYNC): a file is stored when it is closed or fsynced";
     Error::new(Errno::INVAL, why)

@@ -51,7 +51,7 @@ impl fmt::Debug for Backings {
     }
 }
 
-/// What a handle is for.
+/// The use of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// Reading.
@@ -87,7 +87,7 @@ pub(super) struct IoModes {
 #[derive(Debug)]
 struct Open {
     handles: u32,
-    /// Of the second mode.
+    /// The file that the kernel reads, in passthrough mode.
     backing: Option<Backing>,
 }
 
@@ -106,7 +106,7 @@ impl Drop for Backing {
 }
 
 impl IoModes {
-    /// From now on files may be read by the kernel. Before the first open.
+    /// Allows the kernel to read files by itself. Call it before the first open.
     pub(super) fn allow_passthrough(&self, backings: Backings) {
         let _ = self.backings.set(Arc::new(backings));
     }

@@ -45,7 +45,7 @@ const REMEMBERED: usize = 256;
 /// Programs that are told apart; beyond it, all begin anew.
 const PROGRAMS: usize = 64;
 
-/// What the mount has seen.
+/// The read mode, and the reads that the mount has seen.
 #[derive(Debug)]
 pub(super) struct ReadModes {
     mode: ReadMode,
@@ -61,7 +61,7 @@ struct Seen {
     read: VecDeque<InodeNo>,
 }
 
-/// What a program does with large files.
+/// The way a program reads large files.
 #[derive(Debug, Default)]
 struct Habit {
     /// Files in a row that it read once.

@@ -165,12 +165,12 @@ async fn a_file_that_was_made_and_not_opened_can_be_removed_again() {
     fs.make_file(ROOT, OsStr::new("file")).await.expect("its name is free");
 }
 
-/// What the programs that have a new file open do, and what the kernel reports of them.
+/// A step of the programs that have a new file open, or the kernel's report of one.
 #[derive(Clone, Debug)]
 enum Step {
-    /// At its end.
+    /// A write at the end of the file.
     Write(usize),
-    /// Where a file can't be written.
+    /// A write at an offset where the engine refuses it.
     WriteElsewhere,
     /// FLUSH, by the process that opened it or by one that inherited it.
     Close {
@@ -179,7 +179,7 @@ enum Step {
     Sync,
     /// A program that waited in close was killed.
     Interrupt,
-    /// Of the same file, by another program.
+    /// Another program opens the same file.
     Open {
         to_write: bool,
     },
@@ -206,7 +206,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..12)
 }
 
-/// What became of the file, told by the calls alone.
+/// The state of the file that follows from the calls alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Written { closed_last: bool },

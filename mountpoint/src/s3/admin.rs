@@ -56,7 +56,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Its name.
+    /// The bucket's name.
     pub fn name(&self) -> &str {
         &self.wire.config.bucket
     }
@@ -96,7 +96,7 @@ impl Bucket {
         Box::pin(bucket::head(&self.wire)).await
     }
 
-    /// Its tags.
+    /// The bucket's tags.
     ///
     /// # Errors
     /// `NoSuchBucket`, `Denied`, `WrongRegion`, and what every request may meet. A store without tags is no error.

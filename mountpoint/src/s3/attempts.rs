@@ -21,7 +21,7 @@ pub(crate) struct Attempts<'a> {
     /// The attempt that is under way, from 1.
     pub(crate) attempt: u32,
     lane: Lane,
-    /// Of the body that is sent or received.
+    /// Length of the body that is sent or received.
     bytes: u64,
     patience: Patience,
     /// Part of what the log says of outages.
@@ -67,7 +67,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// With less patience than configured, and without lines about outages: the caller reports the failure.
+    /// Gives the call less patience than configured, and without lines about outages: the caller reports the failure.
     pub(crate) fn at_most(mut self, attempts: u32, within: Duration) -> Self {
         self.patience.at_most(attempts, within);
         self.silence_max = within;
@@ -80,7 +80,7 @@ impl<'a> Attempts<'a> {
         Self { lane, ..self }
     }
 
-    /// Its retries are so rare, and wait for the store for so long, that they are not counted with the others.
+    /// Exempts the call from the limit on retries: its own are rare, and wait long for the store.
     pub(crate) fn without_slots(self) -> Self {
         Self { takes_slots: false, ..self }
     }

@@ -94,7 +94,7 @@ impl Endpoint {
     }
 }
 
-/// Where AWS serves a bucket or an access point.
+/// The host name and the signing of a bucket or an access point of AWS.
 struct Place {
     /// Stands before the host name; empty where `host` has it already.
     label: String,

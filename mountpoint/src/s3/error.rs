@@ -75,7 +75,7 @@ struct Inner {
 }
 
 impl Error {
-    /// Of an operation, by its S3 name (`GetObject`).
+    /// An error of an operation, by its S3 name (`GetObject`).
     pub fn new(kind: ErrorKind, operation: &'static str) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -92,7 +92,7 @@ impl Error {
         }))
     }
 
-    /// On which key.
+    /// Adds the key of the request.
     pub fn key(mut self, key: &ObjectKey) -> Self {
         self.0.key = Some(key.clone());
         self

@@ -100,7 +100,7 @@ impl Patience {
         self.is_strict = true;
     }
 
-    /// Not counted: the call goes on from where it is.
+    /// Begins the count of attempts anew: the call received bytes and continues behind them.
     pub(crate) fn progressed(&mut self) {
         (self.attempts, self.lost, self.last) = (1, None, false);
     }

@@ -72,7 +72,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) hashed: bool,
     /// It must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
     pub(crate) fresh: bool,
-    /// Where to say when it was sent.
+    /// Receives the time at which the request was sent.
     pub(crate) sent: Option<&'a OnceLock<Instant>>,
     pub(crate) clocks: Clocks,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Clocks {
     pub(crate) silence: Duration,
     /// No byte in either direction from there to its end.
     pub(crate) stall: Duration,
-    /// From the moment it has a connection to the end of the body ...
+    /// The time from the moment the request has a connection to the end of the body ...
     pub(crate) whole: Duration,
     /// ... and longer where many share a line that carries this much.
     pub(crate) floor: Option<Floor>,
@@ -109,7 +109,7 @@ pub(crate) struct Failure {
     pub(crate) date: Option<std::time::SystemTime>,
     /// The store may have done what was asked.
     pub(crate) ambiguous: bool,
-    /// Which credentials were used.
+    /// The generation of the credentials that signed the request.
     pub(crate) generation: Option<u64>,
     /// How long nothing was heard of the store.
     pub(crate) silent: Duration,
@@ -139,7 +139,7 @@ impl From<Error> for Failure {
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    /// From the moment the request was sent.
+    /// The time from the sending of the request to the head of its answer.
     pub(crate) waited: Duration,
     body: Answered,
     lease: Lease,

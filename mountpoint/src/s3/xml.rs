@@ -194,7 +194,7 @@ fn boolean(text: &str) -> Result<Option<bool>, String> {
 /// How a page of a listing ends.
 #[derive(Default)]
 struct PageEnd {
-    /// What it says; a page may say nothing.
+    /// The page's `IsTruncated`; a page may lack it.
     truncated: Option<bool>,
     encoded: bool,
     /// A key marker or a continuation token.
@@ -218,7 +218,7 @@ impl PageEnd {
         if self.encoded { url_decode(text) } else { Ok(text) }
     }
 
-    /// Where the next page begins, as the store says it; `None` on the last page.
+    /// The marker or token of the next page, as the store spells it; `None` on the last page.
     fn next(&mut self) -> Result<Option<String>, String> {
         match (self.next.take(), self.truncated) {
             (None, Some(true)) => {

@@ -1,4 +1,4 @@
-//! What a mount tells about itself: lines in the log, a page for Prometheus, a socket for `mount-s3-ctl`.
+//! The reports of a mount about itself: lines in the log, a page for Prometheus, a socket for `mount-s3-ctl`.
 //!
 //! Enters: the metrics that the other rooms count, and a [`Mount`] that measures the rest when it is asked. Leaves: text, JSON and
 //! HTTP answers. Nothing here waits for the store, and nothing of a request for a file passes through here. No secret is known here.

@@ -44,7 +44,7 @@ impl Bench {
         Self::on(Settings { part_size_min: 0, ..Settings::default() }, config, clock, way)
     }
 
-    /// On a bucket of this kind.
+    /// An uploader on a bucket with these settings.
     fn on(
         settings: Settings,
         config: Config,

@@ -17,7 +17,7 @@ use super::{BUCKET, Store, need};
 /// of its own (`unprivileged.rs`): it has a copy of each mount of the moment it began, and with the copy the connection stays.
 pub(crate) const START_AND_END: Duration = Duration::from_secs(200);
 
-/// What a mount is to be.
+/// The setup of a mount.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     /// Further options of the command line.
@@ -45,7 +45,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// With these options.
+    /// A setup with these options.
     pub(crate) fn new(options: &[&str]) -> Self {
         Self {
             options: options.iter().map(|&o| o.to_owned()).collect(),
@@ -62,7 +62,7 @@ impl Setup {
         }
     }
 
-    /// With a variable of the environment.
+    /// Adds a variable of the environment.
     pub(crate) fn env(mut self, name: &'static str, value: &str) -> Self {
         self.env.push((name, value.to_owned()));
         self
@@ -74,7 +74,7 @@ impl Setup {
         self
     }
 
-    /// With more time.
+    /// Sets the time after which the test counts as hung.
     pub(crate) fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -251,7 +251,7 @@ impl TestMount {
         mount
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -314,7 +314,7 @@ impl TestMount {
         self.child.id()
     }
 
-    /// What the engine printed so far.
+    /// The engine's output so far.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap_or_default())
             .into_owned()

@@ -167,7 +167,7 @@ fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it
     const HEAD: u64 = 400;
     /// A busy machine writes to the cache late, and notices late that it can not.
     const PASSES: u64 = 12;
-    /// Of these passes the engine learns when an answer is late; before, no request goes out a second time ...
+    /// Passes in which the engine learns when an answer is late; no request goes out a second time before ...
     const LEARN: u64 = 2;
     /// ... and later so many may at once.
     const LATE_MAX: u64 = 4;

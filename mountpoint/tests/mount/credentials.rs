@@ -15,7 +15,7 @@ fn section(profile: &str, access_key: &str, secret: &str) -> String {
     format!("[{profile}]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret}\n")
 }
 
-/// What a credential process prints.
+/// The output of a credential process.
 fn printed(access_key: &str) -> String {
     format!(
         "{{\"Version\": 1, \"AccessKeyId\": \"{access_key}\", \"SecretAccessKey\": \"{}\"}}",
@@ -92,7 +92,7 @@ struct Rotation {
 }
 
 impl Rotation {
-    /// With keys in a file, or printed by a process.
+    /// Starts a mount that reads its keys from a file or from a process.
     fn start(by_process: bool) -> Option<Self> {
         let (before, after) = (Store::new(), Store::signed_by(NEW_KEY));
         for store in [&before, &after] {

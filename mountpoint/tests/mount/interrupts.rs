@@ -130,11 +130,11 @@ struct Case {
     signal: Signal,
     /// Words of the program before the file.
     words: Vec<String>,
-    /// What the store is slow at.
+    /// The operation that the store delays.
     operation: &'static str,
-    /// What it does in the end.
+    /// The store's answer in the end.
     end: End,
-    /// What the log calls it.
+    /// The name of the operation in the log.
     called: &'static str,
 }
 

@@ -6,7 +6,7 @@ use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python};
 
 /// After this long the mount is aborted: the kernel and a FUSE thread wait for each other.
 const HANGS: Duration = Duration::from_secs(120);
-/// Of the file: more than the kernel sends at once.
+/// The length of the file: more than the kernel sends at once.
 const LEN: usize = (5 << 20) + 123;
 
 /// Changes all of the file `argv[1]` in a mapping, and prints what each call says. A child does it: Rust has no safe mapping.

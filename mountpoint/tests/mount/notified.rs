@@ -1,4 +1,4 @@
-//! What a service manager hears: that the mount is ready, or why it failed.
+//! Notifications to a service manager: the mount is ready, or the reason of its failure.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;

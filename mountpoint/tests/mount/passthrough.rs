@@ -112,7 +112,7 @@ sys.stdout.buffer.write(ctypes.string_at(at, length))
         program
     }
 
-    /// What it shows now.
+    /// The bytes that the mapping shows now.
     fn bytes(mut self) -> Vec<u8> {
         drop(self.0.stdin.take());
         let mut bytes = Vec::new();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python, until};
 
-/// As large as files must be for `auto` to look at them.
+/// The least size of a file that `auto` watches.
 const LEN: usize = 32 << 20;
 
 /// Files that are enough to learn from, and some more.

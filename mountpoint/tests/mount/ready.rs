@@ -29,7 +29,7 @@ pub(super) struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// With descriptor 3 as its ready file.
+    /// Starts an engine with descriptor 3 as its ready file.
     fn start(store: &Store, dir: &'a Path, setup: &Setup, ready: PipeWriter) -> Self {
         let mut setup = setup.clone();
         setup.options.extend(["--ready-file", "/dev/fd/3"].map(str::to_owned));

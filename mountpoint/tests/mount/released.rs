@@ -9,7 +9,7 @@ use s3server::{Effect, Fault};
 use super::cache::{LEN, gets_of_one_reading, setup};
 use crate::common::{Pattern, Setup, Store, TestMount, is_mounted, until};
 
-/// What the kernel lets wait in the background, where its read-ahead waits, too. The engine asks for the most that it can have; a mount
+/// The most requests that the kernel keeps in the background, where its read-ahead waits, too. The engine asks for the maximum; a mount
 /// without root gets less.
 const BACKGROUND: usize = 64;
 /// More than that.
@@ -36,7 +36,7 @@ impl Cached {
         Some(Self { file, mount, _cache: cache })
     }
 
-    /// From now on the store does not answer when an object is stored.
+    /// Makes the store withhold its answers to PutObject from now on.
     pub(super) fn hang(&self) {
         self.mount.store().faults().add(Fault::on("PutObject", Effect::Hold));
     }

@@ -45,7 +45,7 @@ fn a_read_goes_on_when_every_connection_dies_without_a_word_in_its_middle() {
 /// Bytes that a call in [`Silence`] moves: one request, which has 3 s for them at the minimal rate.
 const SHORT: usize = 200_000;
 
-/// Where they are read: an open long after its look-up brings what is before, while the store still answers.
+/// The offset of the read: an open long after its look-up brings what is before, while the store still answers.
 const PLACE: u64 = first::LEN as u64;
 
 /// A way in which a store is silent for ever, and what happens then.

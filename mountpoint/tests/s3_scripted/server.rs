@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) const EMPTY_LISTING: &[u8] =
     b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
 
-/// What to do with one request.
+/// The server's act on one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     /// Written as it is.
@@ -37,7 +37,7 @@ pub(crate) struct Step {
     pub(crate) then: Then,
 }
 
-/// What follows.
+/// The state of the connection after the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Then {
     KeepAlive,
@@ -54,7 +54,7 @@ pub(crate) enum Then {
 pub(crate) struct Request {
     /// Number of its connection, in order of acceptance.
     pub(crate) connection: usize,
-    /// Which of the server's addresses it came to.
+    /// The address of the server that the request reached.
     pub(crate) address: IpAddr,
     pub(crate) line: String,
     headers: Vec<(String, String)>,
@@ -187,7 +187,7 @@ impl Scripted {
         Self { port, state, clock }
     }
 
-    /// For the client.
+    /// A clock for the client.
     pub(crate) fn clock(&self) -> Clock {
         (*self.clock).clone()
     }

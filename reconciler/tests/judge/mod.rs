@@ -1,4 +1,4 @@
-//! What must hold of each write of a reconciler in the model. Enters: all objects before and after a write. Leaves: sentences about what it broke.
+//! Invariants of each write of a reconciler in the model. Enters: all objects before and after a write. Leaves: findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ pub(crate) const ATTACHMENTS: &str = "mountpoints3podattachments";
 /// A node without a driver: nothing is mounted there, and nothing unmounted.
 pub(crate) const BARE_NODE: &str = "node-2";
 
-/// What must hold of every write that a reconciler makes.
+/// Checks the invariants of one write of a reconciler.
 pub(crate) fn judge(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>, key: &Key) -> Vec<String> {
     let mut found = Vec::new();
     let live: Vec<_> = after.values().filter(|pod| is_live_workload(pod)).map(uid_of).collect();

@@ -36,7 +36,7 @@ pub(super) struct ReadConditions {
     pub(super) if_unmodified_since: Option<Timestamp>,
 }
 
-/// What the conditions say.
+/// The verdict of the conditions on a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Go,

@@ -6,7 +6,7 @@
 
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-/// Which keys a signing client may see; all of them by default.
+/// The prefix of the keys that a signing client may see; all keys by default.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policy(Option<String>);
 

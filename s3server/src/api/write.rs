@@ -174,7 +174,7 @@ impl Folder {
         Ok(asked.filter(|_| !ignored).or_else(default))
     }
 
-    /// What is there when a conditional write begins.
+    /// The object under the key when a conditional write begins.
     pub(super) fn before(&self, bucket: &Bucket, key: &str, if_: &store::Condition) -> Before {
         Before((self.strict && *if_ != store::Condition::None).then(|| etag_of(bucket, key)))
     }

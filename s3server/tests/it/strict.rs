@@ -1,4 +1,4 @@
-//! Where the server is otherwise easier on clients than S3: strict mode, encryption, a policy.
+//! Strict mode, encryption and a policy: the server is as strict as S3 where it is more lenient by default.
 
 use s3server::{Effect, Fault};
 

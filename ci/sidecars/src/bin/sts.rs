@@ -20,10 +20,10 @@ use sidecars::sts::{Keys, Role, Service};
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// Whom tokens must be for
+    /// Audience that tokens must name
     #[arg(long, default_value = "sts.amazonaws.com", value_name = "AUDIENCE")]
     audience: String,
     /// A role and whom it trusts (may be given several times)

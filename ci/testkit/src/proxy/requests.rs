@@ -1,4 +1,4 @@
-//! Where HTTP requests begin and end in the bytes of a client.
+//! Finds the beginning and end of HTTP requests in the bytes of a client.
 //!
 //! Bytes in, in pieces cut anywhere; out comes what passes on, and which requests are to be answered here. A head passes only as a
 //! whole, so that the decision about a request falls before its first byte. What is no HTTP/1.1 (TLS, say), and whatever follows a

@@ -1,4 +1,4 @@
-//! What the way to the store is like: data, set from the test, read by every connection.
+//! The state of the network on the way to the store: data, set from the test, read by every connection.
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What programs do on a mount while the weather changes: asserted by the engine's tests, measured by the bench beside other file systems.
+//! Operations on a mount while the weather changes: asserted by the engine's tests, measured by the bench beside other file systems.
 //!
 //! Enters: a mount, the proxy before its store, and the folder where the store keeps each object as a plain file. Leaves: an [`Outcome`].
 //! A scenario never fails because of the file system: what went wrong is in its outcome. It panics if the work never begins.

@@ -294,7 +294,7 @@ impl Conversation {
         Pin::new(&mut self.client).poll_flush(&mut idle()).is_ready()
     }
 
-    /// What the store heard since the last call: the types and contents of whole records, opened with the keys that are due.
+    /// Records that the store received since the last call: the types and contents of whole records, opened with the keys that are due.
     ///
     /// # Panics
     /// A record does not open.
@@ -315,7 +315,7 @@ impl Conversation {
         self.client.memory()
     }
 
-    /// What was counted on the client's end.
+    /// The counts of the client's end.
     #[cfg(test)]
     pub(super) fn moved(&mut self) -> Moved {
         self.client.wire().moved.clone()

@@ -36,7 +36,7 @@ const SESSIONS: usize = 256;
 /// A stream that is encrypted on the wire.
 pub(super) type TlsStream = stream::TlsStream<Tcp>;
 
-/// Whom the client trusts, and the sessions that later connections go on with.
+/// The certificates that the client trusts, and the sessions that later connections resume.
 #[derive(Debug)]
 struct Client {
     config: Arc<ClientConfig>,

@@ -88,7 +88,7 @@ impl From<&Failure> for io::Error {
     }
 }
 
-/// See the module.
+/// One TLS session: rustls, and the buffers between it and the socket.
 pub(super) struct Session {
     rustls: UnbufferedClientConnection,
     /// Counts what passes the wire.

@@ -199,7 +199,7 @@ fn echo(mut server: Server, expected: &[u8]) {
     server.flush().unwrap();
 }
 
-/// And what the client does.
+/// The client's side of [`echo`].
 async fn send_and_get_back<S: AsyncRead + AsyncWrite + Unpin>(mut client: TlsStream<S>, sent: &[u8]) {
     let mut rng = fastrand::Rng::with_seed(2);
     let mut rest = sent;

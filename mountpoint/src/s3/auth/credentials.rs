@@ -38,7 +38,7 @@ const REST: Duration = Duration::from_secs(10);
 /// No source may take longer.
 const LOAD_MAX: Duration = Duration::from_secs(10);
 
-/// Where credentials come from.
+/// The source of credentials.
 #[derive(Debug)]
 pub(crate) struct Source {
     http: SharedHttpClient,
@@ -74,7 +74,7 @@ pub(crate) struct Held {
 
 type Answer = std::result::Result<Credentials, CredentialsError>;
 
-/// What tells a file from what it was before.
+/// Attributes that change when a file changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stamp {
     inode: u64,
@@ -410,7 +410,7 @@ mod tests {
         }
     }
 
-    /// With a clock that is hours ahead, every request would ask the source.
+    /// Regression: with a clock that is hours ahead, every request would ask the source.
     #[tokio::test]
     async fn the_end_of_credentials_is_judged_by_the_stores_clock() {
         let (clock, skew) = (Clock::manual(), Arc::new(Skew::default()));
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(source.get().await.unwrap().generation, 2, "its hour is over");
     }
 
-    /// As where a home directory is on a dead network.
+    /// Stands for a home directory on a dead network.
     #[tokio::test]
     async fn files_that_do_not_answer_hold_up_no_request_and_no_refused_one() {
         let (clock, skew) = (Clock::manual(), Arc::new(Skew::default()));

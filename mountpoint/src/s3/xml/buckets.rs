@@ -30,7 +30,7 @@ pub struct VersionPage {
     pub next: Option<VersionMarkers>,
 }
 
-/// Where a page of versions ended; the default is the beginning.
+/// The end of a page of versions; the default is the beginning of the listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VersionMarkers {
     pub(in crate::s3) key: Option<String>,

@@ -112,7 +112,7 @@ pub(in crate::s3) struct UploadPage {
     pub(in crate::s3) next: Option<UploadMarkers>,
 }
 
-/// Where a page ended.
+/// The end of a page of uploads.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(in crate::s3) struct UploadMarkers {
     pub(in crate::s3) key: Option<String>,

@@ -1,4 +1,4 @@
-//! What came behind an answer: whether the connection serves another request. And which bytes are a request's.
+//! Bytes behind an answer: whether the connection serves another request, and which bytes belong to a request.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::net::flow::watch::Watch;
 use crate::net::tls::Tls;
 use crate::net::tls::tests::keys::{ALERT, ASKS, HANDSHAKE, UPDATE};
 
-/// What the store says in one piece with its answer, as bytes on the wire.
+/// Bytes that the store sends in one piece with its answer.
 type Behind = fn(&mut ServerConnection) -> Vec<u8>;
 
 /// Takes what the store sealed and did not send.
