@@ -8,6 +8,7 @@
 //!                       +- upload/, moves/ ----+--+
 //!          first/ (a file's first bytes, with its attributes) under inode, prefetch
 //!          buffer/ (blocks of memory, the budget) under prefetch, cache, upload, s3
+//!          outlive/ (what the next engine of a mount must know) under fs, inode
 //! ```
 
 pub mod buffer;

@@ -83,7 +83,8 @@ pub(super) fn decode_marks(page: &[u8]) -> Option<Marks> {
     let body = checked(page, MARKS_AT, 16)?;
     let marks = Marks { inodes: word(body, 0)?, handles: word(body, 8)? };
     // Beyond, a number would soon not fit.
-    (marks.inodes > 1 && marks.inodes < 1 << 62 && marks.handles > 0 && marks.handles < 1 << 62).then_some(marks)
+    (marks.inodes > 1 && marks.inodes < 1 << 62 && marks.handles > 0 && marks.handles < 1 << 62)
+        .then_some(marks)
 }
 
 pub(super) fn encode_agreed(agreed: Agreed) -> Vec<u8> {
@@ -206,7 +207,9 @@ mod tests {
             ..Identity::default()
         };
         let again = vec![(7, 2, 1000), (1 << 40, 1, 5)];
-        let put = |page: &mut [u8], at: u64, part: Vec<u8>| page[at as usize..][..part.len()].copy_from_slice(&part);
+        let put = |page: &mut [u8], at: u64, part: Vec<u8>| {
+            page[at as usize..][..part.len()].copy_from_slice(&part)
+        };
         put(&mut page, MARKS_AT, encode_marks(marks));
         put(&mut page, AGREED_AT, encode_agreed(agreed));
         put(&mut page, AGAIN_AT, encode_again(&again));

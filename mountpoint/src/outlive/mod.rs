@@ -6,6 +6,8 @@
 //!
 //! Files that the kernel knows and has not open are not recorded: at ESTALE the kernel looks their path up anew, by itself, once.
 
+#[cfg(feature = "testing")]
+pub mod fuzzing;
 mod header;
 mod record;
 mod restored;
@@ -40,7 +42,9 @@ const RESENT: u64 = 1 << 63;
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// The descriptor is no memfd that can't shrink.
-    #[error("it is not a memfd sealed with F_SEAL_SHRINK alone: the holder must pass the descriptor that this program gave it")]
+    #[error(
+        "it is not a memfd sealed with F_SEAL_SHRINK alone: the holder must pass the descriptor that this program gave it"
+    )]
     Unsealed,
     /// It has another length than a journal.
     #[error("it has {0} bytes, which is not the length of a journal")]
@@ -107,11 +111,8 @@ impl Journal {
     pub fn create(identity: Identity) -> Result<Self, Refused> {
         let shared = table::new_file()?;
         let table = Table::create(&shared, &identity)?;
-        let state = State {
-            agreed: Agreed::default(),
-            marks: Marks { inodes: 2, handles: 1 },
-            again: Again::new(),
-        };
+        let state =
+            State { agreed: Agreed::default(), marks: Marks { inodes: 2, handles: 1 }, again: Again::new() };
         table.store(header::MARKS_AT, &header::encode_marks(state.marks))?;
         table.store(header::AGREED_AT, &header::encode_agreed(state.agreed))?;
         Ok(Self { table, shared, identity, state: Mutex::new(state) })
@@ -241,7 +242,8 @@ impl Identity {
             let at = if endpoint.is_empty() { "AWS" } else { endpoint };
             format!("bucket \"{bucket}\", prefix \"{}\" at {at}", prefix.escape_debug())
         };
-        if (self.bucket.as_str(), self.prefix.as_str(), self.endpoint.as_str()) == (bucket, prefix, endpoint) {
+        if (self.bucket.as_str(), self.prefix.as_str(), self.endpoint.as_str()) == (bucket, prefix, endpoint)
+        {
             return Ok(());
         }
         let was = name(&self.bucket, &self.prefix, &self.endpoint);
@@ -255,5 +257,7 @@ impl Identity {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

@@ -128,7 +128,9 @@ impl Record {
                 && !name.contains(['/', '\0'])
         };
         match self {
-            Self::Directory(it) => it.number > 1 && it.parent > 0 && it.number != it.parent && is_name(&it.name),
+            Self::Directory(it) => {
+                it.number > 1 && it.parent > 0 && it.number != it.parent && is_name(&it.name)
+            }
             Self::File(it) => {
                 it.handle > 0
                     && it.ino > 1
@@ -339,7 +341,9 @@ pub(super) mod tests {
     #[test]
     fn a_record_is_read_back_and_no_byte_of_it_may_differ() {
         let long = "n".repeat(NAME_MAX);
-        for record in [a_directory(7, 1, "d"), a_directory(7, 1, &long), a_file(1), a_listing([(2, ""), (9, &long)])] {
+        for record in
+            [a_directory(7, 1, "d"), a_directory(7, 1, &long), a_file(1), a_listing([(2, ""), (9, &long)])]
+        {
             let mut slot = encode(&record, 5).expect("a sound record");
             seal(&mut slot, 4096);
             assert_eq!(decode(&slot, 4096), Some((record, 5)));
@@ -357,9 +361,16 @@ pub(super) mod tests {
     #[test]
     fn numbers_and_names_that_no_mount_has_are_no_record() {
         let too_long = "n".repeat(NAME_MAX + 1);
-        for (number, parent, name) in
-            [(0, 1, "d"), (1, 1, "d"), (7, 7, "d"), (7, 0, "d"), (7, 1, ""), (7, 1, ".."), (7, 1, "a/b"), (7, 1, &too_long)]
-        {
+        for (number, parent, name) in [
+            (0, 1, "d"),
+            (1, 1, "d"),
+            (7, 7, "d"),
+            (7, 0, "d"),
+            (7, 1, ""),
+            (7, 1, ".."),
+            (7, 1, "a/b"),
+            (7, 1, &too_long),
+        ] {
             assert_eq!(encode(&a_directory(number, parent, name), 1), None, "{number} {parent} {name:?}");
         }
         assert_eq!(encode(&a_listing([(3, ""), (2, "")]), 1), None);

@@ -42,7 +42,8 @@ impl Restored {
         let mut versions: HashMap<u64, File> = HashMap::new();
         files.retain(|it| {
             let same = |other: &File| {
-                (other.parent, &other.name, &other.etag, other.size) == (it.parent, &it.name, &it.etag, it.size)
+                (other.parent, &other.name, &other.etag, other.size)
+                    == (it.parent, &it.name, &it.etag, it.size)
             };
             let first = versions.entry(it.ino).or_insert_with(|| it.clone());
             let keeps = is_directory.contains(&it.parent) && !is_directory.contains(&it.ino) && same(first);

@@ -9,7 +9,9 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
-use rustix::fs::{FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, flock, ftruncate, memfd_create};
+use rustix::fs::{
+    FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, flock, ftruncate, memfd_create,
+};
 use rustix::io::Errno;
 
 use super::Refused;
@@ -75,7 +77,8 @@ impl Table {
         ftruncate(&file, SHELF).map_err(io::Error::from)?;
         let slots = Slots { shelves: 1, ..Slots::default() };
         let table = Self::over(file, slots);
-        let identity = header::encode_identity(identity).ok_or(Refused::Damaged("bucket and prefix, which are too long,"))?;
+        let identity = header::encode_identity(identity)
+            .ok_or(Refused::Damaged("bucket and prefix, which are too long,"))?;
         table.store(header::IDENTITY_AT, &identity)?;
         table.store(0, &[&MAGIC[..], &VERSION.to_le_bytes()].concat())?;
         Ok(table)
