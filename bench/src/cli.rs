@@ -82,7 +82,7 @@ pub(crate) enum Command {
     Receive {
         server: SocketAddr,
         path: String,
-        /// Over TLS, trusting this certificate
+        /// Use TLS and trust this certificate
         #[arg(long)]
         ca: Option<PathBuf>,
     },
@@ -286,7 +286,7 @@ impl FioArgs {
     }
 }
 
-/// Those of `table` that are wanted, all of them if none is named. fio's jobs go by their files' names.
+/// The workloads of `table` that are wanted, all of them if none is named. fio's jobs go by their files' names.
 ///
 /// # Errors
 /// A name that the table has not.

@@ -18,7 +18,7 @@ fuzz_target!(|input: (bool, u8, Vec<u8>)| {
     let said = [BEGINNINGS[usize::from(beginning) % BEGINNINGS.len()], &rest].concat();
     match answer(is_head, &said) {
         Ok((status, body)) => {
-            assert!((200..1000).contains(&status), "status {status} is no answer yet");
+            assert!((200..1000).contains(&status), "status {status} is not an answer yet");
             assert!(body.len() < said.len() && (!is_head || body.is_empty()), "a body that was not sent");
         }
         Err(why) => assert!(!why.contains("it waits"), "{why}"),

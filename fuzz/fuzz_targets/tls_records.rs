@@ -192,7 +192,7 @@ impl Game {
         self.talk.tell(kind, content);
     }
 
-    /// The next record brings no content, and has so many bytes besides what each record has.
+    /// The next record brings no content, and has this many bytes besides what each record has.
     fn is_silent(&mut self, bytes: usize) {
         self.silent += 1;
         self.silent_bytes += bytes + 40;

@@ -115,7 +115,7 @@ pub struct Hasher {
 }
 
 impl Hasher {
-    /// Over nothing yet.
+    /// A hasher over nothing yet.
     pub fn new(algorithm: ChecksumAlgorithm) -> Self {
         Self { algorithm, digest: crc_fast::Digest::new(algorithm.params()) }
     }

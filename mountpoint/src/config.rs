@@ -306,7 +306,7 @@ fn labels(asked: &[String], selinux: &Path) -> Vec<String> {
     Vec::new()
 }
 
-/// Nothing is written through a read-only mount, and its keys may allow no abort.
+/// The directory for notes of uploads. A read-only mount writes nothing, and its keys may allow no abort.
 fn state_dir(args: &Args) -> anyhow::Result<Option<PathBuf>> {
     let dir = args.client.state_dir.as_deref().or(args.state_dir_default.as_deref());
     absolute("--state-dir", dir.filter(|_| !args.mount.read_only))

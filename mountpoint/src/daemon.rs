@@ -131,7 +131,7 @@ fn wait_for_word(child: &mut Child) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// In the second process, first of all: leaves the terminal's session, so that its signals don't reach us.
+/// Detaches the second process, first of all: leaves the terminal's session, so that its signals don't reach us.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -140,7 +140,7 @@ pub fn detach() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In the second process: says the word, and lets go of the terminal.
+/// Reports to the first process, and lets go of the terminal. Called by the second one.
 ///
 /// # Errors
 /// The first process is gone, or `/dev/null` is.
@@ -208,7 +208,7 @@ impl ReadyFile {
 /// How long a service manager may take to say that it has what it was given. Doubling it lets a busier machine start such a mount.
 const KEPT_WITHIN: Duration = Duration::from_secs(10);
 
-/// A service manager that is told what sd_notify(3) describes.
+/// A service manager that receives the messages of sd_notify(3).
 #[derive(Clone, Debug)]
 pub struct ServiceManager(SocketAddr);
 

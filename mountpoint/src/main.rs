@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints a line on standard output. A closed output is no error.
+/// Prints a line on standard output. A closed output is not an error.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
@@ -211,7 +211,7 @@ fn heed_asides(mut asides: Signals, mut level: logging::Level) -> anyhow::Result
         for signal in asides.forever() {
             match signal {
                 SIGUSR2 => level.cycle(),
-                // The write beyond the limit of file sizes has failed; who made it says so.
+                // The write beyond the limit of file sizes has failed; the line of its caller says so.
                 SIGXFSZ => {}
                 other => tracing::info!("signal {other} is ignored"),
             }

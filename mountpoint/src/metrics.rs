@@ -80,7 +80,7 @@ const FUSE_REQUEST: Dimension = Dimension {
     ],
 };
 
-/// Those of them that move bytes.
+/// FUSE requests that move bytes.
 const FUSE_IO: Dimension = Dimension { label: "fuse_request", names: &["read", "write"] };
 
 /// Requests to the store, by the names that S3 gives them.
@@ -152,7 +152,7 @@ metrics! {
     fuse_cache_hit: Counter = Counter::default(), Count => "experimental.fuse.cache_hit",
     /// Threads that take FUSE requests.
     fuse_threads: Gauge = Gauge::default(), Count => "experimental.fuse.total_threads",
-    /// Those of them that wait for a request.
+    /// Threads for FUSE that wait for a request.
     fuse_idle: Gauge = Gauge::default(), Count => "experimental.fuse.idle_threads",
     /// Objects, or answers with a whole one, whose bytes did not have the store's checksum: they were fetched anew, or the read failed.
     read_corrupt: Counter = Counter::default(), Count => "read.corrupt",

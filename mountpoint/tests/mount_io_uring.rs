@@ -22,12 +22,12 @@ mod by_io_uring {
     mod appending;
     mod cache;
     mod crash;
-    // credentials: requests to S3, whoever carried those of the kernel.
+    // credentials: requests to S3, the same for each transport of the kernel's requests.
     // emptied: which names there are is decided behind the transport.
     // encryption: the same.
     mod execve;
     mod faults;
-    // flipped: what a bad network does, whoever carried the requests of the kernel.
+    // flipped: effects of a bad network, the same for each transport of the kernel's requests.
     // fstab: how a command line becomes flags.
     mod interrupts;
     // large: 6 GiB take minutes, and many parts are in `tools`.
@@ -42,7 +42,7 @@ mod by_io_uring {
     // outlive: refused, since the kernel sends requests of a ring to no other process.
     // packaged: which files a package holds.
     mod passthrough;
-    // policy: what the store refuses, whoever carried the requests of the kernel.
+    // policy: refusals of the store, the same for each transport of the kernel's requests.
     // proxy: how the store is reached.
     mod read_mode;
     mod reading;
@@ -55,7 +55,7 @@ mod by_io_uring {
     mod semantics;
     mod shared;
     // sources: as credentials.
-    // stalls: the clocks of requests to S3, whoever carried those of the kernel.
+    // stalls: the clocks of requests to S3, the same for each transport of the kernel's requests.
     mod start;
     // systemd: the life of a unit, whatever it mounts by.
     mod tools;

@@ -37,7 +37,7 @@ mod on_moto {
     }
 
     #[test]
-    fn a_hostile_key_that_is_a_path_is_a_file_and_each_other_is_counted_in_the_log() {
+    fn a_hostile_key_that_is_a_path_is_a_file_and_others_are_counted() {
         let hostile = hostile_keys();
         let is_shown = |key: &String| {
             let shadowed = hostile.iter().any(|other| other.starts_with(&format!("{key}/")));

@@ -37,7 +37,7 @@ struct Store {
     handshakes_failed: Arc<Mutex<usize>>,
     /// Whether each connection resumed the keys of an earlier one.
     resumed: Arc<Mutex<Vec<bool>>>,
-    /// Behind each listing it says that it says no more (close_notify), and leaves the TCP connection open.
+    /// Whether the store sends close_notify behind each listing, and leaves the TCP connection open.
     takes_leave: Arc<AtomicBool>,
     certificates: Certificates,
 }
@@ -194,7 +194,7 @@ fn goes_deaf(mut stream: Stream) -> Option<Stream> {
     None
 }
 
-/// A file of so many bytes.
+/// A file of this many bytes.
 fn put(len: usize) -> PutObject {
     let object = NewObject::new(ObjectKey::new("k"));
     PutObject { object, body: vec![Bytes::from(vec![7; len])], checksum: None }
@@ -246,7 +246,7 @@ fn serve(
         };
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
         if is_list && takes_leave.load(Ordering::SeqCst) {
-            // In one piece with the answer: whoever has read the one has received the other.
+            // In one piece with the answer: a reader of the one has received the other.
             stream.conn.writer().write_all(&[head.as_bytes(), &body].concat()).unwrap();
             stream.conn.send_close_notify();
             stream.conn.write_tls(&mut stream.sock).unwrap();
@@ -284,7 +284,7 @@ async fn extra_bundles_are_trusted_beside_the_bundle_and_beside_the_systems_root
     };
     store.read(&store.connect_with(config).await.unwrap()).await;
     assert_eq!(*store.handshakes_failed.lock().unwrap(), 0);
-    // What is no certificate is said at start, with its file.
+    // What is not a certificate is said at start, with its file.
     let (_, key) = store.certificates.files();
     let config = Config { extra_ca_bundles: vec![key.clone()], ..Config::default() };
     let error = store.connect_with(config).await.unwrap_err().to_string();

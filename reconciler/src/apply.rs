@@ -41,9 +41,9 @@ pub struct Applier {
 /// How an effect ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is so.
+    /// The effect is carried out, or was already.
     Done,
-    /// It rests on facts that are no longer so: the rest of its plan is void.
+    /// The effect rests on facts that are no longer so: the rest of its plan is void.
     Stale(String),
 }
 
@@ -77,7 +77,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// In a word, for counters.
+    /// The reason in a word, for counters.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {

@@ -245,7 +245,7 @@ fn json<T: serde::de::DeserializeOwned>(flag: &str, text: &str) -> anyhow::Resul
     }
     let parsed = serde_json::from_str(text);
     parsed.map(Some).map_err(|error| {
-        anyhow!("{flag} is no JSON object of texts (line {}, column {})", error.line(), error.column())
+        anyhow!("{flag} is not a JSON object of texts (line {}, column {})", error.line(), error.column())
     })
 }
 

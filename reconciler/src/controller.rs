@@ -43,7 +43,7 @@ pub const TURNS_EVERY: Duration = Duration::from_secs(10);
 pub struct Health {
     /// All caches are filled.
     pub ready: bool,
-    /// When the wheel turned last.
+    /// The time of the wheel's last turn.
     pub turned: Instant,
 }
 
@@ -56,7 +56,7 @@ pub struct Controller {
     health: channel::Sender<Health>,
 }
 
-/// When a group is due again.
+/// The time after which a group is due again.
 pub type Again = Result<Option<Duration>, Left>;
 
 /// Why the plan of a group was left.

@@ -60,11 +60,11 @@ pub struct Workload {
 pub enum Phase {
     /// Some containers of the pod were not started yet.
     Pending,
-    /// It runs.
+    /// The pod runs.
     Running,
-    /// It succeeded: no container of it runs or will.
+    /// The pod succeeded: no container of it runs or will.
     Succeeded,
-    /// It failed: no container of it runs or will.
+    /// The pod failed: no container of it runs or will.
     Failed,
 }
 
@@ -103,17 +103,17 @@ pub struct MountpointPod {
     pub runs: bool,
     /// How often that container began again.
     pub restarts: u32,
-    /// The same when the pod was told to unmount; `None` if nobody has noted it.
+    /// The same when the pod was asked to unmount; `None` if nobody has noted it.
     pub restarts_when_marked: Option<u32>,
     /// The deletion of the pod has begun.
     pub deleting: bool,
-    /// It has the label of a Mountpoint Pod. Others are left alone.
+    /// The pod has the label of a Mountpoint Pod. Others are left alone.
     pub ours: bool,
     /// The release that made it.
     pub release: Option<String>,
-    /// It was told to unmount.
+    /// The pod was asked to unmount.
     pub needs_unmount: bool,
-    /// It takes no new workload.
+    /// The pod takes no new workload.
     pub no_new_workload: bool,
     /// The workload that it was made for.
     pub workload_uid: Option<String>,
@@ -121,11 +121,11 @@ pub struct MountpointPod {
     pub volume: Option<String>,
     /// The UID of that; `None` if the pod does not say it.
     pub volume_uid: Option<String>,
-    /// When it was made.
+    /// The time at which the pod was made.
     pub created: Timestamp,
     /// The digest of the specification that it was made with; `None` if the pod does not say it.
     pub spec: Option<String>,
-    /// It never began, and would be made with another specification now.
+    /// The pod never began, and would be made with another specification now.
     pub outdated: bool,
     /// Some attachment in the cluster names it.
     pub named: bool,
@@ -136,7 +136,7 @@ pub struct MountpointPod {
 }
 
 impl MountpointPod {
-    /// It serves or will, and is not about to stop.
+    /// Whether the pod serves or will, and is not about to stop.
     #[must_use]
     pub fn stays(&self) -> bool {
         !self.phase.has_ended() && !self.deleting && !self.needs_unmount && !self.outdated
@@ -151,13 +151,13 @@ impl MountpointPod {
         self.phase == Phase::Running && self.runs && !is_another
     }
 
-    /// It takes another workload.
+    /// Whether the pod takes another workload.
     #[must_use]
     pub fn takes(&self, release: &str) -> bool {
         self.ours && self.stays() && !self.no_new_workload && self.release.as_deref() == Some(release)
     }
 
-    /// It was made for this workload and this volume.
+    /// Whether the pod was made for this workload and this volume.
     #[must_use]
     pub fn is_for(&self, workload_uid: &str, volume: &str) -> bool {
         self.ours
@@ -165,7 +165,7 @@ impl MountpointPod {
             && self.volume.as_deref() == Some(volume)
     }
 
-    /// It was made for the PersistentVolume of this UID, not for one of its name that is gone. Where either says none, the name counts.
+    /// Whether the pod was made for the PersistentVolume of this UID, not for a gone one of its name. Where either says none, the name counts.
     #[must_use]
     pub fn is_of(&self, volume_uid: Option<&str>) -> bool {
         self.volume_uid.as_deref().zip(volume_uid).is_none_or(|(made_for, wanted)| made_for == wanted)

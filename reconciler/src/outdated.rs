@@ -22,7 +22,7 @@ pub(crate) fn note(config: &PodConfig, facts: &mut Facts) {
     }
 }
 
-/// It has not begun.
+/// Whether the pod has not begun.
 fn waits(pod: &MountpointPod) -> bool {
     pod.ours && pod.phase == Phase::Pending && !pod.began && pod.spec.is_some()
 }

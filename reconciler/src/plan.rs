@@ -6,9 +6,9 @@
 //! that safe:
 //! - A plan creates a Mountpoint Pod before the attachment that names it, under a name that a retry computes again.
 //! - One write changes an attachment, and it fails if another writer changed the attachment first.
-//! - An entry that was seen empty is closed: no workload is added to it. A pod is told to unmount only when no workload can join.
+//! - An entry that was seen empty is closed: no workload is added to it. A pod is asked to unmount only when no workload can join.
 //! - "Not seen" is not "gone": before a plan concludes anything from an absence, it asks the API server.
-//! - A pod that was seen before it began may have begun: it is told to unmount before its workloads go to another one.
+//! - A pod that was seen before it began may have begun: it is asked to unmount before its workloads go to another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -206,7 +206,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// An entry that was seen empty: its pod is told to unmount, then the entry goes.
+    /// An entry that was seen empty: its pod is asked to unmount, then the entry goes.
     fn drop_empty(&mut self) {
         for draft in &mut self.drafts {
             for (name, _) in
@@ -543,7 +543,7 @@ fn claimed_twice(workload: &Workload, attachment: &MountpointS3PodAttachment, po
     let name = attachment.metadata.name.as_deref().unwrap_or_default();
     let note = format!(
         "MountpointS3PodAttachment {name} names this pod beside an older one: it is taken out there, and what it has mounted stays. Mountpoint \
-         Pod {pod} does not serve it. Look who wrote that attachment"
+         Pod {pod} does not serve it. Look for the writer of that attachment"
     );
     Notice { workload: workload.at.clone(), reason: "AttachedTwice", note }
 }

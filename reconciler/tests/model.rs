@@ -48,7 +48,7 @@ enum Op {
     PodIsDeletedByHand(usize),
     PodVanishes(usize),
     NodeUnmounts(usize),
-    /// It waited for a device in vain.
+    /// The mounter waited for a device in vain and begins again.
     MounterBeginsAgain(usize),
     AdminStopsIntake(usize),
     See {
@@ -484,7 +484,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_each_workload_has_one_pod_nothing_is_orphaned_and_nothing_used_is_unmounted(ops in ops()) {
+    fn each_workload_has_one_pod_nothing_is_orphaned_or_unmounted_in_use(ops in ops()) {
         live(ops, false);
     }
 }

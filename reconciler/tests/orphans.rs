@@ -144,7 +144,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_nobody_uses_is_marked_in_two_minutes_and_gone_in_five_though_no_event_told_of_it() {
+async fn unused_pods_are_marked_in_two_minutes_and_gone_in_five_without_events() {
     type Orphan = fn(&World);
     let orphans: [(&str, Orphan); 6] = [
         ("the workload ended", |world| {
@@ -181,7 +181,7 @@ async fn what_nobody_uses_is_marked_in_two_minutes_and_gone_in_five_though_no_ev
 }
 
 #[tokio::test]
-async fn where_no_driver_runs_on_the_node_a_mountpoint_pod_is_gone_twelve_minutes_after_its_workload() {
+async fn without_a_driver_an_unused_pod_is_gone_after_twelve_minutes() {
     let mut world = World::new().await;
     world.driver = false;
     world.cluster.remove("pods", "default", "w");

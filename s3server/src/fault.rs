@@ -184,7 +184,7 @@ impl Fault {
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong.
+    /// A plan without faults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -271,7 +271,7 @@ impl Struck {
             tokio::time::sleep(delay).await;
         }
         if self.effects.contains(&Effect::Hold) && self.released.clone().changed().await.is_err() {
-            // The plan is gone, and with it who could release the answer.
+            // The plan is gone, and with it the only way to release the answer.
             std::future::pending::<()>().await;
         }
     }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_uses_95_percent_of_the_volume_or_less_where_the_option_says_less() {
+    fn the_engine_uses_at_most_95_percent_of_its_cache_volume() {
         let limit = [(volume::CACHE, "emptyDir"), (volume::CACHE_SIZE_LIMIT, "1Gi")];
         let cache = read(&limit, &[]).unwrap().unwrap();
         assert_eq!((&cache.place, cache.max_mib, cache.is_default), (&Place::Disk, 972, false));

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_sources_data_is_and_whose_keys_it_has_stays_remembered_with_the_pod_and_goes_with_another() {
+    fn a_sources_place_and_keys_are_remembered_with_its_pod_only() {
         let kubelet = tempfile::tempdir().unwrap();
         let notes = Notes::of(kubelet.path());
         notes.remember("mp-1", "uid-1").unwrap();

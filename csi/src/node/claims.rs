@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_writer_is_not_refused_for_another_drivers_volume_that_its_pod_calls_the_same() {
+    fn a_single_writer_ignores_another_drivers_volume_of_the_same_name() {
         let it = Fixture::new();
         let line = format!("40 30 0:50 / {} rw,relatime - tmpfs tmpfs rw\n", target("a").display());
         std::fs::write(it.table.path(), line).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_writer_is_not_refused_for_a_volume_in_a_pods_manifest_that_is_called_the_same() {
+    fn a_single_writer_ignores_an_inline_volume_of_the_same_name() {
         let it = Fixture::new();
         let inline = Volume { name: "csi-0f".to_owned(), handle: "csi-0f".to_owned() };
         it.claims.publish(&target("a"), &inline, false).unwrap().published();

@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_sector_keeps_its_own_checksum_whichever_come_and_in_whatever_order(
+        fn each_sector_keeps_its_own_checksum_in_any_order_of_arrival(
             pieces in proptest::collection::vec(any::<u64>(), 1..5),
             (from, to) in (0..SECTORS as u64, 1..=SECTORS as u64),
         ) {

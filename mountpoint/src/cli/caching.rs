@@ -41,7 +41,7 @@ pub(crate) struct CacheOptions {
 pub(crate) enum ReadModeArg {
     /// Depends on how earlier files were read.
     Auto,
-    /// Through the page cache.
+    /// Read through the page cache.
     Buffered,
     /// Bypasses the page cache.
     Direct,

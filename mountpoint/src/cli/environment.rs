@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relative_name_of_a_file_of_keys_is_made_absolute_and_no_other_is_touched() {
+    fn a_relative_name_of_a_key_file_becomes_absolute_and_others_stay() {
         let here = std::env::current_dir().unwrap();
         for (value, expected) in
             [("keys", Some(here.join("keys"))), ("/keys", None), ("", None), ("~/.aws/keys", None)]

@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::telemetry::Listen;
 
-/// Where the log goes.
+/// The destination of the log.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Logging options")]
 pub(crate) struct LoggingOptions {

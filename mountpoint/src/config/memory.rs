@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_of_a_cache_takes_its_share_of_the_target_and_leaves_the_least_that_makes_progress() {
+    fn the_index_takes_its_share_of_the_target_and_leaves_the_least() {
         assert_eq!(shares(4 << 30, false), (4 << 30, 0));
         assert_eq!(shares(4 << 30, true), (3584 * MIB, 512 * MIB));
         assert_eq!(shares(192 * MIB, true), (168 * MIB, 24 * MIB));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn inside_a_namespace_of_groups_the_top_is_our_own_and_v1_tells_of_those_above() {
+    fn in_a_group_namespace_the_top_is_our_own_and_v1_shows_those_above() {
         let v2 = [
             ("proc/self/cgroup", "0::/\n"),
             ("proc/self/mountinfo", V2),

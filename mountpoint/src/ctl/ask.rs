@@ -32,7 +32,7 @@ const LEFT_BEHIND: u8 = 3;
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub(super) enum Seen {
-    /// It answered.
+    /// The mount answered.
     Serving(Box<Status>),
     /// The mount's process is there and does not answer.
     Hangs(Box<Origin>),
@@ -44,7 +44,7 @@ pub(super) enum Seen {
     },
     /// Another user's.
     NotYours { mount_point: PathBuf, uid: u32 },
-    /// It has no socket: another engine's, an older release, or one that found no folder for it.
+    /// The mount has no socket: another engine's, an older release, or one that found no folder for it.
     Silent {
         mount_point: PathBuf,
         /// Whether the mount's process answers the kernel.

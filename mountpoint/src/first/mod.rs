@@ -73,7 +73,7 @@ impl Asker {
         &self.0.client
     }
 
-    /// The attributes of a file that is looked up or opened. `known`: only of this version, of so many bytes; else the error is
+    /// The attributes of a file that is looked up or opened. `known`: only of this version, of this many bytes; else the error is
     /// `Changed`, or the attributes are of another one.
     pub async fn ask(
         &self,
@@ -148,7 +148,7 @@ pub struct First {
     id: ObjectId,
     size: u64,
     bytes: Option<Block>,
-    /// It had bytes.
+    /// Whether bytes came.
     came: bool,
     ticket: Option<Ticket>,
 }

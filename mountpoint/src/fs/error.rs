@@ -46,7 +46,7 @@ impl Error {
         }
     }
 
-    /// Whether this needs a line in the log: it is no everyday answer (a name that is not there), and has none yet.
+    /// Whether this needs a line in the log: it is not an everyday answer (a name that is not there), and has none yet.
     pub fn is_news(&self) -> bool {
         !self.logged && !matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)
     }

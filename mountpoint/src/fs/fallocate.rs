@@ -13,7 +13,7 @@ use super::{Error, FileSystem, HandleNo, Result};
 pub struct Fallocate {
     /// The first byte of the range.
     pub offset: u64,
-    /// So many bytes.
+    /// The length in bytes.
     pub len: u64,
     /// FALLOC_FL_*; 0: the file is as long as that afterwards, at least.
     pub mode: u32,

@@ -43,11 +43,11 @@ pub struct Opened {
 /// The result of one attempt to open a file.
 enum Attempt {
     Opened(Opened),
-    /// It is being written by that handle.
+    /// That handle writes the file.
     Busy {
         writer: HandleNo,
     },
-    /// It is wanted for writing, and others read it.
+    /// The open wants to write, and others read the file.
     HasReaders,
 }
 

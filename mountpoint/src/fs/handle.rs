@@ -113,7 +113,7 @@ impl LastWriter {
 /// The mappings of a handle, as far as they are known (see `mapping.rs`).
 #[derive(Debug, Default)]
 pub(super) struct Mapping {
-    /// It was opened with O_RDWR, and reads.
+    /// The handle was opened with O_RDWR, and reads.
     pub(super) may_write: bool,
     /// A change of the file was refused.
     refused: AtomicBool,

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_that_the_engine_reads_stays_so_until_the_last_handle_is_released() {
+    fn an_inode_read_by_the_engine_stays_so_until_its_last_handle_is_released() {
         let modes = IoModes::default();
         modes.allow_passthrough(Backings::new(|_| Ok(1), |_| ()));
         assert_eq!(enter(&modes, Wish::Read, || None), Entered::Engine);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_read_by_the_engine_for_a_minute_after_a_handle_was_set_apart_from_it() {
+    fn an_object_set_apart_is_read_by_the_engine_for_a_minute() {
         let (modes, now) = (IoModes::default(), Instant::now());
         let key = |n: usize| ObjectKey::new(n.to_string());
         modes.set_apart(&key(0), now);

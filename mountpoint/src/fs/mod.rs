@@ -56,7 +56,7 @@ pub use rename::RenameErrno;
 pub struct Config {
     /// Owner and modes.
     pub ownership: Ownership,
-    /// Nothing may change.
+    /// Whether the mount is read-only.
     pub read_only: bool,
     /// Files may be deleted (`--allow-delete`).
     pub allow_delete: bool,
@@ -99,7 +99,7 @@ pub struct FileSystem {
 pub struct OpenFiles {
     /// How many are open for reading.
     pub reading: u64,
-    /// Those that are being written.
+    /// Files that are being written.
     pub writing: Vec<Writing>,
 }
 

@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// In no table by a number of its own.
+    /// A mount that is in no table by a number of its own.
     fn of(device: DeviceNo) -> OwnMount {
         OwnMount { device, id: None }
     }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_directory_is_worth_its_page_soon_and_one_longer_than_can_be_kept_late() {
+    fn a_short_directory_is_worth_its_page_soon_and_an_unkeepable_one_late() {
         let prices = measured(20 * MS, 100 * MS);
         assert_eq!(prices.terms(Some(20), 1000), Terms { in_order: 4, any_order: 4 });
         assert_eq!(prices.terms(Some(2500), 1000), Terms { in_order: 10, any_order: 30 });

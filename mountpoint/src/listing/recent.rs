@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thirty_second_lookup_in_order_asks_for_a_page_that_begins_shortly_before_it() {
+    fn the_32nd_lookup_in_order_asks_for_a_page_that_begins_shortly_before_it() {
         let (mut recent, now) = (Recent::new(), Instant::now());
         for i in 1..32 {
             assert_eq!(ask(&mut recent, &format!("n{i:02}"), now), None);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_answer_nothing_are_asked_for_less_and_less_until_one_answers() {
+    fn useless_pages_are_asked_for_less_and_less_until_one_answers() {
         let (mut recent, now) = (Recent::new(), Instant::now());
         let terms = Terms { in_order: 4, any_order: 4 };
         let mut asked = Vec::new();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_again_and_again_and_lookups_with_pauses_are_never_worth_a_page() {
+    fn repeated_lookups_of_one_name_and_slow_ones_are_never_worth_a_page() {
         let (mut recent, mut now) = (Recent::new(), Instant::now());
         for _ in 0..1000 {
             assert_eq!(ask(&mut recent, "same", now), None);

@@ -222,7 +222,7 @@ proptest! {
     /// The engine is killed at any store, in its middle too. The next one finds everything as it was before the operation that was under way,
     /// or as it is behind it.
     #[test]
-    fn a_journal_that_was_cut_at_any_store_is_that_of_before_or_after_the_operation(
+    fn a_journal_cut_at_any_store_is_that_before_or_after_the_operation(
         steps in steps(), more in steps(), cut in 1u64..60
     ) {
         let journal = a_journal();

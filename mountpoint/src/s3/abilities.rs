@@ -174,7 +174,7 @@ impl Abilities {
         }
     }
 
-    /// Whether the store decompresses what is compressed, unless it is told not to.
+    /// Whether the store decompresses what is compressed, unless a header asks it not to.
     pub(crate) fn decompresses(&self) -> bool {
         self.kind().profile().decompresses
     }

@@ -26,7 +26,7 @@ pub(crate) struct Attempts<'a> {
     patience: Patience,
     /// Part of what the log says of outages.
     is_watched: bool,
-    /// It failed since the store answered it last.
+    /// The call failed since the store answered it last.
     fails: bool,
     refreshed: bool,
     corrected: bool,
@@ -75,7 +75,7 @@ impl<'a> Attempts<'a> {
         self
     }
 
-    /// In this lane, however long the body is.
+    /// Puts the call into this lane, however long the body is.
     pub(crate) fn in_lane(self, lane: Lane) -> Self {
         Self { lane, ..self }
     }
@@ -169,7 +169,7 @@ impl<'a> Attempts<'a> {
         self.answered();
     }
 
-    /// An answer brought nothing for `quiet`, and another request for the same goes out, which is no try. Gives the final error once the time
+    /// An answer brought nothing for `quiet`, and another request for the same goes out, which does not count as a try. Gives the final error once the time
     /// of the call is over.
     pub(crate) fn silent(&mut self, quiet: Duration) -> Result<()> {
         let now = self.wire.clock.now();
@@ -186,7 +186,7 @@ impl<'a> Attempts<'a> {
         Err(self.give_up(error))
     }
 
-    /// It worked.
+    /// Notes that the attempt worked.
     pub(crate) fn succeeded(&mut self) {
         self.answered();
     }
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_without_a_code_may_be_about_credentials_and_one_with_a_code_says_so() {
+    fn a_refusal_without_a_code_may_concern_credentials_one_with_a_code_says() {
         let of = |kind, status, code: Option<&str>| {
             Error::new(kind, "HeadObject").status(status).answer(code.map(str::to_owned), None)
         };

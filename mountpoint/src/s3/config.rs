@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_store_is_asked_twice_before_the_time_is_up_unless_that_is_very_short() {
+    fn a_silent_store_is_asked_twice_in_time_unless_the_time_is_very_short() {
         for (patience, first_byte) in
             [(1, 5), (5, 5), (10, 5), (12, 6), (30, 15), (60, 30), (120, 60), (3600, 300)]
         {

@@ -11,7 +11,7 @@ use http::StatusCode;
 use crate::clock::Clock;
 use crate::sync::Mutex;
 
-/// The number of last answers from which the limit is learned. No answer is late before there are so many.
+/// The number of last answers from which the limit is learned. No answer is late before there are that many.
 const SAMPLES: usize = 64;
 /// How often, in answers, it is learned anew.
 const EVERY: u64 = 16;

@@ -89,7 +89,7 @@ pub(crate) struct Profile {
     /// The region to sign for if no setting names one.
     pub(crate) region: &'static str,
     pub(crate) parts: PartLimits,
-    /// It decompresses objects of `Content-Encoding: gzip`, unless a request says that it takes them as they are.
+    /// The store decompresses objects of `Content-Encoding: gzip`, unless a request says that it takes them as they are.
     pub(crate) decompresses: bool,
 }
 

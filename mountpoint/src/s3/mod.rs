@@ -208,7 +208,7 @@ pub struct GetFirst {
     pub key: ObjectKey,
     /// The version to read, `None` for any: sent as If-Match and compared with the answer's ETag.
     pub etag: Option<ETag>,
-    /// It has as many bytes as there is room for, as far as is known: no range is named, because most stores say no checksum of one.
+    /// The object has as many bytes as there is room for, as far as is known: no range is named, because most stores say no checksum of one.
     pub is_whole: bool,
 }
 
@@ -255,7 +255,7 @@ pub struct CopyObject {
     pub to: ObjectKey,
     /// The object that may be replaced.
     pub replaces: Replaces,
-    /// Those of the copy; `None` for the source's own.
+    /// The properties of the copy; `None` for the source's own.
     pub properties: Option<Properties>,
     /// The class of the copy: a store does not take it from the source. `None` for its default.
     pub storage_class: Option<String>,
@@ -264,7 +264,7 @@ pub struct CopyObject {
 /// A part that the store copies by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyPart {
-    /// Into which upload.
+    /// The upload that takes the part.
     pub upload: UploadId,
     /// 1 to 10,000.
     pub part_number: u32,
@@ -299,7 +299,7 @@ pub struct UploadId {
 pub struct PendingUpload {
     /// The upload's key and id.
     pub upload: UploadId,
-    /// When it was started, by the store's clock.
+    /// The start of the upload, by the store's clock.
     pub initiated: SystemTime,
 }
 

@@ -94,7 +94,7 @@ impl Reply {
 pub struct Signed {
     /// The provider of the credentials.
     pub source: &'static str,
-    /// Their end, if they have one.
+    /// The expiry of the credentials, if they have one.
     pub expires: Option<SystemTime>,
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) body: Option<&'a [Bytes]>,
     /// The body's hash is signed in any case: a document that no checksum header covers.
     pub(crate) hashed: bool,
-    /// It must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
+    /// The request must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
     pub(crate) fresh: bool,
     /// Receives the time at which the request was sent.
     pub(crate) sent: Option<&'a OnceLock<Instant>>,
@@ -155,7 +155,7 @@ struct Context {
     generation: Option<u64>,
     started: Instant,
     attempt: u32,
-    /// It was sent whole before, on a connection that broke without a word, and once more at once.
+    /// The request was sent whole before, on a connection that broke without a word, and once more at once.
     resent: bool,
     queued: Duration,
     metrics: Arc<Metrics>,
@@ -240,9 +240,9 @@ impl Wire {
                 Err(broken) => {
                     // A store that did not get the whole request can't have done it.
                     let whole = lease.has_sent_all();
-                    // What TLS says beside content is no answer: that it ends, for example.
+                    // Messages of TLS beside content are not an answer: its end, for example.
                     let silent = lease.moved.content_received() <= received;
-                    // Bytes that are no answer are left over from the one before.
+                    // Bytes that are not an answer are left over from the one before.
                     let is_unfit = broken.is_out_of_step() || silent && !matches!(broken, Broken::Expired(_));
                     if is_unfit && lease.is_reused() {
                         tracing::trace!(
@@ -462,7 +462,7 @@ impl Answer {
         }
     }
 
-    /// Reads the error document behind a status that is no success.
+    /// Reads the error document behind a status that is not a success.
     pub(crate) async fn failed(self, wall: std::time::SystemTime) -> Failure {
         let (status, headers, context) = (self.status, self.headers.clone(), self.context.clone());
         match self.collect(ERROR_MAX).await {
@@ -498,7 +498,7 @@ impl Answer {
 pub(crate) enum Filled {
     /// All of it is here.
     Whole,
-    /// It stalls: no byte came for so long, and what is missing is to be asked for anew.
+    /// The body stalls: no byte came for so long, and what is missing is to be asked for anew.
     Stalls(Duration),
 }
 

@@ -31,7 +31,7 @@ impl Certificates {
         Self { certificate, key, folder }
     }
 
-    /// The authority, for those who are to trust it.
+    /// The certificate authority, as a bundle to trust.
     pub(crate) fn ca_bundle(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }

@@ -22,7 +22,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// In the place of these hosts.
+    /// A front in the place of these hosts.
     pub(crate) fn before(server: SocketAddr, hosts: &[&str]) -> Self {
         let certificates = Certificates::of(hosts);
         let acceptor = TlsAcceptor::from(certificates.server());

@@ -68,7 +68,7 @@ impl Setup {
         self
     }
 
-    /// Through this proxy instead of straight to the store.
+    /// Sends requests through this proxy instead of straight to the store.
     pub(crate) fn through(mut self, proxy: &Proxy) -> Self {
         self.endpoint = Some(proxy.endpoint());
         self
@@ -273,7 +273,7 @@ impl TestMount {
         path
     }
 
-    /// Lets the kernel have at most so many background requests of this mount open. False where that can't be set.
+    /// Lets the kernel have at most this many background requests of this mount open. False where that can't be set.
     pub(crate) fn limit_background(&self, max: usize) -> bool {
         need(
             "root and fusectl, to limit background requests",
@@ -353,7 +353,7 @@ impl TestMount {
         self.ended = Some(self.child.wait().expect("wait for the engine"));
     }
 
-    /// After [`TestMount::kill_9`]: clears the dead mount away and mounts on the same directory again.
+    /// Mounts anew after [`TestMount::kill_9`]: clears the dead mount away and mounts on the same directory again.
     pub(crate) fn remount(mut self, setup: &Setup) -> Self {
         assert!(self.killed, "only the dead are raised");
         super::run(Command::new("umount").arg("-l").arg(&self.dir));
@@ -388,7 +388,7 @@ impl TestMount {
         self.end()
     }
 
-    /// Waits for the engine's end, of which it was told; how it ended.
+    /// Waits for the engine's end, which was asked for; how it ended.
     pub(crate) fn end(&mut self) -> ExitStatus {
         if let Some(ended) = self.ended {
             return ended;

@@ -36,7 +36,7 @@ pub(crate) enum Change {
     /// The kernel gives back what it knows.
     Forget,
     Pause(u64),
-    /// Lists so many directories from one on, with what is below them; with attributes or without.
+    /// Lists this many directories from one on, with what is below them; with attributes or without.
     Walk(usize, usize, bool),
 }
 

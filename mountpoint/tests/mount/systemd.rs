@@ -102,7 +102,7 @@ pub(super) fn store_of_this_build() -> Option<&'static Path> {
 }
 
 #[test]
-fn a_host_mounts_its_fstab_by_hand_for_a_unit_that_needs_it_and_after_a_reboot() {
+fn a_host_mounts_its_fstab_by_hand_for_a_unit_and_after_a_reboot() {
     let Some(binaries) = store_of_this_build() else { return };
     let Some(node) = Node::start(binaries) else { return };
     run(&node, binaries, SETUP);

@@ -10,7 +10,7 @@ use super::{Effect, Planner, UNNAMED_FOR, mark, version_of};
 use crate::facts::{MountpointPod, Phase};
 
 impl Planner<'_> {
-    /// Without an attachment that names them, pods that ended are deleted, and other pods are told to unmount.
+    /// Deletes pods that ended and asks other pods to unmount, unless an attachment names them.
     pub(super) fn tend_pods(&mut self) {
         for (name, pod) in &self.facts.pods {
             self.explain(name, pod);

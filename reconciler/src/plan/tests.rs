@@ -142,7 +142,7 @@ fn update(entries: &[(&str, Option<&[&str]>)], attempts: Option<u32>) -> Effect 
     Effect::UpdateAttachment { at: version("a", "uid-a", "3"), entries, annotations }
 }
 
-/// Without what is only said.
+/// The effects of a plan without its notices.
 fn effects(facts: &Facts) -> Vec<Effect> {
     plan(facts).effects.into_iter().filter(|effect| !matches!(effect, Effect::Tell(_))).collect()
 }

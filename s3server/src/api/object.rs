@@ -45,7 +45,7 @@ pub(super) enum Verdict {
 }
 
 impl ReadConditions {
-    /// In the order of RFC 9110 section 13.2.2: a condition on the ETag outranks its twin on the time.
+    /// Judges in the order of RFC 9110 section 13.2.2: a condition on the ETag outranks its twin on the time.
     pub(super) fn judge(&self, etag: &str, modified: SystemTime) -> Verdict {
         let names = |condition: &ETagCondition| match condition {
             ETagCondition::Any => true,

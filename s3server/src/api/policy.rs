@@ -10,7 +10,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policy(Option<String>);
 
-/// Their prefix is checked where it is parsed, by [`Policy::allows`].
+/// Listings, whose prefix is checked where it is parsed, by [`Policy::allows`].
 const LISTS: [&str; 4] = ["ListObjectsV2", "ListObjects", "ListObjectVersions", "ListMultipartUploads"];
 
 impl Policy {

@@ -205,7 +205,7 @@ impl Folder {
     }
 }
 
-/// The ETag that a conditional write found when it began, if conflicts are told apart from conditions that never held.
+/// The ETag that a conditional write found when it began, if conflicts differ from conditions that never held.
 pub(super) struct Before(Option<Option<String>>);
 
 impl Before {

@@ -26,7 +26,7 @@ struct Args {
     /// Audience that tokens must name
     #[arg(long, default_value = "sts.amazonaws.com", value_name = "AUDIENCE")]
     audience: String,
-    /// A role and whom it trusts (may be given several times)
+    /// A role and the subject that it trusts (may be given several times)
     #[arg(long = "role", value_name = "ARN=SUBJECT=ACCESS_KEY")]
     roles: Vec<String>,
     /// The secret of every access key is the key followed by this

@@ -289,7 +289,7 @@ impl Session {
 
 /// Why rustls wrote nothing.
 enum Refusal {
-    /// It needs so much room.
+    /// The buffer needs so much room.
     Room(usize),
     Never(io::Error),
 }

@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 #[derive(Debug, Default)]
 pub(crate) struct Aside(Arc<AtomicBool>);
 
-/// It is under way until this is dropped, with the work or unbegun.
+/// Marks work as under way until it is dropped, with the work or unbegun.
 struct UnderWay(Arc<AtomicBool>);
 
 impl Drop for UnderWay {

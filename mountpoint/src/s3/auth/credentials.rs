@@ -27,13 +27,13 @@ use crate::sync::{Arc, Mutex};
 const AHEAD: Duration = Duration::from_secs(300);
 /// ... and not used in their last moments.
 const LAST_MOMENTS: Duration = Duration::from_secs(10);
-/// Those that never expire are read again after this long, so that a changed file is noticed.
+/// The time after which credentials that never expire are read again, so that a changed file is noticed.
 const REREAD: Duration = Duration::from_secs(900);
 /// The time between two looks at the credentials files, while there are requests. Doubled, a change is seen later and a stat is saved.
 const LOOK: Duration = Duration::from_secs(5);
 /// How long a look at the files, or the wait for another request that looks, may take.
 const LOOK_MAX: Duration = Duration::from_secs(2);
-/// After an answer without usable credentials the source is not asked for this long; requests get the same error meanwhile.
+/// The rest of a source after an answer without usable credentials; requests get the same error meanwhile.
 const REST: Duration = Duration::from_secs(10);
 /// No source may take longer.
 const LOAD_MAX: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ pub(crate) struct Source {
     /// When the files were looked at. Held by the request that looks.
     looked: tokio::sync::Mutex<Option<Instant>>,
     clock: Clock,
-    /// Their end is a time of the real clock, which ours may be far from; the store's is taken for it.
+    /// The skew of the store's clock. The end of credentials is a time of the real clock; the store's is taken for it.
     skew: Arc<Skew>,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_whose_clock_is_at_the_end_of_time_is_signed_for_without_a_panic() {
+    fn a_store_clock_at_the_end_of_time_is_signed_for_without_a_panic() {
         let (skew, signer) = (Skew::default(), Signer::new("r", Signing::of("s3", "r")));
         let ours = SystemTime::now();
         let credentials = Credentials::new("A", "s", None, None, "test");

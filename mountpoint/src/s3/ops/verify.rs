@@ -24,7 +24,7 @@ pub(crate) struct Ours {
     pub(crate) parts: Option<usize>,
     /// The checksums, as the store may spell them: of a multipart object the composite of its parts, and that of all its bytes.
     pub(crate) checksums: Vec<String>,
-    /// MD5 of an object that is no multipart one, in hex: many stores' ETag.
+    /// MD5 of an object that is not a multipart one, in hex: many stores' ETag.
     pub(crate) md5: Option<String>,
 }
 
