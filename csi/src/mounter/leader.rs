@@ -39,7 +39,7 @@ struct Seen {
     since: Instant,
 }
 
-/// What each renewal changes.
+/// The fields that each renewal changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
     holder: Option<String>,
@@ -61,7 +61,7 @@ impl State {
 }
 
 impl Seen {
-    /// What is remembered once the Lease is in this state.
+    /// The memory of a Lease that is in this state now.
     fn after(earlier: Option<Self>, state: State, now: Instant) -> Self {
         match earlier {
             Some(seen) if seen.state == state => seen,
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(Seen::after(Some(seen), state("1970"), at(900)).left(at(900)), None);
     }
 
-    /// Goal: a rolling update of the reconciler is no time without one.
+    /// Goal: a rolling update of the reconciler leaves no time without one.
     #[test]
     fn a_leader_that_steps_down_leaves_its_successor_as_much_time_as_a_death() {
         // As kube-leader-election writes it.

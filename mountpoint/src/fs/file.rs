@@ -43,7 +43,7 @@ pub struct Opened {
 /// The result of one attempt to open a file.
 enum Attempt {
     Opened(Opened),
-    /// That handle writes the file.
+    /// A writer has the file open.
     Busy {
         writer: HandleNo,
     },

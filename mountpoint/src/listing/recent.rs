@@ -30,7 +30,7 @@ pub(crate) struct Spell {
 impl Spell {
     /// Times that the price doubles.
     const VAIN_MAX: u32 = 3;
-    /// What a lookup pays in that goes on in order through names that are known: a listing went before it.
+    /// The payment of a lookup that goes on in order through known names: a listing went before it.
     const KNOWN: u32 = 8;
     /// Names in order before they count as going through the directory.
     const RUN: u32 = 3;
@@ -84,7 +84,7 @@ impl Spell {
 /// A part of a listing.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// It has what follows this name; `None`: from the beginning.
+    /// The name behind which the page begins; `None`: the beginning.
     pub(crate) after: Option<Box<str>>,
     /// The listing ends with it.
     pub(crate) is_last: bool,
@@ -102,7 +102,7 @@ impl Page {
     }
 }
 
-/// Where a page begins.
+/// The name behind which a page begins; `None` for the first page.
 pub(crate) type After = Option<Box<str>>;
 
 /// The request that a lookup should make or wait for.

@@ -6,7 +6,7 @@ use std::thread;
 use super::*;
 use std::os::fd::AsFd;
 
-/// Nothing takes so long.
+/// A limit that nothing reaches.
 const SOON: Duration = Duration::from_secs(60);
 
 fn message() -> MountMessage {

@@ -56,7 +56,7 @@ fn bytes_of(file: &std::fs::File, size: u64) -> Vec<u8> {
     bytes
 }
 
-/// What the versions in the index take.
+/// The charge of the versions in the index.
 fn charged(store: &Store) -> u64 {
     let mut charged = 0;
     store.index.for_each(|entry| charged += entry.charge_all());
@@ -160,7 +160,7 @@ fn a_held_version_that_rots_is_served_to_nobody_new() {
     assert!(!read_block(&store, &a, size, 0));
     assert_eq!(store.metrics.cache_corrupt.get(), 1);
     assert!(store.whole(&a, size).is_none() && !store.contains(&a, 1));
-    // Whoever has it keeps a file of that size: nothing was cut off or punched.
+    // A process that has it open keeps a file of that size: nothing was cut off or punched.
     assert_eq!(rustix::fs::fstat(&whole.file).unwrap().st_size as u64, size);
     drop(whole);
     assert!(put(&store, &a, size, 0) && put(&store, &a, size, 1));

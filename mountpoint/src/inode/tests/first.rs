@@ -15,7 +15,7 @@ fn pool() -> Pool {
 }
 
 impl Bench {
-    /// Over a bucket of these keys; first bytes take memory from `pool`.
+    /// A bench over a bucket of these keys; first bytes take memory from `pool`.
     fn guessing(ttl: Ttl, pool: &Pool, keys: &[&str]) -> Self {
         let plain = Self::new(ttl, keys);
         let asker = Asker::new(plain.client.arc(), pool.clone(), None, plain.metrics.clone());

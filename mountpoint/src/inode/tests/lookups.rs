@@ -310,7 +310,7 @@ async fn inodes_live_while_they_are_referenced_and_no_longer() {
 
 type Change = fn(&MemoryClient);
 
-/// What others do to `d/a` between the look-up and what follows it, and what the name is then.
+/// Changes of `d/a` by other clients behind the look-up, and the kind of the name then.
 const CHANGES: [(Change, Option<Kind>); 3] = [
     (
         |client| {

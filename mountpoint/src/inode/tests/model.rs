@@ -12,7 +12,7 @@ fn table(keys: &[&str]) -> (MemoryClient, InodeTable) {
     (client, table)
 }
 
-/// As the file system asks: memory first.
+/// Looks a name up as the file system does: memory first.
 fn lookup(table: &InodeTable, parent: InodeNo, name: &str) -> Result<Found> {
     let name = OsStr::new(name);
     table.try_lookup(parent, name).unwrap_or_else(|| block_on(table.lookup(parent, name)))

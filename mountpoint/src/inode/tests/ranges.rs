@@ -158,7 +158,7 @@ fn disorderly(plain: Bench, passing: usize) -> (Bench, Arc<Disorderly>) {
     (Bench { table, ..plain }, client)
 }
 
-/// Not while a reader waits for a page: then nobody asks for one, and what comes next is still to be known.
+/// The disorder shows while no reader waits for a page: nobody asks for one then, and the next names are still to be known.
 #[tokio::test]
 async fn disorder_that_shows_between_two_pages_ends_no_listing() {
     let names = files(20_000);

@@ -1,4 +1,4 @@
-//! What this mount learned from the store after the request for a walk's page, and the listings out of that page.
+//! Facts that this mount learned after the request for a walk's page, against listings out of that page.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ const TTLS: [Ttl; 3] = [Ttl::Minimal, MINUTE, Ttl::Indefinite];
 /// The bench behind a walk of twelve directories: a page of the rest of the tree is here.
 struct Walked {
     bench: Bench,
-    /// By path.
+    /// The inodes by path.
     inodes: BTreeMap<&'static str, InodeNo>,
 }
 
