@@ -101,7 +101,8 @@ impl Holder {
             return plain;
         };
         let mut shell = Command::new("sh");
-        let script = "exec 3<&0 4<>\"$JOURNAL\" 0</dev/null; unset JOURNAL; export LISTEN_PID=$$; exec \"$0\" \"$@\"";
+        let script =
+            "exec 3<&0 4<>\"$JOURNAL\" 0</dev/null; unset JOURNAL; export LISTEN_PID=$$; exec \"$0\" \"$@\"";
         shell.args(["-c", script]).arg(plain.get_program()).args(plain.get_args()).env_clear();
         shell.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
         shell.env("JOURNAL", format!("/proc/{}/fd/{}", std::process::id(), journal.as_raw_fd()));
