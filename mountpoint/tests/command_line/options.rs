@@ -49,7 +49,7 @@ const TAKEN: &[&[&str]] = &[
     &["--allow-delete"],
     &["--allow-overwrite"],
     &["--auto-unmount"],
-    &["--supervised", "--foreground"],
+    &["--supervised"],
     &["--allow-root"],
     &["--allow-other"],
     &["--uid", "0", "--gid", "0"],

@@ -289,10 +289,11 @@ fn a_request_that_three_engines_ended_with_is_answered_with_an_error() {
     holder.store.put("file", Pattern(1).bytes(0, 20_000_000));
     holder.start();
     const READER: &str = "
-fd = os.open(f'{mount}/file', os.O_RDONLY)
+fd = os.open(f'{mount}/file', os.O_RDONLY | os.O_DIRECT)
+room = mmap.mmap(-1, 4096)
 tells('open')
 waits_for('go')
-print(says(lambda: len(os.pread(fd, 4096, 15 << 20))))
+print(says(lambda: os.preadv(fd, [room], 15 << 20)))
 ";
     let program = holder.program(READER, &[]);
     until("the file is open", || holder.folder.path().join("open").exists());
