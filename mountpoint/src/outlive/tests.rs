@@ -76,7 +76,7 @@ fn a_request_that_is_sent_to_the_fourth_engine_is_refused_within_a_minute() {
 
 /// Another request each time.
 fn now_unique(now: SystemTime) -> u64 {
-    now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() * 2 | RESENT
+    (now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() * 2) | RESENT
 }
 
 #[test]

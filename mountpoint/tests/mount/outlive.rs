@@ -147,7 +147,7 @@ fn kills_under_readers(options: &[&str]) {
         assert!(said.contains("rounds"), "{kind}: {said}");
     }
     pauses.sort_unstable();
-    println!(
+    eprintln!(
         "{kills} kills: ready after {:?} in the median, {:?} at worst",
         pauses[kills / 2],
         pauses[kills - 1]
