@@ -49,7 +49,6 @@ const TAKEN: &[&[&str]] = &[
     &["--allow-delete"],
     &["--allow-overwrite"],
     &["--auto-unmount"],
-    &["--supervised"],
     &["--allow-root"],
     &["--allow-other"],
     &["--uid", "0", "--gid", "0"],

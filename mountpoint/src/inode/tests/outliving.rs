@@ -167,7 +167,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(15))]
 
     /// The kernel holds what it looked up, and gives a directory back only after what is in it.
     #[test]
